@@ -1,0 +1,39 @@
+# The whole contributor guide: every target creates what it needs.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+ENV    := .venv
+BIN    := $(ENV)/bin
+# Some machines advertise AMX without letting programs use it: a bf16 matrix product then dies with
+# "Illegal instruction". oneDNN reads this limit once, when torch starts; AVX-512 bf16 stays on.
+export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
+
+.PHONY: test test-all check format explore docs clean
+
+test: $(ENV)/ready            ## the tests: what CI runs
+	$(BIN)/python -m pytest -m "not slow"
+
+test-all: $(ENV)/ready        ## the tests with load, fuzzing and longer runs
+	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest
+
+check: $(ENV)/ready           ## format, lint, types, import direction
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q tests/test_house.py --durations=0
+
+format: $(ENV)/ready
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+explore: $(ENV)/ready         ## the lecture's worked example, step by step
+	$(BIN)/python -m clearhead.explore
+
+docs: $(ENV)/ready            ## draw the pictures of docs/ again
+	$(BIN)/python docs/pictures.py
+
+$(ENV)/ready: pyproject.toml
+	$(PYTHON) -m venv $(ENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[test,check]"
+	touch $@
+
+clean:
+	rm -rf $(ENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

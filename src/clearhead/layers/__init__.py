@@ -1,0 +1,60 @@
+"""Tensor -> tensor: the parts every model is built from. Knows no file, no text and no model."""
+
+from .attention import PROJECTIONS, SCORES, Additive, Attention, Bilinear, Tap, attend
+from .bias import Bias
+from .block import Block
+from .cache import Cache
+from .embed import Patches, Tokens, resize
+from .mask import Mask
+from .memory import Memory
+from .mlp import MLP
+from .norm import NORMS, make_norm
+from .positions import (
+    POSITIONS,
+    Alibi,
+    Learned,
+    Positions,
+    Relative,
+    Rotary,
+    SinCos2d,
+    Sinusoid,
+    Vectors,
+    grid,
+    make_positions,
+)
+from .recurrent import Recurrent
+from .stack import Stack
+
+__all__ = [
+    "MLP",
+    "NORMS",
+    "POSITIONS",
+    "PROJECTIONS",
+    "SCORES",
+    "Additive",
+    "Alibi",
+    "Attention",
+    "Bias",
+    "Bilinear",
+    "Block",
+    "Cache",
+    "Learned",
+    "Mask",
+    "Memory",
+    "Patches",
+    "Positions",
+    "Recurrent",
+    "Relative",
+    "Rotary",
+    "SinCos2d",
+    "Sinusoid",
+    "Stack",
+    "Tap",
+    "Tokens",
+    "Vectors",
+    "attend",
+    "grid",
+    "make_norm",
+    "make_positions",
+    "resize",
+]

@@ -1,0 +1,110 @@
+"""Bias: what is added to a score before the softmax, kept small and rendered tile by tile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Bias:
+    """slope[h] |d| + table[h, clip(d)] + dense[b, h, i, j], with d = k_at[j] - q_at[i] (a missing part is 0).
+
+    A bias by distance needs memory for its distances, not for all pairs: ALiBi is a slope a head, and a
+    bucketed relative bias is a table, since its last bucket holds every distance past its reach.
+    """
+
+    q_at: Int[Tensor, "*b q"] | None = (
+        None  # positions of the queries and of the keys, for a bias by distance
+    )
+    k_at: Int[Tensor, "*b k"] | None = None
+    slope: Float[Tensor, "h"] | None = None
+    table: Float[Tensor, "h distances"] | None = None  # distances -m..m, so 2m + 1 columns
+    dense: Float[Tensor, "..."] | None = None  # broadcastable to (b, h, q, k)
+
+    @property
+    def learned(self) -> bool:
+        return any(t is not None and t.requires_grad for t in (self.slope, self.table, self.dense))
+
+    def fit(self, b: int, h: int, q: int, k: int) -> None:
+        """Raise unless the bias can serve (b, h, q, k) scores."""
+        for name in ("slope", "table"):
+            part = getattr(self, name)
+            if part is not None and part.shape[0] not in (1, h):
+                raise ValueError(f"the bias has a {name} for {part.shape[0]} heads: expected {h}")
+        for name, n in (("q_at", q), ("k_at", k)):
+            at = getattr(self, name)
+            if at is not None and (
+                at.shape[-1] != n or at.ndim > 2 or (at.ndim == 2 and at.shape[0] not in (1, b))
+            ):
+                raise ValueError(f"{name} has shape {tuple(at.shape)}: expected ({n},) or ({b}, {n})")
+        if self.dense is not None:
+            shape, full = tuple(self.dense.shape), (b, h, q, k)
+            pairs = zip(reversed(shape), reversed(full), strict=False)
+            if len(shape) > 4 or any(have not in (1, want) for have, want in pairs):
+                raise ValueError(
+                    f"bias has shape {shape}: expected one that broadcasts to "
+                    f"(batch, heads, queries, keys) = {full}"
+                )
+
+    def tile(self, rows: tuple[int, int], keys: tuple[int, int]) -> Float[Tensor, "#b #h #q #k"]:
+        """The bias of queries rows[0]..rows[1]-1 towards keys keys[0]..keys[1]-1."""
+        total: Tensor | float = 0.0
+        if self.q_at is not None and self.k_at is not None:
+            q_at, k_at = self.q_at[..., slice(*rows)], self.k_at[..., slice(*keys)]
+            d = k_at[..., None, :] - q_at[..., :, None]
+            d = d.reshape(-1, 1, *d.shape[-2:])
+            if self.slope is not None:
+                total = total + self.slope[:, None, None] * d.abs()
+            if self.table is not None:
+                m = self.table.shape[1] // 2
+                total = total + self.table[:, d[:, 0].clamp(-m, m) + m].transpose(0, 1)
+        if self.dense is not None:
+            x = self.dense.reshape((1,) * (4 - self.dense.ndim) + tuple(self.dense.shape))
+            x = x if x.shape[2] == 1 else x[:, :, slice(*rows)]
+            total = total + (x if x.shape[3] == 1 else x[..., slice(*keys)])
+        assert isinstance(total, Tensor), "a bias with no part"
+        return total
+
+    def mod(self) -> Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]:
+        """The same bias as FlexAttention's `score_mod(score, b, h, i, j)`."""
+        slope, table = self.slope, self.table
+        q_at = None if self.q_at is None else self.q_at.reshape(-1, self.q_at.shape[-1])
+        k_at = None if self.k_at is None else self.k_at.reshape(-1, self.k_at.shape[-1])
+        dense = (
+            None
+            if self.dense is None
+            else self.dense.reshape((1,) * (4 - self.dense.ndim) + self.dense.shape)
+        )
+
+        def at(index: Tensor, size: int) -> Tensor | int:
+            return index if size > 1 else 0
+
+        def add(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+            if q_at is not None and k_at is not None:
+                d = k_at[at(b, k_at.shape[0]), j] - q_at[at(b, q_at.shape[0]), i]
+                if slope is not None:
+                    score = score + slope[at(h, slope.shape[0])] * d.abs()
+                if table is not None:
+                    m = table.shape[1] // 2
+                    score = score + table[at(h, table.shape[0]), d.clamp(-m, m) + m]
+            if dense is not None:
+                y, x, p, n = dense.shape
+                score = score + dense[at(b, y), at(h, x), at(i, p), at(j, n)]
+            return score
+
+        return add
+
+    def detach(self) -> Bias:
+        """The same numbers without their history, for a map that outlives the call."""
+        parts = (None if t is None else t.detach() for t in (self.slope, self.table, self.dense))
+        slope, table, dense = parts
+        return Bias(q_at=self.q_at, k_at=self.k_at, slope=slope, table=table, dense=dense)
+
+
+def as_bias(bias: Bias | Tensor | None) -> Bias | None:
+    return Bias(dense=bias) if isinstance(bias, torch.Tensor) else bias

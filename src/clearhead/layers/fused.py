@@ -1,0 +1,148 @@
+"""The fused kernels behind `attend`: which one answers, and with what in its hands.
+
+                       no mask, plain causal     window, documents, bias     other masks, dropout
+    CUDA               SDPA (flash, cuDNN)       FlexAttention               SDPA with a dense mask
+    CPU and others     SDPA (flash)              SDPA, a band of queries at a time, keys in reach only
+
+SDPA itself picks its backend, and steps down to its unfused one for what no kernel can do (on CPU:
+dropout, and the gradient of a learned bias).
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from .bias import Bias
+from .mask import Mask
+
+BAND = 512  # queries at a time where a mask or bias must be written out: memory stays O(keys x BAND)
+SMALL = 1 << 20  # scores a head up to which the whole mask is simply written out
+FLEX_FROM = 128  # queries from which FlexAttention pays: below, a mask is smaller than a block
+
+
+def fused(
+    q: Float[Tensor, "b h q e"],
+    k: Float[Tensor, "b g k e"],
+    v: Float[Tensor, "b g k f"],
+    *,
+    mask: Mask,
+    bias: Bias | None,
+    scale: float,
+    dropout: float,
+) -> Float[Tensor, "b h q f"]:
+    """softmax(scale q k' + bias, where the mask allows) v without ever holding the scores."""
+    width = v.shape[-1]
+    if mask.free and bias is None:
+        return _sdpa(*_even(q, k, v), None, scale, dropout)[..., :width]
+    if mask.plain_causal and bias is None:
+        return _sdpa(*_even(q, k, v), None, scale, dropout, causal=True)[..., :width]
+    if (
+        q.is_cuda
+        and q.shape[2] >= FLEX_FROM
+        and dropout == 0.0
+        and q.dtype != torch.float64
+        and (bias is not None or mask.window is not None or mask.documents is not None)
+    ):
+        return _flex(q, k, v, mask, bias, scale)
+    return _bands(*_even(q, k, v), mask, bias, scale, dropout)[..., :width]
+
+
+def _even(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The kernels want one head width: zeros change neither a dot product nor the columns we keep."""
+    e, f = q.shape[-1], v.shape[-1]
+    if e < f:
+        return F.pad(q, (0, f - e)), F.pad(k, (0, f - e)), v
+    return q, k, (F.pad(v, (0, e - f)) if f < e else v)
+
+
+def _sdpa(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, dropout: float, causal: bool = False
+) -> Tensor:
+    grouped = q.shape[1] != k.shape[1]
+    if grouped and mask is not None and q.is_cuda:  # no CUDA kernel takes both groups and a mask
+        k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
+        grouped = False
+    return F.scaled_dot_product_attention(
+        q, k, v, mask, dropout_p=dropout, is_causal=causal, scale=scale, enable_gqa=grouped
+    )
+
+
+def _bands(
+    q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Bias | None, scale: float, dropout: float
+) -> Tensor:
+    """SDPA over bands of queries, each with the keys it can reach and its own tile of mask and bias."""
+    n, m = q.shape[2], k.shape[2]
+    band = n if n * m <= SMALL else BAND
+    if mask.window is not None:
+        band = min(band, max(64, mask.window))
+    out = []
+    for start in range(0, n, max(band, 1)):
+        stop = min(start + band, n)
+        low, high = mask.reach(start, stop, m)
+        rows, keys = (start, stop), (low, high)
+        near, far, values = q[:, :, start:stop], k[:, :, low:high], v[:, :, low:high]
+        if low == high:
+            out.append(near.new_zeros(*near.shape[:3], v.shape[-1]))
+            continue
+        added = None if bias is None else bias.tile(rows, keys).to(q.dtype)
+        allowed = mask.dense(rows, keys, m, q.device)
+        if allowed is None:
+            out.append(_sdpa(near, far, values, added, scale, dropout))
+            continue
+        # A query that may look at nothing looks at everything, and its answer is then struck out: zeros,
+        # and zero gradient, whatever a kernel does with an empty row.
+        some = allowed.any(-1, keepdim=True)
+        allowed = allowed | ~some
+        tile = allowed if added is None else added.masked_fill(~allowed, float("-inf"))
+        out.append(_sdpa(near, far, values, tile, scale, dropout).masked_fill(~some, 0.0))
+    return torch.cat(out, dim=2) if out else q.new_zeros(*q.shape[:3], v.shape[-1])
+
+
+def _flex(q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Bias | None, scale: float) -> Tensor:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    run = flex_attention if torch.compiler.is_compiling() else _compiled_flex()
+    blocks = None if mask.free else _blocks(mask, q.shape[0], q.shape[1], q.shape[2], k.shape[2], q.device)
+    score_mod = None if bias is None else bias.mod()
+    grouped = q.shape[1] != k.shape[1]
+    out: Tensor = run(q, k, v, score_mod=score_mod, block_mask=blocks, scale=scale, enable_gqa=grouped)
+    return out
+
+
+@cache
+def _compiled_flex() -> Any:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    return torch.compile(flex_attention)  # uncompiled, it holds the whole score matrix
+
+
+@cache
+def _compiled_blocks() -> Any:
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    return torch.compile(create_block_mask)
+
+
+# A mask is built once for a forward pass and serves all its layers, and so do its blocks.
+_BLOCKS: WeakKeyDictionary[Mask, dict[tuple[Any, ...], Any]] = WeakKeyDictionary()
+
+
+def _blocks(mask: Mask, b: int, h: int, q: int, k: int, device: torch.device) -> Any:
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    rows = isinstance(mask.lengths, Tensor) or isinstance(mask.offset, Tensor) or mask.documents is not None
+    b = b if rows or mask.allow is not None else 1
+    h = h if mask.allow is not None else 1
+    if torch.compiler.is_compiling():
+        return create_block_mask(mask.predicate(k, device), b, h, q, k, device=device)
+    known, key = _BLOCKS.setdefault(mask, {}), (b, h, q, k, device)
+    if key not in known:
+        known[key] = _compiled_blocks()(mask.predicate(k, device), b, h, q, k, device=device)
+    return known[key]

@@ -1,0 +1,193 @@
+"""Mask: who may look at whom, said once and rendered for every kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+PerRow = int | Sequence[int] | Tensor  # one number for all, or one a row of the batch
+Predicate = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, weakref_slot=True, eq=False)
+class Mask:
+    """One predicate over (row b, head h, query i, key j); every field takes possibilities away.
+
+    Query i stands at position p = i + offset among the keys. Values are checked here, on the host, and
+    never inside `attend`; tensors on an accelerator are trusted, since reading them would make it wait.
+    """
+
+    causal: bool = False  # only keys j <= p
+    window: int | None = None  # only keys nearer than this: p - j < window, and j - p < window
+    lengths: PerRow | None = None  # keys that exist: j < length
+    offset: PerRow | None = None  # where the first query stands; None says 0, and that queries = keys
+    documents: Int[Tensor, "#b k"] | None = None  # a number a key: only keys of the query's document
+    allow: Bool[Tensor, "..."] | None = None  # anything else that broadcasts to (b, h, q, k)
+
+    def __post_init__(self) -> None:
+        if self.window is not None and self.window < 1:
+            raise ValueError(f"window={self.window}: a query sees at least itself, so a window is 1 or more")
+        object.__setattr__(self, "lengths", _per_row("lengths", self.lengths))
+        object.__setattr__(self, "offset", _per_row("offset", self.offset))
+        if self.documents is not None and (self.documents.ndim != 2 or self.documents.is_floating_point()):
+            raise ValueError(
+                f"documents has shape {tuple(self.documents.shape)} and type {self.documents.dtype}: "
+                "expected integers (batch, keys)"
+            )
+        if self.allow is not None and self.allow.dtype != torch.bool:
+            raise TypeError(f"allow is {self.allow.dtype}: expected torch.bool, true where one may look")
+
+    @property
+    def placed(self) -> bool:
+        """It matters where the queries stand among the keys."""
+        return self.causal or self.window is not None or self.documents is not None
+
+    @property
+    def free(self) -> bool:
+        """Nothing is forbidden."""
+        return not self.placed and self.lengths is None and self.allow is None
+
+    @property
+    def plain_causal(self) -> bool:
+        """A kernel's own causal flag, which counts queries from the first key, says it all."""
+        return (
+            self.causal
+            and (self.offset is None or (isinstance(self.offset, int) and self.offset == 0))
+            and self.window is None
+            and self.lengths is None
+            and self.documents is None
+            and self.allow is None
+        )
+
+    def fit(self, b: int, h: int, q: int, k: int) -> None:
+        """Raise unless the mask can serve (b, h, q, k) scores: by shapes, and by values only on the host."""
+        if self.placed and self.offset is None and q != k:
+            raise ValueError(
+                f"{q} queries over {k} keys: say where the queries stand among the keys, "
+                f"for example Mask(offset={max(k - q, 0)}) for the last {q}"
+            )
+        for name, rows in (("lengths", self.lengths), ("offset", self.offset)):
+            if isinstance(rows, Tensor) and rows.shape[0] not in (1, b):
+                raise ValueError(f"{name} has {rows.shape[0]} rows: expected {b}, one a row of the batch")
+        longest = _largest(self.lengths)
+        if longest is not None and longest > k:
+            raise ValueError(f"lengths go up to {longest}: there are only {k} keys")
+        if self.documents is not None and self.documents.shape not in ((1, k), (b, k)):
+            raise ValueError(
+                f"documents has shape {tuple(self.documents.shape)}: expected ({b}, {k}), a number a key"
+            )
+        if self.allow is not None:
+            shape, full = tuple(self.allow.shape), (b, h, q, k)
+            pairs = zip(reversed(shape), reversed(full), strict=False)
+            if len(shape) > 4 or any(have not in (1, want) for have, want in pairs):
+                raise ValueError(
+                    f"allow has shape {shape}: expected one that broadcasts to "
+                    f"(batch, heads, queries, keys) = {full}"
+                )
+
+    def predicate(self, k: int, device: torch.device | str) -> Predicate:
+        """`allowed(b, h, i, j)` on index tensors that broadcast: also FlexAttention's `mask_mod`."""
+        offset, lengths = _tensor(self.offset, device), _tensor(self.lengths, device)
+        documents = None if self.documents is None else self.documents.to(device)
+        allow = None if self.allow is None else _four(self.allow.to(device))
+
+        def allowed(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+            p = i if offset is None else i + offset[_at(b, offset.shape[0])]
+            ok = j >= 0
+            if self.causal:
+                ok = ok & (j <= p)
+            if self.window is not None:
+                ok = ok & (p - j < self.window) & (j - p < self.window)
+            if lengths is not None:
+                ok = ok & (j < lengths[_at(b, lengths.shape[0])])
+            if documents is not None:
+                row = _at(b, documents.shape[0])
+                ok = ok & (documents[row, p.clamp(max=k - 1)] == documents[row, j])
+            if allow is not None:
+                y, x, m, n = allow.shape
+                ok = ok & allow[_at(b, y), _at(h, x), _at(i, m), _at(j, n)]
+            return ok
+
+        return allowed
+
+    def dense(
+        self, rows: tuple[int, int], keys: tuple[int, int], k: int, device: torch.device | str = "cpu"
+    ) -> Bool[Tensor, "#b #h q k"] | None:
+        """The tile rows x keys as booleans (batch and heads 1 where all are alike); None if all may look."""
+        if self.free:
+            return None
+        tensors = (self.lengths, self.offset, self.documents)
+        b = max((t.shape[0] for t in tensors if isinstance(t, Tensor)), default=1)
+        h = 1
+        if self.allow is not None:
+            b, h = max(b, _four(self.allow).shape[0]), _four(self.allow).shape[1]
+        grid = (
+            torch.arange(b, device=device)[:, None, None, None],
+            torch.arange(h, device=device)[:, None, None],
+            torch.arange(*rows, device=device)[:, None],
+            torch.arange(*keys, device=device),
+        )
+        allowed = self.predicate(k, device)(*grid)
+        return allowed.expand(b, h, rows[1] - rows[0], keys[1] - keys[0])
+
+    def reach(self, start: int, stop: int, k: int) -> tuple[int, int]:
+        """Keys low..high-1 outside which queries start..stop-1 cannot look, as far as plain numbers tell."""
+        low, high = 0, k
+        if isinstance(self.lengths, int):
+            high = min(high, self.lengths)
+        if not isinstance(self.offset, Tensor):
+            offset = self.offset or 0
+            assert isinstance(offset, int)
+            if self.window is not None:
+                low = max(low, start + offset - self.window + 1)
+                high = min(high, stop + offset + self.window - 1)
+            if self.causal:
+                high = min(high, stop + offset)
+        return min(low, k), max(high, min(low, k))
+
+
+def _at(index: Tensor, size: int) -> Tensor | int:
+    """An axis of size 1 serves every index."""
+    return index if size > 1 else 0
+
+
+def _four(x: Tensor) -> Tensor:
+    return x.reshape((1,) * (4 - x.ndim) + tuple(x.shape))
+
+
+def _tensor(value: PerRow | None, device: torch.device | str) -> Int[Tensor, "b"] | None:
+    return None if value is None else torch.as_tensor(value, device=device).reshape(-1)
+
+
+def _readable(value: Tensor) -> bool:
+    """Reading it makes no device wait and breaks no graph."""
+    return value.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
+def _largest(value: PerRow | None) -> int | None:
+    if isinstance(value, Tensor):
+        return int(value.max()) if _readable(value) else None
+    assert value is None or isinstance(value, int)
+    return value
+
+
+def _per_row(name: str, value: PerRow | None) -> int | Tensor | None:
+    if value is None:
+        return None
+    if isinstance(value, int):
+        least: int | None = value
+    else:
+        value = torch.as_tensor(value)
+        if value.ndim != 1 or value.numel() == 0 or value.is_floating_point() or value.dtype == torch.bool:
+            raise ValueError(
+                f"{name} has shape {tuple(value.shape)} and type {value.dtype}: "
+                "expected an int, or integers (batch,)"
+            )
+        least = int(value.min()) if _readable(value) else None
+    if least is not None and least < 0:
+        raise ValueError(f"{name} holds {least}: expected numbers of 0 or more")
+    return value

@@ -1,0 +1,46 @@
+"""The multi-layer perceptron of a block: what each token does alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "leaky_relu": F.leaky_relu,
+    "gelu": F.gelu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),  # GPT-2's, which computes the error function by a tanh
+    "silu": F.silu,
+    "tanh": F.tanh,
+}
+KINDS = (*ACTIVATIONS, "swiglu")
+
+
+class MLP(nn.Module):
+    """down(activation(up(x))): Eq. 2 of Vaswani et al. 2017; "swiglu" gates it (Shazeer 2020, Eq. 6)."""
+
+    def __init__(
+        self,
+        width: int,
+        hidden: int | None = None,
+        *,
+        kind: str = "gelu",
+        bias: bool = True,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        if kind not in KINDS:
+            raise ValueError(f"mlp={kind!r}: expected one of {', '.join(KINDS)}")
+        hidden = 4 * width if hidden is None else hidden
+        self.kind, self.dropout = kind, dropout
+        self.gate = nn.Linear(width, hidden, bias=bias) if kind == "swiglu" else None
+        self.up = nn.Linear(width, hidden, bias=bias)
+        self.down = nn.Linear(hidden, width, bias=bias)
+
+    def forward(self, x: Float[Tensor, "*b d"]) -> Float[Tensor, "*b d"]:
+        x = ACTIVATIONS[self.kind](self.up(x)) if self.gate is None else F.silu(self.gate(x)) * self.up(x)
+        return self.down(F.dropout(x, self.dropout, self.training))
