@@ -91,7 +91,7 @@ class Tap:
     def scores(self, scores: Tensor) -> Tensor:
         return scores
 
-    def weights(self, weights: Tensor) -> Tensor:
+    def weights(self, weights: Tensor, mask: Mask) -> Tensor:
         return weights
 
     def heads(self, out: Tensor) -> Tensor:
@@ -155,7 +155,7 @@ def _explicit(scores: Tensor, v: Tensor, mask: Mask, bias: Bias | None, dropout:
     else:
         lowest = torch.finfo(scores.dtype).min
         weights = scores.masked_fill(~allowed, lowest).softmax(-1).masked_fill(~allowed, 0.0)
-    weights = F.dropout(tap.weights(weights), dropout)
+    weights = F.dropout(tap.weights(weights, mask), dropout)
     return weights @ v.repeat_interleave(weights.shape[1] // v.shape[1], dim=1)
 
 

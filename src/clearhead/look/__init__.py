@@ -1,0 +1,57 @@
+"""Looking inside: watch and edit activations, attention maps as lazy objects, exact statistics."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from .capture import Notice, Tape, edit, watch
+from .edits import patch, scale, silence
+from .maps import AttentionMap
+from .statistics import MEANING, statistics
+
+__all__ = [
+    "MEANING",
+    "AttentionMap",
+    "Notice",
+    "Tape",
+    "distance",
+    "edit",
+    "entropy",
+    "patch",
+    "received",
+    "scale",
+    "silence",
+    "statistics",
+    "watch",
+]
+
+
+def entropy(tape: Tape) -> Float[Tensor, "l b h q"]:
+    """The entropy of every watched attention, layer by layer; from recorded entropies or from maps."""
+    return _every(tape, "entropy")
+
+
+def received(tape: Tape) -> Float[Tensor, "l b h k"]:
+    """What each key receives in every watched attention."""
+    return _every(tape, "received")
+
+
+def distance(
+    tape: Tape, *, grid: tuple[int, int] | None = None, special: int = 0, rms: bool = False
+) -> Float[Tensor, "l b h q"]:
+    """How far every watched attention looks, along the sequence or (from maps) over a grid of patches."""
+    return _every(tape, "rms" if rms else "distance", grid=grid, special=special)
+
+
+def _every(tape: Tape, name: str, *, grid: tuple[int, int] | None = None, special: int = 0) -> Tensor:
+    found = []
+    for path in dict.fromkeys(n.rsplit(".", 1)[0] for n in tape.names):
+        if grid is None and f"{path}.{name}" in tape:
+            found.append(tape[f"{path}.{name}"])
+        elif f"{path}.weights" in tape:
+            found.append(tape[f"{path}.weights"].statistics(name, grid=grid, special=special)[name])
+    if not found:
+        raise ValueError(f"nothing on this tape tells {name}: watch '...attn.{name}' or '...attn.weights'")
+    return torch.stack(found)

@@ -1,0 +1,362 @@
+"""watch and edit: listen to any activation of a model, or change it, and leave no trace.
+
+Torch names and hooks every module's output; only what is born inside `attend` needs a tap. Both are set when
+the `with` begins and gone when it ends. While watched, an eager model gives the same bits: the fused kernel
+still answers, and what was asked for is computed beside it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any, Literal
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from ..layers import Attention, Bias, Mask, Tap
+from .maps import DENSE_LIMIT, AttentionMap, join, settle
+from .source import Kept, Seen, Source
+from .statistics import MEANING, statistics
+
+BORN_INSIDE = (
+    "q",
+    "k",
+    "v",
+    "scores",
+    "weights",
+    "heads",
+    *MEANING,
+)  # addresses of an attention, beside modules
+EDITABLE = ("q", "k", "v", "scores", "weights", "heads")
+
+Edit = Callable[[Tensor], Tensor]
+Keep = Literal["all", "last"] | Callable[[Tensor], Any]
+
+
+class Notice(UserWarning):
+    """Something is done the slow way because of what was asked; the numbers are right."""
+
+
+class Tape:
+    """What a watch recorded, by address. The calls of one `with` join: queries follow queries."""
+
+    def __init__(self, names: list[str], grad: bool) -> None:
+        self._calls: dict[str, list[Any]] = {name: [] for name in names}
+        self._grad = grad
+
+    @property
+    def names(self) -> list[str]:
+        """The addresses that are watched, in the model's order."""
+        return list(self._calls)
+
+    def calls(self, name: str) -> list[Any]:
+        """The records of an address, one a call."""
+        if name not in self._calls:
+            raise KeyError(f"{name!r} is not on this tape{_nearest(name, self._calls)}")
+        if not self._calls[name]:
+            raise KeyError(
+                f"nothing was recorded at {name!r}: the model did not run it inside the `with`, or ran inside a "
+                "compiled function that this tape cannot see"
+            )
+        return [AttentionMap([x]) if isinstance(x, Seen | Kept) else x for x in self._calls[name]]
+
+    def __getitem__(self, name: str) -> Any:
+        """The record of an address, its calls joined: a tensor, or an AttentionMap for weights."""
+        records, kind = self.calls(name), name.rsplit(".", 1)[-1]
+        if isinstance(records[0], AttentionMap):
+            return AttentionMap([source for record in records for source in record.sources])
+        if len(records) == 1:
+            return records[0]
+        if kind == "k" or kind == "v" or kind == "scores" or not all(isinstance(r, Tensor) for r in records):
+            raise ValueError(f"{len(records)} calls of {name!r} do not join: take them apart with tape.calls")
+        axis = 2 if kind in BORN_INSIDE else 1
+        try:
+            return join(kind, records) if kind in MEANING else torch.cat(records, dim=axis)
+        except RuntimeError as problem:
+            shapes = ", ".join(str(tuple(r.shape)) for r in records[:4])
+            raise ValueError(
+                f"{len(records)} calls of {name!r} of shapes {shapes} do not join: take them apart with tape.calls"
+            ) from problem
+
+    def __contains__(self, name: str) -> bool:
+        return bool(self._calls.get(name))
+
+    def match(self, pattern: str) -> dict[str, Any]:
+        """The records of all addresses that a pattern names."""
+        return {name: self[name] for name in _matching(pattern, self._calls)}
+
+    def gradient(self, name: str) -> Tensor:
+        """The gradient that a backward pass left at an address watched with grad=True."""
+        if not self._grad:
+            raise ValueError("this tape keeps no gradients: watch with grad=True")
+        records = self.calls(name)
+        kept = [r.sources[0].weights if isinstance(r, AttentionMap) else r for r in records]
+        missing = sum(x.grad is None for x in kept)
+        if missing:
+            raise ValueError(
+                f"{missing} of {len(kept)} calls of {name!r} have no gradient: run a backward pass on the model's output"
+            )
+        return torch.cat([x.grad for x in kept], dim=2 if name.rsplit(".", 1)[-1] in BORN_INSIDE else 1)
+
+    def _record(self, name: str, value: Any, keep: Keep) -> None:
+        if callable(keep) and isinstance(value, Tensor):
+            value = keep(value)
+        if keep == "last":
+            self._calls[name].clear()
+        self._calls[name].append(value)
+
+
+@contextmanager
+def watch(model: Any, *names: str, grad: bool = False, keep: Keep = "all") -> Iterator[Tape]:
+    """Record the activations that `names` name (`*` is one segment, `**` any number) into a Tape.
+
+    Modules are named as torch names them; inside each attention there are besides q, k, v, scores, weights (a
+    lazy AttentionMap), heads, and every statistic of look.MEANING. `grad=True` keeps the gradient of each, for
+    which scores and weights are really computed. `keep` may be "last", for the last call only, or a function
+    that says what to keep of a tensor. Calls from other threads are not recorded.
+    """
+    root = _root(model)
+    addresses = _addresses(root)
+    if not names:
+        raise ValueError("watch what? Name at least one address, for example 'blocks.*.attn.weights'")
+    chosen = [name for pattern in names for name in _resolve(pattern, addresses)]
+    chosen = [name for name in addresses if name in set(chosen)]  # each once, in the model's order
+    tape, mine = Tape(chosen, grad), threading.get_ident()
+    if grad and any(addresses[name][1] in ("scores", "weights") for name in chosen):
+        _say("gradients of scores and weights are asked for: these layers compute their attention explicitly")
+    with _alone(root) as stack:
+        inside: dict[Attention, dict[str, str]] = {}
+        for name in chosen:
+            module, leaf = addresses[name]
+            if leaf is not None:
+                assert isinstance(module, Attention)
+                inside.setdefault(module, {})[leaf] = name
+                continue
+
+            def hook(_: nn.Module, __: Any, out: Any, name: str = name) -> None:
+                if threading.get_ident() == mine:
+                    tape._record(name, _own(out, grad, copy=True), keep)
+
+            stack.callback(module.register_forward_hook(hook).remove)
+        for attention, wanted in inside.items():
+            tap = _tap(attention, stack)
+            listener = _Listener(tape, wanted, grad, keep, mine)
+            tap.listeners.append(listener)
+            stack.callback(tap.listeners.remove, listener)
+        yield tape
+
+
+@contextmanager
+def edit(model: Any, changes: Mapping[str, Edit]) -> Iterator[None]:
+    """Replace the activations that names name by a function of them, for the length of a `with`.
+
+    Changes of q, k, v and heads keep the fused kernel; those of scores (before the mask, so that no edit can
+    make a query look where it may not) and of weights compute their attention explicitly, and say so.
+    """
+    root = _root(model)
+    addresses = _addresses(root)
+    mine = threading.get_ident()
+    with _alone(root) as stack:
+        for pattern, change in changes.items():
+            for name in _resolve(pattern, addresses):
+                module, leaf = addresses[name]
+                if leaf is None:
+
+                    def hook(_: nn.Module, __: Any, out: Any, name: str = name, change: Edit = change) -> Any:
+                        return _changed(name, change, out) if threading.get_ident() == mine else out
+
+                    stack.callback(module.register_forward_hook(hook).remove)
+                    continue
+                if leaf not in EDITABLE:
+                    raise ValueError(
+                        f"{name!r} is a measurement: expected one of {', '.join(EDITABLE)}, or a module"
+                    )
+                if leaf in ("scores", "weights"):
+                    _say(f"{pattern!r} is edited: these layers compute their attention explicitly")
+                assert isinstance(module, Attention)
+                tap, entry = _tap(module, stack), (leaf, change, mine)
+                tap.edits.append(entry)
+                stack.callback(tap.edits.remove, entry)
+        yield
+
+
+class _Listener:
+    """One watch's interest in one attention."""
+
+    def __init__(self, tape: Tape, wanted: dict[str, str], grad: bool, keep: Keep, thread: int) -> None:
+        self.tape, self.wanted, self.grad, self.keep, self.thread = tape, wanted, grad, keep, thread
+        self.explicit = grad and bool({"scores", "weights"} & set(wanted))
+        self.measures = [leaf for leaf in wanted if leaf in MEANING]
+
+    def hear(self, leaf: str, value: Any) -> None:
+        if leaf in self.wanted and self.thread == threading.get_ident():
+            self.tape._record(self.wanted[leaf], _own(value, self.grad), self.keep)
+
+    def look(self, source: Source) -> None:
+        """Take from what was seen all that is wanted and not yet heard."""
+        if self.thread != threading.get_ident():
+            return
+        if "weights" in self.wanted:
+            self.hear("weights", settle(source))
+        if "scores" in self.wanted and isinstance(source, Seen):
+            b, h, q, k = source.shape
+            if b * h * q * k > DENSE_LIMIT:
+                raise ValueError(
+                    f"scores of {b} x {h} x {q} x {k} are over the limit of {DENSE_LIMIT:,}: watch weights, and "
+                    "ask their map for a tile"
+                )
+            self.hear("scores", source.scores((0, q), (0, k))[0])
+        if self.measures:
+            for leaf, value in statistics(source, *self.measures).items():
+                self.hear(leaf, value)
+
+
+class _Tap(Tap):
+    """The tap of one attention, shared by all that watch or edit it at the time."""
+
+    def __init__(self) -> None:
+        self.listeners: list[_Listener] = []
+        self.edits: list[tuple[str, Edit, int]] = []
+
+    @property
+    def explicit(self) -> bool:  # type: ignore[override]
+        return any(x.explicit for x in self.listeners) or any(
+            e[0] in ("scores", "weights") for e in self.edits
+        )
+
+    def inputs(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return self._pass("q", q), self._pass("k", k), self._pass("v", v)
+
+    def scores(self, scores: Tensor) -> Tensor:
+        return self._pass("scores", scores)
+
+    def weights(self, weights: Tensor, mask: Mask) -> Tensor:
+        weights = self._edit("weights", weights)
+        offset = mask.offset if isinstance(mask.offset, int | Tensor) else 0
+        for listener in self.listeners:
+            listener.look(Kept(weights=_own(weights, listener.grad), offset=offset))
+        return weights
+
+    def heads(self, out: Tensor) -> Tensor:
+        return self._pass("heads", out)
+
+    @torch.compiler.disable
+    def seen(self, q: Tensor, k: Tensor, mask: Mask, bias: Bias | None, scale: float) -> None:
+        bias = None if bias is None else bias.detach()
+        source = Seen(q=q.detach(), k=k.detach(), mask=mask, bias=bias, scale=scale)
+        for listener in self.listeners:
+            listener.look(source)
+
+    def _edit(self, leaf: str, x: Tensor) -> Tensor:
+        for name, change, thread in self.edits:
+            if name == leaf and thread == threading.get_ident():
+                x = _changed(leaf, change, x)
+        return x
+
+    def _pass(self, leaf: str, x: Tensor) -> Tensor:
+        x = self._edit(leaf, x)
+        for listener in self.listeners:
+            listener.hear(leaf, x)
+        return x
+
+
+_LOCKS: WeakKeyDictionary[nn.Module, threading.RLock] = WeakKeyDictionary()  # type: ignore[type-arg]
+_LOCKS_LOCK = threading.Lock()
+
+
+@contextmanager
+def _alone(root: nn.Module) -> Iterator[ExitStack]:
+    """One thread at a time watches or edits a model; whatever it set up is undone on the way out."""
+    with _LOCKS_LOCK:
+        lock = _LOCKS.setdefault(root, threading.RLock())
+    with lock, ExitStack() as stack:
+        if any(_compiled(m) for m in root.modules()):
+            _say("the model is compiled: while it is watched or edited it runs eagerly, equal up to rounding")
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+        yield stack
+
+
+def _tap(attention: Attention, stack: ExitStack) -> _Tap:
+    """The attention's tap, set if there was none, and taken away again by whoever set it."""
+    if isinstance(attention.tap, _Tap):
+        return attention.tap
+    before, attention.tap = attention.tap, _Tap()
+    stack.callback(setattr, attention, "tap", before)
+    return attention.tap
+
+
+def _root(model: Any) -> nn.Module:
+    model = getattr(model, "model", model) if not isinstance(model, nn.Module) else model
+    if not isinstance(model, nn.Module):
+        raise TypeError(
+            f"expected a torch module or something that holds one as .model, got {type(model).__name__}"
+        )
+    return model
+
+
+def _compiled(module: nn.Module) -> bool:
+    return hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
+
+
+def _addresses(root: nn.Module) -> dict[str, tuple[nn.Module, str | None]]:
+    """Every address of a model, in its order: module, and what is asked of its inside."""
+    found: dict[str, tuple[nn.Module, str | None]] = {}
+    for path, module in root.named_modules():
+        path = ".".join(part for part in path.split(".") if part != "_orig_mod")
+        if path:
+            found[path] = (module, None)
+        if isinstance(module, Attention):
+            for leaf in BORN_INSIDE:
+                found[f"{path}.{leaf}" if path else leaf] = (module, leaf)
+    return found
+
+
+def _matching(pattern: str, names: Mapping[str, Any]) -> list[str]:
+    parts = [{"*": r"[^.]+", "**": r".+"}.get(part, re.escape(part)) for part in pattern.split(".")]
+    expression = re.compile(r"\.".join(parts).replace(r".+\.", r"(?:.+\.)?"))
+    return [name for name in names if expression.fullmatch(name)]
+
+
+def _resolve(pattern: str, addresses: Mapping[str, Any]) -> list[str]:
+    found = _matching(pattern, addresses)
+    if not found:
+        raise KeyError(f"no address {pattern!r} in this model{_nearest(pattern, addresses)}")
+    return found
+
+
+def _nearest(name: str, names: Mapping[str, Any]) -> str:
+    """The known names most like one that is not, also with numbers written as *."""
+    known = {**dict.fromkeys(names), **{re.sub(r"\b\d+\b", "*", n): None for n in names}}
+    near = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
+    return f"; the nearest are {', '.join(near)}" if near else ""
+
+
+def _changed(name: str, change: Edit, x: Any) -> Any:
+    y = change(x)
+    if isinstance(x, Tensor) and (not isinstance(y, Tensor) or y.shape != x.shape):
+        got = tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__
+        raise ValueError(f"the edit of {name} returned {got}: expected a tensor of shape {tuple(x.shape)}")
+    return y
+
+
+def _own(value: Any, grad: bool, copy: bool = False) -> Any:
+    """A record that nothing later changes: detached (a copy, where others may write), or with its gradient."""
+    if isinstance(value, tuple | list):
+        return type(value)(_own(x, grad, copy) for x in value)
+    if not isinstance(value, Tensor):
+        return value
+    if not grad:
+        return value.detach().clone() if copy else value.detach()
+    if value.requires_grad and not value.is_leaf:
+        value.retain_grad()
+    return value
+
+
+def _say(message: str) -> None:
+    warnings.warn(message, Notice, stacklevel=4)

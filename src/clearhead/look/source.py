@@ -1,0 +1,188 @@
+"""What one call of attention saw: enough to compute any of its weights later, a band of queries at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from ..layers import Bias, Mask
+
+TILE = 1 << 21  # scores held at a time on a CPU: they stay in its cache, which is where the time goes
+TILE_CUDA = 1 << 26
+
+
+class Source(Protocol):
+    """The attention weights of one call, (b, h, q, k), wherever they come from."""
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]: ...
+
+    @property
+    def offset(self) -> int | Tensor:
+        """Where query 0 stands among the keys, for all rows or for each."""
+        ...
+
+    @property
+    def device(self) -> torch.device: ...
+
+    @property
+    def keys(self) -> Tensor:
+        """A tensor with the keys' device and precision."""
+        ...
+
+    def reach(self, start: int, stop: int) -> tuple[int, int]:
+        """The keys outside which these queries cannot look."""
+        ...
+
+    def scores(
+        self, rows: tuple[int, int], keys: tuple[int, int]
+    ) -> tuple[Float[Tensor, "b h r c"], Bool[Tensor, "#b #h #r #c"] | None]:
+        """Scores in float32 or better, and which of them are allowed (None: all)."""
+        ...
+
+    def lse(self, rows: tuple[int, int]) -> Float[Tensor, "b h r 1"]:
+        """The logarithm of the sum that the softmax of these queries divides by."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Seen:
+    """Queries and keys after positions and score, as the fused kernel got them: the weights are implied."""
+
+    q: Float[Tensor, "b h q e"]
+    k: Float[Tensor, "b g k e"]
+    mask: Mask
+    bias: Bias | None
+    scale: float
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        return self.q.shape[0], self.q.shape[1], self.q.shape[2], self.k.shape[2]
+
+    @property
+    def offset(self) -> int | Tensor:
+        offset = self.mask.offset
+        assert offset is None or isinstance(offset, int | Tensor)
+        return 0 if offset is None else offset
+
+    @property
+    def device(self) -> torch.device:
+        return self.q.device
+
+    @cached_property
+    def keys(self) -> Tensor:
+        k = self.k if self.k.dtype == torch.float64 else self.k.float()
+        return k.repeat_interleave(self.q.shape[1] // k.shape[1], dim=1)
+
+    def reach(self, start: int, stop: int) -> tuple[int, int]:
+        return self.mask.reach(start, stop, self.k.shape[2])
+
+    def scores(
+        self, rows: tuple[int, int], keys: tuple[int, int]
+    ) -> tuple[Float[Tensor, "b h r c"], Bool[Tensor, "#b #h #r #c"] | None]:
+        q = self.q[:, :, slice(*rows)].to(self.keys.dtype) * self.scale
+        scores = q @ self.keys[:, :, slice(*keys)].mT
+        if self.bias is not None:
+            scores += self.bias.tile(rows, keys)
+        return scores, self.mask.dense(rows, keys, self.k.shape[2], self.device)
+
+    @cached_property
+    def _lse(self) -> Float[Tensor, "b h q 1"]:
+        return self.keys.new_full((*self.shape[:3], 1), float("nan"))
+
+    def lse(self, rows: tuple[int, int]) -> Float[Tensor, "b h r 1"]:
+        known = self._lse[:, :, slice(*rows)]
+        if known.isnan().any():  # each query's is computed when first asked for, and kept
+            scores, allowed = self.scores(rows, self.reach(*rows))
+            if allowed is not None:
+                scores.masked_fill_(~allowed, float("-inf"))
+            known.copy_(scores.logsumexp(-1, keepdim=True))
+        return known
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Kept:
+    """Weights that were really computed: a score that no fused kernel knows, or a short step of decoding."""
+
+    weights: Float[Tensor, "b h q k"]
+    offset: int | Tensor = 0
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        b, h, q, k = self.weights.shape
+        return b, h, q, k
+
+    @property
+    def device(self) -> torch.device:
+        return self.weights.device
+
+    @property
+    def keys(self) -> Tensor:
+        return self.weights
+
+    def reach(self, start: int, stop: int) -> tuple[int, int]:
+        return 0, self.weights.shape[3]
+
+    def scores(
+        self, rows: tuple[int, int], keys: tuple[int, int]
+    ) -> tuple[Float[Tensor, "b h r c"], Bool[Tensor, "#b #h #r #c"] | None]:
+        weights = self.weights[:, :, slice(*rows), slice(*keys)]
+        weights = weights if weights.dtype == torch.float64 else weights.float()
+        return weights.log(), weights > 0
+
+    def lse(self, rows: tuple[int, int]) -> Float[Tensor, "b h r 1"]:
+        return self.weights.new_zeros(*self.shape[:2], rows[1] - rows[0], 1)
+
+
+@dataclass(frozen=True, eq=False)
+class Band:
+    """A band of queries with all the keys it can reach; outside them the weights are 0."""
+
+    rows: tuple[int, int]
+    keys: tuple[int, int]
+    log: Float[Tensor, "b h r c"]  # logarithms of the weights, very low (but finite) where nobody may look
+    weights: Float[Tensor, "b h r c"]
+
+
+def bands(source: Source) -> Iterator[Band]:
+    """The whole map in bands that fit a cache."""
+    for rows in steps(source, (0, source.shape[2])):
+        yield band(source, rows, source.reach(*rows))
+
+
+def steps(source: Source, rows: tuple[int, int]) -> Iterator[tuple[int, int]]:
+    """Cut a range of queries so that their scores fit a cache."""
+    b, h, _, k = source.shape
+    room = TILE_CUDA if source.device.type == "cuda" else TILE
+    step = max(16, min(256, room // max(1, b * h * k)))
+    for start in range(*rows, step):
+        yield start, min(start + step, rows[1])
+
+
+def tile(source: Source, rows: tuple[int, int], keys: tuple[int, int]) -> Float[Tensor, "b h r c"]:
+    """The weights of some queries on some keys, whatever those queries do with the others."""
+    scores, allowed = source.scores(rows, keys)
+    weights = (scores - source.lse(rows)).exp_()
+    return weights if allowed is None else weights.masked_fill_(~allowed, 0.0)
+
+
+def band(source: Source, rows: tuple[int, int], keys: tuple[int, int]) -> Band:
+    """One band; `keys` must hold all that its queries can reach."""
+    b, h, _, _ = source.shape
+    if keys[0] == keys[1]:
+        none = source.keys.new_zeros(b, h, rows[1] - rows[0], 0)
+        return Band(rows, keys, none, none)
+    scores, allowed = source.scores(rows, keys)
+    if allowed is not None:
+        scores.masked_fill_(~allowed, torch.finfo(scores.dtype).min)
+    log = torch.log_softmax(scores, dim=-1)
+    weights = log.exp()
+    if allowed is not None and not allowed.any(-1).all():  # an empty row came out uniform
+        weights.masked_fill_(~allowed, 0.0)
+    return Band(rows, keys, log, weights)
