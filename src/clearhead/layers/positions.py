@@ -11,6 +11,7 @@ here breaks that in one of three places, and is a no-op in the other two:
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from jaxtyping import Float, Int
@@ -267,7 +268,7 @@ def make_positions(
     kind: str, *, width: int, heads: int, head: int, context: int, causal: bool = False, join: str = "add"
 ) -> Positions:
     """The kind of positions a word names, with the sizes of the model that will use it."""
-    makers = {
+    makers: dict[str, Callable[[], Positions]] = {
         "none": Positions,
         "sinusoid": lambda: Sinusoid(width, join=join),
         "learned": lambda: Learned(width, context, join=join),
@@ -282,5 +283,4 @@ def make_positions(
         raise ValueError(
             f"join={join!r} with positions={kind!r}: only sinusoid, learned and sincos2d join tokens"
         )
-    made: Positions = makers[kind]()
-    return made
+    return makers[kind]()

@@ -95,8 +95,8 @@ class Tape:
         """The gradient that a backward pass left at an address watched with grad=True."""
         if not self._grad:
             raise ValueError("this tape keeps no gradients: watch with grad=True")
-        records = self.calls(name)
-        kept = [r.sources[0].weights if isinstance(r, AttentionMap) else r for r in records]
+        self.calls(name)  # raises if there are none
+        kept = [x.weights if isinstance(x, Kept) else x for x in self._calls[name]]
         missing = sum(x.grad is None for x in kept)
         if missing:
             raise ValueError(
@@ -266,7 +266,7 @@ class _Tap(Tap):
         return x
 
 
-_LOCKS: WeakKeyDictionary[nn.Module, threading.RLock] = WeakKeyDictionary()  # type: ignore[type-arg]
+_LOCKS: WeakKeyDictionary[nn.Module, threading.RLock] = WeakKeyDictionary()
 _LOCKS_LOCK = threading.Lock()
 
 

@@ -173,7 +173,7 @@ def join(name: str, parts: list[Tensor]) -> Tensor:
 def settle(source: Source) -> Source:
     """Keep whichever is smaller, what was seen or its weights: a decoding step's weights are a few rows."""
     b, h, q, k = source.shape
-    if isinstance(source, Kept) or b * h * q * k > source.q.numel() + source.k.numel():  # type: ignore[attr-defined]
+    if isinstance(source, Kept) or b * h * q * k > source.q.numel() + source.k.numel():
         return source
     part = band(source, (0, q), (0, k))
     return Kept(weights=part.weights, offset=source.offset)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
 
 import torch
 from jaxtyping import Bool, Float
@@ -15,40 +14,6 @@ from ..layers import Bias, Mask
 
 TILE = 1 << 21  # scores held at a time on a CPU: they stay in its cache, which is where the time goes
 TILE_CUDA = 1 << 26
-
-
-class Source(Protocol):
-    """The attention weights of one call, (b, h, q, k), wherever they come from."""
-
-    @property
-    def shape(self) -> tuple[int, int, int, int]: ...
-
-    @property
-    def offset(self) -> int | Tensor:
-        """Where query 0 stands among the keys, for all rows or for each."""
-        ...
-
-    @property
-    def device(self) -> torch.device: ...
-
-    @property
-    def keys(self) -> Tensor:
-        """A tensor with the keys' device and precision."""
-        ...
-
-    def reach(self, start: int, stop: int) -> tuple[int, int]:
-        """The keys outside which these queries cannot look."""
-        ...
-
-    def scores(
-        self, rows: tuple[int, int], keys: tuple[int, int]
-    ) -> tuple[Float[Tensor, "b h r c"], Bool[Tensor, "#b #h #r #c"] | None]:
-        """Scores in float32 or better, and which of them are allowed (None: all)."""
-        ...
-
-    def lse(self, rows: tuple[int, int]) -> Float[Tensor, "b h r 1"]:
-        """The logarithm of the sum that the softmax of these queries divides by."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -67,6 +32,7 @@ class Seen:
 
     @property
     def offset(self) -> int | Tensor:
+        """Where query 0 stands among the keys, for all rows or for each."""
         offset = self.mask.offset
         assert offset is None or isinstance(offset, int | Tensor)
         return 0 if offset is None else offset
@@ -77,15 +43,18 @@ class Seen:
 
     @cached_property
     def keys(self) -> Tensor:
+        """A key for each query head, in float32 or better."""
         k = self.k if self.k.dtype == torch.float64 else self.k.float()
         return k.repeat_interleave(self.q.shape[1] // k.shape[1], dim=1)
 
     def reach(self, start: int, stop: int) -> tuple[int, int]:
+        """The keys outside which these queries cannot look."""
         return self.mask.reach(start, stop, self.k.shape[2])
 
     def scores(
         self, rows: tuple[int, int], keys: tuple[int, int]
     ) -> tuple[Float[Tensor, "b h r c"], Bool[Tensor, "#b #h #r #c"] | None]:
+        """Scores in float32 or better, and which of them are allowed (None: all)."""
         q = self.q[:, :, slice(*rows)].to(self.keys.dtype) * self.scale
         scores = q @ self.keys[:, :, slice(*keys)].mT
         if self.bias is not None:
@@ -97,6 +66,7 @@ class Seen:
         return self.keys.new_full((*self.shape[:3], 1), float("nan"))
 
     def lse(self, rows: tuple[int, int]) -> Float[Tensor, "b h r 1"]:
+        """The logarithm of the sum that the softmax of these queries divides by."""
         known = self._lse[:, :, slice(*rows)]
         if known.isnan().any():  # each query's is computed when first asked for, and kept
             scores, allowed = self.scores(rows, self.reach(*rows))
@@ -138,6 +108,9 @@ class Kept:
 
     def lse(self, rows: tuple[int, int]) -> Float[Tensor, "b h r 1"]:
         return self.weights.new_zeros(*self.shape[:2], rows[1] - rows[0], 1)
+
+
+Source = Seen | Kept
 
 
 @dataclass(frozen=True, eq=False)
