@@ -11,7 +11,11 @@ from .mask import PerRow
 
 # "rnn": h = tanh(W x + U h + b). "gru": Cho et al. 2014, with the reset gate after the product with U, as
 # cuDNN has it. "lstm": Hochreiter and Schmidhuber 1997 with a forget gate (Gers et al. 2000).
-CELLS: dict[str, type[nn.RNN] | type[nn.GRU] | type[nn.LSTM]] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
+CELLS: dict[str, type[nn.RNN] | type[nn.GRU] | type[nn.LSTM]] = {
+    "rnn": nn.RNN,
+    "gru": nn.GRU,
+    "lstm": nn.LSTM,
+}
 State = Tensor | tuple[Tensor, Tensor]  # (layers x directions, b, d), and the LSTM's memory beside it
 
 

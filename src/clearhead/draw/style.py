@@ -1,0 +1,109 @@
+"""One look for every figure: its colours, its letters, and how it is saved.
+
+Everything is set on the artists themselves and nothing in rcParams, so that a user's own matplotlib settings
+stay as they are and two threads may draw at once.
+"""
+
+from __future__ import annotations
+
+from os import PathLike, fspath
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.colors import Colormap
+    from matplotlib.figure import Figure
+
+Array = npt.NDArray[Any]
+
+INK, SOFT, HAIR, PAPER, VOID = "#1f2933", "#66717d", "#e3e6ea", "#ffffff", "#d3d7dc"
+# Okabe and Ito 2008, in an order that keeps neighbours apart; its yellow is too pale for a line.
+PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#1f2933")
+# Lightness falls in equal steps of OKLab from white to dark, so that equal differences look equal.
+BLUES = ("#fafafa", "#bde3f2", "#83caec", "#51ade3", "#2c8dd4", "#1d6dbd", "#204f9d", "#203477", "#191e4c")
+ORANGES = ("#fafafa", "#edd9be", "#e1b687", "#d29355", "#bf7129", "#a65200", "#883600", "#662100", "#421203")
+FONT, LARGE, MEDIUM, SMALL = "DejaVu Sans", 11.0, 9.5, 8.5  # the font that comes with matplotlib; points
+
+
+def colours(signed: bool) -> Colormap:
+    """The colour map of weights (white is 0) or of signed values (white is 0, orange below, blue above)."""
+    from matplotlib.colors import LinearSegmentedColormap
+
+    steps = [*ORANGES[:0:-1], *BLUES] if signed else list(BLUES)
+    found = LinearSegmentedColormap.from_list("signed" if signed else "weights", steps)
+    return found.with_extremes(bad=VOID)  # NaN: a number that is not there
+
+
+def sheet(width: float, height: float, title: str = "") -> Figure:
+    """An empty figure of so many inches that finds its own layout."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), facecolor=PAPER, layout="constrained")
+    if title:
+        figure.suptitle(title, **letters(LARGE))
+    return figure
+
+
+def letters(size: float, colour: str = INK) -> dict[str, Any]:
+    return {"fontsize": size, "color": colour, "fontfamily": FONT, "fontweight": "normal"}
+
+
+def dress(axes: Axes, *, xlabel: str = "", ylabel: str = "", title: str = "") -> None:
+    """Give axes the look of the house: two quiet spines, small grey ticks, dark words."""
+    axes.set_facecolor(PAPER)
+    axes.grid(False)
+    for name, spine in axes.spines.items():
+        spine.set_visible(name in ("left", "bottom"))
+        spine.set_color(SOFT)
+        spine.set_linewidth(0.8)
+    axes.tick_params(
+        which="both", color=SOFT, labelcolor=INK, labelsize=SMALL, labelfontfamily=FONT, length=3, width=0.8
+    )
+    axes.set_xlabel(xlabel, **letters(MEDIUM))
+    axes.set_ylabel(ylabel, **letters(MEDIUM))
+    axes.set_title(title, **letters(MEDIUM))
+
+
+def array(name: str, values: npt.ArrayLike, axes: tuple[str, ...]) -> Array:
+    """Values as an array of numbers with the axes it must have, or a sentence that says what is wrong."""
+    expected = f"({', '.join(axes)}{',' if len(axes) == 1 else ''})"
+    try:
+        x = np.asarray(values)
+    except Exception as problem:  # ragged lists, and the arrays of others that numpy may not read
+        raise ValueError(f"{name} cannot be read as an array {expected}: {problem}") from problem
+    if x.dtype.kind not in "biuf":
+        raise ValueError(f"{name} holds {x.dtype}: expected real numbers {expected}")
+    if x.ndim != len(axes):
+        raise ValueError(f"{name} has shape {x.shape}: expected {expected}")
+    if x.size == 0:
+        raise ValueError(f"{name} has shape {x.shape}: there is nothing to draw")
+    if x.dtype.kind == "f":
+        if np.isinf(x).any():
+            raise ValueError(f"{name} holds an infinite number: expected finite ones, or NaN for none")
+        if np.isnan(x).all():
+            raise ValueError(f"{name} holds only NaN: there is nothing to draw")
+    return x
+
+
+def save(figure: Figure, path: str | PathLike[str], *, dpi: float = 110) -> Path:
+    """Write a figure to a file whose ending says the format; the same figure gives the same bytes of PNG."""
+    from matplotlib.figure import Figure
+
+    if not isinstance(figure, Figure):
+        raise TypeError(
+            f"save got a {type(figure).__name__}: expected the figure that a verb of draw returned"
+        )
+    target = Path(fspath(path))
+    known = sorted(figure.canvas.get_supported_filetypes())
+    if target.suffix[1:].lower() not in known:
+        raise ValueError(f"{target.name!r}: expected a name that ends in one of .{', .'.join(known)}")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    undated = {"png": {"Software": None}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}
+    figure.savefig(
+        target, dpi=dpi, facecolor=PAPER, metadata=undated.get(target.suffix[1:].lower())  # type: ignore[arg-type]
+    )  # fmt: skip
+    return target

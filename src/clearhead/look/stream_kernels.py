@@ -1,0 +1,266 @@
+"""The Triton kernels of stream.py. Imported only where Triton is."""
+
+# mypy: ignore-errors
+import triton
+import triton.language as tl
+
+LOG2E: tl.constexpr = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+def _scores(
+    q, k_tile, i, j, b, h, p,
+    n, m, scale,
+    lengths, lengths_b, documents, documents_b,
+    allow, allow_b, allow_h, allow_i, allow_j,
+    q_at, q_at_b, k_at, k_at_b, slope, slope_h, table, table_h, reach,
+    dense, dense_b, dense_h, dense_i, dense_j,
+    CAUSAL: tl.constexpr, WINDOW: tl.constexpr, LENGTHS: tl.constexpr, DOCUMENTS: tl.constexpr,
+    ALLOW: tl.constexpr, SLOPE: tl.constexpr, TABLE: tl.constexpr, DENSE: tl.constexpr,
+    EXACT: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    """A tile of scores in base 2, -inf where nobody may look; without MASKED the caller knows all may."""
+    if EXACT:
+        s = tl.dot(q, k_tile, input_precision="ieee") * scale
+    else:
+        s = tl.dot(q, k_tile) * scale
+    inside = (i < n)[:, None] & (j < m)[None, :]
+    if SLOPE or TABLE:
+        here = tl.load(q_at + b * q_at_b + i, mask=i < n, other=0)
+        there = tl.load(k_at + b * k_at_b + j, mask=j < m, other=0)
+        d = (there[None, :] - here[:, None]).to(tl.int32)
+        if SLOPE:
+            s += tl.load(slope + h * slope_h) * LOG2E * tl.abs(d).to(tl.float32)
+        if TABLE:
+            bucket = tl.minimum(tl.maximum(d, -reach), reach) + reach
+            s += tl.load(table + h * table_h + bucket) * LOG2E
+    if DENSE:
+        at = b * dense_b + h * dense_h + i[:, None].to(tl.int64) * dense_i + j[None, :] * dense_j
+        s += tl.load(dense + at, mask=inside, other=0.0) * LOG2E
+    if MASKED:
+        allowed = inside
+        if CAUSAL:
+            allowed = allowed & (j[None, :] <= p[:, None])
+        if WINDOW > 0:
+            back = p[:, None] - j[None, :]
+            allowed = allowed & (back < WINDOW) & (back > -WINDOW)
+        if LENGTHS:
+            allowed = allowed & (j < tl.load(lengths + b * lengths_b))[None, :]
+        if DOCUMENTS:
+            own = tl.load(documents + b * documents_b + tl.minimum(p, m - 1), mask=i < n, other=-1)
+            theirs = tl.load(documents + b * documents_b + j, mask=j < m, other=-2)
+            allowed = allowed & (own[:, None] == theirs[None, :])
+        if ALLOW:
+            at = b * allow_b + h * allow_h + i[:, None].to(tl.int64) * allow_i + j[None, :] * allow_j
+            allowed = allowed & (tl.load(allow + at, mask=inside, other=0) != 0)
+        s = tl.where(allowed, s, float("-inf"))
+    return s
+
+
+@triton.jit
+def rows_kernel(
+    out, peak_out, q_place, k_place,
+    q, q_b, q_h, q_n, q_e, k, k_b, k_h, k_n, k_e,
+    heads, group, n, m, width, scale,
+    lengths, lengths_b, offset, offset_b, documents, documents_b,
+    allow, allow_b, allow_h, allow_i, allow_j,
+    q_at, q_at_b, k_at, k_at_b, slope, slope_h, table, table_h, reach,
+    dense, dense_b, dense_h, dense_i, dense_j,
+    CAUSAL: tl.constexpr, WINDOW: tl.constexpr, LENGTHS: tl.constexpr, OFFSET: tl.constexpr,
+    DOCUMENTS: tl.constexpr, ALLOW: tl.constexpr, SLOPE: tl.constexpr, TABLE: tl.constexpr,
+    DENSE: tl.constexpr, EXACT: tl.constexpr,
+    ENTROPY: tl.constexpr, DISTANCE: tl.constexpr, RMS: tl.constexpr, POSITION: tl.constexpr,
+    PEAK: tl.constexpr, GRID: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BE: tl.constexpr,
+):  # fmt: skip
+    """One block of queries over all the keys it can reach."""
+    block = tl.num_programs(0) - 1 - tl.program_id(0)  # under a causal mask the last block has most to do
+    bh = tl.program_id(1)
+    b, h = (bh // heads).to(tl.int64), (bh % heads).to(tl.int64)
+    i = block * BM + tl.arange(0, BM)
+    e = tl.arange(0, BE)
+    columns = tl.arange(0, BN)
+    first = 0
+    if OFFSET:
+        first = tl.load(offset + b * offset_b).to(tl.int32)
+    p = i + first
+
+    q_tile = tl.load(
+        q + b * q_b + h * q_h + i[:, None].to(tl.int64) * q_n + e[None, :] * q_e,
+        mask=(i < n)[:, None] & (e < width)[None, :], other=0.0,
+    )  # fmt: skip
+    k_base = k + b * k_b + (h // group) * k_h + e[:, None] * k_e
+
+    low, high = 0, m
+    if CAUSAL:
+        high = tl.minimum(high, first + (block + 1) * BM)
+    if WINDOW > 0:
+        low = tl.maximum(low, first + block * BM - WINDOW + 1) // BN * BN
+        high = tl.minimum(high, first + (block + 1) * BM - 1 + WINDOW)
+    if LENGTHS:
+        high = tl.minimum(high, tl.load(lengths + b * lengths_b).to(tl.int32))
+    # Up to `whole` every pair of the block may look, so no mask need be computed.
+    whole = low
+    if WINDOW == 0 and not DOCUMENTS and not ALLOW:
+        whole = high // BN * BN
+        if CAUSAL:
+            whole = tl.minimum(whole, (first + block * BM + 1) // BN * BN)
+        whole = tl.maximum(whole, low)
+
+    top = tl.full((BM,), float("-inf"), tl.float32)
+    total = tl.zeros((BM,), tl.float32)
+    energy = tl.zeros((BM,), tl.float32)
+    mass = tl.zeros((BM,), tl.float32)
+    far = tl.zeros((BM,), tl.float32)
+    far2 = tl.zeros((BM,), tl.float32)
+    mean_y = tl.zeros((BM,), tl.float32)
+    mean_x = tl.zeros((BM,), tl.float32)
+    peak = tl.zeros((BM,), tl.int32)
+    here_y, here_x = p.to(tl.float32), tl.zeros((BM,), tl.float32)
+    if GRID:
+        here_y = tl.load(q_place + 2 * i, mask=i < n, other=0.0)
+        here_x = tl.load(q_place + 2 * i + 1, mask=i < n, other=0.0)
+
+    for stage in tl.static_range(2):
+        start0 = low if stage == 0 else whole
+        stop0 = whole if stage == 0 else high
+        for start in tl.range(start0, stop0, BN):
+            j = start + columns
+            k_tile = tl.load(
+                k_base + j[None, :].to(tl.int64) * k_n,
+                mask=(e < width)[:, None] & (j < m)[None, :],
+                other=0.0,
+            )
+            s = _scores(
+                q_tile, k_tile, i, j, b, h, p, n, m, scale,
+                lengths, lengths_b, documents, documents_b, allow, allow_b, allow_h, allow_i, allow_j,
+                q_at, q_at_b, k_at, k_at_b, slope, slope_h, table, table_h, reach,
+                dense, dense_b, dense_h, dense_i, dense_j,
+                CAUSAL, WINDOW, LENGTHS, DOCUMENTS, ALLOW, SLOPE, TABLE, DENSE, EXACT, stage == 1,
+            )  # fmt: skip
+            if PEAK:
+                tile_top, tile_peak = tl.max(s, axis=1, return_indices=True)
+                peak = tl.where(tile_top > top, start + tile_peak, peak)
+            else:
+                tile_top = tl.max(s, axis=1)
+            new = tl.maximum(top, tile_top)
+            safe = tl.where(new == float("-inf"), 0.0, new)  # a row that has seen nothing yet
+            w = tl.exp2(s - safe[:, None])
+            fade = tl.exp2(top - safe)
+            total = total * fade + tl.sum(w, axis=1)
+            if ENTROPY:
+                known = s if stage == 0 else tl.where(w > 0, s, 0.0)
+                energy = energy * fade + tl.sum(w * known, axis=1)
+            if DISTANCE or RMS or POSITION:
+                there_y, there_x = j.to(tl.float32), tl.zeros((BN,), tl.float32)
+                if GRID:
+                    there_y = tl.load(k_place + 2 * j, mask=j < m, other=0.0)
+                    there_x = tl.load(k_place + 2 * j + 1, mask=j < m, other=0.0)
+                    placed = there_y == there_y
+                    w = tl.where(placed[None, :], w, 0.0)
+                    there_y = tl.where(placed, there_y, 0.0)
+                    there_x = tl.where(placed, there_x, 0.0)
+                    mass = mass * fade + tl.sum(w, axis=1)
+                if POSITION:
+                    mean_y = mean_y * fade + tl.sum(w * there_y[None, :], axis=1)
+                    mean_x = mean_x * fade + tl.sum(w * there_x[None, :], axis=1)
+                if DISTANCE or RMS:
+                    dy = here_y[:, None] - there_y[None, :]
+                    if GRID:
+                        dx = here_x[:, None] - there_x[None, :]
+                        square = dy * dy + dx * dx
+                        d = tl.sqrt(square)
+                    else:
+                        square = dy * dy
+                        d = tl.abs(dy)
+                    if DISTANCE:
+                        far = far * fade + tl.sum(w * d, axis=1)
+                    if RMS:
+                        far2 = far2 * fade + tl.sum(w * square, axis=1)
+            top = new
+
+    some = total > 0.0
+    one = tl.where(some, total, 1.0)
+    if not GRID:
+        mass = one
+    share = tl.where(mass > 0.0, mass, 1.0)
+    at = bh.to(tl.int64) * n + i
+    size = tl.num_programs(1).to(tl.int64) * n
+    keep = i < n
+    tl.store(out + at, tl.where(some, top + tl.log2(one), float("-inf")), mask=keep)
+    tl.store(out + 1 * size + at, energy / one, mask=keep)
+    tl.store(out + 2 * size + at, mass / one, mask=keep)
+    tl.store(out + 3 * size + at, far / share, mask=keep)
+    tl.store(out + 4 * size + at, far2 / share, mask=keep)
+    tl.store(out + 5 * size + at, mean_y / share, mask=keep)
+    tl.store(out + 6 * size + at, mean_x / share, mask=keep)
+    tl.store(out + 7 * size + at, 1.0 / one, mask=keep)
+    if PEAK:
+        tl.store(peak_out + at, peak, mask=keep)
+
+
+@triton.jit
+def columns_kernel(
+    out, lse,
+    q, q_b, q_h, q_n, q_e, k, k_b, k_h, k_n, k_e,
+    heads, group, n, m, width, scale,
+    lengths, lengths_b, offset, offset_b, documents, documents_b,
+    allow, allow_b, allow_h, allow_i, allow_j,
+    q_at, q_at_b, k_at, k_at_b, slope, slope_h, table, table_h, reach,
+    dense, dense_b, dense_h, dense_i, dense_j,
+    CAUSAL: tl.constexpr, WINDOW: tl.constexpr, LENGTHS: tl.constexpr, OFFSET: tl.constexpr,
+    DOCUMENTS: tl.constexpr, ALLOW: tl.constexpr, SLOPE: tl.constexpr, TABLE: tl.constexpr,
+    DENSE: tl.constexpr, EXACT: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BE: tl.constexpr,
+):  # fmt: skip
+    """One block of keys under all the queries that can reach it."""
+    block = tl.program_id(0)  # under a causal mask the first block has most to do
+    bh = tl.program_id(1)
+    b, h = (bh // heads).to(tl.int64), (bh % heads).to(tl.int64)
+    j = block * BN + tl.arange(0, BN)
+    e = tl.arange(0, BE)
+    first = 0
+    if OFFSET:
+        first = tl.load(offset + b * offset_b).to(tl.int32)
+    k_tile = tl.load(
+        k + b * k_b + (h // group) * k_h + j[None, :].to(tl.int64) * k_n + e[:, None] * k_e,
+        mask=(e < width)[:, None] & (j < m)[None, :], other=0.0,
+    )  # fmt: skip
+    q_base = q + b * q_b + h * q_h + e[None, :] * q_e
+
+    low, high = 0, n
+    if CAUSAL:
+        low = tl.maximum(low, block * BN - first) // BM * BM
+    if WINDOW > 0:
+        high = tl.minimum(high, (block + 1) * BN - 1 + WINDOW - first)
+        low = tl.maximum(low, block * BN - WINDOW + 1 - first) // BM * BM
+    # From `whole` on every pair of the block may look; before it the mask must be computed.
+    whole = high
+    if WINDOW == 0 and not DOCUMENTS and not ALLOW and not LENGTHS:
+        whole = low
+        if CAUSAL:
+            whole = (tl.maximum((block + 1) * BN - 1 - first, 0) + BM - 1) // BM * BM
+            whole = tl.minimum(tl.maximum(whole, low), high)
+
+    received = tl.zeros((BN,), tl.float32)
+    for stage in tl.static_range(2):
+        start0 = low if stage == 0 else whole
+        stop0 = whole if stage == 0 else high
+        for start in tl.range(start0, stop0, BM):
+            i = start + tl.arange(0, BM)
+            q_tile = tl.load(
+                q_base + i[:, None].to(tl.int64) * q_n,
+                mask=(i < n)[:, None] & (e < width)[None, :],
+                other=0.0,
+            )
+            s = _scores(
+                q_tile, k_tile, i, j, b, h, i + first, n, m, scale,
+                lengths, lengths_b, documents, documents_b, allow, allow_b, allow_h, allow_i, allow_j,
+                q_at, q_at_b, k_at, k_at_b, slope, slope_h, table, table_h, reach,
+                dense, dense_b, dense_h, dense_i, dense_j,
+                CAUSAL, WINDOW, LENGTHS, DOCUMENTS, ALLOW, SLOPE, TABLE, DENSE, EXACT, stage == 0,
+            )  # fmt: skip
+            norm = tl.load(lse + bh.to(tl.int64) * n + i, mask=i < n, other=float("inf"))
+            norm = tl.where(norm == float("-inf"), float("inf"), norm)  # an empty row gives nothing
+            received += tl.sum(tl.exp2(s - norm[:, None]), axis=0)
+    tl.store(out + bh.to(tl.int64) * m + j, received, mask=j < m)

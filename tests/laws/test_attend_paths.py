@@ -1,0 +1,142 @@
+"""Every way attend can answer gives Eq. 1 written out in float64, forward and backward."""
+
+from contextlib import contextmanager
+
+import pytest
+import torch
+import written_out
+from drawn import Size, biases, masks, normal, seeds, sizes
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+import clearhead.layers.fused as kernels
+from clearhead.layers import Additive, Bias, Bilinear, Mask, Tap, attend
+
+PATHS = ("fused", "bands", "explicit", "module")
+# Random orders of summation: a few roundings of numbers of size 1 (and of their products, in a gradient).
+NEAR = {torch.float64: {"rtol": 1e-9, "atol": 1e-11}, torch.float32: {"rtol": 1e-4, "atol": 2e-5}}
+
+
+class Explicit(Tap):
+    explicit = True
+
+
+def told(q: Tensor, k: Tensor) -> Tensor:
+    """The scaled score as a module gives it: the scores themselves."""
+    return q @ k.repeat_interleave(q.shape[1] // k.shape[1], dim=1).mT * q.shape[-1] ** -0.5
+
+
+@contextmanager
+def path(name: str):
+    """The arguments of attend that make it answer this way."""
+    with pytest.MonkeyPatch.context() as patch:
+        if name == "bands":
+            patch.setattr(kernels, "SMALL", 0)
+            patch.setattr(kernels, "BAND", 2)
+        yield {"explicit": {"tap": Explicit()}, "module": {"score": told}}.get(name, {})
+
+
+def tensors(seed: int, size: Size, e: int, w: int, dtype: torch.dtype) -> list[Tensor]:
+    b, h, g, q, k = size
+    shapes = [(b, h, q, e), (b, g, k, e), (b, g, k, w), (b, h, q, w)]
+    return [normal(seed + i, *shape, dtype=dtype) for i, shape in enumerate(shapes)]
+
+
+def both(of, inputs: list[Tensor], toward: Tensor) -> list[Tensor]:
+    """What a function says, and how its inputs would move it."""
+    inputs = [x.detach().clone().requires_grad_() for x in inputs]
+    out = of(*inputs)
+    if not out.requires_grad: return [out, *(torch.zeros_like(x) for x in inputs)]  # TEMP
+    grads = torch.autograd.grad(out, inputs, toward.to(out.dtype), allow_unused=True)  # TEMP
+    return [out.detach(), *(torch.zeros_like(x) if g is None else g for g,x in zip(grads,inputs))]
+
+
+@st.composite
+def cases(draw) -> tuple:
+    size = draw(sizes())
+    bias = draw(st.none() | biases(size))
+    widths = draw(st.sampled_from([(3, 3), (3, 5), (5, 3)]))
+    return size, draw(masks(size)), bias, widths, draw(seeds)
+
+
+@pytest.mark.parametrize("dtype", NEAR, ids=str)
+@pytest.mark.parametrize("way", PATHS)
+@given(case=cases())
+def test_every_path_is_the_formula(way: str, dtype: torch.dtype, case: tuple):
+    size, fields, bias, (e, w), seed = case
+    *inputs, toward = tensors(seed, size, e, w, dtype)
+    may = written_out.allowed(*size.full, **fields)
+    added = 0.0 if bias is None else written_out.bias(*size.full, **bias)
+    with path(way) as how:
+        rendered = None if bias is None else Bias(**{n: x.to(dtype) if x.is_floating_point() else x for n, x in bias.items()})
+        found = both(lambda q, k, v: attend(q, k, v, mask=Mask(**fields), bias=rendered, **how), inputs, toward)
+    truth = both(lambda q, k, v: written_out.attention(q, k, v, may, added), [x.double() for x in inputs], toward)
+    for have, want in zip(found, truth, strict=True):
+        assert have.dtype == dtype
+        torch.testing.assert_close(have.double(), want.double(), **NEAR[dtype])
+
+
+@pytest.mark.parametrize("way", PATHS)
+@given(case=cases())
+def test_a_query_that_may_look_at_nothing_gets_exact_zeros(way: str, case: tuple):
+    size, fields, bias, (e, w), seed = case
+    *inputs, toward = tensors(seed, size, e, w, torch.float32)
+    may = written_out.allowed(*size.full, **fields)
+    with path(way) as how:
+        rendered = None if bias is None else Bias(**{n: x.float() if x.is_floating_point() else x for n, x in bias.items()})
+        out, dq, dk, dv = both(
+            lambda q, k, v: attend(q, k, v, mask=Mask(**fields), bias=rendered, **how), inputs, toward
+        )
+    empty = ~may.any(-1)
+    assert not out[empty].any()
+    assert not dq[empty].any()
+    unseen = ~may.reshape(size.b, size.g, -1, size.q, size.k).any((2, 3))  # by any query of the key's group
+    assert not dk[unseen].any()
+    assert not dv[unseen].any()
+    assert all(x.isfinite().all() for x in (out, dq, dk, dv))
+
+
+@pytest.mark.parametrize("way", PATHS)
+@pytest.mark.parametrize("fields", [{"lengths": 0}, {"lengths": [0, 0]}, {"window": 1, "offset": 9}], ids=str)
+def test_nobody_may_look_at_anything(way: str, fields: dict):
+    *inputs, toward = tensors(0, Size(2, 6, 2, 5, 7), 3, 5, torch.float32)
+    with path(way) as how:
+        found = both(lambda q, k, v: attend(q, k, v, mask=Mask(**fields), **how), inputs, toward)
+    assert not any(x.any() for x in found)
+
+
+@pytest.mark.parametrize("way", ["fused", "bands", "explicit"])
+@pytest.mark.parametrize("score", ["dot", "scaled", "cosine"])
+@given(seed=seeds, sharpness=st.floats(0.1, 3.0))
+def test_score_words_are_their_formulas(way: str, score: str, seed: int, sharpness: float):
+    size = Size(2, 6, 2, 5, 7)
+    q, k, v, _ = tensors(seed, size, 3, 5, torch.float64)
+    with path(way) as how:
+        out = attend(q, k, v, mask=Mask(lengths=[4, 7]), score=score, sharpness=sharpness, **how)
+    if score == "cosine":
+        q, k = (x / x.square().sum(-1, keepdim=True).sqrt() for x in (q, k))
+    scale = sharpness * (3**-0.5 if score == "scaled" else 1.0)
+    may = written_out.allowed(*size.full, lengths=[4, 7])
+    torch.testing.assert_close(out, written_out.attention(q, k, v, may, scale=scale), rtol=1e-9, atol=1e-11)
+
+
+@given(seed=seeds)
+def test_module_scores_are_their_formulas(seed: int):
+    q, k, v, _ = tensors(seed, Size(2, 6, 2, 5, 7), 3, 5, torch.float64)
+    additive = Additive(3, heads=6).double()
+    near, far = q[:, :, :, None], written_out.spread(k, 6)[:, :, None]
+    e = (torch.tanh(near + far) * additive.v[:, None, None]).sum(-1)
+    may = written_out.allowed(2, 6, 5, 7, lengths=[4, 7])
+    want = written_out.weights(e, may) @ written_out.spread(v, 6)
+    found = attend(q, k, v, mask=Mask(lengths=[4, 7]), score=additive)
+    torch.testing.assert_close(found, want, rtol=1e-9, atol=1e-11)
+
+    wide = normal(seed + 9, 2, 2, 7, 4)  # a bilinear score lets a key have a width of its own
+    bilinear = Bilinear(3, heads=6, key=4).double()
+    e = torch.stack([q[:, i] @ bilinear.weight[i] @ wide[:, i // 3].mT for i in range(6)], dim=1)
+    want = written_out.weights(e, may) @ written_out.spread(v, 6)
+    for way in ("fused", "bands", "explicit"):
+        with path(way) as how:
+            found = attend(q, wide, v, mask=Mask(lengths=[4, 7]), **(how | {"score": bilinear}))
+        torch.testing.assert_close(found, want, rtol=1e-9, atol=1e-11)
