@@ -47,9 +47,13 @@ def both(of, inputs: list[Tensor], toward: Tensor) -> list[Tensor]:
     """What a function says, and how its inputs would move it."""
     inputs = [x.detach().clone().requires_grad_() for x in inputs]
     out = of(*inputs)
-    if not out.requires_grad: return [out, *(torch.zeros_like(x) for x in inputs)]  # TEMP
-    grads = torch.autograd.grad(out, inputs, toward.to(out.dtype), allow_unused=True)  # TEMP
-    return [out.detach(), *(torch.zeros_like(x) if g is None else g for g,x in zip(grads,inputs))]
+    return [out.detach(), *torch.autograd.grad(out, inputs, toward.to(out.dtype))]
+
+
+def rendered(fields: dict | None, dtype: torch.dtype) -> Bias | None:
+    if fields is None:
+        return None
+    return Bias(**{name: x.to(dtype) if x.is_floating_point() else x for name, x in fields.items()})
 
 
 @st.composite
@@ -69,8 +73,8 @@ def test_every_path_is_the_formula(way: str, dtype: torch.dtype, case: tuple):
     may = written_out.allowed(*size.full, **fields)
     added = 0.0 if bias is None else written_out.bias(*size.full, **bias)
     with path(way) as how:
-        rendered = None if bias is None else Bias(**{n: x.to(dtype) if x.is_floating_point() else x for n, x in bias.items()})
-        found = both(lambda q, k, v: attend(q, k, v, mask=Mask(**fields), bias=rendered, **how), inputs, toward)
+        asked = {"mask": Mask(**fields), "bias": rendered(bias, dtype), **how}
+        found = both(lambda q, k, v: attend(q, k, v, **asked), inputs, toward)
     truth = both(lambda q, k, v: written_out.attention(q, k, v, may, added), [x.double() for x in inputs], toward)
     for have, want in zip(found, truth, strict=True):
         assert have.dtype == dtype
@@ -84,10 +88,8 @@ def test_a_query_that_may_look_at_nothing_gets_exact_zeros(way: str, case: tuple
     *inputs, toward = tensors(seed, size, e, w, torch.float32)
     may = written_out.allowed(*size.full, **fields)
     with path(way) as how:
-        rendered = None if bias is None else Bias(**{n: x.float() if x.is_floating_point() else x for n, x in bias.items()})
-        out, dq, dk, dv = both(
-            lambda q, k, v: attend(q, k, v, mask=Mask(**fields), bias=rendered, **how), inputs, toward
-        )
+        asked = {"mask": Mask(**fields), "bias": rendered(bias, torch.float32), **how}
+        out, dq, dk, dv = both(lambda q, k, v: attend(q, k, v, **asked), inputs, toward)
     empty = ~may.any(-1)
     assert not out[empty].any()
     assert not dq[empty].any()

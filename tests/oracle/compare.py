@@ -12,7 +12,7 @@ CAUSAL = torch.ones(T, T, dtype=torch.bool).tril()  # true where one may look
 
 # Both sides add the same few hundred terms in another order, so they differ by some roundings of the largest:
 # hence a bound relative to the largest entry of a tensor, not to each. float64 rounds at 1e-16 and float32 at
-# 6e-8, which leaves room for a hundred roundings in float32 and for any in float64; a wrong term is far outside.
+# 6e-8, which leaves a hundred roundings of room in float32 and a million in float64; a wrong term is far out.
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}
 both = pytest.mark.parametrize("dtype", TOLERANCE, ids=lambda dtype: str(dtype).removeprefix("torch."))
 
@@ -41,7 +41,7 @@ def noise(dtype: torch.dtype, *shapes: tuple[int, ...], seed: int = 1) -> list[T
 
 
 def adopt(mine: nn.Module, theirs: nn.Module, table: Table, dtype: torch.dtype) -> list[Pair]:
-    """Give ours the oracle's weights, and see that every number of either side is used exactly once.
+    """Give ours the oracle's weights, and see that none of either side is left out.
 
     They are drawn anew first: ones and zeros, as norms and biases start, would hide that one is missing.
     """

@@ -61,9 +61,10 @@ def llama_rotary(hf: Find, head: int, *, context: int = 2048, **scaling: Any) ->
 
 def match_turn(hf: Find, mine: Rotary, oracle: nn.Module, at: Tensor, dtype: torch.dtype) -> None:
     """Four query heads and two key heads, turned to where they stand."""
+    theirs = at.reshape(-1, T).to(dtype)  # of integers, the dynamic kind would take the length to float32
     match(
         lambda q, k: mine.turn(q, k, at),
-        lambda q, k: hf("llama").apply_rotary_pos_emb(q, k, *oracle(q, at.reshape(-1, T))),
+        lambda q, k: hf("llama").apply_rotary_pos_emb(q, k, *oracle(q, theirs)),
         noise(dtype, (B, 4, T, mine.head), (B, 2, T, mine.head)),
     )
 
@@ -98,7 +99,7 @@ def test_rotary_scaling(scaling: str, at: Tensor, dtype: torch.dtype, hf: Find) 
 @both
 @pytest.mark.parametrize("head", [6, 12])
 def test_rotary_ntk(head: int, dtype: torch.dtype, hf: Find) -> None:
-    """base f^(d/(d-2)), where the "dynamic" kind lets f = L / context grow with the length L that was read."""
+    """base f^(d/(d-2)), where the "dynamic" kind lets f = L / context grow with the length L so far."""
     mine = Rotary(head, scaling="ntk", factor=FACTOR)
     base = 10_000.0 * FACTOR ** (head / (head - 2))
     written = torch.tensor([base ** (-2 * i / head) for i in range(head // 2)], dtype=torch.float64)
@@ -124,9 +125,9 @@ Case = tuple[nn.Module, nn.Module, Table, dict[str, Any], dict[str, Any]]
 
 
 def llama(hf: Find, dtype: torch.dtype, at: Tensor) -> Case:
-    """Six query heads over three key heads; their width is not width / heads."""
+    """Fifteen query heads over three key heads, of a width that is not width / heads."""
     config = hf("llama").LlamaConfig(
-        hidden_size=D, num_attention_heads=6, num_key_value_heads=3, head_dim=6, intermediate_size=HIDDEN,
+        hidden_size=D, num_attention_heads=15, num_key_value_heads=3, head_dim=6, intermediate_size=HIDDEN,
         rms_norm_eps=1e-3, attn_implementation="eager",
     )  # fmt: skip
     names = {
@@ -137,7 +138,7 @@ def llama(hf: Find, dtype: torch.dtype, at: Tensor) -> Case:
     }  # fmt: skip
     turns = llama_rotary(hf, 6)(torch.empty(0, dtype=dtype), at.reshape(-1, T))
     return (
-        Block(D, 6, kv_heads=3, head=6, hidden=HIDDEN, norm="rms", mlp="swiglu", bias=False, eps=1e-3),
+        Block(D, 15, kv_heads=3, head=6, hidden=HIDDEN, norm="rms", mlp="swiglu", bias=False, eps=1e-3),
         hf("llama").LlamaDecoderLayer(config, 0),
         layers(names, bias=False),
         {"mask": Mask(causal=True), "positions": Rotary(6), "at": at},
@@ -276,10 +277,8 @@ def test_alibi_slopes(heads: int, dtype: torch.dtype, hf: Find) -> None:
 @pytest.mark.parametrize(("buckets", "reach"), [(32, 128), (8, 20), (7, 20), (9, 11), (6, 100), (4, 3)])
 def test_relative(buckets: int, reach: int, causal: bool, dtype: torch.dtype, hf: Find) -> None:
     """Five queries in the middle of many keys, which go far past the reach both ways."""
-    mine, oracle = (
-        Relative(H, buckets=buckets, reach=reach, causal=causal),
-        t5_attention(hf, buckets, reach, causal),
-    )
+    mine = Relative(H, buckets=buckets, reach=reach, causal=causal)
+    oracle = t5_attention(hf, buckets, reach, causal)
     table = {"table": ("relative_attention_bias.weight", whole)}
     bias = nn.ModuleDict({"relative_attention_bias": oracle.relative_attention_bias})  # its only part in use
     first, keys = 150, 301

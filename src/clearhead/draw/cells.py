@@ -69,13 +69,17 @@ def heads(
     ylabel: str = "queries",
     most: float | None = None,
     across: int = 4,
+    size: float | None = None,
 ) -> Figure:
-    """Weights (heads, queries, keys): one small heatmap a head, all on one colour scale."""
+    """Weights (heads, queries, keys): one small heatmap a head, all on one colour scale.
+
+    `across` heatmaps stand in a row, each `size` inches wide.
+    """
     x = array("weights", weights, ("heads", "queries", "keys"))
     if titles is not None and len(titles) != len(x):
         raise ValueError(f"titles names {len(titles)} heads: weights has {len(x)}")
     names = [f"head {i}" for i in range(len(x))] if titles is None else [str(name) for name in titles]
-    return _many(names, list(x), rows, columns, title, xlabel, ylabel, most, across, False)
+    return _many(names, list(x), rows, columns, title, xlabel, ylabel, most, across, size, False)
 
 
 def grids(
@@ -89,12 +93,13 @@ def grids(
     ylabel: str = "queries",
     most: float | None = None,
     across: int = 4,
+    size: float | None = None,
 ) -> Figure:
     """Named matrices side by side on one colour scale; booleans are drawn as yes (dark) and no (light)."""
     if not matrices:
         raise ValueError("grids got no matrices: expected {name: matrix}")
     found = [array(name, x, ("rows", "columns")) for name, x in matrices.items()]
-    return _many(list(matrices), found, rows, columns, title, xlabel, ylabel, most, across, signed)
+    return _many(list(matrices), found, rows, columns, title, xlabel, ylabel, most, across, size, signed)
 
 
 def _one(
@@ -110,17 +115,18 @@ def _one(
     dress(axes, xlabel=xlabel, ylabel=ylabel, title=title)
     _finish(axes, x.shape)
     _names(axes, "rows", rows, x.shape[0])
-    _names(axes, "columns", columns, x.shape[1])
+    _names(axes, "columns", columns, x.shape[1], room=max(width, 1.6) / x.shape[1])
     if digits is not None:
         _numbers(axes, x, most, digits)
     if x.dtype != bool:
-        _bar(figure, image, [axes])
+        _bar(figure, image, [axes], [x], most, signed)
     return figure
 
 
 def _many(
     names: Sequence[str], found: Sequence[Array], rows: Sequence[str] | None, columns: Sequence[str] | None,
-    title: str, xlabel: str, ylabel: str, most: float | None, across: int, signed: bool,
+    title: str, xlabel: str, ylabel: str, most: float | None, across: int, size: float | None,
+    signed: bool,
 ) -> Figure:  # fmt: skip
     if across < 1:
         raise ValueError(f"across={across}: expected 1 panel or more in a row")
@@ -132,8 +138,11 @@ def _many(
     down = ceil(len(found) / across)
     tallest = max(x.shape[0] / x.shape[1] for x in found)
     named = rows is not None or columns is not None
-    size = 2.5 if named else 1.75
-    figure = sheet(size * across + 1.0, size * min(tallest, 1.6) * down + 0.35 * down + 0.5, title)
+    size = size or (2.5 if named else 1.75)
+    side = 0.07 * max(map(len, rows), default=0) if rows else 0.25  # inches that names take, about
+    below = 0.05 * max(map(len, columns), default=0) if columns else 0.1
+    width = size * across + 0.16 * (across - 1) + side + 1.0
+    figure = sheet(width, (size * min(tallest, 1.6) + 0.34) * down + below + 0.3, title)
     every = figure.subplots(down, across, squeeze=False)
     image = None
     for i, axes in enumerate(every.flat):
@@ -146,11 +155,11 @@ def _many(
         dress(axes, xlabel=xlabel if lowest else "", ylabel=ylabel if first else "", title=names[i])
         _finish(axes, x.shape)
         _names(axes, "rows", rows, x.shape[0], shown=first)
-        _names(axes, "columns", columns, x.shape[1], shown=lowest)
+        _names(axes, "columns", columns, x.shape[1], shown=lowest, room=size / x.shape[1])
         if x.shape[0] <= 24 and x.dtype == bool:
             _lines(axes, x.shape)
     if image is not None and any(x.dtype != bool for x in found):
-        _bar(figure, image, list(every.flat)[: len(found)])
+        _bar(figure, image, list(every.flat)[: len(found)], found, top, signed)
     return figure
 
 
@@ -164,7 +173,7 @@ def _cells(axes: Axes, x: Array, most: float, signed: bool, square: bool) -> Axe
         )  # fmt: skip
     return axes.imshow(
         x.astype(float), cmap=colours(signed), vmin=-most if signed else 0.0, vmax=most, origin="upper",
-        aspect="equal" if square else "auto", interpolation="nearest" if max(x.shape) <= 512 else "antialiased",
+        aspect="equal" if square else "auto", interpolation="nearest" if max(x.shape) <= 512 else "auto",
     )  # fmt: skip
 
 
@@ -187,21 +196,23 @@ def _lines(axes: Axes, shape: tuple[int, ...]) -> None:
     axes.tick_params(which="minor", length=0)
 
 
-def _names(axes: Axes, axis: str, names: Sequence[str] | None, n: int, *, shown: bool = True) -> None:
+def _names(
+    axes: Axes, axis: str, names: Sequence[str] | None, n: int, *, shown: bool = True, room: float = 0.0
+) -> None:
+    """Name the rows or the columns; names of columns that do not fit the inches of a cell lean."""
     if names is None:
         return
     if len(names) != n:
-        raise ValueError(f"{axis} names {len(names)}: there are {n} to name")
+        raise ValueError(f"{axis} has {len(names)} names: there are {n} to name")
     step = ceil(n / MOST_NAMES)
     at, texts = range(0, n, step), [_plain(name) if shown else "" for name in names[::step]]
     if axis == "rows":
         axes.set_yticks(at, texts)
-    else:
-        upright = max(map(len, texts)) <= 2
-        axes.set_xticks(at, texts)
-        if not upright:
-            for label in axes.get_xticklabels():
-                label.set(rotation=50, ha="right", rotation_mode="anchor")
+        return
+    axes.set_xticks(at, texts)
+    if max(map(len, texts)) * 0.075 > room * step:
+        for label in axes.get_xticklabels():
+            label.set(rotation=50, ha="right", rotation_mode="anchor")
 
 
 def _plain(name: str) -> str:
@@ -216,20 +227,25 @@ def _numbers(axes: Axes, x: Array, most: float, digits: int) -> None:
             axes.text(j, i, f"{value:.{digits}f}", ha="center", va="center", **letters(SMALL, colour))
 
 
-def _bar(figure: Figure, image: AxesImage, beside: list[Axes]) -> None:
-    """A slim colour scale."""
+def _bar(
+    figure: Figure, image: AxesImage, beside: list[Axes], found: Sequence[Array], most: float, signed: bool
+) -> None:
+    """A slim colour scale, with a point at its end if some values lie beyond."""
     from matplotlib.ticker import MaxNLocator
 
-    bar = figure.colorbar(image, ax=beside, shrink=0.8, aspect=28, pad=0.02, ticks=MaxNLocator(nbins=4))
-    bar.outline.set_visible(False)  # type: ignore[operator]
+    beyond = max(float(np.nanmax(np.abs(x.astype(float)))) for x in found) > most
+    ticks = MaxNLocator(nbins=4, steps=[1, 2, 2.5, 5, 10])
+    extend = ("both" if signed else "max") if beyond else "neither"
+    bar = figure.colorbar(image, ax=beside, shrink=0.8, aspect=28, pad=0.02, ticks=ticks, extend=extend)
+    bar.outline.set_visible(False)
     bar.ax.tick_params(length=0, labelsize=SMALL, labelcolor=SOFT, labelfontfamily=FONT)
 
 
 def _not_negative(name: str, x: Array) -> Array:
     if x.dtype != bool and np.nanmin(x) < 0:
         raise ValueError(
-            f"{name} goes down to {np.nanmin(x):.3g}: weights are 0 or more; matrix, or grids with signed=True, "
-            "draws signed values"
+            f"{name} goes down to {np.nanmin(x):.3g}: weights are 0 or more; for signed values there is "
+            "matrix, and grids with signed=True"
         )
     return x
 

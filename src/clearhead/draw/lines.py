@@ -28,11 +28,15 @@ def curves(
     log: str = "",
     dashed: Sequence[str] = (),
     steps: bool = False,
+    zero: bool = False,
+    width: float = 5.0,
+    height: float = 3.0,
 ) -> Figure:
-    """Named lines {name: (x, y)}. `log` names the logarithmic axes; `dashed` the lines that are references."""
+    """Named lines {name: (x, y)}; `log` names the logarithmic axes, `dashed` the lines that only guide."""
     return panels(
-        {title: lines}, xlabel=xlabel, ylabel=ylabel, log=log, dashed=dashed, steps=steps, width=5.2
-    )
+        {title: lines}, xlabel=xlabel, ylabel=ylabel, log=log, dashed=dashed, steps=steps, zero=zero,
+        width=width, height=height,
+    )  # fmt: skip
 
 
 def panels(
@@ -44,34 +48,30 @@ def panels(
     log: str | Sequence[str] = "",
     dashed: Sequence[str] = (),
     steps: bool = False,
+    zero: bool = False,
     width: float = 3.0,
+    height: float = 3.0,
 ) -> Figure:
     """Plots {title: {name: (x, y)}} side by side. A name has one colour in all of them, and one legend entry.
 
-    `xlabel`, `ylabel` and `log` are one for all or one a plot; `steps` draws stairs; `width` is a plot's, in
-    inches.
+    `xlabel`, `ylabel` and `log` are one for all or one a plot; `steps` draws stairs; `zero` lets the y axes
+    that are not logarithmic begin at 0; `width` and `height` are a plot's, in inches.
     """
     if not plots:
         raise ValueError("panels got no plots: expected {title: {name: (x, y)}}")
     each = {"xlabel": xlabel, "ylabel": ylabel, "log": log}
     words = {key: _each(key, value, len(plots)) for key, value in each.items()}
     names = list(dict.fromkeys(name for lines in plots.values() for name in lines))
-    unknown = [name for name in dashed if name not in names]
+    unknown = [repr(name) for name in dashed if name not in names]
     if unknown:
-        raise ValueError(
-            f"dashed names {', '.join(map(repr, unknown))}: the lines are {', '.join(map(repr, names))}"
-        )
-    full = [name for name in names if name not in dashed]
-    if len(full) > len(PALETTE):
-        raise ValueError(f"{len(full)} lines: there are {len(PALETTE)} colours that everybody can tell apart")
-    colour = {**dict(zip(full, PALETTE, strict=False)), **dict.fromkeys(dashed, SOFT)}
-    figure = sheet(width * len(plots) + 0.5, 3.1, title)
-    for i, (axes, (head, lines)) in enumerate(
-        zip(figure.subplots(1, len(plots), squeeze=False)[0], plots.items(), strict=True)
-    ):
+        raise ValueError(f"dashed names {', '.join(unknown)}: the lines are {', '.join(map(repr, names))}")
+    colour = {**_colours([n for n in names if n not in dashed], "lines"), **dict.fromkeys(dashed, SOFT)}
+    figure = sheet(width * len(plots) + 0.5, height, title)
+    every = figure.subplots(1, len(plots), squeeze=False)[0]
+    for i, (axes, (head, lines)) in enumerate(zip(every, plots.items(), strict=True)):
         dress(axes, xlabel=words["xlabel"][i], ylabel=words["ylabel"][i], title=head)
-        _plot(axes, lines, words["log"][i], colour, set(dashed), steps)
-    _legend(figure, colour, names, set(dashed), width * len(plots))
+        _plot(axes, lines, words["log"][i], colour, set(dashed), steps, zero)
+    _legend(figure, colour, names, set(dashed), beside=len(plots) == 1, width=width * len(plots))
     return figure
 
 
@@ -82,22 +82,20 @@ def bars(
     xlabel: str = "",
     ylabel: str = "",
     title: str = "",
+    width: float = 6.0,
+    height: float = 3.0,
 ) -> Figure:
     """Groups {name: values} of bars, a bar of each group over every one of `names`."""
     if not groups:
         raise ValueError("bars got no groups: expected {name: values}")
-    if len(groups) > len(PALETTE):
-        raise ValueError(
-            f"{len(groups)} groups: there are {len(PALETTE)} colours that everybody can tell apart"
-        )
+    colour = _colours(list(groups), "groups")
     found = {name: array(name, values, ("bars",)) for name, values in groups.items()}
     for name, values in found.items():
         if len(values) != len(names):
             raise ValueError(
                 f"{name!r} holds {len(values)} values for {len(names)} names: expected one a name"
             )
-    colour = dict(zip(found, PALETTE, strict=False))
-    figure = sheet(min(9.0, max(4.0, 0.16 * len(names) * len(found) + 2.0)), 3.1)
+    figure = sheet(width, height)
     axes = figure.subplots()
     dress(axes, xlabel=xlabel, ylabel=ylabel, title=title)
     thick, at = 0.8 / len(found), np.arange(len(names))
@@ -108,12 +106,12 @@ def bars(
     axes.margins(x=0.02)
     axes.set_axisbelow(True)
     axes.grid(True, axis="y", color=HAIR, linewidth=0.8)
-    _legend(figure, colour, list(found), set(), figure.get_figwidth())
+    _legend(figure, colour, list(found), set(), beside=False, width=width)
     return figure
 
 
 def _plot(
-    axes: Axes, lines: Lines, log: str, colour: Mapping[str, str], dashed: set[str], steps: bool
+    axes: Axes, lines: Lines, log: str, colour: Mapping[str, str], dashed: set[str], steps: bool, zero: bool
 ) -> None:
     if log not in LOGS:
         raise ValueError(f"log={log!r}: expected x, y, xy or nothing")
@@ -136,9 +134,25 @@ def _plot(
         axes.set_xscale("log")
     if "y" in log:
         axes.set_yscale("log")
+    elif zero:
+        low, high = axes.get_ylim()
+        axes.set_ylim(min(low, 0.0), max(high, 0.0))
+    _plain_numbers(axes, log)
     axes.minorticks_off()
     axes.set_axisbelow(True)
     axes.grid(True, color=HAIR, linewidth=0.8)
+
+
+def _plain_numbers(axes: Axes, log: str) -> None:
+    """On a logarithmic axis that stays between a thousandth and a million: 0.01, 1, 1,000."""
+    from matplotlib.ticker import FuncFormatter
+
+    for name, axis, (low, high) in (("x", axes.xaxis, axes.get_xlim()), ("y", axes.yaxis, axes.get_ylim())):
+        if name in log and low >= 1e-3 and high <= 3e6:
+            axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+    measured = {float(x) for line in axes.get_lines() for x in np.asarray(line.get_xdata(), dtype=float)}
+    if "x" in log and 2 <= len(measured) <= MARKED:  # a tick where there is a point
+        axes.set_xticks(sorted(measured)[:: -(-len(measured) // 6)])
 
 
 def _pair(name: str, line: tuple[npt.ArrayLike, npt.ArrayLike]) -> tuple[Array, Array]:
@@ -157,29 +171,40 @@ def _each(key: str, value: str | Sequence[str], n: int) -> list[str]:
     return found
 
 
+def _colours(names: Sequence[str], what: str) -> dict[str, str]:
+    if len(names) > len(PALETTE):
+        raise ValueError(
+            f"{len(names)} {what}: there are {len(PALETTE)} colours that everybody can tell apart"
+        )
+    return dict(zip(names, PALETTE, strict=False))
+
+
 def _legend(
-    figure: Figure, colour: Mapping[str, str], names: Sequence[str], dashed: set[str], width: float
+    figure: Figure,
+    colour: Mapping[str, str],
+    names: Sequence[str],
+    dashed: set[str],
+    *,
+    beside: bool,
+    width: float,
 ) -> None:
-    """One legend below all plots, each name once; none if there is only one name."""
+    """One legend, each name once, beside a single plot or below several; none if there is only one name."""
     if len(names) < 2:
         return
     from matplotlib.lines import Line2D
 
-    keys = [
-        Line2D(
-            [],
-            [],
-            color=colour[n],
-            linewidth=1.2 if n in dashed else 2.4,
-            linestyle=(0, (4, 3)) if n in dashed else "-",
-        )
-        for n in names
-    ]
-    longest = max(map(len, names)) * 0.075 + 0.55  # inches that an entry takes
-    columns = max(1, min(len(names), int(width / longest)))
+    thin, thick = {"linewidth": 1.2, "linestyle": (0, (4, 3))}, {"linewidth": 2.4}
+    keys = [Line2D([], [], color=colour[name], **(thin if name in dashed else thick)) for name in names]
+    one_row = sum(len(name) * 0.065 + 0.5 for name in names) <= width  # inches, about
+    columns = 1 if beside else (len(names) if one_row else (len(names) + 1) // 2)
     legend = figure.legend(
-        keys, list(names), loc="outside lower center", ncols=columns, frameon=False, fontsize=SMALL, handlelength=1.8,
+        keys,
+        list(names),
+        loc="outside right center" if beside else "outside lower center",
+        ncols=columns,
+        frameon=False,
+        handlelength=1.8,
         columnspacing=1.6,
-    )  # fmt: skip
+    )
     for text in legend.get_texts():
         text.set(**letters(SMALL))

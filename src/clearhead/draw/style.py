@@ -33,7 +33,7 @@ def colours(signed: bool) -> Colormap:
     """The colour map of weights (white is 0) or of signed values (white is 0, orange below, blue above)."""
     from matplotlib.colors import LinearSegmentedColormap
 
-    steps = [*ORANGES[:0:-1], *BLUES] if signed else list(BLUES)
+    steps = [*ORANGES[6:0:-1], *BLUES[:7]] if signed else list(BLUES)  # darker ends would look alike
     found = LinearSegmentedColormap.from_list("signed" if signed else "weights", steps)
     return found.with_extremes(bad=VOID)  # NaN: a number that is not there
 
@@ -104,6 +104,7 @@ def save(figure: Figure, path: str | PathLike[str], *, dpi: float = 110) -> Path
     target.parent.mkdir(parents=True, exist_ok=True)
     undated = {"png": {"Software": None}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}
     figure.savefig(
-        target, dpi=dpi, facecolor=PAPER, metadata=undated.get(target.suffix[1:].lower())  # type: ignore[arg-type]
+        target, dpi=dpi, facecolor=PAPER, bbox_inches="tight", pad_inches=0.06,
+        metadata=undated.get(target.suffix[1:].lower()),
     )  # fmt: skip
     return target

@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from .bias import Bias, as_bias
-from .fused import fused
+from .fused import fused, fused_total
 from .mask import Mask
 
 if TYPE_CHECKING:
@@ -97,7 +97,9 @@ class Tap:
     def heads(self, out: Tensor) -> Tensor:
         return out
 
-    def seen(self, q: Tensor, k: Tensor, mask: Mask, bias: Bias | None, scale: float) -> None:
+    def seen(
+        self, q: Tensor, k: Tensor, mask: Mask, bias: Bias | None, scale: float, total: Tensor | None
+    ) -> None:
         return None
 
 
@@ -136,11 +138,11 @@ def attend(
     if tap is not None and tap.explicit:
         far = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
         return tap.heads(_explicit(q @ far.mT * scale, v, mask, bias, dropout, tap))
-    out = fused(q, k, v, mask=mask, bias=bias, scale=scale, dropout=dropout)
-    if tap is not None:
-        tap.seen(q, k, mask, bias, scale)
-        out = tap.heads(out)
-    return out
+    if tap is None:
+        return fused(q, k, v, mask=mask, bias=bias, scale=scale, dropout=dropout)
+    out, total = fused_total(q, k, v, mask=mask, bias=bias, scale=scale, dropout=dropout)
+    tap.seen(q, k, mask, bias, scale, total)
+    return tap.heads(out)
 
 
 def _explicit(scores: Tensor, v: Tensor, mask: Mask, bias: Bias | None, dropout: float, tap: Tap) -> Tensor:

@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn.attention import SDPBackend
 
 from .bias import Bias
 from .mask import Mask
@@ -52,6 +53,38 @@ def fused(
     ):
         return _flex(q, k, v, mask, bias, scale)
     return _bands(*_even(q, k, v), mask, bias, scale, dropout)[..., :width]
+
+
+def fused_total(
+    q: Float[Tensor, "b h q e"],
+    k: Float[Tensor, "b g k e"],
+    v: Float[Tensor, "b g k f"],
+    *,
+    mask: Mask,
+    bias: Bias | None,
+    scale: float,
+    dropout: float,
+) -> tuple[Float[Tensor, "b h q f"], Float[Tensor, "b h q"] | None]:
+    """The very bits of `fused`, and each query's log-sum-exp where the kernel that answers gives it away.
+
+    SDPA does not return it, but the operators it hands its work to do: so we ask it for its choice and call that.
+    """
+    plain = bias is None and (mask.free or mask.plain_causal) and dropout == 0.0
+    if plain and q.shape[:2] == k.shape[:2] and q.shape[-1] == v.shape[-1] and 0 not in (*q.shape, *k.shape):
+        causal, ops = mask.causal, torch.ops.aten
+        choice = torch._fused_sdp_choice(q, k, v, None, 0.0, causal, scale=scale)
+        if choice == SDPBackend.FLASH_ATTENTION.value and q.device.type == "cpu":
+            out, total = ops._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal, scale=scale)
+            return out, total
+        if choice == SDPBackend.CUDNN_ATTENTION.value:
+            found = ops._scaled_dot_product_cudnn_attention(
+                q, k, v, None, True, 0.0, causal, False, scale=scale
+            )
+            return found[0], found[1].reshape(q.shape[:3])
+        if choice == SDPBackend.FLASH_ATTENTION.value and q.is_cuda and q.shape[-1] % 8 == 0:
+            found = ops._scaled_dot_product_flash_attention(q, k, v, 0.0, causal, False, scale=scale)
+            return found[0], found[1]
+    return fused(q, k, v, mask=mask, bias=bias, scale=scale, dropout=dropout), None
 
 
 def _even(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:

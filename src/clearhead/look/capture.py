@@ -247,9 +247,12 @@ class _Tap(Tap):
         return self._pass("heads", out)
 
     @torch.compiler.disable
-    def seen(self, q: Tensor, k: Tensor, mask: Mask, bias: Bias | None, scale: float) -> None:
+    def seen(
+        self, q: Tensor, k: Tensor, mask: Mask, bias: Bias | None, scale: float, total: Tensor | None
+    ) -> None:
         bias = None if bias is None else bias.detach()
-        source = Seen(q=q.detach(), k=k.detach(), mask=mask, bias=bias, scale=scale)
+        total = None if total is None else total.detach()
+        source = Seen(q=q.detach(), k=k.detach(), mask=mask, bias=bias, scale=scale, total=total)
         for listener in self.listeners:
             listener.look(source)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -25,6 +25,7 @@ class Seen:
     mask: Mask
     bias: Bias | None
     scale: float
+    total: Float[Tensor, "b h q"] | None = None  # the log-sum-exp of each query, where the kernel gave it
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -61,8 +62,16 @@ class Seen:
             scores += self.bias.tile(rows, keys)
         return scores, self.mask.dense(rows, keys, self.k.shape[2], self.device)
 
+    def without(self, keys: int) -> Seen:
+        """As if nobody could look at the first few keys: the rest of each query's weight counts as all of it."""
+        left = torch.arange(self.shape[3], device=self.device) >= keys
+        allow = left if self.mask.allow is None else self.mask.allow & left
+        return replace(self, mask=replace(self.mask, allow=allow), total=None)
+
     @cached_property
     def _lse(self) -> Float[Tensor, "b h q 1"]:
+        if self.total is not None:
+            return self.total.to(self.keys.dtype)[..., None]
         return self.keys.new_full((*self.shape[:3], 1), float("nan"))
 
     def lse(self, rows: tuple[int, int]) -> Float[Tensor, "b h r 1"]:
@@ -104,7 +113,11 @@ class Kept:
     ) -> tuple[Float[Tensor, "b h r c"], Bool[Tensor, "#b #h #r #c"] | None]:
         weights = self.weights[:, :, slice(*rows), slice(*keys)]
         weights = weights if weights.dtype == torch.float64 else weights.float()
-        return weights.log(), weights > 0
+        return weights.log(), ~(weights <= 0)  # a NaN is not hidden
+
+    def without(self, keys: int) -> Kept:
+        left = torch.arange(self.shape[3], device=self.device) >= keys
+        return replace(self, weights=self.weights * left)
 
     def lse(self, rows: tuple[int, int]) -> Float[Tensor, "b h r 1"]:
         return self.weights.new_zeros(*self.shape[:2], rows[1] - rows[0], 1)

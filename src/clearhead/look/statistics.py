@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from . import stream
-from .source import Source, bands
+from .source import Band, Source, bands
 
 # What each name means, for query i with weights p_ij (0 in all of them where a query may look at nothing).
 MEANING = {
@@ -30,36 +30,28 @@ MEANING = {
 }
 
 
-class Places:
-    """Where queries and keys stand, as points: on a line by default, or in a grid after `special` tokens.
+PLACED = ("distance", "rms", "position")  # those that ask where a token stands
 
-    Tokens before a grid (a class token, registers) have no place: as keys their weight is left out and the
-    rest renormalised; as queries their distance is NaN. A query none of whose weight lies on a place gets 0.
-    """
+
+class Places:
+    """Where queries and keys stand: on a line, or in a grid after `special` tokens that stand nowhere."""
 
     def __init__(self, source: Source, grid: tuple[int, int] | None = None, special: int = 0) -> None:
-        b, _, n, k = source.shape
+        _, _, n, k = source.shape
         offset, device = source.offset, source.device
-        self.grid, self.special = grid, special
+        self.grid = grid
         if grid is None:
             first = offset.to(device) if isinstance(offset, Tensor) else torch.tensor([offset], device=device)
             self.q = (first[:, None] + torch.arange(n, device=device)).float()[..., None]  # (b|1, q, 1)
             self.k = torch.arange(k, device=device).float()[None, :, None]
-        else:
-            cells = grid[0] * grid[1]
-            if not n == k == cells + special:
-                raise ValueError(
-                    f"{n} queries and {k} keys are not {special} special tokens and a grid of "
-                    f"{grid[0]} x {grid[1]} = {cells}"
-                )
-            points = torch.cartesian_prod(torch.arange(grid[0]), torch.arange(grid[1])).reshape(cells, 2)
-            empty = torch.full((special, 2), float("nan"))
-            self.q = self.k = torch.cat([empty, points.float()])[None].to(device)
-
-    @property
-    def placed(self) -> Bool[Tensor, "k"] | None:
-        """Which keys have a place; None if all."""
-        return None if self.special == 0 else ~self.k[0, :, 0].isnan()
+            return
+        if not n == k == grid[0] * grid[1] + special:
+            raise ValueError(
+                f"{n} queries and {k} keys are not {special} special tokens and a grid of "
+                f"{grid[0]} x {grid[1]} = {grid[0] * grid[1]}"
+            )
+        points = torch.cartesian_prod(torch.arange(grid[0]), torch.arange(grid[1])).reshape(-1, 2).float()
+        self.q = self.k = torch.cat([torch.zeros(special, 2), points])[None].to(device)
 
 
 def check(want: Iterable[str]) -> None:
@@ -73,61 +65,60 @@ def check(want: Iterable[str]) -> None:
 def statistics(
     source: Source, *want: str, grid: tuple[int, int] | None = None, special: int = 0
 ) -> dict[str, Float[Tensor, "b h n"] | Int[Tensor, "b h n"] | Float[Tensor, "b h n c"]]:
-    """The named statistics of one call, a number for each row, head and query (or key, for `received`)."""
+    """The named statistics of one call, a number for each row, head and query (or key, for `received`).
+
+    Over a grid the weight on special tokens (a class token, registers) is left out of distances, the rest
+    counting as all of it; the distance of a special token, which stands nowhere, is NaN.
+    """
     check(want)
-    places = Places(source, grid, special) if {"distance", "rms", "position"} & set(want) else None
-    if stream.serves(source, want, places):
-        return stream.statistics(source, want, places)
-    return tiled(source, want, places)
+    placed = [name for name in want if name in PLACED]
+    places = Places(source, grid, special) if placed else None
+    if not placed or grid is None or not special:
+        return _compute(source, want, places)
+    result = _compute(source.without(special), placed, places)
+    for name in {"distance", "rms"} & set(placed):
+        result[name][:, :, :special] = float("nan")
+    others = [name for name in want if name not in PLACED]
+    return result | (_compute(source, others, None) if others else {})
+
+
+def _compute(source: Source, want: Sequence[str], places: Places | None) -> dict[str, Tensor]:
+    return stream.statistics(source, want, places) if stream.serves(source) else tiled(source, want, places)
 
 
 def tiled(source: Source, want: Sequence[str], places: Places | None) -> dict[str, Tensor]:
     """The readable reference: each band's weights in full, and what is wanted of them."""
-    b, h, n, k = source.shape
+    b, h, _, k = source.shape
     rows: dict[str, list[Tensor]] = {name: [] for name in want if name != "received"}
     received = source.keys.new_zeros(b, h, k) if "received" in want else None
-    placed = None if places is None else places.placed
     for band in bands(source):
-        p, keys = band.weights, slice(*band.keys)
         if received is not None:
-            received[:, :, keys] += p.sum(-2)
-        if p.shape[-1] == 0:
-            p = p.new_zeros(*p.shape[:-1], 1)
-            keys = slice(0, 1)
-        if "entropy" in rows:
-            rows["entropy"].append(-(p * band.log).sum(-1) if band.log.shape[-1] else p[..., 0])
-        if "sink" in rows:
-            rows["sink"].append(p[..., 0] if band.keys[0] == 0 else torch.zeros_like(p[..., 0]))
-        if "maximum" in rows or "peak" in rows:
-            most, peak = p.max(-1)
-            if "maximum" in rows:
-                rows["maximum"].append(most)
-            if "peak" in rows:
-                rows["peak"].append(peak + band.keys[0])
-        if places is None:
-            continue
-        there = places.k[:, keys]
-        if placed is not None:
-            p = p * placed[keys]
-            p = p / p.sum(-1, keepdim=True).clamp_min(torch.finfo(p.dtype).tiny)
-            there = there.nan_to_num()
-        if "position" in rows:
-            rows["position"].append(p @ there[:, None].to(p.dtype))
-        if "distance" in rows or "rms" in rows:
-            here = places.q[:, slice(*band.rows)]
-            d = here[:, :, None, 0] - there[:, None, :, 0]
-            d = (
-                d.abs_()
-                if d.ndim and there.shape[-1] == 1
-                else torch.hypot(d, here[:, :, None, 1] - there[:, None, :, 1])
-            )
-            d = d[:, None].to(p.dtype)
-            if "distance" in rows:
-                rows["distance"].append((p * d).sum(-1))
-            if "rms" in rows:
-                rows["rms"].append((p * d.square()).sum(-1).sqrt())
-    axis = 2
-    result = {name: torch.cat(parts, dim=axis) for name, parts in rows.items()}
-    if received is not None:
-        result["received"] = received
-    return result
+            received[:, :, slice(*band.keys)] += band.weights.sum(-2)
+        for name, found in rows.items():
+            found.append(_of(name, band, places))
+    result = {name: torch.cat(found, dim=2) for name, found in rows.items()}
+    return result if received is None else result | {"received": received}
+
+
+def _of(name: str, band: Band, places: Places | None) -> Tensor:
+    """One statistic of a band's queries."""
+    p = band.weights
+    if p.shape[-1] == 0:  # they can reach no key
+        p = p.new_zeros(*p.shape[:-1], 1)
+        band = Band(band.rows, (0, 1), p, p)
+    if name == "entropy":
+        return -(p * band.log).sum(-1)
+    if name == "sink":
+        return p[..., 0] if band.keys[0] == 0 else torch.zeros_like(p[..., 0])
+    if name == "maximum":
+        return p.amax(-1)
+    if name == "peak":
+        return p.argmax(-1) + band.keys[0]
+    assert places is not None
+    there, here = places.k[:, slice(*band.keys)], places.q[:, slice(*band.rows)]
+    if name == "position":
+        return p @ there[:, None].to(p.dtype)
+    d = here[:, :, None] - there[:, None]  # (b, q, k, 1 or 2)
+    d = d[..., 0].abs() if d.shape[-1] == 1 else torch.hypot(d[..., 0], d[..., 1])
+    d = d[:, None].to(p.dtype)
+    return (p * d).sum(-1) if name == "distance" else (p * d.square()).sum(-1).sqrt()

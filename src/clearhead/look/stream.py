@@ -1,10 +1,9 @@
-"""The statistics of statistics.py on CUDA: two Triton kernels that stream the scores and hold none of them.
+"""The statistics of statistics.py on CUDA: Triton kernels that stream the scores and hold none of them.
 
-`_rows` goes over the keys once for a block of queries, with the running maximum and sum of an online softmax
-(Milakov and Gimelshein 2018), and keeps beside them the running sums of p s, p d, p d^2 and p place. `_columns`
-goes over the queries for a block of keys, with the log-sum-exp of `_rows`, and sums what each key receives.
-Neither adds in an order that varies, so the same input gives the same bits. Scores are taken in base 2,
-where the hardware exponentiates, and everything is summed in float32.
+`normalise` finds the log-sum-exp of each query by an online softmax (Milakov and Gimelshein 2018); where the
+fused kernel that gave the answer also gave that, it need not run. `measure` then streams the scores once and sums
+p, p ln p, p d, p d^2 and p place. Sums of parts that end in any order are taken in integers, so the same input
+gives the same bits. Scores are taken in base 2, where the hardware exponentiates, and in float32.
 """
 
 from __future__ import annotations
@@ -24,13 +23,14 @@ if TYPE_CHECKING:
     from .statistics import Places
 
 LOG2E = math.log2(math.e)
+ONE = 2.0**56  # a sum of 1, as an integer; sums of p and p log p stay under 2^6
 # The kernels also run on a CPU, slowly, in Triton's interpreter: that is how they are tested without a GPU.
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 AVAILABLE = find_spec("triton") is not None
 
 
-def serves(source: Source, want: Sequence[str], places: Places | None) -> bool:
-    """Whether the kernels can give these statistics."""
+def serves(source: Source) -> bool:
+    """Whether the kernels can take these queries and keys."""
     return (
         AVAILABLE
         and isinstance(source, Seen)
@@ -45,77 +45,62 @@ def serves(source: Source, want: Sequence[str], places: Places | None) -> bool:
 def statistics(source: Source, want: Sequence[str], places: Places | None) -> dict[str, Tensor]:
     """The named statistics of one call."""
     assert isinstance(source, Seen)
-    b, h, n, _ = source.shape
-    rows, peak = _run_rows(source, want, places)
-    lse = rows[0] / LOG2E
-    empty = lse == -math.inf
-    result: dict[str, Tensor] = {}
-    for name in want:
-        if name == "entropy":
-            value = lse - rows[1] / LOG2E
-        elif name == "distance":
-            value = rows[3]
-        elif name == "rms":
-            value = rows[4].clamp_min(0).sqrt()
-        elif name == "maximum":
-            value = rows[7]
-        elif name == "peak":
-            value = peak
-        elif name == "sink":
-            scores, allowed = source.scores((0, n), (0, 1))
-            value = (scores[..., 0] - lse).exp()
-            if allowed is not None:
-                value = value.masked_fill(~allowed[..., 0], 0.0)
-        elif name == "position":
-            assert places is not None
-            value = rows[5 : 5 + places.k.shape[-1]].permute(1, 2, 3, 0)
-        else:
-            result[name] = _run_columns(source, rows[0])
-            continue
-        result[name] = value.masked_fill(empty[..., None] if value.ndim == 4 else empty, 0)
-    if places is not None and places.special:
-        lost = places.q[0, :, 0].isnan()
-        for name in ("distance", "rms"):
-            if name in result:
-                result[name] = result[name].masked_fill(lost, math.nan)
-    return result
+    wanted, n = set(want), source.shape[2]
+    lse, peak, most = _normalise(source, bool(wanted & {"peak", "maximum"}))
+    result: dict[str, Tensor] = {"peak": peak, "maximum": most}
+    if "sink" in wanted:
+        scores, allowed = source.scores((0, n), (0, 1))
+        sink = (scores[..., 0] - lse / LOG2E).exp()
+        result["sink"] = sink if allowed is None else sink.masked_fill(~allowed[..., 0], 0.0)
+    if wanted & {"entropy", "distance", "rms", "position", "received"}:
+        sums, result["received"] = _measure(source, wanted, places, lse)
+        result["entropy"] = -sums[0] / LOG2E
+        if places is not None:
+            result["distance"] = sums[1]
+            result["rms"] = sums[2].sqrt()
+            result["position"] = torch.stack([sums[3 + c] for c in range(places.k.shape[-1])], dim=-1)
+    return {
+        name: value if name == "peak" else value.float() for name, value in result.items() if name in wanted
+    }
 
 
-def _run_rows(source: Seen, want: Sequence[str], places: Places | None) -> tuple[Tensor, Tensor]:
-    """(lse, E[score], placed mass, E[d], E[d^2], E[y], E[x], max) in base 2, and the peak, each (b, h, q)."""
-    from .stream_kernels import rows_kernel
+def _normalise(source: Seen, peak: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """The log-sum-exp in base 2, and if wanted the key most looked at and its weight, each (b, h, q)."""
+    from .stream_kernels import normalise
 
     b, h, n, _ = source.shape
-    out = torch.empty(8, b, h, n, device=source.device, dtype=torch.float32)
-    peak = torch.empty(b, h, n, device=source.device, dtype=torch.int32 if "peak" in want else torch.int8)
-    grid = places is not None and places.grid is not None
+    if source.total is not None and not peak:
+        lse = source.total.float().contiguous() * LOG2E
+        return lse, lse, lse
+    lse = torch.empty(b, h, n, device=source.device)
+    best = torch.empty(2, b, h, n, device=source.device, dtype=torch.int32) if peak else lse
     sizes = _sizes(source)
-    rows_kernel[(_blocks(n, sizes["BM"]), b * h)](
-        out, peak,
-        *((places.q.contiguous(), places.k.contiguous()) if grid and places is not None else (out, out)),
-        *_arguments(source),
-        **_flags(source), **sizes,
-        ENTROPY="entropy" in want,
-        DISTANCE="distance" in want,
-        RMS="rms" in want,
-        POSITION="position" in want,
-        PEAK="peak" in want,
-        GRID=grid,
-    )  # fmt: skip
-    return out, peak.long()
-
-
-def _run_columns(source: Seen, lse: Tensor) -> Tensor:
-    """What each key receives, (b, h, k)."""
-    from .stream_kernels import columns_kernel
-
-    b, h, _, k = source.shape
-    out = torch.empty(b, h, k, device=source.device, dtype=torch.float32)
-    sizes = _sizes(source)
-    columns_kernel[(_blocks(k, sizes["BN"]), b * h)](
-        out, lse.contiguous(), *_arguments(source), **_flags(source), **sizes
+    normalise[(_blocks(n, sizes["BM"]), b * h)](
+        lse, best, *_arguments(source), **_flags(source), **sizes, PEAK=peak
     )
-    return out
+    most = best[1].view(torch.float32).masked_fill(lse == -math.inf, 0.0) if peak else lse
+    return lse, best[0].long(), most
+
+
+def _measure(source: Seen, want: set[str], places: Places | None, lse: Tensor) -> tuple[Tensor, Tensor]:
+    """Sums of p log2 p, p d, p d^2, p y, p x for each query in float64, and what each key receives."""
+    from .stream_kernels import measure
+
+    b, h, n, k = source.shape
+    sums = torch.zeros(5, b, h, n, device=source.device, dtype=torch.int64)
+    received = torch.empty(b, h, k, device=source.device)
+    grid = places is not None and places.grid is not None
+    spots = (places.q, places.k) if grid and places is not None else (lse, lse)
+    sizes = _sizes(source)
+    far = 2.0 ** (61 - math.ceil(math.log2(n + k)))  # no distance reaches n + k, and no sum of them 2^62
+    far2 = far / 2.0 ** math.ceil(math.log2(n + k))
+    measure[(_blocks(k, sizes["BN"]), b * h)](
+        sums, received, lse, *spots, ONE, far, far2, *_arguments(source), **_flags(source), **sizes,
+        ENTROPY="entropy" in want, DISTANCE="distance" in want, RMS="rms" in want, POSITION="position" in want,
+        RECEIVED="received" in want, GRID=grid,
+    )  # fmt: skip
+    unit = torch.tensor([ONE, far, far2, far, far], device=source.device, dtype=torch.float64)
+    return sums / unit[:, None, None, None], received
 
 
 def _blocks(n: int, size: int) -> int:
@@ -158,41 +143,30 @@ def _arguments(source: Seen) -> list[Any]:
     """The kernels' common arguments: tensors with their strides, 0 along an axis that is shared."""
     mask, bias, q, k = source.mask, source.bias, source.q, source.k
     b, h, n, m = source.shape
-    none = q  # stands in for a tensor that its flag says is not there
 
-    def rows(value: Any) -> list[Any]:
-        if value is None:
-            return [none, 0]
-        t = torch.as_tensor(value, device=q.device).reshape(-1)
-        return [t, t.stride(0) if t.shape[0] > 1 else 0]
-
-    def four(x: Tensor | None) -> list[Any]:
+    def shared(x: Any, axes: int, size: tuple[int, ...] = ()) -> list[Any]:
+        """A tensor and the strides of its first axes; a stand-in where there is none, as its flag says."""
         if x is None:
-            return [none, 0, 0, 0, 0]
-        x = x.to(q.device)
-        return [x, *x.expand(b, h, n, m).stride()]
+            return [q, *([0] * axes)]
+        x = torch.as_tensor(x, device=q.device)
+        x = x.expand(size) if size else x.contiguous()
+        return [x, *(s if d > 1 else 0 for s, d in zip(x.stride(), x.shape, strict=True))][: axes + 1]
+
+    def rows(x: Any) -> list[Any]:
+        """One number for all rows, or one a row."""
+        return shared(None if x is None else torch.as_tensor(x, device=q.device).reshape(-1), 1)
 
     def line(x: Tensor | None) -> list[Any]:
-        """Positions (n,) or (b, n)."""
-        if x is None:
-            return [none, 0]
-        x = x.to(q.device).reshape(-1, x.shape[-1]).contiguous()
-        return [x, x.stride(0) if x.shape[0] > 1 else 0]
+        """Numbers along the sequence, for all rows or for each."""
+        return shared(None if x is None else x.reshape(-1, x.shape[-1]), 1)
 
-    def heads(x: Tensor | None) -> list[Any]:
-        if x is None:
-            return [none, 0]
-        x = x.float().contiguous()
-        return [x, x.stride(0) if x.shape[0] > 1 else 0]
-
-    documents = None if mask.documents is None else mask.documents.to(q.device).contiguous()
-    allow = None if mask.allow is None else mask.allow.view(torch.uint8)
-    table = None if bias is None else bias.table
+    slope, table, dense = (None, None, None) if bias is None else (bias.slope, bias.table, bias.dense)
     return [
         q, *q.stride(), k, *k.stride(),
         h, h // k.shape[1], n, m, q.shape[-1], source.scale * LOG2E,
-        *rows(mask.lengths), *rows(mask.offset), *line(documents), *four(allow),
+        *rows(mask.lengths), *rows(mask.offset), *line(mask.documents),
+        *shared(None if mask.allow is None else mask.allow.view(torch.uint8), 4, (b, h, n, m)),
         *line(None if bias is None else bias.q_at), *line(None if bias is None else bias.k_at),
-        *heads(None if bias is None else bias.slope), *heads(table), 0 if table is None else table.shape[1] // 2,
-        *four(None if bias is None or bias.dense is None else bias.dense.float()),
+        *shared(slope, 1), *shared(table, 1), 0 if table is None else table.shape[1] // 2,
+        *shared(dense, 4, (b, h, n, m)),
     ]  # fmt: skip

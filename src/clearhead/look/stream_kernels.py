@@ -9,7 +9,7 @@ LOG2E: tl.constexpr = tl.constexpr(1.4426950408889634)
 
 @triton.jit
 def _scores(
-    q, k_tile, i, j, b, h, p,
+    q, k, i, j, p, b, h,
     n, m, scale,
     lengths, lengths_b, documents, documents_b,
     allow, allow_b, allow_h, allow_i, allow_j,
@@ -21,9 +21,9 @@ def _scores(
 ):  # fmt: skip
     """A tile of scores in base 2, -inf where nobody may look; without MASKED the caller knows all may."""
     if EXACT:
-        s = tl.dot(q, k_tile, input_precision="ieee") * scale
+        s = tl.dot(q, k, input_precision="ieee") * scale
     else:
-        s = tl.dot(q, k_tile) * scale
+        s = tl.dot(q, k) * scale
     inside = (i < n)[:, None] & (j < m)[None, :]
     if SLOPE or TABLE:
         here = tl.load(q_at + b * q_at_b + i, mask=i < n, other=0)
@@ -58,8 +58,8 @@ def _scores(
 
 
 @triton.jit
-def rows_kernel(
-    out, peak_out, q_place, k_place,
+def normalise(
+    lse_out, peak_out,
     q, q_b, q_h, q_n, q_e, k, k_b, k_h, k_n, k_e,
     heads, group, n, m, width, scale,
     lengths, lengths_b, offset, offset_b, documents, documents_b,
@@ -69,22 +69,16 @@ def rows_kernel(
     CAUSAL: tl.constexpr, WINDOW: tl.constexpr, LENGTHS: tl.constexpr, OFFSET: tl.constexpr,
     DOCUMENTS: tl.constexpr, ALLOW: tl.constexpr, SLOPE: tl.constexpr, TABLE: tl.constexpr,
     DENSE: tl.constexpr, EXACT: tl.constexpr,
-    ENTROPY: tl.constexpr, DISTANCE: tl.constexpr, RMS: tl.constexpr, POSITION: tl.constexpr,
-    PEAK: tl.constexpr, GRID: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BE: tl.constexpr,
+    PEAK: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BE: tl.constexpr,
 ):  # fmt: skip
-    """One block of queries over all the keys it can reach."""
+    """A block of queries over all the keys it can reach: log2 sum 2^s, and the largest weight and its key."""
     block = tl.num_programs(0) - 1 - tl.program_id(0)  # under a causal mask the last block has most to do
     bh = tl.program_id(1)
     b, h = (bh // heads).to(tl.int64), (bh % heads).to(tl.int64)
-    i = block * BM + tl.arange(0, BM)
-    e = tl.arange(0, BE)
-    columns = tl.arange(0, BN)
+    i, e = block * BM + tl.arange(0, BM), tl.arange(0, BE)
     first = 0
     if OFFSET:
         first = tl.load(offset + b * offset_b).to(tl.int32)
-    p = i + first
-
     q_tile = tl.load(
         q + b * q_b + h * q_h + i[:, None].to(tl.int64) * q_n + e[None, :] * q_e,
         mask=(i < n)[:, None] & (e < width)[None, :], other=0.0,
@@ -109,30 +103,17 @@ def rows_kernel(
 
     top = tl.full((BM,), float("-inf"), tl.float32)
     total = tl.zeros((BM,), tl.float32)
-    energy = tl.zeros((BM,), tl.float32)
-    mass = tl.zeros((BM,), tl.float32)
-    far = tl.zeros((BM,), tl.float32)
-    far2 = tl.zeros((BM,), tl.float32)
-    mean_y = tl.zeros((BM,), tl.float32)
-    mean_x = tl.zeros((BM,), tl.float32)
     peak = tl.zeros((BM,), tl.int32)
-    here_y, here_x = p.to(tl.float32), tl.zeros((BM,), tl.float32)
-    if GRID:
-        here_y = tl.load(q_place + 2 * i, mask=i < n, other=0.0)
-        here_x = tl.load(q_place + 2 * i + 1, mask=i < n, other=0.0)
-
     for stage in tl.static_range(2):
-        start0 = low if stage == 0 else whole
-        stop0 = whole if stage == 0 else high
-        for start in tl.range(start0, stop0, BN):
-            j = start + columns
+        for start in tl.range(low if stage == 0 else whole, whole if stage == 0 else high, BN):
+            j = start + tl.arange(0, BN)
             k_tile = tl.load(
                 k_base + j[None, :].to(tl.int64) * k_n,
                 mask=(e < width)[:, None] & (j < m)[None, :],
                 other=0.0,
             )
             s = _scores(
-                q_tile, k_tile, i, j, b, h, p, n, m, scale,
+                q_tile, k_tile, i, j, i + first, b, h, n, m, scale,
                 lengths, lengths_b, documents, documents_b, allow, allow_b, allow_h, allow_i, allow_j,
                 q_at, q_at_b, k_at, k_at_b, slope, slope_h, table, table_h, reach,
                 dense, dense_b, dense_h, dense_i, dense_j,
@@ -145,63 +126,20 @@ def rows_kernel(
                 tile_top = tl.max(s, axis=1)
             new = tl.maximum(top, tile_top)
             safe = tl.where(new == float("-inf"), 0.0, new)  # a row that has seen nothing yet
-            w = tl.exp2(s - safe[:, None])
-            fade = tl.exp2(top - safe)
-            total = total * fade + tl.sum(w, axis=1)
-            if ENTROPY:
-                known = s if stage == 0 else tl.where(w > 0, s, 0.0)
-                energy = energy * fade + tl.sum(w * known, axis=1)
-            if DISTANCE or RMS or POSITION:
-                there_y, there_x = j.to(tl.float32), tl.zeros((BN,), tl.float32)
-                if GRID:
-                    there_y = tl.load(k_place + 2 * j, mask=j < m, other=0.0)
-                    there_x = tl.load(k_place + 2 * j + 1, mask=j < m, other=0.0)
-                    placed = there_y == there_y
-                    w = tl.where(placed[None, :], w, 0.0)
-                    there_y = tl.where(placed, there_y, 0.0)
-                    there_x = tl.where(placed, there_x, 0.0)
-                    mass = mass * fade + tl.sum(w, axis=1)
-                if POSITION:
-                    mean_y = mean_y * fade + tl.sum(w * there_y[None, :], axis=1)
-                    mean_x = mean_x * fade + tl.sum(w * there_x[None, :], axis=1)
-                if DISTANCE or RMS:
-                    dy = here_y[:, None] - there_y[None, :]
-                    if GRID:
-                        dx = here_x[:, None] - there_x[None, :]
-                        square = dy * dy + dx * dx
-                        d = tl.sqrt(square)
-                    else:
-                        square = dy * dy
-                        d = tl.abs(dy)
-                    if DISTANCE:
-                        far = far * fade + tl.sum(w * d, axis=1)
-                    if RMS:
-                        far2 = far2 * fade + tl.sum(w * square, axis=1)
+            total = total * tl.exp2(top - safe) + tl.sum(tl.exp2(s - safe[:, None]), axis=1)
             top = new
 
-    some = total > 0.0
-    one = tl.where(some, total, 1.0)
-    if not GRID:
-        mass = one
-    share = tl.where(mass > 0.0, mass, 1.0)
     at = bh.to(tl.int64) * n + i
-    size = tl.num_programs(1).to(tl.int64) * n
-    keep = i < n
-    tl.store(out + at, tl.where(some, top + tl.log2(one), float("-inf")), mask=keep)
-    tl.store(out + 1 * size + at, energy / one, mask=keep)
-    tl.store(out + 2 * size + at, mass / one, mask=keep)
-    tl.store(out + 3 * size + at, far / share, mask=keep)
-    tl.store(out + 4 * size + at, far2 / share, mask=keep)
-    tl.store(out + 5 * size + at, mean_y / share, mask=keep)
-    tl.store(out + 6 * size + at, mean_x / share, mask=keep)
-    tl.store(out + 7 * size + at, 1.0 / one, mask=keep)
+    tl.store(lse_out + at, top + tl.log2(total), mask=i < n)  # -inf for a row that may look at nothing
     if PEAK:
-        tl.store(peak_out + at, peak, mask=keep)
+        size = tl.num_programs(1).to(tl.int64) * n
+        tl.store(peak_out + at, peak, mask=i < n)
+        tl.store(peak_out + size + at, (1.0 / tl.maximum(total, 1.0)).to(tl.int32, bitcast=True), mask=i < n)
 
 
 @triton.jit
-def columns_kernel(
-    out, lse,
+def measure(
+    sums, received_out, lse, q_place, k_place, one, one_far, one_far2,
     q, q_b, q_h, q_n, q_e, k, k_b, k_h, k_n, k_e,
     heads, group, n, m, width, scale,
     lengths, lengths_b, offset, offset_b, documents, documents_b,
@@ -211,14 +149,19 @@ def columns_kernel(
     CAUSAL: tl.constexpr, WINDOW: tl.constexpr, LENGTHS: tl.constexpr, OFFSET: tl.constexpr,
     DOCUMENTS: tl.constexpr, ALLOW: tl.constexpr, SLOPE: tl.constexpr, TABLE: tl.constexpr,
     DENSE: tl.constexpr, EXACT: tl.constexpr,
+    ENTROPY: tl.constexpr, DISTANCE: tl.constexpr, RMS: tl.constexpr, POSITION: tl.constexpr,
+    RECEIVED: tl.constexpr, GRID: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BE: tl.constexpr,
 ):  # fmt: skip
-    """One block of keys under all the queries that can reach it."""
+    """A block of keys under all the queries that can reach it: what it receives, and its part of their sums.
+
+    The parts of a query's sums meet in memory, in whatever order the blocks end; they are added as integers,
+    where order does not matter: a sum of 1 counts as `one`, a distance of 1 as `one_far`, a square as `one_far2`.
+    """
     block = tl.program_id(0)  # under a causal mask the first block has most to do
     bh = tl.program_id(1)
     b, h = (bh // heads).to(tl.int64), (bh % heads).to(tl.int64)
-    j = block * BN + tl.arange(0, BN)
-    e = tl.arange(0, BE)
+    j, e = block * BN + tl.arange(0, BN), tl.arange(0, BE)
     first = 0
     if OFFSET:
         first = tl.load(offset + b * offset_b).to(tl.int32)
@@ -237,16 +180,21 @@ def columns_kernel(
     # From `whole` on every pair of the block may look; before it the mask must be computed.
     whole = high
     if WINDOW == 0 and not DOCUMENTS and not ALLOW and not LENGTHS:
-        whole = low
-        if CAUSAL:
-            whole = (tl.maximum((block + 1) * BN - 1 - first, 0) + BM - 1) // BM * BM
-            whole = tl.minimum(tl.maximum(whole, low), high)
+        if (block + 1) * BN <= m:
+            whole = low
+            if CAUSAL:
+                whole = (tl.maximum((block + 1) * BN - 1 - first, 0) + BM - 1) // BM * BM
+                whole = tl.minimum(tl.maximum(whole, low), high)
 
-    received = tl.zeros((BN,), tl.float32)
+    there_y, there_x = j.to(tl.float32), tl.zeros((BN,), tl.float32)
+    if GRID:
+        there_y = tl.load(k_place + 2 * j, mask=j < m, other=0.0)
+        there_x = tl.load(k_place + 2 * j + 1, mask=j < m, other=0.0)
+
+    received = tl.zeros((BM, BN), tl.float32)  # summed over its queries once, at the end
+    size = tl.num_programs(1).to(tl.int64) * n
     for stage in tl.static_range(2):
-        start0 = low if stage == 0 else whole
-        stop0 = whole if stage == 0 else high
-        for start in tl.range(start0, stop0, BM):
+        for start in tl.range(low if stage == 0 else whole, whole if stage == 0 else high, BM):
             i = start + tl.arange(0, BM)
             q_tile = tl.load(
                 q_base + i[:, None].to(tl.int64) * q_n,
@@ -254,13 +202,48 @@ def columns_kernel(
                 other=0.0,
             )
             s = _scores(
-                q_tile, k_tile, i, j, b, h, i + first, n, m, scale,
+                q_tile, k_tile, i, j, i + first, b, h, n, m, scale,
                 lengths, lengths_b, documents, documents_b, allow, allow_b, allow_h, allow_i, allow_j,
                 q_at, q_at_b, k_at, k_at_b, slope, slope_h, table, table_h, reach,
                 dense, dense_b, dense_h, dense_i, dense_j,
                 CAUSAL, WINDOW, LENGTHS, DOCUMENTS, ALLOW, SLOPE, TABLE, DENSE, EXACT, stage == 0,
             )  # fmt: skip
-            norm = tl.load(lse + bh.to(tl.int64) * n + i, mask=i < n, other=float("inf"))
+            at = bh.to(tl.int64) * n + i
+            norm = tl.load(lse + at, mask=i < n, other=float("inf"))
             norm = tl.where(norm == float("-inf"), float("inf"), norm)  # an empty row gives nothing
-            received += tl.sum(tl.exp2(s - norm[:, None]), axis=0)
-    tl.store(out + bh.to(tl.int64) * m + j, received, mask=j < m)
+            log = s - norm[:, None]
+            w = tl.exp2(log)
+            if RECEIVED:
+                received += w
+            if ENTROPY:
+                if stage == 0:
+                    log = tl.where(w > 0, log, 0.0)
+                part = (tl.sum(w * log, axis=1) * one).to(tl.int64)
+                tl.atomic_add(sums + at, part, mask=i < n, sem="relaxed")
+            if DISTANCE or RMS or POSITION:
+                here_y, here_x = (i + first).to(tl.float32), tl.zeros((BM,), tl.float32)
+                if GRID:
+                    here_y = tl.load(q_place + 2 * i, mask=i < n, other=0.0)
+                    here_x = tl.load(q_place + 2 * i + 1, mask=i < n, other=0.0)
+                if POSITION:
+                    part = (tl.sum(w * there_y[None, :], axis=1) * one_far).to(tl.int64)
+                    tl.atomic_add(sums + 3 * size + at, part, mask=i < n, sem="relaxed")
+                    part = (tl.sum(w * there_x[None, :], axis=1) * one_far).to(tl.int64)
+                    tl.atomic_add(sums + 4 * size + at, part, mask=i < n, sem="relaxed")
+                if DISTANCE or RMS:
+                    dy = here_y[:, None] - there_y[None, :]
+                    if GRID:
+                        dx = here_x[:, None] - there_x[None, :]
+                        square = dy * dy + dx * dx
+                        d = tl.sqrt(square)
+                    else:
+                        square = dy * dy
+                        d = dy if CAUSAL else tl.abs(dy)
+                    if DISTANCE:
+                        part = (tl.sum(w * d, axis=1) * one_far).to(tl.int64)
+                        tl.atomic_add(sums + 1 * size + at, part, mask=i < n, sem="relaxed")
+                    if RMS:
+                        part = (tl.sum(w * square, axis=1) * one_far2).to(tl.int64)
+                        tl.atomic_add(sums + 2 * size + at, part, mask=i < n, sem="relaxed")
+    if RECEIVED:
+        tl.store(received_out + bh.to(tl.int64) * m + j, tl.sum(received, axis=0), mask=j < m)

@@ -1,0 +1,404 @@
+"""Draw the pictures of the pages again: `make docs`, or `python docs/pictures.py masks` for some of them.
+
+One function a picture, named like its file. Every number is computed here, by the library, from fixed seeds.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor, nn
+
+import clearhead as ch
+from clearhead.layers import (
+    Alibi,
+    Attention,
+    Block,
+    Learned,
+    Mask,
+    Memory,
+    Relative,
+    Rotary,
+    Sinusoid,
+    Stack,
+    attend,
+    make_norm,
+)
+
+HERE = Path(__file__).parent / "pictures"
+PICTURES: dict[str, Callable[[], Figure]] = {}
+
+
+def picture(draw: Callable[[], Figure]) -> Callable[[], Figure]:
+    PICTURES[draw.__name__.replace("_", "-")] = draw
+    return draw
+
+
+# 01: attention
+
+
+@picture
+def sharpness() -> Figure:
+    """The answer of a dictionary of four directions to every direction."""
+
+    def compass(degrees: Tensor) -> Tensor:
+        angle = degrees.deg2rad()
+        return torch.stack([angle.cos(), angle.sin()], dim=-1)[None, None]
+
+    degrees = torch.arange(-45.0, 315.5, 0.5)
+    k, v = compass(torch.arange(0.0, 360.0, 90.0)), torch.tensor([10.0, 20, 30, 40]).view(1, 1, 4, 1)
+    lines = {}
+    for sharp in (0.0, 1.0, 5.0, 20.0, 500.0):
+        answer = attend(compass(degrees), k, v, score="dot", sharpness=sharp)
+        lines[f"sharpness {sharp:g}"] = (degrees / 90, answer.flatten())
+    return ch.draw.curves(
+        lines, xlabel="query, in quarter turns: east 0, north 1, west 2, south 3", ylabel="answer"
+    )
+
+
+@picture
+def worked_example() -> Figure:
+    x = torch.tensor([[1.0, 0, 1, 0], [0, 2, 0, 2], [1, 1, 1, 1]])
+    layer = Attention(4, head=3, score="dot", bias=False, out=False)
+    assert layer.query is not None
+    assert layer.key is not None
+    layer.query.weight.data = torch.tensor([[1.0, 0, 1], [1, 0, 0], [0, 0, 1], [0, 1, 1]]).T
+    layer.key.weight.data = torch.tensor([[0.0, 0, 1], [1, 1, 0], [0, 1, 0], [1, 1, 0]]).T
+    with ch.watch(layer, "weights") as tape:
+        layer(x[None])
+    names = ["input 1", "input 2", "input 3"]
+    return ch.draw.heatmap(tape["weights"].dense()[0, 0], rows=names, columns=names, digits=3, most=1.0)
+
+
+@picture
+def scaling() -> Figure:
+    """What the softmax makes of scores that are, and are not, divided by the root of the width."""
+    widths = [2**i for i in range(1, 12)]
+    found: dict[str, dict[str, list[float]]] = {}
+    for score, name in (("dot", "dot product"), ("scaled", "divided by the root of the width")):
+        variance, entropy, passed = [], [], []
+        for width in widths:
+            torch.manual_seed(0)
+            layer = Attention(width, score=score, project="none", out=False)
+            queries, keys = torch.randn(1, 128, width, requires_grad=True), torch.randn(1, 64, width)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ch.look.Notice)  # the explicit path is what we came for
+                with ch.watch(layer, "scores", "weights", grad=True) as tape:
+                    out = layer(queries, keys)
+            (out * torch.randn_like(out)).sum().backward()
+            variance.append(tape["scores"].var().item())
+            entropy.append(tape["weights"].entropy().mean().item())
+            through = tape.gradient("scores").norm(dim=-1) / tape.gradient("weights").norm(dim=-1)
+            passed.append(through.median().item())
+        found[name] = {"variance": variance, "entropy": entropy, "passed": passed}
+    heads = {
+        "variance of the scores": "variance",
+        "entropy of the weights, nats": "entropy",
+        "gradient passed by the softmax": "passed",
+    }
+    plots = {head: {name: (widths, f[key]) for name, f in found.items()} for head, key in heads.items()}
+    return ch.draw.panels(plots, xlabel="width", log=["xy", "x", "xy"], zero=True, width=2.9)
+
+
+@picture
+def masks() -> Figure:
+    n = 10
+    documents = torch.tensor([[0] * 4 + [1] * 3 + [2] * 3])
+    prefix = torch.ones(n, n, dtype=torch.bool).tril() | (torch.arange(n) < 4)
+    kinds = {
+        "causal": (Mask(causal=True), n),
+        "window=3": (Mask(window=3), n),
+        "causal, window=3": (Mask(causal=True, window=3), n),
+        "lengths=7": (Mask(lengths=7), n),
+        "causal, documents": (Mask(causal=True, documents=documents), n),
+        "allow: a prefix of 4": (Mask(allow=prefix), n),
+        "allow: not the diagonal": (Mask(allow=~torch.eye(n, dtype=torch.bool)), n),
+        "causal, offset=6": (Mask(causal=True, offset=6), 4),
+    }
+    return ch.draw.grids({name: _dense(mask, q, n) for name, (mask, q) in kinds.items()})
+
+
+def _dense(mask: Mask, q: int, k: int) -> Tensor:
+    found = mask.dense((0, q), (0, k), k)
+    assert found is not None
+    return found[0, 0]
+
+
+# 02: positions
+
+
+@picture
+def sinusoid() -> Figure:
+    clock = Sinusoid(64).vectors(torch.arange(128))
+    return ch.draw.matrix(clock, xlabel="column", ylabel="position", square=False)
+
+
+@picture
+def similarity() -> Figure:
+    torch.manual_seed(0)
+    kinds = {"sinusoid": Sinusoid(64), "learned, before training": Learned(64, context=96)}
+    found = {}
+    for name, kind in kinds.items():
+        p = nn.functional.normalize(kind.vectors(torch.arange(96)).detach(), dim=-1)
+        found[name] = p @ p.T
+    return ch.draw.grids(found, signed=True, xlabel="position", ylabel="position", size=2.6)
+
+
+@picture
+def buckets() -> Figure:
+    both, past = Relative(1).bucket, Relative(1, causal=True).bucket
+    distance = torch.arange(-128, 129)
+    plots = {
+        "looking both ways": {"bucket": (distance, both)},
+        "causal": {"bucket": (distance[:129], past[:129])},
+    }
+    return ch.draw.panels(plots, xlabel="key position - query position", ylabel=["bucket", ""], steps=True)
+
+
+@picture
+def alibi() -> Figure:
+    """The weights of the last of 64 tokens when all scores are silent: only the slope speaks."""
+    heads, n = 4, 64
+    positions, at = Alibi(heads), torch.arange(n)
+    silent, seen = torch.zeros(1, heads, n, 1), torch.eye(n).expand(1, heads, n, n)
+    weights = attend(silent, silent, seen, mask=Mask(causal=True), bias=positions.bias(at, at))[
+        0, :, -1
+    ].flip(-1)
+    slopes = [f"1/{round(-1 / s)}" for s in positions.slope.tolist()]
+    lines = {f"slope {slopes[h]}": (at, weights[h] / weights[h, 0]) for h in range(heads)}
+    return ch.draw.curves(lines, xlabel="tokens ago", ylabel="weight, where the newest has 1", zero=True)
+
+
+@picture
+def wavelengths() -> Figure:
+    context, factor = 4096, 8.0
+    plain, pair = Rotary(128), torch.arange(64)
+    ways = {
+        way: Rotary(128, scaling=way, factor=factor, context=context)
+        for way in ("linear", "ntk", "yarn", "llama3")
+    }
+    line = "trained length"
+    long = {"plain": (pair, 2 * torch.pi / plain.speed)}
+    long |= {way: (pair, 2 * torch.pi / rotary.speed) for way, rotary in ways.items()}
+    long[line] = (pair, torch.full((64,), float(context)))
+    slower = {"plain": (pair, torch.ones(64))}
+    slower |= {way: (pair, plain.speed / rotary.speed) for way, rotary in ways.items()}
+    plots = {"wavelength, positions": long, "slowed down by": slower}
+    return ch.draw.panels(plots, xlabel="pair of columns", log=["y", ""], dashed=[line], width=3.6)
+
+
+# 03: memory and depth
+
+GUESTS, STAR = 12, 2  # the third of twelve guests is the one that matters
+
+
+def _memory(gamma: float, guests: int = GUESTS) -> Tensor:
+    """The share of each guest that is left: guest i is unit vector i, so the memory is a list of them."""
+    memory = Memory(guests, gamma=gamma)
+    memory.value.weight.data, memory.value.bias.data = torch.eye(guests), torch.zeros(guests)
+    left = memory(torch.eye(guests)[None])[0, -1].detach()
+    return left / left.sum()
+
+
+def _attention(guests: int = GUESTS) -> Tensor:
+    """The same party, asked "who matters?": one number a guest says how well it fits the question."""
+    keys = torch.zeros(1, 1, guests, 1)
+    keys[0, 0, STAR] = 5.0
+    return attend(torch.ones(1, 1, 1, 1), keys, torch.eye(guests)[None, None], score="dot")[0, 0, 0]
+
+
+@picture
+def party() -> Figure:
+    names = ["the star" if i == STAR else str(i + 1) for i in range(GUESTS)]
+    shares = {"memory, gamma 0.7": _memory(0.7), "attention": _attention()}
+    return ch.draw.bars(
+        shares, names=names, xlabel="guests, in the order they came", ylabel="share at the end"
+    )
+
+
+@picture
+def fading() -> Figure:
+    later = torch.arange(0, 41, 2)
+    lines = {}
+    for gamma in (0.9, 0.7, 0.5):
+        lines[f"memory, gamma {gamma}"] = (
+            later,
+            [_memory(gamma, STAR + 1 + int(n))[STAR].item() for n in later],
+        )
+    lines["attention"] = (later, [_attention(STAR + 1 + int(n))[STAR].item() for n in later])
+    return ch.draw.curves(
+        lines, xlabel="guests who came after the star", ylabel="the star's share", zero=True
+    )
+
+
+@picture
+def growth() -> Figure:
+    """Layers that make their input ten times larger, with and without a norm after each."""
+    torch.manual_seed(0)
+    start, lines = torch.randn(1000), {}
+    matrices = [torch.randn(1000, 1000) * 10 / 1000**0.5 for _ in range(8)]
+    for kind, name in (("none", "no norm"), ("layer", "layer norm")):
+        norm, z = make_norm(kind, 1000), start
+        sizes = [z.square().mean().sqrt().item()]
+        for matrix in matrices:
+            z = norm(matrix @ z).detach()
+            sizes.append(z.square().mean().sqrt().item())
+        lines[name] = (torch.arange(9), sizes)
+    return ch.draw.curves(lines, xlabel="layer", ylabel="size of its output", log="y")
+
+
+@picture
+def depth() -> Figure:
+    """Parameters, signal and gradient of stacks of layers, at initialisation."""
+    depths = [1, 2, 4, 8, 16, 32]
+    kinds = {
+        "plain": ("plain", "none"),
+        "plain, layer norm": ("plain", "layer"),
+        "dense": ("dense", "none"),
+        "residual": ("residual", "none"),
+        "residual, layer norm": ("residual", "layer"),
+    }
+    plots: dict[str, dict[str, tuple[list[int], list[float]]]] = {
+        "parameters": {}, "signal: how much outputs differ": {}, "gradient at the first layer": {}
+    }  # fmt: skip
+    for name, (connect, norm) in kinds.items():
+        size, signal, gradient = [], [], []
+        for n in depths:
+            torch.manual_seed(0)
+            stack = Stack(32, n, connect=connect, norm=norm).double()
+            x = torch.randn(256, 32, dtype=torch.float64)
+            y = stack(x)
+            (y * torch.randn_like(y)).sum().backward()
+            grad = stack.layers[0].weight.grad
+            assert isinstance(grad, Tensor)
+            size.append(float(sum(p.numel() for p in stack.parameters())))
+            signal.append(y.std(0).mean().item())
+            gradient.append(grad.square().mean().sqrt().item())
+        for plot, values in zip(plots.values(), (size, signal, gradient), strict=True):
+            plot[name] = (depths, values)
+    return ch.draw.panels(plots, xlabel="layers", log="xy", width=2.9, height=3.5)
+
+
+class Blocks(nn.Module):
+    """Transformer blocks in one of the two orders; matrices drawn as Xiong et al. 2020 draw them."""
+
+    def __init__(self, order: str, n: int) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Block(64, 4, order=order) for _ in range(n))
+        self.norm = make_norm("layer" if order == "pre" else "none", 64)
+        for p in self.parameters():
+            if p.ndim == 2:
+                nn.init.xavier_normal_(p)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return self.norm(x)
+
+
+@picture
+def orders() -> Figure:
+    n = 24
+    at = torch.arange(1, n + 1)
+    sizes, gradients = {}, {}
+    for order in ("pre", "post"):
+        size, gradient = torch.zeros(n), torch.zeros(n)
+        for seed in range(4):
+            torch.manual_seed(seed)
+            model, x = Blocks(order, n), torch.randn(4, 32, 64)
+            with ch.watch(model, "blocks.*") as tape:
+                y = model(x)
+            (y * torch.randn_like(y)).sum().backward()
+            size += torch.stack([z.std() for z in tape.match("blocks.*").values()]) / 4
+            gradient += torch.stack([block.mlp.up.weight.grad.norm() for block in model.blocks]) / 4  # type: ignore
+        sizes[order], gradients[order] = (at, size), (at, gradient)
+    plots = {"size of the stream": sizes, "gradient of the MLP": gradients}
+    return ch.draw.panels(plots, xlabel="block", zero=True, width=3.2)
+
+
+# 04: looking inside
+
+JOBS = ["one back", "same word", "near", "sink"]
+
+
+def _built(words: list[str], p: int) -> tuple[Attention, Tensor]:
+    """The layer that page 04 builds by hand, and its input: a word's columns, and `p` for its place."""
+    vocab = list(dict.fromkeys(words))
+    v, loud = len(vocab), (p / 16) ** 0.5
+    places = Sinusoid(p, join="concatenate")
+    clock = places.vectors(torch.arange(len(words) + 100))
+    back = torch.linalg.lstsq(clock[1:], clock[:-1], driver="gelsd").solution.float()
+    query, key = torch.zeros(4, p, v + p), torch.zeros(4, p, v + p)
+    query[0, :, v:], key[0, :, v:] = 60 * loud * back.T, torch.eye(p)
+    query[1, :v, :v], key[1, :v, :v] = 16 * loud * torch.eye(v), torch.eye(v)
+    query[2, :, v:], key[2, :, v:] = 10 * loud * torch.eye(p), torch.eye(p)
+    key[3, 0, 0] = 80 * loud
+    layer = Attention(v + p, heads=4, head=p, out=False)
+    assert layer.query is not None
+    assert layer.key is not None
+    with torch.no_grad():
+        layer.query.weight.copy_(query.flatten(0, 1))
+        layer.query.bias.zero_().view(4, p)[3, 0] = 0.5
+        layer.key.weight.copy_(key.flatten(0, 1))
+        layer.key.bias.zero_()
+    return layer, places.add(torch.eye(v)[[vocab.index(word) for word in words]][None])
+
+
+def _text() -> list[str]:
+    """4,096 words that keep to a topic, change it, and come back."""
+    torch.manual_seed(0)
+    words = ["<s>"]
+    for topic, n in (("a", 1023), ("b", 1024), ("a", 512), ("c", 1024), ("b", 512)):
+        words += [f"{topic}{i}" for i in torch.randint(8, (n,)).tolist()]
+    return words
+
+
+@picture
+def heads() -> Figure:
+    words = ["<s>", "the", "cat", "saw", "the", "dog", "and", "the", "dog", "saw", "the", "cat"]
+    layer, x = _built(words, 16)
+    with torch.no_grad(), ch.watch(layer, "weights") as tape:
+        layer(x, mask=Mask(causal=True))
+    shown = tape["weights"].dense()[0]
+    return ch.draw.heads(shown, rows=words, columns=words, titles=JOBS, most=1.0, size=1.95)
+
+
+@picture
+def overview() -> Figure:
+    layer, x = _built(_text(), 32)
+    with torch.no_grad(), ch.watch(layer, "weights") as tape:
+        layer(x, mask=Mask(causal=True))
+    return ch.draw.heads(tape["weights"].pool(96)[0], titles=JOBS, most=0.2, size=1.95)
+
+
+@picture
+def statistics() -> Figure:
+    layer, x = _built(_text()[:512], 32)
+    with torch.no_grad(), ch.watch(layer, "entropy", "distance") as tape:
+        layer(x, mask=Mask(causal=True))
+    n, most = torch.arange(1, 513), "evenly over all"
+    entropy = {job: (n, tape["entropy"][0, h]) for h, job in enumerate(JOBS)} | {most: (n, n.log())}
+    distance = {job: (n, tape["distance"][0, h]) for h, job in enumerate(JOBS)} | {most: (n, (n - 1) / 2)}
+    plots = {"entropy, nats": entropy, "distance, tokens": distance}
+    return ch.draw.panels(plots, xlabel="query", dashed=[most], zero=True, width=3.6)
+
+
+def main(wanted: list[str]) -> None:
+    torch.set_num_threads(1)  # small tensors, and the same sums in the same order everywhere
+    unknown = [name for name in wanted if name not in PICTURES]
+    if unknown:
+        sys.exit(f"no picture {', '.join(unknown)}: there are {', '.join(PICTURES)}")
+    for name in wanted or PICTURES:
+        start = time.perf_counter()
+        path = ch.draw.save(PICTURES[name](), HERE / f"{name}.png")
+        print(f"{path.name:24} {path.stat().st_size / 1000:6.1f} kB  {time.perf_counter() - start:5.1f} s")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,115 @@
+"""Curves, panels and bars: every number where it belongs, one colour and one legend entry a name."""
+
+import numpy as np
+import pytest
+
+from clearhead import draw
+
+X = np.arange(1, 6)
+
+
+def data(line):
+    return np.asarray(line.get_xdata()), np.asarray(line.get_ydata())
+
+
+def legend(figure):
+    return [text.get_text() for text in figure.legends[0].get_texts()] if figure.legends else []
+
+
+def test_curves_go_through_their_points():
+    lines = {"a": (X, X**2), "b": (X, [3.0, 1, 4, 1, 5])}
+    figure = draw.curves(lines, xlabel="steps", ylabel="loss", title="A run")
+    (axes,) = figure.axes
+    for line, (name, (x, y)) in zip(axes.get_lines(), lines.items(), strict=True):
+        assert line.get_label() == name
+        assert np.array_equal(data(line)[0], x)
+        assert np.array_equal(data(line)[1], y)
+    assert (axes.get_xlabel(), axes.get_ylabel(), axes.get_title()) == ("steps", "loss", "A run")
+    assert legend(figure) == ["a", "b"]
+
+
+def test_one_curve_needs_no_legend():
+    assert legend(draw.curves({"a": (X, X)})) == []
+
+
+def test_a_name_has_one_colour_everywhere_and_one_entry():
+    plots = {"left": {"a": (X, X), "b": (X, X)}, "right": {"b": (X, X), "c": (X, X)}}
+    figure = draw.panels(plots, xlabel="x", ylabel=["one", "two"])
+    left, right = figure.axes
+    assert legend(figure) == ["a", "b", "c"]
+    assert left.get_lines()[1].get_color() == right.get_lines()[0].get_color()
+    assert len({line.get_color() for axes in figure.axes for line in axes.get_lines()}) == 3
+    assert [axes.get_title() for axes in figure.axes] == ["left", "right"]
+    assert [axes.get_ylabel() for axes in figure.axes] == ["one", "two"]
+    assert [axes.get_xlabel() for axes in figure.axes] == ["x", "x"]
+
+
+@pytest.mark.parametrize("log", ["", "x", "y", "xy"])
+def test_log_names_the_logarithmic_axes(log):
+    (axes,) = draw.curves({"a": (X, X)}, log=log).axes
+    assert (axes.get_xscale() == "log") == ("x" in log)
+    assert (axes.get_yscale() == "log") == ("y" in log)
+
+
+def test_measured_places_are_ticks_of_a_logarithmic_axis():
+    (axes,) = draw.curves({"a": ([1, 2, 4, 8], [1, 1, 1, 1])}, log="x").axes
+    assert axes.get_xticks().tolist() == [1, 2, 4, 8]
+    assert axes.xaxis.get_major_formatter()(2048.0, 0) == "2,048"
+
+
+def test_references_are_dashed_and_grey():
+    (axes,) = draw.curves({"a": (X, X), "limit": (X, X)}, dashed=["limit"]).axes
+    full, limit = axes.get_lines()
+    assert full.get_linestyle() == "-"
+    assert limit.get_linestyle() != "-"
+    assert full.get_color() != limit.get_color()
+
+
+def test_an_axis_can_begin_at_zero():
+    (axes,) = draw.curves({"a": (X, X + 100)}, zero=True).axes
+    assert axes.get_ylim()[0] == 0
+    (axes,) = draw.curves({"a": (X, -X)}, zero=True).axes
+    assert axes.get_ylim()[1] == 0
+
+
+def test_stairs():
+    (axes,) = draw.curves({"a": (X, X)}, steps=True).axes
+    assert axes.get_lines()[0].get_drawstyle() == "steps-mid"
+
+
+def test_bars_stand_side_by_side_over_their_names():
+    figure = draw.bars({"a": [1.0, 2, 3], "b": [3.0, 2, 1]}, names=["x", "y", "z"], ylabel="share")
+    (axes,) = figure.axes
+    first, second = axes.containers
+    assert [bar.get_height() for bar in first] == [1, 2, 3]
+    assert [bar.get_height() for bar in second] == [3, 2, 1]
+    assert all(a.get_x() + a.get_width() <= b.get_x() + 1e-9 for a, b in zip(first, second, strict=True))
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["x", "y", "z"]
+    assert legend(figure) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: draw.panels({}), r"panels got no plots"),
+        (lambda: draw.curves({}), r"a plot got no lines"),
+        (lambda: draw.curves({"a": (X, X[:3])}), r"'a' has 5 x and 3 y: expected as many"),
+        (lambda: draw.curves({"a": (X, [[1.0]])}), r"y of 'a' has shape \(1, 1\): expected \(points,\)"),
+        (
+            lambda: draw.curves({"a": (X, X - 3)}, log="y"),
+            r"log='y' with y down to -2 in 'a': a logarithm needs",
+        ),
+        (lambda: draw.curves({"a": (X, X)}, log="z"), r"log='z': expected x, y, xy or nothing"),
+        (lambda: draw.curves({"a": (X, X)}, dashed=["b"]), r"dashed names 'b': the lines are 'a'"),
+        (lambda: draw.curves({str(i): (X, X) for i in range(8)}), r"8 lines: there are 7 colours"),
+        (
+            lambda: draw.panels({"p": {"a": (X, X)}}, ylabel=["1", "2"]),
+            r"ylabel has 2 for 1 plots: expected one for all, or one a plot",
+        ),
+        (lambda: draw.bars({}, names=[]), r"bars got no groups"),
+        (lambda: draw.bars({"a": [1.0]}, names=["x", "y"]), r"'a' holds 1 values for 2 names"),
+    ],
+)
+def test_bad_input_is_told_in_a_sentence(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
