@@ -5,6 +5,8 @@ BIN    := $(ENV)/bin
 # Some machines advertise AMX without letting programs use it: a bf16 matrix product then dies with
 # "Illegal instruction". oneDNN reads this limit once, when torch starts; AVX-512 bf16 stays on.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
+# Idle threads sleep instead of spinning: on busy or shared cores a small step is then a hundred times faster.
+export OMP_WAIT_POLICY ?= PASSIVE
 
 .PHONY: test test-all check format explore docs clean
 

@@ -1,53 +1,18 @@
 """Every way attend can answer gives Eq. 1 written out in float64, forward and backward."""
 
-from contextlib import contextmanager
-
 import pytest
 import torch
 import written_out
 from drawn import Size, biases, masks, normal, seeds, sizes
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
+from paths import PATHS, both, path, tensors
+from written_out import TIGHT
 
-import clearhead.layers.fused as kernels
-from clearhead.layers import Additive, Bias, Bilinear, Mask, Tap, attend
+from clearhead.layers import Additive, Bias, Bilinear, Mask, attend
 
-PATHS = ("fused", "bands", "explicit", "module")
 # Random orders of summation: a few roundings of numbers of size 1 (and of their products, in a gradient).
-NEAR = {torch.float64: {"rtol": 1e-9, "atol": 1e-11}, torch.float32: {"rtol": 1e-4, "atol": 2e-5}}
-
-
-class Explicit(Tap):
-    explicit = True
-
-
-def told(q: Tensor, k: Tensor) -> Tensor:
-    """The scaled score as a module gives it: the scores themselves."""
-    return q @ k.repeat_interleave(q.shape[1] // k.shape[1], dim=1).mT * q.shape[-1] ** -0.5
-
-
-@contextmanager
-def path(name: str):
-    """The arguments of attend that make it answer this way."""
-    with pytest.MonkeyPatch.context() as patch:
-        if name == "bands":
-            patch.setattr(kernels, "SMALL", 0)
-            patch.setattr(kernels, "BAND", 2)
-        yield {"explicit": {"tap": Explicit()}, "module": {"score": told}}.get(name, {})
-
-
-def tensors(seed: int, size: Size, e: int, w: int, dtype: torch.dtype) -> list[Tensor]:
-    b, h, g, q, k = size
-    shapes = [(b, h, q, e), (b, g, k, e), (b, g, k, w), (b, h, q, w)]
-    return [normal(seed + i, *shape, dtype=dtype) for i, shape in enumerate(shapes)]
-
-
-def both(of, inputs: list[Tensor], toward: Tensor) -> list[Tensor]:
-    """What a function says, and how its inputs would move it."""
-    inputs = [x.detach().clone().requires_grad_() for x in inputs]
-    out = of(*inputs)
-    return [out.detach(), *torch.autograd.grad(out, inputs, toward.to(out.dtype))]
+NEAR = {torch.float64: TIGHT, torch.float32: {"rtol": 1e-4, "atol": 2e-5}}
 
 
 def rendered(fields: dict | None, dtype: torch.dtype) -> Bias | None:
@@ -75,7 +40,9 @@ def test_every_path_is_the_formula(way: str, dtype: torch.dtype, case: tuple):
     with path(way) as how:
         asked = {"mask": Mask(**fields), "bias": rendered(bias, dtype), **how}
         found = both(lambda q, k, v: attend(q, k, v, **asked), inputs, toward)
-    truth = both(lambda q, k, v: written_out.attention(q, k, v, may, added), [x.double() for x in inputs], toward)
+    truth = both(
+        lambda q, k, v: written_out.attention(q, k, v, may, added), [x.double() for x in inputs], toward
+    )
     for have, want in zip(found, truth, strict=True):
         assert have.dtype == dtype
         torch.testing.assert_close(have.double(), want.double(), **NEAR[dtype])
@@ -120,7 +87,7 @@ def test_score_words_are_their_formulas(way: str, score: str, seed: int, sharpne
         q, k = (x / x.square().sum(-1, keepdim=True).sqrt() for x in (q, k))
     scale = sharpness * (3**-0.5 if score == "scaled" else 1.0)
     may = written_out.allowed(*size.full, lengths=[4, 7])
-    torch.testing.assert_close(out, written_out.attention(q, k, v, may, scale=scale), rtol=1e-9, atol=1e-11)
+    torch.testing.assert_close(out, written_out.attention(q, k, v, may, scale=scale), **TIGHT)
 
 
 @given(seed=seeds)
@@ -132,7 +99,7 @@ def test_module_scores_are_their_formulas(seed: int):
     may = written_out.allowed(2, 6, 5, 7, lengths=[4, 7])
     want = written_out.weights(e, may) @ written_out.spread(v, 6)
     found = attend(q, k, v, mask=Mask(lengths=[4, 7]), score=additive)
-    torch.testing.assert_close(found, want, rtol=1e-9, atol=1e-11)
+    torch.testing.assert_close(found, want, **TIGHT)
 
     wide = normal(seed + 9, 2, 2, 7, 4)  # a bilinear score lets a key have a width of its own
     bilinear = Bilinear(3, heads=6, key=4).double()
@@ -141,4 +108,4 @@ def test_module_scores_are_their_formulas(seed: int):
     for way in ("fused", "bands", "explicit"):
         with path(way) as how:
             found = attend(q, wide, v, mask=Mask(lengths=[4, 7]), **(how | {"score": bilinear}))
-        torch.testing.assert_close(found, want, rtol=1e-9, atol=1e-11)
+        torch.testing.assert_close(found, want, **TIGHT)

@@ -6,12 +6,12 @@ import written_out
 from drawn import Size, biases, masks, normal, seeds, sizes
 from hypothesis import given
 from hypothesis import strategies as st
-from test_attend_paths import both, path, tensors
+from paths import PATHS, both, path, tensors
+from written_out import TIGHT
 
 from clearhead.layers import Alibi, Bias, Mask, Relative, attend
 
 cases = sizes().flatmap(lambda size: st.tuples(st.just(size), biases(size)))
-TIGHT = {"rtol": 1e-9, "atol": 1e-11}
 
 
 @given(cases, st.data())
@@ -33,7 +33,7 @@ def test_the_kernel_rendering_is_the_loop(case: tuple[Size, dict]):
     torch.testing.assert_close(found, written_out.bias(b, h, q, k, **fields), **TIGHT)
 
 
-@pytest.mark.parametrize("way", ["fused", "bands", "explicit", "module"])
+@pytest.mark.parametrize("way", PATHS)
 @given(case=cases, data=st.data(), seed=seeds)
 def test_learned_parts_get_the_gradient_of_the_formula(way: str, case: tuple[Size, dict], data, seed: int):
     size, fields = case
@@ -65,18 +65,24 @@ def test_positions_by_bias_agree_on_every_path(kind: str, rows: str, seed: int):
     positions = (Alibi(h) if kind == "alibi" else Relative(h, buckets=8, reach=6)).double()
     if kind == "relative":
         positions.table.data = normal(seed, 8, h)
-    at = torch.arange(t) * 2 if rows == "line" else torch.stack([torch.arange(t), torch.arange(t).flip(0) + 3])
+    at = torch.arange(t) * 2
+    at = at if rows == "line" else torch.stack([at, at.flip(0) + 3])
     bias = positions.bias(at, at)
     fields = {"q_at": at, "k_at": at, "slope": bias.slope, "table": bias.table}
     may = written_out.allowed(b, h, t, t, causal=True)
-    want = written_out.attention(q, k, v, may, written_out.bias(b, h, t, t, **fields).detach())
+    want = written_out.attention(q, k, v, may, written_out.bias(b, h, t, t, **fields))
     for way in ("fused", "bands", "explicit"):
         with path(way) as how:
             found = attend(q, k, v, mask=Mask(causal=True), bias=bias, **how)
         torch.testing.assert_close(found, want, **TIGHT)
+        for table in positions.parameters():
+            have, wanted = (
+                torch.autograd.grad(x.sin().sum(), table, retain_graph=True)[0] for x in (found, want)
+            )
+            torch.testing.assert_close(have, wanted, **TIGHT)
 
 
-@pytest.mark.parametrize("way", ["fused", "bands", "explicit", "module"])
+@pytest.mark.parametrize("way", PATHS)
 def test_a_bias_of_minus_infinity_forbids_as_a_mask_does(way: str):
     may = torch.tensor([[1, 1, 0], [0, 0, 0], [0, 1, 1], [1, 0, 0]], dtype=torch.bool)
     dense = torch.zeros(4, 3, dtype=torch.float64).masked_fill(~may, float("-inf"))

@@ -7,12 +7,12 @@ import torch
 from drawn import normal, seeds, shared
 from hypothesis import given
 from hypothesis import strategies as st
-from tower import WIDTH, Tower
 from torch import Tensor
+from tower import WIDTH, Tower
+from written_out import TIGHT
 
 from clearhead.layers import POSITIONS, Cache, Mask
 
-TIGHT = {"rtol": 1e-9, "atol": 1e-11}
 tower = cache(lambda kind: Tower(kind, kv_heads=1).double().requires_grad_(False))
 
 
@@ -27,15 +27,15 @@ class Reader:
     def step(self, chunk: Tensor, counts: list[int]) -> None:
         """Read a padded chunk (b, t, d) of which each row really has so many, and check every answer."""
         t, lead = chunk.shape[1], self.caches[0]
-        out = self.model(
-            chunk, at=lead.positions(t), mask=lead.mask(window=self.window), caches=self.caches
-        )
+        out = self.model(chunk, at=lead.positions(t), mask=lead.mask(window=self.window), caches=self.caches)
         for each in self.caches:
             each.advance(counts[0] if len(set(counts)) == 1 else torch.tensor(counts))
         for row, n in enumerate(counts):
             self.told[row] += list(chunk[row, :n])
             if n:
-                whole = self.model(torch.stack(self.told[row])[None], mask=Mask(causal=True, window=self.window))
+                whole = self.model(
+                    torch.stack(self.told[row])[None], mask=Mask(causal=True, window=self.window)
+                )
                 torch.testing.assert_close(out[row, :n], whole[0, -n:], **TIGHT)
 
     def reorder(self, index: list[int]) -> None:
@@ -83,7 +83,9 @@ def test_reordered_and_expanded_rows_go_on_from_their_own_story(kind, data, seed
     reader.reorder(data.draw(st.lists(st.integers(0, 2), min_size=1, max_size=4)))
     reader.step(normal(seed + 1, len(reader.told), 2, WIDTH), [2] * len(reader.told))
     reader.expand(data.draw(st.integers(1, 3)))
-    counts = data.draw(st.lists(st.integers(0, 2), min_size=len(reader.told), max_size=len(reader.told)).filter(any))
+    counts = data.draw(
+        st.lists(st.integers(0, 2), min_size=len(reader.told), max_size=len(reader.told)).filter(any)
+    )
     reader.step(normal(seed + 2, len(reader.told), max(counts), WIDTH), counts)
     reader.step(normal(seed + 3, len(reader.told), 1, WIDTH), [1] * len(reader.told))
 

@@ -8,10 +8,10 @@ from drawn import normal, seeds, shared
 from hypothesis import given
 from hypothesis import strategies as st
 from tower import WIDTH, Tower
+from written_out import TIGHT
 
 from clearhead.layers import POSITIONS, Mask
 
-TIGHT = {"rtol": 1e-9, "atol": 1e-11}
 LOUD = 1e3  # garbage, where nobody may look
 tower = cache(lambda kind, **block: Tower(kind, **block).double())
 

@@ -1,9 +1,10 @@
-"""Going deeper: how large a layer's answer grows, what normalisation does about it, and the lecture's block."""
+"""Going deeper: how large an answer grows, what normalisation does about it, and the lecture's block."""
 
 import pytest
 import torch
 import written_out
 from drawn import normal
+from written_out import TIGHT
 
 import clearhead
 from clearhead.layers import Block, Stack, make_norm
@@ -33,7 +34,7 @@ def test_normalised_layers_speak_at_one_size_however_deep(weight):
         torch.manual_seed(0)
         stack = Stack(64, 40, connect="plain", norm=norm)
         for layer in stack.layers:
-            torch.nn.init.normal_(layer.weight, std=weight / 8)  # each layer multiplies sizes by about `weight`
+            torch.nn.init.normal_(layer.weight, std=weight * 64**-0.5)  # sizes grow by about `weight`
             torch.nn.init.zeros_(layer.bias)
         stacks[norm] = [float(out.square().mean().sqrt()) for out in said(stack, x, "norms.*")]
     assert all(0.99 < size < 1.01 for size in stacks["layer"])
@@ -54,7 +55,7 @@ def test_layer_norm_is_the_true_formula():
     mean = x.sum(-1, keepdim=True) / 5
     variance = (x - mean).square().sum(-1, keepdim=True) / 5
     found = make_norm("layer", 5, eps=eps).double()(x)
-    torch.testing.assert_close(found, (x - mean) / (variance + eps).sqrt(), rtol=1e-9, atol=1e-11)
+    torch.testing.assert_close(found, (x - mean) / (variance + eps).sqrt(), **TIGHT)
 
 
 def test_the_block_of_the_lecture():
@@ -85,7 +86,7 @@ def test_the_block_of_the_lecture():
 
     z = norm(block.attn_norm, attn(x) + x)
     want = norm(block.mlp_norm, mlp(z) + z)
-    torch.testing.assert_close(block(x), want, rtol=1e-9, atol=1e-11)
+    torch.testing.assert_close(block(x), want, **TIGHT)
 
 
 @pytest.mark.parametrize("connect", ["plain", "dense", "residual"])

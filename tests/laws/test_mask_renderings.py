@@ -31,7 +31,8 @@ def test_predicate_on_index_tensors_is_the_loop(case: tuple[Size, dict]):
     (b, h, q, k), fields = case[0].full, case[1]
     index = torch.meshgrid(*(torch.arange(n) for n in (b, h, q, k)), indexing="ij")
     assert torch.equal(
-        Mask(**fields).predicate(k, "cpu")(*index).expand(b, h, q, k), written_out.allowed(b, h, q, k, **fields)
+        Mask(**fields).predicate(k, "cpu")(*index).expand(b, h, q, k),
+        written_out.allowed(b, h, q, k, **fields),
     )
 
 

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 from drawn import normal
-from tower import CONTEXT, HEAD, HEADS, WIDTH, Tower, places
 from torch import Tensor
+from tower import CONTEXT, HEAD, HEADS, WIDTH, Tower, places
 
 from clearhead.layers import POSITIONS, Alibi, Learned, Relative, Rotary, SinCos2d, Sinusoid, make_positions
 
@@ -18,7 +18,7 @@ from clearhead.layers import POSITIONS, Alibi, Learned, Relative, Rotary, SinCos
 HAS = {
     "none": ("consistent bounded longer deterministic", "says the same everywhere: nothing"),
     "sinusoid": ("unique consistent bounded longer deterministic", "p_i . p_j is a sum of cosines of i - j"),
-    "learned": ("unique bounded deterministic", "a free row each: no row knows of its neighbour, nor of more rows"),
+    "learned": ("unique bounded deterministic", "a free row each, and none past the last"),
     "sincos2d": ("unique consistent bounded longer deterministic", "sinusoids of a row and of a column"),
     "rotary": ("unique consistent bounded longer deterministic", "turns cancel but for their difference"),
     "alibi": ("unique consistent longer deterministic", "a slope by distance alone, that falls for ever"),

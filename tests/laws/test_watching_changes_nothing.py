@@ -40,7 +40,9 @@ def asked(block: str = "pre", tokens: int = 7, dtype=torch.float32) -> tuple[Ten
 
 def traces(model: nn.Module) -> list[object]:
     """All that a watch or an edit may have left."""
-    hooks = [hook for module in model.modules() for hook in (*module._forward_hooks, *module._forward_pre_hooks)]
+    hooks = [
+        hook for module in model.modules() for hook in (*module._forward_hooks, *module._forward_pre_hooks)
+    ]
     return hooks + [m.tap for m in model.modules() if isinstance(m, Attention) and m.tap is not None]
 
 
@@ -83,7 +85,7 @@ def test_lengths_and_precisions(causal, tokens, dtype):
 
 
 def test_a_score_of_its_own():
-    model, (x, _) = Tower(score=Additive(HEAD, HEADS)), asked()
+    model, (x, _) = Tower(depth=1, score=Additive(HEAD, HEADS)), asked()
     assert_same_bits(model, lambda: model(x, mask=Mask(causal=True)))
 
 
@@ -143,7 +145,10 @@ def test_an_exception_leaves_nothing_behind():
         pass
     with pytest.raises(KeyError), clearhead.edit(model, loud | {"blocks.7": lambda y: y}):
         pass
-    with pytest.raises(ValueError, match="measurement"), clearhead.edit(model, loud | {"blocks.*.attn.rms": abs}):
+    with (
+        pytest.raises(ValueError, match="measurement"),
+        clearhead.edit(model, loud | {"blocks.*.attn.rms": abs}),
+    ):
         pass
     assert not traces(model)
     assert torch.equal(model(x), before)
@@ -198,7 +203,9 @@ def test_records_belong_to_the_tape():
     model, (x, _) = make("relative"), asked()
     with clearhead.watch(model, "**") as tape:
         model(x, mask=Mask(causal=True))
-    names = [f"blocks.{name}" for name in ("0", "0.attn.q", "0.attn.v", "0.attn.heads", "1.mlp", "1.attn.scores")]
+    names = [
+        f"blocks.{name}" for name in ("0", "0.attn.q", "0.attn.v", "0.attn.heads", "1.mlp", "1.attn.scores")
+    ]
     records, map = [tape[name].clone() for name in names], tape["blocks.0.attn.weights"].dense()
     for tensor in (x, *model.parameters()):
         tensor.zero_()

@@ -1,9 +1,11 @@
-"""What the house promises, written out in float64: loops where a loop is the plainest reading of a sentence."""
+"""What the house promises, written out in float64, by loops where a loop is the plainest reading."""
 
 from itertools import product
 
 import torch
 from torch import Tensor
+
+TIGHT = {"rtol": 1e-9, "atol": 1e-11}  # nothing but rounding in float64
 
 
 def of_row(value: int | list[int] | Tensor, row: int) -> int:
@@ -14,7 +16,17 @@ def of_row(value: int | list[int] | Tensor, row: int) -> int:
 
 
 def allowed(
-    b: int, h: int, q: int, k: int, *, causal=False, window=None, lengths=None, offset=None, documents=None, allow=None
+    b: int,
+    h: int,
+    q: int,
+    k: int,
+    *,
+    causal=False,
+    window=None,
+    lengths=None,
+    offset=None,
+    documents=None,
+    allow=None,
 ) -> Tensor:
     """Who may look at whom, (b, h, q, k), each pair asked in turn."""
     told = None if allow is None else allow.expand(b, h, q, k).tolist()
@@ -34,8 +46,10 @@ def allowed(
     return torch.tensor(pairs, dtype=torch.bool).reshape(b, h, q, k)
 
 
-def bias(b: int, h: int, q: int, k: int, *, q_at=None, k_at=None, slope=None, table=None, dense=None) -> Tensor:
-    """slope |d| + table[clip(d)] + dense, (b, h, q, k), the distance d of each pair in turn; gradients pass."""
+def bias(
+    b: int, h: int, q: int, k: int, *, q_at=None, k_at=None, slope=None, table=None, dense=None
+) -> Tensor:
+    """slope |d| + table[clip(d)] + dense, (b, h, q, k), each pair's distance d in turn; gradients pass."""
     full = torch.zeros(b, h, q, k, dtype=torch.float64)
     if dense is not None:
         full = full + dense.double()

@@ -119,8 +119,8 @@ def attend(
 
     `g` key heads may serve `h` query heads (h a multiple of g). A query that may look at nothing gets
     zeros and zero gradient. As `sharpness` grows the weights become a lookup of the best key. A NaN is
-    never hidden: from a query it spreads to that query's answer, from a key or value to every query of
-    its row and head, masked ones too, and to nobody else.
+    never hidden: from a query it spreads to that query's answer, from a key or value to every query that
+    may look at it (and, as kernels differ, perhaps to others of its row and head), and to nobody else.
     """
     mask, bias = mask or Mask(), as_bias(bias)
     _check(q, k, v, mask, bias)
@@ -131,6 +131,11 @@ def attend(
         out = _explicit(scored * sharpness, v, mask, bias, dropout, tap or Tap())
         return out if tap is None else tap.heads(out)
     q, k, scale = scored
+    if q.shape[-1] != k.shape[-1]:
+        raise ValueError(
+            f"queries of width {q.shape[-1]} and keys of width {k.shape[-1]} have no dot product: expected equal "
+            "widths, or a score such as Bilinear"
+        )
     if isinstance(sharpness, Tensor):
         q = q * sharpness
     else:
@@ -216,6 +221,8 @@ class Attention(nn.Module):
     ) -> None:
         super().__init__()
         kv_heads, context = kv_heads or heads, context or width
+        if heads < 1 or width < 1:
+            raise ValueError(f"width={width}, heads={heads}: expected 1 or more of each")
         if project not in PROJECTIONS:
             raise ValueError(f"project={project!r}: expected one of {', '.join(PROJECTIONS)}")
         if heads % kv_heads:

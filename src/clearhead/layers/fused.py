@@ -75,7 +75,7 @@ def fused_total(
         choice = torch._fused_sdp_choice(q, k, v, None, 0.0, causal, scale=scale)
         if choice == SDPBackend.FLASH_ATTENTION.value and q.device.type == "cpu":
             out, total = ops._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal, scale=scale)
-            return out, total
+            return _honest(q, out), total
         if choice == SDPBackend.CUDNN_ATTENTION.value:
             found = ops._scaled_dot_product_cudnn_attention(
                 q, k, v, None, True, 0.0, causal, False, scale=scale
@@ -102,9 +102,17 @@ def _sdpa(
     if grouped and mask is not None and q.is_cuda:  # no CUDA kernel takes both groups and a mask
         k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
         grouped = False
-    return F.scaled_dot_product_attention(
+    out = F.scaled_dot_product_attention(
         q, k, v, mask, dropout_p=dropout, is_causal=causal, scale=scale, enable_gqa=grouped
     )
+    return _honest(q, out) if mask is None else out
+
+
+def _honest(q: Tensor, out: Tensor) -> Tensor:
+    """The CPU kernel takes a NaN query for one that may look at nothing, and answers zeros: say NaN instead."""
+    if q.device.type != "cpu":
+        return out
+    return torch.where(q.detach().sum(-1, keepdim=True).isnan(), float("nan"), out)
 
 
 def _bands(

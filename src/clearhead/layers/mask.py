@@ -70,6 +70,8 @@ class Mask:
                 f"{q} queries over {k} keys: say where the queries stand among the keys, "
                 f"for example Mask(offset={max(k - q, 0)}) for the last {q}"
             )
+        if self.offset is self.lengths is self.documents is self.allow is None:
+            return
         for name, rows in (("lengths", self.lengths), ("offset", self.offset)):
             if isinstance(rows, Tensor) and rows.shape[0] not in (1, b):
                 raise ValueError(f"{name} has {rows.shape[0]} rows: expected {b}, one a row of the batch")
@@ -160,7 +162,9 @@ def _four(x: Tensor) -> Tensor:
 
 
 def _tensor(value: PerRow | None, device: torch.device | str) -> Int[Tensor, "b"] | None:
-    return None if value is None else torch.as_tensor(value, device=device).reshape(-1)
+    if isinstance(value, int):  # written on the device: a copy would make it wait
+        return torch.full((1,), value, device=device)
+    return None if value is None else torch.as_tensor(value, device=device)
 
 
 def _readable(value: Tensor) -> bool:

@@ -25,6 +25,19 @@ class Positions(nn.Module):
 
     extra = 0  # width that `add` appends to x
 
+    def constant(self, name: str, value: Tensor) -> None:
+        """A buffer that follows the model's device but never its precision: angles must not be rounded to bf16."""
+        self.register_buffer(name, value, persistent=False)
+        self.__dict__.setdefault("_exact", {})[name] = value
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Positions:
+        super()._apply(fn, recurse)
+        for name, value in self.__dict__.get("_exact", {}).items():
+            device = self.get_buffer(name).device
+            kind = torch.float32 if device.type == "mps" and value.dtype == torch.float64 else value.dtype
+            self.register_buffer(name, value.to(device, kind), persistent=False)
+        return self
+
     def add(self, x: Float[Tensor, "b t d"], at: Tensor | None = None) -> Float[Tensor, "b t o"]:
         return x
 
@@ -165,7 +178,7 @@ class Rotary(Positions):
                 head * math.log(context / (turns * 2 * math.pi)) / (2 * math.log(base)) for turns in (32, 1)
             ]
             low, high = max(math.floor(column[0]), 0), min(math.ceil(column[1]), head - 1)
-            keep = 1 - ((torch.arange(head // 2) - low) / max(high - low, 0.001)).clamp(0, 1).double()
+            keep = 1 - ((torch.arange(head // 2).double() - low) / max(high - low, 0.001)).clamp(0, 1)
             speed = speed * keep + speed / factor * (1 - keep)
             self.loudness = 0.1 * math.log(factor) + 1.0
         elif scaling == "llama3":
@@ -173,7 +186,7 @@ class Rotary(Positions):
             turns = context * speed / (2 * math.pi)
             keep = ((turns - 1) / (4 - 1)).clamp(0, 1)  # under 1 turn: slow down; over 4: keep
             speed = speed * keep + speed / factor * (1 - keep)
-        self.register_buffer("speed", speed, persistent=False)
+        self.constant("speed", speed)
         self.speed: Tensor
 
     def turn(
@@ -211,10 +224,12 @@ class Alibi(Positions):
 
     def __init__(self, heads: int) -> None:
         super().__init__()
+        if heads < 1:
+            raise ValueError(f"heads={heads}: expected 1 or more")
         below = 2 ** int(math.log2(heads))
         slopes = [2.0 ** (-8 * i / below) for i in range(1, below + 1)]
         slopes += [2.0 ** (-4 * i / below) for i in range(1, 2 * (heads - below), 2)]
-        self.register_buffer("slope", -torch.tensor(slopes), persistent=False)
+        self.constant("slope", -torch.tensor(slopes, dtype=torch.float32))
         self.slope: Tensor
 
     def bias(self, q_at: Int[Tensor, "*b q"], k_at: Int[Tensor, "*b k"]) -> Bias:
@@ -230,6 +245,12 @@ class Relative(Positions):
 
     def __init__(self, heads: int, *, buckets: int = 32, reach: int = 128, causal: bool = False) -> None:
         super().__init__()
+        exact = buckets // 2 if causal else buckets // 4  # distances with a bucket of their own
+        if exact < 1 or reach <= exact:
+            raise ValueError(
+                f"buckets={buckets}, reach={reach}: expected at least {2 if causal else 4} buckets, and a reach past "
+                f"the first {exact} distances, which have a bucket each"
+            )
         self.reach = reach
         self.table = nn.Parameter(torch.zeros(buckets, heads))
         distances = torch.arange(-reach, reach + 1)
@@ -242,8 +263,9 @@ class Relative(Positions):
 
 def _waves(at: Tensor, width: int, base: float) -> Float[Tensor, "*b t d"]:
     """sin in even columns, cos in odd ones, of positions at/base^(2i/width)."""
-    speed = base ** -(torch.arange(0, width, 2, dtype=torch.float64, device=at.device) / width)
-    angle = at[..., None].double() * speed
+    kind = torch.float32 if at.device.type == "mps" else torch.float64  # which Apple's GPUs do not have
+    speed = base ** -(torch.arange(0, width, 2, dtype=kind, device=at.device) / width)
+    angle = at[..., None].to(kind) * speed
     return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(-2)[..., :width]
 
 

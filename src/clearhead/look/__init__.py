@@ -47,11 +47,11 @@ def distance(
 
 def _every(tape: Tape, name: str, *, grid: tuple[int, int] | None = None, special: int = 0) -> Tensor:
     found = []
-    for path in dict.fromkeys(n.rsplit(".", 1)[0] for n in tape.names):
-        if grid is None and f"{path}.{name}" in tape:
-            found.append(tape[f"{path}.{name}"])
-        elif f"{path}.weights" in tape:
-            found.append(tape[f"{path}.weights"].statistics(name, grid=grid, special=special)[name])
+    for path in dict.fromkeys("".join(n.rpartition(".")[:2]) for n in tape.names):  # "blocks.0.attn."
+        if grid is None and path + name in tape:
+            found.append(tape[path + name])
+        elif path + "weights" in tape:
+            found.append(tape[path + "weights"].statistics(name, grid=grid, special=special)[name])
     if not found:
         raise ValueError(f"nothing on this tape tells {name}: watch '...attn.{name}' or '...attn.weights'")
     return torch.stack(found)

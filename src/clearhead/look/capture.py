@@ -36,7 +36,7 @@ BORN_INSIDE = (
 EDITABLE = ("q", "k", "v", "scores", "weights", "heads")
 
 Edit = Callable[[Tensor], Tensor]
-Keep = Literal["all", "last"] | Callable[[Tensor], Any]
+Keep = Literal["all", "last"] | Callable[[Any], Any]
 
 
 class Notice(UserWarning):
@@ -97,16 +97,17 @@ class Tape:
             raise ValueError("this tape keeps no gradients: watch with grad=True")
         self.calls(name)  # raises if there are none
         kept = [x.weights if isinstance(x, Kept) else x for x in self._calls[name]]
-        missing = sum(x.grad is None for x in kept)
+        grads = [x.grad for x in kept if x.grad is not None]
+        missing = len(kept) - len(grads)
         if missing:
             raise ValueError(
                 f"{missing} of {len(kept)} calls of {name!r} have no gradient: run a backward pass on the model's output"
             )
-        return torch.cat([x.grad for x in kept], dim=2 if name.rsplit(".", 1)[-1] in BORN_INSIDE else 1)
+        return torch.cat(grads, dim=2 if name.rsplit(".", 1)[-1] in BORN_INSIDE else 1)
 
     def _record(self, name: str, value: Any, keep: Keep) -> None:
-        if callable(keep) and isinstance(value, Tensor):
-            value = keep(value)
+        if callable(keep):
+            value = keep(AttentionMap([value]) if isinstance(value, Seen | Kept) else value)
         if keep == "last":
             self._calls[name].clear()
         self._calls[name].append(value)
@@ -119,7 +120,7 @@ def watch(model: Any, *names: str, grad: bool = False, keep: Keep = "all") -> It
     Modules are named as torch names them; inside each attention there are besides q, k, v, scores, weights (a
     lazy AttentionMap), heads, and every statistic of look.MEANING. `grad=True` keeps the gradient of each, for
     which scores and weights are really computed. `keep` may be "last", for the last call only, or a function
-    that says what to keep of a tensor. Calls from other threads are not recorded.
+    that says what to keep of each record (`lambda map: map.pool(64)`). Calls from other threads are not recorded.
     """
     root = _root(model)
     addresses = _addresses(root)

@@ -41,8 +41,8 @@ class Places:
         offset, device = source.offset, source.device
         self.grid = grid
         if grid is None:
-            first = offset.to(device) if isinstance(offset, Tensor) else torch.tensor([offset], device=device)
-            self.q = (first[:, None] + torch.arange(n, device=device)).float()[..., None]  # (b|1, q, 1)
+            first = offset.to(device)[:, None] if isinstance(offset, Tensor) else offset
+            self.q = (first + torch.arange(n, device=device)[None]).float()[..., None]  # (b|1, q, 1)
             self.k = torch.arange(k, device=device).float()[None, :, None]
             return
         if not n == k == grid[0] * grid[1] + special:

@@ -82,7 +82,7 @@ def _normalise(source: Seen, peak: bool) -> tuple[Tensor, Tensor, Tensor]:
     return lse, best[0].long(), most
 
 
-def _measure(source: Seen, want: set[str], places: Places | None, lse: Tensor) -> tuple[Tensor, Tensor]:
+def _measure(source: Seen, want: set[str], places: Places | None, lse: Tensor) -> tuple[list[Tensor], Tensor]:
     """Sums of p log2 p, p d, p d^2, p y, p x for each query in float64, and what each key receives."""
     from .stream_kernels import measure
 
@@ -99,8 +99,8 @@ def _measure(source: Seen, want: set[str], places: Places | None, lse: Tensor) -
         ENTROPY="entropy" in want, DISTANCE="distance" in want, RMS="rms" in want, POSITION="position" in want,
         RECEIVED="received" in want, GRID=grid,
     )  # fmt: skip
-    unit = torch.tensor([ONE, far, far2, far, far], device=source.device, dtype=torch.float64)
-    return sums / unit[:, None, None, None], received
+    units = (ONE, far, far2, far, far)
+    return [total.double() / unit for total, unit in zip(sums, units, strict=True)], received
 
 
 def _blocks(n: int, size: int) -> int:
@@ -153,8 +153,8 @@ def _arguments(source: Seen) -> list[Any]:
         return [x, *(s if d > 1 else 0 for s, d in zip(x.stride(), x.shape, strict=True))][: axes + 1]
 
     def rows(x: Any) -> list[Any]:
-        """One number for all rows, or one a row."""
-        return shared(None if x is None else torch.as_tensor(x, device=q.device).reshape(-1), 1)
+        """One number for all rows (written on the device: a copy would make it wait), or one a row."""
+        return shared(torch.full((1,), x, device=q.device) if isinstance(x, int) else x, 1)
 
     def line(x: Tensor | None) -> list[Any]:
         """Numbers along the sequence, for all rows or for each."""
