@@ -59,9 +59,7 @@ def make_peer(ours: Stack, tokens: int) -> nn.Module:
     """Hugging Face's GPT-2 with our weights."""
     from transformers import GPT2Config, GPT2Model
 
-    config = GPT2Config(
-        n_positions=tokens, n_layer=len(ours.blocks), vocab_size=8, attn_implementation="eager"
-    )
+    config = GPT2Config(n_positions=tokens, n_layer=len(ours.blocks), vocab_size=8, attn_implementation="eager")
     first = ours.norm.weight
     model = GPT2Model(config).to(device=first.device, dtype=first.dtype).eval()
     with torch.no_grad():
@@ -166,18 +164,14 @@ def agree(depth: int, device: str) -> dict[str, float]:
     theirs, _ = build("peer", min(depth, 4), 300, device, torch.float32)
     a, b = watched(ours, x), peer(theirs, x)
     return {
-        name: max(
-            float(((p - q).abs() / q.abs().clamp_min(1)).max()) for p, q in zip(a[name], b[name], strict=True)
-        )
+        name: max(float(((p - q).abs() / q.abs().clamp_min(1)).max()) for p, q in zip(a[name], b[name], strict=True))
         for name in WANT
     }
 
 
 @torch.no_grad()
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokens", type=int, default=4096)
     parser.add_argument("--depth", type=int, default=12)
     parser.add_argument("--device", default="cpu")

@@ -57,9 +57,7 @@ def sharpness() -> Figure:
     for sharp in (0.0, 1.0, 5.0, 20.0, 500.0):
         answer = attend(compass(degrees), k, v, score="dot", sharpness=sharp)
         lines[f"sharpness {sharp:g}"] = (degrees / 90, answer.flatten())
-    return ch.draw.curves(
-        lines, xlabel="query, in quarter turns: east 0, north 1, west 2, south 3", ylabel="answer"
-    )
+    return ch.draw.curves(lines, xlabel="query, in quarter turns: east 0, north 1, west 2, south 3", ylabel="answer")
 
 
 @picture
@@ -167,9 +165,7 @@ def alibi() -> Figure:
     heads, n = 4, 64
     positions, at = Alibi(heads), torch.arange(n)
     silent, seen = torch.zeros(1, heads, n, 1), torch.eye(n).expand(1, heads, n, n)
-    weights = attend(silent, silent, seen, mask=Mask(causal=True), bias=positions.bias(at, at))[
-        0, :, -1
-    ].flip(-1)
+    weights = attend(silent, silent, seen, mask=Mask(causal=True), bias=positions.bias(at, at))[0, :, -1].flip(-1)
     slopes = [f"1/{round(-1 / s)}" for s in positions.slope.tolist()]
     lines = {f"slope {slopes[h]}": (at, weights[h] / weights[h, 0]) for h in range(heads)}
     return ch.draw.curves(lines, xlabel="tokens ago", ylabel="weight, where the newest has 1", zero=True)
@@ -180,8 +176,7 @@ def wavelengths() -> Figure:
     context, factor = 4096, 8.0
     plain, pair = Rotary(128), torch.arange(64)
     ways = {
-        way: Rotary(128, scaling=way, factor=factor, context=context)
-        for way in ("linear", "ntk", "yarn", "llama3")
+        way: Rotary(128, scaling=way, factor=factor, context=context) for way in ("linear", "ntk", "yarn", "llama3")
     }
     line = "trained length"
     long = {"plain": (pair, 2 * torch.pi / plain.speed)}
@@ -217,9 +212,7 @@ def _attention(guests: int = GUESTS) -> Tensor:
 def party() -> Figure:
     names = ["the star" if i == STAR else str(i + 1) for i in range(GUESTS)]
     shares = {"memory, gamma 0.7": _memory(0.7), "attention": _attention()}
-    return ch.draw.bars(
-        shares, names=names, xlabel="guests, in the order they came", ylabel="share at the end"
-    )
+    return ch.draw.bars(shares, names=names, xlabel="guests, in the order they came", ylabel="share at the end")
 
 
 @picture
@@ -232,9 +225,7 @@ def fading() -> Figure:
             [_memory(gamma, STAR + 1 + int(n))[STAR].item() for n in later],
         )
     lines["attention"] = (later, [_attention(STAR + 1 + int(n))[STAR].item() for n in later])
-    return ch.draw.curves(
-        lines, xlabel="guests who came after the star", ylabel="the star's share", zero=True
-    )
+    return ch.draw.curves(lines, xlabel="guests who came after the star", ylabel="the star's share", zero=True)
 
 
 @picture

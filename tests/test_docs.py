@@ -156,8 +156,7 @@ def test_every_picture_is_drawn_shown_and_small():
     functions = {
         node.name.replace("_", "-") + ".png"
         for node in tree.body
-        if isinstance(node, ast.FunctionDef)
-        and any(getattr(d, "id", "") == "picture" for d in node.decorator_list)
+        if isinstance(node, ast.FunctionDef) and any(getattr(d, "id", "") == "picture" for d in node.decorator_list)
     }
     shown = {Path(to).name for page in PAGES for to in links(page) if to.endswith(".png")}
     assert drawn == functions == shown

@@ -12,9 +12,7 @@ from clearhead.draw.style import BLUES, ORANGES, PALETTE
 
 
 def python(code):
-    return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    ).stdout.split()
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
 
 
 def test_importing_draw_imports_neither_torch_nor_matplotlib():

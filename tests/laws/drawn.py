@@ -9,9 +9,7 @@ from torch import Tensor
 
 # A law that is tried on a whole model, for each kind of positions, shares the examples among them, and shows
 # the first one that fails: to look for a smaller one takes minutes.
-shared = settings(
-    max_examples=1 + settings().max_examples // 8, phases=(Phase.explicit, Phase.reuse, Phase.generate)
-)
+shared = settings(max_examples=1 + settings().max_examples // 8, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 
 
 class Size(NamedTuple):

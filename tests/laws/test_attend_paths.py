@@ -40,9 +40,7 @@ def test_every_path_is_the_formula(way: str, dtype: torch.dtype, case: tuple):
     with path(way) as how:
         asked = {"mask": Mask(**fields), "bias": rendered(bias, dtype), **how}
         found = both(lambda q, k, v: attend(q, k, v, **asked), inputs, toward)
-    truth = both(
-        lambda q, k, v: written_out.attention(q, k, v, may, added), [x.double() for x in inputs], toward
-    )
+    truth = both(lambda q, k, v: written_out.attention(q, k, v, may, added), [x.double() for x in inputs], toward)
     for have, want in zip(found, truth, strict=True):
         assert have.dtype == dtype
         torch.testing.assert_close(have.double(), want.double(), **NEAR[dtype])

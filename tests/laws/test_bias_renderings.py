@@ -76,9 +76,7 @@ def test_positions_by_bias_agree_on_every_path(kind: str, rows: str, seed: int):
             found = attend(q, k, v, mask=Mask(causal=True), bias=bias, **how)
         torch.testing.assert_close(found, want, **TIGHT)
         for table in positions.parameters():
-            have, wanted = (
-                torch.autograd.grad(x.sin().sum(), table, retain_graph=True)[0] for x in (found, want)
-            )
+            have, wanted = (torch.autograd.grad(x.sin().sum(), table, retain_graph=True)[0] for x in (found, want))
             torch.testing.assert_close(have, wanted, **TIGHT)
 
 

@@ -33,9 +33,7 @@ class Reader:
         for row, n in enumerate(counts):
             self.told[row] += list(chunk[row, :n])
             if n:
-                whole = self.model(
-                    torch.stack(self.told[row])[None], mask=Mask(causal=True, window=self.window)
-                )
+                whole = self.model(torch.stack(self.told[row])[None], mask=Mask(causal=True, window=self.window))
                 torch.testing.assert_close(out[row, :n], whole[0, -n:], **TIGHT)
 
     def reorder(self, index: list[int]) -> None:
@@ -83,9 +81,7 @@ def test_reordered_and_expanded_rows_go_on_from_their_own_story(kind, data, seed
     reader.reorder(data.draw(st.lists(st.integers(0, 2), min_size=1, max_size=4)))
     reader.step(normal(seed + 1, len(reader.told), 2, WIDTH), [2] * len(reader.told))
     reader.expand(data.draw(st.integers(1, 3)))
-    counts = data.draw(
-        st.lists(st.integers(0, 2), min_size=len(reader.told), max_size=len(reader.told)).filter(any)
-    )
+    counts = data.draw(st.lists(st.integers(0, 2), min_size=len(reader.told), max_size=len(reader.told)).filter(any))
     reader.step(normal(seed + 2, len(reader.told), max(counts), WIDTH), counts)
     reader.step(normal(seed + 3, len(reader.told), 1, WIDTH), [1] * len(reader.told))
 

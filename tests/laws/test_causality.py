@@ -41,9 +41,7 @@ def test_no_gradient_flows_back_from_the_past_to_the_future(kind):
 def test_a_window_is_as_wide_as_the_depth_times_its_reach():
     """Each block looks window - 1 tokens back, so two blocks look twice as far and no further."""
     x = normal(0, 1, 9, WIDTH)
-    jacobian = torch.autograd.functional.jacobian(
-        lambda x: tower("none")(x, mask=Mask(causal=True, window=3)), x
-    )
+    jacobian = torch.autograd.functional.jacobian(lambda x: tower("none")(x, mask=Mask(causal=True, window=3)), x)
     meets = jacobian[0, :, :, 0].abs().amax((1, 3)) > 0
     back = torch.arange(9)[:, None] - torch.arange(9)
     assert torch.equal(meets, (back >= 0) & (back <= 4))

@@ -230,9 +230,7 @@ def test_the_maps_of_a_decoding_loop_join_into_that_of_one_pass(chunks, window, 
     with torch.no_grad(), clearhead.watch(attention, *names) as tape:
         for chunk in x.split(chunks, dim=1):
             t = chunk.shape[1]
-            attention(
-                chunk, mask=cache.mask(window=window), positions=positions, at=cache.positions(t), cache=cache
-            )
+            attention(chunk, mask=cache.mask(window=window), positions=positions, at=cache.positions(t), cache=cache)
             cache.advance(t)
     one, joined = whole["weights"], tape["weights"]
     assert joined.shape == one.shape == (2, HEADS, 23, 23)

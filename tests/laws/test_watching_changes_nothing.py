@@ -40,9 +40,7 @@ def asked(block: str = "pre", tokens: int = 7, dtype=torch.float32) -> tuple[Ten
 
 def traces(model: nn.Module) -> list[object]:
     """All that a watch or an edit may have left."""
-    hooks = [
-        hook for module in model.modules() for hook in (*module._forward_hooks, *module._forward_pre_hooks)
-    ]
+    hooks = [hook for module in model.modules() for hook in (*module._forward_hooks, *module._forward_pre_hooks)]
     return hooks + [m.tap for m in model.modules() if isinstance(m, Attention) and m.tap is not None]
 
 
@@ -203,9 +201,7 @@ def test_records_belong_to_the_tape():
     model, (x, _) = make("relative"), asked()
     with clearhead.watch(model, "**") as tape:
         model(x, mask=Mask(causal=True))
-    names = [
-        f"blocks.{name}" for name in ("0", "0.attn.q", "0.attn.v", "0.attn.heads", "1.mlp", "1.attn.scores")
-    ]
+    names = [f"blocks.{name}" for name in ("0", "0.attn.q", "0.attn.v", "0.attn.heads", "1.mlp", "1.attn.scores")]
     records, map = [tape[name].clone() for name in names], tape["blocks.0.attn.weights"].dense()
     for tensor in (x, *model.parameters()):
         tensor.zero_()

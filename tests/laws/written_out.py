@@ -46,9 +46,7 @@ def allowed(
     return torch.tensor(pairs, dtype=torch.bool).reshape(b, h, q, k)
 
 
-def bias(
-    b: int, h: int, q: int, k: int, *, q_at=None, k_at=None, slope=None, table=None, dense=None
-) -> Tensor:
+def bias(b: int, h: int, q: int, k: int, *, q_at=None, k_at=None, slope=None, table=None, dense=None) -> Tensor:
     """slope |d| + table[clip(d)] + dense, (b, h, q, k), each pair's distance d in turn; gradients pass."""
     full = torch.zeros(b, h, q, k, dtype=torch.float64)
     if dense is not None:

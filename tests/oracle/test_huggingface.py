@@ -291,9 +291,7 @@ def test_relative(buckets: int, reach: int, causal: bool, dtype: torch.dtype, hf
 
 
 @both
-@pytest.mark.parametrize(
-    "size", [(12, 12), (9, 15), (6, 24)], ids=["the grid", "other", "as many, not square"]
-)
+@pytest.mark.parametrize("size", [(12, 12), (9, 15), (6, 24)], ids=["the grid", "other", "as many, not square"])
 def test_patches(size: tuple[int, int], dtype: torch.dtype, hf: Find) -> None:
     """Positions for 4 x 4 patches of 3 x 3, interpolated to images that are not square."""
     config = hf("vit").ViTConfig(hidden_size=D, image_size=12, patch_size=3, num_channels=2)

@@ -270,9 +270,7 @@ def looped(score: Callable[[int, Tensor, Tensor], Tensor], q: Tensor, k: Tensor,
 WRITTEN = {
     Additive: lambda w: lambda h, q, k: sum(w.v[h, e] * torch.tanh(q[e] + k[e]) for e in range(E)),
     Bilinear: lambda w: (
-        lambda h, q, k: sum(
-            q[e] * w.weight[h, e, f] * k[f] for e, f in product(*map(range, w.weight.shape[1:]))
-        )
+        lambda h, q, k: sum(q[e] * w.weight[h, e, f] * k[f] for e, f in product(*map(range, w.weight.shape[1:])))
     ),
 }
 
@@ -335,9 +333,7 @@ def turned(x: Tensor, at: Tensor) -> Tensor:
 
 
 @both
-@pytest.mark.parametrize(
-    "at", [torch.arange(90, 90 + T), torch.arange(B * T).reshape(B, T)], ids=["one", "rows"]
-)
+@pytest.mark.parametrize("at", [torch.arange(90, 90 + T), torch.arange(B * T).reshape(B, T)], ids=["one", "rows"])
 def test_rotary_neighbours(at: Tensor, dtype: torch.dtype) -> None:
     match(
         lambda q, k: Rotary(6, pairs="neighbours").turn(q, k, at),

@@ -92,9 +92,7 @@ def bars(
     found = {name: array(name, values, ("bars",)) for name, values in groups.items()}
     for name, values in found.items():
         if len(values) != len(names):
-            raise ValueError(
-                f"{name!r} holds {len(values)} values for {len(names)} names: expected one a name"
-            )
+            raise ValueError(f"{name!r} holds {len(values)} values for {len(names)} names: expected one a name")
     figure = sheet(width, height)
     axes = figure.subplots()
     dress(axes, xlabel=xlabel, ylabel=ylabel, title=title)
@@ -173,9 +171,7 @@ def _each(key: str, value: str | Sequence[str], n: int) -> list[str]:
 
 def _colours(names: Sequence[str], what: str) -> dict[str, str]:
     if len(names) > len(PALETTE):
-        raise ValueError(
-            f"{len(names)} {what}: there are {len(PALETTE)} colours that everybody can tell apart"
-        )
+        raise ValueError(f"{len(names)} {what}: there are {len(PALETTE)} colours that everybody can tell apart")
     return dict(zip(names, PALETTE, strict=False))
 
 

@@ -94,9 +94,7 @@ def save(figure: Figure, path: str | PathLike[str], *, dpi: float = 110) -> Path
     from matplotlib.figure import Figure
 
     if not isinstance(figure, Figure):
-        raise TypeError(
-            f"save got a {type(figure).__name__}: expected the figure that a verb of draw returned"
-        )
+        raise TypeError(f"save got a {type(figure).__name__}: expected the figure that a verb of draw returned")
     target = Path(fspath(path))
     known = sorted(figure.canvas.get_supported_filetypes())
     if target.suffix[1:].lower() not in known:

@@ -97,9 +97,7 @@ class Tap:
     def heads(self, out: Tensor) -> Tensor:
         return out
 
-    def seen(
-        self, q: Tensor, k: Tensor, mask: Mask, bias: Bias | None, scale: float, total: Tensor | None
-    ) -> None:
+    def seen(self, q: Tensor, k: Tensor, mask: Mask, bias: Bias | None, scale: float, total: Tensor | None) -> None:
         return None
 
 
@@ -170,9 +168,7 @@ def _score(score: str | Score) -> Score:
     if callable(score):
         return score
     if score not in SCORES:
-        raise ValueError(
-            f"score={score!r}: expected one of {', '.join(SCORES)}, or a module such as Additive"
-        )
+        raise ValueError(f"score={score!r}: expected one of {', '.join(SCORES)}, or a module such as Additive")
     return SCORES[score]
 
 
@@ -226,14 +222,10 @@ class Attention(nn.Module):
         if project not in PROJECTIONS:
             raise ValueError(f"project={project!r}: expected one of {', '.join(PROJECTIONS)}")
         if heads % kv_heads:
-            raise ValueError(
-                f"heads={heads}, kv_heads={kv_heads}: expected heads to be a multiple of kv_heads"
-            )
+            raise ValueError(f"heads={heads}, kv_heads={kv_heads}: expected heads to be a multiple of kv_heads")
         if head is None:
             if width % heads:
-                raise ValueError(
-                    f"width={width} does not divide into heads={heads}: give head, the width of one"
-                )
+                raise ValueError(f"width={width} does not divide into heads={heads}: give head, the width of one")
             head = width // heads
         raw = project in ("qk", "none")  # values are the context itself, split over the heads
         if raw and context % kv_heads:
@@ -268,9 +260,7 @@ class Attention(nn.Module):
         self.sharpness = nn.Parameter(torch.full((heads, 1, 1), 10.0)) if score == "cosine" else 1.0
         self.tap: Tap | None = None
 
-    def remember(
-        self, context: Float[Tensor, "b k c"]
-    ) -> tuple[Float[Tensor, "b g k e"], Float[Tensor, "b g k w"]]:
+    def remember(self, context: Float[Tensor, "b k c"]) -> tuple[Float[Tensor, "b g k e"], Float[Tensor, "b g k w"]]:
         """Keys and values of a context, to be computed once and looked at many times."""
         share = self.query if "q=k" in self.project else self.key
         k = context if share is None else share(context)

@@ -18,9 +18,7 @@ class Bias:
     bucketed relative bias is a table, since its last bucket holds every distance past its reach.
     """
 
-    q_at: Int[Tensor, "*b q"] | None = (
-        None  # positions of the queries and of the keys, for a bias by distance
-    )
+    q_at: Int[Tensor, "*b q"] | None = None  # positions of the queries and of the keys, for a bias by distance
     k_at: Int[Tensor, "*b k"] | None = None
     slope: Float[Tensor, "h"] | None = None
     table: Float[Tensor, "h distances"] | None = None  # distances -m..m, so 2m + 1 columns
@@ -38,17 +36,14 @@ class Bias:
                 raise ValueError(f"the bias has a {name} for {part.shape[0]} heads: expected {h}")
         for name, n in (("q_at", q), ("k_at", k)):
             at = getattr(self, name)
-            if at is not None and (
-                at.shape[-1] != n or at.ndim > 2 or (at.ndim == 2 and at.shape[0] not in (1, b))
-            ):
+            if at is not None and (at.shape[-1] != n or at.ndim > 2 or (at.ndim == 2 and at.shape[0] not in (1, b))):
                 raise ValueError(f"{name} has shape {tuple(at.shape)}: expected ({n},) or ({b}, {n})")
         if self.dense is not None:
             shape, full = tuple(self.dense.shape), (b, h, q, k)
             pairs = zip(reversed(shape), reversed(full), strict=False)
             if len(shape) > 4 or any(have not in (1, want) for have, want in pairs):
                 raise ValueError(
-                    f"bias has shape {shape}: expected one that broadcasts to "
-                    f"(batch, heads, queries, keys) = {full}"
+                    f"bias has shape {shape}: expected one that broadcasts to (batch, heads, queries, keys) = {full}"
                 )
 
     def tile(self, rows: tuple[int, int], keys: tuple[int, int]) -> Float[Tensor, "#b #h #q #k"]:
@@ -75,11 +70,7 @@ class Bias:
         slope, table = self.slope, self.table
         q_at = None if self.q_at is None else self.q_at.reshape(-1, self.q_at.shape[-1])
         k_at = None if self.k_at is None else self.k_at.reshape(-1, self.k_at.shape[-1])
-        dense = (
-            None
-            if self.dense is None
-            else self.dense.reshape((1,) * (4 - self.dense.ndim) + self.dense.shape)
-        )
+        dense = None if self.dense is None else self.dense.reshape((1,) * (4 - self.dense.ndim) + self.dense.shape)
 
         def at(index: Tensor, size: int) -> Tensor | int:
             return index if size > 1 else 0

@@ -55,9 +55,7 @@ class Patches(nn.Module):
         self.registers = nn.Parameter(torch.randn(1, registers, width) * 0.02) if registers else None
         places = self.grid[0] * self.grid[1]
         self.places = nn.Parameter(torch.randn(places, width) * 0.02) if positions == "learned" else None
-        self.cls_place = (
-            nn.Parameter(torch.randn(1, width) * 0.02) if positions == "learned" and cls else None
-        )
+        self.cls_place = nn.Parameter(torch.randn(1, width) * 0.02) if positions == "learned" and cls else None
         self.sincos = SinCos2d(width) if positions == "sincos2d" else None
 
     @property
@@ -69,8 +67,7 @@ class Patches(nn.Module):
         """The grid of patches of an image; raises if it cannot be cut evenly."""
         if height % self.patch[0] or width % self.patch[1] or not height or not width:
             raise ValueError(
-                f"an image of {height} x {width} does not divide into patches of "
-                f"{self.patch[0]} x {self.patch[1]}"
+                f"an image of {height} x {width} does not divide into patches of {self.patch[0]} x {self.patch[1]}"
             )
         return height // self.patch[0], width // self.patch[1]
 

@@ -77,9 +77,7 @@ def fused_total(
             out, total = ops._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal, scale=scale)
             return _honest(q, out), total
         if choice == SDPBackend.CUDNN_ATTENTION.value:
-            found = ops._scaled_dot_product_cudnn_attention(
-                q, k, v, None, True, 0.0, causal, False, scale=scale
-            )
+            found = ops._scaled_dot_product_cudnn_attention(q, k, v, None, True, 0.0, causal, False, scale=scale)
             return found[0], found[1].reshape(q.shape[:3])
         if choice == SDPBackend.FLASH_ATTENTION.value and q.is_cuda and q.shape[-1] % 8 == 0:
             found = ops._scaled_dot_product_flash_attention(q, k, v, 0.0, causal, False, scale=scale)
@@ -115,9 +113,7 @@ def _honest(q: Tensor, out: Tensor) -> Tensor:
     return torch.where(q.detach().sum(-1, keepdim=True).isnan(), float("nan"), out)
 
 
-def _bands(
-    q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Bias | None, scale: float, dropout: float
-) -> Tensor:
+def _bands(q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Bias | None, scale: float, dropout: float) -> Tensor:
     """SDPA over bands of queries, each with the keys it can reach and its own tile of mask and bias."""
     n, m = q.shape[2], k.shape[2]
     band = n if n * m <= SMALL else BAND

@@ -79,16 +79,13 @@ class Mask:
         if longest is not None and longest > k:
             raise ValueError(f"lengths go up to {longest}: there are only {k} keys")
         if self.documents is not None and self.documents.shape not in ((1, k), (b, k)):
-            raise ValueError(
-                f"documents has shape {tuple(self.documents.shape)}: expected ({b}, {k}), a number a key"
-            )
+            raise ValueError(f"documents has shape {tuple(self.documents.shape)}: expected ({b}, {k}), a number a key")
         if self.allow is not None:
             shape, full = tuple(self.allow.shape), (b, h, q, k)
             pairs = zip(reversed(shape), reversed(full), strict=False)
             if len(shape) > 4 or any(have not in (1, want) for have, want in pairs):
                 raise ValueError(
-                    f"allow has shape {shape}: expected one that broadcasts to "
-                    f"(batch, heads, queries, keys) = {full}"
+                    f"allow has shape {shape}: expected one that broadcasts to (batch, heads, queries, keys) = {full}"
                 )
 
     def predicate(self, k: int, device: torch.device | str) -> Predicate:
@@ -188,8 +185,7 @@ def _per_row(name: str, value: PerRow | None) -> int | Tensor | None:
         value = torch.as_tensor(value)
         if value.ndim != 1 or value.numel() == 0 or value.is_floating_point() or value.dtype == torch.bool:
             raise ValueError(
-                f"{name} has shape {tuple(value.shape)} and type {value.dtype}: "
-                "expected an int, or integers (batch,)"
+                f"{name} has shape {tuple(value.shape)} and type {value.dtype}: expected an int, or integers (batch,)"
             )
         least = int(value.min()) if _readable(value) else None
     if least is not None and least < 0:

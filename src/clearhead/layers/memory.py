@@ -15,9 +15,7 @@ class Memory(nn.Module):
     fades however important, since gamma does not look at what it forgets.
     """
 
-    def __init__(
-        self, width: int, heads: int = 1, *, gamma: float | list[float] = 0.9, learned: bool = False
-    ) -> None:
+    def __init__(self, width: int, heads: int = 1, *, gamma: float | list[float] = 0.9, learned: bool = False) -> None:
         super().__init__()
         if width % heads:
             raise ValueError(f"width={width} does not divide into heads={heads}")
@@ -60,9 +58,7 @@ class Memory(nn.Module):
             out.append(memory)
         return torch.cat(out, dim=2).transpose(1, 2).flatten(2) if out else x
 
-    def step(
-        self, x: Float[Tensor, "b d"], state: Float[Tensor, "b d"] | None = None
-    ) -> Float[Tensor, "b d"]:
+    def step(self, x: Float[Tensor, "b d"], state: Float[Tensor, "b d"] | None = None) -> Float[Tensor, "b d"]:
         """The memory after one more token: gamma * state + W x + b."""
         now = self.value(x)
         if state is None:

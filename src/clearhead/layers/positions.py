@@ -70,9 +70,7 @@ class Vectors(Positions):
         if self.join == "concatenate":
             return torch.cat([x, p.expand(*x.shape[:2], -1)], dim=-1)
         if p.shape[-1] != x.shape[-1]:
-            raise ValueError(
-                f"positions of width {p.shape[-1]} cannot be added to tokens of width {x.shape[-1]}"
-            )
+            raise ValueError(f"positions of width {p.shape[-1]} cannot be added to tokens of width {x.shape[-1]}")
         return x + p
 
 
@@ -114,9 +112,7 @@ class SinCos2d(Vectors):
     def __init__(self, width: int, *, base: float = 10_000.0, join: str = "add") -> None:
         super().__init__(width, join=join)
         if width % 4:
-            raise ValueError(
-                f"width={width}: a sine and a cosine of a row and of a column need a multiple of 4"
-            )
+            raise ValueError(f"width={width}: a sine and a cosine of a row and of a column need a multiple of 4")
         self.base = base
 
     def vectors(self, at: Tensor) -> Float[Tensor, "*b t d"]:
@@ -154,9 +150,7 @@ class Rotary(Positions):
     ) -> None:
         super().__init__()
         if head % 2:
-            raise ValueError(
-                f"head={head}: rotary positions turn pairs of columns, so the head width must be even"
-            )
+            raise ValueError(f"head={head}: rotary positions turn pairs of columns, so the head width must be even")
         if pairs not in ("halves", "neighbours"):
             raise ValueError(f"pairs={pairs!r}: expected halves or neighbours")
         if scaling not in (None, "linear", "ntk", "yarn", "llama3"):
@@ -174,9 +168,7 @@ class Rotary(Positions):
         elif scaling == "yarn":
             assert context is not None
             # Column at which a wave makes `turns` turns over the trained context.
-            column = [
-                head * math.log(context / (turns * 2 * math.pi)) / (2 * math.log(base)) for turns in (32, 1)
-            ]
+            column = [head * math.log(context / (turns * 2 * math.pi)) / (2 * math.log(base)) for turns in (32, 1)]
             low, high = max(math.floor(column[0]), 0), min(math.ceil(column[1]), head - 1)
             keep = 1 - ((torch.arange(head // 2).double() - low) / max(high - low, 0.001)).clamp(0, 1)
             speed = speed * keep + speed / factor * (1 - keep)
@@ -194,9 +186,7 @@ class Rotary(Positions):
     ) -> tuple[Float[Tensor, "b h t e"], Float[Tensor, "b g t e"]]:
         for name, x in (("q", q), ("k", k)):
             if x.shape[-1] != self.head:
-                raise ValueError(
-                    f"{name} has head width {x.shape[-1]}: these rotary positions turn {self.head}"
-                )
+                raise ValueError(f"{name} has head width {x.shape[-1]}: these rotary positions turn {self.head}")
         # Angles are taken in at least float32: in half precision position 4,097 would be 4,096.
         kind = torch.float64 if q.dtype == torch.float64 else torch.float32
         angle = at[..., None].to(kind) * self.speed.to(kind)  # (*b, t, e/2)
@@ -302,7 +292,5 @@ def make_positions(
     if kind not in makers:
         raise ValueError(f"positions={kind!r}: expected one of {', '.join(makers)}")
     if join != "add" and kind not in ("sinusoid", "learned", "sincos2d"):
-        raise ValueError(
-            f"join={join!r} with positions={kind!r}: only sinusoid, learned and sincos2d join tokens"
-        )
+        raise ValueError(f"join={join!r} with positions={kind!r}: only sinusoid, learned and sincos2d join tokens")
     return makers[kind]()

@@ -56,9 +56,7 @@ class Recurrent(nn.Module):
             return out, state
         sizes = torch.as_tensor(lengths).reshape(-1).expand(x.shape[0]).cpu()
         if int(sizes.min()) < 1 or int(sizes.max()) > x.shape[1]:
-            raise ValueError(
-                f"lengths from {int(sizes.min())} to {int(sizes.max())}: expected 1 to {x.shape[1]}"
-            )
+            raise ValueError(f"lengths from {int(sizes.min())} to {int(sizes.max())}: expected 1 to {x.shape[1]}")
         packed = pack_padded_sequence(x, sizes, batch_first=True, enforce_sorted=False)
         out, state = self.cell(packed, state)
         return pad_packed_sequence(out, batch_first=True, total_length=x.shape[1])[0], state

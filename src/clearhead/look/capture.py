@@ -101,7 +101,7 @@ class Tape:
         missing = len(kept) - len(grads)
         if missing:
             raise ValueError(
-                f"{missing} of {len(kept)} calls of {name!r} have no gradient: run a backward pass on the model's output"
+                f"{missing} of {len(kept)} calls of {name!r} have no gradient: run backward on the model's output"
             )
         return torch.cat(grads, dim=2 if name.rsplit(".", 1)[-1] in BORN_INSIDE else 1)
 
@@ -175,9 +175,7 @@ def edit(model: Any, changes: Mapping[str, Edit]) -> Iterator[None]:
                     stack.callback(module.register_forward_hook(hook).remove)
                     continue
                 if leaf not in EDITABLE:
-                    raise ValueError(
-                        f"{name!r} is a measurement: expected one of {', '.join(EDITABLE)}, or a module"
-                    )
+                    raise ValueError(f"{name!r} is a measurement: expected one of {', '.join(EDITABLE)}, or a module")
                 if leaf in ("scores", "weights"):
                     _say(f"{pattern!r} is edited: these layers compute their attention explicitly")
                 assert isinstance(module, Attention)
@@ -227,9 +225,7 @@ class _Tap(Tap):
 
     @property
     def explicit(self) -> bool:  # type: ignore[override]
-        return any(x.explicit for x in self.listeners) or any(
-            e[0] in ("scores", "weights") for e in self.edits
-        )
+        return any(x.explicit for x in self.listeners) or any(e[0] in ("scores", "weights") for e in self.edits)
 
     def inputs(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return self._pass("q", q), self._pass("k", k), self._pass("v", v)
@@ -248,9 +244,7 @@ class _Tap(Tap):
         return self._pass("heads", out)
 
     @torch.compiler.disable
-    def seen(
-        self, q: Tensor, k: Tensor, mask: Mask, bias: Bias | None, scale: float, total: Tensor | None
-    ) -> None:
+    def seen(self, q: Tensor, k: Tensor, mask: Mask, bias: Bias | None, scale: float, total: Tensor | None) -> None:
         bias = None if bias is None else bias.detach()
         total = None if total is None else total.detach()
         source = Seen(q=q.detach(), k=k.detach(), mask=mask, bias=bias, scale=scale, total=total)
@@ -298,9 +292,7 @@ def _tap(attention: Attention, stack: ExitStack) -> _Tap:
 def _root(model: Any) -> nn.Module:
     model = getattr(model, "model", model) if not isinstance(model, nn.Module) else model
     if not isinstance(model, nn.Module):
-        raise TypeError(
-            f"expected a torch module or something that holds one as .model, got {type(model).__name__}"
-        )
+        raise TypeError(f"expected a torch module or something that holds one as .model, got {type(model).__name__}")
     return model
 
 

@@ -34,9 +34,7 @@ def patch(heads: Sequence[int], what: Tensor) -> Edit:
     def change(x: Tensor) -> Tensor:
         _check(heads, x)
         if what.shape != x.shape:
-            raise ValueError(
-                f"a patch of shape {tuple(what.shape)} does not fit heads of shape {tuple(x.shape)}"
-            )
+            raise ValueError(f"a patch of shape {tuple(what.shape)} does not fit heads of shape {tuple(x.shape)}")
         x = x.clone()
         x[:, list(heads)] = what[:, list(heads)].to(x.dtype)
         return x

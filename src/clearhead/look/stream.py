@@ -59,9 +59,7 @@ def statistics(source: Source, want: Sequence[str], places: Places | None) -> di
             result["distance"] = sums[1]
             result["rms"] = sums[2].sqrt()
             result["position"] = torch.stack([sums[3 + c] for c in range(places.k.shape[-1])], dim=-1)
-    return {
-        name: value if name == "peak" else value.float() for name, value in result.items() if name in wanted
-    }
+    return {name: value if name == "peak" else value.float() for name, value in result.items() if name in wanted}
 
 
 def _normalise(source: Seen, peak: bool) -> tuple[Tensor, Tensor, Tensor]:
@@ -75,9 +73,7 @@ def _normalise(source: Seen, peak: bool) -> tuple[Tensor, Tensor, Tensor]:
     lse = torch.empty(b, h, n, device=source.device)
     best = torch.empty(2, b, h, n, device=source.device, dtype=torch.int32) if peak else lse
     sizes = _sizes(source)
-    normalise[(_blocks(n, sizes["BM"]), b * h)](
-        lse, best, *_arguments(source), **_flags(source), **sizes, PEAK=peak
-    )
+    normalise[(_blocks(n, sizes["BM"]), b * h)](lse, best, *_arguments(source), **_flags(source), **sizes, PEAK=peak)
     most = best[1].view(torch.float32).masked_fill(lse == -math.inf, 0.0) if peak else lse
     return lse, best[0].long(), most
 

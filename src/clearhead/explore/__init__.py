@@ -1,0 +1,1 @@
+"""The page that shows it all; today, the lecture's worked example printed step by step."""

@@ -1,0 +1,94 @@
+"""The house keeps its order: rooms import only rooms above them, and the door is light."""
+
+import ast
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+HOUSE = ROOT / "src" / "clearhead"
+# From the first room to the last; a room may import itself and those before it.
+ROOMS = [
+    "config", "draw", "tokens", "data", "layers", "models", "weights", "look", "decode", "metrics", "tasks", "train",
+    "report", "explore", "cli", "__main__",
+]  # fmt: skip
+
+
+def imports(path: Path) -> set[str]:
+    """The rooms that a file of the house imports, wherever in the file it does."""
+    found = set()
+    package = ("clearhead", *path.relative_to(HOUSE).parent.parts)
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join(package[: len(package) - node.level + 1]) if node.level else ""
+            module = ".".join(part for part in (base, node.module) if part)
+            names = [f"{module}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        found |= {name.split(".")[1] for name in names if name.startswith("clearhead.")}
+    return found & set(ROOMS)
+
+
+FILES = [path for path in sorted(HOUSE.rglob("*.py")) if path != HOUSE / "__init__.py"]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(HOUSE)))
+def test_rooms_import_only_rooms_above(path):
+    room = path.relative_to(HOUSE).parts[0].removesuffix(".py")
+    assert room in ROOMS, f"{room} is not a room of the house: {', '.join(ROOMS)}"
+    below = {other for other in imports(path) if ROOMS.index(other) > ROOMS.index(room)}
+    assert not below, f"{room} imports {', '.join(sorted(below))}, which stand below it"
+
+
+def test_the_test_itself_sees_imports(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys.modules[__name__], "HOUSE", tmp_path)
+    (tmp_path / "layers").mkdir()
+    file = tmp_path / "layers" / "x.py"
+    file.write_text("from ..look import watch\nimport clearhead.train\ndef f():\n    from .. import explore\n")
+    assert imports(file) == {"look", "train", "explore"}
+
+
+def run(code: str) -> str:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_importing_clearhead_imports_no_torch():
+    heavy = "'torch', 'numpy', 'matplotlib', 'transformers', 'triton'"
+    assert run(f"import sys, clearhead; print([m for m in ({heavy}) if m in sys.modules])") == "[]"
+    assert run("import sys, clearhead; dir(clearhead); print('torch' in sys.modules)") == "False"
+
+
+def test_importing_clearhead_is_instant():
+    """Under 0.1 s beyond starting Python: the median of five, which is about a thousandth of it."""
+    code = "import time; s = time.perf_counter(); import clearhead; print(time.perf_counter() - s)"
+    assert statistics.median(float(run(code)) for _ in range(5)) < 0.1
+
+
+def test_public_names_are_there():
+    import clearhead
+
+    for name in clearhead.__all__:
+        assert getattr(clearhead, name) is not None
+    with pytest.raises(AttributeError, match=r"no attribute 'wacth'.*watch"):
+        clearhead.wacth  # noqa: B018
+
+
+def test_the_door_shows_the_two_commands():
+    first = (ROOT / "README.md").read_text().splitlines()[:10]
+    assert any("make test" in line for line in first)
+    assert any("make explore" in line for line in first)
+
+
+def test_the_tests_run_where_bf16_products_are_safe():
+    """oneDNN reads its limit when torch starts, so the Makefile sets it before Python does."""
+    assert "export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16" in (ROOT / "Makefile").read_text()
+    started = time.perf_counter()
+    code = "import torch; a = torch.randn(64, 64).bfloat16(); print((a @ a).dtype)"
+    assert run(code) == "torch.bfloat16"
+    assert time.perf_counter() - started < 60
