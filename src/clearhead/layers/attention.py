@@ -154,13 +154,11 @@ def _explicit(scores: Tensor, v: Tensor, mask: Mask, bias: Bias | None, dropout:
     if bias is not None:
         scores = scores + bias.tile((0, n), (0, m))
     scores = tap.scores(scores)
+    scores = scores if scores.dtype == torch.float64 else scores.float()
     allowed = mask.dense((0, n), (0, m), m, scores.device)
-    if allowed is None:
-        weights = scores.softmax(-1)
-    else:
-        lowest = torch.finfo(scores.dtype).min
-        weights = scores.masked_fill(~allowed, lowest).softmax(-1).masked_fill(~allowed, 0.0)
-    weights = F.dropout(tap.weights(weights, mask), dropout)
+    forbidden = scores.isneginf() if allowed is None else scores.isneginf() | ~allowed
+    weights = scores.masked_fill(forbidden, torch.finfo(scores.dtype).min).softmax(-1).masked_fill(forbidden, 0.0)
+    weights = F.dropout(tap.weights(weights, mask), dropout).to(v.dtype)
     return weights @ v.repeat_interleave(weights.shape[1] // v.shape[1], dim=1)
 
 

@@ -18,8 +18,8 @@ class Bias:
     bucketed relative bias is a table, since its last bucket holds every distance past its reach.
     """
 
-    q_at: Int[Tensor, "*b q"] | None = None  # positions of the queries and of the keys, for a bias by distance
-    k_at: Int[Tensor, "*b k"] | None = None
+    q_at: Int[Tensor, "*p q"] | None = None  # positions of the queries and of the keys, for a bias by distance
+    k_at: Int[Tensor, "*r k"] | None = None
     slope: Float[Tensor, "h"] | None = None
     table: Float[Tensor, "h distances"] | None = None  # distances -m..m, so 2m + 1 columns
     dense: Float[Tensor, "..."] | None = None  # broadcastable to (b, h, q, k)
@@ -52,7 +52,7 @@ class Bias:
         if self.q_at is not None and self.k_at is not None:
             q_at, k_at = self.q_at[..., slice(*rows)], self.k_at[..., slice(*keys)]
             d = k_at[..., None, :] - q_at[..., :, None]
-            d = d.reshape(-1, 1, *d.shape[-2:])
+            d = d[None, None] if d.ndim == 2 else d[:, None]  # (b, 1, q, k)
             if self.slope is not None:
                 total = total + self.slope[:, None, None] * d.abs()
             if self.table is not None:

@@ -33,6 +33,7 @@ class Cache:
         self.v = torch.zeros(rows, heads, limit, value or width, dtype=dtype, device=device)
         self.at: Int[Tensor, "b"] = torch.zeros(rows, dtype=torch.long, device=device)
         self.furthest = 0  # the largest of `at`, on the host
+        self.even = True  # all rows stand at `furthest`
 
     @property
     def limit(self) -> int:
@@ -44,8 +45,7 @@ class Cache:
 
     def mask(self, *, window: int | None = None) -> Mask:
         """The causal mask of the next tokens, each row from its own position."""
-        even = self.furthest if self.k.shape[0] == 1 else self.at
-        return Mask(causal=True, window=window, offset=even)
+        return Mask(causal=True, window=window, offset=self.furthest if self.even else self.at)
 
     def append(
         self, k: Float[Tensor, "b g t e"], v: Float[Tensor, "b g t w"]
@@ -71,11 +71,14 @@ class Cache:
     def advance(self, tokens: int | Int[Tensor, "b"]) -> None:
         """Move each row on by the tokens it had."""
         self.at = self.at + tokens
-        self.furthest += tokens if isinstance(tokens, int) else int(tokens.max())
+        self.even = self.even and isinstance(tokens, int)
+        self.furthest = self.furthest + tokens if isinstance(tokens, int) else int(self.at.max())
 
     def reorder(self, index: Int[Tensor, "n"]) -> None:
         """Row i becomes what row index[i] was: a beam search keeps its best."""
         self.k, self.v, self.at = self.k[index], self.v[index], self.at[index]
+        if not self.even:
+            self.furthest = int(self.at.max())
 
     def expand(self, n: int) -> None:
         """Each row becomes n neighbouring rows."""

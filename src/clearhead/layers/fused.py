@@ -123,11 +123,10 @@ def _bands(q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Bias | None, scale
     for start in range(0, n, max(band, 1)):
         stop = min(start + band, n)
         low, high = mask.reach(start, stop, m)
+        if low == high:  # they can reach nothing: let them be refused one key, as any other query is
+            low, high = 0, min(1, m)
         rows, keys = (start, stop), (low, high)
         near, far, values = q[:, :, start:stop], k[:, :, low:high], v[:, :, low:high]
-        if low == high:
-            out.append(near.new_zeros(*near.shape[:3], v.shape[-1]))
-            continue
         added = None if bias is None else bias.tile(rows, keys).to(q.dtype)
         allowed = mask.dense(rows, keys, m, q.device)
         if allowed is None:

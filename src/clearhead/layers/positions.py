@@ -46,7 +46,7 @@ class Positions(nn.Module):
     ) -> tuple[Float[Tensor, "b h t e"], Float[Tensor, "b g t e"]]:
         return q, k
 
-    def bias(self, q_at: Int[Tensor, "*b q"], k_at: Int[Tensor, "*b k"]) -> Bias | None:
+    def bias(self, q_at: Int[Tensor, "*p q"], k_at: Int[Tensor, "*r k"]) -> Bias | None:
         return None
 
 
@@ -222,7 +222,7 @@ class Alibi(Positions):
         self.constant("slope", -torch.tensor(slopes, dtype=torch.float32))
         self.slope: Tensor
 
-    def bias(self, q_at: Int[Tensor, "*b q"], k_at: Int[Tensor, "*b k"]) -> Bias:
+    def bias(self, q_at: Int[Tensor, "*p q"], k_at: Int[Tensor, "*r k"]) -> Bias:
         return Bias(q_at=q_at, k_at=k_at, slope=self.slope)
 
 
@@ -247,7 +247,7 @@ class Relative(Positions):
         self.register_buffer("bucket", _bucket(distances, buckets, reach, causal), persistent=False)
         self.bucket: Tensor
 
-    def bias(self, q_at: Int[Tensor, "*b q"], k_at: Int[Tensor, "*b k"]) -> Bias:
+    def bias(self, q_at: Int[Tensor, "*p q"], k_at: Int[Tensor, "*r k"]) -> Bias:
         return Bias(q_at=q_at, k_at=k_at, table=self.table[self.bucket].T)
 
 

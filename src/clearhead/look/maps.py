@@ -62,7 +62,7 @@ class AttentionMap:
                 part = (
                     tile(source, some, have)
                     if have[0] < have[1]
-                    else source.keys.new_zeros(*self.shape[:2], some[1] - some[0], 0)
+                    else source.zeros(*self.shape[:2], some[1] - some[0], 0)
                 )
                 parts.append(F.pad(part, (0, keys[1] - keys[0] - part.shape[3])))
         return torch.cat(parts, dim=2)
@@ -91,7 +91,7 @@ class AttentionMap:
         if ny < 1 or nx < 1:
             raise ValueError(f"pool({size}): expected sizes of 1 or more")
         ny, nx = min(ny, q), min(nx, k)
-        sums = torch.zeros(b, h, ny, nx, dtype=self.sources[0].keys.dtype, device=self.sources[0].device)
+        sums = self.sources[0].zeros(b, h, ny, nx)
         columns = torch.arange(k, device=sums.device) * nx // k
         cells = torch.arange(q, device=sums.device) * ny // q
         for source, first in self._placed():

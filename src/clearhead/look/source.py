@@ -45,8 +45,12 @@ class Seen:
     @cached_property
     def keys(self) -> Tensor:
         """A key for each query head, in float32 or better."""
-        k = self.k if self.k.dtype == torch.float64 else self.k.float()
+        k = self.k.to(_wide(self.k.dtype))
         return k.repeat_interleave(self.q.shape[1] // k.shape[1], dim=1)
+
+    def zeros(self, *shape: int) -> Tensor:
+        """Zeros for what is computed of it: on its device, in float32 or better."""
+        return torch.zeros(shape, dtype=_wide(self.k.dtype), device=self.device)
 
     def reach(self, start: int, stop: int) -> tuple[int, int]:
         """The keys outside which these queries cannot look."""
@@ -56,11 +60,13 @@ class Seen:
         self, rows: tuple[int, int], keys: tuple[int, int]
     ) -> tuple[Float[Tensor, "b h r c"], Bool[Tensor, "#b #h #r #c"] | None]:
         """Scores in float32 or better, and which of them are allowed (None: all)."""
-        q = self.q[:, :, slice(*rows)].to(self.keys.dtype) * self.scale
+        q = self.q[:, :, slice(*rows)].to(_wide(self.k.dtype)) * self.scale
         scores = q @ self.keys[:, :, slice(*keys)].mT
+        allowed = self.mask.dense(rows, keys, self.k.shape[2], self.device)
         if self.bias is not None:
             scores += self.bias.tile(rows, keys)
-        return scores, self.mask.dense(rows, keys, self.k.shape[2], self.device)
+            allowed = ~scores.isneginf() if allowed is None else allowed & ~scores.isneginf()
+        return scores, allowed
 
     def without(self, keys: int) -> Seen:
         """As if nobody could look at the first few keys: the rest of each query's weight counts as all of it."""
@@ -71,8 +77,8 @@ class Seen:
     @cached_property
     def _lse(self) -> Float[Tensor, "b h q 1"]:
         if self.total is not None:
-            return self.total.to(self.keys.dtype)[..., None]
-        return self.keys.new_full((*self.shape[:3], 1), float("nan"))
+            return self.total.to(_wide(self.k.dtype))[..., None]
+        return self.zeros(*self.shape[:3], 1).fill_(float("nan"))
 
     def lse(self, rows: tuple[int, int]) -> Float[Tensor, "b h r 1"]:
         """The logarithm of the sum that the softmax of these queries divides by."""
@@ -101,26 +107,30 @@ class Kept:
     def device(self) -> torch.device:
         return self.weights.device
 
-    @property
-    def keys(self) -> Tensor:
-        return self.weights
-
     def reach(self, start: int, stop: int) -> tuple[int, int]:
         return 0, self.weights.shape[3]
+
+    def zeros(self, *shape: int) -> Tensor:
+        return torch.zeros(shape, dtype=_wide(self.weights.dtype), device=self.device)
 
     def scores(
         self, rows: tuple[int, int], keys: tuple[int, int]
     ) -> tuple[Float[Tensor, "b h r c"], Bool[Tensor, "#b #h #r #c"] | None]:
-        weights = self.weights[:, :, slice(*rows), slice(*keys)]
-        weights = weights if weights.dtype == torch.float64 else weights.float()
+        weights = self.weights[:, :, slice(*rows), slice(*keys)].to(_wide(self.weights.dtype))
         return weights.log(), ~(weights <= 0)  # a NaN is not hidden
 
     def without(self, keys: int) -> Kept:
         left = torch.arange(self.shape[3], device=self.device) >= keys
-        return replace(self, weights=self.weights * left)
+        weights = self.weights * left
+        return replace(self, weights=weights / weights.sum(-1, keepdim=True).clamp_min(torch.finfo(weights.dtype).tiny))
 
     def lse(self, rows: tuple[int, int]) -> Float[Tensor, "b h r 1"]:
-        return self.weights.new_zeros(*self.shape[:2], rows[1] - rows[0], 1)
+        return self.zeros(*self.shape[:2], rows[1] - rows[0], 1)
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    """Statistics are taken in float32, of float64 in float64."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 Source = Seen | Kept
@@ -162,12 +172,12 @@ def band(source: Source, rows: tuple[int, int], keys: tuple[int, int]) -> Band:
     """One band; `keys` must hold all that its queries can reach."""
     b, h, _, _ = source.shape
     if keys[0] == keys[1]:
-        none = source.keys.new_zeros(b, h, rows[1] - rows[0], 0)
+        none = source.zeros(b, h, rows[1] - rows[0], 0)
         return Band(rows, keys, none, none)
     scores, allowed = source.scores(rows, keys)
     if allowed is not None:
         scores.masked_fill_(~allowed, torch.finfo(scores.dtype).min)
-    log = torch.log_softmax(scores, dim=-1)
+    log = torch.log_softmax(scores, dim=-1) if isinstance(source, Seen) else scores  # kept weights are as they are
     weights = log.exp()
     if allowed is not None and not allowed.any(-1).all():  # an empty row came out uniform
         weights.masked_fill_(~allowed, 0.0)

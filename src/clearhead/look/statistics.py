@@ -90,7 +90,7 @@ def tiled(source: Source, want: Sequence[str], places: Places | None) -> dict[st
     """The readable reference: each band's weights in full, and what is wanted of them."""
     b, h, _, k = source.shape
     rows: dict[str, list[Tensor]] = {name: [] for name in want if name != "received"}
-    received = source.keys.new_zeros(b, h, k) if "received" in want else None
+    received = source.zeros(b, h, k) if "received" in want else None
     for band in bands(source):
         if received is not None:
             received[:, :, slice(*band.keys)] += band.weights.sum(-2)
@@ -113,7 +113,8 @@ def _of(name: str, band: Band, places: Places | None) -> Tensor:
     if name == "maximum":
         return p.amax(-1)
     if name == "peak":
-        return p.argmax(-1) + band.keys[0]
+        most, peak = p.max(-1)
+        return torch.where(most > 0, peak + band.keys[0], 0)
     assert places is not None
     there, here = places.k[:, slice(*band.keys)], places.q[:, slice(*band.rows)]
     if name == "position":

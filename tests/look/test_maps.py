@@ -1,0 +1,245 @@
+"""The attention map as a lazy object: all its ways of looking agree, and none asks for more than it shows."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from clearhead import watch
+from clearhead.layers import Additive, Alibi, Attention, Bias, Cache, Mask
+from clearhead.look import AttentionMap
+from clearhead.look.maps import settle
+from clearhead.look.source import Kept, Seen
+
+B, H, E = 2, 3, 5
+
+
+def seen(q: int, k: int, *, groups: int = H, mask: Mask | None = None, bias: Bias | None = None, **kind) -> Seen:
+    torch.manual_seed(q + k)
+    mask = Mask() if mask is None else mask
+    return Seen(
+        q=torch.randn(B, H, q, E, **kind), k=torch.randn(B, groups, k, E, **kind), mask=mask, bias=bias, scale=0.7
+    )
+
+
+def weights_of(source: Seen | Kept) -> Tensor:
+    """The weights written out in float64; the softmax of a row that may look at nothing is zeros."""
+    if isinstance(source, Kept):
+        return source.weights.double()
+    (_, _, n, m), far = source.shape, source.k.double().repeat_interleave(H // source.k.shape[1], dim=1)
+    scores = source.q.double() @ far.mT * source.scale
+    if source.bias is not None:
+        scores = scores + source.bias.tile((0, n), (0, m))
+    allowed = source.mask.dense((0, n), (0, m), m)
+    if allowed is not None:
+        scores = scores.masked_fill(~allowed, float("-inf"))
+    return scores.softmax(-1).nan_to_num(0.0)
+
+
+def kept(source: Seen) -> Kept:
+    return Kept(weights=weights_of(source).float(), offset=source.offset)
+
+
+places = torch.arange(40)
+MAPS = {
+    "seen": [seen(7, 11)],
+    "seen, causal": [seen(40, 40, mask=Mask(causal=True))],
+    "seen, grouped, window": [seen(40, 40, groups=1, mask=Mask(causal=True, window=4))],
+    "seen, wide window": [seen(40, 40, mask=Mask(window=3))],
+    "seen, lengths": [seen(9, 9, mask=Mask(lengths=[4, 0]))],
+    "seen, alibi": [seen(40, 40, mask=Mask(causal=True), bias=Alibi(H).bias(places, places))],
+    "seen, double": [seen(7, 11, dtype=torch.float64)],
+    "kept": [kept(seen(7, 11))],
+    "kept, edited": [Kept(weights=weights_of(seen(7, 11)).float() * (torch.arange(11) != 2) * 0.5)],
+    "kept, causal": [kept(seen(9, 9, mask=Mask(causal=True)))],
+    "joined": [
+        seen(9, 9, mask=Mask(causal=True)),
+        kept(seen(1, 10, mask=Mask(causal=True, offset=9))),
+        seen(3, 13, mask=Mask(causal=True, offset=10)),
+    ],
+    "joined, window": [
+        seen(9, 9, mask=Mask(causal=True, window=3)),
+        seen(2, 11, mask=Mask(causal=True, window=3, offset=[9, 9])),
+        kept(seen(1, 12, mask=Mask(causal=True, window=3, offset=11))),
+    ],
+}
+
+
+def whole(sources: list) -> Tensor:
+    keys = max(source.shape[3] for source in sources)
+    parts = [weights_of(source) for source in sources]
+    return torch.cat([torch.nn.functional.pad(part, (0, keys - part.shape[3])) for part in parts], dim=2)
+
+
+@pytest.fixture(params=MAPS)
+def both(request) -> tuple[AttentionMap, Tensor]:
+    """A map, and its weights in full."""
+    return AttentionMap(MAPS[request.param]), whole(MAPS[request.param])
+
+
+def close(found: Tensor, want: Tensor) -> None:
+    torch.testing.assert_close(found.double(), want.double(), atol=2e-6, rtol=1e-5)
+
+
+def test_dense_is_the_matrix(both):
+    map, full = both
+    assert map.shape == full.shape
+    close(map.dense(), full)
+    close(map.dense(limit=full.numel()), full)
+
+
+def test_rows_are_those_of_the_matrix_from_either_end(both):
+    map, full = both
+    for i in (0, 1, full.shape[2] - 1, -1, -full.shape[2]):
+        close(map.row(i), full[:, :, i])
+
+
+def test_tiles_are_those_of_the_matrix(both):
+    map, full = both
+    n, m = full.shape[2:]
+    for rows, keys in [((0, n), (0, 1)), ((n // 2, n), (m // 3, m)), ((1, n - 1), (m - 1, m)), ((n - 1, n), (0, m))]:
+        close(map.tile(rows, keys), full[:, :, slice(*rows), slice(*keys)])
+
+
+def test_top_are_the_largest_of_each_row(both):
+    map, full = both
+    for k in (1, 3, full.shape[3]):
+        weights, keys = map.top(k)
+        close(weights, full.topk(k).values)
+        close(full.gather(-1, keys), weights)
+
+
+def test_maximum_is_the_first_of_the_top(both):
+    map, full = both
+    most, key = map.maximum()
+    close(most, full.amax(-1))
+    close(full.gather(-1, key[..., None])[..., 0], most)
+
+
+def test_an_overview_is_the_mean_over_queries_of_the_sum_over_keys(both):
+    map, full = both
+
+    def cells(axis: int, size: int) -> Tensor:
+        """Which cell each query or key falls into."""
+        n = full.shape[axis]
+        return torch.nn.functional.one_hot(torch.arange(n) * min(size, n) // n).double()
+
+    for ny, nx in ((1, 1), (3, 2), (2, 5), (1000, 1000)):
+        rows, columns = cells(2, ny), cells(3, nx)
+        pool = map.pool(ny if ny == nx else (ny, nx))
+        assert pool.shape == (B, H, rows.shape[1], columns.shape[1])
+        close(pool, (rows / rows.sum(0)).T @ full @ columns)
+        if full.sum(-1).min() > 0.9:  # no query may look at nothing
+            close(pool.sum(-1), torch.ones(pool.shape[:3]))
+
+
+def test_mass_is_the_weight_on_a_set_of_keys(both):
+    map, full = both
+    for keys in ([3, 1, 1], [], list(range(full.shape[3]))):
+        chosen = torch.zeros(full.shape[3], dtype=torch.bool)
+        chosen[torch.tensor(keys, dtype=torch.long)] = True
+        close(map.mass(keys), full[..., chosen].sum(-1))
+        close(map.mass(chosen), full[..., chosen].sum(-1))
+
+
+def test_what_keys_receive_is_the_sum_of_the_rows(both):
+    map, full = both
+    close(map.received(), full.sum(-2))
+    close(map.entropy(), -torch.special.xlogy(full, full).sum(-1))
+
+
+@pytest.mark.parametrize("path", ["seen", "kept"])
+def test_half_precision_is_summed_in_single(path):
+    """Thousands of small weights would stop adding up long before 1."""
+    torch.manual_seed(0)
+    q, k = torch.randn(1, 1, 64, 8).bfloat16(), torch.randn(1, 1, 2000, 8).bfloat16()
+    source = Seen(q=q, k=k, mask=Mask(), bias=None, scale=0.1)
+    if path == "kept":
+        source = Kept(weights=AttentionMap([source]).dense().bfloat16())
+    map = AttentionMap([source])
+    full = map.dense().double()
+    for found, want in (
+        (map.pool((8, 2)), full.unflatten(3, (2, 1000)).sum(-1).unflatten(2, (8, 8)).mean(3)),
+        (map.received(), full.sum(-2)),
+        (map.mass(list(range(1000))), full[..., :1000].sum(-1)),
+    ):
+        torch.testing.assert_close(found.double(), want, atol=1e-5, rtol=1e-4)  # the bfloat16 weights sum to 1 + 1e-5
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_tile_of_a_long_map_asks_little(monkeypatch, causal):
+    """Of 100,000 x 100,000 weights, 64 rows' sums are the most that 64 x 64 of them can need."""
+    n, asked, scores = 100_000, [], Seen.scores
+
+    def counted(self, rows, keys):
+        asked.append((rows[1] - rows[0]) * (keys[1] - keys[0]))
+        return scores(self, rows, keys)
+
+    monkeypatch.setattr(Seen, "scores", counted)
+    torch.manual_seed(0)
+    q, k = torch.randn(1, 1, n, 8), torch.randn(1, 1, n, 8)
+    map = AttentionMap([Seen(q=q, k=k, mask=Mask(causal=causal), bias=None, scale=0.5)])
+    rows, keys = (70_000, 70_064), (69_990, 70_054)
+    tile = map.tile(rows, keys)
+    assert max(asked) <= 64 * n
+    assert sum(asked) <= 64 * n + 64 * 64
+    full = q[:, :, slice(*rows)].double() @ k.double().mT * 0.5
+    if causal:
+        full.masked_fill_(torch.arange(n) > torch.arange(*rows)[:, None], float("-inf"))
+    close(tile * 1e4, full.softmax(-1)[..., slice(*keys)] * 1e4)
+    asked.clear()
+    assert torch.equal(map.tile(rows, keys), tile)
+    assert sum(asked) == 64 * 64  # the sums are remembered
+    map.row(3)
+    assert sum(asked) <= 64 * 64 + 2 * n
+
+
+@pytest.mark.parametrize(("q", "k"), [(1, 1), (1, 90), (2, 9), (10, 10), (11, 11), (40, 40), (90, 1)])
+def test_settle_keeps_the_smaller(q, k):
+    source = seen(q, k)
+    smaller = settle(source)
+    implied, written = source.q.numel() + source.k.numel(), B * H * q * k
+    assert isinstance(smaller, Kept if written <= implied else Seen)
+    assert settle(smaller) is smaller
+    close(AttentionMap([smaller]).dense(), weights_of(source))
+
+
+def test_what_is_settled_knows_where_its_queries_stand():
+    source = seen(1, 10, mask=Mask(causal=True, offset=9))
+    now, then = AttentionMap([settle(source)]), AttentionMap([source])
+    assert isinstance(now.sources[0], Kept)
+    for name, value in then.statistics("distance", "rms", "position").items():
+        close(now.statistics(name)[name], value)
+
+
+def test_a_map_can_be_looked_at_again_after_inference():
+    """Sums that were first computed in inference mode can be completed outside it."""
+    with torch.inference_mode():
+        map = AttentionMap([seen(40, 40, mask=Mask(causal=True))])
+        first = map.row(3)
+    close(map.dense(), weights_of(seen(40, 40, mask=Mask(causal=True))))
+    close(map.row(3), first)
+
+
+def test_it_says_what_it_is():
+    assert repr(AttentionMap(MAPS["joined"])) == "AttentionMap(batch=2, heads=3, queries=13, keys=13)"
+
+
+@pytest.mark.parametrize("score", ["scaled", "cosine", "additive"])
+@torch.no_grad()
+def test_a_decoding_loop_is_one_map(score):
+    """Prompt and steps join into the map of the whole text, from either kind of source."""
+    torch.manual_seed(0)
+    attention = Attention(H * E, H, score=Additive(E, H) if score == "additive" else score)
+    x, cache = torch.randn(B, 13, H * E), Cache(B, H, 13, E)
+    with watch(attention, "weights", "entropy", "received", "distance", "heads") as steps:
+        for chunk in x.split([9, 1, 1, 2], dim=1):
+            attention(chunk, mask=cache.mask(), cache=cache)
+            cache.advance(chunk.shape[1])
+    with watch(attention, *steps.names) as tape:
+        attention(x, mask=Mask(causal=True))
+    assert len(steps.calls("weights")) == 4
+    close(steps["weights"].dense(), tape["weights"].dense())
+    for name in ("entropy", "received", "distance"):
+        close(steps[name], tape[name])
+        close(steps["weights"].statistics(name)[name], tape[name])
+    close(steps["heads"], tape["heads"])
