@@ -123,7 +123,7 @@ def masks() -> Figure:
 
 
 def _dense(mask: Mask, q: int, k: int) -> Tensor:
-    found = mask.dense((0, q), (0, k), k)
+    found = mask.dense(q, k)
     assert found is not None
     return found[0, 0]
 

@@ -79,6 +79,12 @@ def masks(draw, size: Size) -> dict:
     return fields
 
 
+# Masks that keep a band of queries from the first keys, or the last: what is cut off must not be missed.
+windows = st.fixed_dictionaries(
+    {"window": st.integers(1, 3), "offset": st.integers(0, 2)}, optional={"causal": st.just(True)}
+)
+
+
 @st.composite
 def biases(draw, size: Size) -> dict:
     """Any fields of a Bias for these sizes."""

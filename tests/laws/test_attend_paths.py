@@ -3,7 +3,7 @@
 import pytest
 import torch
 import written_out
-from drawn import Size, biases, masks, normal, seeds, sizes
+from drawn import Size, biases, masks, normal, seeds, sizes, windows
 from hypothesis import given
 from hypothesis import strategies as st
 from paths import PATHS, both, path, tensors
@@ -26,7 +26,7 @@ def cases(draw) -> tuple:
     size = draw(sizes())
     bias = draw(st.none() | biases(size))
     widths = draw(st.sampled_from([(3, 3), (3, 5), (5, 3)]))
-    return size, draw(masks(size)), bias, widths, draw(seeds)
+    return size, draw(masks(size) | windows), bias, widths, draw(seeds)
 
 
 @pytest.mark.parametrize("dtype", NEAR, ids=str)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 import written_out
-from drawn import Size, biases, masks, normal, seeds, sizes
+from drawn import Size, biases, masks, normal, seeds, sizes, windows
 from hypothesis import given
 from hypothesis import strategies as st
 from paths import PATHS, both, path, tensors
@@ -37,7 +37,7 @@ def test_the_kernel_rendering_is_the_loop(case: tuple[Size, dict]):
 @given(case=cases, data=st.data(), seed=seeds)
 def test_learned_parts_get_the_gradient_of_the_formula(way: str, case: tuple[Size, dict], data, seed: int):
     size, fields = case
-    masked = data.draw(masks(size))
+    masked = data.draw(masks(size) | windows)
     q, k, v, toward = tensors(seed, size, 3, 5, torch.float64)
     may = written_out.allowed(*size.full, **masked)
 

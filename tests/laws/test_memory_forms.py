@@ -38,7 +38,7 @@ def test_parallel_is_recurrent(seed, gamma, learned, chunk, carried):
 @given(seed=seeds, gamma=gammas, learned=st.booleans(), chunk=st.integers(1, T + 2))
 def test_both_are_the_sum_written_out(seed, gamma, learned, chunk):
     memory, x = make(learned, gamma), normal(seed, B, T, D)
-    rate = torch.tensor(gamma, dtype=torch.float32).double().expand(3).repeat_interleave(2)  # a head is two wide
+    rate = torch.tensor(gamma, dtype=torch.float64).expand(3).repeat_interleave(2)  # a head is two wide
     W, b = memory.value.weight, memory.value.bias
     want = torch.stack([sum(rate ** (t - i) * (x[:, i] @ W.T + b) for i in range(t + 1)) for t in range(T)], dim=1)
     # A learned gamma comes back from its logit, which float32 held when it was made.

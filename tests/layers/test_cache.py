@@ -35,9 +35,7 @@ def test_the_device_is_kept():
     cache = filled(device="meta")
     cache.reorder(torch.tensor([1, 0], device="meta"))
     cache.expand(2)
-    offset = cache.mask().offset
-    assert isinstance(offset, Tensor)
-    for tensor in (cache.k, cache.v, cache.at, cache.positions(3), offset):
+    for tensor in (cache.k, cache.v, cache.at, cache.positions(3)):
         assert tensor.device.type == "meta"
 
 
@@ -84,8 +82,8 @@ def test_positions_go_on_where_each_row_stands():
 def test_the_mask_is_that_of_the_last_tokens_of_a_whole_text(rows, window):
     cache, places = Cache(rows, H, 16, E), [5, 2][:rows]
     cache.advance(torch.tensor(places))
-    tile = cache.mask(window=window).dense((0, 3), (0, 8), 8)
-    whole = Mask(causal=True, window=window).dense((0, 8), (0, 8), 8)
+    tile = cache.mask(window=window).dense(3, 8)
+    whole = Mask(causal=True, window=window).dense(8, 8)
     for row, at in zip(tile.expand(rows, -1, -1, -1), places, strict=True):
         assert torch.equal(row[0], whole[0, 0, at : at + 3])
 
@@ -106,7 +104,7 @@ def test_furthest_follows_the_rows_that_stay():
     cache.advance(torch.tensor([1, 3]))
     cache.reorder(torch.tensor([0]))
     assert cache.furthest == 1
-    assert cache.mask().dense((0, 1), (0, 4), 4).flatten().tolist() == [True, True, False, False]
+    assert cache.mask().dense(1, 4).flatten().tolist() == [True, True, False, False]
 
 
 @pytest.mark.parametrize("room", [0, 3], ids=["exactly full", "room"])

@@ -29,7 +29,7 @@ def weights_of(source: Seen | Kept) -> Tensor:
     scores = source.q.double() @ far.mT * source.scale
     if source.bias is not None:
         scores = scores + source.bias.tile((0, n), (0, m))
-    allowed = source.mask.dense((0, n), (0, m), m)
+    allowed = source.mask.dense(n, m)
     if allowed is not None:
         scores = scores.masked_fill(~allowed, float("-inf"))
     return scores.softmax(-1).nan_to_num(0.0)

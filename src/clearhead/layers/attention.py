@@ -7,7 +7,7 @@ that sum to 1, and the answer is the weighted sum of the values: a dictionary th
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from .bias import Bias, as_bias
-from .fused import fused, fused_total
+from .fused import fused, fused_lse
 from .mask import Mask
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class Tap:
     def heads(self, out: Tensor) -> Tensor:
         return out
 
-    def seen(self, q: Tensor, k: Tensor, mask: Mask, bias: Bias | None, scale: float, total: Tensor | None) -> None:
+    def seen(self, q: Tensor, k: Tensor, mask: Mask, bias: Bias | None, scale: float, lse: Tensor | None) -> None:
         return None
 
 
@@ -139,12 +139,13 @@ def attend(
     else:
         scale = scale * sharpness
     if tap is not None and tap.explicit:
-        far = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
-        return tap.heads(_explicit(q @ far.mT * scale, v, mask, bias, dropout, tap))
+        k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
+        kind = torch.float64 if q.dtype == torch.float64 else torch.float32  # as the kernels count
+        return tap.heads(_explicit((q.to(kind) * scale) @ k.to(kind).mT, v, mask, bias, dropout, tap))
     if tap is None:
         return fused(q, k, v, mask=mask, bias=bias, scale=scale, dropout=dropout)
-    out, total = fused_total(q, k, v, mask=mask, bias=bias, scale=scale, dropout=dropout)
-    tap.seen(q, k, mask, bias, scale, total)
+    out, lse = fused_lse(q, k, v, mask=mask, bias=bias, scale=scale, dropout=dropout)
+    tap.seen(q, k, mask, bias, scale, lse)
     return tap.heads(out)
 
 
@@ -155,8 +156,7 @@ def _explicit(scores: Tensor, v: Tensor, mask: Mask, bias: Bias | None, dropout:
         scores = scores + bias.tile((0, n), (0, m))
     scores = tap.scores(scores)
     scores = scores if scores.dtype == torch.float64 else scores.float()
-    allowed = mask.dense((0, n), (0, m), m, scores.device)
-    forbidden = scores.isneginf() if allowed is None else scores.isneginf() | ~allowed
+    forbidden = scores.isneginf() if mask.free else scores.isneginf() | ~mask.dense(n, m, device=scores.device)
     weights = scores.masked_fill(forbidden, torch.finfo(scores.dtype).min).softmax(-1).masked_fill(forbidden, 0.0)
     weights = F.dropout(tap.weights(weights, mask), dropout).to(v.dtype)
     return weights @ v.repeat_interleave(weights.shape[1] // v.shape[1], dim=1)
@@ -214,9 +214,14 @@ class Attention(nn.Module):
         dropout: float = 0.0,  # of weights, in training
     ) -> None:
         super().__init__()
-        kv_heads, context = kv_heads or heads, context or width
-        if heads < 1 or width < 1:
-            raise ValueError(f"width={width}, heads={heads}: expected 1 or more of each")
+        kv_heads = heads if kv_heads is None else kv_heads
+        context = width if context is None else context
+        if min(heads, width, kv_heads, context) < 1:
+            raise ValueError(
+                f"width={width}, heads={heads}, kv_heads={kv_heads}, context={context}: expected 1 or more of each"
+            )
+        if not 0.0 <= dropout < 1.0:
+            raise ValueError(f"dropout={dropout}: expected a share of weights, from 0 to below 1")
         if project not in PROJECTIONS:
             raise ValueError(f"project={project!r}: expected one of {', '.join(PROJECTIONS)}")
         if heads % kv_heads:
@@ -258,6 +263,9 @@ class Attention(nn.Module):
         self.sharpness = nn.Parameter(torch.full((heads, 1, 1), 10.0)) if score == "cosine" else 1.0
         self.tap: Tap | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "tap": None}  # a copy of a watched layer is not watched
+
     def remember(self, context: Float[Tensor, "b k c"]) -> tuple[Float[Tensor, "b g k e"], Float[Tensor, "b g k w"]]:
         """Keys and values of a context, to be computed once and looked at many times."""
         share = self.query if "q=k" in self.project else self.key
@@ -277,14 +285,15 @@ class Attention(nn.Module):
     ) -> Float[Tensor, "b q o"]:
         """Look at `context` (a tensor, or what `remember` made of it), or at x itself.
 
-        `at` is where the tokens of x stand (0, 1, 2, ... if not given), for `positions` to turn or bias
-        by; with a `cache` the keys are all it holds, and these.
+        `at` is where the tokens of x stand, for `positions` to turn or bias by; if not given, they stand from 0 on,
+        or from where the `cache` ends. With a cache the keys are all it holds, and these.
         """
         q = _split(x if self.query is None else self.query(x), self.heads)
         k, v = context if isinstance(context, tuple) else self.remember(x if context is None else context)
         bias = None
         if positions is not None:
-            at = torch.arange(x.shape[1], device=x.device) if at is None else at
+            if at is None:
+                at = torch.arange(x.shape[1], device=x.device) if cache is None else cache.positions(x.shape[1])
             q, k = positions.turn(q, k, at)
         if cache is not None:
             k, v = cache.append(k, v)

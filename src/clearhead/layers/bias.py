@@ -9,6 +9,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from .mask import at, broadcasts, four
+
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Bias:
@@ -39,12 +41,7 @@ class Bias:
             if at is not None and (at.shape[-1] != n or at.ndim > 2 or (at.ndim == 2 and at.shape[0] not in (1, b))):
                 raise ValueError(f"{name} has shape {tuple(at.shape)}: expected ({n},) or ({b}, {n})")
         if self.dense is not None:
-            shape, full = tuple(self.dense.shape), (b, h, q, k)
-            pairs = zip(reversed(shape), reversed(full), strict=False)
-            if len(shape) > 4 or any(have not in (1, want) for have, want in pairs):
-                raise ValueError(
-                    f"bias has shape {shape}: expected one that broadcasts to (batch, heads, queries, keys) = {full}"
-                )
+            broadcasts("bias", self.dense, b, h, q, k)
 
     def tile(self, rows: tuple[int, int], keys: tuple[int, int]) -> Float[Tensor, "#b #h #q #k"]:
         """The bias of queries rows[0]..rows[1]-1 towards keys keys[0]..keys[1]-1."""
@@ -59,7 +56,7 @@ class Bias:
                 m = self.table.shape[1] // 2
                 total = total + self.table[:, d[:, 0].clamp(-m, m) + m].transpose(0, 1)
         if self.dense is not None:
-            x = self.dense.reshape((1,) * (4 - self.dense.ndim) + tuple(self.dense.shape))
+            x = four(self.dense)
             x = x if x.shape[2] == 1 else x[:, :, slice(*rows)]
             total = total + (x if x.shape[3] == 1 else x[..., slice(*keys)])
         assert isinstance(total, Tensor), "a bias with no part"
@@ -70,10 +67,7 @@ class Bias:
         slope, table = self.slope, self.table
         q_at = None if self.q_at is None else self.q_at.reshape(-1, self.q_at.shape[-1])
         k_at = None if self.k_at is None else self.k_at.reshape(-1, self.k_at.shape[-1])
-        dense = None if self.dense is None else self.dense.reshape((1,) * (4 - self.dense.ndim) + self.dense.shape)
-
-        def at(index: Tensor, size: int) -> Tensor | int:
-            return index if size > 1 else 0
+        dense = None if self.dense is None else four(self.dense)
 
         def add(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
             if q_at is not None and k_at is not None:
@@ -90,11 +84,11 @@ class Bias:
 
         return add
 
-    def detach(self) -> Bias:
-        """The same numbers without their history, for a map that outlives the call."""
-        parts = (None if t is None else t.detach() for t in (self.slope, self.table, self.dense))
-        slope, table, dense = parts
-        return Bias(q_at=self.q_at, k_at=self.k_at, slope=slope, table=table, dense=dense)
+    def owned(self) -> Bias:
+        """The same numbers without their history, in memory of their own: for a map that outlives the call."""
+        parts = (self.q_at, self.k_at, self.slope, self.table, self.dense)
+        q_at, k_at, slope, table, dense = (None if t is None else t.detach().clone() for t in parts)
+        return Bias(q_at=q_at, k_at=k_at, slope=slope, table=table, dense=dense)
 
 
 def as_bias(bias: Bias | Tensor | None) -> Bias | None:

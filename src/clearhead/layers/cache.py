@@ -61,11 +61,14 @@ class Cache:
                 f"k {tuple(k.shape)} and v {tuple(v.shape)} do not fit a cache of k {tuple(self.k.shape)} "
                 f"and v {tuple(self.v.shape)}"
             )
-        row = torch.arange(k.shape[0], device=k.device)[:, None]
-        at = self.positions(tokens)
-        self.k[row, :, at] = k.transpose(1, 2).to(self.k.dtype)  # indices first: (b, t, g, e)
-        self.v[row, :, at] = v.transpose(1, 2).to(self.v.dtype)
-        filled = self.limit if torch.compiler.is_compiling() else self.furthest + tokens
+        end = self.furthest + tokens
+        if self.even and not torch.compiler.is_compiling():
+            self.k[:, :, self.furthest : end], self.v[:, :, self.furthest : end] = k, v
+        else:
+            row, at = torch.arange(k.shape[0], device=k.device)[:, None], self.positions(tokens)
+            self.k[row, :, at] = k.transpose(1, 2).to(self.k.dtype)  # indices first: (b, t, g, e)
+            self.v[row, :, at] = v.transpose(1, 2).to(self.v.dtype)
+        filled = self.limit if torch.compiler.is_compiling() else end
         return self.k[:, :, :filled], self.v[:, :, :filled]
 
     def advance(self, tokens: int | Int[Tensor, "b"]) -> None:

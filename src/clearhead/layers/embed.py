@@ -77,9 +77,8 @@ class Patches(nn.Module):
         if self.places is not None:
             x = x + resize(self.places, self.grid, size)
         elif self.sincos is not None:
-            at = grid(*size, device=x.device).to(x.dtype)
-            at = at * torch.tensor([g / s for g, s in zip(self.grid, size, strict=True)], device=x.device)
-            x = self.sincos.add(x, at)
+            y, x_ = grid(*size, device=x.device).unbind(-1)  # on the scale of the grid that was laid
+            x = self.sincos.add(x, torch.stack([y * (self.grid[0] / size[0]), x_ * (self.grid[1] / size[1])], dim=-1))
         before = []
         if self.cls is not None:
             before.append(self.cls if self.cls_place is None else self.cls + self.cls_place)

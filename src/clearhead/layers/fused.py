@@ -23,8 +23,9 @@ from torch.nn.attention import SDPBackend
 from .bias import Bias
 from .mask import Mask
 
-BAND = 512  # queries at a time where a mask or bias must be written out: memory stays O(keys x BAND)
-SMALL = 1 << 20  # scores a head up to which the whole mask is simply written out
+BAND = 512  # queries at a time where a mask or bias must be written out
+ROOM = 1 << 24  # numbers of a mask or bias written out at a time
+SMALL = 1 << 20  # scores a head up to which a mask is written out whole
 FLEX_FROM = 128  # queries from which FlexAttention pays: below, a mask is smaller than a block
 
 
@@ -39,23 +40,34 @@ def fused(
     dropout: float,
 ) -> Float[Tensor, "b h q f"]:
     """softmax(scale q k' + bias, where the mask allows) v without ever holding the scores."""
-    width = v.shape[-1]
-    if mask.free and bias is None:
-        return _sdpa(*_even(q, k, v), None, scale, dropout)[..., :width]
-    if mask.plain_causal and bias is None:
-        return _sdpa(*_even(q, k, v), None, scale, dropout, causal=True)[..., :width]
+    if bias is None and q.shape[2] == 1 and mask.numbers and not mask.free:  # a step of decoding
+        low, high = mask.reach(0, 1, k.shape[2])
+        if low < high:
+            k, v, mask = k[:, :, low:high], v[:, :, low:high], Mask()
+    plain = bias is None and (mask.free or mask.plain_causal)
     if (
-        q.is_cuda
+        not plain
+        and q.is_cuda
         and q.shape[2] >= FLEX_FROM
         and dropout == 0.0
         and q.dtype != torch.float64
         and (bias is not None or mask.window is not None or mask.documents is not None)
     ):
         return _flex(q, k, v, mask, bias, scale)
-    return _bands(*_even(q, k, v), mask, bias, scale, dropout)[..., :width]
+    # The kernels want one head width: zeros change neither a dot product nor the columns we keep.
+    e, f = q.shape[-1], v.shape[-1]
+    if e < f:
+        q, k = F.pad(q, (0, f - e)), F.pad(k, (0, f - e))
+    elif f < e:
+        v = F.pad(v, (0, e - f))
+    if plain:
+        out = _sdpa(q, k, v, None, scale, dropout, causal=mask.causal)
+    else:
+        out = _bands(q, k, v, mask, bias, scale, dropout)
+    return out[..., :f] if f < e else out
 
 
-def fused_total(
+def fused_lse(
     q: Float[Tensor, "b h q e"],
     k: Float[Tensor, "b g k e"],
     v: Float[Tensor, "b g k f"],
@@ -67,15 +79,17 @@ def fused_total(
 ) -> tuple[Float[Tensor, "b h q f"], Float[Tensor, "b h q"] | None]:
     """The very bits of `fused`, and each query's log-sum-exp where the kernel that answers gives it away.
 
-    SDPA does not return it, but the operators it hands its work to do: so we ask it for its choice and call that.
+    SDPA does not return it, but the operators it hands its work to do: so we ask it for its choice and call that
+    (not under autocast, which knows SDPA and not them).
     """
     plain = bias is None and (mask.free or mask.plain_causal) and dropout == 0.0
-    if plain and q.shape[:2] == k.shape[:2] and q.shape[-1] == v.shape[-1] and 0 not in (*q.shape, *k.shape):
+    same = q.shape[:2] == k.shape[:2] and q.shape[-1] == v.shape[-1] and 0 not in (*q.shape, *k.shape)
+    if plain and same and not torch.is_autocast_enabled(q.device.type):
         causal, ops = mask.causal, torch.ops.aten
         choice = torch._fused_sdp_choice(q, k, v, None, 0.0, causal, scale=scale)
         if choice == SDPBackend.FLASH_ATTENTION.value and q.device.type == "cpu":
-            out, total = ops._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal, scale=scale)
-            return _honest(q, out), total
+            out, lse = ops._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal, scale=scale)
+            return _honest(q, out), lse
         if choice == SDPBackend.CUDNN_ATTENTION.value:
             found = ops._scaled_dot_product_cudnn_attention(q, k, v, None, True, 0.0, causal, False, scale=scale)
             return found[0], found[1].reshape(q.shape[:3])
@@ -83,14 +97,6 @@ def fused_total(
             found = ops._scaled_dot_product_flash_attention(q, k, v, 0.0, causal, False, scale=scale)
             return found[0], found[1]
     return fused(q, k, v, mask=mask, bias=bias, scale=scale, dropout=dropout), None
-
-
-def _even(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The kernels want one head width: zeros change neither a dot product nor the columns we keep."""
-    e, f = q.shape[-1], v.shape[-1]
-    if e < f:
-        return F.pad(q, (0, f - e)), F.pad(k, (0, f - e)), v
-    return q, k, (F.pad(v, (0, e - f)) if f < e else v)
 
 
 def _sdpa(
@@ -110,35 +116,55 @@ def _honest(q: Tensor, out: Tensor) -> Tensor:
     """The CPU kernel takes a NaN query for one that may look at nothing, and answers zeros: say NaN instead."""
     if q.device.type != "cpu":
         return out
+    traced = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+    if not traced and not q.detach().sum().isnan():
+        return out
     return torch.where(q.detach().sum(-1, keepdim=True).isnan(), float("nan"), out)
 
 
 def _bands(q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Bias | None, scale: float, dropout: float) -> Tensor:
     """SDPA over bands of queries, each with the keys it can reach and its own tile of mask and bias."""
     n, m = q.shape[2], k.shape[2]
-    band = n if n * m <= SMALL else BAND
+    if torch.compiler.is_compiling():  # one graph for every length
+        return _band(q, k, v, mask, bias, scale, dropout, (0, n), (0, m))
+    band = n
+    if n * m > SMALL:
+        band = max(16, min(BAND, ROOM // (m * (1 if bias is None else q.shape[1]))))
     if mask.window is not None:
         band = min(band, max(64, mask.window))
     out = []
     for start in range(0, n, max(band, 1)):
-        stop = min(start + band, n)
-        low, high = mask.reach(start, stop, m)
-        if low == high:  # they can reach nothing: let them be refused one key, as any other query is
-            low, high = 0, min(1, m)
-        rows, keys = (start, stop), (low, high)
-        near, far, values = q[:, :, start:stop], k[:, :, low:high], v[:, :, low:high]
-        added = None if bias is None else bias.tile(rows, keys).to(q.dtype)
-        allowed = mask.dense(rows, keys, m, q.device)
-        if allowed is None:
-            out.append(_sdpa(near, far, values, added, scale, dropout))
-            continue
-        # A query that may look at nothing looks at everything, and its answer is then struck out: zeros,
-        # and zero gradient, whatever a kernel does with an empty row.
-        some = allowed.any(-1, keepdim=True)
-        allowed = allowed | ~some
-        tile = allowed if added is None else added.masked_fill(~allowed, float("-inf"))
-        out.append(_sdpa(near, far, values, tile, scale, dropout).masked_fill(~some, 0.0))
+        rows = (start, min(start + band, n))
+        low, high = mask.reach(*rows, m)
+        # Queries that can reach nothing are refused one key, as any other query would be.
+        keys = (low, high) if low < high else (0, min(1, m))
+        out.append(_band(q, k, v, mask, bias, scale, dropout, rows, keys))
     return torch.cat(out, dim=2) if out else q.new_zeros(*q.shape[:3], v.shape[-1])
+
+
+def _band(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Mask,
+    bias: Bias | None,
+    scale: float,
+    dropout: float,
+    rows: tuple[int, int],
+    keys: tuple[int, int],
+) -> Tensor:
+    n, m = q.shape[2], k.shape[2]
+    q, k, v = q[:, :, slice(*rows)], k[:, :, slice(*keys)], v[:, :, slice(*keys)]
+    tile = None if bias is None else bias.tile(rows, keys).to(q.dtype)
+    if mask.free:
+        return _sdpa(q, k, v, tile, scale, dropout)
+    allowed = mask.dense(n, m, rows=rows, keys=keys, device=q.device)
+    # A query that may look at nothing looks at everything, and its answer is then struck out: zeros, and zero
+    # gradient, whatever a kernel does with an empty row.
+    some = allowed.any(-1, keepdim=True)
+    allowed = allowed | ~some
+    tile = allowed if tile is None else tile.masked_fill(~allowed, float("-inf"))
+    return _sdpa(q, k, v, tile, scale, dropout).masked_fill(~some, 0.0)
 
 
 def _flex(q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Bias | None, scale: float) -> Tensor:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from jaxtyping import Bool, Int
@@ -81,57 +83,62 @@ class Mask:
         if self.documents is not None and self.documents.shape not in ((1, k), (b, k)):
             raise ValueError(f"documents has shape {tuple(self.documents.shape)}: expected ({b}, {k}), a number a key")
         if self.allow is not None:
-            shape, full = tuple(self.allow.shape), (b, h, q, k)
-            pairs = zip(reversed(shape), reversed(full), strict=False)
-            if len(shape) > 4 or any(have not in (1, want) for have, want in pairs):
-                raise ValueError(
-                    f"allow has shape {shape}: expected one that broadcasts to (batch, heads, queries, keys) = {full}"
-                )
+            broadcasts("allow", self.allow, b, h, q, k)
 
     def predicate(self, k: int, device: torch.device | str) -> Predicate:
         """`allowed(b, h, i, j)` on index tensors that broadcast: also FlexAttention's `mask_mod`."""
         offset, lengths = _tensor(self.offset, device), _tensor(self.lengths, device)
         documents = None if self.documents is None else self.documents.to(device)
-        allow = None if self.allow is None else _four(self.allow.to(device))
+        allow = None if self.allow is None else four(self.allow.to(device))
+
+        causal, window = self.causal, self.window  # a mask that its own predicate held would never be freed
 
         def allowed(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-            p = i if offset is None else i + offset[_at(b, offset.shape[0])]
+            p = i if offset is None else i + offset[at(b, offset.shape[0])]
             ok = j >= 0
-            if self.causal:
+            if causal:
                 ok = ok & (j <= p)
-            if self.window is not None:
-                ok = ok & (p - j < self.window) & (j - p < self.window)
+            if window is not None:
+                ok = ok & (p - j < window) & (j - p < window)
             if lengths is not None:
-                ok = ok & (j < lengths[_at(b, lengths.shape[0])])
+                ok = ok & (j < lengths[at(b, lengths.shape[0])])
             if documents is not None:
-                row = _at(b, documents.shape[0])
+                row = at(b, documents.shape[0])
                 ok = ok & (documents[row, p.clamp(max=k - 1)] == documents[row, j])
             if allow is not None:
                 y, x, m, n = allow.shape
-                ok = ok & allow[_at(b, y), _at(h, x), _at(i, m), _at(j, n)]
+                ok = ok & allow[at(b, y), at(h, x), at(i, m), at(j, n)]
             return ok
 
         return allowed
 
     def dense(
-        self, rows: tuple[int, int], keys: tuple[int, int], k: int, device: torch.device | str = "cpu"
-    ) -> Bool[Tensor, "#b #h q k"] | None:
-        """The tile rows x keys as booleans (batch and heads 1 where all are alike); None if all may look."""
-        if self.free:
-            return None
-        tensors = (self.lengths, self.offset, self.documents)
-        b = max((t.shape[0] for t in tensors if isinstance(t, Tensor)), default=1)
-        h = 1
-        if self.allow is not None:
-            b, h = max(b, _four(self.allow).shape[0]), _four(self.allow).shape[1]
+        self,
+        q: int,
+        k: int,
+        *,
+        rows: tuple[int, int] | None = None,
+        keys: tuple[int, int] | None = None,
+        device: torch.device | str = "cpu",
+    ) -> Bool[Tensor, "#b #h r c"]:
+        """Booleans for q queries over k keys, or a tile of them; batch and heads are 1 where all are alike."""
+        rows, keys = rows or (0, q), keys or (0, k)
+        sized = [t.shape[0] for t in (self.lengths, self.offset, self.documents) if isinstance(t, Tensor)]
+        allow = torch.empty(1, 1, 1, 1) if self.allow is None else four(self.allow)
+        b, h = next((n for n in (*sized, allow.shape[0]) if n != 1), 1), allow.shape[1]
         grid = (
             torch.arange(b, device=device)[:, None, None, None],
             torch.arange(h, device=device)[:, None, None],
             torch.arange(*rows, device=device)[:, None],
             torch.arange(*keys, device=device),
         )
-        allowed = self.predicate(k, device)(*grid)
-        return allowed.expand(b, h, rows[1] - rows[0], keys[1] - keys[0])
+        return self.predicate(k, device)(*grid).expand(b, h, rows[1] - rows[0], keys[1] - keys[0])
+
+    @property
+    def numbers(self) -> bool:
+        """Plain numbers say it all, so `reach` is exact for a single query."""
+        rows = isinstance(self.lengths, Tensor) or isinstance(self.offset, Tensor)
+        return not rows and self.documents is None and self.allow is None
 
     def reach(self, start: int, stop: int, k: int) -> tuple[int, int]:
         """Keys low..high-1 outside which queries start..stop-1 cannot look, as far as plain numbers tell."""
@@ -140,7 +147,7 @@ class Mask:
             high = min(high, self.lengths)
         if not isinstance(self.offset, Tensor):
             offset = self.offset or 0
-            assert isinstance(offset, int)
+            assert not isinstance(offset, Sequence)
             if self.window is not None:
                 low = max(low, start + offset - self.window + 1)
                 high = min(high, stop + offset + self.window - 1)
@@ -149,17 +156,28 @@ class Mask:
         return min(low, k), max(high, min(low, k))
 
 
-def _at(index: Tensor, size: int) -> Tensor | int:
+def at(index: Tensor, size: int) -> Tensor | int:
     """An axis of size 1 serves every index."""
-    return index if size > 1 else 0
+    return 0 if size == 1 else index
 
 
-def _four(x: Tensor) -> Tensor:
+def four(x: Tensor) -> Tensor:
+    """A tensor with all its leading axes, 1 where it had none."""
     return x.reshape((1,) * (4 - x.ndim) + tuple(x.shape))
 
 
+def broadcasts(name: str, x: Tensor, b: int, h: int, q: int, k: int) -> None:
+    """Raise unless a tensor can serve (b, h, q, k) scores."""
+    shape, full = tuple(x.shape), (b, h, q, k)
+    pairs = zip(reversed(shape), reversed(full), strict=False)
+    if len(shape) > 4 or any(have not in (1, want) for have, want in pairs):
+        raise ValueError(
+            f"{name} has shape {shape}: expected one that broadcasts to (batch, heads, queries, keys) = {full}"
+        )
+
+
 def _tensor(value: PerRow | None, device: torch.device | str) -> Int[Tensor, "b"] | None:
-    if isinstance(value, int):  # written on the device: a copy would make it wait
+    if isinstance(value, int | torch.SymInt):  # written on the device: a copy would make it wait
         return torch.full((1,), value, device=device)
     return None if value is None else torch.as_tensor(value, device=device)
 
@@ -171,23 +189,27 @@ def _readable(value: Tensor) -> bool:
 
 def _largest(value: PerRow | None) -> int | None:
     if isinstance(value, Tensor):
-        return int(value.max()) if _readable(value) else None
-    assert value is None or isinstance(value, int)
-    return value
+        return int(value.max()) if value.numel() and _readable(value) else None
+    return value if isinstance(value, int) else None
 
 
 def _per_row(name: str, value: PerRow | None) -> int | Tensor | None:
     if value is None:
         return None
-    if isinstance(value, int):
-        least: int | None = value
-    else:
+    if isinstance(value, torch.SymInt):  # a length that export does not know yet
+        return cast(int, value)
+    if isinstance(value, Sequence | Tensor):
         value = torch.as_tensor(value)
-        if value.ndim != 1 or value.numel() == 0 or value.is_floating_point() or value.dtype == torch.bool:
+        if value.ndim != 1 or (value.numel() and (value.is_floating_point() or value.dtype == torch.bool)):
             raise ValueError(
                 f"{name} has shape {tuple(value.shape)} and type {value.dtype}: expected an int, or integers (batch,)"
             )
-        least = int(value.min()) if _readable(value) else None
-    if least is not None and least < 0:
+        least = int(value.min()) if value.numel() and _readable(value) else 0
+    else:
+        try:
+            value = least = operator.index(value)
+        except TypeError:
+            raise ValueError(f"{name}={value!r}: expected an int, or integers (batch,)") from None
+    if least < 0:
         raise ValueError(f"{name} holds {least}: expected numbers of 0 or more")
     return value

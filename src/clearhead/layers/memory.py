@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from .exact import Exact
 
-class Memory(nn.Module):
+
+class Memory(Exact):
     """sum_i gamma^(T-i) (W x_i + b), for every T at once or one step at a time.
 
     The width is split over `heads`, each with its own gamma in (0, 1]: fixed, or learned from there. With
@@ -15,45 +21,51 @@ class Memory(nn.Module):
     fades however important, since gamma does not look at what it forgets.
     """
 
-    def __init__(self, width: int, heads: int = 1, *, gamma: float | list[float] = 0.9, learned: bool = False) -> None:
+    def __init__(
+        self, width: int, heads: int = 1, *, gamma: float | Sequence[float] = 0.9, learned: bool = False
+    ) -> None:
         super().__init__()
         if width % heads:
             raise ValueError(f"width={width} does not divide into heads={heads}")
-        rate = torch.as_tensor(gamma, dtype=torch.get_default_dtype()).reshape(-1)
-        if rate.numel() not in (1, heads):
-            raise ValueError(f"{rate.numel()} gammas for {heads} heads: expected one, or one a head")
-        if not ((rate > 0) & (rate <= 1)).all():
+        gammas = [float(g) for g in gamma] if isinstance(gamma, Sequence) else [float(gamma)] * heads
+        if len(gammas) != heads:
+            raise ValueError(f"{len(gammas)} gammas for {heads} heads: expected one, or one a head")
+        if not all(0 < g <= 1 for g in gammas):
             raise ValueError(f"gamma={gamma}: expected numbers in (0, 1]; 1 forgets nothing")
-        rate = rate.expand(heads).clone()
-        self.heads, self.learned = heads, learned
+        if learned and 1.0 in gammas:
+            raise ValueError("gamma=1 is the end of its range, where it cannot learn: start below 1")
+        self.heads = heads
         self.value = nn.Linear(width, width)
-        if learned:
-            if (rate == 1).any():
-                raise ValueError("gamma=1 is the end of its range, where it cannot learn: start below 1")
-            self.rate = nn.Parameter(rate.logit())  # a sigmoid keeps gamma in (0, 1)
-        else:
-            self.register_buffer("rate", rate)
+        # Learned, gamma is a sigmoid, which keeps it in (0, 1); fixed, its logarithm is exact in any precision.
+        self.rate = nn.Parameter(torch.tensor([math.log(g / (1 - g)) for g in gammas])) if learned else None
+        if not learned:
+            self.constant("log", torch.tensor([math.log(g) for g in gammas], dtype=torch.float64, device="cpu"))
+
+    def log_gamma(self, dtype: torch.dtype) -> Float[Tensor, "h"]:
+        """The logarithms of the gammas, in float32 or better."""
+        kind = torch.float64 if dtype == torch.float64 else torch.float32
+        return self.get_buffer("log").to(kind) if self.rate is None else F.logsigmoid(self.rate.to(kind))
 
     @property
     def gamma(self) -> Float[Tensor, "h"]:
         """How much of a head's memory is left after a step."""
-        return self.rate.sigmoid() if self.learned else self.rate
+        return self.log_gamma(self.value.weight.dtype).exp()
 
     def forward(
         self, x: Float[Tensor, "b t d"], state: Float[Tensor, "b d"] | None = None, *, chunk: int = 128
     ) -> Float[Tensor, "b t d"]:
         """The memory after each token, in parallel: within a chunk by the matrix gamma^(i-j), between by the carry."""
         v = self.value(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (b, h, t, e)
-        log = self.gamma.log()[:, None, None]
+        log = self.log_gamma(x.dtype)[:, None, None]
         carry = None if state is None else state.unflatten(-1, (self.heads, -1))[:, :, None]  # (b, h, 1, e)
         out = []
         for part in v.split(chunk, dim=2):
             i = torch.arange(part.shape[2], device=x.device)
             age = i[:, None] - i  # of what token j said, at token i
             decay = torch.where(age >= 0, (log * age.clamp(min=0)).exp(), 0.0)  # (h, t, t)
-            memory = decay @ part
+            memory = decay.to(part.dtype) @ part
             if carry is not None:
-                memory = memory + (log * (i + 1)[:, None]).exp() * carry
+                memory = memory + (log * (i + 1)[:, None]).exp().to(part.dtype) * carry
             carry = memory[:, :, -1:]
             out.append(memory)
         return torch.cat(out, dim=2).transpose(1, 2).flatten(2) if out else x
@@ -63,4 +75,5 @@ class Memory(nn.Module):
         now = self.value(x)
         if state is None:
             return now
-        return (self.gamma[:, None] * state.unflatten(-1, (self.heads, -1))).flatten(-2) + now
+        gamma = self.gamma.to(state.dtype)[:, None]
+        return (gamma * state.unflatten(-1, (self.heads, -1))).flatten(-2) + now

@@ -18,25 +18,13 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from .bias import Bias
+from .exact import Exact
 
 
-class Positions(nn.Module):
+class Positions(Exact):
     """No positions at all, and the interface of all kinds. `at` holds positions, (t,) or one row each (b, t)."""
 
     extra = 0  # width that `add` appends to x
-
-    def constant(self, name: str, value: Tensor) -> None:
-        """A buffer that follows the model's device but never its precision: angles must not be rounded to bf16."""
-        self.register_buffer(name, value, persistent=False)
-        self.__dict__.setdefault("_exact", {})[name] = value
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Positions:
-        super()._apply(fn, recurse)
-        for name, value in self.__dict__.get("_exact", {}).items():
-            device = self.get_buffer(name).device
-            kind = torch.float32 if device.type == "mps" and value.dtype == torch.float64 else value.dtype
-            self.register_buffer(name, value.to(device, kind), persistent=False)
-        return self
 
     def add(self, x: Float[Tensor, "b t d"], at: Tensor | None = None) -> Float[Tensor, "b t o"]:
         return x
@@ -162,7 +150,7 @@ class Rotary(Positions):
         self.head, self.pairs, self.loudness = head, pairs, 1.0
         if scaling == "ntk":
             base = base * factor ** (head / (head - 2)) if head > 2 else base
-        speed = base ** -(torch.arange(0, head, 2, dtype=torch.float64) / head)  # radians a position
+        speed = base ** -(torch.arange(0, head, 2, dtype=torch.float64, device="cpu") / head)  # radians a position
         if scaling == "linear":
             speed = speed / factor
         elif scaling == "yarn":
@@ -170,7 +158,9 @@ class Rotary(Positions):
             # Column at which a wave makes `turns` turns over the trained context.
             column = [head * math.log(context / (turns * 2 * math.pi)) / (2 * math.log(base)) for turns in (32, 1)]
             low, high = max(math.floor(column[0]), 0), min(math.ceil(column[1]), head - 1)
-            keep = 1 - ((torch.arange(head // 2).double() - low) / max(high - low, 0.001)).clamp(0, 1)
+            keep = 1 - (
+                (torch.arange(head // 2, dtype=torch.float64, device="cpu") - low) / max(high - low, 0.001)
+            ).clamp(0, 1)
             speed = speed * keep + speed / factor * (1 - keep)
             self.loudness = 0.1 * math.log(factor) + 1.0
         elif scaling == "llama3":
@@ -219,7 +209,7 @@ class Alibi(Positions):
         below = 2 ** int(math.log2(heads))
         slopes = [2.0 ** (-8 * i / below) for i in range(1, below + 1)]
         slopes += [2.0 ** (-4 * i / below) for i in range(1, 2 * (heads - below), 2)]
-        self.constant("slope", -torch.tensor(slopes, dtype=torch.float32))
+        self.constant("slope", -torch.tensor(slopes, dtype=torch.float32, device="cpu"))
         self.slope: Tensor
 
     def bias(self, q_at: Int[Tensor, "*p q"], k_at: Int[Tensor, "*r k"]) -> Bias:
@@ -243,8 +233,8 @@ class Relative(Positions):
             )
         self.reach = reach
         self.table = nn.Parameter(torch.zeros(buckets, heads))
-        distances = torch.arange(-reach, reach + 1)
-        self.register_buffer("bucket", _bucket(distances, buckets, reach, causal), persistent=False)
+        distances = torch.arange(-reach, reach + 1, device="cpu")
+        self.constant("bucket", _bucket(distances, buckets, reach, causal))
         self.bucket: Tensor
 
     def bias(self, q_at: Int[Tensor, "*p q"], k_at: Int[Tensor, "*r k"]) -> Bias:

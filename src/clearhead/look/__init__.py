@@ -54,4 +54,7 @@ def _every(tape: Tape, name: str, *, grid: tuple[int, int] | None = None, specia
             found.append(tape[path + "weights"].statistics(name, grid=grid, special=special)[name])
     if not found:
         raise ValueError(f"nothing on this tape tells {name}: watch '...attn.{name}' or '...attn.weights'")
+    sizes = sorted({tuple(x.shape) for x in found})
+    if len(sizes) > 1:
+        raise ValueError(f"layers of sizes {sizes} do not stack: take {name} from the tape one by one")
     return torch.stack(found)

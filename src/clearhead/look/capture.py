@@ -18,6 +18,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from ..layers import Attention, Bias, Mask, Tap
 from .maps import DENSE_LIMIT, AttentionMap, join, settle
@@ -48,6 +49,7 @@ class Tape:
 
     def __init__(self, names: list[str], grad: bool) -> None:
         self._calls: dict[str, list[Any]] = {name: [] for name in names}
+        self._apart: set[str] = set()  # addresses with a call that does not go on where the last one ended
         self._grad = grad
 
     @property
@@ -67,22 +69,19 @@ class Tape:
         return [AttentionMap([x]) if isinstance(x, Seen | Kept) else x for x in self._calls[name]]
 
     def __getitem__(self, name: str) -> Any:
-        """The record of an address, its calls joined: a tensor, or an AttentionMap for weights."""
-        records, kind = self.calls(name), name.rsplit(".", 1)[-1]
-        if isinstance(records[0], AttentionMap):
-            return AttentionMap([source for record in records for source in record.sources])
+        """The record of an address: a tensor, or an AttentionMap for weights; the steps of a decoding loop joined."""
+        records, kind = self.calls(name), name.rpartition(".")[2]
         if len(records) == 1:
             return records[0]
-        if kind == "k" or kind == "v" or kind == "scores" or not all(isinstance(r, Tensor) for r in records):
-            raise ValueError(f"{len(records)} calls of {name!r} do not join: take them apart with tape.calls")
-        axis = 2 if kind in BORN_INSIDE else 1
+        problem = f"{len(records)} calls of {name!r} are not the steps of one text: take them apart with tape.calls"
+        if name in self._apart or kind in ("k", "v", "scores"):
+            raise ValueError(f"{problem}, or watch with keep='last'")
+        if all(isinstance(r, AttentionMap) for r in records):
+            return AttentionMap([source for record in records for source in record.sources])
         try:
-            return join(kind, records) if kind in MEANING else torch.cat(records, dim=axis)
-        except RuntimeError as problem:
-            shapes = ", ".join(str(tuple(r.shape)) for r in records[:4])
-            raise ValueError(
-                f"{len(records)} calls of {name!r} of shapes {shapes} do not join: take them apart with tape.calls"
-            ) from problem
+            return join(kind, records) if kind in MEANING else torch.cat(records, dim=2 if kind in BORN_INSIDE else 1)
+        except (RuntimeError, TypeError) as cause:
+            raise ValueError(problem) from cause
 
     def __contains__(self, name: str) -> bool:
         return bool(self._calls.get(name))
@@ -97,6 +96,8 @@ class Tape:
             raise ValueError("this tape keeps no gradients: watch with grad=True")
         self.calls(name)  # raises if there are none
         kept = [x.weights if isinstance(x, Kept) else x for x in self._calls[name]]
+        if not all(isinstance(x, Tensor) for x in kept):
+            raise ValueError(f"{name!r} is not one tensor: its gradient cannot be told")
         grads = [x.grad for x in kept if x.grad is not None]
         missing = len(kept) - len(grads)
         if missing:
@@ -105,11 +106,13 @@ class Tape:
             )
         return torch.cat(grads, dim=2 if name.rsplit(".", 1)[-1] in BORN_INSIDE else 1)
 
-    def _record(self, name: str, value: Any, keep: Keep) -> None:
+    def _record(self, name: str, value: Any, keep: Keep, continues: bool) -> None:
         if callable(keep):
             value = keep(AttentionMap([value]) if isinstance(value, Seen | Kept) else value)
         if keep == "last":
             self._calls[name].clear()
+        elif self._calls[name] and not continues:
+            self._apart.add(name)
         self._calls[name].append(value)
 
 
@@ -142,14 +145,12 @@ def watch(model: Any, *names: str, grad: bool = False, keep: Keep = "all") -> It
 
             def hook(_: nn.Module, __: Any, out: Any, name: str = name) -> None:
                 if threading.get_ident() == mine:
-                    tape._record(name, _own(out, grad, copy=True), keep)
+                    one = isinstance(out, Tensor) and out.ndim == 3 and out.shape[1] == 1  # a token at a time
+                    tape._record(name, _own(out, grad), keep, one)
 
             stack.callback(module.register_forward_hook(hook).remove)
         for attention, wanted in inside.items():
-            tap = _tap(attention, stack)
-            listener = _Listener(tape, wanted, grad, keep, mine)
-            tap.listeners.append(listener)
-            stack.callback(tap.listeners.remove, listener)
+            _join(attention, "listeners", _Listener(tape, wanted, grad, keep, mine), stack)
         yield tape
 
 
@@ -179,9 +180,7 @@ def edit(model: Any, changes: Mapping[str, Edit]) -> Iterator[None]:
                 if leaf in ("scores", "weights"):
                     _say(f"{pattern!r} is edited: these layers compute their attention explicitly")
                 assert isinstance(module, Attention)
-                tap, entry = _tap(module, stack), (leaf, change, mine)
-                tap.edits.append(entry)
-                stack.callback(tap.edits.remove, entry)
+                _join(module, "edits", (leaf, change, mine), stack)
         yield
 
 
@@ -192,17 +191,26 @@ class _Listener:
         self.tape, self.wanted, self.grad, self.keep, self.thread = tape, wanted, grad, keep, thread
         self.explicit = grad and bool({"scores", "weights"} & set(wanted))
         self.measures = [leaf for leaf in wanted if leaf in MEANING]
+        self.queries = 0  # where the last call ended
 
-    def hear(self, leaf: str, value: Any) -> None:
+    def hear(self, leaf: str, value: Any, continues: bool | None = None) -> None:
+        """Record what a call said, if it is wanted; without being told, a single query goes on from the last call."""
         if leaf in self.wanted and self.thread == threading.get_ident():
-            self.tape._record(self.wanted[leaf], _own(value, self.grad), self.keep)
+            if leaf in EDITABLE:
+                value = _own(value, self.grad)
+            continues = value.shape[2] == 1 if continues is None else continues
+            self.tape._record(self.wanted[leaf], value, self.keep, continues)
 
     def look(self, source: Source) -> None:
         """Take from what was seen all that is wanted and not yet heard."""
         if self.thread != threading.get_ident():
             return
+        # A step goes on from the queries before it: it says so by its offset, or it is a single query.
+        offset, queries = source.offset, source.shape[2]
+        continues = isinstance(offset, Tensor) or (offset == self.queries if offset else queries == 1)
+        self.queries = (offset if isinstance(offset, int) else 0) + queries
         if "weights" in self.wanted:
-            self.hear("weights", settle(source))
+            self.hear("weights", settle(source), continues)
         if "scores" in self.wanted and isinstance(source, Seen):
             b, h, q, k = source.shape
             if b * h * q * k > DENSE_LIMIT:
@@ -210,10 +218,10 @@ class _Listener:
                     f"scores of {b} x {h} x {q} x {k} are over the limit of {DENSE_LIMIT:,}: watch weights, and "
                     "ask their map for a tile"
                 )
-            self.hear("scores", source.scores((0, q), (0, k))[0])
+            self.hear("scores", source.scores((0, q), (0, k))[0], continues)
         if self.measures:
             for leaf, value in statistics(source, *self.measures).items():
-                self.hear(leaf, value)
+                self.hear(leaf, value, continues)
 
 
 class _Tap(Tap):
@@ -225,7 +233,10 @@ class _Tap(Tap):
 
     @property
     def explicit(self) -> bool:  # type: ignore[override]
-        return any(x.explicit for x in self.listeners) or any(e[0] in ("scores", "weights") for e in self.edits)
+        mine = threading.get_ident()
+        return any(x.explicit and x.thread == mine for x in self.listeners) or any(
+            leaf in ("scores", "weights") and thread == mine for leaf, _, thread in self.edits
+        )
 
     def inputs(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return self._pass("q", q), self._pass("k", k), self._pass("v", v)
@@ -237,17 +248,17 @@ class _Tap(Tap):
         weights = self._edit("weights", weights)
         offset = mask.offset if isinstance(mask.offset, int | Tensor) else 0
         for listener in self.listeners:
-            listener.look(Kept(weights=_own(weights, listener.grad), offset=offset))
+            listener.look(Kept(weights=_own(weights, listener.grad and listener.explicit), offset=offset))
         return weights
 
     def heads(self, out: Tensor) -> Tensor:
         return self._pass("heads", out)
 
     @torch.compiler.disable
-    def seen(self, q: Tensor, k: Tensor, mask: Mask, bias: Bias | None, scale: float, total: Tensor | None) -> None:
-        bias = None if bias is None else bias.detach()
-        total = None if total is None else total.detach()
-        source = Seen(q=q.detach(), k=k.detach(), mask=mask, bias=bias, scale=scale, total=total)
+    def seen(self, q: Tensor, k: Tensor, mask: Mask, bias: Bias | None, scale: float, lse: Tensor | None) -> None:
+        bias = None if bias is None else bias.owned()
+        lse = None if lse is None else lse.detach()
+        source = Seen(q=q.detach(), k=k.detach(), mask=mask, bias=bias, scale=scale, given=lse)
         for listener in self.listeners:
             listener.look(source)
 
@@ -265,28 +276,40 @@ class _Tap(Tap):
 
 
 _LOCKS: WeakKeyDictionary[nn.Module, threading.RLock] = WeakKeyDictionary()
-_LOCKS_LOCK = threading.Lock()
+_LOCK = threading.Lock()
 
 
 @contextmanager
 def _alone(root: nn.Module) -> Iterator[ExitStack]:
     """One thread at a time watches or edits a model; whatever it set up is undone on the way out."""
-    with _LOCKS_LOCK:
+    with _LOCK:
         lock = _LOCKS.setdefault(root, threading.RLock())
     with lock, ExitStack() as stack:
         if any(_compiled(m) for m in root.modules()):
-            _say("the model is compiled: while it is watched or edited it runs eagerly, equal up to rounding")
+            _say("the model is compiled: while it is watched or edited it runs eagerly, equal up to rounding", 6)
             stack.enter_context(torch.compiler.set_stance("force_eager"))
         yield stack
 
 
-def _tap(attention: Attention, stack: ExitStack) -> _Tap:
-    """The attention's tap, set if there was none, and taken away again by whoever set it."""
-    if isinstance(attention.tap, _Tap):
-        return attention.tap
-    before, attention.tap = attention.tap, _Tap()
-    stack.callback(setattr, attention, "tap", before)
-    return attention.tap
+def _join(attention: Attention, part: str, entry: Any, stack: ExitStack) -> None:
+    """Let a listener or an edit into an attention's tap; whoever leaves it empty takes it away."""
+
+    with _LOCK:
+        if attention.tap is None:
+            attention.tap = _Tap()
+        elif not isinstance(attention.tap, _Tap):
+            raise ValueError(f"this attention has a {type(attention.tap).__name__} of its own as its tap")
+        tap: Any = attention.tap
+        entries: list[Any] = getattr(tap, part)
+        entries.append(entry)
+
+    def leave() -> None:
+        with _LOCK:
+            entries.remove(entry)
+            if not tap.listeners and not tap.edits:
+                attention.tap = None
+
+    stack.callback(leave)
 
 
 def _root(model: Any) -> nn.Module:
@@ -341,18 +364,20 @@ def _changed(name: str, change: Edit, x: Any) -> Any:
     return y
 
 
-def _own(value: Any, grad: bool, copy: bool = False) -> Any:
-    """A record that nothing later changes: detached (a copy, where others may write), or with its gradient."""
-    if isinstance(value, tuple | list):
-        return type(value)(_own(x, grad, copy) for x in value)
-    if not isinstance(value, Tensor):
-        return value
-    if not grad:
-        return value.detach().clone() if copy else value.detach()
-    if value.requires_grad and not value.is_leaf:
-        value.retain_grad()
-    return value
+def _own(value: Any, grad: bool) -> Any:
+    """A copy that nothing later changes; with `grad` the tensors themselves, which will hold their gradients."""
+
+    def own(x: Any) -> Any:
+        if not isinstance(x, Tensor):
+            return x
+        if not grad:
+            return x.detach().clone()
+        if x.requires_grad and not x.is_leaf:
+            x.retain_grad()
+        return x
+
+    return value if isinstance(value, Seen | Kept) else tree_map(own, value)
 
 
-def _say(message: str) -> None:
-    warnings.warn(message, Notice, stacklevel=4)
+def _say(message: str, level: int = 4) -> None:
+    warnings.warn(message, Notice, stacklevel=level)

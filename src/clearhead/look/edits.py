@@ -12,7 +12,13 @@ Edit = Callable[[Tensor], Tensor]
 
 def silence(heads: Sequence[int]) -> Edit:
     """Switch heads off: what they say becomes 0. For addresses `...attn.heads`."""
-    return scale(dict.fromkeys(heads, 0.0))
+
+    def change(x: Tensor) -> Tensor:
+        _check(heads, x)
+        off = [head in heads for head in range(x.shape[1])]
+        return x.masked_fill(torch.tensor(off, device=x.device)[:, None, None], 0.0)
+
+    return change
 
 
 def scale(heads: Mapping[int, float]) -> Edit:
@@ -36,7 +42,7 @@ def patch(heads: Sequence[int], what: Tensor) -> Edit:
         if what.shape != x.shape:
             raise ValueError(f"a patch of shape {tuple(what.shape)} does not fit heads of shape {tuple(x.shape)}")
         x = x.clone()
-        x[:, list(heads)] = what[:, list(heads)].to(x.dtype)
+        x[:, list(heads)] = what[:, list(heads)].to(x)
         return x
 
     return change

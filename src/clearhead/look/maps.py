@@ -58,7 +58,7 @@ class AttentionMap:
         for source, first in self._placed():
             own = (max(rows[0] - first, 0), min(rows[1] - first, source.shape[2]))
             have = (keys[0], min(keys[1], source.shape[3]))  # an early step had not seen the later keys
-            for some in steps(source, own):
+            for some in steps(source, own) if own[0] < own[1] else ():
                 part = (
                     tile(source, some, have)
                     if have[0] < have[1]
@@ -173,7 +173,9 @@ def join(name: str, parts: list[Tensor]) -> Tensor:
 def settle(source: Source) -> Source:
     """Keep whichever is smaller, what was seen or its weights: a decoding step's weights are a few rows."""
     b, h, q, k = source.shape
-    if isinstance(source, Kept) or b * h * q * k > source.q.numel() + source.k.numel():
+    if isinstance(source, Kept):
         return source
+    if b * h * q * k > source.q.numel() + source.k.numel():
+        return source.owned()
     part = band(source, (0, q), (0, k))
     return Kept(weights=part.weights, offset=source.offset)

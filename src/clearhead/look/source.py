@@ -25,7 +25,7 @@ class Seen:
     mask: Mask
     bias: Bias | None
     scale: float
-    total: Float[Tensor, "b h q"] | None = None  # the log-sum-exp of each query, where the kernel gave it
+    given: Float[Tensor, "b h q"] | None = None  # the log-sum-exp of each query, where the kernel gave it
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -42,11 +42,17 @@ class Seen:
     def device(self) -> torch.device:
         return self.q.device
 
-    @cached_property
-    def keys(self) -> Tensor:
-        """A key for each query head, in float32 or better."""
-        k = self.k.to(_wide(self.k.dtype))
-        return k.repeat_interleave(self.q.shape[1] // k.shape[1], dim=1)
+    def wide(self) -> Seen:
+        """With queries and keys in float32 or better, for the time of a pass."""
+        kind = _wide(self.k.dtype)
+        return replace(self, q=self.q.to(kind), k=self.k.to(kind))
+
+    def owned(self) -> Seen:
+        """In memory of its own, where nothing that comes later writes."""
+        mask, q, k, lse = self.mask, self.q.clone(), self.k.clone(), None if self.given is None else self.given.clone()
+        names = ("lengths", "offset", "documents", "allow")
+        tensors = {n: getattr(mask, n).clone() for n in names if isinstance(getattr(mask, n), Tensor)}
+        return replace(self, q=q, k=k, mask=replace(mask, **tensors), given=lse)
 
     def zeros(self, *shape: int) -> Tensor:
         """Zeros for what is computed of it: on its device, in float32 or better."""
@@ -60,25 +66,34 @@ class Seen:
         self, rows: tuple[int, int], keys: tuple[int, int]
     ) -> tuple[Float[Tensor, "b h r c"], Bool[Tensor, "#b #h #r #c"] | None]:
         """Scores in float32 or better, and which of them are allowed (None: all)."""
-        q = self.q[:, :, slice(*rows)].to(_wide(self.k.dtype)) * self.scale
-        scores = q @ self.keys[:, :, slice(*keys)].mT
-        allowed = self.mask.dense(rows, keys, self.k.shape[2], self.device)
+        kind, groups = _wide(self.k.dtype), self.k.shape[1]
+        q = self.q[:, :, slice(*rows)].to(kind) * self.scale
+        k = self.k[:, :, slice(*keys)].to(kind)
+        # The query heads of a group stand side by side before its keys, which need not be repeated.
+        scores = (q.unflatten(1, (groups, -1)).flatten(2, 3) @ k.mT).reshape(*q.shape[:3], k.shape[2])
+        allowed = None
+        if not self.mask.free:
+            n, m = self.shape[2:]
+            allowed = self.mask.dense(n, m, rows=rows, keys=keys, device=self.device)
         if self.bias is not None:
             scores += self.bias.tile(rows, keys)
-            allowed = ~scores.isneginf() if allowed is None else allowed & ~scores.isneginf()
+            if self.bias.dense is not None:
+                may = ~scores.isneginf()
+                allowed = may if allowed is None else allowed & may
         return scores, allowed
 
     def without(self, keys: int) -> Seen:
         """As if nobody could look at the first few keys: the rest of each query's weight counts as all of it."""
         left = torch.arange(self.shape[3], device=self.device) >= keys
         allow = left if self.mask.allow is None else self.mask.allow & left
-        return replace(self, mask=replace(self.mask, allow=allow), total=None)
+        return replace(self, mask=replace(self.mask, allow=allow), given=None)
 
     @cached_property
     def _lse(self) -> Float[Tensor, "b h q 1"]:
-        if self.total is not None:
-            return self.total.to(_wide(self.k.dtype))[..., None]
-        return self.zeros(*self.shape[:3], 1).fill_(float("nan"))
+        if self.given is not None:
+            return self.given.to(_wide(self.k.dtype))[..., None]
+        with torch.inference_mode(False):  # it is written into later, perhaps outside
+            return self.zeros(*self.shape[:3], 1).fill_(float("nan"))
 
     def lse(self, rows: tuple[int, int]) -> Float[Tensor, "b h r 1"]:
         """The logarithm of the sum that the softmax of these queries divides by."""
@@ -148,6 +163,7 @@ class Band:
 
 def bands(source: Source) -> Iterator[Band]:
     """The whole map in bands that fit a cache."""
+    source = source.wide() if isinstance(source, Seen) else source
     for rows in steps(source, (0, source.shape[2])):
         yield band(source, rows, source.reach(*rows))
 
@@ -157,7 +173,7 @@ def steps(source: Source, rows: tuple[int, int]) -> Iterator[tuple[int, int]]:
     b, h, _, k = source.shape
     room = TILE_CUDA if source.device.type == "cuda" else TILE
     step = max(16, min(256, room // max(1, b * h * k)))
-    for start in range(*rows, step):
+    for start in range(rows[0], max(rows[1], rows[0] + 1), step):  # nothing is one empty step
         yield start, min(start + step, rows[1])
 
 

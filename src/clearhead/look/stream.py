@@ -39,6 +39,7 @@ def serves(source: Source) -> bool:
         and source.q.dtype in (torch.float32, torch.float16, torch.bfloat16)
         and source.q.shape[-1] <= 256
         and 0 not in source.shape
+        and source.shape[0] * source.shape[1] < 1 << 16  # what a launch can count
     )
 
 
@@ -67,8 +68,8 @@ def _normalise(source: Seen, peak: bool) -> tuple[Tensor, Tensor, Tensor]:
     from .stream_kernels import normalise
 
     b, h, n, _ = source.shape
-    if source.total is not None and not peak:
-        lse = source.total.float().contiguous() * LOG2E
+    if source.given is not None and not peak:
+        lse = source.given.float().contiguous() * LOG2E
         return lse, lse, lse
     lse = torch.empty(b, h, n, device=source.device)
     best = torch.empty(2, b, h, n, device=source.device, dtype=torch.int32) if peak else lse
@@ -88,15 +89,19 @@ def _measure(source: Seen, want: set[str], places: Places | None, lse: Tensor) -
     grid = places is not None and places.grid is not None
     spots = (places.q, places.k) if grid and places is not None else (lse, lse)
     sizes = _sizes(source)
-    far = 2.0 ** (61 - math.ceil(math.log2(n + k)))  # no distance reaches n + k, and no sum of them 2^62
-    far2 = far / 2.0 ** math.ceil(math.log2(n + k))
+    # No distance is longer than this (offsets of rows lie among the keys), and no mean of them 2^61 units.
+    bits = math.ceil(math.log2(n + k + (source.offset if isinstance(source.offset, int) else 0)))
+    far, far2 = 2.0 ** (61 - bits), 2.0 ** (61 - 2 * bits)
     measure[(_blocks(k, sizes["BN"]), b * h)](
         sums, received, lse, *spots, ONE, far, far2, *_arguments(source), **_flags(source), **sizes,
         ENTROPY="entropy" in want, DISTANCE="distance" in want, RMS="rms" in want, POSITION="position" in want,
         RECEIVED="received" in want, GRID=grid,
     )  # fmt: skip
     units = (ONE, far, far2, far, far)
-    return [total.double() / unit for total, unit in zip(sums, units, strict=True)], received
+    unknown = lse.isnan()  # an integer cannot say NaN
+    return [
+        (total.double() / unit).masked_fill(unknown, math.nan) for total, unit in zip(sums, units, strict=True)
+    ], received
 
 
 def _blocks(n: int, size: int) -> int:

@@ -30,13 +30,13 @@ def _scores(
         there = tl.load(k_at + b * k_at_b + j, mask=j < m, other=0)
         d = (there[None, :] - here[:, None]).to(tl.int32)
         if SLOPE:
-            s += tl.load(slope + h * slope_h) * LOG2E * tl.abs(d).to(tl.float32)
+            s += tl.load(slope + h * slope_h).to(tl.float32) * LOG2E * tl.abs(d).to(tl.float32)
         if TABLE:
             bucket = tl.minimum(tl.maximum(d, -reach), reach) + reach
-            s += tl.load(table + h * table_h + bucket) * LOG2E
+            s += tl.load(table + h * table_h + bucket).to(tl.float32) * LOG2E
     if DENSE:
-        at = b * dense_b + h * dense_h + i[:, None].to(tl.int64) * dense_i + j[None, :] * dense_j
-        s += tl.load(dense + at, mask=inside, other=0.0) * LOG2E
+        at = b * dense_b + h * dense_h + i[:, None].to(tl.int64) * dense_i + j[None, :].to(tl.int64) * dense_j
+        s += tl.load(dense + at, mask=inside, other=0.0).to(tl.float32) * LOG2E
     if MASKED:
         allowed = inside
         if CAUSAL:
@@ -51,7 +51,7 @@ def _scores(
             theirs = tl.load(documents + b * documents_b + j, mask=j < m, other=-2)
             allowed = allowed & (own[:, None] == theirs[None, :])
         if ALLOW:
-            at = b * allow_b + h * allow_h + i[:, None].to(tl.int64) * allow_i + j[None, :] * allow_j
+            at = b * allow_b + h * allow_h + i[:, None].to(tl.int64) * allow_i + j[None, :].to(tl.int64) * allow_j
             allowed = allowed & (tl.load(allow + at, mask=inside, other=0) != 0)
         s = tl.where(allowed, s, float("-inf"))
     return s
@@ -216,7 +216,7 @@ def measure(
             if RECEIVED:
                 received += w
             if ENTROPY:
-                if stage == 0:
+                if stage == 0 or DENSE:  # 0 log 0 is 0
                     log = tl.where(w > 0, log, 0.0)
                 part = (tl.sum(w * log, axis=1) * one).to(tl.int64)
                 tl.atomic_add(sums + at, part, mask=i < n, sem="relaxed")
