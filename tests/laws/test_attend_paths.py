@@ -107,3 +107,29 @@ def test_module_scores_are_their_formulas(seed: int):
         with path(way) as how:
             found = attend(q, wide, v, mask=Mask(lengths=[4, 7]), **(how | {"score": bilinear}))
         torch.testing.assert_close(found, want, **TIGHT)
+
+
+@pytest.mark.parametrize("way", PATHS)
+@given(case=cases(), data=st.data())
+def test_a_nan_reaches_all_who_look_at_it_and_no_stranger(way: str, case: tuple, data: st.DataObject):
+    size, fields, bias, (e, w), seed = case
+    inputs = tensors(seed, size, e, w, torch.float32)[:3]
+    may = written_out.allowed(*size.full, **fields)
+    which = data.draw(st.integers(0, 2))
+    place = tuple(data.draw(st.integers(0, n - 1)) for n in inputs[which].shape)
+    inputs[which][place] = float("nan")
+    with path(way) as how:
+        out = attend(*inputs, mask=Mask(**fields), bias=rendered(bias, torch.float32), **how)
+    row, head, token, column = place
+    spoilt = out.isnan().any(-1)  # (b, h, q)
+    if which == 0:
+        kin = torch.zeros_like(spoilt)
+        kin[row, head, token] = True
+        touched = kin & may.any(-1)
+    else:
+        kin = torch.zeros_like(spoilt)
+        group = size.h // size.g
+        kin[row, head * group : (head + 1) * group] = True
+        touched = kin & may[..., token]
+    assert spoilt[touched].all()
+    assert not spoilt[~kin].any()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
+from functools import cache
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -75,7 +76,8 @@ def _normalise(source: Seen, peak: bool) -> tuple[Tensor, Tensor, Tensor]:
     best = torch.empty(2, b, h, n, device=source.device, dtype=torch.int32) if peak else lse
     sizes = _sizes(source)
     normalise[(_blocks(n, sizes["BM"]), b * h)](lse, best, *_arguments(source), **_flags(source), **sizes, PEAK=peak)
-    most = best[1].view(torch.float32).masked_fill(lse == -math.inf, 0.0) if peak else lse
+    most = best[1].view(torch.float32) if peak else lse
+    most = most.masked_fill(lse == -math.inf, 0.0).masked_fill(lse.isnan(), math.nan)
     return lse, best[0].long(), most
 
 
@@ -109,18 +111,22 @@ def _blocks(n: int, size: int) -> int:
 
 
 def _sizes(source: Seen) -> dict[str, int]:
-    """Tile sizes that ran fastest on a Hopper GPU; float32 products are done exactly, in smaller tiles."""
-    width = max(16, 1 << (source.q.shape[-1] - 1).bit_length())
+    """The largest tiles that fit the chip; the first of each row ran fastest on a Hopper GPU."""
+    width, bytes_ = max(16, 1 << (source.q.shape[-1] - 1).bit_length()), source.q.element_size()
     if INTERPRETED:
         return {"BM": 16, "BN": 16, "BE": width}
-    small = source.q.dtype == torch.float32 or width > 128
-    return {
-        "BM": 64 if small else 128,
-        "BN": 32 if small else 64,
-        "BE": width,
-        "num_warps": 4,
-        "num_stages": 3,
-    }
+    tiles = [(64, 32, 3), (64, 32, 2), (32, 32, 2), (16, 16, 1)]  # exact products of float32 need many registers
+    if bytes_ == 2:
+        tiles = [(128, 64, 3), (64, 64, 3), *tiles]
+    room = _shared_memory(source.device)
+    fit = [t for t in tiles if bytes_ * width * (t[0] * t[2] + t[1]) <= room]
+    bm, bn, stages = (fit or tiles[-1:])[0]
+    return {"BM": bm, "BN": bn, "BE": width, "num_warps": 4, "num_stages": stages}
+
+
+@cache
+def _shared_memory(device: torch.device) -> int:
+    return int(torch.cuda.get_device_properties(device).shared_memory_per_block_optin)
 
 
 def _flags(source: Seen) -> dict[str, Any]:
