@@ -120,16 +120,12 @@ def test_a_nan_reaches_all_who_look_at_it_and_no_stranger(way: str, case: tuple,
     inputs[which][place] = float("nan")
     with path(way) as how:
         out = attend(*inputs, mask=Mask(**fields), bias=rendered(bias, torch.float32), **how)
-    row, head, token, column = place
-    spoilt = out.isnan().any(-1)  # (b, h, q)
+    row, head, token, _ = place
+    spoilt, kin, group = out.isnan().any(-1), torch.zeros(size.full[:3], dtype=torch.bool), size.h // size.g
     if which == 0:
-        kin = torch.zeros_like(spoilt)
         kin[row, head, token] = True
-        touched = kin & may.any(-1)
-    else:
-        kin = torch.zeros_like(spoilt)
-        group = size.h // size.g
+    else:  # a key or a value, which serves a group of heads
         kin[row, head * group : (head + 1) * group] = True
-        touched = kin & may[..., token]
-    assert spoilt[touched].all()
+    looks = may.any(-1) if which == 0 else may[..., token]
+    assert spoilt[kin & looks].all()
     assert not spoilt[~kin].any()

@@ -147,6 +147,10 @@ WORDS = {
 # What is wrong, what says so, and what the message must hold.
 WRONG = {
     # the sizes of an attention
+    "no kv_heads": (lambda: Attention(8, 4, kv_heads=0), ValueError, "kv_heads=0", "1 or more"),
+    "fewer than no kv_heads": (lambda: Attention(8, 4, kv_heads=-2), ValueError, "kv_heads=-2", "1 or more"),
+    "no context": (lambda: Attention(8, 2, context=0), ValueError, "context=0", "1 or more"),
+    "more than all dropped": (lambda: Attention(8, 2, dropout=1.5), ValueError, "dropout=1.5", "from 0"),
     "width over heads": (lambda: Attention(8, 3), ValueError, "width=8", "heads=3", "give head"),
     "no heads": (lambda: Attention(8, 0), ValueError, "heads=0", "1 or more"),
     "no width": (lambda: Attention(0, 1), ValueError, "width=0", "1 or more"),
@@ -175,7 +179,6 @@ WRONG = {
     "boolean lengths": (lambda: Mask(lengths=torch.ones(2) > 0), ValueError, "lengths", "bool", "integers (batch,)"),
     "a float offset": (lambda: Mask(offset=torch.ones(2)), ValueError, "offset", "float32", "integers (batch,)"),
     "lengths of two axes": (lambda: Mask(lengths=torch.tensor([[3], [1]])), ValueError, "(2, 1)", "(batch,)"),
-    "no lengths": (lambda: Mask(lengths=torch.ones(0, dtype=torch.long)), ValueError, "(0,)", "(batch,)"),
     "a length too long": (lambda: ask(mask=Mask(lengths=8)), ValueError, "lengths", "8", "7 keys"),
     "a length too long among others": (lambda: ask(mask=Mask(lengths=[3, 9])), ValueError, "lengths", "9", "7 keys"),
     "rows of lengths": (lambda: ask(mask=Mask(lengths=[1, 2, 3])), ValueError, "lengths", "3 rows", "expected 2"),
@@ -281,7 +284,7 @@ WRONG = {
 UNCHECKED = {
     "q of three axes": (lambda: attend(x(), x(), x()), ValueError, "q", "(2, 7, 12)", "(batch, heads, tokens, width)"),
     "values for other keys": (lambda: ask(values=6), ValueError, "(2, 3, 7, 4)", "(2, 3, 6, 4)", "for every key"),
-    "float length": (lambda: Mask(lengths=2.5), ValueError, "lengths", "float32", "expected an int"),
+    "float length": (lambda: Mask(lengths=2.5), ValueError, "lengths=2.5", "expected an int"),
     "float documents": (lambda: Mask(documents=torch.zeros(1, 5)), ValueError, "documents", "float32", "integers"),
     "documents of one axis": (lambda: documents(5), ValueError, "documents", "(5,)", "(batch, keys)"),
     "float allow": (lambda: Mask(allow=torch.ones(5, 5)), TypeError, "allow", "float32", "torch.bool"),
@@ -342,8 +345,8 @@ class Saw(Tap):
     def __init__(self, explicit: bool) -> None:
         self.explicit = explicit
 
-    def seen(self, q, k, mask, bias, scale, total) -> None:
-        self.source = Seen(q=q, k=k, mask=mask, bias=bias, scale=scale, total=total)
+    def seen(self, q, k, mask, bias, scale, lse) -> None:
+        self.source = Seen(q=q, k=k, mask=mask, bias=bias, scale=scale, given=lse)
 
     def weights(self, weights, mask):
         self.source = Kept(weights=weights)
@@ -358,19 +361,19 @@ MASKS = {
     "documents": Mask(documents=torch.tensor([[0, 0, 0, 1, 1, 1, 1]])),
     "allow": Mask(allow=torch.eye(T, dtype=torch.bool).roll(1, 0) | (torch.arange(T) != 4)),
 }
-PATHS = {"fused": (H, False), "grouped": (1, False), "explicit": (H, True)}  # key heads, and whether written out
-cases = pytest.mark.parametrize(
-    ("mask", "biased", "path", "dtype"),
-    [
-        pytest.param(*case, id="-".join(str(part) for part in case))
-        for case in product(MASKS, ("", "biased"), PATHS, (torch.float32, torch.float64))
-    ],
-)
+# Key heads, whether written out, and the type of number.
+PATHS = {
+    "fused": (H, False, torch.float32),
+    "fused, double": (H, False, torch.float64),
+    "grouped": (1, False, torch.float32),
+    "explicit": (H, True, torch.float64),
+}
+cases = pytest.mark.parametrize(("mask", "biased", "path"), list(product(MASKS, ("", "biased"), PATHS)))
 
 
-def spoil(which: str, mask: str, biased: str, path: str, dtype: torch.dtype):
+def spoil(which: str, mask: str, biased: str, path: str):
     """Answers and maps without and with a NaN in row 1, head 0, token 3; who may look at whom; who must notice."""
-    groups, explicit = PATHS[path]
+    groups, explicit, dtype = PATHS[path]
     torch.manual_seed(0)
     parts = {"q": torch.randn(B, H, T, E, dtype=dtype)}
     parts |= {name: torch.randn(B, groups, T, E, dtype=dtype) for name in ("k", "v")}
@@ -382,8 +385,7 @@ def spoil(which: str, mask: str, biased: str, path: str, dtype: torch.dtype):
         tap = Saw(explicit)
         outs.append(attend(**parts, **more, tap=tap))
         maps.append(AttentionMap([tap.source]))
-    may = MASKS[mask].dense(T, T)
-    may = torch.ones(B, H, T, T, dtype=torch.bool) if may is None else may.expand(B, H, T, T)
+    may = MASKS[mask].dense(T, T).expand(B, H, T, T)
     spoilt = torch.zeros(B, H, T, dtype=torch.bool)
     if which == "q":
         spoilt[1, 0, 3] = True
@@ -393,16 +395,16 @@ def spoil(which: str, mask: str, biased: str, path: str, dtype: torch.dtype):
 
 
 @cases
-def test_a_nan_query_spoils_its_own_answer_and_no_other(mask, biased, path, dtype):
-    (clean, out), _, _, spoilt = spoil("q", mask, biased, path, dtype)
+def test_a_nan_query_spoils_its_own_answer_and_no_other(mask, biased, path):
+    (clean, out), _, _, spoilt = spoil("q", mask, biased, path)
     assert out[spoilt].isnan().all()
     torch.testing.assert_close(out[~spoilt], clean[~spoilt])
 
 
 @cases
 @pytest.mark.parametrize("which", ["k", "v"])
-def test_a_nan_key_spoils_all_who_may_look_at_it_and_no_other_row_or_head(which, mask, biased, path, dtype):
-    (clean, out), _, _, spoilt = spoil(which, mask, biased, path, dtype)
+def test_a_nan_key_spoils_all_who_may_look_at_it_and_no_other_row_or_head(which, mask, biased, path):
+    (clean, out), _, _, spoilt = spoil(which, mask, biased, path)
     assert out[spoilt].isnan().any(-1).all()
     others = ~spoilt.any(-1)  # rows and heads
     torch.testing.assert_close(out[others], clean[others])
@@ -410,8 +412,8 @@ def test_a_nan_key_spoils_all_who_may_look_at_it_and_no_other_row_or_head(which,
 
 @cases
 @pytest.mark.parametrize("which", ["q", "k"])
-def test_statistics_of_a_spoilt_query_are_nan(which, mask, biased, path, dtype):
-    _, maps, may, spoilt = spoil(which, mask, biased, path, dtype)
+def test_statistics_of_a_spoilt_query_are_nan(which, mask, biased, path):
+    _, maps, may, spoilt = spoil(which, mask, biased, path)
     names = [name for name in MEANING if name not in ("peak", "received")]  # which have no NaN, or are of keys
     clean, now = (each.statistics(*names) for each in maps)
     for name in names:
@@ -425,7 +427,7 @@ def test_statistics_of_a_spoilt_query_are_nan(which, mask, biased, path, dtype):
 @pytest.mark.parametrize("which", ["q", "k"])
 def test_a_spoilt_query_spoils_the_keys_it_may_look_at_and_no_other(which, mask, path):
     """What a key receives, and an overview, are sums of the weights that dense shows."""
-    _, maps, may, spoilt = spoil(which, mask, "", path, torch.float32)
+    _, maps, may, spoilt = spoil(which, mask, "", path)
     weights = maps[1].dense()
     assert torch.equal(weights.isnan(), may & spoilt[..., None])
     torch.testing.assert_close(maps[1].received(), weights.sum(-2), equal_nan=True)

@@ -157,8 +157,9 @@ def test_dropout_keeps_the_mean(layer):
     torch.testing.assert_close(many.mean(0), dropping.eval()(x)[0], atol=0.03, rtol=0)
 
 
-def test_a_block_drops_weights_inside_and_answers_on_the_way():
-    """With everything dropped a pre-norm block is the identity."""
-    block, x = Block(WIDTH, 3, dropout=1.0).train(), torch.randn(2, 7, WIDTH)
-    assert torch.equal(block(x), x)
-    assert torch.equal(Attention(WIDTH, 3, dropout=1.0, bias=False).train()(x), torch.zeros(2, 7, WIDTH))
+def test_a_block_drops_what_is_added_to_the_stream():
+    """Where both answers are dropped, x passes a pre-norm block as it was; elsewhere it does not."""
+    torch.manual_seed(0)
+    block, x = Block(WIDTH, 3, dropout=0.5).train(), torch.randn(200, 7, WIDTH)
+    same = (block(x) == x).float().mean()
+    assert abs(float(same) - 0.25) < 0.02

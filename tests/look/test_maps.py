@@ -153,16 +153,12 @@ def test_half_precision_is_summed_in_single(path):
     torch.manual_seed(0)
     q, k = torch.randn(1, 1, 64, 8).bfloat16(), torch.randn(1, 1, 2000, 8).bfloat16()
     source = Seen(q=q, k=k, mask=Mask(), bias=None, scale=0.1)
-    if path == "kept":
-        source = Kept(weights=AttentionMap([source]).dense().bfloat16())
+    source = source if path == "seen" else Kept(weights=AttentionMap([source]).dense().bfloat16())
     map = AttentionMap([source])
     full = map.dense().double()
-    for found, want in (
-        (map.pool((8, 2)), full.unflatten(3, (2, 1000)).sum(-1).unflatten(2, (8, 8)).mean(3)),
-        (map.received(), full.sum(-2)),
-        (map.mass(list(range(1000))), full[..., :1000].sum(-1)),
-    ):
-        torch.testing.assert_close(found.double(), want, atol=1e-5, rtol=1e-4)  # the bfloat16 weights sum to 1 + 1e-5
+    close(map.pool((8, 2)), full.unflatten(3, (2, 1000)).sum(-1).unflatten(2, (8, 8)).mean(3))
+    close(map.received(), full.sum(-2))
+    close(map.mass(list(range(1000))), full[..., :1000].sum(-1))
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -199,7 +195,6 @@ def test_settle_keeps_the_smaller(q, k):
     smaller = settle(source)
     implied, written = source.q.numel() + source.k.numel(), B * H * q * k
     assert isinstance(smaller, Kept if written <= implied else Seen)
-    assert settle(smaller) is smaller
     close(AttentionMap([smaller]).dense(), weights_of(source))
 
 
@@ -231,7 +226,7 @@ def test_a_decoding_loop_is_one_map(score):
     torch.manual_seed(0)
     attention = Attention(H * E, H, score=Additive(E, H) if score == "additive" else score)
     x, cache = torch.randn(B, 13, H * E), Cache(B, H, 13, E)
-    with watch(attention, "weights", "entropy", "received", "distance", "heads") as steps:
+    with watch(attention, "weights", "entropy", "received", "distance") as steps:
         for chunk in x.split([9, 1, 1, 2], dim=1):
             attention(chunk, mask=cache.mask(), cache=cache)
             cache.advance(chunk.shape[1])
@@ -242,4 +237,3 @@ def test_a_decoding_loop_is_one_map(score):
     for name in ("entropy", "received", "distance"):
         close(steps[name], tape[name])
         close(steps["weights"].statistics(name)[name], tape[name])
-    close(steps["heads"], tape["heads"])

@@ -230,10 +230,13 @@ class Attention(nn.Module):
             if width % heads:
                 raise ValueError(f"width={width} does not divide into heads={heads}: give head, the width of one")
             head = width // heads
+        value = head if value is None else value
+        if min(head, value) < 1:
+            raise ValueError(f"head={head}, value={value}: expected widths of 1 or more")
         raw = project in ("qk", "none")  # values are the context itself, split over the heads
         if raw and context % kv_heads:
             raise ValueError(f"unprojected values of width {context} do not divide into {kv_heads} heads")
-        value = context // kv_heads if raw else (value or head)
+        value = context // kv_heads if raw else value
         if "k=v" in project and value != head:
             raise ValueError(f"project={project!r} with head={head} and value={value}: expected equal widths")
         if "q=k" in project and (context != width or kv_heads != heads):

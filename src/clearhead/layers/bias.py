@@ -26,6 +26,13 @@ class Bias:
     table: Float[Tensor, "h distances"] | None = None  # distances -m..m, so 2m + 1 columns
     dense: Float[Tensor, "..."] | None = None  # broadcastable to (b, h, q, k)
 
+    def __post_init__(self) -> None:
+        by_distance = self.slope is not None or self.table is not None
+        if by_distance == (self.q_at is None or self.k_at is None) or not (by_distance or self.dense is not None):
+            raise ValueError("a bias is dense, or a slope or table with the positions q_at and k_at")
+        if self.table is not None and self.table.shape[1] % 2 == 0:
+            raise ValueError(f"a table of {self.table.shape[1]} columns: expected distances -m..m, an odd number")
+
     @property
     def learned(self) -> bool:
         return any(t is not None and t.requires_grad for t in (self.slope, self.table, self.dense))
@@ -59,7 +66,7 @@ class Bias:
             x = four(self.dense)
             x = x if x.shape[2] == 1 else x[:, :, slice(*rows)]
             total = total + (x if x.shape[3] == 1 else x[..., slice(*keys)])
-        assert isinstance(total, Tensor), "a bias with no part"
+        assert isinstance(total, Tensor)
         return total
 
     def mod(self) -> Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]:

@@ -56,7 +56,11 @@ class Cache:
             raise ValueError(
                 f"{tokens} more tokens after {self.furthest}: the cache holds {self.limit}; give it a larger limit"
             )
-        if k.shape[:2] != self.k.shape[:2] or k.shape[3] != self.k.shape[3] or v.shape[3] != self.v.shape[3]:
+        if (
+            k.shape[:2] != self.k.shape[:2]
+            or k.shape[3] != self.k.shape[3]
+            or v.shape != (*k.shape[:3], self.v.shape[3])
+        ):
             raise ValueError(
                 f"k {tuple(k.shape)} and v {tuple(v.shape)} do not fit a cache of k {tuple(self.k.shape)} "
                 f"and v {tuple(self.v.shape)}"
@@ -72,7 +76,7 @@ class Cache:
         return self.k[:, :, :filled], self.v[:, :, :filled]
 
     def advance(self, tokens: int | Int[Tensor, "b"]) -> None:
-        """Move each row on by the tokens it had."""
+        """Move each row on by the tokens it had, which `append` has stored."""
         self.at = self.at + tokens
         self.even = self.even and isinstance(tokens, int)
         self.furthest = self.furthest + tokens if isinstance(tokens, int) else int(self.at.max())

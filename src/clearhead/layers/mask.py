@@ -31,8 +31,8 @@ class Mask:
     allow: Bool[Tensor, "..."] | None = None  # anything else that broadcasts to (b, h, q, k)
 
     def __post_init__(self) -> None:
-        if self.window is not None and self.window < 1:
-            raise ValueError(f"window={self.window}: a query sees at least itself, so a window is 1 or more")
+        if self.window is not None and (not isinstance(self.window, int) or self.window < 1):
+            raise ValueError(f"window={self.window}: a query sees at least itself, so a window is an int of 1 or more")
         object.__setattr__(self, "lengths", _per_row("lengths", self.lengths))
         object.__setattr__(self, "offset", _per_row("offset", self.offset))
         if self.documents is not None and (self.documents.ndim != 2 or self.documents.is_floating_point()):
@@ -69,8 +69,8 @@ class Mask:
         """Raise unless the mask can serve (b, h, q, k) scores: by shapes, and by values only on the host."""
         if self.placed and self.offset is None and q != k:
             raise ValueError(
-                f"{q} queries over {k} keys: say where the queries stand among the keys, "
-                f"for example Mask(offset={max(k - q, 0)}) for the last {q}"
+                f"{q} queries over {k} keys: say where the first query stands among the keys by Mask(offset=...)"
+                + (f", for example offset={k - q} for the last {q}" if q < k else "")
             )
         if self.offset is self.lengths is self.documents is self.allow is None:
             return

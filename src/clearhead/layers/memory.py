@@ -25,7 +25,7 @@ class Memory(Exact):
         self, width: int, heads: int = 1, *, gamma: float | Sequence[float] = 0.9, learned: bool = False
     ) -> None:
         super().__init__()
-        if width % heads:
+        if heads < 1 or width % heads:
             raise ValueError(f"width={width} does not divide into heads={heads}")
         gammas = [float(g) for g in gamma] if isinstance(gamma, Sequence) else [float(gamma)] * heads
         if len(gammas) != heads:

@@ -36,6 +36,10 @@ class MLP(nn.Module):
         if kind not in KINDS:
             raise ValueError(f"mlp={kind!r}: expected one of {', '.join(KINDS)}")
         hidden = 4 * width if hidden is None else hidden
+        if min(width, hidden) < 1 or not 0.0 <= dropout < 1.0:
+            raise ValueError(
+                f"width={width}, hidden={hidden}, dropout={dropout}: expected 1 or more, and a share below 1"
+            )
         self.kind, self.dropout = kind, dropout
         self.gate = nn.Linear(width, hidden, bias=bias) if kind == "swiglu" else None
         self.up = nn.Linear(width, hidden, bias=bias)

@@ -137,7 +137,7 @@ class Rotary(Positions):
         context: int | None = None,
     ) -> None:
         super().__init__()
-        if head % 2:
+        if head < 2 or head % 2:
             raise ValueError(f"head={head}: rotary positions turn pairs of columns, so the head width must be even")
         if pairs not in ("halves", "neighbours"):
             raise ValueError(f"pairs={pairs!r}: expected halves or neighbours")

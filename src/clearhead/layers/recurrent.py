@@ -54,7 +54,10 @@ class Recurrent(nn.Module):
         if lengths is None:
             out, state = self.cell(x, state)
             return out, state
-        sizes = torch.as_tensor(lengths).reshape(-1).expand(x.shape[0]).cpu()
+        sizes = torch.as_tensor(lengths).reshape(-1).cpu()
+        if sizes.is_floating_point() or sizes.shape[0] not in (1, x.shape[0]):
+            raise ValueError(f"lengths={lengths}: expected an int, or {x.shape[0]} of them, one a row")
+        sizes = sizes.expand(x.shape[0])
         if int(sizes.min()) < 1 or int(sizes.max()) > x.shape[1]:
             raise ValueError(f"lengths from {int(sizes.min())} to {int(sizes.max())}: expected 1 to {x.shape[1]}")
         packed = pack_padded_sequence(x, sizes, batch_first=True, enforce_sorted=False)

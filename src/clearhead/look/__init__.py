@@ -6,10 +6,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from .capture import Notice, Tape, edit, watch
+from .capture import Notice, edit, watch
 from .edits import patch, scale, silence
 from .maps import AttentionMap
 from .statistics import MEANING, statistics
+from .tape import Tape
 
 __all__ = [
     "MEANING",

@@ -7,13 +7,11 @@ still answers, and what was asked for is computed beside it.
 
 from __future__ import annotations
 
-import difflib
-import re
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import Any, Literal
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -21,99 +19,19 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from ..layers import Attention, Bias, Mask, Tap
-from .maps import DENSE_LIMIT, AttentionMap, join, settle
+from .maps import DENSE_LIMIT, settle
 from .source import Kept, Seen, Source
 from .statistics import MEANING, statistics
+from .tape import Keep, Tape, matching, nearest
 
-BORN_INSIDE = (
-    "q",
-    "k",
-    "v",
-    "scores",
-    "weights",
-    "heads",
-    *MEANING,
-)  # addresses of an attention, beside modules
 EDITABLE = ("q", "k", "v", "scores", "weights", "heads")
+BORN_INSIDE = (*EDITABLE, *MEANING)  # the addresses of an attention, beside those of modules
 
 Edit = Callable[[Tensor], Tensor]
-Keep = Literal["all", "last"] | Callable[[Any], Any]
 
 
 class Notice(UserWarning):
     """Something is done the slow way because of what was asked; the numbers are right."""
-
-
-class Tape:
-    """What a watch recorded, by address. The calls of one `with` join: queries follow queries."""
-
-    def __init__(self, names: list[str], grad: bool) -> None:
-        self._calls: dict[str, list[Any]] = {name: [] for name in names}
-        self._apart: set[str] = set()  # addresses with a call that does not go on where the last one ended
-        self._grad = grad
-
-    @property
-    def names(self) -> list[str]:
-        """The addresses that are watched, in the model's order."""
-        return list(self._calls)
-
-    def calls(self, name: str) -> list[Any]:
-        """The records of an address, one a call."""
-        if name not in self._calls:
-            raise KeyError(f"{name!r} is not on this tape{_nearest(name, self._calls)}")
-        if not self._calls[name]:
-            raise KeyError(
-                f"nothing was recorded at {name!r}: the model did not run it inside the `with`, or ran inside a "
-                "compiled function that this tape cannot see"
-            )
-        return [AttentionMap([x]) if isinstance(x, Seen | Kept) else x for x in self._calls[name]]
-
-    def __getitem__(self, name: str) -> Any:
-        """The record of an address: a tensor, or an AttentionMap for weights; the steps of a decoding loop joined."""
-        records, kind = self.calls(name), name.rpartition(".")[2]
-        if len(records) == 1:
-            return records[0]
-        problem = f"{len(records)} calls of {name!r} are not the steps of one text: take them apart with tape.calls"
-        if name in self._apart or kind in ("k", "v", "scores"):
-            raise ValueError(f"{problem}, or watch with keep='last'")
-        if all(isinstance(r, AttentionMap) for r in records):
-            return AttentionMap([source for record in records for source in record.sources])
-        try:
-            return join(kind, records) if kind in MEANING else torch.cat(records, dim=2 if kind in BORN_INSIDE else 1)
-        except (RuntimeError, TypeError) as cause:
-            raise ValueError(problem) from cause
-
-    def __contains__(self, name: str) -> bool:
-        return bool(self._calls.get(name))
-
-    def match(self, pattern: str) -> dict[str, Any]:
-        """The records of all addresses that a pattern names."""
-        return {name: self[name] for name in _matching(pattern, self._calls)}
-
-    def gradient(self, name: str) -> Tensor:
-        """The gradient that a backward pass left at an address watched with grad=True."""
-        if not self._grad:
-            raise ValueError("this tape keeps no gradients: watch with grad=True")
-        self.calls(name)  # raises if there are none
-        kept = [x.weights if isinstance(x, Kept) else x for x in self._calls[name]]
-        if not all(isinstance(x, Tensor) for x in kept):
-            raise ValueError(f"{name!r} is not one tensor: its gradient cannot be told")
-        grads = [x.grad for x in kept if x.grad is not None]
-        missing = len(kept) - len(grads)
-        if missing:
-            raise ValueError(
-                f"{missing} of {len(kept)} calls of {name!r} have no gradient: run backward on the model's output"
-            )
-        return torch.cat(grads, dim=2 if name.rsplit(".", 1)[-1] in BORN_INSIDE else 1)
-
-    def _record(self, name: str, value: Any, keep: Keep, continues: bool) -> None:
-        if callable(keep):
-            value = keep(AttentionMap([value]) if isinstance(value, Seen | Kept) else value)
-        if keep == "last":
-            self._calls[name].clear()
-        elif self._calls[name] and not continues:
-            self._apart.add(name)
-        self._calls[name].append(value)
 
 
 @contextmanager
@@ -131,7 +49,9 @@ def watch(model: Any, *names: str, grad: bool = False, keep: Keep = "all") -> It
         raise ValueError("watch what? Name at least one address, for example 'blocks.*.attn.weights'")
     chosen = [name for pattern in names for name in _resolve(pattern, addresses)]
     chosen = [name for name in addresses if name in set(chosen)]  # each once, in the model's order
-    tape, mine = Tape(chosen, grad), threading.get_ident()
+    if not callable(keep) and keep not in ("all", "last"):
+        raise ValueError(f"keep={keep!r}: expected 'all', 'last' or a function of a record")
+    tape, mine = Tape({name: addresses[name][1] for name in chosen}, grad), threading.get_ident()
     if grad and any(addresses[name][1] in ("scores", "weights") for name in chosen):
         _say("gradients of scores and weights are asked for: these layers compute their attention explicitly")
     with _alone(root) as stack:
@@ -146,7 +66,7 @@ def watch(model: Any, *names: str, grad: bool = False, keep: Keep = "all") -> It
             def hook(_: nn.Module, __: Any, out: Any, name: str = name) -> None:
                 if threading.get_ident() == mine:
                     one = isinstance(out, Tensor) and out.ndim == 3 and out.shape[1] == 1  # a token at a time
-                    tape._record(name, _own(out, grad), keep, one)
+                    tape.record(name, _own(out, grad), keep, one)
 
             stack.callback(module.register_forward_hook(hook).remove)
         for attention, wanted in inside.items():
@@ -199,7 +119,7 @@ class _Listener:
             if leaf in EDITABLE:
                 value = _own(value, self.grad)
             continues = value.shape[2] == 1 if continues is None else continues
-            self.tape._record(self.wanted[leaf], value, self.keep, continues)
+            self.tape.record(self.wanted[leaf], value, self.keep, continues)
 
     def look(self, source: Source) -> None:
         """Take from what was seen all that is wanted and not yet heard."""
@@ -207,7 +127,10 @@ class _Listener:
             return
         # A step goes on from the queries before it: it says so by its offset, or it is a single query.
         offset, queries = source.offset, source.shape[2]
-        continues = isinstance(offset, Tensor) or (offset == self.queries if offset else queries == 1)
+        if isinstance(offset, Tensor):
+            continues = offset.device.type != "cpu" or bool(offset.any())  # to read a device's would make it wait
+        else:
+            continues = offset == self.queries if offset else queries == 1
         self.queries = (offset if isinstance(offset, int) else 0) + queries
         if "weights" in self.wanted:
             self.hear("weights", settle(source), continues)
@@ -247,7 +170,7 @@ class _Tap(Tap):
     def weights(self, weights: Tensor, mask: Mask) -> Tensor:
         weights = self._edit("weights", weights)
         offset = mask.offset if isinstance(mask.offset, int | Tensor) else 0
-        for listener in self.listeners:
+        for listener in list(self.listeners):
             listener.look(Kept(weights=_own(weights, listener.grad and listener.explicit), offset=offset))
         return weights
 
@@ -259,18 +182,18 @@ class _Tap(Tap):
         bias = None if bias is None else bias.owned()
         lse = None if lse is None else lse.detach()
         source = Seen(q=q.detach(), k=k.detach(), mask=mask, bias=bias, scale=scale, given=lse)
-        for listener in self.listeners:
+        for listener in list(self.listeners):
             listener.look(source)
 
     def _edit(self, leaf: str, x: Tensor) -> Tensor:
-        for name, change, thread in self.edits:
+        for name, change, thread in list(self.edits):
             if name == leaf and thread == threading.get_ident():
                 x = _changed(leaf, change, x)
         return x
 
     def _pass(self, leaf: str, x: Tensor) -> Tensor:
         x = self._edit(leaf, x)
-        for listener in self.listeners:
+        for listener in list(self.listeners):
             listener.hear(leaf, x)
         return x
 
@@ -293,7 +216,6 @@ def _alone(root: nn.Module) -> Iterator[ExitStack]:
 
 def _join(attention: Attention, part: str, entry: Any, stack: ExitStack) -> None:
     """Let a listener or an edit into an attention's tap; whoever leaves it empty takes it away."""
-
     with _LOCK:
         if attention.tap is None:
             attention.tap = _Tap()
@@ -336,24 +258,11 @@ def _addresses(root: nn.Module) -> dict[str, tuple[nn.Module, str | None]]:
     return found
 
 
-def _matching(pattern: str, names: Mapping[str, Any]) -> list[str]:
-    parts = [{"*": r"[^.]+", "**": r".+"}.get(part, re.escape(part)) for part in pattern.split(".")]
-    expression = re.compile(r"\.".join(parts).replace(r".+\.", r"(?:.+\.)?"))
-    return [name for name in names if expression.fullmatch(name)]
-
-
 def _resolve(pattern: str, addresses: Mapping[str, Any]) -> list[str]:
-    found = _matching(pattern, addresses)
+    found = matching(pattern, addresses)
     if not found:
-        raise KeyError(f"no address {pattern!r} in this model{_nearest(pattern, addresses)}")
+        raise KeyError(f"no address {pattern!r} in this model{nearest(pattern, addresses)}")
     return found
-
-
-def _nearest(name: str, names: Mapping[str, Any]) -> str:
-    """The known names most like one that is not, also with numbers written as *."""
-    known = {**dict.fromkeys(names), **{re.sub(r"\b\d+\b", "*", n): None for n in names}}
-    near = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
-    return f"; the nearest are {', '.join(near)}" if near else ""
 
 
 def _changed(name: str, change: Edit, x: Any) -> Any:

@@ -49,6 +49,8 @@ def patch(heads: Sequence[int], what: Tensor) -> Edit:
 
 
 def _check(heads: Sequence[int] | Mapping[int, float], x: Tensor) -> None:
+    if x.ndim != 4:
+        raise ValueError(f"an activation of shape {tuple(x.shape)} has no heads: expected an address '...attn.heads'")
     wrong = [head for head in heads if not 0 <= head < x.shape[1]]
     if wrong:
         raise IndexError(f"heads {wrong}: there are {x.shape[1]}, counted from 0")

@@ -195,6 +195,6 @@ def band(source: Source, rows: tuple[int, int], keys: tuple[int, int]) -> Band:
         scores.masked_fill_(~allowed, torch.finfo(scores.dtype).min)
     log = torch.log_softmax(scores, dim=-1) if isinstance(source, Seen) else scores  # kept weights are as they are
     weights = log.exp()
-    if allowed is not None and not allowed.any(-1).all():  # an empty row came out uniform
-        weights.masked_fill_(~allowed, 0.0)
+    if allowed is not None and not (allowed.any(-1).all() and weights[..., :1].isfinite().all()):
+        weights.masked_fill_(~allowed, 0.0)  # an empty row came out uniform, a NaN query's all NaN
     return Band(rows, keys, log, weights)

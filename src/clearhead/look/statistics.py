@@ -71,6 +71,8 @@ def statistics(
     counting as all of it; the distance of a special token, which stands nowhere, is NaN.
     """
     check(want)
+    if special < 0 or (special and grid is None):
+        raise ValueError(f"special={special}, grid={grid}: expected a number of tokens before a grid")
     placed = [name for name in want if name in PLACED]
     places = Places(source, grid, special) if placed else None
     if not placed or grid is None or not special:

@@ -126,7 +126,8 @@ def _sizes(source: Seen) -> dict[str, int]:
 
 @cache
 def _shared_memory(device: torch.device) -> int:
-    return int(torch.cuda.get_device_properties(device).shared_memory_per_block_optin)
+    properties: Any = torch.cuda.get_device_properties(device)
+    return int(getattr(properties, "shared_memory_per_block_optin", properties.shared_memory_per_block))
 
 
 def _flags(source: Seen) -> dict[str, Any]:

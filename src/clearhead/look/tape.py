@@ -1,0 +1,108 @@
+"""The Tape that a watch writes: records by address, and how addresses are named."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from .maps import AttentionMap, join
+from .source import Kept, Seen
+from .statistics import MEANING
+
+Keep = Literal["all", "last"] | Callable[[Any], Any]
+
+
+class Tape:
+    """What a watch recorded, by address; the steps of a decoding loop join, queries following queries."""
+
+    def __init__(self, leaves: dict[str, str | None], grad: bool) -> None:
+        self._leaves = leaves  # what each address asks of the inside of an attention; None for a module's output
+        self._calls: dict[str, list[Any]] = {name: [] for name in leaves}
+        self._apart: set[str] = set()  # addresses with a call that does not go on where the last one ended
+        self._grad = grad
+
+    @property
+    def names(self) -> list[str]:
+        """The addresses that are watched, in the model's order."""
+        return list(self._calls)
+
+    def calls(self, name: str) -> list[Any]:
+        """The records of an address, one a call."""
+        if name not in self._calls:
+            raise KeyError(f"{name!r} is not on this tape{nearest(name, self._calls)}")
+        if not self._calls[name]:
+            raise KeyError(
+                f"nothing was recorded at {name!r}: the model did not run it inside the `with`, or ran inside a "
+                "compiled function that this tape cannot see"
+            )
+        return [AttentionMap([x]) if isinstance(x, Seen | Kept) else x for x in self._calls[name]]
+
+    def __getitem__(self, name: str) -> Any:
+        """The record of an address: a tensor, or an AttentionMap for weights; the steps of a decoding loop joined."""
+        records, kind = self.calls(name), self._leaves[name]
+        if len(records) == 1:
+            return records[0]
+        problem = f"{len(records)} calls of {name!r} are not the steps of one text: take them apart with tape.calls"
+        if name in self._apart or kind in ("k", "v", "scores"):  # each step's keys hold those of the last
+            raise ValueError(f"{problem}, or watch with keep='last'")
+        if all(isinstance(r, AttentionMap) for r in records):
+            return AttentionMap([source for record in records for source in record.sources])
+        try:
+            measured = kind is not None and kind in MEANING
+            return join(str(kind), records) if measured else torch.cat(records, dim=2 if kind else 1)
+        except (RuntimeError, TypeError) as cause:
+            raise ValueError(problem) from cause
+
+    def __contains__(self, name: str) -> bool:
+        return bool(self._calls.get(name))
+
+    def match(self, pattern: str) -> dict[str, Any]:
+        """The records of all addresses that a pattern names."""
+        return {name: self[name] for name in matching(pattern, self._calls)}
+
+    def gradient(self, name: str) -> Tensor:
+        """The gradient that a backward pass left at an address watched with grad=True."""
+        if not self._grad:
+            raise ValueError("this tape keeps no gradients: watch with grad=True")
+        self.calls(name)  # raises if there are none
+        kept = [x.weights if isinstance(x, Kept) else x for x in self._calls[name]]
+        if not all(isinstance(x, Tensor) for x in kept):
+            raise ValueError(f"{name!r} is not one tensor: its gradient cannot be told")
+        grads = [x.grad for x in kept if x.grad is not None]
+        missing = len(kept) - len(grads)
+        if missing:
+            raise ValueError(
+                f"{missing} of {len(kept)} calls of {name!r} have no gradient: run backward on the model's output"
+            )
+        if len(grads) > 1 and (name in self._apart or self._leaves[name] in ("k", "v", "scores", "weights")):
+            raise ValueError(f"the gradients of {len(grads)} calls of {name!r} do not join: watch them one by one")
+        return torch.cat(grads, dim=2 if self._leaves[name] else 1)
+
+    def record(self, name: str, value: Any, keep: Keep, continues: bool) -> None:
+        """Add a call; `continues` says that it goes on from the one before."""
+        if callable(keep):
+            value = keep(AttentionMap([value]) if isinstance(value, Seen | Kept) else value)
+        if keep == "last":
+            self._calls[name].clear()
+        elif self._calls[name] and not continues:
+            self._apart.add(name)
+        self._calls[name].append(value)
+
+
+def matching(pattern: str, names: Mapping[str, Any]) -> list[str]:
+    """The names that a pattern names: `*` is one part, `**` any number."""
+    parts = [{"*": r"[^.]+", "**": r".+"}.get(part, re.escape(part)) for part in pattern.split(".")]
+    expression = re.compile(r"\.".join(parts).replace(r".+\.", r"(?:.+\.)?"))
+    return [name for name in names if expression.fullmatch(name)]
+
+
+def nearest(name: str, names: Mapping[str, Any]) -> str:
+    """The known names most like one that is not, also with numbers written as *."""
+    known = {**dict.fromkeys(names), **{re.sub(r"\b\d+\b", "*", n): None for n in names}}
+    near = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
+    return f"; the nearest are {', '.join(near)}" if near else ""
