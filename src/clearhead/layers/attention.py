@@ -42,6 +42,7 @@ def cosine(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, float]:
     return F.normalize(q, dim=-1), F.normalize(k, dim=-1), 1.0
 
 
+FREE = Mask()
 SCORES: dict[str, Score] = {"dot": dot, "scaled": scaled, "cosine": cosine}
 
 
@@ -120,7 +121,7 @@ def attend(
     never hidden: from a query it spreads to that query's answer, from a key or value to every query that
     may look at it (and, as kernels differ, perhaps to others of its row and head), and to nobody else.
     """
-    mask, bias = mask or Mask(), as_bias(bias)
+    mask, bias = FREE if mask is None else mask, as_bias(bias)
     _check(q, k, v, mask, bias)
     if tap is not None:
         q, k, v = tap.inputs(q, k, v)
@@ -250,13 +251,8 @@ class Attention(nn.Module):
                 f"{heads * head} and context = kv_heads x head = {kv_heads * head}, got {width}, {context}"
             )
         _score(score)  # an unknown word fails now, not in the first forward
-        self.heads, self.kv_heads, self.project, self.score, self.dropout = (
-            heads,
-            kv_heads,
-            project,
-            score,
-            dropout,
-        )
+        self.heads, self.kv_heads, self.project = heads, kv_heads, project
+        self.score, self.dropout = score, dropout
         none = project == "none"
         self.query = None if none else nn.Linear(width, heads * head, bias=bias)
         self.key = None if none or "q=k" in project else nn.Linear(context, kv_heads * head, bias=bias)
@@ -300,8 +296,6 @@ class Attention(nn.Module):
             q, k = positions.turn(q, k, at)
         if cache is not None:
             k, v = cache.append(k, v)
-            if self.tap is not None:  # the next step writes into this storage: a listener gets its own copy
-                k, v = k.clone(), v.clone()
         if positions is not None and at is not None:
             bias = positions.bias(at, at if cache is None else torch.arange(k.shape[2], device=x.device))
         out = attend(

@@ -89,7 +89,7 @@ def fused_lse(
         choice = torch._fused_sdp_choice(q, k, v, None, 0.0, causal, scale=scale)
         if choice == SDPBackend.FLASH_ATTENTION.value and q.device.type == "cpu":
             out, lse = ops._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal, scale=scale)
-            return _honest(q, out), lse
+            return _honest(q, k, out, causal), lse
         if choice == SDPBackend.CUDNN_ATTENTION.value:
             found = ops._scaled_dot_product_cudnn_attention(q, k, v, None, True, 0.0, causal, False, scale=scale)
             return found[0], found[1].reshape(q.shape[:3])
@@ -109,17 +109,23 @@ def _sdpa(
     out = F.scaled_dot_product_attention(
         q, k, v, mask, dropout_p=dropout, is_causal=causal, scale=scale, enable_gqa=grouped
     )
-    return _honest(q, out) if mask is None else out
+    return _honest(q, k, out, causal) if mask is None else out
 
 
-def _honest(q: Tensor, out: Tensor) -> Tensor:
-    """The CPU kernel takes a NaN query for one that may look at nothing, and answers zeros: say NaN instead."""
-    if q.device.type != "cpu":
+def _honest(q: Tensor, k: Tensor, out: Tensor, causal: bool) -> Tensor:
+    """The CPU kernel takes scores that are all NaN for a query that may look at nothing: say NaN, not its zeros."""
+    if q.device.type != "cpu" or 0 in (*q.shape, *k.shape):
         return out
     traced = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
-    if not traced and not q.detach().sum().isnan():
+    if not traced and not (q.detach().sum() + k.detach().sum()).isnan():
         return out
-    return torch.where(q.detach().sum(-1, keepdim=True).isnan(), float("nan"), out)
+    keys = k.isnan().any(-1).repeat_interleave(q.shape[1] // k.shape[1], dim=1)
+    if causal:  # a query sees the keys up to its own
+        last = torch.arange(q.shape[2], device=q.device).clamp(max=k.shape[2] - 1)
+        keys = (keys.cumsum(-1) > 0)[..., last]
+    else:
+        keys = keys.any(-1, keepdim=True)
+    return torch.where((q.isnan().any(-1) | keys)[..., None], float("nan"), out)
 
 
 def _bands(q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Bias | None, scale: float, dropout: float) -> Tensor:

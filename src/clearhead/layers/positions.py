@@ -103,6 +103,11 @@ class SinCos2d(Vectors):
             raise ValueError(f"width={width}: a sine and a cosine of a row and of a column need a multiple of 4")
         self.base = base
 
+    def add(self, x: Float[Tensor, "b t d"], at: Tensor | None = None) -> Float[Tensor, "b t o"]:
+        if at is None:
+            raise ValueError(f"{x.shape[1]} tokens in which grid? Give their places: at=grid(y, x)")
+        return super().add(x, at)
+
     def vectors(self, at: Tensor) -> Float[Tensor, "*b t d"]:
         if at.shape[-1] != 2:
             raise ValueError(f"at has shape {tuple(at.shape)}: expected (..., 2), a row and a column a token")

@@ -145,7 +145,7 @@ class AttentionMap:
                 raise ValueError(f"a boolean set of shape {tuple(given.shape)}: expected ({k},)")
             chosen = given
         else:
-            if given.is_floating_point():
+            if given.numel() and given.is_floating_point():
                 raise TypeError(f"keys {given.tolist()}: expected whole numbers, or booleans")
             if given.numel() and (int(given.min()) < 0 or int(given.max()) >= k):
                 raise IndexError(f"keys from {int(given.min())} to {int(given.max())}: there are {k}")
