@@ -29,7 +29,7 @@ class Untapped(Attention):
         k, v = self.remember(x)
         _check(q, k, v, mask, None)
         q, k, scale = _score(self.score)(q, k)
-        out = fused(q, k, v, mask=mask, bias=None, scale=scale, dropout=self.dropout if self.training else 0.0)
+        out, _ = fused(q, k, v, mask=mask, bias=None, scale=scale, dropout=self.dropout if self.training else 0.0)
         return self.out(out.transpose(1, 2).flatten(2))
 
 

@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from .bias import Bias, as_bias
-from .fused import fused, fused_lse
+from .fused import fused
 from .mask import Mask
 
 if TYPE_CHECKING:
@@ -143,11 +143,11 @@ def attend(
         k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
         kind = torch.float64 if q.dtype == torch.float64 else torch.float32  # as the kernels count
         return tap.heads(_explicit((q.to(kind) * scale) @ k.to(kind).mT, v, mask, bias, dropout, tap))
-    if tap is None:
-        return fused(q, k, v, mask=mask, bias=bias, scale=scale, dropout=dropout)
-    out, lse = fused_lse(q, k, v, mask=mask, bias=bias, scale=scale, dropout=dropout)
-    tap.seen(q, k, mask, bias, scale, lse)
-    return tap.heads(out)
+    out, lse = fused(q, k, v, mask=mask, bias=bias, scale=scale, dropout=dropout, lse=tap is not None)
+    if tap is not None:
+        tap.seen(q, k, mask, bias, scale, lse)
+        out = tap.heads(out)
+    return out
 
 
 def _explicit(scores: Tensor, v: Tensor, mask: Mask, bias: Bias | None, dropout: float, tap: Tap) -> Tensor:
@@ -180,6 +180,8 @@ def _check(q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Bias | None) -> No
             f"q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}: "
             "expected one batch size, and a value for every key of every head"
         )
+    if not q.dtype == k.dtype == v.dtype and not torch.is_autocast_enabled(q.device.type):
+        raise TypeError(f"q {q.dtype}, k {k.dtype}, v {v.dtype}: expected one type")
     if q.shape[1] % k.shape[1]:
         raise ValueError(f"{q.shape[1]} query heads over {k.shape[1]} key heads: expected a multiple")
     size = (q.shape[0], q.shape[1], q.shape[2], k.shape[2])

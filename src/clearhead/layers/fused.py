@@ -38,22 +38,25 @@ def fused(
     bias: Bias | None,
     scale: float,
     dropout: float,
-) -> Float[Tensor, "b h q f"]:
-    """softmax(scale q k' + bias, where the mask allows) v without ever holding the scores."""
+    lse: bool = False,
+) -> tuple[Float[Tensor, "b h q f"], Float[Tensor, "b h q"] | None]:
+    """softmax(scale q k' + bias, where the mask allows) v without ever holding the scores.
+
+    With `lse` also each query's log-sum-exp, where the kernel that answers gives it away; the answer is the same
+    to the bit.
+    """
     if bias is None and q.shape[2] == 1 and mask.numbers and not mask.free:  # a step of decoding
         low, high = mask.reach(0, 1, k.shape[2])
         if low < high:
             k, v, mask = k[:, :, low:high], v[:, :, low:high], Mask()
     plain = bias is None and (mask.free or mask.plain_causal)
-    if (
-        not plain
-        and q.is_cuda
-        and q.shape[2] >= FLEX_FROM
-        and dropout == 0.0
-        and q.dtype != torch.float64
-        and (bias is not None or mask.window is not None or mask.documents is not None)
-    ):
-        return _flex(q, k, v, mask, bias, scale)
+    if lse and plain and dropout == 0.0:
+        told = _telling(q, k, v, mask.causal, scale)
+        if told is not None:
+            return told
+    by_block = bias is not None or mask.window is not None or mask.documents is not None
+    if q.is_cuda and by_block and q.shape[2] >= FLEX_FROM and dropout == 0.0 and q.dtype != torch.float64:
+        return _flex(q, k, v, mask, bias, scale), None
     # The kernels want one head width: zeros change neither a dot product nor the columns we keep.
     e, f = q.shape[-1], v.shape[-1]
     if e < f:
@@ -64,39 +67,29 @@ def fused(
         out = _sdpa(q, k, v, None, scale, dropout, causal=mask.causal)
     else:
         out = _bands(q, k, v, mask, bias, scale, dropout)
-    return out[..., :f] if f < e else out
+    return (out[..., :f] if f < e else out), None
 
 
-def fused_lse(
-    q: Float[Tensor, "b h q e"],
-    k: Float[Tensor, "b g k e"],
-    v: Float[Tensor, "b g k f"],
-    *,
-    mask: Mask,
-    bias: Bias | None,
-    scale: float,
-    dropout: float,
-) -> tuple[Float[Tensor, "b h q f"], Float[Tensor, "b h q"] | None]:
-    """The very bits of `fused`, and each query's log-sum-exp where the kernel that answers gives it away.
+def _telling(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float) -> tuple[Tensor, Tensor] | None:
+    """What SDPA would answer, and the log-sum-exp that it keeps to itself.
 
-    SDPA does not return it, but the operators it hands its work to do: so we ask it for its choice and call that
-    (not under autocast, which knows SDPA and not them).
+    The operators it hands its work to return it: so we ask SDPA for its choice and call that (not under autocast,
+    which knows SDPA and not them). None where the choice returns nothing, or pads or repeats its inputs first.
     """
-    plain = bias is None and (mask.free or mask.plain_causal) and dropout == 0.0
     same = q.shape[:2] == k.shape[:2] and q.shape[-1] == v.shape[-1] and 0 not in (*q.shape, *k.shape)
-    if plain and same and not torch.is_autocast_enabled(q.device.type):
-        causal, ops = mask.causal, torch.ops.aten
-        choice = torch._fused_sdp_choice(q, k, v, None, 0.0, causal, scale=scale)
-        if choice == SDPBackend.FLASH_ATTENTION.value and q.device.type == "cpu":
-            out, lse = ops._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal, scale=scale)
-            return _honest(q, k, out, causal), lse
-        if choice == SDPBackend.CUDNN_ATTENTION.value:
-            found = ops._scaled_dot_product_cudnn_attention(q, k, v, None, True, 0.0, causal, False, scale=scale)
-            return found[0], found[1].reshape(q.shape[:3])
-        if choice == SDPBackend.FLASH_ATTENTION.value and q.is_cuda and q.shape[-1] % 8 == 0:
-            found = ops._scaled_dot_product_flash_attention(q, k, v, 0.0, causal, False, scale=scale)
-            return found[0], found[1]
-    return fused(q, k, v, mask=mask, bias=bias, scale=scale, dropout=dropout), None
+    if not same or torch.is_autocast_enabled(q.device.type):
+        return None
+    choice, ops = torch._fused_sdp_choice(q, k, v, None, 0.0, causal, scale=scale), torch.ops.aten
+    if choice == SDPBackend.FLASH_ATTENTION.value and q.device.type == "cpu":
+        out, lse = ops._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal, scale=scale)
+        return _honest(q, k, out, causal), lse
+    if choice == SDPBackend.CUDNN_ATTENTION.value:
+        found = ops._scaled_dot_product_cudnn_attention(q, k, v, None, True, 0.0, causal, False, scale=scale)
+        return found[0], found[1].reshape(q.shape[:3])
+    if choice == SDPBackend.FLASH_ATTENTION.value and q.is_cuda and q.shape[-1] % 8 == 0:
+        found = ops._scaled_dot_product_flash_attention(q, k, v, 0.0, causal, False, scale=scale)
+        return found[0], found[1]
+    return None
 
 
 def _sdpa(

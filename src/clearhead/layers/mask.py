@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
@@ -42,6 +42,12 @@ class Mask:
             )
         if self.allow is not None and self.allow.dtype != torch.bool:
             raise TypeError(f"allow is {self.allow.dtype}: expected torch.bool, true where one may look")
+
+    def to(self, device: torch.device | str) -> Mask:
+        """The mask with its tensors on a device: moved once, not by every layer."""
+        names = ("lengths", "offset", "documents", "allow")
+        there = {n: getattr(self, n).to(device) for n in names if isinstance(getattr(self, n), Tensor)}
+        return replace(self, **there) if there else self
 
     @property
     def placed(self) -> bool:

@@ -25,6 +25,7 @@ from .statistics import MEANING, statistics
 from .tape import Keep, Tape, matching, nearest
 
 EDITABLE = ("q", "k", "v", "scores", "weights", "heads")
+WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module")  # what compiling and checkpointing put into a module's name
 BORN_INSIDE = (*EDITABLE, *MEANING)  # the addresses of an attention, beside those of modules
 
 Edit = Callable[[Tensor], Tensor]
@@ -249,7 +250,7 @@ def _addresses(root: nn.Module) -> dict[str, tuple[nn.Module, str | None]]:
     """Every address of a model, in its order: module, and what is asked of its inside."""
     found: dict[str, tuple[nn.Module, str | None]] = {}
     for path, module in root.named_modules():
-        path = ".".join(part for part in path.split(".") if part != "_orig_mod")
+        path = ".".join(part for part in path.split(".") if part not in WRAPPERS)
         if path:
             found[path] = (module, None)
         if isinstance(module, Attention):

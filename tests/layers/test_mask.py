@@ -1,0 +1,30 @@
+"""What the laws of masks do not say: that a mask is freed, and moves."""
+
+import gc
+import weakref
+
+import torch
+
+from clearhead.layers import Mask
+
+
+def test_a_predicate_does_not_keep_its_mask():
+    """Blocks made from a predicate are kept for as long as their mask lives: it must be free to go."""
+    mask = Mask(causal=True, window=3, lengths=[2, 5])
+    allowed, gone = mask.predicate(5, "cpu"), weakref.ref(mask)
+    del mask
+    gc.collect()
+    assert gone() is None
+    zero = torch.tensor(0)
+    assert allowed(zero, zero, zero, zero)
+
+
+def test_a_mask_moves_with_all_its_tensors():
+    mask = Mask(
+        causal=True, lengths=[2, 5], offset=torch.tensor([0, 1]),
+        documents=torch.zeros(2, 5, dtype=torch.long), allow=torch.ones(5, dtype=torch.bool),
+    ).to("meta")  # fmt: skip
+    assert {t.device.type for t in (mask.lengths, mask.offset, mask.documents, mask.allow)} == {"meta"}
+    assert mask.causal
+    plain = Mask(causal=True, lengths=3)
+    assert plain.to("meta") is plain
