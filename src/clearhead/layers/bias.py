@@ -33,10 +33,6 @@ class Bias:
         if self.table is not None and self.table.shape[1] % 2 == 0:
             raise ValueError(f"a table of {self.table.shape[1]} columns: expected distances -m..m, an odd number")
 
-    @property
-    def learned(self) -> bool:
-        return any(t is not None and t.requires_grad for t in (self.slope, self.table, self.dense))
-
     def fit(self, b: int, h: int, q: int, k: int) -> None:
         """Raise unless the bias can serve (b, h, q, k) scores."""
         for name in ("slope", "table"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import Any, cast
 
 import torch
 from jaxtyping import Bool, Int
@@ -45,9 +45,13 @@ class Mask:
 
     def to(self, device: torch.device | str) -> Mask:
         """The mask with its tensors on a device: moved once, not by every layer."""
+        return self.each(lambda t: t.to(device))
+
+    def each(self, change: Callable[[Tensor], Tensor]) -> Mask:
+        """The mask with every tensor of it replaced by a function of it."""
         names = ("lengths", "offset", "documents", "allow")
-        there = {n: getattr(self, n).to(device) for n in names if isinstance(getattr(self, n), Tensor)}
-        return replace(self, **there) if there else self
+        new: dict[str, Any] = {n: change(getattr(self, n)) for n in names if isinstance(getattr(self, n), Tensor)}
+        return replace(self, **new) if new else self
 
     @property
     def placed(self) -> bool:

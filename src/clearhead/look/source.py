@@ -49,10 +49,8 @@ class Seen:
 
     def owned(self) -> Seen:
         """In memory of its own, where nothing that comes later writes."""
-        mask, q, k, lse = self.mask, self.q.clone(), self.k.clone(), None if self.given is None else self.given.clone()
-        names = ("lengths", "offset", "documents", "allow")
-        tensors = {n: getattr(mask, n).clone() for n in names if isinstance(getattr(mask, n), Tensor)}
-        return replace(self, q=q, k=k, mask=replace(mask, **tensors), given=lse)
+        lse = None if self.given is None else self.given.clone()
+        return replace(self, q=self.q.clone(), k=self.k.clone(), mask=self.mask.each(Tensor.clone), given=lse)
 
     def zeros(self, *shape: int) -> Tensor:
         """Zeros for what is computed of it: on its device, in float32 or better."""
@@ -98,7 +96,7 @@ class Seen:
     def lse(self, rows: tuple[int, int]) -> Float[Tensor, "b h r 1"]:
         """The logarithm of the sum that the softmax of these queries divides by."""
         known = self._lse[:, :, slice(*rows)]
-        if known.isnan().any():  # each query's is computed when first asked for, and kept
+        if self.given is None and known.isnan().any():  # each query's is computed when first asked for, and kept
             scores, allowed = self.scores(rows, self.reach(*rows))
             if allowed is not None:
                 scores.masked_fill_(~allowed, float("-inf"))
