@@ -1,0 +1,367 @@
+"""Frozen dataclasses <-> TOML and JSON, with dotted overrides; whatever is wrong is told with its place.
+
+    table = override(load("recipe.toml"), "optim.lr=1e-3", "model.positions=rotary")
+    recipe = read(Recipe, table)
+    write(recipe, "again.toml")
+
+Reading is strict: a key that the dataclass does not have, a value of another type or a missing value is an error,
+and it names the file and line, or the command line, that the reader should look at.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import re
+import reprlib
+import tomllib
+import types
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from datetime import date, time
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+import tomli_w
+
+T = TypeVar("T")
+Key = tuple[str, ...]  # a dotted key, taken apart: a name may hold dots of its own
+
+_COMMAND_LINE = "on the command line: "
+_WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false", type(None): "nothing"}
+
+
+class ConfigError(ValueError):
+    """A mistake in a config file or an override, told for the person who wrote it."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where values came from: a file's name and text, and the keys that the command line set after it."""
+
+    path: str | None = None  # as the user wrote it; None for values made in Python
+    text: str = ""
+    changed: frozenset[Key] = frozenset()
+
+    @cached_property
+    def lines(self) -> dict[Key, int]:
+        """The line of every key; found only when a message asks for it."""
+        found = _json_lines(self.text) if str(self.path).endswith(".json") else _toml_lines(self.text)
+        return {(): 1, **found}
+
+    def place(self, key: Key) -> str:
+        """How a message about a key begins: "file:line: " of it or of its section, or the command line."""
+        if any(key[: len(other)] == other for other in self.changed):
+            return _COMMAND_LINE
+        if self.path is None:
+            return ""
+        while key not in self.lines:
+            if any(other[: len(key)] == key for other in self.changed):  # a section that only overrides made
+                return _COMMAND_LINE
+            key = key[:-1]
+        return f"{self.path}:{self.lines[key]}: "
+
+
+class Table(dict[str, Any]):
+    """The values of a file, or of a section of it, that remember where they stand. Inner tables are Tables too."""
+
+    def __init__(
+        self, values: Mapping[str, Any] | Iterable[Any] = (), *, source: Source | None = None, key: Key = ()
+    ) -> None:
+        self.source, self.key = source or Source(), key
+        super().__init__({name: self._inside(value, (*key, str(name))) for name, value in dict(values).items()})
+
+    def _inside(self, value: Any, key: Key) -> Any:
+        if isinstance(value, Mapping):
+            return Table(value, source=self.source, key=key)
+        if isinstance(value, list | tuple):
+            return [self._inside(x, (*key, str(i))) for i, x in enumerate(value)]
+        return value
+
+    @property
+    def path(self) -> str | None:
+        """The file, as it was named; None for values made in Python."""
+        return self.source.path
+
+    def line(self, name: str = "") -> int | None:
+        """The line of a dotted name below this table; None if the file does not have it."""
+        key = (*self.key, *name.split(".")) if name else self.key
+        return None if self.path is None else self.source.lines.get(key)
+
+    def without(self, *names: str) -> Table:
+        """This table less some of its keys: what is left for another reader."""
+        left = {name: value for name, value in self.items() if name not in names}
+        return Table(left, source=self.source, key=self.key)
+
+
+def load(path: str | Path) -> Table:
+    """Read a .toml or .json file. Errors of syntax name the file and the line."""
+    name, suffix = str(path), _suffix(path)
+    try:
+        text = Path(path).read_bytes().decode("utf-8-sig").replace("\r\n", "\n")
+    except FileNotFoundError as cause:
+        folder = Path(path).parent
+        others = [str(p) for p in folder.glob("*" + suffix)] if folder.is_dir() else []
+        raise ConfigError(f"{name}: there is no such file{_nearest(name, others)}") from cause
+    except (OSError, UnicodeDecodeError) as cause:
+        raise ConfigError(f"{name}: cannot be read: {cause}") from cause
+    try:
+        values = tomllib.loads(text) if suffix == ".toml" else _json_values(text)
+    except tomllib.TOMLDecodeError as cause:
+        at = re.search(r" \(at (?:line (\d+), column (\d+)|end of document)\)", str(cause))
+        line = at[1] if at and at[1] else text.count("\n") + 1
+        column = f" (column {at[2]})" if at and at[2] else ""
+        raise ConfigError(f"{name}:{line}: {str(cause)[: at.start() if at else None]}{column}") from cause
+    except json.JSONDecodeError as cause:
+        raise ConfigError(f"{name}:{cause.lineno}: {cause.msg} (column {cause.colno})") from cause
+    except (ValueError, RecursionError) as cause:
+        raise ConfigError(f"{name}:1: {cause}") from cause
+    return Table(values, source=Source(name, text))
+
+
+def override(table: Mapping[str, Any], *words: str) -> Table:
+    """A copy with the values of words like "optim.lr=1e-3": read as TOML, or else as plain text."""
+    table = table if isinstance(table, Table) else Table(table)
+    out, changed = Table(table, source=Source(), key=table.key), set(table.source.changed)
+    for word in words:
+        key, value = _assignment(word)
+        inner: dict[str, Any] = out
+        for depth, name in enumerate(key[:-1], 1):
+            inner = inner.setdefault(name, {})
+            if not isinstance(inner, dict):
+                raise ConfigError(
+                    f"{_COMMAND_LINE}{word}: {'.'.join(key[:depth])} = {reprlib.repr(inner)} is not a table"
+                )
+        inner[key[-1]] = value
+        changed.add((*table.key, *key))
+    return Table(out, source=Source(table.path, table.source.text, frozenset(changed)), key=table.key)
+
+
+def read(kind: type[T], table: Mapping[str, Any], *, where: str = "") -> T:
+    """The dataclass `kind` with the values of a table; `where` is the table's dotted name, if it does not know it."""
+    source = table.source if isinstance(table, Table) else Source()
+    key = tuple(where.split(".")) if where else table.key if isinstance(table, Table) else ()
+    return _build(kind, table, key, source)
+
+
+def dump(config: Any) -> dict[str, Any]:
+    """A config (or a mapping) as plain dicts, lists and values; a field that is None is left out."""
+    if not isinstance(config, Mapping) and (not is_dataclass(config) or isinstance(config, type)):
+        raise ConfigError(f"{reprlib.repr(config)}: expected a dataclass's instance or a mapping")
+    return _plain(config, ())
+
+
+def write(config: Any, path: str | Path) -> None:
+    """Write a config (or a mapping) as .toml or .json, to a temporary name first: a reader never sees half a file."""
+    path, suffix, values = Path(path), _suffix(path), dump(config)
+    try:
+        if suffix == ".toml":
+            text = tomli_w.dumps(values)
+        else:
+            text = json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+        data = text.encode()
+    except (TypeError, ValueError) as cause:  # None in TOML, dates and infinity in JSON, half of a surrogate pair
+        raise ConfigError(f"{path}: cannot be written as {suffix[1:].upper()}: {cause}") from cause
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    part.write_bytes(data)
+    os.replace(part, path)
+
+
+def _build(kind: Any, table: Mapping[str, Any], key: Key, source: Source) -> Any:
+    """One dataclass from one table."""
+    hints, known = get_type_hints(kind), {f.name: f for f in fields(kind) if f.init}
+    for name in table:
+        if name not in known:
+            inside = [
+                f"{n}.{name}"
+                for n in known
+                for m in _members(hints[n])
+                if is_dataclass(m) and name in get_type_hints(m)
+            ]
+            hint = f"; there is {', '.join(inside)}" if inside else _nearest(name, known)
+            hint = hint or f"; the known keys are {', '.join(known)}"
+            raise ConfigError(f"{source.place((*key, name))}unknown key {'.'.join((*key, name))}{hint}")
+    needed = [n for n, f in known.items() if f.default is MISSING and f.default_factory is MISSING and n not in table]
+    if needed:
+        names = ", ".join(f"{'.'.join((*key, n))} ({_say(hints[n])})" for n in needed)
+        raise ConfigError(f"{source.place(key)}missing {names}")
+    values = {name: _value(hints[name], value, (*key, name), source) for name, value in table.items()}
+    try:
+        return kind(**values)
+    except ValueError as cause:
+        told = [word for word in re.findall(r"\w+", str(cause)) if word in table]  # the fields that it is about
+        section = f"{'.'.join(key)}: " if key else ""
+        raise ConfigError(f"{source.place((*key, *told[:1]))}{section}{cause}") from cause
+
+
+def _value(kind: Any, value: Any, key: Key, source: Source) -> Any:
+    """One value as its annotation says: containers here, so that each item has its place, the rest by msgspec."""
+    members = _members(kind)
+    boxes = [member for member in members if isinstance(value, _shape(member))]
+    for member in boxes[:-1]:
+        with suppress(ConfigError):
+            return _boxed(member, value, key, source)
+    if boxes:
+        return _boxed(boxes[-1], value, key, source)
+    scalars = tuple(member for member in members if not _shape(member))
+    with suppress(msgspec.ValidationError):
+        if scalars:
+            return value if Any in scalars else msgspec.convert(value, Union[scalars], strict=True)  # noqa: UP007
+    words = [x for m in members if get_origin(m) is Literal for x in get_args(m) if isinstance(x, str)]
+    got = _nearest(value, words) if words and isinstance(value, str) else f", got {_say(type(value))}"
+    raise _mismatch(key, source, value, f"{_say(kind)}{got}")
+
+
+def _boxed(kind: Any, value: Any, key: Key, source: Source) -> Any:
+    """A dataclass, a dict, a list or a tuple from a value that has its shape."""
+    if is_dataclass(kind):
+        return _build(kind, value, key, source)
+    box, inner = get_origin(kind) or kind, get_args(kind) or (Any, Any)
+    if box in (dict, Mapping):  # left as it is where anything goes: a Table goes on knowing its lines
+        anything = inner[1] is Any and isinstance(value, dict)
+        return value if anything else {n: _value(inner[1], v, (*key, n), source) for n, v in value.items()}
+    kinds = inner if box is tuple and get_args(kind) and Ellipsis not in inner else inner[:1] * len(value)
+    if len(kinds) != len(value):
+        raise _mismatch(key, source, value, f"{_say(kind)}, got {len(value)}")
+    items = (_value(k, v, (*key, str(i)), source) for i, (k, v) in enumerate(zip(kinds, value, strict=True)))
+    return list(items) if box is list else tuple(items)
+
+
+def _members(kind: Any) -> tuple[Any, ...]:
+    return get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
+
+
+def _shape(kind: Any) -> tuple[type, ...]:
+    """The Python types that a file gives for a kind of container; none for other kinds."""
+    box = get_origin(kind) or kind
+    if is_dataclass(kind) or box in (dict, Mapping):
+        return (Mapping,)
+    return (list, tuple) if box in (list, tuple, Sequence) else ()
+
+
+def _mismatch(key: Key, source: Source, value: Any, expected: str) -> ConfigError:
+    return ConfigError(f"{source.place(key)}{'.'.join(key)} = {reprlib.repr(value)}: expected {expected}")
+
+
+def _say(kind: Any) -> str:
+    """A type in plain words."""
+    box, inner = get_origin(kind) or kind, get_args(kind)
+    if len(_members(kind)) > 1:
+        return " or ".join(_say(member) for member in inner if member is not type(None))
+    if box is Literal:
+        return "one of " + ", ".join(repr(word) for word in inner)
+    if box is tuple and inner and Ellipsis not in inner:
+        return f"a list of {len(inner)} ({', '.join(map(_say, inner))})"
+    if _shape(kind) == (list, tuple):
+        return f"a list (each {_say(inner[0])})" if inner and inner[0] is not Any else "a list"
+    if is_dataclass(kind) or (isinstance(box, type) and issubclass(box, Mapping)):
+        return "a table"
+    return _WORDS.get(kind) or ("anything" if kind is Any else f"a {kind.__name__}")
+
+
+def _nearest(name: str, names: Iterable[str]) -> str:
+    """The known names that are most like one that is not known, whatever their case."""
+    known = {other.lower(): other for other in names}
+    near = [known[other] for other in difflib.get_close_matches(name.lower(), list(known), n=3, cutoff=0.5)]
+    return f"; the nearest {'is' if len(near) == 1 else 'are'} {', '.join(near)}" if near else ""
+
+
+def _plain(value: Any, key: Key) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        values = {f.name: getattr(value, f.name) for f in fields(value) if f.init}
+        for field in fields(value):
+            if values.get(field.name, MISSING) is None and field.default is not None:
+                name = ".".join((*key, field.name))
+                raise ConfigError(f"{name} = None cannot be written: left out, it would not be None when read again")
+        return {name: _plain(x, (*key, name)) for name, x in values.items() if x is not None}
+    if isinstance(value, Mapping) and all(isinstance(name, str) for name in value):
+        return {name: _plain(x, (*key, name)) for name, x in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(x, (*key, str(i))) for i, x in enumerate(value)]
+    if value is None or isinstance(value, str | int | float | date | time):
+        return value
+    raise ConfigError(f"{'.'.join(key)} = {reprlib.repr(value)} cannot be written: it is not plain data")
+
+
+def _suffix(path: str | Path) -> str:
+    suffix = Path(path).suffix.lower()
+    if suffix not in (".toml", ".json"):
+        raise ConfigError(f"{path}: expected a name that ends in .toml or .json")
+    return suffix
+
+
+def _assignment(word: str) -> tuple[Key, Any]:
+    """The key and the value of an override."""
+    name, equals, text = (part.strip() for part in word.partition("="))
+    if not equals or not re.fullmatch(r"[\w-]+(\.[\w-]+)*", name):
+        raise ConfigError(f"{_COMMAND_LINE}{word!r}: expected name=value, like optim.lr=1e-3")
+    try:
+        values = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError as cause:
+        if text[:1] in ("[", "{", '"', "'"):  # meant as TOML
+            raise ConfigError(f"{_COMMAND_LINE}{word}: {cause}") from cause
+        values = {"value": text}
+    return tuple(name.split(".")), values["value"] if len(values) == 1 else text
+
+
+def _json_values(text: str) -> dict[str, Any]:
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        values = dict(pairs)
+        if len(values) < len(pairs):
+            names = [name for name, _ in pairs]
+            raise ValueError(f"the key {next(n for n in names if names.count(n) > 1)!r} is given twice")
+        return values
+
+    def refuse(word: str) -> None:
+        raise ValueError(f"JSON has no {word}")
+
+    values = json.loads(text, object_pairs_hook=once, parse_constant=refuse)
+    if not isinstance(values, dict):
+        raise ValueError(f"expected a table {{...}}, got {_say(type(values))}")
+    return values
+
+
+def _json_lines(text: str) -> dict[Key, int]:
+    """The line of each key of a JSON text that parses."""
+    lines: dict[Key, int] = {}
+    stack: list[str] = []
+    name = ""
+    for token in re.finditer(r'("(?:[^"\\]|\\.)*")(\s*:)?|[][{}]', text):
+        if token[2]:
+            name = json.loads(token[1])
+            lines[(*stack[1:], name)] = text.count("\n", 0, token.start()) + 1
+        elif token[0] in "[{":
+            stack.append(name)
+        elif token[0] in "]}":
+            stack.pop()
+    return lines
+
+
+def _toml_lines(text: str) -> dict[Key, int]:
+    """The line of each key of a TOML text that parses: a statement ends where the parser first takes it whole."""
+    lines: dict[Key, int] = {}
+    section: Key = ()
+    statement: list[str] = []
+    for number, line in enumerate(text.split("\n"), 1):
+        statement.append(line)
+        try:
+            values = tomllib.loads("\n".join(statement))
+        except tomllib.TOMLDecodeError:
+            continue  # inside a list or a text of several lines
+        header = statement[0].lstrip().startswith("[")
+        for key in _keys(values, () if header else section):
+            lines.setdefault(key, number - len(statement) + 1)
+            section = key if header else section
+        statement = []
+    return lines
+
+
+def _keys(values: Mapping[str, Any], key: Key) -> Iterator[Key]:
+    """The keys of nested tables, outer ones first."""
+    for name, value in values.items():
+        yield (*key, name)
+        yield from _keys(value if isinstance(value, dict) else {}, (*key, name))

@@ -1,0 +1,534 @@
+"""Configs: whatever is written is read again, and whatever is wrong is told with its place."""
+
+import copy
+import dataclasses
+import math
+import pickle
+import subprocess
+import sys
+import tempfile
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clearhead.config import ConfigError, Table, dump, load, override, read, write
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Optim:
+    lr: float  # peak step size
+    steps: int = 100
+    betas: tuple[float, float] = (0.9, 0.99)
+    clip: float | None = None
+    fused: bool = False
+
+    def __post_init__(self) -> None:
+        if self.lr < 0:
+            raise ValueError(f"lr={self.lr}: expected a positive number")
+        if self.steps == 13:
+            raise ValueError("unlucky")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Model:
+    width: int = 16
+    positions: Literal["none", "rotary", "alibi"] = "none"
+    sizes: tuple[int, ...] = ()
+    length: int | tuple[int, int] = 8
+    labels: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recipe:
+    name: str
+    optim: Optim
+    model: Model = Model()
+    teacher: Model | None = None
+    data: dict[str, Any] = field(default_factory=dict)
+    groups: dict[str, Optim] = field(default_factory=dict)
+    stages: tuple[Model, ...] = ()
+    note: str | None = None
+
+
+GOOD = """\
+# A comment, and a text whose lines look like keys.
+name = '''
+lr = "no"
+[optim]
+'''
+
+[optim]
+lr = 1
+betas = [
+  0.8,
+  0.9,
+]
+
+[model]
+width = 3
+positions = "rotary"
+
+[data]
+name = "shakespeare"
+context = 64
+"""
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    """Writes a file in the current folder, so that messages have short names."""
+    monkeypatch.chdir(tmp_path)
+
+    def make(text, name="run.toml"):
+        Path(name).write_text(textwrap.dedent(text))
+        return name
+
+    return make
+
+
+def message(table, kind=Recipe, **more):
+    with pytest.raises(ConfigError) as caught:
+        read(kind, table, **more)
+    return str(caught.value)
+
+
+def changed(old, new, text=GOOD):
+    assert old in text
+    return text.replace(old, new)
+
+
+# Reading
+
+
+def test_a_file_becomes_a_dataclass(file):
+    recipe = read(Recipe, load(file(GOOD)))
+    assert recipe.optim == Optim(lr=1.0, betas=(0.8, 0.9))
+    assert type(recipe.optim.lr) is float
+    assert recipe.model == Model(width=3, positions="rotary")
+    assert recipe.data == {"name": "shakespeare", "context": 64}
+    assert recipe.teacher is None
+
+
+def test_json_says_the_same_as_toml(file):
+    write(read(Recipe, load(file(GOOD))), "run.json")
+    assert read(Recipe, load("run.json")) == read(Recipe, load("run.toml"))
+    assert read(Model, {"length": [1, 2]}).length == (1, 2)
+
+
+def test_nothing_in_json_is_none(file):
+    assert read(Optim, load(file('{"lr": 1.0, "clip": null}', "a.json"))).clip is None
+
+
+def test_byte_order_marks_and_windows_lines_are_fine(tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_bytes(b"\xef\xbb\xbf" + GOOD.replace("\n", "\r\n").encode())
+    assert read(Recipe, load(path)).optim.lr == 1.0
+    assert load(path).line("data.context") == 20
+
+
+def test_sections_know_their_place_and_can_be_read_alone(file):
+    table = load(file(GOOD))
+    assert read(Model, table["model"]) == read(Recipe, table).model
+    rest = read(Recipe, table).data.without("name")  # still a Table
+    assert rest == {"context": 64}
+    assert message(rest, Optim) == "run.toml:20: unknown key data.context; the known keys are " + (
+        "lr, steps, betas, clip, fused"
+    )
+
+
+def test_a_table_is_a_dict_that_copies_and_pickles(file):
+    table = load(file(GOOD))
+    for other in (copy.deepcopy(table), pickle.loads(pickle.dumps(table))):
+        assert other == table
+        assert (other.path, other["data"].line("context")) == ("run.toml", 20)
+    assert dataclasses.asdict(read(Recipe, table))["data"] == {"name": "shakespeare", "context": 64}
+
+
+def test_every_line_of_a_toml_file(file):
+    table = load(file(GOOD))
+    names = ["name", "optim", "optim.lr", "optim.betas", "model", "model.width", "data.name"]
+    assert [table.line(name) for name in names] == [2, 7, 8, 9, 14, 15, 19]
+    assert table.line("optim.steps") is None
+    assert table["optim"].line("lr") == 8
+    assert Table({"a": 1}).line("a") is None
+
+
+def test_every_line_of_a_json_file(file):
+    text = '{\n "name": "a: {\\"b\\": [",\n "optim": {\n  "lr":\n 1, "steps": 3},\n "stages": [{"width": 1}],\n "z": 1}'
+    table = load(file(text, "run.json"))
+    names = ["name", "optim", "optim.lr", "optim.steps", "stages", "z"]
+    assert [table.line(name) for name in names] == [2, 3, 4, 5, 6, 7]
+
+
+def test_odd_keys_have_lines_too(file):
+    table = load(file('a.b = 1\n"c.d" = {e = 1, f = {g = 2}}\n[x.y]\nz = 1\n[[list]]\n[other]\nw = 0\n'))
+    assert table.line("a.b") == 1
+    assert table.source.lines["c.d", "f", "g"] == 2
+    assert [table.line(n) for n in ("x", "x.y", "x.y.z", "list", "other.w")] == [3, 3, 4, 5, 7]
+
+
+def test_importing_config_imports_neither_torch_nor_numpy():
+    code = "import sys, clearhead.config; print([m for m in ('torch', 'numpy') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
+
+
+# What is wrong, and where
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("lr = 1\n", "lr = 'fast'\n", "run.toml:8: optim.lr = 'fast': expected a number, got text"),
+        ("lr = 1\n", "lr = '1e-3'\n", "run.toml:8: optim.lr = '1e-3': expected a number, got text"),
+        ("lr = 1\n", "lr = true\n", "run.toml:8: optim.lr = True: expected a number, got true or false"),
+        ("lr = 1\n", "lr = []\n", "run.toml:8: optim.lr = []: expected a number, got a list"),
+        ("lr = 1\n", "lr = {}\n", "run.toml:8: optim.lr = {}: expected a number, got a table"),
+        (
+            "lr = 1\n",
+            "lr = 2024-01-01\n",
+            "run.toml:8: optim.lr = datetime.date(2024, 1, 1): expected a number, got a date",
+        ),
+        ("width = 3", "width = true", "run.toml:15: model.width = True: expected a whole number, got true or false"),
+        ("width = 3", "width = 3.0", "run.toml:15: model.width = 3.0: expected a whole number, got a number"),
+        ("  0.9,\n", "", "run.toml:9: optim.betas = [0.8]: expected a list of 2 (a number, a number), got 1"),
+        ("  0.9,\n", "'x'", "run.toml:9: optim.betas.1 = 'x': expected a number, got text"),
+        (
+            "width = 3",
+            "sizes = 3",
+            "run.toml:15: model.sizes = 3: expected a list (each a whole number), got a whole number",
+        ),
+        ("width = 3", "labels = [1]", "run.toml:15: model.labels.0 = 1: expected text, got a whole number"),
+        (
+            "width = 3",
+            "length = 'x'",
+            "run.toml:15: model.length = 'x': expected a whole number or a list of 2 (a whole number, a whole number), "
+            "got text",
+        ),
+        (
+            "width = 3",
+            "length = [1, 'x']",
+            "run.toml:15: model.length.1 = 'x': expected a whole number, got text",
+        ),
+        (
+            '"rotary"',
+            '"Rotry"',
+            "run.toml:16: model.positions = 'Rotry': expected one of 'none', 'rotary', 'alibi'; the nearest is rotary",
+        ),
+        (
+            '"rotary"',
+            "1",
+            "run.toml:16: model.positions = 1: expected one of 'none', 'rotary', 'alibi', got a whole number",
+        ),
+        ("[data]", "[dta]", "run.toml:18: unknown key dta; the nearest is data"),
+        ("width = 3", "widht = 3", "run.toml:15: unknown key model.widht; the nearest is width"),
+        ("width = 3", "WIDTH = 3", "run.toml:15: unknown key model.WIDTH; the nearest is width"),
+        (
+            "width = 3",
+            "xyz = 3",
+            "run.toml:15: unknown key model.xyz; the known keys are width, positions, sizes, length, labels",
+        ),
+        ("lr = 1\n", "", "run.toml:7: missing optim.lr (a number)"),
+        ("lr = 1\n", "lr = -1\n", "run.toml:8: optim: lr=-1.0: expected a positive number"),
+        ("lr = 1\n", "lr = 1\nsteps = 13\n", "run.toml:7: optim: unlucky"),
+        ("[model]", "[teacher]", None),
+        (
+            "[model]\nwidth = 3",
+            "[teacher]\nwidth = '3'",
+            "run.toml:15: teacher.width = '3': expected a whole number, got text",
+        ),
+        (
+            "[model]\nwidth = 3",
+            "[[stages]]\nwidth = '3'",
+            "run.toml:14: stages.0.width = '3': expected a whole number, got text",
+        ),
+        ("[model]\n", "[groups.a]\nlr = 'x'\n[model]\n", "run.toml:15: groups.a.lr = 'x': expected a number, got text"),
+    ],
+)
+def test_a_mistake_in_a_file(file, old, new, expected):
+    table = load(file(changed(old, new)))
+    if expected is None:
+        assert read(Recipe, table).teacher == Model(width=3, positions="rotary")
+    else:
+        assert message(table) == expected
+
+
+def test_all_that_is_missing_is_told_at_once(file):
+    assert message(load(file("\n"))) == "run.toml:1: missing name (text), optim (a table)"
+
+
+def test_a_key_of_another_section_is_found(file):
+    assert message(load(file("name = 'x'\nbetas = [1, 2]\n"))) == "run.toml:2: unknown key betas; there is optim.betas"
+
+
+def test_a_mistake_in_a_json_file(file):
+    text = '{\n  "name": "x",\n  "optim": {\n    "lr": "fast"\n  }\n}\n'
+    assert message(load(file(text, "a.json"))) == "a.json:4: optim.lr = 'fast': expected a number, got text"
+
+
+def test_a_mistake_in_a_plain_mapping_has_a_name_and_no_file():
+    assert message({"lr": "x"}, Optim) == "lr = 'x': expected a number, got text"
+    assert message({"lr": "x"}, Optim, where="run.optim") == "run.optim.lr = 'x': expected a number, got text"
+    assert message({"lr": -1}, Optim) == "lr=-1.0: expected a positive number"
+
+
+def test_a_long_value_is_cut_short():
+    assert len(message({"lr": "x" * 10_000}, Optim)) < 200
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("a.toml", "x = 1\ny = = 2\n", r"a\.toml:2: Invalid value \(column 5\)"),
+        ("a.toml", "x = 1\ny = [1,\n", r"a\.toml:3: "),
+        ("a.toml", "x = 1\nx = 2\n", r"a\.toml:2: Cannot overwrite a value"),
+        ("a.json", '{\n"x": 1,\n}', r"a\.json:\d: .* \(column \d+\)"),
+        ("a.json", '{"x": 1, "x": 2}', r"a\.json:1: the key 'x' is given twice"),
+        ("a.json", '{"x": NaN}', r"a\.json:1: JSON has no NaN"),
+        ("a.json", "[1]", r"a\.json:1: expected a table \{\.\.\.\}, got a list"),
+        ("a.json", "[" * 100_000, r"a\.json:1: "),
+        ("a.yaml", "", r"a\.yaml: expected a name that ends in \.toml or \.json"),
+    ],
+)
+def test_a_file_that_cannot_be_parsed(file, name, text, expected):
+    with pytest.raises(ConfigError, match=f"^{expected}"):
+        load(file(text, name))
+
+
+def test_a_file_that_cannot_be_read(file, tmp_path):
+    file("", "reverse.toml")
+    with pytest.raises(ConfigError, match=r"revers\.toml: there is no such file; the nearest is reverse\.toml"):
+        load("revers.toml")
+    with pytest.raises(ConfigError, match="no such file"):
+        load("nowhere/a.toml")
+    Path("bad.toml").write_bytes(b"a = '\xff'")
+    with pytest.raises(ConfigError, match=r"^bad\.toml: cannot be read: .*utf-8"):
+        load("bad.toml")
+    Path("folder.toml").mkdir()
+    with pytest.raises(ConfigError, match=r"^folder\.toml: cannot be read"):
+        load("folder.toml")
+
+
+# Overrides
+
+
+@pytest.mark.parametrize(
+    ("word", "value"),
+    [
+        ("a.b=1e-3", 1e-3),
+        ("a.b=3", 3),
+        ("a.b = 3", 3),
+        ("a.b=true", True),
+        ("a.b=rotary", "rotary"),
+        ("a.b=x y", "x y"),
+        ("a.b=x=y", "x=y"),
+        ('a.b="x y"', "x y"),
+        ("a.b='3'", "3"),
+        ("a.b=[1,2]", [1, 2]),
+        ("a.b={c = 1}", {"c": 1}),
+        ("a.b=", ""),
+        ("a.b=runs/a.toml", "runs/a.toml"),
+        ("a.b=True", "True"),
+        ("a.b=1\nc=2", "1\nc=2"),
+        ("a.b=inf", math.inf),
+    ],
+)
+def test_the_value_of_an_override(word, value):
+    table = {"a": {"b": 0, "other": [1]}, "c": 1}
+    out = override(table, word)
+    assert out == {"a": {"b": value, "other": [1]}, "c": 1}
+    assert type(out["a"]["b"]) is type(value) or isinstance(value, dict)
+    assert table == {"a": {"b": 0, "other": [1]}, "c": 1}
+
+
+def test_overrides_copy_and_the_last_one_wins(file):
+    table = load(file(GOOD))
+    out = override(table, "model.width=5", "model.width=7", "teacher.width=2", "data.context=3")
+    assert read(Recipe, out).model.width == 7
+    assert read(Recipe, out).teacher == Model(width=2)
+    assert read(Recipe, table).model.width == 3
+    assert override(out, "model.positions=alibi")["model"] == {"width": 7, "positions": "alibi"}
+    out["data"]["context"] = 99
+    assert table["data"]["context"] == 64
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("optim.lr", "'optim.lr': expected name=value, like optim.lr=1e-3"),
+        ("=3", "'=3': expected name=value, like optim.lr=1e-3"),
+        ("a..b=3", "'a..b=3': expected name=value, like optim.lr=1e-3"),
+        ("", "'': expected name=value, like optim.lr=1e-3"),
+        ("name.x=3", "name.x=3: name = 'lr = \"no\"\\n[optim]\\n' is not a table"),
+        ("optim.lr.x.y=3", "optim.lr.x.y=3: optim.lr = 1 is not a table"),
+    ],
+)
+def test_an_override_that_makes_no_sense(file, word, expected):
+    with pytest.raises(ConfigError) as caught:
+        override(load(file(GOOD)), word)
+    assert str(caught.value) == "on the command line: " + expected
+
+
+def test_an_override_that_is_broken_toml():
+    with pytest.raises(ConfigError, match=r"^on the command line: a=\[1,2: "):
+        override({}, "a=[1,2")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["optim.lr=fast"], "on the command line: optim.lr = 'fast': expected a number, got text"),
+        (["optim.rl=1"], "on the command line: unknown key optim.rl; the nearest is lr"),
+        (["lr=1"], "on the command line: unknown key lr; there is optim.lr"),
+        (["optim.lr=-2"], "on the command line: optim: lr=-2.0: expected a positive number"),
+        (["optim=3"], "on the command line: optim = 3: expected a table, got a whole number"),
+        (["optim={lr = 'x'}"], "on the command line: optim.lr = 'x': expected a number, got text"),
+        (["groups.a.steps=3"], "on the command line: missing groups.a.lr (a number)"),
+        (
+            ["model.width=x", "optim.steps=3"],
+            "on the command line: model.width = 'x': expected a whole number, got text",
+        ),
+    ],
+)
+def test_a_mistake_in_an_override_is_said_to_be_one(file, words, expected):
+    assert message(override(load(file(GOOD)), *words)) == expected
+
+
+def test_a_mistake_in_the_file_is_still_there_after_an_override(file):
+    table = override(load(file(changed("width = 3", "width = 'x'"))), "optim.lr=2")
+    assert message(table).startswith("run.toml:15: model.width = 'x'")
+
+
+# Writing
+
+texts = st.text(st.characters(exclude_categories=["Cs"])) | st.sampled_from(
+    ["'", '"', '"""', "'''\n", "\\", "\r\n", "\u2028", "\x00\x7f", "= [x]", "# no", "日本\n語"]
+)
+floats = st.floats(allow_nan=False)
+plain = st.recursive(
+    st.booleans() | st.integers() | floats | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=6,
+)
+optims = st.builds(
+    Optim,
+    lr=st.floats(min_value=0, allow_nan=False),
+    steps=st.integers(min_value=14),
+    betas=st.tuples(floats, floats),
+    clip=st.none() | floats,
+    fused=st.booleans(),
+)
+models = st.builds(
+    Model,
+    width=st.integers(),
+    positions=st.sampled_from(["none", "rotary", "alibi"]),
+    sizes=st.lists(st.integers()).map(tuple),
+    length=st.integers() | st.tuples(st.integers(), st.integers()),
+    labels=st.lists(texts),
+)
+recipes = st.builds(
+    Recipe,
+    name=texts,
+    optim=optims,
+    model=models,
+    teacher=st.none() | models,
+    data=st.dictionaries(texts, plain, max_size=4),
+    groups=st.dictionaries(texts, optims, max_size=2),
+    stages=st.lists(models, max_size=2).map(tuple),
+    note=st.none() | texts,
+)
+
+
+def finite(x):
+    items = x.values() if isinstance(x, Mapping) else x if isinstance(x, list) else ()
+    return all(map(finite, items)) if items else not isinstance(x, float) or math.isfinite(x)
+
+
+@given(recipes)
+def test_what_is_written_is_read_again(recipe):
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ["run.toml", "run.json"] if finite(dump(recipe)) else ["run.toml"]:
+            path = Path(folder, name)
+            write(recipe, path)
+            again = read(Recipe, load(path))
+            assert again == recipe
+            assert [p.name for p in Path(folder).iterdir() if p.suffix == ".part"] == []
+
+
+@given(recipes)
+def test_every_key_that_is_written_has_a_line(recipe):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "run.toml")
+        write(recipe, path)
+        table, rows = load(path), path.read_bytes().decode().split("\n")
+
+        def check(inner):
+            for name, value in inner.items():
+                line = table.source.lines[(*inner.key, name)]
+                assert rows[line - 1].strip()
+                if isinstance(value, Table):
+                    check(value)
+                elif isinstance(value, int) and inner.key in ((), ("optim",), ("model",)):
+                    assert rows[line - 1] == f"{name} = {str(value).lower()}"
+
+        check(table)
+
+
+@given(st.floats())
+def test_floats_are_exact(x):
+    with tempfile.TemporaryDirectory() as folder:
+        write({"x": x}, Path(folder, "a.toml"))
+        assert repr(load(Path(folder, "a.toml"))["x"]) == repr(x)
+
+
+def test_dump_leaves_out_what_is_none():
+    assert dump(Optim(lr=1.0)) == {"lr": 1.0, "steps": 100, "betas": [0.9, 0.99], "fused": False}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limited:
+    limit: int | None = 5
+    names: Sequence[str] = ()
+    shares: Mapping[str, float] = field(default_factory=dict)
+    anything: Any = 0
+    bare: list = field(default_factory=list)
+
+
+def test_none_is_not_lost_in_silence():
+    assert dump(Limited()) == {"limit": 5, "names": [], "shares": {}, "anything": 0, "bare": []}
+    with pytest.raises(ConfigError, match=r"limit = None cannot be written: left out, it would not be None"):
+        dump(Limited(limit=None))
+
+
+def test_abstract_containers_are_read_too():
+    found = read(Limited, {"names": ["a"], "shares": {"x": 1}, "anything": {"y": [1]}, "bare": [1, "x"]})
+    assert found == Limited(names=("a",), shares={"x": 1.0}, anything={"y": [1]}, bare=[1, "x"])
+
+
+@pytest.mark.parametrize("config", [3, Optim, None, "text"])
+def test_only_configs_are_dumped(config):
+    with pytest.raises(ConfigError, match="expected a dataclass's instance or a mapping"):
+        dump(config)
+
+
+@pytest.mark.parametrize(
+    ("values", "name", "expected"),
+    [
+        ({"a": {"b": {1, 2}}}, "x.toml", r"a\.b = \{1, 2\} cannot be written: it is not plain data"),
+        ({"a": {1: 2}}, "x.toml", r"a = \{1: 2\} cannot be written"),
+        ({"a": None}, "x.toml", r"x\.toml: cannot be written as TOML"),
+        ({"a": math.inf}, "x.json", r"x\.json: cannot be written as JSON"),
+        ({"a": "\ud800"}, "x.json", r"x\.json: cannot be written as JSON"),
+        ({}, "x.txt", r"x\.txt: expected a name that ends in"),
+    ],
+)
+def test_what_cannot_be_written_leaves_the_old_file_alone(tmp_path, values, name, expected):
+    (tmp_path / name).write_text("old")
+    with pytest.raises(ConfigError, match=expected):
+        write(values, tmp_path / name)
+    assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [(name, "old")]
