@@ -1,0 +1,53 @@
+"""data: files and thin air -> batches of numpy arrays, each a pure function of (seed, step). Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from .. import config
+from .batches import IGNORE, Batch, Data
+from .fetch import find
+from .files import DataError
+from .tasks import Copy, Identity, Most, Party, Recall, Reverse, Sequences, Vectors
+from .text import Files, Shakespeare, Text
+from .windows import Windowing
+
+__all__ = ["IGNORE", "Batch", "Data", "DataError", "data_config", "find", "make_data", "names"]
+
+_KINDS: dict[str, tuple[type[Any], type[Any], str]] = {  # name: its options, its class, what it is
+    "reverse": (Sequences, Reverse, "symbols, then the same symbols backwards"),
+    "copy": (Sequences, Copy, "symbols, then the same symbols again"),
+    "most": (Sequences, Most, "which symbol of a bag is there most often; order does not matter"),
+    "recall": (Party, Recall, "the party: who was the important guest, so many guests ago"),
+    "identity": (Vectors, Identity, "vectors of normal numbers, to be passed on unchanged"),
+    "shakespeare": (Windowing, Shakespeare, "tiny Shakespeare, a million characters"),
+    "text": (Files, Text, "plain text files, as characters"),
+}
+
+
+def names() -> dict[str, str]:
+    """The names of all data, each with a line on what it is."""
+    return {name: what for name, (_, _, what) in _KINDS.items()}
+
+
+def data_config(name: str) -> type[Any]:
+    """The dataclass of the options of a kind of data."""
+    return _kind(name)[0]
+
+
+def make_data(name: str, options: Mapping[str, Any], *, seed: int, root: Path | None = None) -> Data:
+    """Open data by name. `seed` is that of training; `root` is a folder in which files are looked for first."""
+    options_type, kind, _ = _kind(name)
+    made: Data = kind(config.read(options_type, options, where="data"), seed=seed, root=root)
+    return made
+
+
+def _kind(name: str) -> tuple[type[Any], type[Any], str]:
+    if name not in _KINDS:
+        near = get_close_matches(name, _KINDS)
+        hint = f"did you mean {' or '.join(near)}? " if near else ""
+        raise config.ConfigError(f"no data is named {name!r}: {hint}There are {', '.join(_KINDS)}")
+    return _KINDS[name]

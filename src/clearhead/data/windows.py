@@ -1,0 +1,101 @@
+"""Windows on one long row of ids: at random places in training, side by side in validation; documents packed or not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import keyed
+from .batches import IGNORE, Batch, Data, Rows
+from .files import DataError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Windowing:
+    """Options of everything that is cut into windows."""
+
+    context: int = 256  # tokens a window
+    rows: int = 64  # windows a step
+    share: float = 0.1  # part of the ids, at the end, kept for validation
+    valid_rows: int = 64  # windows a validation batch
+    valid_most: int | None = None  # validation batches at most; None: all
+    documents: bool = False  # tell documents apart: no look and no target crosses from one into the next
+
+    def __post_init__(self) -> None:
+        for name in ("context", "rows", "valid_rows"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)}: expected 1 or more")
+        if not 0 <= self.share < 1:
+            raise ValueError(f"share={self.share}: expected 0 or more and less than 1")
+        if self.valid_most is not None and self.valid_most < 0:
+            raise ValueError(f"valid_most={self.valid_most}: expected 0 or more")
+
+
+class Windows(Data):
+    """Windows of `context` ids and of their successors, the targets.
+
+    Validation covers its part from the first id to the last: each is predicted once, but for the very first. With
+    `documents`, a batch also has `documents`, counted from 0 in each row, and `at`, the place in the document or in
+    what the window shows of it; the last id of a document has no target.
+    """
+
+    kind = "sequences"
+
+    def __init__(
+        self, config: Windowing, *, seed: int, ids: np.ndarray, ends: NDArray[np.int64], vocab: int, name: str
+    ) -> None:
+        self.config, self.seed, self.name = config, seed, name
+        self.ids = ids  # in memory or on disk: only windows of it are read
+        self.ends = ends  # for each document the place after its last id, rising
+        self.sizes = {"vocab": vocab}
+        self.cut = int(len(ids) * (1 - config.share))  # training is before it, validation from it on
+        if self.cut < config.context + 1:
+            raise DataError(
+                f"{name} has {self.cut} tokens to train on (share={config.share} is kept for validation): "
+                f"context={config.context} needs {config.context + 1} or more"
+            )
+        self.windows = -(-max(len(ids) - self.cut - 1, 0) // config.context)
+        batches = -(-self.windows // config.valid_rows)
+        self.valid_batches = batches if config.valid_most is None else min(batches, config.valid_most)
+
+    def _rows(self, step: int) -> int:
+        return self.config.rows
+
+    def _train(self, step: int, rows: Rows) -> Batch:
+        starts = keyed.integers(self.seed, step, rows, 1, 0, self.cut - self.config.context)
+        return self._cut(starts, self.cut)
+
+    def _valid_rows(self, index: int) -> int:
+        return min(self.config.valid_rows, self.windows - index * self.config.valid_rows)
+
+    def _valid(self, index: int, rows: Rows) -> Batch:
+        window = index * self.config.valid_rows + rows[:, None]
+        return self._cut(self.cut + window * self.config.context, len(self.ids))
+
+    def _cut(self, starts: NDArray[np.int64], limit: int) -> Batch:
+        """Windows from starts (b, 1); what is not before the limit is no target."""
+        places = starts + np.arange(self.config.context + 1)
+        inside = places < limit
+        whole = self.ids[np.minimum(places, limit - 1)].astype(np.int64)
+        if whole.max() >= self.sizes["vocab"]:
+            raise DataError(f"{self.name} has the id {whole.max()}: expected ids below vocab={self.sizes['vocab']}")
+        batch = {"ids": whole[:, :-1].copy(), "targets": np.where(inside, whole, IGNORE)[:, 1:].copy()}
+        if self.config.documents:
+            begins = self._begins(starts)
+            batch["targets"][begins[:, 1:]] = IGNORE
+            batch["documents"] = np.cumsum(begins[:, :-1], axis=1, dtype=np.int64)
+            at = np.broadcast_to(np.arange(self.config.context), batch["ids"].shape)
+            batch["at"] = at - np.maximum.accumulate(np.where(begins[:, :-1], at, 0), axis=1)
+        return batch
+
+    def _begins(self, starts: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """True where a document begins inside a window, (b, context + 1); what begins with the window counts not."""
+        first = np.searchsorted(self.ends, starts[:, 0], side="right")
+        last = np.searchsorted(self.ends, starts[:, 0] + self.config.context, side="right")
+        row = np.repeat(np.arange(len(starts)), last - first)
+        end = np.arange(len(row)) + np.repeat(first - (np.cumsum(last - first) - (last - first)), last - first)
+        begins = np.zeros((len(starts), self.config.context + 1), bool)
+        begins[row, self.ends[end] - starts[row, 0]] = True
+        return begins

@@ -1,0 +1,201 @@
+"""Laws of every kind of data: batches are pure, parts make the whole, validation knows no seed."""
+
+import hashlib
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from clearhead import data
+from clearhead.config import ConfigError
+from clearhead.data.batches import Buckets
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("data")
+    rng = np.random.default_rng(0)
+    letters = np.array(list("abcdefgh \n"))
+    (path / "shakespeare.txt").write_text("".join(rng.choice(letters, 5000)) + "\n\nThe end\n\nof it")
+    (path / "a.txt").write_text("".join(rng.choice(letters, 900)))
+    return path
+
+
+KINDS = {
+    "reverse": {"rows": 7, "length": (2, 5), "valid_rows": 5},
+    "copy": {"rows": 7, "length": 4, "valid_length": (6, 9)},
+    "most": {"rows": 7, "length": (1, 6), "symbols": 4},
+    "recall": {"rows": 7, "length": (3, 6)},
+    "identity": {"rows": 7, "width": 5, "valid_rows": 3},
+    "shakespeare": {"rows": 7, "context": 11, "valid_rows": 5, "documents": True},
+    "text": {"path": "a.txt", "rows": 7, "context": 11, "valid_rows": 5},
+}
+
+
+def make(name, folder, seed=3):
+    return data.make_data(name, KINDS[name], seed=seed, root=folder)
+
+
+def digest(batch) -> str:
+    whole = hashlib.sha256()
+    for key in sorted(batch):
+        whole.update(
+            f"{key} {batch[key].dtype} {batch[key].shape}".encode() + np.ascontiguousarray(batch[key]).tobytes()
+        )
+    return whole.hexdigest()
+
+
+def test_every_kind_is_here():
+    assert set(KINDS) == set(data.names())
+    assert all(data.names().values())
+    for name in KINDS:
+        assert data.data_config(name).__dataclass_params__.frozen
+
+
+def test_unknown_names_are_answered():
+    with pytest.raises(ConfigError, match="did you mean shakespeare"):
+        data.data_config("shakespear")
+    with pytest.raises(ConfigError, match="There are reverse, copy"):
+        data.make_data("q", {}, seed=0)
+    with pytest.raises(ConfigError, match="symbols"):
+        data.make_data("copy", {"symbol": 3}, seed=0)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_batches_are_what_they_say(name, folder):
+    source = make(name, folder)
+    for batch in (source.batch(0), source.valid(0)):
+        if source.kind == "sequences":
+            assert {"ids", "targets"} <= set(batch) <= {"ids", "targets", "documents", "at"}
+            assert all(value.dtype == np.int64 and value.shape == batch["ids"].shape for value in batch.values())
+            counted = batch["targets"] != data.IGNORE
+            assert counted.any()
+            vocab = source.sizes["vocab"]
+            assert 0 <= batch["ids"].min() <= batch["ids"].max() < vocab
+            assert 0 <= batch["targets"][counted].min() <= batch["targets"][counted].max() < vocab
+            if source.tokens is not None:
+                assert len(source.tokens) <= vocab
+        elif source.kind == "vectors":
+            assert set(batch) == {"x", "y"}
+            assert batch["x"].shape[1] == source.sizes["width"]
+            assert batch["x"].dtype == batch["y"].dtype == np.float32
+        else:
+            assert set(batch) == {"images", "labels"}
+            assert batch["images"].dtype == np.float32
+            assert batch["labels"].max() < source.sizes["classes"]
+    source.close()
+
+
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("parts", [1, 2, 3, 7, 10])
+def test_parts_together_are_the_whole(name, parts, folder):
+    source = make(name, folder)
+    for ask in (lambda *a: source.batch(5, *a), lambda *a: source.valid(source.valid_batches - 1, *a)):
+        whole = ask()
+        shares = [ask(part, parts) for part in range(parts)]
+        total = len(next(iter(whole.values())))
+        for key in whole:
+            assert len({share[key].shape for share in shares}) == 1  # all alike, so that no worker waits for another
+            together = np.stack([share[key] for share in shares], axis=1).reshape(-1, *whole[key].shape[1:])
+            assert np.array_equal(together[:total], whole[key])
+            if key == "targets":
+                assert (together[total:] == data.IGNORE).all()
+        assert all(("weight" in share) == (source.kind != "sequences" and total % parts > 0) for share in shares)
+        if "weight" in shares[0]:
+            weight = np.stack([share["weight"] for share in shares], axis=1).ravel()
+            assert weight.dtype == np.float32
+            assert weight.tolist() == [1.0] * total + [0.0] * (len(weight) - total)
+    source.close()
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_batch_is_its_own_array(name, folder):
+    source = make(name, folder)
+    before = digest(source.batch(1))
+    for value in source.batch(1).values():
+        value[...] = 0
+    assert digest(source.batch(1)) == before
+    source.close()
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_seeds_move_training_and_not_validation(name, folder):
+    one, two = make(name, folder, seed=1), make(name, folder, seed=2)
+    assert any(digest(one.batch(s)) != digest(two.batch(s)) for s in range(3))
+    assert len({digest(one.batch(s)) for s in range(3)}) > 1
+    assert [digest(one.valid(i)) for i in range(one.valid_batches)] == [
+        digest(two.valid(i)) for i in range(two.valid_batches)
+    ]
+    zero = make(name, folder, seed=0)
+    assert digest(zero.batch(0)) != digest(zero.valid(0))
+    for source in (one, two, zero):
+        source.close()
+
+
+def test_a_fresh_process_gives_the_same_bits_in_any_order(folder):
+    steps = [9, 0, 4, 1000000, 4]
+    code = (
+        "import json, sys; from pathlib import Path; sys.path.insert(0, sys.argv[1]); import test_batches as t\n"
+        "folder, steps = Path(sys.argv[2]), json.loads(sys.argv[3])\n"
+        "out = {n: [t.digest(t.make(n, folder).batch(s)) for s in steps] for n in t.KINDS}\n"
+        "assert 'torch' not in sys.modules; print(json.dumps(out))"
+    )
+    args = [
+        sys.executable,
+        "-c",
+        code,
+        str(Path(__file__).parent),
+        str(folder),
+        json.dumps(steps),
+    ]
+    fresh = json.loads(subprocess.run(args, capture_output=True, text=True, check=True).stdout)
+    for name in KINDS:
+        source = make(name, folder)
+        ours = {step: digest(source.batch(step)) for step in sorted(set(steps))}
+        assert fresh[name] == [ours[step] for step in steps], name
+        source.close()
+
+
+def test_bad_questions_are_refused(folder):
+    source = make("copy", folder)
+    with pytest.raises(ValueError, match="steps are counted from 0"):
+        source.batch(-1)
+    with pytest.raises(ValueError, match="part=2 of parts=2"):
+        source.batch(0, 2, 2)
+    with pytest.raises(IndexError, match="validation batch 8: there are 8"):
+        source.valid(8)
+
+
+@pytest.mark.parametrize("name", ["reverse", "copy", "most", "recall", "identity", "shakespeare"])
+def test_batches_are_quick(name, folder):
+    size = {"identity": {"width": 256}, "shakespeare": {"context": 256, "documents": True}}.get(name, {"length": 128})
+    source = data.make_data(name, {"rows": 64, **size}, seed=0, root=folder)
+    times = []
+    for step in range(30):
+        started = time.perf_counter()
+        source.batch(step)
+        times.append(time.perf_counter() - started)
+    assert min(times) < 0.003  # generous: shape and type checks run in tests
+
+
+def test_buckets_hold_every_row_within_the_budget():
+    rng = np.random.default_rng(0)
+    for rounding in (1, 8):
+        lengths = rng.integers(1, 60, 500)
+        buckets = Buckets(lengths, 100, rounding)
+        for shuffle in (None, rng.permutation(500)):
+            order = buckets.order(shuffle)
+            assert np.array_equal(np.sort(order), np.arange(500))
+            for start, end, width in zip(buckets.starts, buckets.ends, buckets.batch_widths, strict=True):
+                assert end > start
+                assert lengths[order[start:end]].max() <= width
+                assert (end - start) * width <= 100
+        assert buckets.starts[0] == 0
+        assert buckets.ends[-1] == 500
+    assert len(Buckets(np.array([100, 100, 99]), 100, 64)) == 3
+    with pytest.raises(ValueError, match="101 tokens does not fit into batch_tokens=100"):
+        Buckets(np.array([5, 101]), 100)
