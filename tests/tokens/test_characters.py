@@ -1,0 +1,154 @@
+"""Characters: nothing is lost, nothing unknown passes, and a megabyte takes no time."""
+
+import json
+import pickle
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clearhead import tokens
+from clearhead.tokens import Characters
+
+anything = st.text(st.characters())  # surrogates, nulls and emoji too
+
+
+@given(anything)
+def test_decode_undoes_encode(text):
+    alphabet = Characters.of(text)
+    ids = alphabet.encode(text)
+    assert ids.dtype == np.int64
+    assert len(ids) == len(text)
+    assert alphabet.decode(ids) == text
+    assert alphabet.decode(ids.tolist()) == text
+
+
+@given(anything, anything)
+def test_an_id_is_the_place_of_a_symbol(text, other):
+    alphabet = Characters.of(text + other)
+    assert alphabet.symbols == tuple(sorted(set(text + other)))
+    assert alphabet.encode(text).tolist() == [alphabet.symbols.index(c) for c in text]
+    joined = np.concatenate([alphabet.encode(text), alphabet.encode(other)])
+    assert alphabet.encode(text + other).tolist() == joined.tolist()
+
+
+@given(anything)
+def test_plain_data_gives_the_same_alphabet(text):
+    alphabet = Characters.of(text)
+    again = Characters.from_dict(json.loads(json.dumps(alphabet.to_dict())))
+    assert again == alphabet
+    assert hash(again) == hash(alphabet)
+    assert len(again) == len(set(text))
+    assert pickle.loads(pickle.dumps(alphabet)) == alphabet
+
+
+@given(st.text(min_size=1), st.characters())
+def test_a_character_that_is_not_known_is_named_with_its_place(text, stranger):
+    alphabet = Characters.of(text.replace(stranger, ""))
+    with pytest.raises(ValueError, match="is not one of") as caught:
+        alphabet.encode(text.replace(stranger, "") + stranger)
+    assert f"the character {stranger!r} at {len(text.replace(stranger, ''))} " in str(caught.value)
+
+
+def test_the_order_of_symbols_is_kept_when_it_is_given():
+    alphabet = Characters("bca")
+    assert alphabet.encode("abc").tolist() == [2, 0, 1]
+    assert alphabet.decode([2, 0, 1]) == "abc"
+    assert alphabet != Characters("abc")
+    assert alphabet != "bca"
+    assert repr(alphabet) == "Characters('bca')"
+
+
+def test_a_message_says_line_and_column():
+    with pytest.raises(ValueError, match=r"^the character 'é' at 4 \(line 2, column 2\) is not one of the 3 that are"):
+        Characters("ab\n").encode("ab\nbéa")
+
+
+def test_no_text_has_no_ids():
+    empty = Characters.of("")
+    assert (len(empty), empty.encode("").tolist(), empty.decode([])) == (0, [], "")
+    with pytest.raises(ValueError, match="the character 'a' at 0"):
+        empty.encode("a")
+
+
+@pytest.mark.parametrize(
+    ("symbols", "expected"),
+    [
+        ("abca", "the symbol 'a' is given twice"),
+        (["a", "bc"], "symbol 1 is 'bc': expected one character"),
+        (["a", ""], "symbol 1 is '': expected one character"),
+    ],
+)
+def test_symbols_that_make_no_alphabet(symbols, expected):
+    with pytest.raises(ValueError, match=expected):
+        Characters(symbols)
+
+
+@pytest.mark.parametrize(
+    ("ids", "expected"),
+    [
+        (np.array([0, 3]), "id 3 at 1: expected 0 to 2"),
+        ([1, 0, -1], "id -1 at 2: expected 0 to 2"),
+        (np.array([2**63], dtype=np.uint64), "id 9223372036854775808 at 0: expected 0 to 2"),
+        (np.array([[0, 1]]), r"ids of shape \(1, 2\): expected one row"),
+        (np.array([0.5]), "ids of type float64: expected whole numbers"),
+    ],
+)
+def test_ids_that_are_no_characters(ids, expected):
+    with pytest.raises(ValueError, match=expected):
+        Characters("abc").decode(ids)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"kind": "characters"},
+        {"kind": "words", "symbols": ["a"]},
+        {"kind": "characters", "symbols": "abc"},
+        {"kind": "characters", "symbols": ["a"], "extra": 1},
+        {"kind": "characters", "symbols": [1]},
+    ],
+)
+def test_plain_data_that_is_no_alphabet(values):
+    with pytest.raises(ValueError, match="expected"):
+        Characters.from_dict(values)
+
+
+def test_a_megabyte_takes_no_time():
+    """Twenty round trips in less time than a loop over the characters needs for a few."""
+    text = ("To be, or not to be: that is the question.\n" * 25_000)[: 1 << 20]
+    alphabet = Characters.of(text)
+    started = time.perf_counter()
+    for _ in range(20):
+        back = alphabet.decode(alphabet.encode(text))
+    assert time.perf_counter() - started < 2
+    assert back == text
+
+
+@given(st.text(st.characters()))
+def test_a_folder_keeps_tokens(tmp_path_factory, text):
+    folder = tmp_path_factory.mktemp("tokens") / "new"
+    path = tokens.save(Characters.of(text), folder)
+    assert tokens.load(folder) == Characters.of(text)
+    assert [p.name for p in folder.iterdir()] == [path.name] == ["tokens.json"]
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (None, "there is no tokens.json in this folder"),
+        ("{", r"tokens\.json: not a JSON file"),
+        ("[]", r"tokens\.json: kind = None: expected one of characters"),
+        ('{"kind": ["x"]}', r"tokens\.json: kind = \['x'\]: expected one of characters"),
+        ('{"kind": "runes"}', r"tokens\.json: kind = 'runes': expected one of characters"),
+        ('{"kind": "characters", "symbols": ["a", "a"]}', r"tokens\.json: the symbol 'a' is given twice"),
+    ],
+)
+def test_a_folder_without_good_tokens(tmp_path, content, expected):
+    if content is not None:
+        (tmp_path / "tokens.json").write_text(content)
+    with pytest.raises(ValueError, match=expected):
+        tokens.load(tmp_path)
