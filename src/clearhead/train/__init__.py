@@ -1,0 +1,1 @@
+"""train/: objectives, optimiser, schedule, distribution, checkpoints, and the one loop that uses them."""
