@@ -173,6 +173,13 @@ def test_odd_keys_have_lines_too(file):
     assert [table.line(n) for n in ("x", "x.y", "x.y.z", "list", "other.w")] == [3, 3, 4, 5, 7]
 
 
+def test_the_tables_of_a_list_have_lines_of_their_own(file):
+    table = load(file(changed("[model]\n", "[[stages]]\n[[stages]]\nlength = 1\n[[stages]]\n[model]\n")))
+    assert [table.line(f"stages.{i}") for i in range(4)] == [14, 15, 17, None]
+    assert table.line("stages.1.length") == 16
+    assert [stage.line() for stage in table["stages"]] == [14, 15, 17]
+
+
 def test_importing_config_imports_neither_torch_nor_numpy():
     code = "import sys, clearhead.config; print([m for m in ('torch', 'numpy') if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
@@ -245,7 +252,7 @@ def test_importing_config_imports_neither_torch_nor_numpy():
         (
             "[model]\nwidth = 3",
             "[[stages]]\nwidth = '3'",
-            "run.toml:14: stages.0.width = '3': expected a whole number, got text",
+            "run.toml:15: stages.0.width = '3': expected a whole number, got text",
         ),
         ("[model]\n", "[groups.a]\nlr = 'x'\n[model]\n", "run.toml:15: groups.a.lr = 'x': expected a number, got text"),
     ],
@@ -284,14 +291,14 @@ def test_a_long_value_is_cut_short():
 @pytest.mark.parametrize(
     ("name", "text", "expected"),
     [
-        ("a.toml", "x = 1\ny = = 2\n", r"a\.toml:2: Invalid value \(column 5\)"),
+        ("a.toml", "x = 1\ny = = 2\n", r"a\.toml:2: Invalid value \(at line 2, column 5\)"),
         ("a.toml", "x = 1\ny = [1,\n", r"a\.toml:3: "),
         ("a.toml", "x = 1\nx = 2\n", r"a\.toml:2: Cannot overwrite a value"),
-        ("a.json", '{\n"x": 1,\n}', r"a\.json:\d: .* \(column \d+\)"),
-        ("a.json", '{"x": 1, "x": 2}', r"a\.json:1: the key 'x' is given twice"),
-        ("a.json", '{"x": NaN}', r"a\.json:1: JSON has no NaN"),
-        ("a.json", "[1]", r"a\.json:1: expected a table \{\.\.\.\}, got a list"),
-        ("a.json", "[" * 100_000, r"a\.json:1: "),
+        ("a.json", '{\n"x": 1,\n}', r"a\.json:[23]: .* line [23] column \d+"),
+        ("a.json", '{"x": 1, "x": 2}', r"a\.json: the key 'x' is given twice"),
+        ("a.json", '{"x": NaN}', r"a\.json: JSON has no NaN"),
+        ("a.json", "[1]", r"a\.json: expected a table \{\.\.\.\}, got a list"),
+        ("a.json", "[" * 100_000, r"a\.json: "),
         ("a.yaml", "", r"a\.yaml: expected a name that ends in \.toml or \.json"),
     ],
 )

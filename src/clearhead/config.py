@@ -50,7 +50,7 @@ class Source:
     @cached_property
     def lines(self) -> dict[Key, int]:
         """The line of every key; found only when a message asks for it."""
-        found = _json_lines(self.text) if str(self.path).endswith(".json") else _toml_lines(self.text)
+        found = _json_lines(self.text) if str(self.path).lower().endswith(".json") else _toml_lines(self.text)
         return {(): 1, **found}
 
     def place(self, key: Key) -> str:
@@ -111,15 +111,10 @@ def load(path: str | Path) -> Table:
         raise ConfigError(f"{name}: cannot be read: {cause}") from cause
     try:
         values = tomllib.loads(text) if suffix == ".toml" else _json_values(text)
-    except tomllib.TOMLDecodeError as cause:
-        at = re.search(r" \(at (?:line (\d+), column (\d+)|end of document)\)", str(cause))
-        line = at[1] if at and at[1] else text.count("\n") + 1
-        column = f" (column {at[2]})" if at and at[2] else ""
-        raise ConfigError(f"{name}:{line}: {str(cause)[: at.start() if at else None]}{column}") from cause
-    except json.JSONDecodeError as cause:
-        raise ConfigError(f"{name}:{cause.lineno}: {cause.msg} (column {cause.colno})") from cause
     except (ValueError, RecursionError) as cause:
-        raise ConfigError(f"{name}:1: {cause}") from cause
+        at, last = re.search(r" line (\d+)", str(cause)), str(cause).endswith("(at end of document)")
+        line = f":{at[1]}" if at else f":{text.count(chr(10)) + 1}" if last else ""
+        raise ConfigError(f"{name}{line}: {cause}") from cause
     return Table(values, source=Source(name, text))
 
 
@@ -176,12 +171,8 @@ def _build(kind: Any, table: Mapping[str, Any], key: Key, source: Source) -> Any
     hints, known = get_type_hints(kind), {f.name: f for f in fields(kind) if f.init}
     for name in table:
         if name not in known:
-            inside = [
-                f"{n}.{name}"
-                for n in known
-                for m in _members(hints[n])
-                if is_dataclass(m) and name in get_type_hints(m)
-            ]
+            sections = [(n, m) for n in known for m in _members(hints[n]) if is_dataclass(m)]
+            inside = [f"{n}.{name}" for n, m in sections if name in get_type_hints(m)]
             hint = f"; there is {', '.join(inside)}" if inside else _nearest(name, known)
             hint = hint or f"; the known keys are {', '.join(known)}"
             raise ConfigError(f"{source.place((*key, name))}unknown key {'.'.join((*key, name))}{hint}")
@@ -356,6 +347,9 @@ def _toml_lines(text: str) -> dict[Key, int]:
         for key in _keys(values, () if header else section):
             lines.setdefault(key, number - len(statement) + 1)
             section = key if header else section
+        if statement[0].lstrip().startswith("[["):  # one more table of a list
+            section = (*section, str(sum(key[:-1] == section for key in lines)))
+            lines[section] = number
         statement = []
     return lines
 
