@@ -21,6 +21,7 @@ def folder(tmp_path_factory):
     rng = np.random.default_rng(0)
     letters = np.array(list("abcdefgh \n"))
     (path / "shakespeare.txt").write_text("".join(rng.choice(letters, 5000)) + "\n\nThe end\n\nof it")
+    data.write_tokens(path / "x.bin", [rng.integers(0, 50, n) for n in rng.integers(0, 40, 30)], vocab=50)
     (path / "a.txt").write_text("".join(rng.choice(letters, 900)))
     return path
 
@@ -33,6 +34,7 @@ KINDS = {
     "identity": {"rows": 7, "width": 5, "valid_rows": 3},
     "shakespeare": {"rows": 7, "context": 11, "valid_rows": 5, "documents": True},
     "text": {"path": "a.txt", "rows": 7, "context": 11, "valid_rows": 5},
+    "tokens": {"path": "x.bin", "rows": 7, "context": 11, "valid_rows": 5, "documents": True},
 }
 
 

@@ -13,9 +13,10 @@ from .fetch import find
 from .files import DataError
 from .tasks import Copy, Identity, Most, Party, Recall, Reverse, Sequences, Vectors
 from .text import Files, Shakespeare, Text
+from .token_files import TokenFile, Tokens, write_tokens
 from .windows import Windowing
 
-__all__ = ["IGNORE", "Batch", "Data", "DataError", "data_config", "find", "make_data", "names"]
+__all__ = ["IGNORE", "Batch", "Data", "DataError", "data_config", "find", "make_data", "names", "write_tokens"]
 
 _KINDS: dict[str, tuple[type[Any], type[Any], str]] = {  # name: its options, its class, what it is
     "reverse": (Sequences, Reverse, "symbols, then the same symbols backwards"),
@@ -25,6 +26,7 @@ _KINDS: dict[str, tuple[type[Any], type[Any], str]] = {  # name: its options, it
     "identity": (Vectors, Identity, "vectors of normal numbers, to be passed on unchanged"),
     "shakespeare": (Windowing, Shakespeare, "tiny Shakespeare, a million characters"),
     "text": (Files, Text, "plain text files, as characters"),
+    "tokens": (TokenFile, Tokens, "a file of ids, as write_tokens writes it, of any size"),
 }
 
 

@@ -1,0 +1,121 @@
+"""Named data: found in the first of its places, fetched whole or not at all."""
+
+import gzip
+import hashlib
+import http.server
+import threading
+
+import pytest
+
+from clearhead.data import DataError, fetch, find, make_data
+
+CONTENT = b"To be, or not to be: " * 200
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setattr(fetch, "cache_folder", lambda: tmp_path / "cache")
+    monkeypatch.delenv("CLEARHEAD_DATA", raising=False)
+    return tmp_path / "cache"
+
+
+def home(url, content=CONTENT):
+    return fetch.Home(
+        files=("shakespeare.txt", "shakespeare.txt.gz"), url=url, sha256=hashlib.sha256(content).hexdigest()
+    )
+
+
+@pytest.fixture
+def served(monkeypatch):
+    """A public home on this machine; gives the list of what was asked for."""
+    asked = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            asked.append(self.path)
+            found = self.path == "/input.txt"
+            self.send_response(200 if found else 404)
+            self.send_header("Content-Length", str(len(CONTENT) if found else 0))
+            self.end_headers()
+            self.wfile.write(CONTENT if found else b"")
+
+        def log_message(self, *args):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=lambda: server.serve_forever(0.01), daemon=True)
+    thread.start()
+    address = f"http://127.0.0.1:{server.server_port}"
+    monkeypatch.setitem(fetch.HOMES, "shakespeare", home(f"{address}/input.txt"))
+    yield asked, address
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def test_it_is_fetched_once(cache, served):
+    asked, _ = served
+    path = find("shakespeare")
+    assert path == cache / "shakespeare.txt"
+    assert path.read_bytes() == CONTENT
+    assert find("shakespeare") == path
+    assert asked == ["/input.txt"]
+    assert not list(cache.glob("*.part"))
+    assert make_data("shakespeare", {"context": 16}, seed=0).sizes == {"vocab": len(set(CONTENT))}
+
+
+def test_places_in_their_order(cache, served, tmp_path, monkeypatch):
+    asked, _ = served
+    given, environment = tmp_path / "given", tmp_path / "environment"
+    for folder in (cache, environment, given):
+        folder.mkdir()
+    (cache / "shakespeare.txt").write_text("cache")
+    assert find("shakespeare", given) == cache / "shakespeare.txt"
+    (environment / "shakespeare.txt.gz").write_bytes(gzip.compress(b"environment"))
+    monkeypatch.setenv("CLEARHEAD_DATA", str(environment))
+    assert find("shakespeare", given) == environment / "shakespeare.txt.gz"
+    (given / "shakespeare.txt").write_text("given")
+    assert find("shakespeare", given) == given / "shakespeare.txt"
+    assert find("shakespeare") == environment / "shakespeare.txt.gz"
+    assert asked == []
+
+
+def test_a_wrong_checksum_is_thrown_away(cache, served, monkeypatch):
+    _, address = served
+    cache.mkdir()
+    (cache / "other.txt").write_text("mine")
+    monkeypatch.setitem(fetch.HOMES, "shakespeare", home(f"{address}/input.txt", b"else"))
+    with pytest.raises(DataError, match=r"has the sha256 \w+, expected \w+: it was thrown away, and nothing else"):
+        find("shakespeare")
+    assert sorted(p.name for p in cache.iterdir() if p.suffix != ".lock") == ["other.txt"]
+
+
+def test_no_network_is_said(cache, served, monkeypatch):
+    _, address = served
+    monkeypatch.setitem(fetch.HOMES, "shakespeare", home(f"{address}/gone.txt"))
+    with pytest.raises(ConnectionError, match=r"cannot fetch shakespeare from .*gone\.txt.*--data or \$CLEARHEAD_DATA"):
+        find("shakespeare")
+    monkeypatch.setitem(fetch.HOMES, "shakespeare", home("file:///no/such/file"))
+    with pytest.raises(ConnectionError, match="cannot fetch shakespeare"):
+        find("shakespeare")
+    assert not [p for p in cache.iterdir() if p.suffix != ".lock"]
+
+
+def test_a_file_address_will_do(cache, tmp_path, monkeypatch):
+    (tmp_path / "public.txt").write_bytes(CONTENT)
+    monkeypatch.setitem(fetch.HOMES, "shakespeare", home((tmp_path / "public.txt").as_uri()))
+    assert find("shakespeare").read_bytes() == CONTENT
+
+
+def test_unknown_sets_are_answered(cache):
+    with pytest.raises(DataError, match="did you mean shakespeare"):
+        find("shakspere")
+
+
+def test_the_cache_is_the_systems(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(fetch.sys, "platform", "linux")
+    assert fetch.cache_folder() == tmp_path / "clearhead"
+    monkeypatch.setattr(fetch.sys, "platform", "darwin")
+    assert fetch.cache_folder().parts[-3:] == ("Library", "Caches", "clearhead")
