@@ -22,6 +22,8 @@ def folder(tmp_path_factory):
     letters = np.array(list("abcdefgh \n"))
     (path / "shakespeare.txt").write_text("".join(rng.choice(letters, 5000)) + "\n\nThe end\n\nof it")
     data.write_tokens(path / "x.bin", [rng.integers(0, 50, n) for n in rng.integers(0, 40, 30)], vocab=50)
+    words = ["".join(rng.choice(letters[:8], n)) for n in rng.integers(1, 12, 200)]
+    (path / "p.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in zip(words[::2], words[1::2], strict=True)))
     (path / "a.txt").write_text("".join(rng.choice(letters, 900)))
     return path
 
@@ -35,6 +37,7 @@ KINDS = {
     "shakespeare": {"rows": 7, "context": 11, "valid_rows": 5, "documents": True},
     "text": {"path": "a.txt", "rows": 7, "context": 11, "valid_rows": 5},
     "tokens": {"path": "x.bin", "rows": 7, "context": 11, "valid_rows": 5, "documents": True},
+    "pairs": {"path": "p.tsv", "batch_tokens": 100, "rounding": 4, "share": 0.2},
 }
 
 

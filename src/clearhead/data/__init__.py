@@ -11,6 +11,7 @@ from .. import config
 from .batches import IGNORE, Batch, Data
 from .fetch import find
 from .files import DataError
+from .pairs import PairFile, Pairs
 from .tasks import Copy, Identity, Most, Party, Recall, Reverse, Sequences, Vectors
 from .text import Files, Shakespeare, Text
 from .token_files import TokenFile, Tokens, write_tokens
@@ -27,6 +28,7 @@ _KINDS: dict[str, tuple[type[Any], type[Any], str]] = {  # name: its options, it
     "shakespeare": (Windowing, Shakespeare, "tiny Shakespeare, a million characters"),
     "text": (Files, Text, "plain text files, as characters"),
     "tokens": (TokenFile, Tokens, "a file of ids, as write_tokens writes it, of any size"),
+    "pairs": (PairFile, Pairs, "pairs of texts, source TAB target a line, as characters"),
 }
 
 

@@ -96,17 +96,21 @@ class Buckets:
             lengths > batch_tokens, lengths, np.minimum(-(-lengths // rounding) * rounding, batch_tokens)
         )
         ordered = np.sort(self.widths)
-        self.starts, start = [0], 0
+        self.starts: list[int] = []
         for i, width in enumerate(ordered.tolist()):
             if width > batch_tokens:
                 raise ValueError(f"a row of {width} tokens does not fit into batch_tokens={batch_tokens}")
-            if (i + 1 - start) * width > batch_tokens:
-                self.starts.append(start := i)
-        self.ends = [*self.starts[1:], len(ordered)]
+            if not self.starts or (i + 1 - self.starts[-1]) * width > batch_tokens:
+                self.starts.append(i)
+        self.ends = [*self.starts[1:], len(ordered)][: len(self.starts)]
         self.batch_widths = [int(ordered[end - 1]) for end in self.ends]
 
     def __len__(self) -> int:
         return len(self.starts)
+
+    def rows(self, bucket: int) -> int:
+        """How many rows a batch has."""
+        return self.ends[bucket] - self.starts[bucket]
 
     def order(self, shuffle: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
         """Rows by length, those of one length in the order of `shuffle`, or as they came."""
