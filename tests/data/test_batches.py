@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from clearhead import data
 from clearhead.config import ConfigError
@@ -24,6 +25,10 @@ def folder(tmp_path_factory):
     data.write_tokens(path / "x.bin", [rng.integers(0, 50, n) for n in rng.integers(0, 40, 30)], vocab=50)
     words = ["".join(rng.choice(letters[:8], n)) for n in rng.integers(1, 12, 200)]
     (path / "p.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in zip(words[::2], words[1::2], strict=True)))
+    for i in range(23):
+        (path / "pics" / f"class {i % 3}").mkdir(parents=True, exist_ok=True)
+        pixels = rng.integers(0, 255, (9 + i % 4, 11, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(path / "pics" / f"class {i % 3}" / f"{i}.png")
     (path / "a.txt").write_text("".join(rng.choice(letters, 900)))
     return path
 
@@ -38,6 +43,7 @@ KINDS = {
     "text": {"path": "a.txt", "rows": 7, "context": 11, "valid_rows": 5},
     "tokens": {"path": "x.bin", "rows": 7, "context": 11, "valid_rows": 5, "documents": True},
     "pairs": {"path": "p.tsv", "batch_tokens": 100, "rounding": 4, "share": 0.2},
+    "images": {"path": "pics", "rows": 7, "size": 8, "valid_rows": 5, "share": 0.3},
 }
 
 

@@ -11,6 +11,7 @@ from .. import config
 from .batches import IGNORE, Batch, Data
 from .fetch import find
 from .files import DataError
+from .images import ImageFolder, Images
 from .pairs import PairFile, Pairs
 from .tasks import Copy, Identity, Most, Party, Recall, Reverse, Sequences, Vectors
 from .text import Files, Shakespeare, Text
@@ -29,6 +30,7 @@ _KINDS: dict[str, tuple[type[Any], type[Any], str]] = {  # name: its options, it
     "text": (Files, Text, "plain text files, as characters"),
     "tokens": (TokenFile, Tokens, "a file of ids, as write_tokens writes it, of any size"),
     "pairs": (PairFile, Pairs, "pairs of texts, source TAB target a line, as characters"),
+    "images": (ImageFolder, Images, "a folder or zip file of pictures, one folder a class"),
 }
 
 

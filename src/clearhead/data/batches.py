@@ -69,17 +69,23 @@ class Data(ABC):
         """These rows of the validation batch."""
 
     def _share(self, total: int, examples: Callable[[Rows], Batch], part: int, parts: int) -> Batch:
-        if not 0 <= part < parts:
-            raise ValueError(f"part={part} of parts={parts}: parts are counted from 0")
-        rows = np.arange(part, part + -(-total // parts) * parts, parts)
-        real = rows < total
-        batch = examples(np.where(real, rows, 0))
+        rows = share_rows(total, part, parts)
+        batch = examples(rows)
         if total % parts:  # also in a part that is full itself: all parts have the same keys
+            real = part + parts * np.arange(len(rows)) < total
             if self.kind == "sequences":
                 batch["targets"][~real] = IGNORE
             else:
                 batch["weight"] = real.astype(np.float32)
         return batch
+
+
+def share_rows(total: int, part: int, parts: int) -> Rows:
+    """The rows of a part: part, part + parts, ...; as many in every part, so that row 0 may fill up the last."""
+    if not 0 <= part < parts:
+        raise ValueError(f"part={part} of parts={parts}: parts are counted from 0")
+    rows = np.arange(part, part + -(-total // parts) * parts, parts)
+    return np.where(rows < total, rows, 0)
 
 
 class Buckets:

@@ -1,0 +1,225 @@
+"""Images: classes and folders, every image once an epoch, crops, workers that change no bit, and bad files."""
+
+import time
+import zipfile
+from collections import Counter
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from clearhead.config import ConfigError
+from clearhead.data import DataError, make_data, pictures
+
+
+def paint(path, shade, size=(12, 10)):
+    """A picture in which every image has its own shade."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", size, (shade, 255 - shade, 7)).save(path)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for i in range(20):
+        paint(tmp_path / "set" / "train" / f"n{i % 4}" / f"{i}.png", i)
+    for i in range(7):
+        paint(tmp_path / "set" / "val" / f"n{i % 4}" / f"{i}.png", 100 + i)
+    (tmp_path / "set" / "train" / "n0" / "notes.txt").write_text("passed over")
+    (tmp_path / "set" / ".hidden.png").write_text("passed over")
+    return tmp_path
+
+
+def zipped(folder, name="set.zip", around=""):
+    with zipfile.ZipFile(folder / name, "w") as file:
+        for path in sorted((folder / "set").rglob("*.*")):
+            file.write(path, around + path.relative_to(folder / "set").as_posix())
+    return name
+
+
+def open_images(folder, seed=0, **options):
+    return make_data("images", {"path": "set", "rows": 6, "size": 4, **options}, seed=seed, root=folder)
+
+
+def shades(batch):
+    red = batch["images"][:, 0, 0, 0] * 0.5 + 0.5
+    return np.round(red * 255).astype(int).tolist()
+
+
+def test_every_image_once_an_epoch(folder):
+    source = open_images(folder)
+    assert source.steps_an_epoch == 4
+    assert source.classes == ["n0", "n1", "n2", "n3"]
+    assert source.sizes == {"classes": 4}
+    epochs = []
+    for epoch in range(3):
+        batches = [source.batch(epoch * 4 + i) for i in range(4)]
+        assert [len(b["labels"]) for b in batches] == [6, 6, 6, 2]
+        seen = [shade for batch in batches for shade in shades(batch)]
+        assert Counter(seen) == Counter(range(20))
+        assert [s % 4 for s in seen] == [label for batch in batches for label in batch["labels"].tolist()]
+        epochs.append(tuple(seen))
+    assert len(set(epochs)) == 3
+    valid = [shade for i in range(source.valid_batches) for shade in shades(source.valid(i))]
+    assert sorted(valid) == list(range(100, 107))
+    assert source.batch(0)["images"].shape == (6, 3, 4, 4)
+
+
+def test_a_zip_file_is_the_same(folder):
+    plain = open_images(folder)
+    for name in (zipped(folder), zipped(folder, "around.zip", "set-128/")):
+        source = open_images(folder, path=name)
+        for step in (0, 5):
+            assert np.array_equal(plain.batch(step)["images"], source.batch(step)["images"])
+        assert np.array_equal(plain.valid(0)["labels"], source.valid(0)["labels"])
+
+
+def test_a_share_validates_where_no_folder_does(folder):
+    source = open_images(folder, path="set/train", share=0.25)
+    train = {shade for step in range(source.steps_an_epoch) for shade in shades(source.batch(step))}
+    valid = {shade for i in range(source.valid_batches) for shade in shades(source.valid(i))}
+    assert train | valid == set(range(20))
+    assert not train & valid
+    assert len(valid) == 5
+    assert open_images(folder, path="set/train", share=0).valid_batches == 0
+
+
+def test_workers_change_no_bit(folder):
+    rng = np.random.default_rng(0)
+    for path in (folder / "set").rglob("*.png"):
+        if not path.name.startswith("."):
+            Image.fromarray(rng.integers(0, 255, (17, 23, 3), dtype=np.uint8)).save(path)
+    alone = open_images(folder, path=zipped(folder), seed=5)
+    source = open_images(folder, path="set.zip", seed=5, workers=2, ahead=1)
+    try:
+        for step in (0, 1, 2, 7, 3, 4):  # in order, and out of it
+            for part, parts in ((0, 1), (1, 4)):
+                ours, theirs = alone.batch(step, part, parts), source.batch(step, part, parts)
+                assert ours.keys() == theirs.keys()
+                assert all(np.array_equal(ours[key], theirs[key]) for key in ours)
+        for i in range(source.valid_batches):
+            assert np.array_equal(alone.valid(i)["images"], source.valid(i)["images"])
+        assert len(source._coming) <= 2
+        source.close()
+        assert np.array_equal(alone.batch(0)["images"], source.batch(0)["images"])  # they start again
+    finally:
+        source.close()
+    assert source._pool is None
+
+
+def test_workers_name_the_bad_file(folder):
+    path = folder / "set" / "train" / "n1" / "1.png"
+    path.write_bytes(path.read_bytes()[:-30])
+    source = open_images(folder, workers=1, rows=20)
+    try:
+        with pytest.raises(DataError, match=r"train/n1/1\.png is not a whole picture"):
+            source.batch(0)
+    finally:
+        source.close()
+
+
+@pytest.mark.parametrize("suffix", ["png", "jpg", "webp", "bmp", "gif"])
+def test_truncated_images_are_refused(folder, suffix):
+    rng = np.random.default_rng(0)
+    path = folder / "set" / "train" / "n1" / f"x.{suffix}"
+    Image.fromarray(rng.integers(0, 255, (30, 30, 3), dtype=np.uint8)).save(path)
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2])
+    for name in ("set", zipped(folder)):
+        source = open_images(folder, path=name, rows=21)
+        with pytest.raises(DataError, match=rf"{name}: train/n1/x\.{suffix} is not a whole picture"):
+            source.batch(0)
+
+
+def test_crops_and_mirrors(folder):
+    """A picture whose red is the column and green the row shows where it was cut."""
+    y, x = np.mgrid[0:200, 0:250]
+    grid = np.stack([x, y, np.zeros_like(x)], axis=2).astype(np.uint8)
+    (folder / "one" / "a").mkdir(parents=True)
+    Image.fromarray(grid).save(folder / "one" / "a" / "g.png")
+    options = {"path": "one", "size": 32, "rows": 1, "share": 0, "mean": [0.0] * 3, "deviation": [1.0] * 3}
+
+    def edges(**more):
+        source = open_images(folder, **{**options, **more})
+        pixels = np.stack([source.batch(step)["images"][0] for step in range(60)]) * 255
+        return pixels[:, 0, 0, 0], pixels[:, 0, 0, -1], pixels[:, 1, 0, 0], pixels[:, 1, -1, 0]
+
+    left, right, top, bottom = edges()
+    assert 10 < (left > right).sum() < 50  # some are mirrored
+    area = np.abs(right - left) * (bottom - top) * (32 / 31) ** 2 / (200 * 250)
+    assert area.min() > 0.2
+    assert area.max() < 1.05
+    assert np.ptp(area) > 0.4
+    assert np.ptp(np.minimum(left, right)) > 50
+    left, right, top, bottom = edges(flip=False)
+    assert (left < right).all()
+    left, right, top, bottom = edges(flip=False, crop="middle")
+    for edge, expected in ((left, 25), (right, 225), (top, 0), (bottom, 200)):
+        assert abs(edge - expected).max() < 5
+    assert np.ptp(edges(crop="middle")[0]) > 150  # only mirrored
+
+
+def test_grey_and_palette_images_are_read(folder):
+    for mode in ("L", "P", "RGBA", "1", "LA"):
+        Image.new(mode, (5, 5)).save(folder / "set" / "train" / "n0" / f"{mode}.png")
+    assert open_images(folder, rows=25).batch(0)["images"].shape == (25, 3, 4, 4)
+
+
+def test_bad_folders_are_refused(folder):
+    (folder / "empty").mkdir()
+    for path, words in (
+        ("empty", "holds no pictures"),
+        ("set/train/n1", "lies in no class: expected one folder a class"),
+    ):
+        with pytest.raises(DataError, match=words):
+            open_images(folder, path=path)
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        open_images(folder, path="nowhere")
+    paint(folder / "set" / "val" / "new" / "1.png", 1)
+    with pytest.raises(DataError, match=r"val/new/1\.png is of a class without a training image"):
+        open_images(folder)
+    (folder / "bad.zip").write_bytes(b"PK no")
+    with pytest.raises(DataError, match=r"bad\.zip is neither a folder nor a whole zip file"):
+        open_images(folder, path="bad.zip")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"size": 0}, "size=0"),
+        ({"workers": -1}, "workers=-1"),
+        ({"least": 0.0}, "least=0.0"),
+        ({"share": 1.5}, "share=1.5"),
+        ({"deviation": [1.0, 0.0, 1.0]}, "deviation"),
+        ({"valid_most": -2}, "valid_most=-2"),
+        ({"crop": "centre"}, "crop"),
+    ],
+)
+def test_bad_options_of_images_are_refused(folder, options, words):
+    with pytest.raises(ConfigError, match=words):
+        open_images(folder, **options)
+
+
+def test_a_piece_stays_inside():
+    draws = np.random.default_rng(0).random((500, 5)).tolist()
+    for width, height in ((1, 1), (100, 3), (3, 100), (37, 53)):
+        for row in [*draws, [0.0] * 5, [1 - 2**-53] * 5]:
+            left, top, right, bottom = pictures.piece(width, height, 0.25, row)
+            assert 0 <= left < right <= width
+            assert 0 <= top < bottom <= height
+
+
+def test_decoding_is_ahead(folder):
+    """What workers do ahead is there when it is asked for."""
+    source = open_images(folder, workers=1, ahead=2)
+    try:
+        source.batch(0)
+        keys = set(source._coming)
+        assert {key[1] for key in keys} == {1, 2}
+        deadline = time.monotonic() + 20
+        while not all(f.done() for futures in source._coming.values() for f in futures):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        source.batch(1)
+        assert {key[1] for key in source._coming} == {2, 3}
+    finally:
+        source.close()
