@@ -96,6 +96,7 @@ def test_workers_change_no_bit(folder):
                 ours, theirs = alone.batch(step, part, parts), source.batch(step, part, parts)
                 assert ours.keys() == theirs.keys()
                 assert all(np.array_equal(ours[key], theirs[key]) for key in ours)
+                assert all(ours[key].strides == theirs[key].strides for key in ours)
         for i in range(source.valid_batches):
             assert np.array_equal(alone.valid(i)["images"], source.valid(i)["images"])
         assert len(source._coming) <= 2

@@ -132,7 +132,7 @@ class Images(Data):
         else:
             pixels = pictures.decode(*self._work(which, step, rows))
         mean, deviation = (np.array(x, np.float32)[:, None, None] for x in (self.config.mean, self.config.deviation))
-        images = (pixels.astype(np.float32) / np.float32(255) - mean) / deviation
+        images = (pixels.astype(np.float32, order="C") / np.float32(255) - mean) / deviation
         return {"images": images, "labels": self.labels[which][self._which(which, step, rows)]}
 
     def _which(self, which: str, step: int, rows: Rows) -> NDArray[np.int64]:
