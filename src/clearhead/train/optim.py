@@ -83,20 +83,22 @@ class Optimiser:
         """
         if not self.masters:
             return
-        fresh, old = [], []
+        arrived, sums, added = [], [], []
         for name, master in self.masters.items():
             p = self.parameters[name]
             if p.grad is None:
                 continue
-            if master.grad is None:
-                master.grad = torch.empty_like(master)
-                fresh.append((master.grad, p.grad))
-            else:
-                old.append((master.grad, p.grad))
+            wide = torch.empty_like(master)
+            arrived.append((wide, p.grad))
             p.grad = None
-        _copy(fresh)
-        if old:
-            torch._foreach_add_([local(a) for a, _ in old], [local(b) for _, b in old])
+            if master.grad is None:
+                master.grad = wide
+            else:
+                sums.append(local(master.grad))
+                added.append(local(wide))
+        _copy(arrived)
+        if sums:  # of one type: a mixed sum would be one kernel a tensor
+            torch._foreach_add_(sums, added)
 
     @torch.no_grad()
     def step(self, lr_scale: float = 1.0) -> Float[Tensor, ""]:
