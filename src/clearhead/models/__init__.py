@@ -1,0 +1,46 @@
+"""The models, one family a file: Config, parts, forward. A family is built by its name and its config's words."""
+
+from __future__ import annotations
+
+import difflib
+from importlib import import_module
+from typing import Any
+
+from torch import nn
+
+from ..config import read
+
+# Name: (module, class, what it is). A module is imported when its family is first asked for.
+FAMILIES = {
+    "gpt": ("gpt", "GPT", "a decoder that predicts the next token: GPT-2's and Llama's choices by the word"),
+}
+
+
+def models() -> dict[str, str]:
+    """The families that `build` knows, each with a line about it."""
+    return {name: about for name, (_, _, about) in FAMILIES.items()}
+
+
+def family(name: str) -> tuple[type[nn.Module], type[Any]]:
+    """A family's class and its Config."""
+    if name not in FAMILIES:
+        near = difflib.get_close_matches(name, FAMILIES, n=1, cutoff=0.5)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise ValueError(f"no model {name!r}: expected one of {', '.join(FAMILIES)}{hint}")
+    module, kind, _ = FAMILIES[name]
+    found = import_module(f".{module}", __name__)
+    return getattr(found, kind), found.Config
+
+
+def build(name: str, **options: Any) -> nn.Module:
+    """A new model of a family: build("gpt", vocab=65, width=384, depth=6, heads=6, context=256)."""
+    kind, config = family(name)
+    return kind(read(config, options, where="model"))
+
+
+def name_of(model: nn.Module) -> str:
+    """The family of a model."""
+    for name, (module, kind, _) in FAMILIES.items():
+        if type(model).__name__ == kind and type(model).__module__ == f"{__name__}.{module}":
+            return name
+    raise ValueError(f"{type(model).__name__} is of no known family: expected one of {', '.join(FAMILIES)}")
