@@ -464,7 +464,7 @@ def test_what_is_written_is_read_again(recipe):
             write(recipe, path)
             again = read(Recipe, load(path))
             assert again == recipe
-            assert [p.name for p in Path(folder).iterdir() if p.suffix == ".part"] == []
+            assert [p.name for p in Path(folder).iterdir() if p.name.startswith(".")] == []
 
 
 @given(recipes)

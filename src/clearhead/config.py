@@ -5,7 +5,8 @@
     write(recipe, "again.toml")
 
 Reading is strict: a key that the dataclass does not have, a value of another type or a missing value is an error,
-and it names the file and line, or the command line, that the reader should look at.
+and it names the file and line, or the command line, that the reader should look at. Files are written whole or not at
+all, here and in the rooms below.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import reprlib
 import tomllib
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from datetime import date, time
 from functools import cached_property
@@ -151,7 +152,7 @@ def dump(config: Any) -> dict[str, Any]:
 
 
 def write(config: Any, path: str | Path) -> None:
-    """Write a config (or a mapping) as .toml or .json, to a temporary name first: a reader never sees half a file."""
+    """Write a config (or a mapping) as .toml or .json, whole or not at all."""
     path, suffix, values = Path(path), _suffix(path), dump(config)
     try:
         if suffix == ".toml":
@@ -161,9 +162,37 @@ def write(config: Any, path: str | Path) -> None:
         data = text.encode()
     except (TypeError, ValueError) as cause:  # None in TOML, dates and infinity in JSON, half of a surrogate pair
         raise ConfigError(f"{path}: cannot be written as {suffix[1:].upper()}: {cause}") from cause
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    part.write_bytes(data)
-    os.replace(part, path)
+    atomic_write(path, data)
+
+
+def atomic_write(path: Path, data: bytes) -> None:
+    """Write a file so that a reader, or a crash at any moment, sees the old bytes or the new ones."""
+    with replacing(path) as temporary:
+        temporary.write_bytes(data)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield a temporary name beside `path`; what is written there replaces `path` at the end, whole or not at all."""
+    temporary = path.with_name(f".{path.stem}.{os.getpid()}.tmp{path.suffix}")
+    try:
+        yield temporary
+        with open(temporary, "rb+") as file:  # Windows syncs only what is open for writing
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    sync_folder(path.parent)
+
+
+def sync_folder(path: Path) -> None:
+    """Make a folder's own entries durable; Windows cannot open a folder, and needs no such call."""
+    if os.name != "nt":
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def _build(kind: Any, table: Mapping[str, Any], key: Key, source: Source) -> Any:

@@ -8,9 +8,9 @@ save, load   any kind, as tokens.json in a folder
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
+from ..config import atomic_write
 from .characters import Characters
 
 __all__ = ["Characters", "load", "save"]
@@ -19,12 +19,10 @@ _KINDS = {Characters.kind: Characters}
 
 
 def save(tokens: Characters, folder: str | Path) -> Path:
-    """Write tokens.json in a folder, which is made where there is none; to a temporary name first."""
+    """Write tokens.json in a folder, which is made where there is none."""
     path = Path(folder) / "tokens.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    part.write_bytes((json.dumps(tokens.to_dict()) + "\n").encode())  # ASCII: half a surrogate pair is kept too
-    os.replace(part, path)
+    atomic_write(path, (json.dumps(tokens.to_dict()) + "\n").encode())  # ASCII: half a surrogate pair is kept too
     return path
 
 

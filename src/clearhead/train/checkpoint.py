@@ -30,7 +30,8 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from .folder import atomic_write, sync_folder, to_json
+from ..config import atomic_write, sync_folder
+from .folder import to_json
 from .pieces import (
     TYPES,
     CheckpointError,

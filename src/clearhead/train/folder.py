@@ -17,7 +17,6 @@ import platform
 import secrets
 import socket
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,40 +25,11 @@ import numpy as np
 import torch
 
 from .. import __version__, config
+from ..config import atomic_write
 
 
 class FolderError(RuntimeError):
     """A run folder cannot be used; the message says why and what would help."""
-
-
-def sync_folder(path: Path) -> None:
-    """Make a folder's own entries durable; Windows cannot open a folder, and needs no such call."""
-    if os.name != "nt":
-        handle = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary name beside `path`; what is written there replaces `path` at the end, whole or not at all."""
-    temporary = path.with_name(f".{path.stem}.{os.getpid()}.tmp{path.suffix}")
-    try:
-        yield temporary
-        with open(temporary, "rb+") as file:  # Windows syncs only what is open for writing
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    sync_folder(path.parent)
-
-
-def atomic_write(path: Path, data: bytes) -> None:
-    """Write a file so that a reader, or a crash at any moment, sees the old bytes or the new ones."""
-    with replacing(path) as temporary:
-        temporary.write_bytes(data)
 
 
 class Folder:
@@ -171,8 +141,7 @@ class Folder:
                 )
             if not differ:
                 return
-        with replacing(path) as temporary:
-            config.write(_plain_recipe(recipe), temporary)
+        config.write(_plain_recipe(recipe), path)
 
     def facts(self) -> dict[str, Any]:
         """What facts.json says; empty before the first attempt."""
