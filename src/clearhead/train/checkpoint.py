@@ -204,7 +204,7 @@ class Writer:
         if rank == 0:
             self._restore_aside()
             for path in self.folder.glob(".step-*.tmp"):
-                if f".{attempt}." not in path.name:
+                if f".{attempt}-" not in path.name:
                     shutil.rmtree(path, ignore_errors=True)
 
     def save(self, step: int, tensors: Mapping[str, Tensor], facts: Any, *, protect: Collection[int] = ()) -> None:
@@ -263,7 +263,8 @@ class Writer:
     def _run(
         self, step: int, about: dict[str, Any], host: dict[str, Tensor], facts: Any, protect: frozenset[int]
     ) -> None:
-        temporary = self.folder / f".{step_name(step)}.{self._attempt}.tmp"
+        # Numbered, since worker 0 may be at the next save of the same step while another still looks for this one.
+        temporary = self.folder / f".{step_name(step)}.{self._attempt}-{self._saves}.tmp"
         part = f"part-{self._rank:05d}"
         try:
             temporary.mkdir(exist_ok=True)
@@ -367,7 +368,7 @@ class Writer:
         for s in old:
             if s in protect:
                 continue
-            gone = self.folder / f".{step_name(s)}.{self._attempt}.tmp"
+            gone = self.folder / f".{step_name(s)}.{self._attempt}-{self._saves}.tmp"
             with suppress(PermissionError):  # Windows: somebody reads it; the next save tries again
                 os.rename(self.folder / step_name(s), gone)  # so that a crash leaves no half of it under its name
                 shutil.rmtree(gone, ignore_errors=True)

@@ -42,7 +42,7 @@ class Events:
             self._write(_double(1, now) + _integer(2, after + 1) + _message(7, _integer(1, _START)))
         self.flush()
 
-    def scalars(self, step: int, values: Mapping[str, float], time: float | None = None) -> None:
+    def scalars(self, step: int, values: Mapping[str, float | int], time: float | None = None) -> None:
         """Write one value a tag, at a step and a time in seconds since 1970 (now, unless given)."""
         summary = b"".join(_message(1, _message(1, tag.encode()) + _float(2, value)) for tag, value in values.items())
         self._write(_double(1, clock.time() if time is None else time) + _integer(2, step) + _message(5, summary))

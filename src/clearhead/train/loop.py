@@ -1,0 +1,476 @@
+"""The one loop: it serves a laptop, a GPU and many machines under torchrun, and a resumed run equals an unbroken one.
+
+Nothing random is carried from step to step: the batch is a function of (seed, step), and dropout draws from a
+generator seeded by (seed, step, part of the batch). So a checkpoint is weights, optimiser state and a step.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from .. import config
+from ..data import Data, make_data
+from ..models import family
+from ..weights import Ready, load, save
+from . import inside, progress
+from .checkpoint import Checkpoint, Writer, latest
+from .events import Events
+from .folder import Folder
+from .initial import initialise
+from .objective import Objective, count
+from .optim import Optimiser
+from .recipe import MAY_CHANGE, Recipe, read_recipe, section
+from .schedule import scale
+from .spread import SyncedBatchNorm, World, recompute, shard
+
+AHEAD = 3  # batches that are made while the model works
+TIMES = ("seconds", "rate", "share")  # the metrics that no two runs have in common
+
+
+class TrainingError(RuntimeError):
+    """A training cannot go on; the message says where it stands and what is safe."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Run:
+    """What a training left: its folder, its metrics, and the model if it is finished."""
+
+    folder: Path
+    metrics: list[dict[str, Any]]
+    model: Ready | None  # None if it was stopped before its last step
+
+    @property
+    def finished(self) -> bool:
+        return self.model is not None
+
+
+def train(
+    recipe: str | Path | Mapping[str, Any] | Recipe,
+    *overrides: str,
+    out: str | Path | None = None,  # the run folder; runs/NAME if not given
+    data: str | Path | None = None,  # where files of data are looked for first
+    device: str = "auto",
+    quiet: bool = False,
+) -> Run:
+    """Train a recipe in a folder, or go on with what is there: train("configs/reverse.toml", "optim.lr=1e-3")."""
+    made = read_recipe(recipe, *overrides)
+    if out is None:
+        out = Path("runs") / (Path(recipe).stem if isinstance(recipe, str | Path) else "run")
+    # cuBLAS reads this when it starts: with it, its sums have one order.
+    if made.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    world = World.join(device)
+    try:
+        with _settings(made), _Loop(made, Path(out), None if data is None else Path(data), world, quiet) as loop:
+            return loop.run()
+    finally:
+        world.leave()
+
+
+@contextmanager
+def _settings(recipe: Recipe) -> Iterator[None]:
+    """The switches of torch that a recipe turns, turned back afterwards."""
+    products, same = torch.get_float32_matmul_precision(), torch.are_deterministic_algorithms_enabled()
+    try:
+        torch.set_float32_matmul_precision("highest" if recipe.precision == "float32" else "high")
+        torch.use_deterministic_algorithms(recipe.deterministic)
+        yield
+    finally:
+        torch.set_float32_matmul_precision(products)
+        torch.use_deterministic_algorithms(same)
+
+
+class _Loop:
+    """One attempt at a run: everything is checked and built before the first step."""
+
+    def __init__(self, recipe: Recipe, out: Path, root: Path | None, world: World, quiet: bool) -> None:
+        self.recipe, self.world = recipe, world
+        with ExitStack() as stack:
+            self.data: Data = make_data(
+                section(recipe, "data")[0], recipe.data.without("name"), seed=recipe.seed, root=root
+            )
+            stack.callback(self.data.close)
+            self.model = _build(recipe, self.data)
+            self.folder = Folder(out, lock=world.rank == 0)
+            stack.callback(self.folder.close)
+            if world.rank == 0:
+                self.folder.keep_recipe(config.dump(recipe), may_change=MAY_CHANGE)
+            self.step = 0
+            self.best: dict[str, float] = {"loss": sys.float_info.max, "step": 0, "waited": 0}
+            found = latest(self.folder.checkpoints, say=lambda words: print(words, file=sys.stderr))
+            self._spread()
+            if found is not None:
+                self._resume(found)
+            self.talk = progress.Talk(steps=recipe.steps, start=self.step, quiet=quiet or world.rank > 0)
+            stack.callback(self.talk.close)
+            attempt = ""
+            self.events: Events | None = None
+            if world.rank == 0:
+                self.folder.cut(self.step)
+                attempt = self.folder.begin(command=sys.argv, seed=recipe.seed, device=world.device, step=self.step)
+                self.events = Events(out / "events", after=self.step if self.step else None)
+                stack.callback(self.events.close)
+            self.writer = Writer(
+                self.folder.checkpoints, rank=world.rank, world=world.size, attempt=world.tell(attempt), keep=recipe.run.keep
+            )  # fmt: skip
+            self._ahead = ThreadPoolExecutor(1, thread_name_prefix="batches")
+            stack.callback(self._ahead.shutdown, wait=True, cancel_futures=True)
+            self.saved = self.step if found is not None else None
+            self.stopping = False
+            self._pending: list[tuple[int, Tensor, Tensor]] = []  # steps whose loss and norm nobody has read yet
+            self._stack = stack.pop_all()
+
+    def __enter__(self) -> _Loop:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    # Building
+
+    def _spread(self) -> None:
+        """Put the model on its device, in its precision, over all workers, and make the optimiser."""
+        recipe, world = self.recipe, self.world
+        self.model.to(world.device)
+        self.objective = Objective(self.model, self.data.kind, recipe.smoothing)
+        sharded = world.size > 1 and recipe.spread == "fsdp"
+        masters = recipe.precision == "bfloat16" and not sharded
+        if recipe.recompute:
+            recompute(self.model)
+        if world.size > 1:
+            SyncedBatchNorm.convert(self.model)
+        if masters:
+            self.model.bfloat16()
+        if sharded:
+            shard(self.model, world, recipe.precision)
+        self.optimiser = Optimiser(self.model, recipe.optim, masters=masters)
+        self.forward: nn.Module = self.objective
+        if world.size > 1 and not sharded:
+            self.forward = DistributedDataParallel(self.objective)
+        if recipe.compile:
+            self.forward = torch.compile(self.forward)  # type: ignore[assignment]
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All that a checkpoint holds: weights (the masters, where there are any), buffers, optimiser, averages."""
+        found = {f"model/{name}": weight for name, weight in self.optimiser.weights().items()}
+        found |= {f"buffer/{name}": x for name, x in _buffers(self.model).items()}
+        # Masters are the weights; a checkpoint names them once.
+        return found | {n: t for n, t in self.optimiser.tensors().items() if not n.startswith("master/")}
+
+    @torch.no_grad()
+    def _resume(self, found: Checkpoint) -> None:
+        tensors = self.tensors()
+        missing, extra = sorted(tensors.keys() - set(found.names)), sorted(set(found.names) - tensors.keys())
+        if missing or extra:
+            raise TrainingError(
+                f"{found.path} is of another model or optimiser than the recipe: "
+                + "; ".join(
+                    f"it {what} {', '.join(names[:3])}{' ...' if len(names) > 3 else ''}"
+                    for what, names in (("lacks", missing), ("has besides", extra)) if names
+                )
+            )  # fmt: skip
+        for name, tensor in tensors.items():
+            found.fill(name, tensor.detach())
+        found.close()
+        self.optimiser.restore()
+        self.step, self.best = found.step, dict(found.facts["best"])
+        if found.step > self.recipe.steps:
+            raise TrainingError(
+                f"{found.path} is past the recipe's {self.recipe.steps} steps: give it more, or another folder"
+            )
+
+    # Running
+
+    def run(self) -> Run:
+        recipe, finished = self.recipe, False
+        if self.step:
+            self.talk.say(f"{self.folder.path}: going on from step {self.step} of {recipe.steps}")
+        with self._signals():
+            finished = self.step >= recipe.steps
+            batches = self._batches(self.step)
+            self._clock, self._tokens = time.perf_counter(), 0
+            while not finished:
+                self._one(next(batches))
+                finished = self.step >= recipe.steps
+                if finished or self._often(recipe.run.valid_every):
+                    finished = self._validate() or finished
+                stop = self.world.size == 1 and self.stopping or self._agreed
+                if finished or stop or self._often(recipe.run.save_every):
+                    self._save()
+                if stop and not finished:
+                    break
+            self.writer.wait()
+        if not finished:
+            self.talk.say(
+                f"{self.folder.path}: unfinished, stopped at step {self.step} of {recipe.steps}; the same command resumes it"
+            )
+            return Run(folder=self.folder.path, metrics=self.folder.metrics(), model=None)
+        return Run(folder=self.folder.path, metrics=self.folder.metrics(), model=self._finish())
+
+    def _often(self, every: int) -> bool:
+        return bool(every) and self.step % every == 0
+
+    def _one(self, micros: list[dict[str, Any]]) -> None:
+        """One update of the weights."""
+        recipe, world, index = self.recipe, self.world, self.step
+        counted, tokens, stop = world.sum(
+            sum(m["count"] for m in micros), sum(m["size"] for m in micros), float(self.stopping)
+        )
+        self._agreed = stop > 0
+        logs, looks = (index + 1) % recipe.run.log_every == 0 or index + 1 == recipe.steps, False
+        self.model.train()
+        total: Tensor | None = None
+        for i, micro in enumerate(micros):
+            torch.manual_seed(_key(recipe.seed, index, micro["part"]))
+            batch = _to(micro["batch"], world.device)
+            last = i == len(micros) - 1
+            with self._alone(last):
+                # Workers average gradients: times their number, this is the gradient of the sum over all.
+                loss = self.forward(batch) * (world.size / max(counted, 1.0))
+                loss.backward()
+            if not last:
+                self.optimiser.gather()
+            total = loss.detach() if total is None else total + loss.detach()
+        looks = bool(recipe.run.inside_every) and (index + 1) % recipe.run.inside_every == 0
+        view = self._look(batch) if looks else None
+        factor = scale(recipe.schedule, index, recipe.steps)
+        norm = self.optimiser.step(factor)
+        self.step += 1
+        assert total is not None
+        self._pending.append((self.step, total, norm))
+        self._tokens += int(tokens)
+        if logs or looks or world.device.type == "cpu":
+            loss_now, norm_now = self._read()
+        words = None
+        if logs:
+            seconds = time.perf_counter() - self._clock
+            rate = self._tokens / max(seconds, 1e-9)
+            self._clock, self._tokens = time.perf_counter(), 0
+            share = rate / world.size * self._cost(micros[0]["batch"]) / self._peak()
+            words = {"loss": f"{loss_now:.4f}", "tokens/s": f"{rate:,.0f}", "of peak": f"{share:.0%}"}
+            record = {"loss": loss_now, "norm": norm_now, "lr": recipe.optim.lr * factor}
+            self._log(record | {"seconds": seconds, "rate": rate, "share": share})
+        if view is not None:
+            self._log({"inside": view})
+        self.talk.moved(self.step, words)
+
+    def _read(self) -> tuple[float, float]:
+        """The loss and norm of the last step; stops if any since the last reading was not a number."""
+        losses = torch.stack([loss.double() for _, loss, _ in self._pending]).cpu()
+        norms = torch.stack([norm.double() for _, _, norm in self._pending]).tolist()
+        losses = self.world.sum(*(losses / self.world.size).tolist())
+        steps, self._pending = [step for step, _, _ in self._pending], []
+        for step, loss, norm in zip(steps, losses, norms, strict=True):
+            if not math.isfinite(loss) or not math.isfinite(norm):
+                self.writer.wait()
+                what = f"the loss became {loss}" if not math.isfinite(loss) else f"the gradient's norm became {norm}"
+                good = (
+                    f"the last good checkpoint is of step {self.saved}" if self.saved else "there is no checkpoint yet"
+                )
+                raise TrainingError(
+                    f"{self.folder.path}: {what} in step {step}, whose batch is that of seed {self.recipe.seed} and "
+                    f"step {step - 1}; {good}" + (f", in {self.folder.checkpoints}" if self.saved else "")
+                )
+        return losses[-1], norms[-1]
+
+    def _look(self, batch: dict[str, Tensor]) -> dict[str, Any]:
+        self.optimiser.gather()
+        view: dict[str, Any] = {"gradient": inside.gradients(self.model, self.optimiser.weights())}
+        return view | inside.activations(self.objective, batch)
+
+    def _log(self, record: dict[str, Any]) -> None:
+        if self.world.rank:
+            return
+        self.folder.log({"step": self.step, **record})
+        if self.events is not None:
+            self.events.scalars(self.step, {name: value for name, value in _flat(record)})
+            self.events.flush()
+
+    # Validation, checkpoints, the end
+
+    @torch.no_grad()
+    def _validate(self) -> bool:
+        """Measure on validation data and log it; says whether patience has run out."""
+        if not self.data.valid_batches:
+            return False
+        world = self.world
+        found, counted = torch.zeros(2, dtype=torch.float64, device=world.device), 0
+        self.model.eval()
+        with self.optimiser.averaged():
+            for i in range(self.data.valid_batches):
+                batch = self.data.valid(i, part=world.rank, parts=world.size)
+                found += self.objective.measure(_to(_tensors(batch), world.device))
+                counted += count(batch)
+        loss, right, n = world.sum(*found.tolist(), counted)
+        record = {"valid_loss": loss / n} | ({"valid_accuracy": right / n} if self.data.kind != "vectors" else {})
+        self._log(record)
+        self.talk.say(
+            f"step {self.step}: " + ", ".join(f"{name.replace('_', ' ')} {x:.4f}" for name, x in record.items())
+        )
+        self._clock, self._tokens = time.perf_counter(), 0
+        if record["valid_loss"] < self.best["loss"]:
+            self.best = {"loss": record["valid_loss"], "step": self.step, "waited": 0}
+            if self.recipe.run.patience:
+                self._save()
+        else:
+            self.best["waited"] += 1
+        patience = self.recipe.run.patience
+        if patience and self.best["waited"] >= patience:
+            self.talk.say(
+                f"no better loss in {patience} validations: the best was {self.best['loss']:.4f} at step {self.best['step']}"
+            )
+            return True
+        return False
+
+    def _save(self) -> None:
+        if self.saved == self.step:
+            return
+        if self._pending:
+            self._read()
+        protect = [int(self.best["step"])] if self.recipe.run.patience else []
+        self.writer.save(self.step, self.tensors(), {"best": self.best}, protect=protect)
+        self.saved = self.step
+
+    @torch.no_grad()
+    def _finish(self) -> Ready:
+        """The trained model, kept in the folder as `model/`: the average, or the best, where the recipe asks for it."""
+        weights = self.optimiser.averages or self.optimiser.weights()
+        whole = {name: w.full_tensor() if hasattr(w, "full_tensor") else w for name, w in weights.items()}
+        model = _build(self.recipe, self.data)
+        named = dict(model.named_parameters())
+        for name, weight in whole.items():
+            named[name].copy_(weight)
+        for name, buffer in _buffers(self.model).items():
+            model.get_buffer(name).copy_(buffer)
+        if self.recipe.run.patience and self.best["step"] != self.step:
+            best = Checkpoint(self.folder.checkpoints / f"step-{int(self.best['step']):08d}")
+            prefix = "ema" if self.optimiser.averages else "model"
+            for name in whole:
+                best.fill(f"{prefix}/{name}", named[name].detach())
+        if self.world.rank == 0:
+            save(model, self.folder.path / "model", tokens=self.data.tokens)
+        self.world.sum(0.0)  # all workers wait until it is there
+        return load(self.folder.path / "model", device=str(self.world.device))
+
+    # Small parts
+
+    def _batches(self, start: int) -> Iterator[list[dict[str, Any]]]:
+        """The batches of this worker from a step on, made ahead in a thread."""
+        made: list[Future[list[dict[str, Any]]]] = []
+        for step in range(start, self.recipe.steps + AHEAD):
+            if step < self.recipe.steps:
+                made.append(self._ahead.submit(self._make, step))
+            if step >= start + AHEAD - 1 and made:
+                yield made.pop(0).result()
+
+    def _make(self, step: int) -> list[dict[str, Any]]:
+        parts = self.world.size * self.recipe.accumulate
+        found = []
+        for i in range(self.recipe.accumulate):
+            part = i * self.world.size + self.world.rank
+            batch = self.data.batch(step, part=part, parts=parts)
+            first = next(iter(batch.values()))
+            size = first.size if self.data.kind == "sequences" else len(first)
+            tensors = _tensors(batch)
+            if self.world.device.type == "cuda":
+                tensors = {name: x.pin_memory() for name, x in tensors.items()}
+            found.append({"batch": tensors, "count": count(batch), "size": size, "part": part})
+        return found
+
+    @contextmanager
+    def _alone(self, last: bool) -> Iterator[None]:
+        """Keep gradients to this worker until the last part of a batch."""
+        model: Any = self.model
+        wrapped: Any = getattr(self.forward, "_orig_mod", self.forward)
+        if hasattr(model, "set_requires_gradient_sync"):
+            model.set_requires_gradient_sync(last)
+            yield
+        elif isinstance(wrapped, DistributedDataParallel) and not last:
+            with wrapped.no_sync():
+                yield
+        else:
+            yield
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """SIGTERM, and Ctrl-C once, ask for a stop after the step; the flag is seen by all workers."""
+        self._agreed = False
+
+        def ask(number: int, _: object) -> None:
+            if number == signal.SIGINT and self.stopping:
+                raise KeyboardInterrupt
+            self.stopping = True
+
+        try:
+            old = {s: signal.signal(s, ask) for s in (signal.SIGTERM, signal.SIGINT)}
+        except ValueError:  # not the main thread: somebody else minds signals
+            yield
+            return
+        try:
+            yield
+        finally:
+            for number, handler in old.items():
+                signal.signal(number, handler)
+
+    def _cost(self, batch: Mapping[str, Tensor]) -> float:
+        length = batch["ids"].shape[1] if "ids" in batch else 1
+        return progress.flops(self.model, length)
+
+    def _peak(self) -> float:
+        if not hasattr(self, "_most"):
+            self._most = progress.peak(self.world.device, self.recipe.precision)
+        return self._most
+
+
+def _build(recipe: Recipe, data: Data) -> nn.Module:
+    """The model of a recipe with its first weights, the same on every worker."""
+    name, made = section(recipe, "model", **data.sizes)
+    torch.manual_seed(_key(recipe.seed, -1, 0))
+    model = family(name)[0](made)
+    initialise(model, recipe.initial, recipe.seed)
+    return model
+
+
+def _buffers(model: nn.Module) -> dict[str, Tensor]:
+    """The buffers that belong to a model's state."""
+    kept = set(model.state_dict(keep_vars=True))
+    return {name: buffer for name, buffer in model.named_buffers() if name in kept}
+
+
+def _tensors(batch: Mapping[str, Any]) -> dict[str, Tensor]:
+    return {name: torch.from_numpy(x) for name, x in batch.items()}
+
+
+def _to(batch: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
+    return {name: x.to(device, non_blocking=True) for name, x in batch.items()}
+
+
+def _key(*numbers: int) -> int:
+    """One seed out of several numbers, for torch's generators."""
+    digest = hashlib.blake2b(repr(numbers).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1
+
+
+def _flat(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
+    for name, value in record.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}/")
+        elif isinstance(value, list):
+            yield from ((f"{prefix}{name}/{i}", float(x)) for i, x in enumerate(value))
+        else:
+            yield f"{prefix}{name}", float(value)

@@ -1,0 +1,139 @@
+"""One process or many: who this worker is, and how a model is spread over all of them. No model knows of it.
+
+ddp    every worker holds the whole model; gradients are summed                 (Li et al. 2020)
+fsdp   every worker holds a share of each block, gathered when it is needed     (Zhao et al. 2023, FSDP2)
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.nn.functional as together
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """The workers of a run, and which of them this is."""
+
+    rank: int = 0
+    size: int = 1
+    device: torch.device = torch.device("cpu")
+
+    @staticmethod
+    def join(device: str = "auto") -> World:
+        """The world that torchrun made, or this process alone."""
+        rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+        kind = device
+        if device == "auto":
+            kind = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+        found = torch.device(kind)
+        if found.type == "cuda":
+            if not torch.cuda.is_available():
+                raise ValueError(f"device={device!r}: no CUDA device is here; expected cpu, or auto")
+            if found.index is None:
+                found = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+            torch.cuda.set_device(found)
+        if "RANK" in os.environ and not dist.is_initialized():
+            dist.init_process_group("cpu:gloo,cuda:nccl" if found.type == "cuda" else "gloo")
+        return World(rank, size, found)
+
+    def leave(self) -> None:
+        """Take leave of the other workers."""
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+    def sum(self, *numbers: float) -> list[float]:
+        """Each number summed over all workers, on the host, in one exchange."""
+        if self.size == 1:
+            return list(numbers)
+        total = torch.tensor(numbers, dtype=torch.float64)
+        dist.all_reduce(total)
+        return total.tolist()
+
+    def tell(self, word: str) -> str:
+        """What worker 0 says, to all."""
+        if self.size == 1:
+            return word
+        length = torch.tensor([len(word.encode())])
+        dist.broadcast(length, 0)
+        letters = torch.zeros(int(length), dtype=torch.uint8)
+        if self.rank == 0:
+            letters = torch.frombuffer(bytearray(word.encode()), dtype=torch.uint8)
+        dist.broadcast(letters, 0)
+        return bytes(letters.tolist()).decode()
+
+
+def blocks(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """The repeated parts of a model, by their address: blocks.0, encoder.blocks.3, ..."""
+    for name, module in model.named_modules():
+        if re.search(r"(^|\.)blocks\.\d+$", name):
+            yield name, module
+
+
+def recompute(model: nn.Module) -> None:
+    """Let blocks forget their activations and compute them again when the gradient comes (Chen et al. 2016)."""
+    for _, block in blocks(model):
+        block.forward = partial(checkpoint, block.forward, use_reentrant=False)  # type: ignore[method-assign]
+
+
+def shard(model: nn.Module, world: World, precision: str) -> None:
+    """Give every worker its share of each block and of the rest (FSDP2). The forward pass gathers what it needs."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
+
+    mesh = init_device_mesh(world.device.type, (world.size,))
+    bfloat16 = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    options: dict[str, Any] = {
+        "mesh": mesh,
+        "mp_policy": bfloat16 if precision == "bfloat16" else MixedPrecisionPolicy(),
+    }
+    for _, block in blocks(model):
+        fully_shard(block, **options)
+    fully_shard(model, **options, reshard_after_forward=False)  # the readout is used right after `states`
+    if hasattr(model, "states"):
+        register_fsdp_forward_method(model, "states")
+
+
+class SyncedBatchNorm(nn.modules.batchnorm._BatchNorm):
+    """Batch norm over the rows of all workers, on any device; torch's own knows only GPUs."""
+
+    @staticmethod
+    def convert(model: nn.Module) -> None:
+        """Make every batch norm of a model one over all workers, in place."""
+        for module in model.modules():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                module.__class__ = SyncedBatchNorm
+
+    def _check_input_dim(self, input: Tensor) -> None:  # what torch's kinds differ in; they have checked before
+        return
+
+    def forward(self, input: Tensor) -> Tensor:
+        if not self.training or not dist.is_initialized() or dist.get_world_size() == 1:
+            return super().forward(input)
+        axes = [i for i in range(input.ndim) if i != 1]
+        wide = input.float()
+        sums = torch.stack([wide.sum(axes), wide.square().sum(axes), torch.full_like(wide[0, :].flatten(1)[:, 0], 1.0)])
+        sums[2] = input.numel() / input.shape[1]
+        total, square, n = together.all_reduce(sums).unbind()
+        mean = total / n
+        variance = square / n - mean.square()
+        if self.running_mean is not None and self.running_var is not None and self.num_batches_tracked is not None:
+            with torch.no_grad():
+                self.num_batches_tracked.add_(1)
+                share = 1.0 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
+                self.running_mean.lerp_(mean.to(self.running_mean.dtype), share)
+                self.running_var.lerp_((variance * n / (n - 1)).to(self.running_var.dtype), share)
+        shape = [1, -1] + [1] * (input.ndim - 2)
+        out = (wide - mean.view(shape)) * (variance + self.eps).rsqrt().view(shape)
+        if self.affine:
+            out = out * self.weight.view(shape) + self.bias.view(shape)
+        return out.to(input.dtype)
