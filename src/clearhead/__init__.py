@@ -2,9 +2,15 @@
 
 The map of the house; a room imports only rooms above it, and the reading order is the data's way.
 
+    config    frozen dataclasses <-> TOML and JSON; every mistake is told with its place
     draw/     arrays -> figures; knows no torch and no model
+    tokens/   text <-> ids
+    data/     files -> batches, each a function of (seed, step); the last room that knows files of data
     layers/   tensor -> tensor: attend(), masks, positions, memory, blocks
+    models/   one family a file: gpt, reader, deep
+    weights/  folders <-> models
     look/     watch, edit, maps and exact statistics of attention
+    train/    objective, optimiser, schedule, checkpoints, one loop
     explore/  the page that shows it all (today: the lecture's worked example)
 
 Everything is loaded when it is first used, so that importing clearhead imports no torch.
@@ -14,20 +20,32 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from . import draw, layers, look
+    from . import config, data, draw, layers, look, models, tokens, weights
     from .look import edit, watch
+    from .models import build, families
+    from .weights import Ready, load, save
 
 __version__ = "0.1.0"
-__all__ = ["draw", "edit", "layers", "look", "watch"]
+__all__ = [
+    "Ready", "build", "config", "data", "draw", "edit", "families", "layers", "load", "look", "models", "save",
+    "tokens", "watch", "weights",
+]  # fmt: skip
 
-_HOME = {"draw": "", "layers": "", "look": "", "edit": "look", "watch": "look"}
+# The public verbs and the rooms they live in; any other public name is a room. No verb has the name of a room: the
+# room would take its place as soon as anything imports it.
+_HOME = {
+    "build": "models", "families": "models",
+    "Ready": "weights", "load": "weights", "save": "weights",
+    "edit": "look", "watch": "look",
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOME:
+    if name not in __all__:
         raise AttributeError(f"module 'clearhead' has no attribute {name!r}; it has {', '.join(__all__)}")
-    home = _HOME[name]
-    return getattr(import_module(f".{home}", __name__), name) if home else import_module(f".{name}", __name__)
+    if name in _HOME:
+        return getattr(import_module(f".{_HOME[name]}", __name__), name)
+    return import_module(f".{name}", __name__)
 
 
 def __dir__() -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from .exact import Exact
@@ -52,20 +52,35 @@ class Memory(Exact):
         return self.log_gamma(self.value.weight.dtype).exp()
 
     def forward(
-        self, x: Float[Tensor, "b t d"], state: Float[Tensor, "b d"] | None = None, *, chunk: int = 128
+        self,
+        x: Float[Tensor, "b t d"],
+        state: Float[Tensor, "b d"] | None = None,
+        *,
+        documents: Int[Tensor, "b t"] | None = None,
+        chunk: int = 128,
     ) -> Float[Tensor, "b t d"]:
-        """The memory after each token, in parallel: within a chunk by the matrix gamma^(i-j), between by the carry."""
+        """The memory after each token, in parallel: within a chunk by the matrix gamma^(i-j), between by the carry.
+
+        `documents` numbers the texts packed into one row: where the number changes, the memory begins anew.
+        """
         v = self.value(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (b, h, t, e)
         log = self.log_gamma(x.dtype)[:, None, None]
         carry = None if state is None else state.unflatten(-1, (self.heads, -1))[:, :, None]  # (b, h, 1, e)
+        changes = None if documents is None else F.pad(documents[:, 1:] != documents[:, :-1], (1, 0)).cumsum(1)
         out = []
-        for part in v.split(chunk, dim=2):
+        for start, part in zip(range(0, v.shape[2], chunk), v.split(chunk, dim=2), strict=True):
             i = torch.arange(part.shape[2], device=x.device)
             age = i[:, None] - i  # of what token j said, at token i
             decay = torch.where(age >= 0, (log * age.clamp(min=0)).exp(), 0.0)  # (h, t, t)
+            left = (log * (i + 1)[:, None]).exp()  # of the carry: (h, t, 1)
+            if changes is not None:
+                now = changes[:, start : start + chunk]
+                before = changes[:, max(start - 1, 0), None]
+                decay = decay * (now[:, None, :, None] == now[:, None, None, :])  # (b, h, t, t)
+                left = left * (now == before)[:, None, :, None]
             memory = decay.to(part.dtype) @ part
             if carry is not None:
-                memory = memory + (log * (i + 1)[:, None]).exp().to(part.dtype) * carry
+                memory = memory + left.to(part.dtype) * carry
             carry = memory[:, :, -1:]
             out.append(memory)
         return torch.cat(out, dim=2).transpose(1, 2).flatten(2) if out else x

@@ -13,10 +13,12 @@ from ..config import read
 # Name: (module, class, what it is). A module is imported when its family is first asked for.
 FAMILIES = {
     "gpt": ("gpt", "GPT", "a decoder that predicts the next token: GPT-2's and Llama's choices by the word"),
+    "reader": ("reader", "Reader", "one layer that holds a stream: a sum, a fading sum, or attention"),
+    "deep": ("deep", "Deep", "many simple layers, plain, dense or residual: what gets through them"),
 }
 
 
-def models() -> dict[str, str]:
+def families() -> dict[str, str]:
     """The families that `build` knows, each with a line about it."""
     return {name: about for name, (_, _, about) in FAMILIES.items()}
 
@@ -24,8 +26,8 @@ def models() -> dict[str, str]:
 def family(name: str) -> tuple[type[nn.Module], type[Any]]:
     """A family's class and its Config."""
     if name not in FAMILIES:
-        near = difflib.get_close_matches(name, FAMILIES, n=1, cutoff=0.5)
-        hint = f"; did you mean {near[0]}?" if near else ""
+        near = difflib.get_close_matches(name.lower(), FAMILIES, n=1, cutoff=0.5)
+        hint = f"; the nearest is {near[0]}" if near else ""
         raise ValueError(f"no model {name!r}: expected one of {', '.join(FAMILIES)}{hint}")
     module, kind, _ = FAMILIES[name]
     found = import_module(f".{module}", __name__)

@@ -10,6 +10,7 @@ gated MLP turn it into the Llama of Touvron et al. 2023.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch.nn.functional as F
 from jaxtyping import Float, Int
@@ -29,27 +30,33 @@ class Config:
     heads: int = 12  # of attention, in each block
     kv_heads: int | None = None  # key and value heads, each serving heads / kv_heads; None for as many as heads
     hidden: int | None = None  # width inside the MLP; None for 4 x width
-    positions: str = "learned"  # none sinusoid learned rotary alibi relative
-    score: str = "scaled"  # dot scaled cosine
-    project: str = "qkv"  # which of queries, keys and values are learned: qkv q=k k=v q=k=v qk none
-    order: str = "pre"  # norms before what a block adds, or post: after it
-    norm: str = "layer"  # layer rms none
+    positions: Literal["none", "sinusoid", "learned", "rotary", "alibi", "relative"] = "learned"  # how order is told
+    score: Literal["dot", "scaled", "cosine"] = "scaled"  # how a query is compared with a key
+    project: Literal["qkv", "q=k", "k=v", "q=k=v", "qk", "none"] = "qkv"  # which of queries, keys, values are learned
+    order: Literal["pre", "post"] = "pre"  # norms before what a block adds, or after it
+    norm: Literal["layer", "rms", "none"] = "layer"  # keeps the stream's size
     eps: float = 1e-5  # added to a variance before its root
-    mlp: str = "gelu_tanh"  # relu leaky_relu gelu gelu_tanh silu tanh swiglu
+    mlp: Literal["relu", "leaky_relu", "gelu", "gelu_tanh", "silu", "tanh", "swiglu"] = "gelu_tanh"  # its activation
     bias: bool = True  # linear maps have one
     tied: bool = True  # the readout is the embedding's table
     dropout: float = 0.0  # share of what is dropped, in training
 
     def __post_init__(self) -> None:
-        for name in ("vocab", "context", "width", "heads"):
-            if getattr(self, name) < 1:
+        for name in ("vocab", "context", "width", "heads", "kv_heads", "hidden"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)}: expected 1 or more")
         if self.depth < 0:
             raise ValueError(f"depth={self.depth}: expected 0 or more")
         if self.width % self.heads:
             raise ValueError(f"width={self.width} does not divide into heads={self.heads}")
-        if self.positions == "sincos2d":
-            raise ValueError("positions='sincos2d' are for grids of patches: expected another kind for text")
+        if self.kv_heads is not None and self.heads % self.kv_heads:
+            raise ValueError(f"kv_heads={self.kv_heads} does not divide heads={self.heads}")
+        if self.positions == "rotary" and self.width // self.heads % 2:
+            raise ValueError(
+                f"positions='rotary' turn pairs of columns: width={self.width} / heads={self.heads} is not even"
+            )
+        if not 0.0 <= self.dropout < 1.0:
+            raise ValueError(f"dropout={self.dropout}: expected a share from 0 to below 1")
 
 
 class GPT(nn.Module):
