@@ -101,9 +101,7 @@ class _Loop:
     def __init__(self, recipe: Recipe, out: Path, root: Path | None, world: World, quiet: bool) -> None:
         self.recipe, self.world = recipe, world
         with ExitStack() as stack:
-            self.data: Data = make_data(
-                section(recipe, "data")[0], recipe.data.without("name"), seed=recipe.seed, root=root
-            )
+            self.data = _open(recipe, root)
             stack.callback(self.data.close)
             self.model = _build(recipe, self.data)
             self.folder = Folder(out, lock=world.rank == 0)
@@ -125,9 +123,10 @@ class _Loop:
                 attempt = self.folder.begin(command=sys.argv, seed=recipe.seed, device=world.device, step=self.step)
                 self.events = Events(out / "events", after=self.step if self.step else None)
                 stack.callback(self.events.close)
+            attempt = world.tell(attempt)
             self.writer = Writer(
-                self.folder.checkpoints, rank=world.rank, world=world.size, attempt=world.tell(attempt), keep=recipe.run.keep
-            )  # fmt: skip
+                self.folder.checkpoints, rank=world.rank, world=world.size, attempt=attempt, keep=recipe.run.keep
+            )
             self._ahead = ThreadPoolExecutor(1, thread_name_prefix="batches")
             stack.callback(self._ahead.shutdown, wait=True, cancel_futures=True)
             self.saved = self.step if found is not None else None
@@ -209,7 +208,7 @@ class _Loop:
                 finished = self.step >= recipe.steps
                 if finished or self._often(recipe.run.valid_every):
                     finished = self._validate() or finished
-                stop = self.world.size == 1 and self.stopping or self._agreed
+                stop = self._agreed or (self.stopping and self.world.size == 1)
                 if finished or stop or self._often(recipe.run.save_every):
                     self._save()
                 if stop and not finished:
@@ -217,7 +216,7 @@ class _Loop:
             self.writer.wait()
         if not finished:
             self.talk.say(
-                f"{self.folder.path}: unfinished, stopped at step {self.step} of {recipe.steps}; the same command resumes it"
+                f"{self.folder.path}: unfinished at step {self.step} of {recipe.steps}; the same command resumes it"
             )
             return Run(folder=self.folder.path, metrics=self.folder.metrics(), model=None)
         return Run(folder=self.folder.path, metrics=self.folder.metrics(), model=self._finish())
@@ -271,9 +270,9 @@ class _Loop:
 
     def _read(self) -> tuple[float, float]:
         """The loss and norm of the last step; stops if any since the last reading was not a number."""
-        losses = torch.stack([loss.double() for _, loss, _ in self._pending]).cpu()
+        mine = torch.stack([loss.double() for _, loss, _ in self._pending]) / self.world.size
         norms = torch.stack([norm.double() for _, _, norm in self._pending]).tolist()
-        losses = self.world.sum(*(losses / self.world.size).tolist())
+        losses = self.world.sum(*mine.tolist())
         steps, self._pending = [step for step, _, _ in self._pending], []
         for step, loss, norm in zip(steps, losses, norms, strict=True):
             if not math.isfinite(loss) or not math.isfinite(norm):
@@ -298,7 +297,7 @@ class _Loop:
             return
         self.folder.log({"step": self.step, **record})
         if self.events is not None:
-            self.events.scalars(self.step, {name: value for name, value in _flat(record)})
+            self.events.scalars(self.step, dict(_flat(record)))
             self.events.flush()
 
     # Validation, checkpoints, the end
@@ -331,9 +330,8 @@ class _Loop:
             self.best["waited"] += 1
         patience = self.recipe.run.patience
         if patience and self.best["waited"] >= patience:
-            self.talk.say(
-                f"no better loss in {patience} validations: the best was {self.best['loss']:.4f} at step {self.best['step']}"
-            )
+            best = f"{self.best['loss']:.4f} at step {self.best['step']}"
+            self.talk.say(f"no better loss in {patience} validations: the best was {best}")
             return True
         return False
 
@@ -435,6 +433,11 @@ class _Loop:
         if not hasattr(self, "_most"):
             self._most = progress.peak(self.world.device, self.recipe.precision)
         return self._most
+
+
+def _open(recipe: Recipe, root: Path | None) -> Data:
+    table: Any = recipe.data
+    return make_data(section(recipe, "data")[0], table.without("name"), seed=recipe.seed, root=root)
 
 
 def _build(recipe: Recipe, data: Data) -> nn.Module:

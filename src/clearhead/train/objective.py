@@ -1,8 +1,9 @@
-"""What a model is trained for: a batch in, one number out. The loop, compile and distribution wrap this, not the model."""
+"""What a model is trained for: a batch in, one number out. Compile and distribution wrap this, not the model."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -42,8 +43,8 @@ class Objective(nn.Module):
         return torch.stack([loss.double(), right.double()])
 
     def _states(self, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-        x = self.model.states(batch["ids"], documents=batch.get("documents"), at=batch.get("at"))
-        return x, self.model.head.weight
+        model: Any = self.model
+        return model.states(batch["ids"], documents=batch.get("documents"), at=batch.get("at")), model.head.weight
 
     def _rows(self, batch: dict[str, Tensor], smoothing: float) -> tuple[Tensor, Tensor]:
         kind = next(self.model.parameters()).dtype

@@ -28,17 +28,9 @@ PEAKS = {
 def flops(model: nn.Module, tokens: int) -> float:
     """Floating-point operations of a training step a token: 6 a weight of a matrix, and 12 a width, key and attention
     (Chowdhery et al. 2022, appendix B); `tokens` is the length of a sequence."""
-    matrices = sum(
-        {id(p): p.numel() for n, p in model.named_parameters() if p.ndim == 2 and "positions" not in n}.values()
-    )
-    tied = hasattr(model, "embed") and any(
-        p is model.embed.table for p in getattr(model, "head", nn.Module()).parameters()
-    )
-    lookups = 0 if tied or not hasattr(model, "embed") else model.embed.table.numel()
-    keys = sum(
-        m.heads * m.out.in_features // m.heads * tokens for m in model.modules() if isinstance(m, Attention) and m.out
-    )
-    return 6.0 * (matrices - lookups) + 12.0 * keys
+    linear = sum(m.weight.numel() for m in model.modules() if isinstance(m, nn.Linear))
+    attention = sum(m.out.in_features for m in model.modules() if isinstance(m, Attention) and m.out is not None)
+    return 6.0 * linear + 12.0 * attention * tokens
 
 
 def peak(device: torch.device, precision: str) -> float:
@@ -86,7 +78,9 @@ class Talk:
         """A step is done; `words` are what is known of it now and then."""
         text = "  ".join(f"{name} {value}" for name, value in (words or {}).items())
         if self._bar is not None:
-            self._bar.update(self._task, completed=step, **({"words": text} if words else {}))
+            self._bar.update(self._task, completed=step)
+            if words:
+                self._bar.update(self._task, words=text)
         elif words and not self.quiet and (time.monotonic() - self._said > 10 or step == self.steps):
             self._said = time.monotonic()
             self.console.print(f"step {step}/{self.steps}  {text}", markup=False, soft_wrap=True)

@@ -24,9 +24,9 @@ from torch.utils.checkpoint import checkpoint
 class World:
     """The workers of a run, and which of them this is."""
 
-    rank: int = 0
-    size: int = 1
-    device: torch.device = torch.device("cpu")
+    rank: int
+    size: int
+    device: torch.device
 
     @staticmethod
     def join(device: str = "auto") -> World:
@@ -82,7 +82,7 @@ def blocks(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 def recompute(model: nn.Module) -> None:
     """Let blocks forget their activations and compute them again when the gradient comes (Chen et al. 2016)."""
     for _, block in blocks(model):
-        block.forward = partial(checkpoint, block.forward, use_reentrant=False)  # type: ignore[method-assign]
+        block.forward = partial(checkpoint, block.forward, use_reentrant=False)
 
 
 def shard(model: nn.Module, world: World, precision: str) -> None:
