@@ -31,9 +31,9 @@ from safetensors import safe_open
 from torch import Tensor
 
 from ..config import atomic_write, sync_folder
+from ..weights.tensors import TYPES, write_tensors
 from .folder import to_json
 from .pieces import (
-    TYPES,
     CheckpointError,
     DamagedError,
     check_cover,
@@ -44,7 +44,6 @@ from .pieces import (
     read_index,
     seal,
     type_name,
-    write_tensors,
 )
 
 __all__ = ["Checkpoint", "CheckpointError", "DamagedError", "Writer", "latest", "step_name"]
