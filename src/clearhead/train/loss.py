@@ -24,7 +24,7 @@ def linear_cross_entropy(
     *,
     smoothing: float = 0.0,
 ) -> Float[Tensor, ""]:
-    """The summed cross-entropy of softmax(x W') against `targets`, in float32.
+    """The summed cross-entropy of softmax(x W') against `targets`, in float32 or better.
 
     With `smoothing` a share of each target is spread evenly over the vocabulary (Szegedy et al. 2016, section 7).
     """
@@ -45,20 +45,24 @@ def measured(
 ) -> tuple[Float[Tensor, ""], Int[Tensor, ""]]:
     """The summed cross-entropy, and how many counted targets were the likeliest token: for evaluation."""
     x, targets = x.reshape(-1, x.shape[-1]), targets.reshape(-1)
-    loss = torch.zeros((), dtype=torch.float32, device=x.device)
+    loss = torch.zeros((), dtype=_wide(x), device=x.device)
     right = torch.zeros((), dtype=torch.long, device=x.device)
     for rows, wanted in zip(x.split(_rows(x, weight)), targets.split(_rows(x, weight)), strict=True):
-        logits = (rows @ weight.T).float()
+        logits = (rows @ weight.T).to(_wide(x))
         loss += F.cross_entropy(logits, wanted, ignore_index=IGNORED, label_smoothing=smoothing, reduction="sum")
         right += (logits.argmax(-1) == wanted).sum()
     return loss, right
 
 
-@torch.library.custom_op("clearhead::linear_cross_entropy", mutates_args=())
+@torch.library.custom_op(
+    "clearhead::linear_cross_entropy",
+    mutates_args=(),
+    schema="(Tensor x, Tensor weight, Tensor targets, float smoothing) -> (Tensor, Tensor, Tensor)",
+)
 def _spent(x: Tensor, weight: Tensor, targets: Tensor, smoothing: float) -> tuple[Tensor, Tensor, Tensor]:
     """The summed loss and its gradients, chunk by chunk."""
     rows = _rows(x, weight)
-    loss = torch.zeros((), dtype=torch.float32, device=x.device)
+    loss = torch.zeros((), dtype=_wide(x), device=x.device)
     dx, dw = torch.empty_like(x), None
     for start in range(0, x.shape[0], rows):
         part, wanted = x[start : start + rows], targets[start : start + rows]
@@ -71,7 +75,7 @@ def _spent(x: Tensor, weight: Tensor, targets: Tensor, smoothing: float) -> tupl
 
 @_spent.register_fake
 def _(x: Tensor, weight: Tensor, targets: Tensor, smoothing: float) -> tuple[Tensor, Tensor, Tensor]:
-    return x.new_empty((), dtype=torch.float32), torch.empty_like(x), torch.empty_like(weight)
+    return x.new_empty((), dtype=_wide(x)), torch.empty_like(x), torch.empty_like(weight)
 
 
 def _keep(ctx: torch.autograd.function.FunctionCtx, inputs: tuple[object, ...], output: tuple[Tensor, ...]) -> None:
@@ -82,10 +86,17 @@ def _keep(ctx: torch.autograd.function.FunctionCtx, inputs: tuple[object, ...], 
 def _scale(ctx: torch.autograd.function.FunctionCtx, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
     dx, dw = ctx.saved_tensors  # type: ignore[attr-defined]
     g = grads[0]
+    if grads[1] is not None or grads[2] is not None:
+        raise RuntimeError("linear_cross_entropy has no second derivative: its gradients are numbers, not functions")
     return (None, None, None, None) if g is None else (dx * g.to(dx.dtype), dw * g.to(dw.dtype), None, None)
 
 
 _spent.register_autograd(_scale, setup_context=_keep)
+
+
+def _wide(x: Tensor) -> torch.dtype:
+    """The type in which a sum of exponentials is taken."""
+    return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
 def _rows(x: Tensor, weight: Tensor) -> int:
@@ -119,7 +130,7 @@ def _turn(logits: Float[Tensor, "n v"], targets: Int[Tensor, "n"], smoothing: fl
     v = logits.shape[1]
     counted = targets != IGNORED
     wanted = targets.where(counted, 0)[:, None]
-    exact = logits if logits.dtype == torch.float64 else logits.float()
+    exact = logits.to(_wide(logits))
     lse = exact.logsumexp(-1)
     loss = lse - (1 - smoothing) * exact.gather(1, wanted)[:, 0]
     if smoothing:
@@ -131,4 +142,4 @@ def _turn(logits: Float[Tensor, "n v"], targets: Int[Tensor, "n"], smoothing: fl
     p.mul_(counted[:, None])
     if p is not logits:
         logits.copy_(p)
-    return loss.where(counted, 0.0).sum().float()
+    return loss.where(counted, 0.0).sum()
