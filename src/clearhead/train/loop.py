@@ -36,7 +36,7 @@ from .objective import Objective, count
 from .optim import Optimiser
 from .recipe import MAY_CHANGE, Recipe, read_recipe, section
 from .schedule import scale
-from .spread import SyncedBatchNorm, World, recompute, shard
+from .spread import SyncedBatchNorm, World, let_go, recompute, shard
 
 AHEAD = 3  # batches that are made while the model works
 TIMES = ("seconds", "rate", "share")  # the metrics that no two runs have in common
@@ -290,7 +290,9 @@ class _Loop:
     def _look(self, batch: dict[str, Tensor]) -> dict[str, Any]:
         self.optimiser.gather()
         view: dict[str, Any] = {"gradient": inside.gradients(self.model, self.optimiser.weights())}
-        return view | inside.activations(self.objective, batch)
+        view |= inside.activations(self.objective, batch)
+        let_go(self.model)
+        return view
 
     def _log(self, record: dict[str, Any]) -> None:
         if self.world.rank:
@@ -315,6 +317,7 @@ class _Loop:
                 batch = self.data.valid(i, part=world.rank, parts=world.size)
                 found += self.objective.measure(_to(_tensors(batch), world.device))
                 counted += count(batch)
+            let_go(self.model)
         loss, right, n = world.sum(*found.tolist(), counted)
         record = {"valid_loss": loss / n} | ({"valid_accuracy": right / n} if self.data.kind != "vectors" else {})
         self._log(record)

@@ -103,6 +103,12 @@ def shard(model: nn.Module, world: World, precision: str) -> None:
         register_fsdp_forward_method(model, "states")
 
 
+def let_go(model: nn.Module) -> None:
+    """Give back what a forward pass without a backward gathered: else the next would compute with old weights."""
+    if hasattr(model, "reshard"):
+        model.reshard()  # type: ignore[operator]
+
+
 class SyncedBatchNorm(nn.modules.batchnorm._BatchNorm):
     """Batch norm over the rows of all workers, on any device; torch's own knows only GPUs."""
 
