@@ -110,7 +110,7 @@ class _Loop:
                 self.folder.keep_recipe(config.dump(recipe), may_change=MAY_CHANGE)
             self.step = 0
             self.best: dict[str, float] = {"loss": sys.float_info.max, "step": 0, "waited": 0}
-            found = latest(self.folder.checkpoints, say=lambda words: print(words, file=sys.stderr))
+            found = self._found()
             self._spread()
             if found is not None:
                 self._resume(found)
@@ -121,7 +121,7 @@ class _Loop:
             if world.rank == 0:
                 self.folder.cut(self.step)
                 attempt = self.folder.begin(command=sys.argv, seed=recipe.seed, device=world.device, step=self.step)
-                self.events = Events(out / "events", after=self.step if self.step else None)
+                self.events = Events(out / "events", after=self.step if (out / "events").exists() else None)
                 stack.callback(self.events.close)
             attempt = world.tell(attempt)
             self.writer = Writer(
@@ -170,6 +170,22 @@ class _Loop:
         found |= {f"buffer/{name}": x for name, x in _buffers(self.model).items()}
         # Masters are the weights; a checkpoint names them once.
         return found | {n: t for n, t in self.optimiser.tensors().items() if not n.startswith("master/")}
+
+    def _found(self) -> Checkpoint | None:
+        """The newest whole checkpoint, by the word of worker 0, which alone reads every byte."""
+        name = ""
+        if self.world.rank == 0:
+            whole = latest(self.folder.checkpoints, say=lambda words: print(words, file=sys.stderr))
+            if whole is not None:
+                name = whole.path.name
+            elif any(self.folder.checkpoints.glob("step-*")):
+                name = "damaged"
+        name = self.world.tell(name)
+        if name == "damaged":
+            raise TrainingError(
+                f"{self.folder.checkpoints}: no checkpoint is whole. Move the folder away to begin anew, or put one back"
+            )
+        return Checkpoint(self.folder.checkpoints / name) if name else None
 
     @torch.no_grad()
     def _resume(self, found: Checkpoint) -> None:

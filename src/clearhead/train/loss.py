@@ -88,7 +88,7 @@ def _scale(ctx: torch.autograd.function.FunctionCtx, *grads: Tensor | None) -> t
     g = grads[0]
     if grads[1] is not None or grads[2] is not None:
         raise RuntimeError("linear_cross_entropy has no second derivative: its gradients are numbers, not functions")
-    return (None, None, None, None) if g is None else (dx * g.to(dx.dtype), dw * g.to(dw.dtype), None, None)
+    return (None, None, None, None) if g is None else (dx * g, dw * g, None, None)
 
 
 _spent.register_autograd(_scale, setup_context=_keep)
