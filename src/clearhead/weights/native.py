@@ -51,12 +51,12 @@ def save(model: Ready | nn.Module, folder: str | Path, *, tokens: text.Character
     written = {"clearhead": __version__, "model": name, "options": config.dump(model.config)}
     _check_tokens(tokens, model.config, "cannot be saved")
     folder.mkdir(parents=True, exist_ok=True)
+    with config.replacing(folder / "model.safetensors") as temporary:  # first: a full disk leaves the rest alone
+        write_tensors(temporary, {name: tensor.detach().cpu() for name, tensor in _state(model).items()})
     if tokens is None:
         (folder / "tokens.json").unlink(missing_ok=True)  # of another model
     else:
         text.save(tokens, folder)
-    with config.replacing(folder / "model.safetensors") as temporary:
-        write_tensors(temporary, {name: tensor.detach().cpu() for name, tensor in _state(model).items()})
     config.write(written, folder / "config.json")  # last: a new folder without it is not whole
     return folder
 

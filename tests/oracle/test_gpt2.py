@@ -1,0 +1,137 @@
+"""A whole GPT against the two everybody runs: with GPT-2's words and with Llama's, logits and every gradient."""
+
+from functools import partial
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from compare import HIDDEN, B, D, H, T, Table, adopt, both, layers, match, whole
+from torch import Tensor, nn
+
+import clearhead as ch
+from clearhead.train.loss import linear_cross_entropy
+
+V, CONTEXT, DEPTH = 11, 9, 2
+
+
+class Wide:
+    """torch, where float32 is float64: Llama takes its norms and angles there, whatever it is asked in."""
+
+    float = float32 = torch.float64
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch, name)
+
+
+def found(name: str) -> ModuleType:
+    return pytest.importorskip(f"transformers.models.{name}.modeling_{name}")
+
+
+def gpt2() -> tuple[nn.Module, nn.Module, Table]:
+    """Its linear layers hold their matrix transposed, and one of them q, k and v; the readout is the embedding."""
+    config = found("gpt2").GPT2Config(
+        vocab_size=V, n_positions=CONTEXT, n_embd=D, n_layer=DEPTH, n_head=H, n_inner=HIDDEN,
+        attn_implementation="eager", bos_token_id=0, eos_token_id=0,
+    )  # fmt: skip
+    table: Table = {
+        "embed.table": ("transformer.wte.weight", whole),
+        "positions.table": ("transformer.wpe.weight", whole),
+        **layers({"norm": "transformer.ln_f"}),
+    }
+    for i in range(DEPTH):
+        ours, theirs = f"blocks.{i}", f"transformer.h.{i}"
+        table |= layers({f"{ours}.attn_norm": f"{theirs}.ln_1", f"{ours}.mlp_norm": f"{theirs}.ln_2"})
+        turned = {"attn.out": "attn.c_proj", "mlp.up": "mlp.c_fc", "mlp.down": "mlp.c_proj"}
+        table |= layers({f"{ours}.{a}": f"{theirs}.{b}" for a, b in turned.items()}, torch.t)
+        for part, name in enumerate(("query", "key", "value")):
+            third = partial(lambda part, w: w.chunk(3, -1)[part].t(), part)
+            table |= layers({f"{ours}.attn.{name}": f"{theirs}.attn.c_attn"}, third)
+    mine = ch.build("gpt", vocab=V, context=CONTEXT, width=D, depth=DEPTH, heads=H, hidden=HIDDEN)
+    return mine, found("gpt2").GPT2LMHeadModel(config), table
+
+
+WIDTH, HEADS = 24, 4  # rotary positions turn pairs, so a head's width is even
+
+
+def llama() -> tuple[nn.Module, nn.Module, Table]:
+    config = found("llama").LlamaConfig(
+        vocab_size=V, hidden_size=WIDTH, intermediate_size=HIDDEN, num_hidden_layers=DEPTH, num_attention_heads=HEADS,
+        num_key_value_heads=2, max_position_embeddings=CONTEXT, rms_norm_eps=1e-3, tie_word_embeddings=False,
+        attention_bias=False, mlp_bias=False, attn_implementation="eager", pad_token_id=None, bos_token_id=0,
+        eos_token_id=0,
+    )  # fmt: skip
+    names = {
+        "attn_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm",
+        "attn.query": "self_attn.q_proj", "attn.key": "self_attn.k_proj",
+        "attn.value": "self_attn.v_proj", "attn.out": "self_attn.o_proj",
+        "mlp.gate": "mlp.gate_proj", "mlp.up": "mlp.up_proj", "mlp.down": "mlp.down_proj",
+    }  # fmt: skip
+    table: Table = {"embed.table": ("model.embed_tokens.weight", whole)}
+    table |= layers({"norm": "model.norm", "head": "lm_head"}, bias=False)
+    for i in range(DEPTH):
+        table |= layers({f"blocks.{i}.{a}": f"model.layers.{i}.{b}" for a, b in names.items()}, bias=False)
+    mine = ch.build(
+        "gpt", vocab=V, context=CONTEXT, width=WIDTH, depth=DEPTH, heads=HEADS, kv_heads=2, hidden=HIDDEN,
+        positions="rotary", norm="rms", eps=1e-3, mlp="swiglu", bias=False, tied=False,
+    )  # fmt: skip
+    return mine, found("llama").LlamaForCausalLM(config), table
+
+
+CASES = {"gpt2": gpt2, "llama": llama}
+models = pytest.mark.parametrize("case", CASES)
+
+
+@pytest.fixture(autouse=True)
+def wide(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.node.callspec.params["dtype"] == torch.float64:
+        monkeypatch.setattr(found("llama"), "torch", Wide())
+        monkeypatch.setattr(pytest.importorskip("transformers.modeling_rope_utils"), "torch", Wide())
+
+
+def ids(rows: int = B, tokens: int = T) -> Tensor:
+    return torch.randint(0, V, (rows, tokens), generator=torch.Generator().manual_seed(3))
+
+
+@both
+@models
+@pytest.mark.parametrize("tokens", [1, T, CONTEXT])
+def test_logits_and_all_gradients(case: str, tokens: int, dtype: torch.dtype) -> None:
+    mine, theirs, table = CASES[case]()
+    pairs = adopt(mine, theirs, table, dtype)
+    x = ids(tokens=tokens)
+    match(lambda: mine(x), lambda: theirs(x).logits, [], pairs)
+
+
+@both
+@models
+def test_packed_documents_are_theirs_apart(case: str, dtype: torch.dtype) -> None:
+    mine, theirs, table = CASES[case]()
+    pairs = adopt(mine, theirs, table, dtype)
+    lengths = (3, 4, 2)
+    x = ids(rows=1, tokens=sum(lengths))
+    documents = torch.repeat_interleave(torch.arange(3), torch.tensor(lengths))[None]
+    at = torch.cat([torch.arange(n) for n in lengths])[None]
+    match(
+        lambda: mine(x, documents=documents, at=at),
+        lambda: torch.cat([theirs(part).logits for part in x.split(lengths, dim=1)], dim=1),
+        [],
+        pairs,
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32])  # in which theirs is taken, whatever the model's type
+@models
+def test_the_loss_of_the_next_token(case: str, dtype: torch.dtype) -> None:
+    """Their mean over shifted labels is our sum over targets, divided by how many count."""
+    mine, theirs, table = CASES[case]()
+    pairs = adopt(mine, theirs, table, dtype)
+    x = ids(tokens=T + 1)
+    labels = x.masked_fill(torch.rand(x.shape, generator=torch.Generator().manual_seed(4)) < 0.3, -100)
+    counted = int((labels[:, 1:] != -100).sum())
+    match(
+        lambda: linear_cross_entropy(mine.states(x[:, :-1]), mine.head.weight, labels[:, 1:]) / counted,
+        lambda: theirs(x, labels=labels).loss,
+        [],
+        pairs,
+    )
