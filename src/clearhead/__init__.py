@@ -23,16 +23,17 @@ if TYPE_CHECKING:
     from . import config, data, draw, layers, look, models, tokens, weights
     from .look import edit, watch
     from .models import build, families
+    from .train import train
     from .weights import Ready, load, save
 
 __version__ = "0.1.0"
 __all__ = [
     "Ready", "build", "config", "data", "draw", "edit", "families", "layers", "load", "look", "models", "save",
-    "tokens", "watch", "weights",
+    "tokens", "train", "watch", "weights",
 ]  # fmt: skip
 
-# The public verbs and the rooms they live in; any other public name is a room. No verb has the name of a room: the
-# room would take its place as soon as anything imports it.
+# The public verbs and the rooms they live in; any other public name is a room. A verb is not named like a room, which
+# would take its place as soon as anything imports it; train is both, a room that can be called.
 _HOME = {
     "build": "models", "families": "models",
     "Ready": "weights", "load": "weights", "save": "weights",
