@@ -51,6 +51,50 @@ def test_log_names_the_logarithmic_axes(log):
     assert (axes.get_yscale() == "log") == ("y" in log)
 
 
+def test_auto_takes_the_axes_that_span_orders_of_magnitude():
+    (axes,) = draw.curves({"a": ([1, 50], [1.0, 20.0]), "b": ([1, 999], [1.0, 2.0])}, log="auto").axes
+    assert (axes.get_xscale(), axes.get_yscale()) == ("linear", "log")
+    (axes,) = draw.curves({"a": ([1, 5000], [-1.0, 20.0])}, log="auto").axes
+    assert (axes.get_xscale(), axes.get_yscale()) == ("log", "linear")
+    (axes,) = draw.curves({"a": ([1, 2, 3], [20.0, 1.0, 0.0])}, log="auto").axes  # a loss that became 0
+    assert axes.get_yscale() == "log"
+
+
+def test_faint_lines_are_pale_thin_and_unnamed():
+    lines = {str(i): (X, X + i) for i in range(9)}
+    figure = draw.curves(lines, faint=["7", "8"])
+    (axes,) = figure.axes
+    assert legend(figure) == [str(i) for i in range(7)]
+    assert axes.get_lines()[8].get_linewidth() < axes.get_lines()[0].get_linewidth()
+    assert axes.get_lines()[8].get_zorder() < axes.get_lines()[0].get_zorder()
+
+
+def test_ordered_names_go_from_pale_to_dark():
+    figure = draw.panels(
+        {"p": {str(i): (X, X + i) for i in range(12)} | {"rest": (X, X)}}, ordered=True, dashed=["rest"]
+    )
+    (axes,) = figure.axes
+    light = [sum(int(line.get_color()[i : i + 2], 16) for i in (1, 3, 5)) for line in axes.get_lines()[:12]]
+    assert light == sorted(light, reverse=True)
+    assert legend(figure) == ["0", "2", "4", "6", "8", "10", "rest"]
+
+
+def test_plots_of_a_row_can_share_their_axis():
+    plots = {str(i): {"a": (X, X * 10**i)} for i in range(4)}
+    a, b, c, d = draw.panels(plots, shared=True, zero=True, across=2).axes
+    assert a.get_ylim() == b.get_ylim() != c.get_ylim() == d.get_ylim()
+    assert a.get_ylim()[0] <= 0
+    assert a.get_ylim()[1] >= 50
+
+
+def test_panels_stand_in_rows():
+    figure = draw.panels({str(i): {"a": (X, X)} for i in range(5)}, across=3, xlabel="steps")
+    shown = [axes for axes in figure.axes if axes.get_visible()]
+    assert [axes.get_title() for axes in shown] == list("01234")
+    assert len({round(axes.get_position().y0, 2) for axes in shown}) == 2
+    assert [axes.get_xlabel() for axes in shown] == ["", "", "steps", "steps", "steps"]  # where nothing is below
+
+
 def test_measured_places_are_ticks_of_a_logarithmic_axis():
     (axes,) = draw.curves({"a": ([1, 2, 4, 8], [1, 1, 1, 1])}, log="x").axes
     assert axes.get_xticks().tolist() == [1, 2, 4, 8]
@@ -99,8 +143,10 @@ def test_bars_stand_side_by_side_over_their_names():
             lambda: draw.curves({"a": (X, X - 3)}, log="y"),
             r"log='y' with y down to -2 in 'a': a logarithm needs",
         ),
-        (lambda: draw.curves({"a": (X, X)}, log="z"), r"log='z': expected x, y, xy or nothing"),
+        (lambda: draw.curves({"a": (X, X)}, log="z"), r"log='z': expected x, y, xy, auto or nothing"),
         (lambda: draw.curves({"a": (X, X)}, dashed=["b"]), r"dashed names 'b': the lines are 'a'"),
+        (lambda: draw.curves({"a": (X, X)}, faint=["b"]), r"faint names 'b': the lines are 'a'"),
+        (lambda: draw.panels({"p": {"a": (X, X)}}, across=0), r"across=0: expected 1 plot or more in a row"),
         (lambda: draw.curves({str(i): (X, X) for i in range(8)}), r"8 lines: there are 7 colours"),
         (
             lambda: draw.panels({"p": {"a": (X, X)}}, ylabel=["1", "2"]),

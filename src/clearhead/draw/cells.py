@@ -29,13 +29,15 @@ def heatmap(
     ylabel: str = "queries",
     most: float | None = None,
     digits: int | None = None,
+    square: bool = True,
 ) -> Figure:
     """Weights (queries, keys) from white at 0 to dark at `most` (the largest, if not given).
 
-    `rows` and `columns` name the queries and the keys; `digits` also writes each weight into its cell.
+    `rows` and `columns` name the queries and the keys; `digits` also writes each weight into its cell;
+    `square=False` lets cells stretch, for weights that are much longer than wide.
     """
     x = _not_negative("weights", array("weights", weights, ("queries", "keys")))
-    return _one(x, rows, columns, title, xlabel, ylabel, _top([x], most), digits, False, True)
+    return _one(x, rows, columns, title, xlabel, ylabel, _top([x], most), digits, False, square)
 
 
 def matrix(

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import ceil
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from .style import HAIR, PALETTE, SMALL, SOFT, Array, array, dress, letters, sheet
+from .style import HAIR, PALETTE, SMALL, SOFT, VOID, Array, array, colours, dress, letters, sheet
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 Lines = Mapping[str, tuple[npt.ArrayLike, npt.ArrayLike]]
-LOGS = ("", "x", "y", "xy")
+LOGS = ("", "x", "y", "xy", "auto")
+WIDE = {"x": 1000.0, "y": 10.0}  # auto: an axis that spans such a factor is logarithmic
+NAMED = 8  # ordered lines that the legend names
 MARKED = 16  # points up to which a line also shows where it was measured
 
 
@@ -27,14 +30,16 @@ def curves(
     title: str = "",
     log: str = "",
     dashed: Sequence[str] = (),
+    faint: Sequence[str] = (),
     steps: bool = False,
     zero: bool = False,
     width: float = 5.0,
     height: float = 3.0,
 ) -> Figure:
-    """Named lines {name: (x, y)}; `log` names the logarithmic axes, `dashed` the lines that only guide."""
+    """Named lines {name: (x, y)}; `log` names the logarithmic axes (auto: those that span orders of magnitude),
+    `dashed` the lines that only guide, `faint` those that stand behind the others without a name."""
     return panels(
-        {title: lines}, xlabel=xlabel, ylabel=ylabel, log=log, dashed=dashed, steps=steps, zero=zero,
+        {title: lines}, xlabel=xlabel, ylabel=ylabel, log=log, dashed=dashed, faint=faint, steps=steps, zero=zero,
         width=width, height=height,
     )  # fmt: skip
 
@@ -47,31 +52,57 @@ def panels(
     title: str = "",
     log: str | Sequence[str] = "",
     dashed: Sequence[str] = (),
+    faint: Sequence[str] = (),
     steps: bool = False,
     zero: bool = False,
+    ordered: bool = False,
+    shared: bool = False,
+    across: int | None = None,
     width: float = 3.0,
     height: float = 3.0,
 ) -> Figure:
     """Plots {title: {name: (x, y)}} side by side. A name has one colour in all of them, and one legend entry.
 
     `xlabel`, `ylabel` and `log` are one for all or one a plot; `steps` draws stairs; `zero` lets the y axes
-    that are not logarithmic begin at 0; `width` and `height` are a plot's, in inches.
+    that are not logarithmic begin at 0; `ordered` names go from pale to dark, and may be many; `shared` gives the
+    plots of a row one y axis; `across` plots stand in a row, all if not given; `width` and `height` are a plot's, in
+    inches. Lines in `faint` are pale, behind the others, and not in the legend.
     """
     if not plots:
         raise ValueError("panels got no plots: expected {title: {name: (x, y)}}")
     each = {"xlabel": xlabel, "ylabel": ylabel, "log": log}
     words = {key: _each(key, value, len(plots)) for key, value in each.items()}
     names = list(dict.fromkeys(name for lines in plots.values() for name in lines))
-    unknown = [repr(name) for name in dashed if name not in names]
-    if unknown:
-        raise ValueError(f"dashed names {', '.join(unknown)}: the lines are {', '.join(map(repr, names))}")
-    colour = {**_colours([n for n in names if n not in dashed], "lines"), **dict.fromkeys(dashed, SOFT)}
-    figure = sheet(width * len(plots) + 0.5, height, title)
-    every = figure.subplots(1, len(plots), squeeze=False)[0]
-    for i, (axes, (head, lines)) in enumerate(zip(every, plots.items(), strict=True)):
-        dress(axes, xlabel=words["xlabel"][i], ylabel=words["ylabel"][i], title=head)
-        _plot(axes, lines, words["log"][i], colour, set(dashed), steps, zero)
-    _legend(figure, colour, names, set(dashed), beside=len(plots) == 1, width=width * len(plots))
+    for key, some in (("dashed", dashed), ("faint", faint)):
+        if unknown := [repr(name) for name in some if name not in names]:
+            raise ValueError(f"{key} names {', '.join(unknown)}: the lines are {', '.join(map(repr, names))}")
+    plain = [n for n in names if n not in dashed and n not in faint]
+    colour = {
+        **(_shades(plain) if ordered else _colours(plain, "lines")),
+        **dict.fromkeys(dashed, SOFT),
+        **dict.fromkeys(faint, VOID),
+    }
+    across = len(plots) if across is None else min(across, len(plots))
+    if across < 1:
+        raise ValueError(f"across={across}: expected 1 plot or more in a row")
+    down = ceil(len(plots) / across)
+    figure = sheet(width * across + 0.5, height * down, title)
+    every = list(figure.subplots(down, across, squeeze=False, sharey="row" if shared else "none").flat)
+    for axes in every[len(plots) :]:
+        axes.set_visible(False)
+    for i, (axes, (head, lines)) in enumerate(zip(every, plots.items(), strict=False)):
+        lowest = i + across >= len(plots)
+        xname = words["xlabel"][i] if lowest or not isinstance(xlabel, str) else ""
+        dress(axes, xlabel=xname, ylabel=words["ylabel"][i], title=head)
+        _plot(axes, lines, words["log"][i], colour, set(dashed), set(faint), steps)
+    if zero:  # when all is drawn, since plots may share an axis
+        for axes in every[: len(plots)]:
+            if axes.get_yscale() != "log":
+                low, high = axes.get_ylim()
+                axes.set_ylim(min(low, 0.0), max(high, 0.0))
+    some = plain[:: -(-len(plain) // NAMED)] if ordered else plain
+    named = [name for name in names if name in some or name in dashed]
+    _legend(figure, colour, named, set(dashed), beside=len(plots) == 1, width=width * across)
     return figure
 
 
@@ -109,32 +140,33 @@ def bars(
 
 
 def _plot(
-    axes: Axes, lines: Lines, log: str, colour: Mapping[str, str], dashed: set[str], steps: bool, zero: bool
+    axes: Axes, lines: Lines, log: str, colour: Mapping[str, str], dashed: set[str], faint: set[str], steps: bool
 ) -> None:
     if log not in LOGS:
-        raise ValueError(f"log={log!r}: expected x, y, xy or nothing")
+        raise ValueError(f"log={log!r}: expected x, y, xy, auto or nothing")
     if not lines:
         raise ValueError("a plot got no lines: expected {name: (x, y)}")
-    for name, line in lines.items():
-        x, y = _pair(name, line)
+    pairs = {name: _pair(name, line) for name, line in lines.items()}
+    auto = log == "auto"
+    if auto:
+        log = "".join(axis for i, axis in enumerate("xy") if _spans([pair[i] for pair in pairs.values()], WIDE[axis]))
+    for name, (x, y) in pairs.items():
         for axis, values in (("x", x), ("y", y)):
-            if axis in log and np.nanmin(values) <= 0:
+            if axis in log and np.nanmin(values) <= 0 and not auto:
                 raise ValueError(
                     f"log={log!r} with {axis} down to {np.nanmin(values):.3g} in {name!r}: a logarithm needs "
                     "numbers above 0"
                 )
         axes.plot(
             x, y, color=colour[name], label=name, linestyle=(0, (4, 3)) if name in dashed else "-",
-            linewidth=1.2 if name in dashed else 1.8, drawstyle="steps-mid" if steps else "default",
-            marker="o" if len(x) <= MARKED and name not in dashed and not steps else "", markersize=4,
+            linewidth=1.2 if name in dashed | faint else 1.8, drawstyle="steps-mid" if steps else "default",
+            marker="o" if len(x) <= MARKED and name not in dashed | faint and not steps else "", markersize=4,
+            zorder=1.5 if name in faint else 2,
         )  # fmt: skip
     if "x" in log:
         axes.set_xscale("log")
     if "y" in log:
         axes.set_yscale("log")
-    elif zero:
-        low, high = axes.get_ylim()
-        axes.set_ylim(min(low, 0.0), max(high, 0.0))
     _plain_numbers(axes, log)
     axes.minorticks_off()
     axes.set_axisbelow(True)
@@ -162,6 +194,13 @@ def _pair(name: str, line: tuple[npt.ArrayLike, npt.ArrayLike]) -> tuple[Array, 
     return x, y
 
 
+def _spans(values: Sequence[Array], factor: float) -> bool:
+    """Whether numbers, none below 0, differ by more than a factor; a 0 among them stays off a logarithmic axis."""
+    every = np.concatenate([x[np.isfinite(x)] for x in values])
+    above = every[every > 0]
+    return bool(every.min() >= 0 and len(above) and above.max() > factor * above.min())
+
+
 def _each(key: str, value: str | Sequence[str], n: int) -> list[str]:
     found = [value] * n if isinstance(value, str) else list(value)
     if len(found) != n:
@@ -173,6 +212,14 @@ def _colours(names: Sequence[str], what: str) -> dict[str, str]:
     if len(names) > len(PALETTE):
         raise ValueError(f"{len(names)} {what}: there are {len(PALETTE)} colours that everybody can tell apart")
     return dict(zip(names, PALETTE, strict=False))
+
+
+def _shades(names: Sequence[str]) -> dict[str, str]:
+    """Colours from pale to dark, for names that have an order."""
+    from matplotlib.colors import to_hex
+
+    places = np.linspace(0.25, 1.0, len(names)) if len(names) > 1 else [0.6]
+    return {name: to_hex(colours(False)(float(place))) for name, place in zip(names, places, strict=True)}
 
 
 def _legend(
