@@ -35,10 +35,17 @@ class World:
         kind = device
         if device == "auto":
             kind = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
-        found = torch.device(kind)
+        try:
+            found = torch.device(kind)
+        except RuntimeError as cause:
+            raise ValueError(f"device={device!r}: expected auto, cpu, cuda, cuda:1 or mps") from cause
         if found.type == "cuda":
             if not torch.cuda.is_available():
                 raise ValueError(f"device={device!r}: no CUDA device is here; expected cpu, or auto")
+            if (found.index or 0) >= torch.cuda.device_count():
+                raise ValueError(
+                    f"device={device!r}: the CUDA devices here are cuda:0 to {torch.cuda.device_count() - 1}"
+                )
             if found.index is None:
                 found = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
             torch.cuda.set_device(found)
@@ -51,10 +58,10 @@ class World:
         if dist.is_initialized():
             dist.destroy_process_group()
 
-    def sum(self, *numbers: float) -> list[float]:
+    def sum(self, *numbers: float | int) -> list[float]:
         """Each number summed over all workers, on the host, in one exchange."""
         if self.size == 1:
-            return list(numbers)
+            return [float(x) for x in numbers]
         total = torch.tensor(numbers, dtype=torch.float64)
         dist.all_reduce(total)
         return total.tolist()
@@ -65,6 +72,8 @@ class World:
             return word
         length = torch.tensor([len(word.encode())])
         dist.broadcast(length, 0)
+        if not length:
+            return ""
         letters = torch.zeros(int(length), dtype=torch.uint8)
         if self.rank == 0:
             letters = torch.frombuffer(bytearray(word.encode()), dtype=torch.uint8)
