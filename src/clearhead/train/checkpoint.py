@@ -113,6 +113,10 @@ class Checkpoint:
         """The tensors, in the order they were given."""
         return list(self._tensors)
 
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of a whole tensor, without reading it."""
+        return tuple(self._about(name)["shape"])
+
     def check(self) -> None:
         """Read every byte and compare with the checksums; raise DamagedError naming the first file that differs."""
         with ThreadPoolExecutor() as pool:  # hashing leaves Python's lock alone

@@ -1,0 +1,256 @@
+"""The command line: one subcommand = one public function. What takes time to import is imported by its command.
+
+stdout is the result, stderr the talk; 0 done, 1 failed, 2 misuse.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, ParamSpec, TypeVar
+
+import typer
+
+from . import __version__
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+app = typer.Typer(
+    name="clearhead",
+    help="Build, train, run and look inside attention models.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+RecipeFile = Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe, .toml or .json.")]
+Words = Annotated[list[str] | None, typer.Argument(metavar="OVERRIDE", help="Values to change, like optim.lr=1e-3.")]
+DataFolder = Annotated[Path | None, typer.Option("--data", help="Folder in which files of data are looked for first.")]
+Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1, mps.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but warnings.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+
+
+def main() -> None:
+    """The console script."""
+    app(prog_name="clearhead")
+
+
+def _command(function: Callable[P, T]) -> Callable[P, T]:
+    """A mistake of the user's is told in a sentence, without a traceback."""
+
+    @functools.wraps(function)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return function(*args, **kwargs)
+        except (ValueError, OSError, RuntimeError) as problem:
+            if not _is_users(problem):
+                raise
+            worker = f"worker {_rank()}: " if _rank() else ""
+            print(worker + _sentence(problem), file=sys.stderr)
+            raise typer.Exit(1) from problem
+
+    return wrapped
+
+
+def _is_users(problem: Exception) -> bool:
+    """Whether an error tells the person at the keyboard what to mend: a file's, or one that the house itself raised.
+
+    What a library raised in a call of ours is a bug of ours, and shows its trace.
+    """
+    if isinstance(problem, OSError) and problem.filename is not None:
+        return True
+    trace = problem.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None or not str(trace.tb_frame.f_globals.get("__name__", "")).startswith("clearhead"):
+        return False
+    return dis.opname[trace.tb_frame.f_code.co_code[trace.tb_lasti]] == "RAISE_VARARGS"
+
+
+def _sentence(problem: Exception) -> str:
+    if isinstance(problem, OSError) and problem.filename is not None:
+        return f"{problem.filename}: {problem.strerror}"
+    return " ".join(str(problem).split()) or type(problem).__name__
+
+
+def _rank() -> int:
+    return int(os.environ.get("RANK", "0"))
+
+
+def _show(result: Any, as_json: bool) -> None:
+    """Print a result: plain values as JSON, or whatever rich can draw. Of several workers, the first does."""
+    if _rank():
+        return
+    if as_json:
+        print(json.dumps(result if isinstance(result, dict | list) else result.to_dict(), allow_nan=False))
+        return
+    from rich.console import Console
+
+    console = Console(highlight=False, markup=False)
+    if not console.is_terminal:
+        console.width = 160
+    console.print(result, soft_wrap=isinstance(result, str))
+
+
+def _rows(*rows: tuple[str, str]) -> Any:
+    from rich.table import Table
+
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 3, 0, 0))
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+@_command
+def train(
+    recipe: RecipeFile,
+    overrides: Words = None,
+    out: Annotated[Path | None, typer.Option("--out", help="The run folder; runs/NAME if not given.")] = None,
+    data: DataFolder = None,
+    device: Device = "auto",
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Train a recipe in a folder, or go on with what is there.
+
+    clearhead train configs/reverse.toml optim.lr=1e-3 --out runs/a
+
+    torchrun --nproc-per-node 2 -m clearhead train configs/reverse.toml --out runs/b
+    """
+    from .config import load
+    from .train import train
+
+    run = train(recipe, *overrides or (), out=out, data=data, device=device, quiet=quiet)
+    last: dict[str, Any] = {}
+    for record in run.metrics:
+        last |= {name: value for name, value in record.items() if name != "inside"}
+    facts = {"folder": str(run.folder), "finished": run.finished, "steps": load(run.folder / "recipe.toml")["steps"]}
+    if as_json:
+        _show(facts | last, True)
+    else:
+        told = {"folder": str(run.folder), "finished": "yes" if run.finished else "no: the same command goes on"}
+        told |= {"step": f"{last.pop('step', 0)} of {facts['steps']}"}
+        told |= {name.replace("_", " "): f"{value:.4g}" for name, value in last.items() if value is not None}
+        _show(_rows(*told.items()), False)
+
+
+@app.command()
+@_command
+def verify_resume(
+    recipe: RecipeFile,
+    overrides: Words = None,
+    *,
+    out: Annotated[Path, typer.Option("--out", help="A new folder, for all runs.")],
+    kills: Annotated[int, typer.Option("--kills", min=1, help="How often the training is killed.")] = 3,
+    world: Annotated[
+        int | None, typer.Option("--world", min=2, help="Train with so many workers too, and compare to rounding.")
+    ] = None,
+    data: DataFolder = None,
+    device: Device = "auto",
+    seed: Annotated[int, typer.Option("--seed", help="Of the moments of the kills.")] = 0,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Show that a training that is killed and resumed equals one in peace, to the bit; exit 1 if not.
+
+    clearhead verify-resume configs/reverse.toml steps=200 --out runs/verify --kills 3
+    """
+    from .train import verify_resume
+
+    verdict = verify_resume(
+        recipe, *overrides or (), out=out, kills=kills, world=world, data=data, device=device, seed=seed, quiet=quiet
+    )
+    _show(verdict, as_json)
+    if not verdict.passed:
+        raise typer.Exit(1)
+
+
+@app.command()
+@_command
+def sweep(
+    recipe: RecipeFile,
+    overrides: Words = None,
+    *,
+    out: Annotated[Path, typer.Option("--out", help="A folder for all trainings.")],
+    data: DataFolder = None,
+    device: Device = "auto",
+    jobs: Annotated[int, typer.Option("--jobs", min=1, help="Trainings at a time.")] = 1,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Train all combinations of alternatives, given with commas between them; a list in brackets is one value.
+
+    clearhead sweep configs/reverse.toml model.positions=none,learned,rotary seed=1,2,3 --out runs/positions
+    """
+    from .train import sweep
+
+    found = sweep(recipe, *overrides or (), out=out, data=data, device=device, jobs=jobs, quiet=quiet)
+    _show(found, as_json)
+    if any(trial.error for trial in found.trials):
+        raise typer.Exit(1)
+
+
+@app.command()
+@_command
+def plot(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run folders; several share their axes.")],
+    out: Annotated[Path, typer.Option("-o", "--out", help="A file, .png, .pdf or .svg; more figures lie beside it.")],
+) -> None:
+    """Draw a training's curves, and what every head did if it was looked inside; print the files' names.
+
+    clearhead plot runs/a -o a.png        clearhead plot runs/a runs/b -o both.png
+    """
+    from .report import plot
+
+    for path in plot(*runs, out=out):
+        print(path)
+
+
+@app.command()
+@_command
+def models(as_json: Json = False) -> None:
+    """The families of models that a recipe can name.
+
+    clearhead models
+    """
+    from .models import families
+
+    found = families()
+    _show(found if as_json else _rows(*found.items()), as_json)
+
+
+@app.command()
+@_command
+def data(as_json: Json = False) -> None:
+    """The names of data that a recipe can use.
+
+    clearhead data
+    """
+    from .data import names
+
+    found = names()
+    _show(found if as_json else _rows(*found.items()), as_json)

@@ -1,0 +1,92 @@
+"""Trainings in processes of their own: one that is to be killed, or several side by side."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from .loop import TrainingError
+
+PATIENCE = 60.0  # seconds in which a child may save its work and end
+
+
+def command(
+    recipe: str | Path,
+    *overrides: str,
+    out: Path,
+    data: str | Path | None = None,
+    device: str = "auto",
+    world: int | None = None,  # workers, under torchrun
+) -> list[str]:
+    """The command line that trains a recipe in a folder."""
+    workers = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}"] if world else []
+    options = ["--out", str(out), "--device", device, "--quiet", *(["--data", str(data)] if data else [])]
+    return [sys.executable, *workers, "-m", "clearhead", "train", str(recipe), *overrides, *options]
+
+
+class Child:
+    """A running training. It ends with the block that it was made in; what it says on stderr is kept in `log`."""
+
+    def __init__(self, words: list[str], *, threads: int, log: Path) -> None:
+        self.words, self.log = words, log
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with open(log, "wb") as file:
+            self.process = subprocess.Popen(
+                words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=file,
+                env={**os.environ, "OMP_NUM_THREADS": str(threads)},
+            )  # fmt: skip
+
+    def __enter__(self) -> Child:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.running:
+            self.process.terminate()
+            try:
+                self.process.wait(PATIENCE)
+            except subprocess.TimeoutExpired:
+                self.kill()
+
+    @property
+    def running(self) -> bool:
+        return self.process.poll() is None
+
+    def kill(self) -> None:
+        """End it at once; it cannot save anything, nor say goodbye."""
+        self.process.kill()
+        self.process.wait()
+
+    def finish(self) -> None:
+        """Wait for its end; raises what it said last if it failed."""
+        if code := self.process.wait():
+            raise TrainingError(self.told(code))
+
+    def told(self, code: int) -> str:
+        """What a child that failed said last."""
+        lines = [line for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
+        if code < 0:
+            return f"the training was ended by signal {-code}" + (f"; it said: {lines[-1]}" if lines else "")
+        return lines[-1] if lines else f"the training ended with code {code} and said nothing"
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """SIGTERM leaves the block as an exit does, so that no child outlives its parent."""
+
+    def leave(number: int, _: object) -> None:
+        raise SystemExit(128 + number)
+
+    try:
+        old = signal.signal(signal.SIGTERM, leave)
+    except ValueError:  # not the main thread: somebody else minds signals
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, old)
