@@ -14,10 +14,10 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -28,17 +28,19 @@ from ..data import Data, make_data
 from ..models import family
 from ..weights import Ready, load, save
 from . import inside, progress
-from .checkpoint import Checkpoint, Writer, latest
+from .checkpoint import Checkpoint, CheckpointError, DamagedError, Writer, latest, step_name
 from .events import Events
 from .folder import Folder
 from .initial import initialise
+from .muon import local
 from .objective import Objective, count
 from .optim import Optimiser
 from .recipe import MAY_CHANGE, Recipe, read_recipe, section
 from .schedule import scale
-from .spread import SyncedBatchNorm, World, let_go, recompute, shard
+from .spread import SyncedBatchNorm, World, let_go, narrow, recompute, shard
 
 AHEAD = 3  # batches that are made while the model works
+NONE_YET: dict[str, float] = {"loss": sys.float_info.max, "step": 0, "waited": 0}  # before the first validation
 TIMES = ("seconds", "rate", "share")  # the metrics that no two runs have in common
 
 
@@ -76,23 +78,28 @@ def train(
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     world = World.join(device)
     try:
-        with _settings(made), _Loop(made, Path(out), None if data is None else Path(data), world, quiet) as loop:
+        with (
+            _settings(made, world.device),
+            _Loop(made, Path(out), None if data is None else Path(data), world, quiet) as loop,
+        ):
             return loop.run()
     finally:
         world.leave()
 
 
 @contextmanager
-def _settings(recipe: Recipe) -> Iterator[None]:
-    """The switches of torch that a recipe turns, turned back afterwards."""
+def _settings(recipe: Recipe, device: torch.device) -> Iterator[None]:
+    """The switches and generators of torch that a training turns, turned back afterwards."""
     products, same = torch.get_float32_matmul_precision(), torch.are_deterministic_algorithms_enabled()
+    warn = torch.is_deterministic_algorithms_warn_only_enabled()
     try:
-        torch.set_float32_matmul_precision("highest" if recipe.precision == "float32" else "high")
-        torch.use_deterministic_algorithms(recipe.deterministic)
-        yield
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            torch.set_float32_matmul_precision("highest" if recipe.precision == "float32" else "high")
+            torch.use_deterministic_algorithms(recipe.deterministic)
+            yield
     finally:
         torch.set_float32_matmul_precision(products)
-        torch.use_deterministic_algorithms(same)
+        torch.use_deterministic_algorithms(same, warn_only=warn)
 
 
 class _Loop:
@@ -103,17 +110,23 @@ class _Loop:
         with ExitStack() as stack:
             self.data = _open(recipe, root)
             stack.callback(self.data.close)
+            if recipe.run.patience and not self.data.valid_batches:
+                raise TrainingError(
+                    f"run.patience = {recipe.run.patience} waits for a better validation, and this data has none: "
+                    "expected 0, or a share for validation"
+                )
             self.model = _build(recipe, self.data)
             self.folder = Folder(out, lock=world.rank == 0)
             stack.callback(self.folder.close)
             if world.rank == 0:
                 self.folder.keep_recipe(config.dump(recipe), may_change=MAY_CHANGE)
             self.step = 0
-            self.best: dict[str, float] = {"loss": sys.float_info.max, "step": 0, "waited": 0}
+            self.best = dict(NONE_YET)
             found = self._found()
             self._spread()
             if found is not None:
                 self._resume(found)
+            world.sum(0.0)  # nobody goes on, and tidies up, before all have read
             self.talk = progress.Talk(steps=recipe.steps, start=self.step, quiet=quiet or world.rank > 0)
             stack.callback(self.talk.close)
             attempt = ""
@@ -127,6 +140,7 @@ class _Loop:
             self.writer = Writer(
                 self.folder.checkpoints, rank=world.rank, world=world.size, attempt=attempt, keep=recipe.run.keep
             )
+            stack.callback(self._settle)
             self._ahead = ThreadPoolExecutor(1, thread_name_prefix="batches")
             stack.callback(self._ahead.shutdown, wait=True, cancel_futures=True)
             self.saved = self.step if found is not None else None
@@ -139,6 +153,11 @@ class _Loop:
 
     def __exit__(self, *error: object) -> None:
         self._stack.close()
+
+    def _settle(self) -> None:
+        """Let a checkpoint that is being written be finished; a failure of it has been told, or something else has."""
+        with suppress(CheckpointError):
+            self.writer.wait()
 
     # Building
 
@@ -154,7 +173,7 @@ class _Loop:
         if world.size > 1:
             SyncedBatchNorm.convert(self.model)
         if masters:
-            self.model.bfloat16()
+            narrow(self.model)
         if sharded:
             shard(self.model, world, recipe.precision)
         self.optimiser = Optimiser(self.model, recipe.optim, masters=masters)
@@ -183,7 +202,8 @@ class _Loop:
         name = self.world.tell(name)
         if name == "damaged":
             raise TrainingError(
-                f"{self.folder.checkpoints}: no checkpoint is whole. Move the folder away to begin anew, or put one back"
+                f"{self.folder.checkpoints}: no checkpoint is whole. Move the folder away to begin anew, or put one "
+                "back"
             )
         return Checkpoint(self.folder.checkpoints / name) if name else None
 
@@ -204,6 +224,8 @@ class _Loop:
         found.close()
         self.optimiser.restore()
         self.step, self.best = found.step, dict(found.facts["best"])
+        if self.recipe.run.patience and self.best["step"] != found.step and not self._best():
+            self.best = dict(NONE_YET)  # it was not kept: patience was not asked for, or its files were damaged
         if found.step > self.recipe.steps:
             raise TrainingError(
                 f"{found.path} is past the recipe's {self.recipe.steps} steps: give it more, or another folder"
@@ -216,7 +238,7 @@ class _Loop:
         if self.step:
             self.talk.say(f"{self.folder.path}: going on from step {self.step} of {recipe.steps}")
         with self._signals():
-            finished = self.step >= recipe.steps
+            finished = self.step >= recipe.steps or self._waited
             batches = self._batches(self.step)
             self._clock, self._tokens = time.perf_counter(), 0
             while not finished:
@@ -234,8 +256,13 @@ class _Loop:
             self.talk.say(
                 f"{self.folder.path}: unfinished at step {self.step} of {recipe.steps}; the same command resumes it"
             )
-            return Run(folder=self.folder.path, metrics=self.folder.metrics(), model=None)
-        return Run(folder=self.folder.path, metrics=self.folder.metrics(), model=self._finish())
+        model = self._finish() if finished else None
+        return Run(folder=self.folder.path, metrics=self.folder.metrics(), model=model)
+
+    @property
+    def _waited(self) -> bool:
+        """Whether patience has run out."""
+        return 0 < self.recipe.run.patience <= self.best["waited"]
 
     def _often(self, every: int) -> bool:
         return bool(every) and self.step % every == 0
@@ -286,22 +313,27 @@ class _Loop:
 
     def _read(self) -> tuple[float, float]:
         """The loss and norm of the last step; stops if any since the last reading was not a number."""
-        mine = torch.stack([loss.double() for _, loss, _ in self._pending]) / self.world.size
-        norms = torch.stack([norm.double() for _, _, norm in self._pending]).tolist()
-        losses = self.world.sum(*mine.tolist())
+        mine = torch.stack([loss for _, loss, _ in self._pending]).tolist()
+        norms = torch.stack([norm for _, _, norm in self._pending]).tolist()
+        losses = self.world.sum(*(loss / self.world.size for loss in mine))
         steps, self._pending = [step for step, _, _ in self._pending], []
         for step, loss, norm in zip(steps, losses, norms, strict=True):
-            if not math.isfinite(loss) or not math.isfinite(norm):
-                self.writer.wait()
-                what = f"the loss became {loss}" if not math.isfinite(loss) else f"the gradient's norm became {norm}"
-                good = (
-                    f"the last good checkpoint is of step {self.saved}" if self.saved else "there is no checkpoint yet"
-                )
-                raise TrainingError(
-                    f"{self.folder.path}: {what} in step {step}, whose batch is that of seed {self.recipe.seed} and "
-                    f"step {step - 1}; {good}" + (f", in {self.folder.checkpoints}" if self.saved else "")
-                )
+            if not math.isfinite(loss):
+                self._refuse(step, f"the loss became {loss}")
+            if not math.isfinite(norm):
+                self._refuse(step, f"the gradient's norm became {norm}")
         return losses[-1], norms[-1]
+
+    def _refuse(self, step: int, what: str) -> NoReturn:
+        self.writer.wait()
+        good = (
+            f"the last good checkpoint is {self.folder.checkpoints / step_name(self.saved)}" if self.saved
+            else "there is no checkpoint yet"
+        )  # fmt: skip
+        raise TrainingError(
+            f"{self.folder.path}: {what} in step {step}, whose batch is that of seed {self.recipe.seed} and "
+            f"step {step - 1} counted from 0; {good}"
+        )
 
     def _look(self, batch: dict[str, Tensor]) -> dict[str, Any]:
         self.optimiser.gather()
@@ -313,10 +345,25 @@ class _Loop:
     def _log(self, record: dict[str, Any]) -> None:
         if self.world.rank:
             return
-        self.folder.log({"step": self.step, **record})
-        if self.events is not None:
-            self.events.scalars(self.step, dict(_flat(record)))
-            self.events.flush()
+        with self._disk():
+            self.folder.log({"step": self.step, **record})
+            if self.events is not None:
+                self.events.scalars(self.step, dict(_flat(record)))
+                self.events.flush()
+
+    @contextmanager
+    def _disk(self) -> Iterator[None]:
+        """What the disk refuses, told with what is safe on it."""
+        try:
+            yield
+        except OSError as cause:
+            with suppress(CheckpointError):
+                self.writer.wait()
+            found = latest(self.folder.checkpoints, say=lambda _: None)
+            last = f"the last whole checkpoint is {found.path}" if found else "there is no whole checkpoint yet"
+            raise TrainingError(
+                f"{self.folder.path}: step {self.step} cannot be written down: {cause.strerror or cause}; {last}"
+            ) from cause
 
     # Validation, checkpoints, the end
 
@@ -326,15 +373,15 @@ class _Loop:
         if not self.data.valid_batches:
             return False
         world = self.world
-        found, counted = torch.zeros(2, dtype=torch.float64, device=world.device), 0
+        found, counted = [], 0
         self.model.eval()
         with self.optimiser.averaged():
             for i in range(self.data.valid_batches):
                 batch = self.data.valid(i, part=world.rank, parts=world.size)
-                found += self.objective.measure(_to(_tensors(batch), world.device))
+                found.append(self.objective.measure(_to(_tensors(batch), world.device)))
                 counted += count(batch)
             let_go(self.model)
-        loss, right, n = world.sum(*found.tolist(), counted)
+        loss, right, n = world.sum(*(math.fsum(x) for x in torch.stack(found, 1).tolist()), counted)
         record = {"valid_loss": loss / n} | ({"valid_accuracy": right / n} if self.data.kind != "vectors" else {})
         self._log(record)
         self.talk.say(
@@ -347,21 +394,41 @@ class _Loop:
                 self._save()
         else:
             self.best["waited"] += 1
-        patience = self.recipe.run.patience
-        if patience and self.best["waited"] >= patience:
+        if self._waited:
             best = f"{self.best['loss']:.4f} at step {self.best['step']}"
-            self.talk.say(f"no better loss in {patience} validations: the best was {best}")
-            return True
-        return False
+            self.talk.say(f"no better loss in {self.best['waited']} validations: the best was {best}")
+        return self._waited
 
     def _save(self) -> None:
         if self.saved == self.step:
             return
         if self._pending:
             self._read()
+        self._check_weights()
         protect = [int(self.best["step"])] if self.recipe.run.patience else []
         self.writer.save(self.step, self.tensors(), {"best": self.best}, protect=protect)
         self.saved = self.step
+
+    def _check_weights(self) -> None:
+        """A good loss may be followed by an update that leaves the numbers: such weights are not saved."""
+        kept = [*self.optimiser.weights().values(), *self.optimiser.averages.values()]
+        mine = [part for x in kept if (part := local(x.detach())).numel()]
+        largest = torch.stack([*torch._foreach_norm(mine, math.inf)]) if mine else torch.zeros(1)
+        if self.world.sum(float(not largest.isfinite().all()))[0]:
+            self._refuse(self.step, "the weights left the numbers")
+
+    def _best(self) -> Checkpoint | None:
+        """The checkpoint of the best validation, if there was one and it is whole."""
+        if not self.best["step"]:
+            return None
+        try:
+            found = Checkpoint(self.folder.checkpoints / step_name(int(self.best["step"])))
+            found.check()
+            return found
+        except DamagedError as problem:
+            if self.world.rank == 0:
+                print(f"{problem}: the best model is lost with it", file=sys.stderr)
+            return None
 
     @torch.no_grad()
     def _finish(self) -> Ready:
@@ -374,13 +441,15 @@ class _Loop:
             named[name].copy_(weight)
         for name, buffer in _buffers(self.model).items():
             model.get_buffer(name).copy_(buffer)
-        if self.recipe.run.patience and self.best["step"] != self.step:
-            best = Checkpoint(self.folder.checkpoints / f"step-{int(self.best['step']):08d}")
+        if self.recipe.run.patience and self.best["step"] != self.step and (best := self._best()):
             prefix = "ema" if self.optimiser.averages else "model"
             for name in whole:
                 best.fill(f"{prefix}/{name}", named[name].detach())
+            for name, buffer in _buffers(model).items():
+                best.fill(f"buffer/{name}", buffer)
         if self.world.rank == 0:
-            save(model, self.folder.path / "model", tokens=self.data.tokens)
+            with self._disk():
+                save(model, self.folder.path / "model", tokens=self.data.tokens)
         self.world.sum(0.0)  # all workers wait until it is there
         return load(self.folder.path / "model", device=str(self.world.device))
 
@@ -417,7 +486,8 @@ class _Loop:
         if hasattr(model, "set_requires_gradient_sync"):
             model.set_requires_gradient_sync(last)
             yield
-        elif isinstance(wrapped, DistributedDataParallel) and not last:
+        elif isinstance(wrapped, DistributedDataParallel) and not last and not self.optimiser.masters:
+            # With masters every part's gradients are gathered, and gone, before the last could carry them along.
             with wrapped.no_sync():
                 yield
         else:

@@ -24,6 +24,11 @@ class Objective(nn.Module):
 
     def __init__(self, model: nn.Module, kind: str, smoothing: float = 0.0) -> None:
         super().__init__()
+        if (kind == "sequences") != hasattr(model, "states"):
+            raise ValueError(
+                f"{type(model).__name__} {'reads' if hasattr(model, 'states') else 'does not read'} tokens, "
+                f"and the data are {kind}: expected a model and data that go together"
+            )
         self.model, self.kind, self.smoothing = model, kind, smoothing
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
@@ -40,14 +45,14 @@ class Objective(nn.Module):
             loss, right = measured(x, weight, batch["targets"])
         else:
             loss, right = self._rows(batch, 0.0)
-        return torch.stack([loss.double(), right.double()])
+        return torch.stack([loss, right.to(loss.dtype)])
 
     def _states(self, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         model: Any = self.model
         return model.states(batch["ids"], documents=batch.get("documents"), at=batch.get("at")), model.head.weight
 
     def _rows(self, batch: dict[str, Tensor], smoothing: float) -> tuple[Tensor, Tensor]:
-        kind = next(self.model.parameters()).dtype
+        kind = next(p.dtype for p in self.model.parameters() if p.ndim > 1)  # batch norms stay wide
         if self.kind == "vectors":
             x, y = batch["x"].to(kind), batch["y"]
             each = (self.model(x).float() - y).square().mean(-1)

@@ -82,7 +82,7 @@ def read_recipe(source: str | Path | Mapping[str, Any] | Recipe, *overrides: str
     built."""
     if isinstance(source, Recipe):
         source = config.dump(source)
-    table = config.load(source) if isinstance(source, str | Path) else config.Table(source)
+    table = config.load(source) if isinstance(source, str | Path) else source
     recipe = config.read(Recipe, config.override(table, *overrides))
     section(recipe, "data")
     section(recipe, "model")

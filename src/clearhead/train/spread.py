@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed.nn.functional as together
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -27,6 +26,7 @@ class World:
     rank: int
     size: int
     device: torch.device
+    joined: bool = False  # whether the group of workers was made here, and ends here
 
     @staticmethod
     def join(device: str = "auto") -> World:
@@ -49,13 +49,14 @@ class World:
             if found.index is None:
                 found = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
             torch.cuda.set_device(found)
-        if "RANK" in os.environ and not dist.is_initialized():
+        joined = "RANK" in os.environ and not dist.is_initialized()
+        if joined:
             dist.init_process_group("cpu:gloo,cuda:nccl" if found.type == "cuda" else "gloo")
-        return World(rank, size, found)
+        return World(rank, size, found, joined)
 
     def leave(self) -> None:
         """Take leave of the other workers."""
-        if dist.is_initialized():
+        if self.joined and dist.is_initialized():
             dist.destroy_process_group()
 
     def sum(self, *numbers: float | int) -> list[float]:
@@ -118,6 +119,29 @@ def let_go(model: nn.Module) -> None:
         model.reshard()  # type: ignore[operator]
 
 
+@torch.no_grad()
+def narrow(model: nn.Module) -> None:
+    """Let a model compute in bfloat16, all but its batch norms: in 8 bits a running mean would stop moving."""
+    for module in model.modules():
+        if not isinstance(module, nn.modules.batchnorm._BatchNorm):
+            for parameter in module.parameters(recurse=False):
+                parameter.data = parameter.data.bfloat16()
+
+
+class _Sum(torch.autograd.Function):
+    """The sum over all workers, whose gradient is the sum of theirs."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        total = x.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        return _Sum.apply(grads[0])
+
+
 class SyncedBatchNorm(nn.modules.batchnorm._BatchNorm):
     """Batch norm over the rows of all workers, on any device; torch's own knows only GPUs."""
 
@@ -132,23 +156,28 @@ class SyncedBatchNorm(nn.modules.batchnorm._BatchNorm):
         return
 
     def forward(self, input: Tensor) -> Tensor:
-        if not self.training or not dist.is_initialized() or dist.get_world_size() == 1:
-            return super().forward(input)
-        axes = [i for i in range(input.ndim) if i != 1]
-        wide = input.float()
-        sums = torch.stack([wide.sum(axes), wide.square().sum(axes), torch.full_like(wide[0, :].flatten(1)[:, 0], 1.0)])
-        sums[2] = input.numel() / input.shape[1]
-        total, square, n = together.all_reduce(sums).unbind()
-        mean = total / n
-        variance = square / n - mean.square()
-        if self.running_mean is not None and self.running_var is not None and self.num_batches_tracked is not None:
-            with torch.no_grad():
-                self.num_batches_tracked.add_(1)
-                share = 1.0 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
-                self.running_mean.lerp_(mean.to(self.running_mean.dtype), share)
-                self.running_var.lerp_((variance * n / (n - 1)).to(self.running_var.dtype), share)
-        shape = [1, -1] + [1] * (input.ndim - 2)
+        shape, wide = [1, -1] + [1] * (input.ndim - 2), input.float()
+        mean, variance = self.running_mean, self.running_var
+        if self.training or mean is None or variance is None:
+            mean, variance = self._measure(wide, shape)
         out = (wide - mean.view(shape)) * (variance + self.eps).rsqrt().view(shape)
         if self.affine:
             out = out * self.weight.view(shape) + self.bias.view(shape)
         return out.to(input.dtype)
+
+    def _measure(self, x: Tensor, shape: list[int]) -> tuple[Tensor, Tensor]:
+        """Mean and variance of each channel over all workers; in training the running ones follow."""
+        axes = [i for i in range(x.ndim) if i != 1]
+        sums = _Sum.apply(torch.cat([x.sum(axes), x.new_full((1,), x.numel() / x.shape[1])]))
+        n = sums[-1]
+        mean = sums[:-1] / n
+        # About the mean: a difference of mean squares would cancel where the mean is large.
+        variance = _Sum.apply((x - mean.view(shape)).square().sum(axes)) / n
+        if self.training and self.running_mean is not None and self.running_var is not None:
+            with torch.no_grad():
+                assert self.num_batches_tracked is not None
+                self.num_batches_tracked.add_(1)
+                share = 1.0 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
+                self.running_mean.lerp_(mean, share)
+                self.running_var.lerp_(variance * n / (n - 1).clamp(min=1), share)
+        return mean, variance
