@@ -167,7 +167,7 @@ def verify_resume(
     out: Annotated[Path, typer.Option("--out", help="A new folder, for all runs.")],
     kills: Annotated[int, typer.Option("--kills", min=1, help="How often the training is killed.")] = 3,
     world: Annotated[
-        int | None, typer.Option("--world", min=2, help="Train with so many workers too, and compare to rounding.")
+        int | None, typer.Option("--world", min=2, help="Begin with so many workers too, and compare to rounding.")
     ] = None,
     data: DataFolder = None,
     device: Device = "auto",

@@ -30,7 +30,8 @@ from .folder import Folder, FolderError
 from .loop import TIMES, TrainingError
 from .recipe import Recipe, read_recipe, section
 
-ROUNDING = 1e-3  # relative difference that many small roundings may add up to, in weights and losses
+ROUNDING = {"float32": 1e-4, "tf32": 1e-2, "bfloat16": 5e-2}  # relative, that a few steps may add up to
+FIRST = 50  # steps in which workers are compared: later ones multiply every rounding, as chaos does
 TRIES = 3  # attempts to hit a training before it ends, each with earlier moments
 POLL = 0.0005  # seconds between two looks at a child's folder
 PARTS = {"weights": "model/", "buffers": "buffer/", "optimiser": "optim/", "averages": "ema/"}
@@ -114,7 +115,7 @@ def verify_resume(
     *overrides: str,
     out: str | Path,  # a new folder, for all runs
     kills: int = 3,
-    world: int | None = None,  # workers of a third run, compared to rounding
+    world: int | None = None,  # workers of a third run, whose first steps are compared to rounding
     data: str | Path | None = None,
     device: str = "auto",
     seed: int = 0,  # of the moments of the kills
@@ -152,9 +153,9 @@ def verify_resume(
         talk.print(f"{out / 'broken'}: finished after {sum(kill.hit for kill in struck)} kills", soft_wrap=True)
         if world is not None:
             status.update(f"training with {world} workers")
-            runs.whole("world", world)
-            talk.print(f"{out / 'world'}: {made.steps} steps by {world} workers", soft_wrap=True)
-            found = compare_to_rounding(out / "whole", out / "world", ROUNDING)
+            runs.begun("world", world)
+            talk.print(f"{out / 'world'}: the first steps by {world} workers", soft_wrap=True)
+            found = compare_to_rounding(out / "whole", out / "world", within=ROUNDING[made.precision])
     parts = compare(out / "whole", out / "broken")
     return Verdict(folder=out, steps=made.steps, kills=struck, parts=parts, workers=world, world=found)
 
@@ -193,24 +194,23 @@ def compare(one: Path, other: Path) -> list[Part]:
     return [*parts, facts]
 
 
-def compare_to_rounding(one: Path, other: Path, within: float) -> list[Part]:
-    """The weights of two runs as whole vectors, and their losses; differences are relative."""
-    a, b = _last(one), _last(other)
+def compare_to_rounding(one: Path, other: Path, *, steps: int = FIRST, within: float) -> list[Part]:
+    """The losses and the gradients' norms of the first steps of two runs; differences are relative.
+
+    A loss follows from all weights before it, so that these tell of every gradient and every step of the optimiser.
+    """
+    mine, theirs = ({x["step"]: x for x in _lines(run) if "loss" in x and x["step"] <= steps} for run in (one, other))
     parts = []
-    for what, prefix in (("weights", PARTS["weights"]), ("averages", PARTS["averages"])):
-        names = [name for name in a.names if name.startswith(prefix)]
-        apart = [(_relative(a.read(name), b.read(name)) if name in b.names else float("inf"), name) for name in names]
-        if apart:
-            parts.append(_rounded(what, apart, within))
-    mine, theirs = _lines(one), _lines(other)
-    apart = []
-    for i, x in enumerate(mine):
-        y = theirs[i] if i < len(theirs) else {}
-        for key in ("loss", "valid_loss"):
-            if key in x:
-                place = f"{key} of step {x['step']}"
-                apart.append((abs(x[key] - y[key]) / abs(x[key]) if key in y and x[key] else float("inf"), place))
-    return [*parts, _rounded("losses", apart, within)]
+    for name, key in (("losses", "loss"), ("norms", "norm")):
+        apart = {step: _relative(x[key], theirs.get(step, {}).get(key)) for step, x in mine.items()}
+        bad = [step for step, size in apart.items() if not size <= within]
+        parts.append(
+            Part(
+                name=f"{name}, first {len(apart)} steps", count=len(apart), equal=len(apart) - len(bad),
+                largest=max(apart.values(), default=0.0), first=f"step {bad[0]}" if bad else "", within=within,
+            )
+        )  # fmt: skip
+    return parts
 
 
 class _Runs:
@@ -226,11 +226,20 @@ class _Runs:
         )  # fmt: skip
         return Child(words, threads=self.threads, log=self.out / "logs" / f"{name}-{attempt}.txt")
 
-    def whole(self, name: str, world: int | None = None) -> None:
+    def whole(self, name: str) -> None:
         """A training that nobody disturbs."""
-        with self.start(name, world=world) as child:
+        with self.start(name) as child:
             child.finish()
         self.pace = statistics.median(line["seconds"] for line in _lines(self.out / name, TIMES[1:]) if "loss" in line)
+
+    def begun(self, name: str, world: int) -> None:
+        """The first steps of a training by several workers."""
+        with self.start(name, world=world) as child:
+            watch = _Watch(self.out / name, 1, self.recipe.run.save_every)
+            while child.running and watch.step() <= FIRST:
+                time.sleep(0.02)
+            if not child.running:
+                child.finish()
 
     def broken(
         self, name: str, moments: list[tuple[int, str]], luck: random.Random, talk: Console, status: Any
@@ -374,16 +383,7 @@ def _distance(x: Tensor, y: Tensor) -> float:
     return float((x.double() - y.double()).abs().max())
 
 
-def _relative(x: Tensor, y: Tensor) -> float:
-    if x.shape != y.shape:
+def _relative(x: float, y: float | None) -> float:
+    if y is None:
         return float("inf")
-    apart, size = float((x.double() - y.double()).norm()), float(x.double().norm())
-    return apart / size if size else apart
-
-
-def _rounded(name: str, apart: list[tuple[float, str]], within: float) -> Part:
-    bad = [where for size, where in apart if not size <= within]
-    return Part(
-        name=name, count=len(apart), equal=len(apart) - len(bad), largest=max((size for size, _ in apart), default=0.0),
-        first=(bad or [""])[0], within=within,
-    )  # fmt: skip
+    return abs(x - y) / max(abs(x), abs(y)) if x != y else 0.0
