@@ -115,16 +115,20 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=8, help="steps a round")
     parser.add_argument("--peer", type=Path, help="an unmodified nanoGPT checkout")
+    parser.add_argument("--biased-only", action="store_true", help="leave out the runs without biases")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("this measures a GPU, and there is none")
     torch.set_float32_matmul_precision("high")
     step, model = ours(args.rows, bias=True)
-    ways = {"ours": step, "ours, no biases": ours(args.rows, bias=False)[0], "transformers": peer(args.rows)}
+    ways = {"ours": step, "transformers": peer(args.rows)}
     if args.peer:
         ways["nanoGPT"] = nanogpt(args.rows, args.peer, bias=True)
-        ways["nanoGPT, no biases"] = nanogpt(args.rows, args.peer, bias=False)
+    if not args.biased_only:
+        ways["ours, no biases"] = ours(args.rows, bias=False)[0]
+        if args.peer:
+            ways["nanoGPT, no biases"] = nanogpt(args.rows, args.peer, bias=False)
     for way in ways.values():
         milliseconds(way, 4)  # compile and warm up
     times: dict[str, list[float]] = {name: [] for name in ways}
