@@ -96,7 +96,7 @@ def _show(result: Any, as_json: bool) -> None:
 
     console = Console(highlight=False, markup=False)
     if not console.is_terminal:
-        console.width = 160
+        console.width = 10_000  # nothing is wrapped or cut for a file
     console.print(result, soft_wrap=isinstance(result, str))
 
 

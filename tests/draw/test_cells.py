@@ -59,6 +59,15 @@ def test_of_many_names_some_are_shown():
     assert shown[:3] == ["0", "5", "10"]
 
 
+def test_an_empty_name_names_nothing():
+    names = [f"{i}" if i % 20 == 7 else "" for i in range(200)]
+    axes = draw.heatmap(weights(200, 200), rows=names, columns=names, square=False).axes[0]
+    assert texts(axes.get_yticklabels()) == texts(axes.get_xticklabels()) == [f"{i}" for i in range(7, 200, 20)]
+    assert axes.get_yticks().tolist() == list(range(7, 200, 20))
+    assert axes.get_xticklabels()[0].get_rotation() == 0  # there is room between them
+    assert axes.get_aspect() == "auto"
+
+
 def test_long_names_of_columns_lean_and_short_ones_stand():
     leaning = draw.heatmap(weights(2, 9), columns=["a long name"] * 9).axes[0].get_xticklabels()
     standing = draw.heatmap(weights(2, 9), columns=list("abcdefghi")).axes[0].get_xticklabels()

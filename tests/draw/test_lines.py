@@ -60,6 +60,12 @@ def test_auto_takes_the_axes_that_span_orders_of_magnitude():
     assert axes.get_yscale() == "log"
 
 
+def test_a_short_logarithmic_axis_has_ticks_between_the_powers_of_ten():
+    (axes,) = draw.curves({"a": (X, [0.3, 0.4, 1.0, 2.0, 4.0])}, log="y").axes
+    low, high = axes.get_ylim()
+    assert [y for y in axes.get_yticks().round(3).tolist() if low <= y <= high] == [0.5, 1.0, 2.0]
+
+
 def test_faint_lines_are_pale_thin_and_unnamed():
     lines = {str(i): (X, X + i) for i in range(9)}
     figure = draw.curves(lines, faint=["7", "8"])

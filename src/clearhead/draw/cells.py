@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from math import ceil
 from typing import TYPE_CHECKING
 
@@ -201,18 +202,21 @@ def _lines(axes: Axes, shape: tuple[int, ...]) -> None:
 def _names(
     axes: Axes, axis: str, names: Sequence[str] | None, n: int, *, shown: bool = True, room: float = 0.0
 ) -> None:
-    """Name the rows or the columns; names of columns that do not fit the inches of a cell lean."""
+    """Name the rows or the columns, an empty name none; names of columns that do not fit their inches lean."""
     if names is None:
         return
     if len(names) != n:
         raise ValueError(f"{axis} has {len(names)} names: there are {n} to name")
-    step = ceil(n / MOST_NAMES)
-    at, texts = range(0, n, step), [_plain(name) if shown else "" for name in names[::step]]
+    named = [i for i, name in enumerate(names) if name]
+    step = ceil(len(named) / MOST_NAMES)
+    at = named[:: max(step, 1)]
+    texts = [_plain(names[i]) if shown else "" for i in at]
     if axis == "rows":
         axes.set_yticks(at, texts)
         return
     axes.set_xticks(at, texts)
-    if max(map(len, texts)) * 0.075 > room * step:
+    apart = min((after - before for before, after in pairwise(at)), default=n)
+    if max(map(len, texts), default=0) * 0.075 > room * apart:
         for label in axes.get_xticklabels():
             label.set(rotation=50, ha="right", rotation_mode="anchor")
 

@@ -175,9 +175,11 @@ def _plot(
 
 def _plain_numbers(axes: Axes, log: str) -> None:
     """On a logarithmic axis that stays between a thousandth and a million: 0.01, 1, 1,000."""
-    from matplotlib.ticker import FuncFormatter
+    from matplotlib.ticker import FuncFormatter, LogLocator
 
     for name, axis, (low, high) in (("x", axes.xaxis, axes.get_xlim()), ("y", axes.yaxis, axes.get_ylim())):
+        if name in log and high < 50 * low:  # too little for powers of ten alone
+            axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         if name in log and low >= 1e-3 and high <= 3e6:
             axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
     measured = {float(x) for line in axes.get_lines() for x in np.asarray(line.get_xdata(), dtype=float)}

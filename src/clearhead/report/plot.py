@@ -133,25 +133,41 @@ def _heads(looks: list[tuple[int, dict[str, Any]]]) -> dict[str, Figure]:
             plots, xlabel="steps", ylabel=ylabel, zero=True, shared=True, across=len(layers), width=3.2, height=2.5
         )  # fmt: skip
         return {"heads": figure}
+    every = {kind: [values[kind, layer] for layer in layers if (kind, layer) in values] for kind in HEADS}
     return {
         kind: draw.heatmap(
-            np.concatenate([values[kind, layer] for layer in layers if (kind, layer) in values], axis=1).T,
-            columns=[f"{step:,}" for step in steps],
-            rows=[f"{layer} {h}" for layer in layers for h in range(values[kind, layer].shape[1])],
-            title=HEADS[kind],
-            xlabel="steps",
-            ylabel="heads",
-            square=False,
+            _stacked(some), rows=_layer_names(layers, some), columns=_step_names(steps), title=HEADS[kind],
+            xlabel="steps", ylabel="heads", square=False,
         )
-        for kind in HEADS
-        if (kind, layers[0]) in values
-    }
+        for kind, some in every.items() if some
+    }  # fmt: skip
+
+
+def _stacked(layers: list[Any]) -> Any:
+    """Heads of all layers below each other (rows, steps), an empty row between layers."""
+    empty = np.full((len(layers[0]), 1), np.nan)
+    return np.concatenate([x for layer in layers for x in (empty, layer)][1:], axis=1).T
+
+
+def _layer_names(names: list[str], layers: list[Any]) -> list[str]:
+    """Each layer's name at its middle head."""
+    found = []
+    for name, x in zip(names, layers, strict=True):
+        found += [name if h == (x.shape[1] - 1) // 2 else "" for h in range(x.shape[1])] + [""]
+    return found[:-1]
+
+
+def _step_names(steps: Any) -> list[str]:
+    """A few steps, evenly apart."""
+    every = -(-len(steps) // 6)
+    return [f"{step:,}" if i % every == every - 1 else "" for i, step in enumerate(steps)]
 
 
 def _blocks(looks: list[tuple[int, dict[str, Any]]]) -> dict[str, Figure]:
     """The norm of the gradient of each block, and the size of what it passes on."""
     steps = np.array([step for step, _ in looks])
-    gradients = {name: np.array([view["gradient"][name] for _, view in looks]) for name in looks[0][1]["gradient"]}
+    names = sorted(looks[0][1]["gradient"], key=lambda name: name == "rest")  # the blocks, then what is in none
+    gradients = {name: np.array([view["gradient"][name] for _, view in looks]) for name in names}
     sizes = {name: np.array([view[name] for _, view in looks]) for name in gradients if name in looks[0][1]}
     plots = {"norm of the gradient": gradients, "root mean square passed on": sizes}
     return {

@@ -105,7 +105,7 @@ class Sweep:
         for trial in self.trials:
             size = "" if trial.parameters is None else f"{trial.parameters:,}"
             values = [_said(getattr(trial, measure)) for measure in shown]
-            table.add_row(*trial.choices.values(), size, *values, f"{trial.minutes:.1f}")
+            table.add_row(*trial.choices.values(), size, *values, f"{trial.minutes:.2g}")
         parts: list[Any] = [table]
         if self.means:
             table = Table(*self.means[0].choices, title="over seeds: mean ± standard deviation", title_justify="left")
