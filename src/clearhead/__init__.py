@@ -10,8 +10,10 @@ The map of the house; a room imports only rooms above it, and the reading order 
     models/   one family a file: gpt, reader, deep
     weights/  folders <-> models
     look/     watch, edit, maps and exact statistics of attention
-    train/    objective, optimiser, schedule, checkpoints, one loop
+    train/    objective, optimiser, schedule, checkpoints, one loop; sweep, verify_resume
+    report/   whole stories told with the rooms above: plot
     explore/  the page that shows it all (today: the lecture's worked example)
+    cli       the command line: one subcommand = one public function
 
 Everything is loaded when it is first used, so that importing clearhead imports no torch.
 """
@@ -23,13 +25,14 @@ if TYPE_CHECKING:
     from . import config, data, draw, layers, look, models, tokens, weights
     from .look import edit, watch
     from .models import build, families
-    from .train import train
+    from .report import plot
+    from .train import sweep, train, verify_resume
     from .weights import Ready, load, save
 
 __version__ = "0.1.0"
 __all__ = [
-    "Ready", "build", "config", "data", "draw", "edit", "families", "layers", "load", "look", "models", "save",
-    "tokens", "train", "watch", "weights",
+    "Ready", "build", "config", "data", "draw", "edit", "families", "layers", "load", "look", "models", "plot", "save",
+    "sweep", "tokens", "train", "verify_resume", "watch", "weights",
 ]  # fmt: skip
 
 # The public verbs and the rooms they live in; any other public name is a room. A verb is not named like a room, which
@@ -38,6 +41,7 @@ _HOME = {
     "build": "models", "families": "models",
     "Ready": "weights", "load": "weights", "save": "weights",
     "edit": "look", "watch": "look",
+    "sweep": "train", "verify_resume": "train", "plot": "report",
 }  # fmt: skip
 
 
