@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from . import config, data, draw, layers, look, models, tokens, weights
     from .look import edit, watch
     from .models import build, families
-    from .report import plot
-    from .train import sweep, train, verify_resume
+    from .report.plot import plot
+    from .train import train, verify_resume
+    from .train.sweep import sweep
     from .weights import Ready, load, save
 
 __version__ = "0.1.0"
