@@ -109,10 +109,11 @@ def _rows(*rows: tuple[str, str]) -> Any:
     return table
 
 
-def _version(asked: bool) -> None:
+def _version(asked: bool) -> bool:
     if asked:
         print(__version__)
         raise typer.Exit
+    return asked
 
 
 @app.callback()

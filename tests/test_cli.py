@@ -1,0 +1,257 @@
+"""The command line: stdout is the result, stderr the talk; 0 done, 1 failed in one sentence, 2 misuse."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from filelock import FileLock
+from typer.testing import CliRunner
+
+from clearhead import __version__
+from clearhead.cli import app
+from clearhead.config import write
+from clearhead.train import progress
+
+TINY = """\
+steps = 30
+seed = 1
+
+[data]
+name = "reverse"
+symbols = 5
+length = 4
+rows = 8
+valid_rows = 8
+valid_batches = 1
+
+[model]
+name = "gpt"
+context = 9
+width = 16
+depth = 1
+heads = 2
+"""
+
+
+@pytest.fixture(autouse=True)
+def _no_measuring(monkeypatch):
+    monkeypatch.setattr(progress, "peak", lambda *_: 1e12)
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    path = tmp_path / "tiny.toml"
+    path.write_text(TINY)
+    return path
+
+
+def call(*words):
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def start(*words, module=("-m", "clearhead"), **options):
+    line = [sys.executable, *module, *map(str, words)]
+    return subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+
+
+# What it does
+
+
+def test_help_imports_no_torch():
+    code = (
+        "import sys; sys.argv = ['clearhead', '--help']\n"
+        "from clearhead.cli import main\n"
+        "try: main()\n"
+        "except SystemExit as e: print(e.code, [m for m in ('torch', 'numpy', 'matplotlib') if m in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.splitlines()[-1] == "0 []"
+    assert "verify-resume" in found.stdout
+
+
+@pytest.mark.parametrize("command", ["train", "verify-resume", "sweep", "plot", "models", "data"])
+def test_every_command_has_a_help_with_an_example(command):
+    found = call(command, "--help")
+    assert found.exit_code == 0
+    assert f"clearhead {command}" in found.stdout.replace("Usage: clearhead", "")
+
+
+def test_version():
+    assert call("--version").stdout == f"{__version__}\n"
+
+
+def test_train_prints_a_table_and_goes_on_in_its_folder(recipe, tmp_path):
+    found = call("train", recipe, "run.log_every=5", "--out", tmp_path / "run", "--quiet", "--device", "cpu")
+    assert found.exit_code == 0, found.output
+    assert re.search(r"^step +30 of 30 *$", found.stdout, re.MULTILINE)
+    assert re.search(r"^valid loss +[\d.]+ *$", found.stdout, re.MULTILINE)
+    assert found.stderr == ""
+    assert (tmp_path / "run" / "model" / "model.safetensors").exists()
+    again = call("train", recipe, "steps=40", "--out", tmp_path / "run", "--json", "--device", "cpu")
+    assert again.exit_code == 0
+    assert "going on from step 30 of 40" in again.stderr
+    told = json.loads(again.stdout)
+    assert told["folder"] == str(tmp_path / "run")
+    assert (told["finished"], told["step"], told["steps"]) == (True, 40, 40)
+    assert {"loss", "norm", "lr", "valid_loss", "valid_accuracy"} <= told.keys()
+
+
+def test_sigterm_saves_and_ends_well(recipe, tmp_path):
+    child = start("train", recipe, "steps=100000", "--out", tmp_path / "run", "--json")
+    while not (tmp_path / "run" / "metrics.jsonl").exists() and child.poll() is None:
+        time.sleep(0.05)
+    child.send_signal(signal.SIGTERM)
+    out, err = child.communicate(timeout=60)
+    assert child.returncode == 0, err
+    told = json.loads(out)
+    assert not told["finished"]
+    assert told["step"] < told["steps"] == 100000
+    assert "the same command resumes it" in err
+    assert list((tmp_path / "run" / "checkpoints").glob("step-*"))
+
+
+def test_of_several_workers_one_prints(recipe, tmp_path):
+    workers = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "clearhead")
+    one = {**os.environ, "OMP_NUM_THREADS": "1"}
+    child = start("train", recipe, "--out", tmp_path / "run", "--json", "--quiet", module=workers, env=one)
+    out, err = child.communicate(timeout=120)
+    assert child.returncode == 0, err
+    assert json.loads(out)["finished"]
+
+
+def test_sweep_and_plot(recipe, tmp_path):
+    found = call("sweep", recipe, "steps=6", "run.log_every=2", "seed=1,2", "--out", tmp_path / "s", "--json", "-q")
+    assert found.exit_code == 0, found.output
+    told = json.loads(found.stdout)
+    assert [trial["choices"] for trial in told["trials"]] == [{"seed": "1"}, {"seed": "2"}]
+    assert (tmp_path / "s" / "sweep.png").exists()
+    found = call("plot", *(trial["folder"] for trial in told["trials"]), "-o", tmp_path / "both.png")
+    assert found.exit_code == 0, found.output
+    assert found.stdout.splitlines() == [str(tmp_path / "both.png")]
+    found = call("sweep", recipe, "steps=6", "model.mlp=gelu,gelo", "--out", tmp_path / "t", "-q")
+    assert found.exit_code == 1
+    assert re.search("failed: model.mlp=gelo: .*gelu", found.stdout)
+
+
+def test_models_and_data_are_listed():
+    assert "gpt" in json.loads(call("models", "--json").stdout)
+    assert re.search(r"^gpt +a decoder", call("models").stdout, re.MULTILINE)
+    assert "reverse" in json.loads(call("data", "--json").stdout)
+    assert re.search(r"^shakespeare +tiny", call("data").stdout, re.MULTILINE)
+
+
+# Mistakes
+
+
+def test_misuse_is_2_and_names_the_nearest(recipe):
+    for words in (["tran", recipe], ["train"], ["train", recipe, "--otu", "x"], ["sweep", recipe, "seed=1,2"]):
+        found = call(*words)
+        assert found.exit_code == 2, words
+        assert found.stdout == ""
+    assert "Did you mean 'train'" in call("tran").stderr
+    assert call("verify-resume", recipe, "--out", "x", "--kills", "0").exit_code == 2
+
+
+def fails(*words):
+    """The one sentence of a command that fails."""
+    found = call(*words)
+    assert found.exit_code == 1, found.output
+    assert found.stdout == ""
+    (sentence,) = found.stderr.splitlines()
+    return sentence
+
+
+def test_a_missing_recipe(recipe, tmp_path):
+    assert re.search(
+        "tony.toml: there is no such file; the nearest is .*tiny.toml", fails("train", tmp_path / "tony.toml")
+    )
+    assert "expected a name that ends in .toml or .json" in fails("train", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["optim.lrr=1"], "on the command line: unknown key optim.lrr; the nearest is lr"),
+        (["steps=many"], "on the command line: steps = 'many': expected a whole number, got text"),
+        (["steps=0"], "on the command line: steps=0: expected 1 or more"),
+        (["steps"], "on the command line: 'steps': expected name=value"),
+        (["data.name=revers"], "data.name = 'revers': expected one of .*; the nearest is reverse"),
+        (["model.name=gtp"], "model.name = 'gtp': expected one of .*; the nearest is gpt"),
+        (["model.heads=3"], "model: .*heads=3"),
+        (["--device", "gpu"], "device='gpu': expected auto, cpu, cuda"),
+    ],
+)
+def test_mistakes_of_the_command_line(recipe, tmp_path, words, told):
+    assert re.search(told, fails("train", recipe, *words, "--out", tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        ("rows = 8\n", "rowz = 8\n", "tiny.toml:8: unknown key data.rowz; the nearest is rows"),
+        ("width = 16", 'width = "wide"', "tiny.toml:15: model.width = 'wide': expected a whole number, got text"),
+        ("[data]", "[data", r"tiny.toml:4: "),
+        ("steps = 30\n", "", "tiny.toml:1: missing steps"),
+        ("valid_rows = 8", "valid_rows = 0", "tiny.toml:9: data: valid_rows=0: expected 1 or more"),
+    ],
+)
+def test_mistakes_in_a_recipe_have_a_line(recipe, tmp_path, before, after, told):
+    recipe.write_text(TINY.replace(before, after))
+    assert re.search(told, fails("train", recipe, "--out", tmp_path / "run"))
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (None, "there is no file or folder .*pairs.tsv"),
+        ("", "pairs.tsv is empty"),
+        ("a\tb\nonly one\nc\td\n", "pairs.tsv:2: "),
+    ],
+)
+def test_mistakes_in_data(tmp_path, text, told):
+    recipe, file = tmp_path / "pairs.toml", tmp_path / "pairs.tsv"
+    model = {"name": "gpt", "context": 9, "width": 16, "depth": 1, "heads": 2}
+    write({"steps": 3, "data": {"name": "pairs", "path": "pairs.tsv"}, "model": model}, recipe)
+    if text is not None:
+        file.write_text(text)
+    assert re.search(told, fails("train", recipe, "--data", tmp_path, "--out", tmp_path / "run"))
+
+
+def test_mistakes_with_folders(recipe, tmp_path):
+    call("train", recipe, "steps=2", "--out", tmp_path / "run", "-q")
+    told = fails("train", recipe, "steps=2", "model.width=32", "--out", tmp_path / "run")
+    assert "belongs to another recipe: model.width was 16, now 32" in told
+    (tmp_path / "file").write_text("")
+    for command, *words in (("train",), ("sweep", "seed=1,2"), ("verify-resume",)):
+        told = fails(command, recipe, *words, "--out", tmp_path / "file" / "run")
+        assert re.search("folder .*file.run cannot be made: Not a directory", told)
+    with FileLock(tmp_path / "run" / "lock"):
+        assert "is in use by process" in fails("train", recipe, "steps=2", "--out", tmp_path / "run")
+    assert "there is no run folder" in fails("plot", tmp_path / "nowhere", "-o", tmp_path / "a.png")
+    assert "expected a name that ends in one of" in fails("plot", tmp_path / "run", "-o", tmp_path / "a.doc")
+    assert "nothing to sweep" in fails("sweep", recipe, "seed=1", "--out", tmp_path / "s")
+
+
+def test_a_bug_of_ours_shows_its_trace(recipe, tmp_path, monkeypatch):
+    from clearhead.train import loop
+
+    monkeypatch.setattr(loop, "initialise", lambda *_: int("a library's own words"))
+    found = call("train", recipe, "--out", tmp_path / "run")
+    assert isinstance(found.exception, ValueError)
+    assert "a library's own words" in str(found.exception)
+
+
+def test_an_interrupt_is_130(recipe, tmp_path, monkeypatch):
+    from clearhead.train import loop
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(loop, "initialise", interrupt)
+    assert call("train", recipe, "--out", tmp_path / "run").exit_code == 130
