@@ -1,5 +1,6 @@
 """Small trainings for the tests of the loop: a recipe of seconds, what a run left, and a model with batch norms."""
 
+import copy
 import sys
 from dataclasses import dataclass
 from types import ModuleType
@@ -27,7 +28,7 @@ def recipe(**changes):
         "schedule": {"warmup": 3},
         "run": {"log_every": 1},
     }  # fmt: skip
-    for name, value in changes.items():
+    for name, value in copy.deepcopy(changes).items():
         *sections, key = name.split("__")
         inner = table
         for section in sections:
@@ -83,7 +84,7 @@ class Normed(nn.Module):
     def __init__(self, config):
         super().__init__()
         self.config = config
-        self.first, self.norm = nn.Linear(config.width, 7), nn.BatchNorm1d(7)
+        self.first, self.norm = nn.Linear(config.width, 7, bias=False), nn.BatchNorm1d(7)
         self.last = nn.Linear(7, config.width)
 
     def forward(self, x):
@@ -96,7 +97,7 @@ class Pixels(nn.Module):
     def __init__(self, config):
         super().__init__()
         self.config = config
-        self.first, self.norm = nn.Conv2d(3, 5, 3), nn.BatchNorm2d(5)
+        self.first, self.norm = nn.Conv2d(3, 5, 3, bias=False), nn.BatchNorm2d(5)
         self.head = nn.Linear(5, config.classes)
 
     def forward(self, x):

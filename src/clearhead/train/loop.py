@@ -469,7 +469,7 @@ class _Loop:
         found = []
         for i in range(self.recipe.accumulate):
             part = i * self.world.size + self.world.rank
-            batch = self.data.batch(step, part=part, parts=parts)
+            batch = _real(self.data.batch(step, part=part, parts=parts))
             first = next(iter(batch.values()))
             size = first.size if self.data.kind == "sequences" else len(first)
             tensors = _tensors(batch)
@@ -542,6 +542,12 @@ def _buffers(model: nn.Module) -> dict[str, Tensor]:
     """The buffers that belong to a model's state."""
     kept = set(model.state_dict(keep_vars=True))
     return {name: buffer for name, buffer in model.named_buffers() if name in kept}
+
+
+def _real(batch: dict[str, Any]) -> dict[str, Any]:
+    """A batch without the rows that only fill it up, which are its last: a batch norm would count them."""
+    rows = int(batch["weight"].sum()) if "weight" in batch else 0
+    return {name: x[:rows] for name, x in batch.items() if name != "weight"} if rows else batch
 
 
 def _tensors(batch: Mapping[str, Any]) -> dict[str, Tensor]:

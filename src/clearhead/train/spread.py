@@ -6,6 +6,7 @@ fsdp   every worker holds a share of each block, gathered when it is needed     
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from collections.abc import Iterator
@@ -17,6 +18,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
+
+_TRAININGS = itertools.count()  # of this process; every worker counts the same
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +54,11 @@ class World:
             torch.cuda.set_device(found)
         joined = "RANK" in os.environ and not dist.is_initialized()
         if joined:
-            dist.init_process_group("cpu:gloo,cuda:nccl" if found.type == "cuda" else "gloo")
+            # Under a name of its own: a second training of these processes would find the first one's addresses.
+            store = next(dist.rendezvous("env://"))[0]  # type: ignore[attr-defined]
+            store = dist.PrefixStore(f"training {next(_TRAININGS)}", store)  # type: ignore[attr-defined]
+            backend = "cpu:gloo,cuda:nccl" if found.type == "cuda" else "gloo"
+            dist.init_process_group(backend, store=store, rank=rank, world_size=size)
         return World(rank, size, found, joined)
 
     def leave(self) -> None:
