@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from . import config, data, draw, layers, look, models, tokens, weights
     from .look import edit, watch
-    from .models import build, families
+    from .models import build
     from .report.plot import plot
     from .train import train, verify_resume
     from .train.sweep import sweep
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "Ready", "build", "config", "data", "draw", "edit", "families", "layers", "load", "look", "models", "plot", "save",
+    "Ready", "build", "config", "data", "draw", "edit", "layers", "load", "look", "models", "plot", "save",
     "sweep", "tokens", "train", "verify_resume", "watch", "weights",
 ]  # fmt: skip
 
 # The public verbs and the rooms they live in; any other public name is a room. A verb is not named like a room, which
-# would take its place as soon as anything imports it; train is both, a room that can be called.
+# would take its place as soon as anything imports it; models and train are both, rooms that can be called.
 _HOME = {
-    "build": "models", "families": "models",
+    "build": "models",
     "Ready": "weights", "load": "weights", "save": "weights",
     "edit": "look", "watch": "look",
     "sweep": "train", "verify_resume": "train", "plot": "report",

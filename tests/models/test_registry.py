@@ -64,8 +64,8 @@ def bits(x: Tensor) -> bytes:
 
 
 def test_every_family_is_here():
-    assert {name for name, _ in CASES.values()} == set(FAMILIES) == set(ch.families())
-    assert all(ch.families().values())
+    assert {name for name, _ in CASES.values()} == set(FAMILIES) == set(ch.models())
+    assert all(ch.models().values())
 
 
 @every
@@ -241,10 +241,10 @@ def test_an_unknown_family_names_the_nearest():
 
 
 DOORS = {
-    "the verb first": "import clearhead as ch; ch.families(); ch.models.build",
-    "the room first": "import clearhead.models; import clearhead as ch; ch.families(); ch.models.build",
-    "a file of the room first": "import clearhead.models.gpt; import clearhead as ch; ch.families(); ch.models.gpt.GPT",
-    "from": "from clearhead import models, families; import clearhead as ch; assert models is ch.models; families()",
+    "the verb first": "import clearhead as ch; ch.models(); ch.models.build",
+    "the room first": "import clearhead.models; import clearhead as ch; ch.models(); ch.models.build",
+    "a file of the room first": "import clearhead.models.gpt; import clearhead as ch; ch.models(); ch.models.gpt.GPT",
+    "from": "from clearhead import models; import clearhead as ch; assert models is ch.models; models()",
 }
 
 

@@ -1,9 +1,14 @@
-"""The models, one family a file: Config, parts, forward. A family is built by its name and its config's words."""
+"""The models, one family a file: Config, parts, forward. A family is built by its name and its config's words.
+
+The room is a verb too: clearhead.models() lists the families, whatever has imported the room before.
+"""
 
 from __future__ import annotations
 
 import difflib
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 from torch import nn
@@ -46,3 +51,10 @@ def name_of(model: nn.Module) -> str:
         if type(model).__name__ == kind and type(model).__module__ == f"{__name__}.{module}":
             return name
     raise ValueError(f"{type(model).__name__} is of no known family: expected one of {', '.join(FAMILIES)}")
+
+
+class _Room(ModuleType):
+    __call__ = staticmethod(families)
+
+
+sys.modules[__name__].__class__ = _Room
