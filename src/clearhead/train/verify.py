@@ -167,7 +167,7 @@ def draw_kills(recipe: Recipe, kills: int, luck: random.Random, share: float) ->
         target = 1 + int((i + luck.random()) / kills * max(recipe.steps - 1, 0) * share)
         saved = -(-target // recipe.run.save_every) * recipe.run.save_every
         drawn.append((saved, "checkpoint") if i % 2 and saved < recipe.steps else (target, "step"))
-    return drawn
+    return sorted(drawn)
 
 
 def compare(one: Path, other: Path) -> list[Part]:
