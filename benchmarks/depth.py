@@ -1,0 +1,93 @@
+"""Can a very deep network learn to return its input? Plain, dense, residual, residual with layer norm.
+
+    python benchmarks/depth.py
+
+Every kind of network at every depth gets its best learning rate of four, chosen on seed 0, and is then trained with
+two more seeds. Validation is on fresh vectors, so its loss is the whole truth; 1 is what an answer of zeros gets.
+And are the outputs of layer norms normally distributed? Their shares within 3, 4 and 5 deviations, before gain and
+shift: in a trained deep network that is wide enough to have any so far out, and in the Shakespeare GPT of
+configs/shakespeare-cpu.toml (trained first if runs/shakespeare-cpu has none). Runs are kept in runs/depth.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from results import CONFIGS, keep
+from torch import Tensor, nn
+
+from clearhead.data import make_data
+from clearhead.train import TrainingError, train
+
+KINDS = {
+    "plain": ("plain",),
+    "plain, kaiming start": ("plain", "initial=kaiming"),
+    "dense": ("dense",),
+    "residual": ("residual",),
+    "residual, layer norm": ("residual-norm",),
+}
+DEPTHS = (1, 2, 4, 8, 16, 32, 64)
+RATES = (1e-3, 3e-3, 1e-2, 3e-2)
+SEEDS = (0, 1, 2)
+
+
+def learn(kind: str, depth: int, rate: float, seed: int) -> tuple[float, int]:
+    """The loss after training, and the number of parameters; no number means that training broke down."""
+    file, *words = KINDS[kind]
+    words += [f"model.depth={depth}", f"optim.lr={rate}", f"seed={seed}"]
+    out = f"runs/depth/{'-'.join(KINDS[kind])}-{depth}-{rate:g}-{seed}".replace("initial=", "")
+    try:
+        run = train(CONFIGS / f"identity-{file}.toml", *words, out=out, quiet=True)
+    except TrainingError:
+        return float("inf"), 0
+    assert run.model is not None
+    return run.metrics[-1]["valid_loss"], sum(p.numel() for p in run.model.model.parameters())
+
+
+@torch.no_grad()
+def shares(model: nn.Module, *inputs: Tensor) -> dict[str, float]:
+    """How many of all layer norms' outputs lie within so many deviations."""
+    far: list[Tensor] = []
+
+    def note(norm: nn.Module, given: tuple[Tensor, ...], _: Tensor) -> None:
+        far.append(F.layer_norm(given[0], given[0].shape[-1:]).abs().flatten())
+
+    hooks = [m.register_forward_hook(note) for m in model.modules() if isinstance(m, nn.LayerNorm)]
+    model.eval()(*inputs)
+    for hook in hooks:
+        hook.remove()
+    z = torch.cat(far)
+    return {str(n): (z <= n).double().mean().item() for n in (3, 4, 5)} | {"farthest": z.max().item()}
+
+
+def main() -> None:
+    found: dict[str, dict[int, dict[str, object]]] = {}
+    for kind in KINDS:
+        found[kind] = {}
+        for depth in DEPTHS:
+            first = {rate: learn(kind, depth, rate, SEEDS[0]) for rate in RATES}
+            rate = min(first, key=lambda r: first[r][0])
+            losses = [first[rate][0], *(learn(kind, depth, rate, seed)[0] for seed in SEEDS[1:])]
+            found[kind][depth] = {"parameters": first[rate][1], "lr": rate, "valid_loss": losses}
+            print(f"{kind:20} {depth:3} layers {first[rate][1]:8,} parameters  lr {rate:g}  {losses}", flush=True)
+    wide = train(
+        CONFIGS / "identity-residual-norm.toml", "data.width=64", "model.depth=32", out="runs/depth/wide", quiet=True
+    )
+    gpt = train(CONFIGS / "shakespeare-cpu.toml", out="runs/shakespeare-cpu", quiet=True)
+    assert wide.model is not None
+    assert gpt.model is not None
+    x = torch.from_numpy(make_data("identity", {"width": 64, "valid_rows": 4096}, seed=0).valid(0)["x"])
+    text = make_data("shakespeare", {"context": 64, "valid_rows": 256}, seed=0).valid(0)["ids"]
+    keep(
+        "depth",
+        depth=found,
+        norm={
+            "normal distribution": {str(n): torch.erf(torch.tensor(n / 2**0.5).double()).item() for n in (3, 4, 5)},
+            "deep network, width 64": shares(wide.model.model, x),
+            "Shakespeare GPT, width 128": shares(gpt.model.model, torch.from_numpy(text)),
+        },
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""Every recipe reads without a mistake and says what it costs and gives; what is tiny is trained here, and does."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from clearhead.train import read_recipe, train
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+RECIPES = sorted(CONFIGS.glob("*.toml"))
+QUICK, BEARABLE = 0.2, 1.5  # minutes up to which a recipe is trained in the tests, and in the slow ones
+HEAD = re.compile(
+    r"# command: clearhead (?:train|sweep) configs/(?P<file>[\w-]+\.toml)(?: .+)?\n"
+    r"# machine: (?P<machine>.+)\n"
+    r"# minutes: (?P<minutes>\d+(?:\.\d+)?)\n"
+    r"# expected: (?P<metric>valid_loss|valid_accuracy) (?P<sign><=|>=) (?P<number>\d+(?:\.\d+)?(?:e-\d+)?)\n"
+)
+
+
+def head(path: Path) -> re.Match[str]:
+    found = HEAD.match(path.read_text(encoding="utf-8"))
+    assert found, f"{path.name} must open with command, machine, minutes and expected"
+    return found
+
+
+def trained(least: float, most: float) -> list[Path]:
+    """Recipes for CPUs whose minutes lie in a range."""
+    return [p for p in RECIPES if "CPU" in head(p)["machine"] and least < float(head(p)["minutes"]) <= most]
+
+
+def reach(path: Path, out: Path) -> None:
+    words = head(path)
+    run = train(path, out=out, quiet=True)
+    found = run.metrics[-1][words["metric"]]
+    assert found <= float(words["number"]) if words["sign"] == "<=" else found >= float(words["number"])
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_a_recipe_reads_and_says_what_it_costs_and_gives(path):
+    words = head(path)
+    assert words["file"] == path.name
+    assert (words["sign"] == "<=") == (words["metric"] == "valid_loss")
+    read_recipe(path)
+
+
+@pytest.mark.parametrize("path", trained(0, QUICK), ids=lambda path: path.stem)
+def test_a_quick_recipe_reaches_its_number(path, tmp_path):
+    reach(path, tmp_path / "run")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", trained(QUICK, BEARABLE), ids=lambda path: path.stem)
+def test_a_longer_recipe_reaches_its_number(path, tmp_path):
+    if read_recipe(path).data["name"] == "shakespeare" and not os.environ.get("CLEARHEAD_DATA"):
+        pytest.skip("needs CLEARHEAD_DATA")
+    reach(path, tmp_path / "run")
