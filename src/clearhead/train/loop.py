@@ -116,9 +116,11 @@ class _Loop:
                     "expected 0, or a share for validation"
                 )
             self.model = _build(recipe, self.data)
+            self.objective = Objective(self.model, self.data.kind, recipe.smoothing)
             self.folder = Folder(out, lock=world.rank == 0)
             stack.callback(self.folder.close)
             if world.rank == 0:
+                self._clear_failed_start()
                 self.folder.keep_recipe(config.dump(recipe), may_change=MAY_CHANGE)
             self.step = 0
             self.best = dict(NONE_YET)
@@ -154,6 +156,12 @@ class _Loop:
     def __exit__(self, *error: object) -> None:
         self._stack.close()
 
+    def _clear_failed_start(self) -> None:
+        """Where nothing was learned yet, a recipe that failed at once does not stand in the way of a better one."""
+        if not self.folder.metrics() and not any(self.folder.checkpoints.glob("step-*")):
+            for name in ("recipe.toml", "facts.json"):
+                (self.folder.path / name).unlink(missing_ok=True)
+
     def _settle(self) -> None:
         """Let a checkpoint that is being written be finished; a failure of it has been told, or something else has."""
         with suppress(CheckpointError):
@@ -165,7 +173,6 @@ class _Loop:
         """Put the model on its device, in its precision, over all workers, and make the optimiser."""
         recipe, world = self.recipe, self.world
         self.model.to(world.device)
-        self.objective = Objective(self.model, self.data.kind, recipe.smoothing)
         sharded = world.size > 1 and recipe.spread == "fsdp"
         masters = recipe.precision == "bfloat16" and not sharded
         if recipe.recompute:
