@@ -258,7 +258,7 @@ class _Runs:
                     child.finish()
                 child.kill()
             ended = alive and watch.saved() < self.recipe.steps
-            struck.append(Kill(target=target, during=watch.caught(during), step=watch.step(), hit=ended))
+            struck.append(Kill(target=target, during=watch.caught(), step=watch.step(), hit=ended))
             if not ended:
                 break
             talk.print(f"killed after step {struck[-1].step}, during a {struck[-1].during}", soft_wrap=True)
@@ -288,7 +288,7 @@ class _Watch:
             return any(step >= target for step in self._writing())
         return self.step() >= target
 
-    def caught(self, during: str) -> str:
+    def caught(self) -> str:
         """What a kill really interrupted."""
         return "checkpoint" if self._writing() else "step"
 
