@@ -1,8 +1,8 @@
 """The loop: a run that was broken off and resumed equals an unbroken one to the bit, and looking changes nothing."""
 
-import io
 import json
 import os
+import random
 import signal
 import struct
 import threading
@@ -23,6 +23,10 @@ TEXT = "one two three\n\nfour five six\n\nseven\n\n" * 20
 
 def go(table, out, *overrides):
     return train(table, *overrides, out=out, device="cpu", quiet=True)
+
+
+def parameters(run):
+    return {name: p.detach() for name, p in run.model.model.named_parameters()}
 
 
 class BrokenError(Exception):
@@ -116,7 +120,7 @@ def test_a_break_before_the_first_checkpoint_starts_again(tmp_path, monkeypatch)
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("case", CASES)
 def test_breaks_at_any_step(tmp_path, monkeypatch, case, seed):
-    luck = __import__("random").Random(seed)
+    luck = random.Random(seed)
     every = {f"run__{name}_every": luck.randint(1, 6) for name in ("valid", "save", "inside", "log")}
     table = recipe(**{**every, **CASES[case], "steps": 16})
     whole = go(table, tmp_path / "whole")
@@ -140,7 +144,7 @@ def test_breaks_at_any_step(tmp_path, monkeypatch, case, seed):
     assert metrics(whole.folder) == metrics(parts.folder)
 
 
-@pytest.mark.parametrize("case", ["ema, dropout", "masters", "recompute", "batch norm", "sgd"])
+@pytest.mark.parametrize("case", ["ema, dropout", "masters", "batch norm"])
 def test_looking_and_validating_change_nothing(tmp_path, case):
     table = recipe(**{**CASES[case], "run__patience": 0, "run__valid_every": 0, "run__save_every": 0})
     plain = go(table, tmp_path / "plain")
@@ -169,8 +173,13 @@ def test_what_is_seen_inside(tmp_path):
     assert whole == pytest.approx(norms[4], rel=1e-5)
 
 
-@pytest.mark.parametrize("parts", [2, 3, 6, 8])  # 8: more than there are rows
-@pytest.mark.parametrize("more", [{}, {"smoothing": 0.1, "optim__ema": 0.9, "recompute": True}, VECTORS])
+@pytest.mark.parametrize(
+    ("parts", "more"),
+    [
+        (2, {}), (4, {}), (8, {}),  # that do not divide the rows; more than there are
+        (3, {"smoothing": 0.1, "optim__ema": 0.9, "recompute": True}), (4, VECTORS),
+    ],
+)  # fmt: skip
 def test_accumulating_parts_equals_the_whole_batch(tmp_path, parts, more):
     table = recipe(**more, steps=5)
     if more is not VECTORS:  # a bias of keys changes no attention: its gradient is rounding, which AdamW would blow up
@@ -191,10 +200,8 @@ def test_patience_ends_with_the_best_model(tmp_path, monkeypatch):
     assert {p.name for p in (tmp_path / "a" / "checkpoints").iterdir()} == {
         f"step-{s:08d}" for s in (step, valid[-1][1])
     }
-    shorter = go(table, tmp_path / "b", f"steps={step}", "schedule.shape=constant")  # a run that ends there
-    again = go({**table, "schedule": {"warmup": 3, "shape": "constant"}}, tmp_path / "c")
-    if metrics(shorter.folder) == [r for r in metrics(again.folder) if r["step"] <= step]:
-        same_bits(weights(shorter.model), weights(again.model))
+    best = loop.Checkpoint(tmp_path / "a" / "checkpoints" / f"step-{step:08d}")
+    same_bits({name: best.read(f"model/{name}") for name, _ in run.model.model.named_parameters()}, parameters(run))
     # Trained again, it trains nothing.
     before = metrics(tmp_path / "a")
     rerun = go(table, tmp_path / "a")
@@ -218,13 +225,14 @@ def test_the_best_model_has_the_buffers_and_averages_of_its_step(tmp_path):
 
 
 def test_patience_that_comes_late_finds_no_best_of_before(tmp_path):
-    table = recipe(schedule__shape="constant", run__valid_every=1, run__keep=1, optim__lr=1e-3)
-    go(table, tmp_path)
-    # From here on it gets worse: the best is one whose checkpoint nobody kept.
-    found = json.loads((tmp_path / "checkpoints/step-00000008/index.json").read_text())["index"]["facts"]["best"]
-    more = go(table, tmp_path, "steps=14", "run.patience=2")
-    assert more.finished
-    assert found["step"] <= 8
+    table = recipe(schedule__shape="constant", run__valid_every=1, run__keep=1, optim__lr=0.5, optim__clip=0.0)
+    first = go(table, tmp_path)
+    _, step = min((r["valid_loss"], r["step"]) for r in first.metrics if "valid_loss" in r)
+    assert step < 8  # the best was before the last, and nobody kept it
+    more = go(table, tmp_path, "steps=14", "run.patience=3")
+    later = [(r["valid_loss"], r["step"]) for r in more.metrics if "valid_loss" in r and r["step"] > 8]
+    best = loop.Checkpoint(tmp_path / "checkpoints" / f"step-{min(later)[1]:08d}")
+    same_bits({name: best.read(f"model/{name}") for name in parameters(more)}, parameters(more))
 
 
 def test_a_finished_run_trains_nothing_and_a_longer_one_goes_on(tmp_path, monkeypatch):
@@ -246,27 +254,32 @@ def test_a_finished_run_trains_nothing_and_a_longer_one_goes_on(tmp_path, monkey
 
 def test_the_loss_goes_down(tmp_path):
     table = recipe(
-        steps=120, data__rows=32, data__length=3, model__width=32, model__heads=4, run__log_every=20, optim__lr=5e-3
+        steps=80, data__rows=32, data__length=3, model__width=32, model__heads=4, run__log_every=20, optim__lr=5e-3
     )
     run = go(table, tmp_path)
     losses = [record["loss"] for record in run.metrics if "loss" in record]
     assert losses[-1] < 0.5 * losses[0]
-    assert run.metrics[-1]["valid_accuracy"] > 0.7
+    assert run.metrics[-1]["valid_accuracy"] > 0.6
     logits = run.model.model(torch.tensor([[1, 2, 3, 5]]))
     assert logits.shape == (1, 4, 6)
 
 
-WORDS = [
-    *({"optim__name": name} for name in ("adamw", "sgd", "muon")),
-    *({"schedule__shape": shape} for shape in ("constant", "cosine", "linear", "inverse-sqrt")),
-    *({"initial": word} for word in ("default", "xavier", "kaiming", "normal")),
-    *({"precision": word, "optim__name": n} for word in ("float32", "tf32", "bfloat16") for n in ("adamw", "muon")),
-    {"deterministic": True}, {"recompute": True, "precision": "bfloat16"}, {"smoothing": 0.2}, {"optim__clip": 0.0},
-    {"model__tied": False, "model__positions": "alibi"}, {"model__depth": 0}, {"data__valid_batches": 0},
-    *({"data__name": name} for name in ("copy", "most")),
-    {"data": {"name": "recall", "symbols": 4, "length": 5, "rows": 6, "valid_rows": 4, "valid_batches": 1}},
-    *({"model": {"name": "reader", "width": 12, "heads": 3, "mix": mix}} for mix in ("sum", "forget", "attention")),
-]  # fmt: skip
+READER = {"name": "reader", "width": 12, "heads": 3}
+WORDS = [  # every word at least once
+    {"optim__name": "adamw", "schedule__shape": "constant", "initial": "default", "precision": "float32"},
+    {"optim__name": "sgd", "schedule__shape": "cosine", "initial": "xavier", "precision": "bfloat16"},
+    {"optim__name": "muon", "schedule__shape": "linear", "initial": "kaiming", "precision": "tf32"},
+    {"optim__name": "muon", "schedule__shape": "inverse-sqrt", "initial": "normal", "precision": "bfloat16"},
+    {"deterministic": True, "smoothing": 0.2, "optim__clip": 0.0, "optim__momentum": 0.0, "optim__name": "sgd"},
+    {"recompute": True, "precision": "bfloat16", "model__tied": False, "model__positions": "alibi"},
+    {"model__depth": 0, "data__valid_batches": 0},
+    {"data__name": "copy", "model": {**READER, "mix": "sum"}},
+    {"data__name": "most", "model": {**READER, "mix": "forget"}},
+    {
+        "data": {"name": "recall", "symbols": 4, "length": 5, "rows": 6, "valid_rows": 4, "valid_batches": 1},
+        "model": {**READER, "mix": "attention"},
+    },
+]
 
 
 @pytest.mark.parametrize("words", WORDS, ids=str)
@@ -388,4 +401,3 @@ def test_the_talk_goes_to_stderr_and_a_quiet_run_says_nothing(tmp_path, capsys):
     assert "step 4: valid loss" in said.err
     go(recipe(), tmp_path / "b")
     assert capsys.readouterr() == ("", "")
-    assert isinstance(io.StringIO(said.err).readline(), str)

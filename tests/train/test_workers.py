@@ -146,7 +146,8 @@ def test_a_mean_a_worker_would_be_seen(world):
     assert max(max(pair) / min(pair) for pair in counts) > 1.5, counts
 
 
-@pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGTERM to catch")
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds its workers in /proc")
 def test_sigterm_to_the_workers_saves_and_the_same_command_resumes(tmp_path):
     given = recipe(**PLAIN | {"steps": 100_000}, run__log_every=20)
     entry = {"recipe": given, "out": str(tmp_path / "run")}

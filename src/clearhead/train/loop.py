@@ -30,7 +30,7 @@ from ..weights import Ready, load, save
 from . import inside, progress
 from .checkpoint import Checkpoint, CheckpointError, DamagedError, Writer, latest, step_name
 from .events import Events
-from .folder import Folder
+from .folder import Folder, FolderError
 from .initial import initialise
 from .muon import local
 from .objective import Objective, count
@@ -120,8 +120,7 @@ class _Loop:
             self.folder = Folder(out, lock=world.rank == 0)
             stack.callback(self.folder.close)
             if world.rank == 0:
-                self._clear_failed_start()
-                self.folder.keep_recipe(config.dump(recipe), may_change=MAY_CHANGE)
+                self._keep_recipe()
             self.step = 0
             self.best = dict(NONE_YET)
             found = self._found()
@@ -156,11 +155,17 @@ class _Loop:
     def __exit__(self, *error: object) -> None:
         self._stack.close()
 
-    def _clear_failed_start(self) -> None:
-        """Where nothing was learned yet, a recipe that failed at once does not stand in the way of a better one."""
-        if not self.folder.metrics() and not any(self.folder.checkpoints.glob("step-*")):
+    def _keep_recipe(self) -> None:
+        """Write the recipe down, or see that it is the folder's. One that failed before it learned anything gives way."""
+        recipe = config.dump(self.recipe)
+        try:
+            self.folder.keep_recipe(recipe, may_change=MAY_CHANGE)
+        except FolderError:
+            if self.folder.metrics() or any(self.folder.checkpoints.glob("step-*")):
+                raise
             for name in ("recipe.toml", "facts.json"):
                 (self.folder.path / name).unlink(missing_ok=True)
+            self.folder.keep_recipe(recipe, may_change=MAY_CHANGE)
 
     def _settle(self) -> None:
         """Let a checkpoint that is being written be finished; a failure of it has been told, or something else has."""
