@@ -83,6 +83,17 @@ class Block(nn.Module):
         x = way(x, self.attn_norm, self.attn(y, mask=mask, positions=positions, at=at, cache=cache))
         if self.cross is not None and self.cross_norm is not None:
             y = self.cross_norm(x) if pre else x
-            x = way(x, self.cross_norm, self.cross(y, context, mask=context_mask))
+            x = way(x, self.cross_norm, _folded(self.cross, y, context, context_mask))
         y = self.mlp_norm(x) if pre else x
         return way(x, self.mlp_norm, self.mlp(y))
+
+
+def _folded(
+    cross: Attention, x: Float[Tensor, "b t d"], context: Tensor | tuple[Tensor, Tensor] | None, mask: Mask | None
+) -> Float[Tensor, "b t o"]:
+    """Cross-attention of rows of which n neighbours may share one context: they ask it together, as one row."""
+    rows, contexts = x.shape[0], x.shape[0] if context is None else context[0].shape[0]
+    if isinstance(context, Tensor) or rows == contexts or not contexts:
+        return cross(x, context, mask=mask)
+    asked = x.reshape(contexts, -1, x.shape[-1])  # (b n, t, d) -> (b, n t, d)
+    return cross(asked, context, mask=mask).reshape(rows, x.shape[1], -1)

@@ -82,8 +82,13 @@ class Cache:
         self.furthest = self.furthest + tokens if isinstance(tokens, int) else int(self.at.max())
 
     def reorder(self, index: Int[Tensor, "n"]) -> None:
-        """Row i becomes what row index[i] was: a beam search keeps its best."""
-        self.k, self.v, self.at = self.k[index], self.v[index], self.at[index]
+        """Row i becomes what row index[i] was: a beam search keeps its best. Only what is filled is moved."""
+        if index.shape[0] == self.k.shape[0] and not torch.compiler.is_compiling():
+            filled = slice(0, self.furthest)
+            self.k[:, :, filled], self.v[:, :, filled] = self.k[index, :, filled], self.v[index, :, filled]
+        else:
+            self.k, self.v = self.k[index], self.v[index]
+        self.at = self.at[index]
         if not self.even:
             self.furthest = int(self.at.max())
 

@@ -21,6 +21,9 @@ from .bias import Bias
 from .exact import Exact
 
 
+PAIRS = ("halves", "neighbours")  # which columns make a pair: i with i + e/2, or 2i with 2i+1
+
+
 class Positions(Exact):
     """No positions at all, and the interface of all kinds. `at` holds positions, (t,) or one row each (b, t)."""
 
@@ -63,14 +66,20 @@ class Vectors(Positions):
 
 
 class Sinusoid(Vectors):
-    """sin and cos of pos / base^(2i/d) in columns 2i and 2i+1: section 3.5 of Vaswani et al. 2017."""
+    """sin and cos of pos / base^(2i/d) in columns 2i and 2i+1: section 3.5 of Vaswani et al. 2017.
 
-    def __init__(self, width: int, *, base: float = 10_000.0, join: str = "add") -> None:
+    With pairs="halves" the sines stand in the first half and the cosines in the second (tensor2tensor, Marian).
+    """
+
+    def __init__(self, width: int, *, base: float = 10_000.0, pairs: str = "neighbours", join: str = "add") -> None:
         super().__init__(width, join=join)
-        self.base = base
+        if pairs not in PAIRS:
+            raise ValueError(f"pairs={pairs!r}: expected {' or '.join(PAIRS)}")
+        self.base, self.pairs = base, pairs
 
     def vectors(self, at: Tensor) -> Float[Tensor, "*b t d"]:
-        return _waves(at, self.width, self.base)
+        waves = _waves(at, self.width, self.base)
+        return waves if self.pairs == "neighbours" else torch.cat([waves[..., 0::2], waves[..., 1::2]], dim=-1)
 
 
 class Learned(Vectors):
@@ -144,8 +153,8 @@ class Rotary(Positions):
         super().__init__()
         if head < 2 or head % 2:
             raise ValueError(f"head={head}: rotary positions turn pairs of columns, so the head width must be even")
-        if pairs not in ("halves", "neighbours"):
-            raise ValueError(f"pairs={pairs!r}: expected halves or neighbours")
+        if pairs not in PAIRS:
+            raise ValueError(f"pairs={pairs!r}: expected {' or '.join(PAIRS)}")
         if scaling not in (None, "linear", "ntk", "yarn", "llama3"):
             raise ValueError(f"scaling={scaling!r}: expected linear, ntk, yarn or llama3")
         if scaling in ("yarn", "llama3") and context is None:
@@ -272,15 +281,23 @@ POSITIONS = ("none", "sinusoid", "learned", "sincos2d", "rotary", "alibi", "rela
 
 
 def make_positions(
-    kind: str, *, width: int, heads: int, head: int, context: int, causal: bool = False, join: str = "add"
+    kind: str,
+    *,
+    width: int,
+    heads: int,
+    head: int,
+    context: int,
+    causal: bool = False,
+    join: str = "add",
+    pairs: str | None = None,
 ) -> Positions:
     """The kind of positions a word names, with the sizes of the model that will use it."""
     makers: dict[str, Callable[[], Positions]] = {
         "none": Positions,
-        "sinusoid": lambda: Sinusoid(width, join=join),
+        "sinusoid": lambda: Sinusoid(width, join=join, pairs=pairs or "neighbours"),
         "learned": lambda: Learned(width, context, join=join),
         "sincos2d": lambda: SinCos2d(width, join=join),
-        "rotary": lambda: Rotary(head),
+        "rotary": lambda: Rotary(head, pairs=pairs or "halves"),
         "alibi": lambda: Alibi(heads),
         "relative": lambda: Relative(heads, causal=causal),
     }

@@ -18,6 +18,7 @@ from ..config import read
 # Name: (module, class, what it is). A module is imported when its family is first asked for.
 FAMILIES = {
     "gpt": ("gpt", "GPT", "a decoder that predicts the next token: GPT-2's and Llama's choices by the word"),
+    "transformer": ("transformer", "Transformer", "an encoder and a decoder that looks at it, for translation"),
     "reader": ("reader", "Reader", "one layer that holds a stream: a sum, a fading sum, or attention"),
     "deep": ("deep", "Deep", "many simple layers, plain, dense or residual: what gets through them"),
 }

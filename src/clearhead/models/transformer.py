@@ -1,0 +1,222 @@
+"""The Transformer: an encoder that reads a whole sentence, and a decoder that looks at it while it writes another.
+
+Vaswani et al. 2017; the defaults are their base model. Every choice of the core is one word.
+
+    source -> embed (+ positions) -> encoder blocks -> memory
+    ids    -> embed (+ positions) -> decoder blocks, each looking at the memory -> head -> logits
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from ..layers import Block, Cache, Mask, Positions, Tokens, make_norm, make_positions
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Config:
+    """The sizes and choices of a Transformer; the defaults are the base model of Vaswani et al. 2017."""
+
+    vocab: int  # different tokens of the source
+    target_vocab: int | None = None  # of the target; None: source and target share one vocabulary and one table
+    context: int = 512  # tokens of a sentence that a learned table of positions has room for
+    width: int = 512  # of the stream of vectors, one a token
+    depth: int = 6  # blocks of the encoder
+    decoder_depth: int | None = None  # blocks of the decoder; None for as many as the encoder's
+    heads: int = 8  # of attention, in each block
+    kv_heads: int | None = None  # key and value heads, each serving heads / kv_heads; None for as many as heads
+    hidden: int | None = None  # width inside the MLP; None for 4 x width
+    positions: Literal["none", "sinusoid", "learned", "rotary", "alibi", "relative"] = "sinusoid"  # how order is told
+    pairs: Literal["halves", "neighbours"] | None = (
+        None  # columns that sinusoids or rotary pair; None: each its own way
+    )
+    order: Literal["pre", "post"] = "post"  # norms before what a block adds, or after it
+    norm: Literal["layer", "rms", "none"] = "layer"  # keeps the stream's size
+    eps: float = 1e-5  # added to a variance before its root
+    mlp: Literal["relu", "leaky_relu", "gelu", "gelu_tanh", "silu", "tanh", "swiglu"] = "relu"  # its activation
+    bias: bool = True  # linear maps have one
+    scaled: bool = True  # embeddings are multiplied by sqrt(width)
+    tied: bool = True  # the readout is the target's table
+    readout_bias: bool = False  # the readout has a bias (Marian's)
+    dropout: float = 0.1  # share of what is dropped, in training
+
+    def __post_init__(self) -> None:
+        sizes = ("vocab", "target_vocab", "context", "width", "heads", "kv_heads", "hidden", "decoder_depth")
+        for name in sizes:
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)}: expected 1 or more")
+        if self.depth < 0:
+            raise ValueError(f"depth={self.depth}: expected 0 or more")
+        if self.width % self.heads:
+            raise ValueError(f"width={self.width} does not divide into heads={self.heads}")
+        if self.kv_heads is not None and self.heads % self.kv_heads:
+            raise ValueError(f"kv_heads={self.kv_heads} does not divide heads={self.heads}")
+        if self.positions == "rotary" and self.width // self.heads % 2:
+            raise ValueError(
+                f"positions='rotary' turn pairs of columns: width={self.width} / heads={self.heads} is not even"
+            )
+        if not 0.0 <= self.dropout < 1.0:
+            raise ValueError(f"dropout={self.dropout}: expected a share from 0 to below 1")
+
+
+class State:
+    """What a decoder holds of a sentence while it writes: the source once, and what each row has written.
+
+    Neighbouring rows may share a source (the beams of a search): their number is `fold`.
+    """
+
+    def __init__(self, caches: list[Cache], memory: list[tuple[Tensor, Tensor]], lengths: Tensor | None) -> None:
+        self.caches, self.memory, self.lengths, self.fold = caches, memory, lengths, 1
+
+    @property
+    def rows(self) -> int:
+        return self.memory[0][0].shape[0] * self.fold
+
+    def expand(self, n: int) -> None:
+        """Each row becomes n neighbouring rows."""
+        self.fold *= n
+        for cache in self.caches:
+            cache.expand(n)
+
+    def reorder(self, index: Int[Tensor, "n"]) -> None:
+        """Row i becomes what row index[i] was; rows that share a source must go on sharing one."""
+        for cache in self.caches:
+            cache.reorder(index)
+        source = index[:: self.fold] // self.fold
+        if source.shape[0] == self.rows // self.fold and bool(
+            (source == torch.arange(len(source), device=index.device)).all()
+        ):
+            return
+        self.memory = [(k[source], v[source]) for k, v in self.memory]
+        self.lengths = None if self.lengths is None else self.lengths[source]
+
+
+class Encoder(nn.Module):
+    """Reads a sentence, every token looking at every other."""
+
+    def __init__(self, c: Config, embed: Tokens) -> None:
+        super().__init__()
+        self.embed, self.dropout = embed, c.dropout
+        self.positions = _positions(c, causal=False)
+        self.blocks = nn.ModuleList(_block(c, cross=False) for _ in range(c.depth))
+        self.norm = make_norm(c.norm if c.order == "pre" else "none", c.width, eps=c.eps)
+
+    def forward(self, source: Int[Tensor, "b s"], lengths: Int[Tensor, "b"] | None = None) -> Float[Tensor, "b s d"]:
+        mask = Mask(lengths=lengths)
+        x = F.dropout(self.positions.add(self.embed(source)), self.dropout, self.training)
+        for block in self.blocks:
+            x = block(x, mask=mask, positions=self.positions)
+        return self.norm(x)
+
+
+class Decoder(nn.Module):
+    """Writes a sentence, every token looking at those before it and at the memory of another."""
+
+    def __init__(self, c: Config, embed: Tokens) -> None:
+        super().__init__()
+        self.embed, self.dropout = embed, c.dropout
+        self.positions = _positions(c, causal=True)
+        self.blocks = nn.ModuleList(_block(c, cross=True) for _ in range(c.decoder_depth or c.depth))
+        self.norm = make_norm(c.norm if c.order == "pre" else "none", c.width, eps=c.eps)
+
+    def forward(
+        self,
+        ids: Int[Tensor, "b t"],
+        memory: Float[Tensor, "b s d"] | list[tuple[Tensor, Tensor]],
+        lengths: Int[Tensor, "b"] | None = None,
+        *,
+        documents: Int[Tensor, "b t"] | None = None,
+        at: Int[Tensor, "*b t"] | None = None,
+        caches: list[Cache] | None = None,
+    ) -> Float[Tensor, "b t d"]:
+        """Its states; `memory` is the encoder's answer, or what each block's cross-attention remembers of it."""
+        mask = Mask(causal=True, documents=documents) if caches is None else caches[0].mask()
+        if caches is not None:
+            at = caches[0].positions(ids.shape[1])
+        context_mask = Mask(lengths=lengths)
+        x = F.dropout(self.positions.add(self.embed(ids), at), self.dropout, self.training)
+        for i, block in enumerate(self.blocks):
+            x = block(
+                x, memory[i] if isinstance(memory, list) else memory, mask=mask, context_mask=context_mask,
+                positions=self.positions, at=at, cache=None if caches is None else caches[i],
+            )  # fmt: skip
+        return self.norm(x)
+
+
+class Transformer(nn.Module):
+    """A source sentence and the target's tokens so far -> the logits of each next one."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        c = self.config = config
+        embed = Tokens(c.vocab, c.width, scale=c.scaled)
+        self.encoder = Encoder(c, embed)
+        target = embed if c.target_vocab is None else Tokens(c.target_vocab, c.width, scale=c.scaled)
+        self.decoder = Decoder(c, target)
+        self.head = nn.Linear(c.width, c.target_vocab or c.vocab, bias=c.readout_bias)
+        if c.tied:
+            self.head.weight = target.table
+
+    def states(
+        self,
+        ids: Int[Tensor, "b t"],
+        *,
+        source: Int[Tensor, "b s"],
+        lengths: Int[Tensor, "b"] | None = None,
+        documents: Int[Tensor, "b t"] | None = None,
+        at: Int[Tensor, "*b t"] | None = None,
+    ) -> Float[Tensor, "b t d"]:
+        """What the decoder has made of each token, ready for the readout. `lengths` are those of the sources."""
+        return self.decoder(ids, self.encoder(source, lengths), lengths, documents=documents, at=at)
+
+    def forward(
+        self,
+        ids: Int[Tensor, "b t"],
+        *,
+        source: Int[Tensor, "b s"],
+        lengths: Int[Tensor, "b"] | None = None,
+        documents: Int[Tensor, "b t"] | None = None,
+        at: Int[Tensor, "*b t"] | None = None,
+    ) -> Float[Tensor, "b t v"]:
+        return self.head(self.states(ids, source=source, lengths=lengths, documents=documents, at=at))
+
+    def start(self, inputs: Mapping[str, Tensor], limit: int) -> State:
+        """Read the sources (`source`, and `lengths` where they differ), and make room to write `limit` tokens each."""
+        source, lengths = inputs["source"], inputs.get("lengths")
+        x = self.encoder(source, lengths)
+        memory = [block.cross.remember(x) for block in self.decoder.blocks]
+        c, like = self.config, memory[0][0]
+        heads, head = c.kv_heads or c.heads, c.width // c.heads
+        caches = [
+            Cache(source.shape[0], heads, limit, head, dtype=like.dtype, device=like.device)
+            for _ in self.decoder.blocks
+        ]
+        return State(caches, memory, lengths)
+
+    def step(self, ids: Int[Tensor, "b t"], state: State) -> tuple[Float[Tensor, "b t v"], State]:
+        """Write the next tokens of every row, and say what may come after each."""
+        x = self.decoder(ids, state.memory, state.lengths, caches=state.caches)
+        for cache in state.caches:
+            cache.advance(ids.shape[1])
+        return self.head(x), state
+
+
+def _block(c: Config, cross: bool) -> Block:
+    return Block(
+        c.width, c.heads, kv_heads=c.kv_heads, hidden=c.hidden, order=c.order, norm=c.norm, eps=c.eps, mlp=c.mlp,
+        cross=cross, bias=c.bias, dropout=c.dropout,
+    )  # fmt: skip
+
+
+def _positions(c: Config, causal: bool) -> Positions:
+    return make_positions(
+        c.positions, width=c.width, heads=c.heads, head=c.width // c.heads, context=c.context, causal=causal,
+        pairs=c.pairs,
+    )  # fmt: skip
