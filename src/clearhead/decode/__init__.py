@@ -1,7 +1,7 @@
 """decode/: logits -> ids. One search loop for every model that can `start` and `step`, RNN and Transformer alike.
 
-found = search(model, {"source": ids, "lengths": lengths}, start=1, end=2, beams=5)      # n-best lists, a row each
-forced(model, inputs, ids)                                                              # log-probabilities of given tokens
+search(model, {"source": ids, "lengths": lengths}, start=1, end=2, beams=5)     the best answers of every row
+forced(model, inputs, ids, targets)                                             what the model thinks of given ones
 """
 
 from .forced import Ensemble, forced

@@ -91,7 +91,9 @@ def search(
         if width > 1 or len(keep) < state.rows:
             state.reorder(keep)
     answers = [finished.found[:best] for finished in done]
-    return [sum(answers[i : i + best], []) for i in range(0, rows, best)] if sample else answers
+    if sample:
+        answers = [[one for answer in answers[i : i + best] for one in answer] for i in range(0, rows, best)]
+    return answers
 
 
 def _best(logp: Float[Tensor, "r v"], scores: Float[Tensor, "b n"], most: int) -> tuple[Tensor, Tensor, Tensor]:

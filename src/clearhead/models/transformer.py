@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -34,9 +34,7 @@ class Config:
     kv_heads: int | None = None  # key and value heads, each serving heads / kv_heads; None for as many as heads
     hidden: int | None = None  # width inside the MLP; None for 4 x width
     positions: Literal["none", "sinusoid", "learned", "rotary", "alibi", "relative"] = "sinusoid"  # how order is told
-    pairs: Literal["halves", "neighbours"] | None = (
-        None  # columns that sinusoids or rotary pair; None: each its own way
-    )
+    pairs: Literal["halves", "neighbours"] | None = None  # columns that make a wave; None: as is usual
     order: Literal["pre", "post"] = "post"  # norms before what a block adds, or after it
     norm: Literal["layer", "rms", "none"] = "layer"  # keeps the stream's size
     eps: float = 1e-5  # added to a variance before its root
@@ -90,10 +88,8 @@ class State:
         for cache in self.caches:
             cache.reorder(index)
         source = index[:: self.fold] // self.fold
-        if source.shape[0] == self.rows // self.fold and bool(
-            (source == torch.arange(len(source), device=index.device)).all()
-        ):
-            return
+        if len(index) == self.rows and torch.equal(source, torch.arange(len(source), device=index.device)):
+            return  # beams changed places within their sources
         self.memory = [(k[source], v[source]) for k, v in self.memory]
         self.lengths = None if self.lengths is None else self.lengths[source]
 
@@ -191,7 +187,7 @@ class Transformer(nn.Module):
         """Read the sources (`source`, and `lengths` where they differ), and make room to write `limit` tokens each."""
         source, lengths = inputs["source"], inputs.get("lengths")
         x = self.encoder(source, lengths)
-        memory = [block.cross.remember(x) for block in self.decoder.blocks]
+        memory = [cast(Block, block).cross.remember(x) for block in self.decoder.blocks]  # type: ignore[union-attr]
         c, like = self.config, memory[0][0]
         heads, head = c.kv_heads or c.heads, c.width // c.heads
         caches = [
