@@ -68,7 +68,7 @@ def search(
         inputs = {name: x.repeat_interleave(best, dim=0) for name, x in inputs.items()}
     first = next(iter(inputs.values()))
     rows, width = first.shape[0], 1 if sample else beams
-    room = [limit] * rows if isinstance(limit, int) else [n for n in limit for _ in range(rows // max(len(limit), 1))]
+    room = [limit] * rows if isinstance(limit, int) else [n for n in limit for _ in range(best if sample else 1)]
     if len(room) != rows or min(room, default=1) < 1:
         raise ValueError(f"limit={limit}: expected 1 token or more, one number for all rows or one a row")
     if not rows:

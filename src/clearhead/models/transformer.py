@@ -125,8 +125,8 @@ class Decoder(nn.Module):
     def forward(
         self,
         ids: Int[Tensor, "b t"],
-        memory: Float[Tensor, "b s d"] | list[tuple[Tensor, Tensor]],
-        lengths: Int[Tensor, "b"] | None = None,
+        memory: Float[Tensor, "c s d"] | list[tuple[Tensor, Tensor]],
+        lengths: Int[Tensor, "c"] | None = None,
         *,
         documents: Int[Tensor, "b t"] | None = None,
         at: Int[Tensor, "*b t"] | None = None,

@@ -1,0 +1,152 @@
+"""The search: batched as alone, a beam of one is greedy, scores are forced decoding's, and brute force agrees."""
+
+import itertools
+
+import pytest
+import torch
+
+from clearhead.decode import STOPS, Ensemble, forced, search
+from clearhead.models import build
+
+PAD, START, END, WORDS = 0, 1, 2, (3, 4, 5, 6)
+LENGTHS = torch.tensor([5, 2, 4])
+BANNED = (PAD, START)
+
+
+def model(seed: int = 0, **options):
+    torch.manual_seed(seed)
+    sizes = {"vocab": 7, "width": 16, "depth": 2, "heads": 2, "hidden": 20, "context": 16}
+    made = build("transformer", **{**sizes, **options}).eval()
+    with torch.no_grad():  # opinions strong enough that no two answers are alike by rounding
+        for p in made.parameters():
+            p.mul_(2.0)
+    return made
+
+
+def inputs(rows: int = 3) -> dict[str, torch.Tensor]:
+    torch.manual_seed(7)
+    return {"source": torch.randint(3, 7, (rows, 5)), "lengths": LENGTHS[:rows]}
+
+
+def alone(given: dict[str, torch.Tensor], row: int) -> dict[str, torch.Tensor]:
+    length = int(given["lengths"][row])
+    return {"source": given["source"][row : row + 1, :length], "lengths": given["lengths"][row : row + 1]}
+
+
+def think(made, given: dict[str, torch.Tensor], tokens: list[int]) -> float:
+    ids, targets = torch.tensor([[START, *tokens[:-1]]]), torch.tensor([tokens])
+    return float(forced(made, given, ids, targets).sum())
+
+
+KINDS = [{"positions": "sinusoid"}, {"positions": "rotary", "order": "pre"}, {"positions": "relative"}, {"kv_heads": 1}]
+
+
+@pytest.mark.parametrize("options", KINDS, ids=str)
+@pytest.mark.parametrize("beams", [1, 4])
+def test_batched_equals_alone(options, beams):
+    made, given = model(**options), inputs()
+    words = {"start": START, "end": END, "limit": 6, "beams": beams, "best": beams, "banned": BANNED}
+    together = search(made, given, **words)
+    for row, answers in enumerate(together):
+        (single,) = search(made, alone(given, row), **words)
+        assert [h.ids for h in answers] == [h.ids for h in single]
+        assert [h.logprob for h in answers] == pytest.approx([h.logprob for h in single], abs=1e-4)
+
+
+def test_a_beam_of_one_is_greedy():
+    made, given = model(), inputs()
+    for row, (found,) in enumerate(search(made, given, start=START, end=END, limit=6, banned=BANNED)):
+        ids: list[int] = []
+        while len(ids) < 6:
+            logits = made(torch.tensor([[START, *ids]]), **alone(given, row))[0, -1]
+            logits[list(BANNED)] = -torch.inf
+            token = int(logits.argmax())
+            if token == END:
+                break
+            ids.append(token)
+        assert found.ids == tuple(ids)
+        assert found.finished is (len(ids) < 6)
+
+
+@pytest.mark.parametrize("stop", STOPS)
+def test_the_score_of_an_answer_is_what_the_model_thinks_of_it(stop):
+    made, given = model(1), inputs()
+    words = {"start": START, "end": END, "limit": 5, "beams": 4, "best": 4, "penalty": 0.7, "stop": stop}
+    for row, answers in enumerate(search(made, given, **words)):
+        assert [h.score for h in answers] == sorted((h.score for h in answers), reverse=True)
+        for h in answers:
+            tokens = [*h.ids, END] if h.finished else list(h.ids)
+            assert h.tokens == len(tokens)
+            assert h.logprob == pytest.approx(think(made, alone(given, row), tokens), abs=1e-4)
+            assert h.score == pytest.approx(h.logprob / len(tokens) ** 0.7)
+
+
+@pytest.mark.parametrize("penalty", [0.0, 0.6, 1.0])
+def test_a_wide_enough_beam_finds_what_brute_force_finds(penalty):
+    made, given = model(2), inputs()
+    limit, most = 3, sum(len(WORDS) ** n for n in range(4))
+    words = {"start": START, "end": END, "limit": limit, "beams": 2 * most, "best": 3, "banned": BANNED}
+    found = search(made, given, penalty=penalty, stop="sure", **words)
+    for row, answers in enumerate(found):
+        every = []
+        for n in range(limit + 1):
+            for ids in itertools.product(WORDS, repeat=n):
+                tokens = [*ids, END] if n < limit else list(ids)
+                every.append((think(made, alone(given, row), tokens) / len(tokens) ** penalty, ids))
+        every.sort(reverse=True)
+        assert [h.ids for h in answers] == [ids for _, ids in every[:3]]
+
+
+def test_each_row_has_its_own_limit():
+    made, given = model(), inputs()
+    found = search(made, given, start=START, end=END, limit=[1, 4, 2], banned=(*BANNED, END))
+    assert [len(answers[0].ids) for answers in found] == [1, 4, 2]
+    assert not any(answers[0].finished for answers in found)
+
+
+def test_sampling_draws_by_the_models_own_probabilities():
+    made, given = model(3), inputs(1)
+    drawn = search(made, given, start=START, end=END, limit=1, sample=True, best=4000, seed=5)[0]
+    p = made(torch.tensor([[START]]), **given)[0, -1].softmax(-1)
+    ends = sum(h.finished for h in drawn) / len(drawn)
+    assert ends == pytest.approx(float(p[END]), abs=0.03)
+    for word in WORDS:
+        share = sum(h.ids == (word,) for h in drawn) / len(drawn)
+        assert share == pytest.approx(float(p[word]), abs=0.03)
+    again = search(made, given, start=START, end=END, limit=1, sample=True, best=4000, seed=5)[0]
+    assert drawn == again
+
+
+def test_an_ensemble_averages_probabilities_and_of_one_is_itself():
+    given = inputs()
+    words = {"start": START, "end": END, "limit": 6, "beams": 3, "banned": BANNED}
+    a, b = model(4), model(5)
+    one, same = search(a, given, **words), search(Ensemble([a, a]), given, **words)
+    assert [h[0].ids for h in one] == [h[0].ids for h in same]
+    both = Ensemble([a, b])
+    ids = torch.tensor([[START, 3]] * 3)
+    mean = (a(ids, **given).softmax(-1) + b(ids, **given).softmax(-1)) / 2
+    torch.testing.assert_close(both(ids, **given).exp(), mean)
+    for row, (found,) in enumerate(search(both, given, **words)):
+        tokens = [*found.ids, END] if found.finished else list(found.ids)
+        assert found.logprob == pytest.approx(think(both, alone(given, row), tokens), abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        ({"beams": 2, "best": 3}, "best=3 of beams=2"),
+        ({"stop": "soon"}, "stop='soon': expected one of full, likely, sure"),
+        ({"temperature": 0.0}, "temperature=0.0"),
+        ({"limit": 0}, "limit=0"),
+        ({"limit": [3, 3]}, "one a row"),
+    ],
+)
+def test_what_makes_no_sense_is_told(words, problem):
+    with pytest.raises(ValueError, match=problem):
+        search(model(), inputs(), start=START, end=END, **words)
+
+
+def test_no_rows_no_answers():
+    given = {"source": torch.zeros(0, 5, dtype=torch.long), "lengths": torch.zeros(0, dtype=torch.long)}
+    assert search(model(), given, start=START, end=END) == []
