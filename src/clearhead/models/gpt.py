@@ -65,7 +65,8 @@ class GPT(nn.Module):
     def __init__(self, config: Config) -> None:
         super().__init__()
         c = self.config = config
-        self.embed = Tokens(c.vocab, c.width)
+        waves = c.positions == "sinusoid"  # as large as 1: a small table would drown in them (Vaswani et al. 2017, 3.4)
+        self.embed = Tokens(c.vocab, c.width, scale=waves)
         self.positions = make_positions(
             c.positions, width=c.width, heads=c.heads, head=c.width // c.heads, context=c.context, causal=True
         )
