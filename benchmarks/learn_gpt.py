@@ -4,7 +4,7 @@
     python benchmarks/learn_gpt.py --corpus corpus.bin                           # needs a GPU
 
 The corpus is byte-level BPE over the English at hand (Tatoeba, Multi30k, SST-2, Shakespeare). All see the same batches
-from the same first weights; compared is the mean training loss of steps 181 to 200. Early in a training small differences
+from the same first weights; compared is the mean training loss of steps 181 to 200. Early on small differences
 grow, so a control says how much of a difference means nothing: float32 whose first weights were rounded to bfloat16.
 """
 
