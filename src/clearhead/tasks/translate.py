@@ -1,0 +1,193 @@
+"""translate, score and align: sentences in, sentences out, and what the model looked at while it wrote."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import torch
+from jaxtyping import Float
+
+from ..decode import Hypothesis, forced, search
+from ..look import Notice, watch
+from ..tokens import Pair
+from ..weights import Ready
+
+CROSS = "decoder.blocks.*.cross.weights"
+BATCH_TOKENS = 2048  # padded source tokens that are translated at a time
+
+
+@dataclass(frozen=True, eq=False)
+class Translation:
+    """A translation, how sure the model was, and, when asked, which source tokens each of its tokens looked at."""
+
+    text: str
+    score: float  # what it was ranked by: logprob over its length's penalty
+    logprob: float  # sum of the log-probabilities of its tokens, in nats
+    source: list[str]  # the pieces that were read, the end among them
+    target: list[str]  # the pieces that were written, the end among them if it came to it
+    cut: bool = False  # the source was longer than the model reads, or the answer than it may write
+    others: list[Translation] = field(default_factory=list)  # the next best ones, where they were asked for
+    _align: Callable[[int | None, int | None], np.ndarray] | None = field(default=None, repr=False)
+
+    @cached_property
+    def alignment(self) -> Float[np.ndarray, "t s"]:
+        """Attention from each target piece to each source piece, the mean over layers and heads; rows sum to 1."""
+        return self.attention()
+
+    def attention(self, layer: int | None = None, head: int | None = None) -> Float[np.ndarray, "t s"]:
+        """The same of one layer, one head, or the mean over those that are not named."""
+        if self._align is None:
+            return np.zeros((len(self.target), len(self.source)), np.float32)
+        return self._align(layer, head)
+
+
+def translate(
+    ready: Ready,
+    text: str | Sequence[str],
+    *,
+    beams: int = 5,
+    best: int = 1,  # how many translations of each; the others are in .others
+    penalty: float = 1.0,
+    limit: int | None = None,  # tokens to write at most; None: twice the source's and 20
+    sample: bool = False,
+    temperature: float = 1.0,
+    seed: int = 0,
+    done: Callable[[int], None] | None = None,  # is told how many sentences have just been finished
+) -> Translation | list[Translation]:
+    """Translate a sentence, or many at once: translate(load("en-de"), "A dog runs.").text"""
+    tokens = _pair(ready)
+    texts = [text] if isinstance(text, str) else list(text)
+    found: list[Translation | None] = [None] * len(texts)
+    read = [_read(ready, tokens, one) for one in texts]
+    waiting = [i for i, (ids, _) in enumerate(read) if len(ids) > 1]
+    for i in set(range(len(texts))) - set(waiting):  # nothing but the end
+        found[i] = Translation(text="", score=0.0, logprob=0.0, source=[], target=[])
+    if done is not None and len(waiting) < len(texts):
+        done(len(texts) - len(waiting))
+    for rows in _batches([len(read[i][0]) for i in waiting]):
+        batch = [waiting[row] for row in rows]
+        inputs = _inputs(ready, tokens, [read[i][0] for i in batch])
+        most = [limit or min(2 * len(read[i][0]) + 20, _context(ready)) for i in batch]
+        answers = search(
+            ready.model, inputs, start=_start(tokens), end=_end(tokens), beams=beams, best=best, limit=most,
+            penalty=penalty, sample=sample, temperature=temperature, seed=seed, banned=_banned(tokens),
+        )  # fmt: skip
+        for i, hypotheses in zip(batch, answers, strict=True):
+            first, *others = [_translation(ready, tokens, *read[i], h) for h in hypotheses]
+            object.__setattr__(first, "others", others)
+            found[i] = first
+        if done is not None:
+            done(len(batch))
+    results = [one for one in found if one is not None]
+    return results[0] if isinstance(text, str) else results
+
+
+def score(ready: Ready, source: str, target: str) -> Translation:
+    """What a model thinks of a given translation: forced decoding, with its attention."""
+    tokens = _pair(ready)
+    ids, cut = _read(ready, tokens, source)
+    wanted = tokens.written(target)
+    inputs = _inputs(ready, tokens, [ids])
+    before = torch.from_numpy(np.concatenate([[_start(tokens)], wanted[:-1]]))[None].to(ready.device)
+    logprob = float(forced(ready.model, inputs, before, torch.from_numpy(wanted)[None].to(ready.device)).sum())
+    found = Hypothesis(ids=tuple(wanted[:-1].tolist()), logprob=logprob, score=logprob / len(wanted), finished=True)
+    return _translation(ready, tokens, ids, cut, found)
+
+
+@torch.no_grad()
+def align(
+    ready: Ready, source: np.ndarray, written: Sequence[int], layer: int | None = None, head: int | None = None
+) -> Float[np.ndarray, "t s"]:
+    """Attention from each written id to each source id, by one pass over the whole answer.
+
+    The pass gives the weights of the search itself, to rounding: a decoder's states depend on what was written only.
+    """
+    tokens = _pair(ready)
+    before = torch.tensor([[_start(tokens), *written[:-1]]], device=ready.device)
+    try:
+        with watch(ready.model, CROSS) as tape:
+            ready.model(before, **_inputs(ready, tokens, [source]))
+    except KeyError as cause:
+        raise ValueError("this model has no attention to its source: it squeezes it through one vector") from cause
+    layers = [tape[name].dense()[0].float().cpu().numpy() for name in tape.names]  # (h, t, s) each
+    for name, number, most in (("layer", layer, len(layers)), ("head", head, layers[0].shape[0])):
+        if number is not None and not -most <= number < most:
+            raise ValueError(f"{name}={number}: there are {most}, counted from 0")
+    chosen = layers if layer is None else [layers[layer]]
+    return np.mean([x.mean(0) if head is None else x[head] for x in chosen], axis=0)
+
+
+def _translation(ready: Ready, tokens: Pair, ids: np.ndarray, cut: bool, h: Hypothesis) -> Translation:
+    written = [*h.ids, _end(tokens)] if h.finished else list(h.ids)
+    return Translation(
+        text=tokens.target.decode(np.array(h.ids, np.int64)), score=h.score, logprob=h.logprob,
+        source=tokens.source.pieces(ids), target=tokens.target.pieces(written), cut=cut or not h.finished,
+        _align=lambda layer, head: align(ready, ids, written, layer, head),
+    )  # fmt: skip
+
+
+def _pair(ready: Ready) -> Pair:
+    if not isinstance(ready.tokens, Pair):
+        raise ValueError(
+            f"this {type(ready.model).__name__} does not translate: expected a model with a pair of tokens"
+        )
+    return ready.tokens
+
+
+def _context(ready: Ready) -> int:
+    return int(getattr(ready.config, "context", 512))
+
+
+def _read(ready: Ready, tokens: Pair, text: str) -> tuple[np.ndarray, bool]:
+    """The ids of a source, at most as many as the model reads, and whether some were left out."""
+    ids, most = tokens.read(text), _context(ready)
+    if len(ids) <= most:
+        return ids, False
+    warnings.warn(
+        f"a sentence of {len(ids)} tokens is longer than the {most} this model reads: it is cut there; split it",
+        Notice,
+        stacklevel=3,
+    )
+    return np.append(ids[: most - 1], ids[-1:]), True  # the end stays
+
+
+def _inputs(ready: Ready, tokens: Pair, rows: Sequence[np.ndarray]) -> dict[str, torch.Tensor]:
+    lengths = [len(row) for row in rows]
+    source = np.full((len(rows), max(lengths)), tokens.source.pad, np.int64)
+    for i, row in enumerate(rows):
+        source[i, : len(row)] = row
+    return {
+        "source": torch.from_numpy(source).to(ready.device),
+        "lengths": torch.tensor(lengths, device=ready.device),
+    }
+
+
+def _batches(lengths: Sequence[int]) -> list[list[int]]:
+    """Rows of like length together, the longest first, so that a full memory shows at once."""
+    batches: list[list[int]] = []
+    for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        if not batches or (len(batches[-1]) + 1) * lengths[batches[-1][0]] > BATCH_TOKENS:
+            batches.append([])
+        batches[-1].append(i)
+    return batches
+
+
+def _start(tokens: Pair) -> int:
+    """What a decoder goes on from: <start>, or <pad> where there is none (Marian)."""
+    start = tokens.target.start
+    found = tokens.target.pad if start is None else start
+    assert found is not None
+    return int(found)
+
+
+def _end(tokens: Pair) -> int:
+    assert tokens.target.end is not None
+    return int(tokens.target.end)
+
+
+def _banned(tokens: Pair) -> list[int]:
+    return [int(i) for i in {tokens.target.pad, tokens.target.start} if i is not None]
