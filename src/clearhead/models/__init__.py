@@ -19,6 +19,7 @@ from ..config import read
 FAMILIES = {
     "gpt": ("gpt", "GPT", "a decoder that predicts the next token: GPT-2's and Llama's choices by the word"),
     "transformer": ("transformer", "Transformer", "an encoder and a decoder that looks at it, for translation"),
+    "rnn-seq2seq": ("rnn_seq2seq", "RNNSeq2Seq", "two recurrent networks, the second with or without a look back"),
     "reader": ("reader", "Reader", "one layer that holds a stream: a sum, a fading sum, or attention"),
     "deep": ("deep", "Deep", "many simple layers, plain, dense or residual: what gets through them"),
 }
