@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import clearhead as ch
 from clearhead.layers import Learned
-from clearhead.tokens import Characters
+from clearhead.tokens import Characters, Pair, Subwords, Words
 from clearhead.weights import Ready, WeightsError, native
 
 TEXT = "to be or not to be"
@@ -286,3 +286,14 @@ def test_a_full_disk_leaves_the_old_model_alone(folder, monkeypatch):
 def test_learned_positions_are_what_limits_a_text():
     assert isinstance(build().positions, Learned)
     assert Ready(build(positions="rotary"), TOKENS, None)("o" * 50).shape == (50, len(TOKENS))
+
+
+def test_a_pair_of_tokens_is_kept(tmp_path):
+    subwords = Subwords.of(["a dog", "ein Hund"], size=270)
+    for pair in (Pair(subwords, subwords), Pair(Words.of(["a dog"]), subwords)):
+        ready = ch.load(ch.save(ch.build("reader", vocab=270), tmp_path / "model", tokens=pair))
+        assert ready.tokens == pair
+        with pytest.raises(ValueError, match="translates"):
+            ready("a dog")
+    with pytest.raises(WeightsError, match=f"there are {len(subwords)} target tokens, and the model was built for 9"):
+        ch.save(ch.build("reader", vocab=9), tmp_path / "new", tokens=Pair(Words.of(["a dog"]), subwords))

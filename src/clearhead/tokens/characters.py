@@ -2,40 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from jaxtyping import Int
 
+from .ids import END, PAD, SPECIAL, START, UNKNOWN, Ids, as_row, words_of
+
 
 class Characters:
-    """A fixed alphabet: the id of a character is its place in `symbols`. decode(encode(text)) == text."""
+    """A fixed alphabet: the id of a character is its place in `symbols`. decode(encode(text)) == text.
+
+    With `special`, <pad> <start> <end> <unk> come first: the id of a character is its place and four, and one that is
+    not in the alphabet is <unk>, shown as the sign for that, U+FFFD.
+    """
 
     kind = "characters"
+    pad: int | None
+    start: int | None
+    end: int | None
+    unknown: int | None
 
-    def __init__(self, symbols: Iterable[str]) -> None:
-        self.symbols = tuple(symbols)
+    def __init__(self, symbols: Iterable[str], *, special: bool = False) -> None:
+        self.symbols, self.special = tuple(symbols), special
         for place, symbol in enumerate(self.symbols):
             if len(symbol) != 1:
                 raise ValueError(f"symbol {place} is {symbol!r}: expected one character")
         if len(set(self.symbols)) < len(self.symbols):
             twice = next(symbol for symbol in self.symbols if self.symbols.count(symbol) > 1)
             raise ValueError(f"the symbol {twice!r} is given twice")
-        self._points = _points("".join(self.symbols))
+        self.pad, self.start = (PAD, START) if special else (None, None)
+        self.end, self.unknown = (END, UNKNOWN) if special else (None, None)
+        self._first = len(SPECIAL) if special else 0
+        points = _points("".join(self.symbols))
         # An id for each code point up to the greatest in use, -1 where there is none: encoding is one lookup.
-        self._ids = np.full(int(self._points.max(initial=0)) + 2, -1, dtype=np.int64)
-        self._ids[self._points] = np.arange(len(self.symbols))
+        self._ids = np.full(int(points.max(initial=0)) + 2, -1, dtype=np.int64)
+        self._ids[points] = self._first + np.arange(len(self.symbols))
+        self._points = np.concatenate([_points("\ufffd" * self._first), points])
 
     @classmethod
-    def of(cls, text: str) -> Characters:
+    def of(cls, text: str, *, special: bool = False) -> Characters:
         """The alphabet of a text: its distinct characters, sorted."""
-        return cls(sorted(set(text)))
+        return cls(sorted(set(text)), special=special)
 
     def encode(self, text: str) -> Int[np.ndarray, "t"]:
-        """The ids of a text; a character outside the alphabet raises, with its place."""
+        """The ids of a text; a character outside the alphabet raises, with its place, unless there is <unk> for it."""
         points = _points(text)
         ids = self._ids[np.minimum(points, len(self._ids) - 1)]  # the last entry is always -1
+        if self.special:
+            return np.where(ids < 0, UNKNOWN, ids)
         if ids.min(initial=0) < 0:
             at = int(np.argmax(ids < 0))
             before = text[:at]
@@ -45,46 +61,59 @@ class Characters:
             )
         return ids
 
-    def decode(self, ids: np.ndarray | Iterable[int]) -> str:
-        """The text of ids."""
-        found = np.asarray(ids if isinstance(ids, np.ndarray) else list(ids))
-        if found.size and found.dtype.kind not in "iu":
-            raise ValueError(f"ids of type {found.dtype}: expected whole numbers")
-        if found.ndim != 1:
-            raise ValueError(f"ids of shape {found.shape}: expected one row")
-        wrong = np.flatnonzero((found < 0) | (found >= len(self)))
-        if len(wrong):
-            raise ValueError(f"id {found[wrong[0]]} at {wrong[0]}: expected 0 to {len(self) - 1}")
-        return self._points[found.astype(np.int64)].tobytes().decode("utf-32-le", "surrogatepass")
+    def encode_all(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """The ids of each of many texts."""
+        return [self.encode(text) for text in texts]
+
+    def decode(self, ids: Ids) -> str:
+        """The text of ids; special ids are left out, but <unk> is shown."""
+        found = as_row(ids, len(self))
+        if self.special:
+            found = found[found >= UNKNOWN]
+        return self._points[found].tobytes().decode("utf-32-le", "surrogatepass")
+
+    def pieces(self, ids: Ids) -> list[str]:
+        """How each id looks, the special ones too."""
+        looks = (*SPECIAL[: self._first], *self.symbols)
+        return [looks[i] for i in as_row(ids, len(self)).tolist()]
+
+    def words(self, given: str | Ids) -> list[int]:
+        """For each id of a text, or each of given ids, the number of its word; -1 for spaces and special ids."""
+        row = self.encode(given) if isinstance(given, str) else as_row(given, len(self))
+        real = row >= min(UNKNOWN, self._first)
+        ends = np.cumsum(real)
+        return words_of(self.decode(row), list(zip((ends - real).tolist(), ends.tolist(), strict=True)))
 
     def __len__(self) -> int:
-        return len(self.symbols)
+        return self._first + len(self.symbols)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Characters) and self.symbols == other.symbols
+        return isinstance(other, Characters) and (self.symbols, self.special) == (other.symbols, other.special)
 
     def __hash__(self) -> int:
-        return hash(self.symbols)
+        return hash((self.symbols, self.special))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Characters, (self.symbols,)  # worker processes are sent the alphabet, not its tables
+        return Characters.from_dict, (self.to_dict(),)  # worker processes are sent the alphabet, not its tables
 
     def __repr__(self) -> str:
-        return f"Characters({self._preview()})"
+        return f"Characters({self._preview()}{', special=True' if self.special else ''})"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for a JSON file."""
-        return {"kind": self.kind, "symbols": list(self.symbols)}
+        return {"kind": self.kind, "symbols": list(self.symbols)} | ({"special": True} if self.special else {})
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Characters:
         """What to_dict gave."""
-        symbols = values.get("symbols")
-        if set(values) != {"kind", "symbols"} or values["kind"] != cls.kind:
+        symbols, special = values.get("symbols"), values.get("special", False)
+        if set(values) - {"special"} != {"kind", "symbols"} or values["kind"] != cls.kind:
             raise ValueError(f"expected kind = {cls.kind!r} and symbols, got {dict(values)!r:.200}")
         if not isinstance(symbols, list) or not all(isinstance(symbol, str) for symbol in symbols):
             raise ValueError(f"symbols = {symbols!r:.200}: expected a list of characters")
-        return cls(symbols)
+        if not isinstance(special, bool):
+            raise ValueError(f"special = {special!r}: expected true or false")
+        return cls(symbols, special=special)
 
     def _preview(self) -> str:
         text = "".join(self.symbols)

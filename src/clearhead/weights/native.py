@@ -2,7 +2,7 @@
 
 config.json         {"clearhead": version, "model": family, "options": {...}}: build(family, **options)
 model.safetensors   every parameter and every buffer of its state; a shared one once, under its first name
-tokens.json         how text becomes ids, where the model reads text
+tokens.json         how text becomes ids, where the model reads text; or what else clearhead.tokens saves
 
 What is saved and loaded again is the same to the bit, whatever its type.
 """
@@ -42,7 +42,7 @@ class Saved:
     options: dict[str, Any]  # of its Config
 
 
-def save(model: Ready | nn.Module, folder: str | Path, *, tokens: text.Characters | None = None) -> Path:
+def save(model: Ready | nn.Module, folder: str | Path, *, tokens: text.Tokens | text.Pair | None = None) -> Path:
     """Write a model, and the tokens it reads, into a folder, each file whole or not at all; returns the folder."""
     if isinstance(model, Ready):
         return save(model.model, folder, tokens=model.tokens if tokens is None else tokens)
@@ -54,7 +54,7 @@ def save(model: Ready | nn.Module, folder: str | Path, *, tokens: text.Character
     with config.replacing(folder / "model.safetensors") as temporary:  # first: a full disk leaves the rest alone
         write_tensors(temporary, {name: tensor.detach().cpu() for name, tensor in _state(model).items()})
     if tokens is None:
-        (folder / "tokens.json").unlink(missing_ok=True)  # of another model
+        text.remove(folder)  # of another model
     else:
         text.save(tokens, folder)
     config.write(written, folder / "config.json")  # last: a new folder without it is not whole
@@ -74,8 +74,9 @@ def load(folder: str | Path, device: str | torch.device = "auto", dtype: str | t
     except ValueError as cause:
         raise WeightsError(f"{table.source.place(('model',))}{cause}") from cause
     chosen = config.read(options, table["options"])
-    tokens = text.load(folder) if (folder / "tokens.json").exists() else None
-    _check_tokens(tokens, chosen, str(folder / "tokens.json"))
+    beside = text.saved(folder)
+    tokens = None if beside is None else text.load(folder)
+    _check_tokens(tokens, chosen, str(beside))
     with torch.device("meta"):  # numbers that are about to be replaced are neither drawn nor stored
         model = kind(chosen)
     _fill(model, folder / "model.safetensors", device, dtype)
@@ -157,11 +158,18 @@ def _compare(given: Mapping[str, tuple[int, ...]], expected: Mapping[str, tuple[
         raise WeightsError(f"{path}: the tensor {extra[0]} {given[extra[0]]}{more} has no place in this model")
 
 
-def _check_tokens(tokens: text.Characters | None, options: Any, where: str) -> None:
-    if tokens is not None and len(tokens) > getattr(options, "vocab", 0):
-        vocab = getattr(options, "vocab", None)
-        what = "reads no tokens" if vocab is None else f"was built for {vocab}"
-        raise WeightsError(f"{where}: there are {len(tokens)} tokens, and the model {what}")
+def _check_tokens(tokens: text.Tokens | text.Pair | None, options: Any, where: str) -> None:
+    """Raise if there are more tokens than the model knows: a pair has them for what is read and what is written."""
+    vocab = getattr(options, "vocab", None)
+    if isinstance(tokens, text.Pair):
+        written = getattr(options, "target_vocab", None) or vocab
+        both = {"source tokens": (tokens.source, vocab), "target tokens": (tokens.target, written)}
+    else:
+        both = {} if tokens is None else {"tokens": (tokens, vocab)}
+    for name, (found, size) in both.items():
+        if len(found) > (size or 0):
+            what = "reads no tokens" if size is None else f"was built for {size}"
+            raise WeightsError(f"{where}: there are {len(found)} {name}, and the model {what}")
 
 
 def _device(device: str | torch.device) -> torch.device:

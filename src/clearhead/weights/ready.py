@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..layers import Learned
-from ..tokens import Characters
+from ..tokens import Pair, Tokens
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,7 +18,7 @@ class Ready:
     """A model in evaluation mode, the tokens it was trained on (None where there is no text), and its config."""
 
     model: nn.Module
-    tokens: Characters | None
+    tokens: Tokens | Pair | None
     config: Any
 
     def __post_init__(self) -> None:
@@ -34,6 +34,10 @@ class Ready:
         """The logits of what comes after each token of a text."""
         if self.tokens is None:
             raise ValueError(f"this {type(self.model).__name__} has no tokens and reads no text: call its .model")
+        if isinstance(self.tokens, Pair):
+            raise ValueError(
+                f"this {type(self.model).__name__} translates: it answers a source and what is written of it"
+            )
         ids = torch.from_numpy(self.tokens.encode(text)).to(self.device)
         if not len(ids):
             raise ValueError("the text is empty: expected a token or more")

@@ -1,0 +1,73 @@
+"""What all kinds of tokens share: the ids that stand for no text, the check of a row of ids, and a text's words."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Sequence
+from functools import cache
+from itertools import groupby
+from typing import SupportsIndex
+
+import numpy as np
+from jaxtyping import Int
+
+SPECIAL = ("<pad>", "<start>", "<end>", "<unk>")  # the first ids of every kind that has them
+PAD, START, END, UNKNOWN = range(len(SPECIAL))
+
+Ids = np.ndarray | Iterable[SupportsIndex]  # a row of ids, as a caller may have them
+
+APOSTROPHES = "'\u2019"
+_CLITIC = "(?i:s|t|re|ve|ll|d|m)"
+
+
+def as_row(ids: Ids, size: int) -> Int[np.ndarray, "t"]:
+    """Ids as one row of int64; anything that is not an id below `size` raises, with its place."""
+    found = np.asarray(ids if isinstance(ids, np.ndarray) else list(ids))
+    if found.size and found.dtype.kind not in "iu":
+        raise ValueError(f"ids of type {found.dtype}: expected whole numbers")
+    if found.ndim != 1:
+        raise ValueError(f"ids of shape {found.shape}: expected one row")
+    wrong = np.flatnonzero((found < 0) | (found >= size))
+    if len(wrong):
+        raise ValueError(f"id {found[wrong[0]]} at {wrong[0]}: expected 0 to {size - 1}")
+    return found.astype(np.int64)
+
+
+def split(text: str) -> list[str]:
+    """The words of a text: runs of letters and digits, and every other mark by itself.
+
+    Accents and joiners stay with their letter, an emoji with its modifiers. An apostrophe goes with the clitic after
+    it where that is English (dog 's, don 't), else with the word before it (l' homme, qu' il). 3.5 is one word.
+    """
+    return _pattern().findall(text)
+
+
+def words_of(text: str, spans: Sequence[tuple[int, int]]) -> list[int]:
+    """For each span of a text the number of the word that it begins in; -1 where it is empty or all white space."""
+    word = np.full(len(text), -1, np.int64)
+    for number, found in enumerate(_pattern().finditer(text)):
+        word[found.start() : found.end()] = number
+    return [next((int(n) for n in word[start:end] if n >= 0), -1) for start, end in spans]
+
+
+@cache
+def _pattern() -> re.Pattern[str]:
+    mark = f"[{_marks()}\u200c\u200d]"
+    letter = rf"(?:[^\W_]|{mark})"
+    return re.compile(
+        rf"\d+(?:[.,]\d+)+(?!{letter})"  # 3.5 and 1,000
+        rf"|{letter}++[{APOSTROPHES}](?!{_CLITIC}(?!{letter}))(?={letter})"  # l' and qu'
+        rf"|(?<=[^\W_])[{APOSTROPHES}]{_CLITIC}(?!{letter})"  # 's and 't
+        rf"|{letter}++"
+        r"|[\U0001F1E6-\U0001F1FF]{2}"  # a flag
+        rf"|\S(?:{mark}|[\U0001F3FB-\U0001F3FF]|(?<=\u200d)\S)*"
+    )
+
+
+def _marks() -> str:
+    """The combining marks of Unicode, as ranges: Python's \\w leaves them out."""
+    points = [p for part in ((0x300, 0x20000), (0xE0100, 0xE01F0)) for p in range(*part)]
+    marks = [p for p in points if unicodedata.category(chr(p))[0] == "M"]
+    runs = [[p for _, p in run] for _, run in groupby(enumerate(marks), key=lambda pair: pair[1] - pair[0])]
+    return "".join(f"{chr(run[0])}-{chr(run[-1])}" for run in runs)

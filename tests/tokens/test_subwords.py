@@ -1,0 +1,175 @@
+"""Subwords: nothing is lost, the same text gives the same pieces, and a standard file is read and written."""
+
+import json
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clearhead import tokens
+from clearhead.tokens import Subwords, split
+
+TEXTS = [
+    "A man in a blue shirt is standing on a ladder cleaning a window.",
+    "Ein Mann in einem blauen Hemd steht auf einer Leiter und putzt ein Fenster.",
+    "Un homme en T-shirt bleu, debout sur une échelle, nettoie l'unique fenêtre.",
+    "Two dogs are running over the green grass; the dogs don't stop.",
+] * 5
+KINDS = ("bpe", "unigram")
+LEARNED = {kind: Subwords.of(TEXTS, size=380, kind=kind) for kind in KINDS}
+
+anything = st.text()
+odd = st.lists(st.sampled_from(["<pad>", "<start>", "<end>", "<unk>", " ", "\n", "\x00", "👩‍👧", "é", "a", "'t"])).map(
+    "".join
+)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(text=anything | odd)
+def test_nothing_is_lost(kind, text):
+    subwords = LEARNED[kind]
+    ids = subwords.encode(text)
+    assert ids.dtype == np.int64
+    assert subwords.decode(ids) == text
+    assert subwords.decode([1, *ids, 2, 0]) == text  # special ids are left out
+    assert not set(ids.tolist()) & {0, 1, 2, 3}
+    assert [one.tolist() for one in subwords.encode_all([text, "x"])] == [ids.tolist(), subwords.encode("x").tolist()]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(text=anything)
+def test_pieces_make_up_the_text_and_words_are_its_words(kind, text):
+    subwords = LEARNED[kind]
+    ids, n = subwords.encode(text), len(split(text))
+    pieces, words = subwords.pieces(ids), subwords.words(text)
+    assert len(pieces) == len(words) == len(ids)
+    assert words == subwords.words(ids)
+    assert set(words) <= {-1, *range(n)}
+    found = [w for w in words if w >= 0]
+    assert found == sorted(found)
+    if text.isascii():
+        assert "".join(pieces) == text
+
+
+def test_a_piece_belongs_to_the_word_it_begins_in():
+    subwords = LEARNED["bpe"]
+    text = " Ein Mann, läuft 👍"
+    words = subwords.words(text)
+    by_word = {}
+    for piece, word in zip(subwords.pieces(subwords.encode(text)), words, strict=True):
+        by_word[word] = by_word.get(word, "") + piece
+    assert [by_word[w].strip() for w in range(4)] == ["Ein", "Mann", ",", "l<c3><a4>uft"] or by_word[
+        3
+    ].strip() == "läuft"
+    assert words[-1] == 4
+    assert subwords.words([1, *subwords.encode(text), 2]) == [-1, *words, -1]
+    assert subwords.pieces([0, 1, 2, 3]) == ["<pad>", "<start>", "<end>", "<unk>"]
+    half = subwords.encode("👍")[:2]  # what a model may write
+    assert subwords.words(half) == [0, 1]
+    assert subwords.pieces(half) == ["<f0>", "<9f>"]
+    assert "\ufffd" in subwords.decode(half)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_special_ids_come_first(kind):
+    subwords = LEARNED[kind]
+    assert (subwords.pad, subwords.start, subwords.end, subwords.unknown) == (0, 1, 2, 3)
+    assert 260 < len(subwords) <= 380
+    assert len(subwords.encode(TEXTS[0])) < 0.75 * len(TEXTS[0])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_same_texts_give_the_same_pieces_in_any_process(kind):
+    code = (
+        "import sys, json; from clearhead.tokens import Subwords\n"
+        "texts = json.load(sys.stdin)\n"
+        f"sys.stdout.write(Subwords.of(texts, size=380, kind={kind!r}).to_str())"
+    )
+    other = subprocess.run([sys.executable, "-c", code], input=json.dumps(TEXTS), capture_output=True, text=True)
+    assert Subwords(other.stdout) == LEARNED[kind]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_lower_forgets_case_and_nothing_else(kind):
+    subwords = Subwords.of(TEXTS, size=380, kind=kind, lower=True)
+    assert subwords.decode(subwords.encode("Ein MANN, ÉCHELLE 👍 <pad>")) == "ein mann, échelle 👍 <pad>"
+    assert subwords != LEARNED[kind]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_folder_keeps_subwords_in_the_standard_file(kind, tmp_path):
+    from tokenizers import Tokenizer
+
+    subwords = LEARNED[kind]
+    assert tokens.save(subwords, tmp_path) == tmp_path / "tokenizer.json"
+    assert tokens.load(tmp_path) == subwords == pickle.loads(pickle.dumps(subwords))
+    standard = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    assert standard.encode(TEXTS[1], add_special_tokens=False).ids == subwords.encode(TEXTS[1]).tolist()
+    assert hash(tokens.load(tmp_path)) == hash(subwords)
+
+
+def test_transformers_reads_what_we_write(tmp_path):
+    from transformers import PreTrainedTokenizerFast
+
+    path = tokens.save(LEARNED["bpe"], tmp_path)
+    theirs = PreTrainedTokenizerFast(tokenizer_file=str(path))
+    assert theirs(TEXTS[2])["input_ids"] == LEARNED["bpe"].encode(TEXTS[2]).tolist()
+
+
+def test_another_kind_of_tokenizer_is_read(tmp_path):
+    """One with words, another way to mark spaces, other names of special ids, and padding that must not happen."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    vocab = {"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3, "▁a": 4, "▁do": 5, "g": 6}
+    theirs = Tokenizer(models.BPE({**vocab, "▁": 7, "a": 8, "d": 9, "o": 10, "▁d": 11},
+                                  [("▁", "a"), ("▁", "d"), ("▁d", "o")], unk_token="[UNK]"))  # fmt: skip
+    theirs.pre_tokenizer, theirs.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    theirs.add_special_tokens(["[PAD]", "[CLS]", "[SEP]"])
+    theirs.enable_padding(length=9)
+    theirs.save(str(tmp_path / "tokenizer.json"))
+    ours = tokens.load(tmp_path)
+    assert (ours.pad, ours.unknown, ours.start, ours.end, len(ours)) == (0, 1, 2, 3, 12)
+    assert ours.encode("a dog").tolist() == [4, 5, 6]
+    assert ours.decode([2, 4, 5, 6, 3]) == "a dog"
+    assert ours.pieces([4, 5, 6]) == [" a", " do", "g"]
+    assert ours.words([2, 4, 5, 6, 3]) == [-1, 0, 1, 1, -1]
+
+
+def test_small_texts_give_few_pieces():
+    assert len(Subwords.of([], size=5000)) == 260
+    assert Subwords.of([""], size=260).decode(Subwords.of([""], size=260).encode("Größe")) == "Größe"
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Subwords.of(["a"], size=100), "size=100: expected 260 or more"),
+        (lambda: Subwords.of(["a"], kind="wordpiece"), "kind='wordpiece': expected bpe or unigram"),
+        (lambda: Subwords.of("a dog"), "expected several texts, got one"),
+        (lambda: Subwords.of(["a"], minimum=0), "minimum=0"),
+        (lambda: Subwords.of([" "], kind="unigram"), "the texts are empty"),
+        (lambda: Subwords.of(["a\ud800"]), r"'\\ud800' at 1 is half a character"),
+        (lambda: LEARNED["bpe"].encode("é\udfff"), r"'\\udfff' at 1 is half a character"),
+        (lambda: LEARNED["bpe"].encode_all(["a", "\udfff"]), "half a character"),
+        (lambda: LEARNED["bpe"].decode([10**6]), "id 1000000 at 0: expected 0 to"),
+        (lambda: LEARNED["bpe"].decode(np.array([0.5])), "expected whole numbers"),
+        (lambda: Subwords("{}"), "not a tokenizer"),
+        (lambda: Subwords("no"), "not a tokenizer"),
+    ],
+)
+def test_what_makes_no_subwords(make, words):
+    with pytest.raises(ValueError, match=words):
+        make()
+
+
+def test_a_damaged_file_is_named(tmp_path):
+    (tmp_path / "tokenizer.json").write_bytes(b'{"version": "1.0"')
+    with pytest.raises(ValueError, match=r"tokenizer\.json: not a tokenizer"):
+        tokens.load(tmp_path)
+    (tmp_path / "tokenizer.json").write_bytes(b"\xff\xfe")
+    with pytest.raises(ValueError, match=r"tokenizer\.json: "):
+        tokens.load(tmp_path)
