@@ -18,6 +18,8 @@ from clearhead.train import loop
 from clearhead.train.loop import train
 from clearhead.train.recipe import Recipe
 
+pytestmark = pytest.mark.usefixtures("own_models")
+
 TEXT = "one two three\n\nfour five six\n\nseven\n\n" * 20
 
 

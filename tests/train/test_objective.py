@@ -11,6 +11,8 @@ from clearhead import build
 from clearhead.data import make_data
 from clearhead.train.objective import Objective, count
 
+pytestmark = pytest.mark.usefixtures("own_models")
+
 
 def gpt():
     torch.manual_seed(0)

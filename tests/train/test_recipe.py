@@ -8,6 +8,8 @@ from clearhead.config import ConfigError
 from clearhead.train.loop import train
 from clearhead.train.recipe import MAY_CHANGE, Recipe, RunConfig, read_recipe, section
 
+pytestmark = pytest.mark.usefixtures("own_models")
+
 FILE = """\
 steps = 10
 seed = 1

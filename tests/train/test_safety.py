@@ -17,6 +17,8 @@ from clearhead.train.checkpoint import Checkpoint, CheckpointError
 from clearhead.train.folder import Folder, FolderError
 from clearhead.train.loop import TrainingError, train
 
+pytestmark = pytest.mark.usefixtures("own_models")
+
 
 def go(table, out, *words, quiet=True):
     return train(table, *words, out=out, device="cpu", quiet=quiet)
@@ -57,7 +59,7 @@ def table():
 
 
 @pytest.fixture(scope="module")
-def whole(table, tmp_path_factory):
+def whole(table, tmp_path_factory, own_models):
     """The same training in peace."""
     return go(table, tmp_path_factory.mktemp("whole") / "run").folder
 
@@ -175,16 +177,22 @@ def test_a_gradient_that_is_no_number_is_told_too(tmp_path, monkeypatch, table):
 
 @pytest.fixture
 def small_disk():
-    """A function that sets the size no file may pass; put back afterwards."""
+    """A function that sets the size no file may pass, once a checkpoint is whole; put back afterwards."""
     resource = pytest.importorskip("resource")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+
+    def fill(size, after=None):
+        while after is not None and not after.exists():
+            time.sleep(0.01)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+
+    yield fill
     resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_a_full_disk_while_saving_leaves_the_last_checkpoint(tmp_path, monkeypatch, table, whole, small_disk):
     with monkeypatch.context() as patch:
-        at_step(patch, 3, lambda: small_disk(20_000))
+        at_step(patch, 3, lambda: small_disk(20_000, tmp_path / "checkpoints/step-00000002"))
         with pytest.raises(CheckpointError) as told:
             go(table, tmp_path)
     small_disk(-1)
@@ -198,7 +206,7 @@ def test_a_full_disk_while_saving_leaves_the_last_checkpoint(tmp_path, monkeypat
 
 def test_a_full_disk_while_logging_is_told_with_what_is_safe(tmp_path, monkeypatch, table, whole, small_disk):
     with monkeypatch.context() as patch:
-        at_step(patch, 6, lambda: small_disk(500))
+        at_step(patch, 6, lambda: small_disk(500, tmp_path / "checkpoints/step-00000004"))
         with pytest.raises(TrainingError) as told:
             go(table, tmp_path)
     small_disk(-1)

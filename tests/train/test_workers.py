@@ -10,10 +10,14 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch import nn
 from trainings import VECTORS, metrics, near, recipe, state
 
 from clearhead.train.loop import train
+from clearhead.train.spread import SyncedBatchNorm
 
+pytestmark = pytest.mark.usefixtures("own_models")
 SCRIPT = Path(__file__).with_name("train_workers.py")
 # A bias of keys changes no attention: its gradient is rounding, which AdamW and Muon would blow up.
 PLAIN = {"model__bias": False, "run__valid_every": 2, "steps": 6}
@@ -81,7 +85,7 @@ def go(given, out, *words):
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
+def world(tmp_path_factory, own_models):
     """Every case by two workers, in one torchrun; what one worker did is trained meanwhile."""
     top = tmp_path_factory.mktemp("world")
     entries = [{"recipe": table(**case), "out": str(top / name)} for name, case in CASES.items()]
@@ -144,6 +148,35 @@ def test_a_mean_a_worker_would_be_seen(world):
     data = make_data(name, given["data"], seed=given["seed"])
     counts = [[count(data.batch(step, part, 2)) for part in (0, 1)] for step in range(4)]
     assert max(max(pair) / min(pair) for pair in counts) > 1.5, counts
+
+
+@pytest.fixture
+def alone():
+    """A group of one worker, made by somebody else."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def test_a_group_of_workers_that_was_there_before_stays(tmp_path, alone):
+    assert go(recipe(steps=1), tmp_path).finished
+    assert dist.is_initialized()
+
+
+@pytest.mark.parametrize("mean", [0.0, 1e3])  # 1e3: a difference of squares would have no digit left
+@pytest.mark.parametrize("options", [{}, {"momentum": None}, {"affine": False}, {"track_running_stats": False}])
+def test_a_synced_batch_norm_is_a_batch_norm(alone, mean, options):
+    torch.manual_seed(0)
+    ours, theirs = (nn.ModuleList([nn.BatchNorm2d(3, **options)]) for _ in range(2))
+    SyncedBatchNorm.convert(ours)
+    for training in (True, True, False):
+        x = (torch.randn(4, 3, 5, 2) * torch.tensor([1.0, 0.1, 3.0]).view(3, 1, 1) + mean).requires_grad_()
+        grad, answers = torch.randn(4, 3, 5, 2), []
+        for norm in (ours, theirs):
+            norm.train(training)
+            y = norm[0](x)
+            answers.append((y, *torch.autograd.grad(y, [x, *norm.parameters()], grad), *norm.buffers()))
+        near(*answers, rtol=1e-4, atol=1e-2 if mean else 1e-5)
 
 
 @pytest.mark.slow

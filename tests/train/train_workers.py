@@ -14,7 +14,7 @@ from pathlib import Path
 warnings.simplefilter("error")
 
 import torch.distributed as dist  # noqa: E402
-import trainings  # noqa: E402, F401  (its models)
+import trainings  # noqa: E402
 
 from clearhead.train import loop  # noqa: E402
 
@@ -47,4 +47,5 @@ def main(path):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    with trainings.own_models():
+        main(sys.argv[1])

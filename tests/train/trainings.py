@@ -2,8 +2,10 @@
 
 import copy
 import sys
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from types import ModuleType
+from unittest.mock import patch
 
 import torch
 import torch.nn.functional as F
@@ -14,8 +16,6 @@ from clearhead.train import progress
 from clearhead.train.checkpoint import latest
 from clearhead.train.folder import Folder
 from clearhead.train.loop import TIMES
-
-progress.peak = lambda *_: 1e12  # measured once a run, it would take longer than these runs
 
 
 def recipe(**changes):
@@ -104,10 +104,20 @@ class Pixels(nn.Module):
         return self.head(F.relu(self.norm(self.first(x))).mean((2, 3)))
 
 
-for _kind in (Normed, Pixels):  # as if they stood in the house
-    _name = _kind.__name__.lower()
-    _module = sys.modules[f"clearhead.models.{_name}"] = ModuleType(f"clearhead.models.{_name}")
-    _kind.__module__ = _module.__name__
-    setattr(_module, _kind.__name__, _kind)
-    _module.Config = Config
-    FAMILIES[_name] = (_name, _kind.__name__, "a model of the tests")
+for _kind in (Normed, Pixels):
+    _kind.__module__ = f"clearhead.models.{_kind.__name__.lower()}"
+
+
+@contextmanager
+def own_models():
+    """Within it the models of this file stand in the house, and nobody measures how fast the machine is."""
+    with ExitStack() as stack:
+        modules = {kind.__module__: ModuleType(kind.__module__) for kind in (Normed, Pixels)}
+        for kind in (Normed, Pixels):
+            vars(modules[kind.__module__]).update({kind.__name__: kind, "Config": Config})
+        names = {kind.__name__.lower(): (kind.__name__.lower(), kind.__name__, "") for kind in (Normed, Pixels)}
+        stack.enter_context(patch.dict(sys.modules, modules))
+        stack.enter_context(patch.dict(FAMILIES, names))
+        # Measured once a run, it would take longer than these runs.
+        stack.enter_context(patch.object(progress, "peak", lambda *_: 1e12))
+        yield

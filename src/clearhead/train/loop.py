@@ -156,7 +156,7 @@ class _Loop:
         self._stack.close()
 
     def _keep_recipe(self) -> None:
-        """Write the recipe down, or see that it is the folder's. One that failed before it learned anything gives way."""
+        """Write the recipe, or see that it is the folder's; one that failed before it learned anything gives way."""
         recipe = config.dump(self.recipe)
         try:
             self.folder.keep_recipe(recipe, may_change=MAY_CHANGE)

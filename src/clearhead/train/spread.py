@@ -126,13 +126,11 @@ def let_go(model: nn.Module) -> None:
         model.reshard()  # type: ignore[operator]
 
 
-@torch.no_grad()
 def narrow(model: nn.Module) -> None:
     """Let a model compute in bfloat16, all but its batch norms: in 8 bits a running mean would stop moving."""
     for module in model.modules():
         if not isinstance(module, nn.modules.batchnorm._BatchNorm):
-            for parameter in module.parameters(recurse=False):
-                parameter.data = parameter.data.bfloat16()
+            module._apply(lambda x: x.bfloat16() if x.is_floating_point() else x, recurse=False)
 
 
 class _Sum(torch.autograd.Function):
