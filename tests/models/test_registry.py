@@ -3,6 +3,7 @@
 Tracing cannot follow the checker of shapes that tests install, so exporting is done by this file run as a script.
 """
 
+import itertools
 import json
 import subprocess
 import sys
@@ -14,11 +15,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import clearhead as ch
-from clearhead.layers import Attention
+from clearhead.layers import Attention, Positions
 from clearhead.models import FAMILIES, family, name_of
 
-B, T, V = 2, 7, 11
+B, T, S, V, W = 2, 7, 5, 11, 13  # rows, tokens, tokens of a source, vocabulary, that of a target
 WORDS = {"vocab": V, "context": 9, "width": 12}
+ONE = {**WORDS, "dropout": 0.0}  # a vocabulary for source and target
+PAIR = {**ONE, "target_vocab": W}
 LLAMA = {"positions": "rotary", "kv_heads": 1, "norm": "rms", "mlp": "swiglu", "bias": False, "tied": False}
 CASES: dict[str, tuple[str, dict]] = {
     "gpt": ("gpt", {**WORDS, "depth": 2, "heads": 3, "hidden": 13}),
@@ -28,6 +31,17 @@ CASES: dict[str, tuple[str, dict]] = {
         {**WORDS, "depth": 1, "heads": 3, "order": "post", "positions": "relative", "score": "cosine"},
     ),
     "gpt without blocks": ("gpt", {**WORDS, "depth": 0, "heads": 1}),
+    "transformer": ("transformer", {**PAIR, "depth": 2, "heads": 3, "hidden": 13, "positions": "learned"}),
+    "transformer like Llama": ("transformer", {**PAIR, **LLAMA, "order": "pre", "depth": 1, "heads": 3}),
+    "transformer, one table": ("transformer", {**ONE, "depth": 1, "heads": 3}),
+    "rnn": ("rnn-seq2seq", {**PAIR, "hidden": 14}),
+    "rnn, deep, lstm, dot": ("rnn-seq2seq", {**PAIR, "hidden": 14, "depth": 2, "cell": "lstm", "attention": "dot"}),
+    "rnn, bilinear, fed": (
+        "rnn-seq2seq",
+        {**ONE, "hidden": 15, "attention": "bilinear", "feed": "input", "bidirectional": False, "tied": False},
+    ),
+    "rnn, one vector": ("rnn-seq2seq", {**PAIR, "hidden": 14, "attention": "none", "cell": "lstm"}),
+    "rnn, one vector, fed": ("rnn-seq2seq", {**PAIR, "hidden": 14, "attention": "none", "feed": "input", "depth": 2}),
     "reader, sum": ("reader", {**WORDS, "mix": "sum", "hidden": 13}),
     "reader, forget": ("reader", {**WORDS, "mix": "forget", "heads": 3, "gamma": (0.9, 0.5, 1.0)}),
     "reader, learns to forget": ("reader", {**WORDS, "mix": "forget", "heads": 3, "learned": True}),
@@ -37,9 +51,19 @@ CASES: dict[str, tuple[str, dict]] = {
     "deep, dense": ("deep", {"width": 5, "depth": 3, "connect": "dense", "norm": "rms", "activation": "tanh"}),
     "deep, residual": ("deep", {"width": 5, "depth": 3, "norm": "layer"}),
 }
-SEQUENCES = [case for case, (_, options) in CASES.items() if "vocab" in options]
+READS = {
+    "gpt": "text",
+    "reader": "text",
+    "transformer": "translations",
+    "rnn-seq2seq": "translations",
+    "deep": "vectors",
+}
+TRANSLATIONS = [case for case, (name, _) in CASES.items() if READS[name] == "translations"]
+SEQUENCES = [case for case, (name, _) in CASES.items() if READS[name] != "vectors"]
 every = pytest.mark.parametrize("case", CASES)
 sequences = pytest.mark.parametrize("case", SEQUENCES)
+translations = pytest.mark.parametrize("case", TRANSLATIONS)
+Inputs = dict[str, Tensor]
 
 
 def build(case: str, seed: int = 0) -> nn.Module:
@@ -52,11 +76,29 @@ def build(case: str, seed: int = 0) -> nn.Module:
     return model.eval()
 
 
-def inputs(case: str, rows: int = B, seed: int = 1) -> Tensor:
+def inputs(case: str, rows: int = B, seed: int = 1) -> Inputs:
+    """What a model's forward takes, by name; a row of each tensor is one of the batch's."""
     dice = torch.Generator().manual_seed(seed)
-    if case in SEQUENCES:
-        return torch.randint(0, V, (rows, T), generator=dice)
-    return torch.randn(rows, CASES[case][1]["width"], generator=dice)
+    if case not in SEQUENCES:
+        return {"x": torch.randn(rows, CASES[case][1]["width"], generator=dice)}
+    x = {"ids": torch.randint(0, answers(case), (rows, T), generator=dice)}
+    if case in TRANSLATIONS:
+        x["source"] = torch.randint(0, V, (rows, S), generator=dice)
+        x["lengths"] = torch.randint(1, S + 1, (rows,), generator=dice)
+    return x
+
+
+def answers(case: str) -> int:
+    """How many tokens there are to choose from."""
+    return CASES[case][1].get("target_vocab", V)
+
+
+def some(x: Inputs, rows: slice) -> Inputs:
+    return {name: part[rows] for name, part in x.items()}
+
+
+def cast(x: Inputs, dtype: torch.dtype) -> Inputs:
+    return {name: part.to(dtype) if part.is_floating_point() else part for name, part in x.items()}
 
 
 def bits(x: Tensor) -> bytes:
@@ -73,21 +115,20 @@ def test_builds_and_runs(case):
     model, x = build(case), inputs(case)
     assert name_of(model) == CASES[case][0]
     assert isinstance(model, family(CASES[case][0])[0])
-    out = model(x)
-    assert out.shape == ((B, T, V) if case in SEQUENCES else x.shape)
+    out = model(**x)
+    assert out.shape == ((B, T, answers(case)) if case in SEQUENCES else x["x"].shape)
     assert out.dtype == torch.float32
     assert bool(out.isfinite().all())
     if case in SEQUENCES:
-        assert torch.equal(model.head(model.states(x)), out)
+        assert torch.equal(model.head(model.states(**x)), out)
         assert model.head.bias is None
-    assert model.bfloat16()(x if case in SEQUENCES else x.bfloat16()).dtype == torch.bfloat16
+    assert model.bfloat16()(**cast(x, torch.bfloat16)).dtype == torch.bfloat16
 
 
 @every
 def test_every_parameter_gets_a_gradient(case):
-    model = build(case).double().train()
-    x = inputs(case)
-    out = model(x if case in SEQUENCES else x.double())
+    model, x = build(case).double().train(), inputs(case)
+    out = model(**cast(x, torch.float64))
     (out * torch.randn(out.shape, generator=torch.Generator().manual_seed(2), dtype=out.dtype)).sum().backward()
     for name, p in model.named_parameters():
         assert p.grad is not None, name
@@ -100,25 +141,80 @@ def test_every_parameter_gets_a_gradient(case):
 @pytest.mark.parametrize("cut", [1, 4, 6])
 def test_the_future_cannot_move_the_past(case, cut):
     model, x = build(case), inputs(case)
-    other = torch.cat([x[:, :cut], (x[:, cut:] + 3) % V], dim=1)
-    before, after = model(x), model(other)
+    ids, given = x["ids"], {name: part for name, part in x.items() if name != "ids"}
+    other = torch.cat([ids[:, :cut], (ids[:, cut:] + 3) % V], dim=1)
+    before, after = model(**x), model(other, **given)
     torch.testing.assert_close(after[:, :cut], before[:, :cut], rtol=0.0, atol=1e-5)
-    torch.testing.assert_close(model(x[:, :cut]), before[:, :cut], rtol=0.0, atol=1e-5)
+    torch.testing.assert_close(model(ids[:, :cut], **given), before[:, :cut], rtol=0.0, atol=1e-5)
     assert not torch.allclose(after[:, cut:], before[:, cut:])
 
 
 @every
 def test_a_neighbour_in_the_batch_cannot_move_an_answer(case):
     model, x = build(case), inputs(case, rows=3)
-    together, others = model(x), model(torch.cat([x[:1], inputs(case, rows=4, seed=5)]))
+    strangers = inputs(case, rows=4, seed=5)
+    together = model(**x)
+    others = model(**{name: torch.cat([x[name][:1], strangers[name]]) for name in x})
     for row in range(3):
-        torch.testing.assert_close(model(x[row : row + 1])[0], together[row], rtol=0.0, atol=1e-5)
+        torch.testing.assert_close(model(**some(x, slice(row, row + 1)))[0], together[row], rtol=0.0, atol=1e-5)
     torch.testing.assert_close(others[0], together[0], rtol=0.0, atol=1e-5)
 
 
-@sequences
-def test_packed_documents_are_as_if_apart(case):
+@translations
+def test_padding_cannot_move_an_answer_and_the_source_can(case):
+    model, x = build(case), inputs(case, rows=3)
+    ids, source, lengths = x.values()
+    answer = model(**x)
+    exists = torch.arange(S) < lengths[:, None]
+    other = torch.where(exists, source, (source + 4) % V)
+    longer = torch.cat([other, source[:, :2]], dim=1)
+    torch.testing.assert_close(model(ids, source=other, lengths=lengths), answer, rtol=0.0, atol=1e-5)
+    torch.testing.assert_close(model(ids, source=longer, lengths=lengths), answer, rtol=0.0, atol=1e-5)
+    for row, length in enumerate(lengths.tolist()):
+        alone = model(ids[row : row + 1], source=source[row : row + 1, :length])[0]
+        torch.testing.assert_close(alone, answer[row], rtol=0.0, atol=1e-5)
+    moved = model(ids, source=torch.where(exists, (source + 4) % V, source), lengths=lengths)
+    assert not torch.allclose(moved[:, 0], answer[:, 0], atol=1e-3)
+
+
+@translations
+@pytest.mark.parametrize("steps", [[1] * T, [3, 1, 1, 2], [T]], ids=str)
+@torch.no_grad()
+def test_a_step_at_a_time_is_all_at_once(case, steps):
     model, x = build(case), inputs(case)
+    ids, given = x.pop("ids"), x
+    state = model.start(given, limit=T)
+    assert state.rows == B
+    for at, part in zip(itertools.accumulate(steps), ids.split(steps, dim=1), strict=True):
+        logits, state = model.step(part, state)
+        torch.testing.assert_close(logits, model(ids[:, :at], **given)[:, at - part.shape[1] :], rtol=0.0, atol=1e-5)
+
+
+@translations
+@torch.no_grad()
+def test_beams_go_their_own_ways(case):
+    """Rows are doubled, change places within their sources, and leave."""
+    model, x = build(case), inputs(case, rows=3)
+    texts, given = x.pop("ids")[:, :1], x
+    state = model.start(given, limit=T)
+    model.step(texts, state)
+    state.expand(2)
+    row, texts = torch.arange(3).repeat_interleave(2), texts.repeat_interleave(2, dim=0)
+    for token, index in enumerate(([1, 0, 2, 2, 5, 4], [0, 0, 3, 2, 4, 5], [5, 4, 1, 1], [0, 1, 2, 3])):
+        new = ((torch.arange(len(texts)) * 5 + token) % V)[:, None]
+        texts = torch.cat([texts, new], dim=1)
+        logits, state = model.step(new, state)
+        expected = model(texts, **{name: part[row] for name, part in given.items()})[:, -1:]
+        torch.testing.assert_close(logits, expected, rtol=0.0, atol=1e-5)
+        kept = torch.tensor(index)
+        state.reorder(kept)
+        row, texts = row[kept], texts[kept]
+        assert state.rows == len(index)
+
+
+@pytest.mark.parametrize("case", [case for case in SEQUENCES if case not in TRANSLATIONS])
+def test_packed_documents_are_as_if_apart(case):
+    model, x = build(case), inputs(case)["ids"]
     documents = torch.tensor([[0, 0, 1, 1, 1, 1, 2], [5, 5, 5, 5, 5, 7, 7]])
     at = torch.tensor([[0, 1, 0, 1, 2, 3, 0], [0, 1, 2, 3, 4, 0, 1]])
     packed = model(x, documents=documents, at=at)
@@ -131,8 +227,7 @@ def test_packed_documents_are_as_if_apart(case):
 @every
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 def test_what_is_saved_and_loaded_is_the_same_to_the_bit(case, dtype, tmp_path):
-    model, x = build(case).to(dtype), inputs(case)
-    x = x if case in SEQUENCES else x.to(dtype)
+    model, x = build(case).to(dtype), cast(inputs(case), dtype)
     ch.save(model, tmp_path / "model")
     dice = torch.get_rng_state()
     again = ch.load(tmp_path / "model", device="cpu")
@@ -148,43 +243,46 @@ def test_what_is_saved_and_loaded_is_the_same_to_the_bit(case, dtype, tmp_path):
     assert ties[0] == ties[1]
     for (name, a), (_, b) in zip(model.named_buffers(), again.model.named_buffers(), strict=True):
         assert (a.dtype, bits(a)) == (b.dtype, bits(b)), name  # constants too, though no file has them
-    assert bits(again.model(x)) == bits(model(x))
+    assert bits(again.model(**x)) == bits(model(**x))
 
 
 @every
 def test_watching_changes_no_bit(case):
     model, x = build(case), inputs(case)
-    before = model(x)
+    before = model(**x)
     with ch.watch(model, "**") as tape:
-        during = model(x)
+        during = model(**x)
     assert bits(during) == bits(before)
-    assert bits(model(x)) == bits(before)
+    assert bits(model(**x)) == bits(before)
     assert not [hook for m in model.modules() for hook in (*m._forward_hooks, *m._forward_pre_hooks)]
     assert all(m.tap is None for m in model.modules() if isinstance(m, Attention))
-    silent = {n for n, m in model.named_modules() if isinstance(m, nn.ModuleList)} | {"positions"}
+    # What only holds parts or weights says nothing itself: a step of an RNN is written out with torch's weights.
+    held = nn.ModuleList | Positions | nn.RNNBase
+    silent = {n for n, m in model.named_modules() if isinstance(m, held)}
     assert {name for name in tape.names if name not in tape} <= silent
-    if any(isinstance(m, Attention) for m in model.modules()):
-        assert "blocks.0.attn.weights" in tape
-        torch.testing.assert_close(tape["blocks.0.attn.weights"].dense().sum(-1), torch.ones(B, 3, T))
+    for name, m in model.named_modules():
+        if isinstance(m, Attention):
+            sums = tape[f"{name}.weights"].dense().sum(-1)
+            torch.testing.assert_close(sums, torch.ones(B, m.heads, S if name.startswith("encoder") else T))
 
 
-def loss(case: str, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    out = model(x)
-    return F.cross_entropy(out.flatten(0, 1), y.flatten()) if case in SEQUENCES else F.mse_loss(out, y)
+def loss(model: nn.Module, x: Inputs, y: Tensor) -> Tensor:
+    out = model(**x)
+    return F.mse_loss(out, y) if y.is_floating_point() else F.cross_entropy(out.flatten(0, 1), y.flatten())
 
 
 @pytest.mark.parametrize(
     "case", [case for case in CASES if case != "gpt without blocks"]
 )  # a token alone knows nothing
 def test_overfits_one_batch(case):
-    model, x, y = build(case).train(), inputs(case), inputs(case, seed=9)
+    model, x, y = build(case).train(), inputs(case), next(iter(inputs(case, seed=9).values()))
     optimiser = torch.optim.AdamW(model.parameters(), lr=0.02, weight_decay=0.0)
-    first = float(loss(case, model, x, y).detach())
+    first = float(loss(model, x, y).detach())
     for _ in range(80):
         optimiser.zero_grad()
-        loss(case, model, x, y).backward()
+        loss(model, x, y).backward()
         optimiser.step()
-    assert float(loss(case, model, x, y).detach()) < 0.1 * first
+    assert float(loss(model, x, y).detach()) < 0.1 * first
 
 
 @every
@@ -234,7 +332,10 @@ def test_two_words_that_do_not_go_together():
 
 
 def test_an_unknown_family_names_the_nearest():
-    with pytest.raises(ValueError, match="no model 'GTP': expected one of gpt, reader, deep; the nearest is gpt"):
+    with pytest.raises(
+        ValueError,
+        match="no model 'GTP': expected one of gpt, transformer, rnn-seq2seq, reader, deep; the nearest is gpt",
+    ):
         ch.build("GTP", vocab=V)
     with pytest.raises(ValueError, match="Linear is of no known family"):
         name_of(nn.Linear(2, 2))
@@ -259,11 +360,15 @@ def test_verbs_and_rooms_are_there_whatever_was_imported_first():
 
 def exported(case: str) -> dict[str, float]:
     """How far the exported model is from the eager one, for a batch of its own and one of another size."""
-    model, x = build(case).requires_grad_(False), inputs(case)
-    rows = torch.export.Dim("rows", min=1, max=64)
+    model, rows = build(case).requires_grad_(False), torch.export.Dim("rows", min=1, max=64)
+
+    def given(n: int) -> Inputs:  # an RNN packs by lengths on the host, where no graph can follow
+        return {name: x for name, x in inputs(case, rows=n).items() if name != "lengths" or "rnn" not in case}
+
     with torch.no_grad():
-        program = torch.export.export(model, (x,), dynamic_shapes=({0: rows},)).module()
-        return {f"{n} rows": float((program(y) - model(y)).abs().max()) for n in (2, 5) for y in [inputs(case, rows=n)]}
+        shapes = {name: {0: rows} for name in given(B)}
+        program = torch.export.export(model, (), kwargs=given(B), dynamic_shapes=shapes).module()
+        return {f"{n} rows": float((program(**x) - model(**x)).abs().max()) for n in (2, 5) for x in [given(n)]}
 
 
 @pytest.fixture(scope="module")

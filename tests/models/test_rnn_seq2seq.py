@@ -183,11 +183,12 @@ def steps(model: nn.Module, x: dict[str, Tensor], sizes: list[int]) -> Tensor:
 
 @ways
 @cells
-@pytest.mark.parametrize("sizes", [[1] * T, [2, 1, 2], [T]], ids=str)
 @torch.no_grad()
-def test_steps_are_teacher_forcing(attention, feed, cell, depth, sizes):
+def test_steps_are_teacher_forcing(attention, feed, cell, depth):
     model, x = build(attention=attention, feed=feed, cell=cell, depth=depth), batch()
-    torch.testing.assert_close(steps(model, x, sizes), model(**x), rtol=0.0, atol=1e-12)
+    expected = model(**x)
+    for sizes in ([1] * T, [2, 1, 2], [T]):
+        torch.testing.assert_close(steps(model, x, sizes), expected, rtol=0.0, atol=1e-12)
 
 
 @ways
