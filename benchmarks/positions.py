@@ -16,7 +16,7 @@ from torch import Tensor
 from clearhead.data import make_data
 from clearhead.train import read_recipe, train
 from clearhead.train.checkpoint import Checkpoint
-from clearhead.train.loop import _build
+from clearhead.train.trainee import build_model
 
 TASKS = {"reverse": (), "most": (), "most, without decay": ("optim.decay=0.0",)}
 SEEDS = (0, 1)
@@ -37,7 +37,7 @@ def main() -> None:
             given = dict(recipe.data)
             data = make_data(given.pop("name"), given, seed=seed)
             read = data.valid(0)["ids"].shape[1]  # rows of the table beyond it are never read
-            tables = {0: dict(_build(recipe, data).named_parameters())["positions.table"].detach()[:read]}
+            tables = {0: dict(build_model(recipe, data).named_parameters())["positions.table"].detach()[:read]}
             run = train(recipe, out=f"runs/positions/{task.replace(', ', '-').replace(' ', '-')}-{seed}", quiet=True)
             for path in sorted((run.folder / "checkpoints").glob("step-*")):
                 table = torch.empty(recipe.model["context"], recipe.model["width"])

@@ -5,11 +5,13 @@ One function a picture, named like its file. Every number is computed here, by t
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from matplotlib.figure import Figure
@@ -376,6 +378,68 @@ def statistics() -> Figure:
     distance = {job: (n, tape["distance"][0, h]) for h, job in enumerate(JOBS)} | {most: (n, (n - 1) / 2)}
     plots = {"entropy, nats": entropy, "distance, tokens": distance}
     return ch.draw.panels(plots, xlabel="query", dashed=[most], zero=True, width=3.6)
+
+
+# 10: experiments, from the numbers in docs/results that benchmarks/*.py measured
+
+
+def _results(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((HERE.parent / "results" / f"{name}.json").read_text(encoding="utf-8"))
+    return found
+
+
+def _mean(rows: list[list[float]]) -> list[float]:
+    """Over seeds."""
+    return [sum(column) / len(column) for column in zip(*rows, strict=True)]
+
+
+@picture
+def identity() -> Figure:
+    loss, size = {}, {}
+    for kind, depths in _results("depth")["depth"].items():
+        at = [int(depth) for depth in depths]
+        loss[kind] = (at, [sorted(found["valid_loss"])[1] for found in depths.values()])
+        size[kind] = (at, [found["parameters"] for found in depths.values()])
+    plots = {"loss, median of three seeds": loss, "parameters": size}
+    return ch.draw.panels(plots, xlabel="layers", log="xy", width=3.6, height=3.5)
+
+
+@picture
+def recall() -> Figure:
+    found = _results("recall")
+    ages, blind = found["ages"], "blind guess"
+    lines = {name: (ages, _mean(rows)) for name, rows in found["accuracy"].items()}
+    lines[blind] = (ages, [1 / found["symbols"]] * len(ages))
+    return ch.draw.curves(
+        lines, xlabel="guests that came after the important one", ylabel="recalled", dashed=[blind], zero=True,
+        width=5.4,
+    )  # fmt: skip
+
+
+@picture
+def length() -> Figure:
+    found = _results("length")
+    plots: dict[str, dict[str, tuple[list[int], list[float]]]] = {}
+    for title, which in (("all characters", "all"), ("characters past the 64th", "past")):
+        plots[title] = {}
+        for kind, seeds in found["valid_loss"].items():
+            pairs = [(n, y) for n, y in zip(found["lengths"], _some(seeds[which]), strict=True) if y is not None]
+            if pairs:
+                plots[title][kind] = ([n for n, _ in pairs], [y for _, y in pairs])
+    return ch.draw.panels(plots, xlabel="characters in a window", ylabel=["loss", ""], log="x", width=3.6, height=3.4)
+
+
+def _some(rows: list[list[float | None]]) -> list[float | None]:
+    """The mean over seeds, where there is anything."""
+    columns = ([y for y in column if y is not None] for column in zip(*rows, strict=True))
+    return [sum(column) / len(column) if column else None for column in columns]
+
+
+@picture
+def spread() -> Figure:
+    found = _results("positions")
+    lines = {name: (found["steps"], _mean(rows)) for name, rows in found["spread"].items()}
+    return ch.draw.curves(lines, xlabel="steps", ylabel="spread of the table", zero=True, width=5.4)
 
 
 def main(wanted: list[str]) -> None:
