@@ -116,7 +116,7 @@ class Layers(Recurrent):
         """
         state = [] if state is None else state
         if gates:
-            return self._step(x[:, 0], state)[:, None]
+            return self._step(x.squeeze(1), state).unsqueeze(1)
         before: Tensor | tuple[Tensor, Tensor] | None = None
         if state and isinstance(self.cell, nn.LSTM):
             half = len(state) // 2
@@ -151,9 +151,9 @@ def _gru(x: Float[Tensor, "b g"], h: Float[Tensor, "b g"], state: Float[Tensor, 
     """A step of nn.GRU from what the input (x) and the state (h) say to its gates."""
     if x.is_cuda and not torch.compiler.is_compiling():  # one kernel, the one behind nn.GRUCell
         return torch.ops.aten._thnn_fused_gru_cell(x, h, state)[0]
-    size = state.shape[-1]
-    reset, keep = torch.sigmoid(x[:, : 2 * size] + h[:, : 2 * size]).chunk(2, dim=1)
-    new = torch.tanh(x[:, 2 * size :] + reset * h[:, 2 * size :])
+    (x, x_new), (h, h_new) = (gates.split([2 * state.shape[1], state.shape[1]], dim=1) for gates in (x, h))
+    reset, keep = torch.sigmoid(x + h).chunk(2, dim=1)
+    new = torch.tanh(x_new + reset * h_new)
     return new + keep * (state - new)
 
 
@@ -231,9 +231,9 @@ class Turn(nn.Module):
         mask, top = Mask(lengths=state.lengths), self.cell.cell.num_layers - 1
         outs, contexts = [], []
         for token in gates.unbind(1):
-            context = self._ask(state.cell[top][:, None], state, mask)
-            token = token + F.linear(context[:, 0], weight)
-            outs.append(self.cell(token[:, None], state.cell, gates=True))
+            context = self._ask(state.cell[top].unsqueeze(1), state, mask)
+            token = torch.addmm(token, context.squeeze(1), weight.T)
+            outs.append(self.cell(token.unsqueeze(1), state.cell, gates=True))
             contexts.append(context)
         return torch.cat([torch.cat(outs, dim=1), torch.cat(contexts, dim=1), x], dim=-1)
 
