@@ -14,7 +14,7 @@ from PIL import Image
 from trainings import VECTORS, metrics, near, recipe, same_bits, state, weights
 
 from clearhead import config, load
-from clearhead.train import loop
+from clearhead.train import loop, optim
 from clearhead.train.loop import train
 from clearhead.train.recipe import Recipe
 
@@ -37,7 +37,7 @@ class BrokenError(Exception):
 
 def broken_at(monkeypatch, step, how):
     """Let the run crash in the middle of a step, or be asked to stop during it."""
-    real = loop.Optimiser.step
+    real = optim.Optimiser.step
 
     def strange(self, *args):
         strange.left -= 1
@@ -48,7 +48,7 @@ def broken_at(monkeypatch, step, how):
         return real(self, *args)
 
     strange.left = step
-    monkeypatch.setattr(loop.Optimiser, "step", strange)
+    monkeypatch.setattr(optim.Optimiser, "step", strange)
 
 
 def go_broken(table, out, monkeypatch, steps=((3, "crash"), (1, "crash"), (3, "stop"), (2, "crash"))):
@@ -242,7 +242,7 @@ def test_a_finished_run_trains_nothing_and_a_longer_one_goes_on(tmp_path, monkey
     first = go(table, tmp_path / "a")
     bytes_before = (tmp_path / "a/metrics.jsonl").read_bytes()
     with monkeypatch.context() as patch:
-        patch.setattr(loop.Optimiser, "step", None)
+        patch.setattr(optim.Optimiser, "step", None)
         second = go(table, tmp_path / "a")
     same_bits(weights(first.model), weights(second.model))
     assert (tmp_path / "a/metrics.jsonl").read_bytes() == bytes_before

@@ -16,14 +16,14 @@ warnings.simplefilter("error")
 import torch.distributed as dist  # noqa: E402
 import trainings  # noqa: E402
 
-from clearhead.train import loop  # noqa: E402
+from clearhead.train import loop, optim  # noqa: E402
 
 RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
 
 def stop_at(step):
     """SIGTERM to the last worker, and to no other, in the middle of a step."""
-    real, left = loop.Optimiser.step, [step]
+    real, left = optim.Optimiser.step, [step]
 
     def counted(self, *args):
         left[0] -= 1
@@ -31,8 +31,8 @@ def stop_at(step):
             os.kill(os.getpid(), signal.SIGTERM)
         return real(self, *args)
 
-    loop.Optimiser.step = counted
-    return lambda: setattr(loop.Optimiser, "step", real)
+    optim.Optimiser.step = counted
+    return lambda: setattr(optim.Optimiser, "step", real)
 
 
 def main(path):

@@ -18,16 +18,15 @@ ROWS = 4  # rows of the batch that are looked at
 STATISTICS = ("entropy", "distance", "sink")
 
 
-def gradients(model: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, float]:
-    """The norm of the gradient of each block, and of all that is in none, as `rest`."""
+def gradients(model: nn.Module, found: Mapping[str, Tensor]) -> dict[str, float]:
+    """The norm of the gradient of each block, and of all that is in none, as `rest`, from the gradients by name."""
     names = [name for name, _ in blocks(model)]
-    squares: dict[str, list[Tensor]] = {}
-    for name, weight in weights.items():
-        if weight.grad is not None:
-            home = next((block for block in names if name.startswith(f"{block}.")), "rest")
-            norm = torch.linalg.vector_norm(weight.grad.detach(), dtype=torch.float32)
-            squares.setdefault(home, []).append(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)
-    return {home: float(torch.linalg.vector_norm(torch.stack(norms))) for home, norms in squares.items()}
+    norms: dict[str, list[Tensor]] = {}
+    for name, gradient in found.items():
+        home = next((block for block in names if name.startswith(f"{block}.")), "rest")
+        norm = torch.linalg.vector_norm(gradient.detach(), dtype=torch.float32)
+        norms.setdefault(home, []).append(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)
+    return {home: float(torch.linalg.vector_norm(torch.stack(each))) for home, each in norms.items()}
 
 
 @torch.no_grad()

@@ -6,40 +6,34 @@ generator seeded by (seed, step, part of the batch). So a checkpoint is weights,
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
-from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
+from torch import Tensor
 
 from .. import config
-from ..data import Data, make_data
-from ..models import family
+from ..data import make_data
 from ..weights import Ready, load, save
-from . import inside, progress
+from . import progress
 from .checkpoint import Checkpoint, CheckpointError, DamagedError, Writer, latest, step_name
 from .events import Events
+from .feed import Feed, Part
 from .folder import Folder, FolderError
-from .initial import initialise
-from .muon import local
-from .objective import Objective, count
-from .optim import Optimiser
 from .recipe import MAY_CHANGE, Recipe, read_recipe, section
 from .schedule import scale
-from .spread import SyncedBatchNorm, World, let_go, narrow, recompute, shard
+from .spread import World
+from .trainee import Trainee
 
-AHEAD = 3  # batches that are made while the model works
 NONE_YET: dict[str, float] = {"loss": sys.float_info.max, "step": 0, "waited": 0}  # before the first validation
 TIMES = ("seconds", "rate", "share")  # the metrics that no two runs have in common
 
@@ -108,15 +102,15 @@ class _Loop:
     def __init__(self, recipe: Recipe, out: Path, root: Path | None, world: World, quiet: bool) -> None:
         self.recipe, self.world = recipe, world
         with ExitStack() as stack:
-            self.data = _open(recipe, root)
+            table: Any = recipe.data
+            self.data = make_data(section(recipe, "data")[0], table.without("name"), seed=recipe.seed, root=root)
             stack.callback(self.data.close)
             if recipe.run.patience and not self.data.valid_batches:
                 raise TrainingError(
                     f"run.patience = {recipe.run.patience} waits for a better validation, and this data has none: "
                     "expected 0, or a share for validation"
                 )
-            self.model = _build(recipe, self.data)
-            self.objective = Objective(self.model, self.data.kind, recipe.smoothing)
+            self.trainee = Trainee(recipe, self.data, world)
             self.folder = Folder(out, lock=world.rank == 0)
             stack.callback(self.folder.close)
             if world.rank == 0:
@@ -124,7 +118,7 @@ class _Loop:
             self.step = 0
             self.best = dict(NONE_YET)
             found = self._found()
-            self._spread()
+            self.trainee.spread()
             if found is not None:
                 self._resume(found)
             world.sum(0.0)  # nobody goes on, and tidies up, before all have read
@@ -142,8 +136,8 @@ class _Loop:
                 self.folder.checkpoints, rank=world.rank, world=world.size, attempt=attempt, keep=recipe.run.keep
             )
             stack.callback(self._settle)
-            self._ahead = ThreadPoolExecutor(1, thread_name_prefix="batches")
-            stack.callback(self._ahead.shutdown, wait=True, cancel_futures=True)
+            self.feed = Feed(self.data, world, recipe.accumulate)
+            stack.callback(self.feed.close)
             self.saved = self.step if found is not None else None
             self.stopping = False
             self._pending: list[tuple[int, Tensor, Tensor]] = []  # steps whose loss and norm nobody has read yet
@@ -172,36 +166,6 @@ class _Loop:
         with suppress(CheckpointError):
             self.writer.wait()
 
-    # Building
-
-    def _spread(self) -> None:
-        """Put the model on its device, in its precision, over all workers, and make the optimiser."""
-        recipe, world = self.recipe, self.world
-        self.model.to(world.device)
-        sharded = world.size > 1 and recipe.spread == "fsdp"
-        masters = recipe.precision == "bfloat16" and not sharded
-        if recipe.recompute:
-            recompute(self.model)
-        if world.size > 1:
-            SyncedBatchNorm.convert(self.model)
-        if masters:
-            narrow(self.model)
-        if sharded:
-            shard(self.model, world, recipe.precision)
-        self.optimiser = Optimiser(self.model, recipe.optim, masters=masters)
-        self.forward: nn.Module = self.objective
-        if world.size > 1 and not sharded:
-            self.forward = DistributedDataParallel(self.objective)
-        if recipe.compile:
-            self.forward = torch.compile(self.forward)  # type: ignore[assignment]
-
-    def tensors(self) -> dict[str, Tensor]:
-        """All that a checkpoint holds: weights (the masters, where there are any), buffers, optimiser, averages."""
-        found = {f"model/{name}": weight for name, weight in self.optimiser.weights().items()}
-        found |= {f"buffer/{name}": x for name, x in _buffers(self.model).items()}
-        # Masters are the weights; a checkpoint names them once.
-        return found | {n: t for n, t in self.optimiser.tensors().items() if not n.startswith("master/")}
-
     def _found(self) -> Checkpoint | None:
         """The newest whole checkpoint, by the word of worker 0, which alone reads every byte."""
         name = ""
@@ -219,22 +183,8 @@ class _Loop:
             )
         return Checkpoint(self.folder.checkpoints / name) if name else None
 
-    @torch.no_grad()
     def _resume(self, found: Checkpoint) -> None:
-        tensors = self.tensors()
-        missing, extra = sorted(tensors.keys() - set(found.names)), sorted(set(found.names) - tensors.keys())
-        if missing or extra:
-            raise TrainingError(
-                f"{found.path} is of another model or optimiser than the recipe: "
-                + "; ".join(
-                    f"it {what} {', '.join(names[:3])}{' ...' if len(names) > 3 else ''}"
-                    for what, names in (("lacks", missing), ("has besides", extra)) if names
-                )
-            )  # fmt: skip
-        for name, tensor in tensors.items():
-            found.fill(name, tensor.detach())
-        found.close()
-        self.optimiser.restore()
+        self.trainee.fill(found)
         self.step, self.best = found.step, dict(found.facts["best"])
         if self.recipe.run.patience and self.best["step"] != found.step and not self._best():
             self.best = dict(NONE_YET)  # it was not kept: patience was not asked for, or its files were damaged
@@ -251,7 +201,7 @@ class _Loop:
             self.talk.say(f"{self.folder.path}: going on from step {self.step} of {recipe.steps}")
         with self._signals():
             finished = self.step >= recipe.steps or self._waited
-            batches = self._batches(self.step)
+            batches = self.feed.steps(self.step, recipe.steps)
             self._clock, self._tokens = time.perf_counter(), 0
             while not finished:
                 self._one(next(batches))
@@ -279,35 +229,21 @@ class _Loop:
     def _often(self, every: int) -> bool:
         return bool(every) and self.step % every == 0
 
-    def _one(self, micros: list[dict[str, Any]]) -> None:
+    def _one(self, parts: list[Part]) -> None:
         """One update of the weights."""
         recipe, world, index = self.recipe, self.world, self.step
         counted, tokens, stop = world.sum(
-            sum(m["count"] for m in micros), sum(m["size"] for m in micros), float(self.stopping)
+            sum(part.counted for part in parts), sum(part.size for part in parts), float(self.stopping)
         )
         self._agreed = stop > 0
-        logs, looks = (index + 1) % recipe.run.log_every == 0 or index + 1 == recipe.steps, False
-        self.model.train()
-        total: Tensor | None = None
-        for i, micro in enumerate(micros):
-            torch.manual_seed(_key(recipe.seed, index, micro["part"]))
-            batch = _to(micro["batch"], world.device)
-            last = i == len(micros) - 1
-            with self._alone(last):
-                # Workers average gradients: times their number, this is the gradient of the sum over all.
-                loss = self.forward(batch) * (world.size / max(counted, 1.0))
-                loss.backward()
-            if not last:
-                self.optimiser.gather()
-            total = loss.detach() if total is None else total + loss.detach()
-        looks = bool(recipe.run.inside_every) and (index + 1) % recipe.run.inside_every == 0
-        view = self._look(batch) if looks else None
-        factor = scale(recipe.schedule, index, recipe.steps)
-        norm = self.optimiser.step(factor)
+        loss, batch = self.trainee.backward(parts, index, counted)
         self.step += 1
-        assert total is not None
-        self._pending.append((self.step, total, norm))
+        looks = self._often(recipe.run.inside_every)
+        view = self.trainee.look(batch) if looks else None
+        factor = scale(recipe.schedule, index, recipe.steps)
+        self._pending.append((self.step, loss, self.trainee.optimiser.step(factor)))
         self._tokens += int(tokens)
+        logs = self._often(recipe.run.log_every) or self.step == recipe.steps
         if logs or looks or world.device.type == "cpu":
             loss_now, norm_now = self._read()
         words = None
@@ -315,13 +251,17 @@ class _Loop:
             seconds = time.perf_counter() - self._clock
             rate = self._tokens / max(seconds, 1e-9)
             self._clock, self._tokens = time.perf_counter(), 0
-            share = rate / world.size * self._cost(micros[0]["batch"]) / self._peak()
+            share = rate / world.size * progress.flops(self.trainee.model, _length(batch)) / self._peak
             words = {"loss": f"{loss_now:.4f}", "tokens/s": f"{rate:,.0f}", "of peak": f"{share:.0%}"}
             record = {"loss": loss_now, "norm": norm_now, "lr": recipe.optim.lr * factor}
             self._log(record | {"seconds": seconds, "rate": rate, "share": share})
         if view is not None:
             self._log({"inside": view})
         self.talk.moved(self.step, words)
+
+    @cached_property
+    def _peak(self) -> float:
+        return progress.peak(self.world.device, self.recipe.precision)
 
     def _read(self) -> tuple[float, float]:
         """The loss and norm of the last step; stops if any since the last reading was not a number."""
@@ -346,13 +286,6 @@ class _Loop:
             f"{self.folder.path}: {what} in step {step}, whose batch is that of seed {self.recipe.seed} and "
             f"step {step - 1} counted from 0; {good}"
         )
-
-    def _look(self, batch: dict[str, Tensor]) -> dict[str, Any]:
-        self.optimiser.gather()
-        view: dict[str, Any] = {"gradient": inside.gradients(self.model, self.optimiser.weights())}
-        view |= inside.activations(self.objective, batch)
-        let_go(self.model)
-        return view
 
     def _log(self, record: dict[str, Any]) -> None:
         if self.world.rank:
@@ -379,22 +312,11 @@ class _Loop:
 
     # Validation, checkpoints, the end
 
-    @torch.no_grad()
     def _validate(self) -> bool:
         """Measure on validation data and log it; says whether patience has run out."""
         if not self.data.valid_batches:
             return False
-        world = self.world
-        found, counted = [], 0
-        self.model.eval()
-        with self.optimiser.averaged():
-            for i in range(self.data.valid_batches):
-                batch = self.data.valid(i, part=world.rank, parts=world.size)
-                found.append(self.objective.measure(_to(_tensors(batch), world.device)))
-                counted += count(batch)
-            let_go(self.model)
-        loss, right, n = world.sum(*(math.fsum(x) for x in torch.stack(found, 1).tolist()), counted)
-        record = {"valid_loss": loss / n} | ({"valid_accuracy": right / n} if self.data.kind != "vectors" else {})
+        record = self.trainee.measure(self.feed.valid())
         self._log(record)
         self.talk.say(
             f"step {self.step}: " + ", ".join(f"{name.replace('_', ' ')} {x:.4f}" for name, x in record.items())
@@ -416,18 +338,11 @@ class _Loop:
             return
         if self._pending:
             self._read()
-        self._check_weights()
-        protect = [int(self.best["step"])] if self.recipe.run.patience else []
-        self.writer.save(self.step, self.tensors(), {"best": self.best}, protect=protect)
-        self.saved = self.step
-
-    def _check_weights(self) -> None:
-        """A good loss may be followed by an update that leaves the numbers: such weights are not saved."""
-        kept = [*self.optimiser.weights().values(), *self.optimiser.averages.values()]
-        mine = [part for x in kept if (part := local(x.detach())).numel()]
-        largest = torch.stack([*torch._foreach_norm(mine, math.inf)]) if mine else torch.zeros(1)
-        if self.world.sum(float(not largest.isfinite().all()))[0]:
+        if not self.trainee.sound():
             self._refuse(self.step, "the weights left the numbers")
+        protect = [int(self.best["step"])] if self.recipe.run.patience else []
+        self.writer.save(self.step, self.trainee.tensors(), {"best": self.best}, protect=protect)
+        self.saved = self.step
 
     def _best(self) -> Checkpoint | None:
         """The checkpoint of the best validation, if there was one and it is whole."""
@@ -442,68 +357,15 @@ class _Loop:
                 print(f"{problem}: the best model is lost with it", file=sys.stderr)
             return None
 
-    @torch.no_grad()
     def _finish(self) -> Ready:
         """The trained model, kept in the folder as `model/`: the average, or the best, where the recipe asks for it."""
-        weights = self.optimiser.averages or self.optimiser.weights()
-        whole = {name: w.full_tensor() if hasattr(w, "full_tensor") else w for name, w in weights.items()}
-        model = _build(self.recipe, self.data)
-        named = dict(model.named_parameters())
-        for name, weight in whole.items():
-            named[name].copy_(weight)
-        for name, buffer in _buffers(self.model).items():
-            model.get_buffer(name).copy_(buffer)
-        if self.recipe.run.patience and self.best["step"] != self.step and (best := self._best()):
-            prefix = "ema" if self.optimiser.averages else "model"
-            for name in whole:
-                best.fill(f"{prefix}/{name}", named[name].detach())
-            for name, buffer in _buffers(model).items():
-                best.fill(f"buffer/{name}", buffer)
+        best = self._best() if self.recipe.run.patience and self.best["step"] != self.step else None
+        model = self.trainee.trained(best)
         if self.world.rank == 0:
             with self._disk():
                 save(model, self.folder.path / "model", tokens=self.data.tokens)
         self.world.sum(0.0)  # all workers wait until it is there
         return load(self.folder.path / "model", device=str(self.world.device))
-
-    # Small parts
-
-    def _batches(self, start: int) -> Iterator[list[dict[str, Any]]]:
-        """The batches of this worker from a step on, made ahead in a thread."""
-        made: list[Future[list[dict[str, Any]]]] = []
-        for step in range(start, self.recipe.steps + AHEAD):
-            if step < self.recipe.steps:
-                made.append(self._ahead.submit(self._make, step))
-            if step >= start + AHEAD - 1 and made:
-                yield made.pop(0).result()
-
-    def _make(self, step: int) -> list[dict[str, Any]]:
-        parts = self.world.size * self.recipe.accumulate
-        found = []
-        for i in range(self.recipe.accumulate):
-            part = i * self.world.size + self.world.rank
-            batch = _real(self.data.batch(step, part=part, parts=parts))
-            first = next(iter(batch.values()))
-            size = first.size if self.data.kind == "sequences" else len(first)
-            tensors = _tensors(batch)
-            if self.world.device.type == "cuda":
-                tensors = {name: x.pin_memory() for name, x in tensors.items()}
-            found.append({"batch": tensors, "count": count(batch), "size": size, "part": part})
-        return found
-
-    @contextmanager
-    def _alone(self, last: bool) -> Iterator[None]:
-        """Keep gradients to this worker until the last part of a batch."""
-        model: Any = self.model
-        wrapped: Any = getattr(self.forward, "_orig_mod", self.forward)
-        if hasattr(model, "set_requires_gradient_sync"):
-            model.set_requires_gradient_sync(last)
-            yield
-        elif isinstance(wrapped, DistributedDataParallel) and not last and not self.optimiser.masters:
-            # With masters every part's gradients are gathered, and gone, before the last could carry them along.
-            with wrapped.no_sync():
-                yield
-        else:
-            yield
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
@@ -526,54 +388,9 @@ class _Loop:
             for number, handler in old.items():
                 signal.signal(number, handler)
 
-    def _cost(self, batch: Mapping[str, Tensor]) -> float:
-        length = batch["ids"].shape[1] if "ids" in batch else 1
-        return progress.flops(self.model, length)
 
-    def _peak(self) -> float:
-        if not hasattr(self, "_most"):
-            self._most = progress.peak(self.world.device, self.recipe.precision)
-        return self._most
-
-
-def _open(recipe: Recipe, root: Path | None) -> Data:
-    table: Any = recipe.data
-    return make_data(section(recipe, "data")[0], table.without("name"), seed=recipe.seed, root=root)
-
-
-def _build(recipe: Recipe, data: Data) -> nn.Module:
-    """The model of a recipe with its first weights, the same on every worker."""
-    name, made = section(recipe, "model", **data.sizes)
-    torch.manual_seed(_key(recipe.seed, -1, 0))
-    model = family(name)[0](made)
-    initialise(model, recipe.initial, recipe.seed)
-    return model
-
-
-def _buffers(model: nn.Module) -> dict[str, Tensor]:
-    """The buffers that belong to a model's state."""
-    kept = set(model.state_dict(keep_vars=True))
-    return {name: buffer for name, buffer in model.named_buffers() if name in kept}
-
-
-def _real(batch: dict[str, Any]) -> dict[str, Any]:
-    """A batch without the rows that only fill it up, which are its last: a batch norm would count them."""
-    rows = int(batch["weight"].sum()) if "weight" in batch else 0
-    return {name: x[:rows] for name, x in batch.items() if name != "weight"} if rows else batch
-
-
-def _tensors(batch: Mapping[str, Any]) -> dict[str, Tensor]:
-    return {name: torch.from_numpy(x) for name, x in batch.items()}
-
-
-def _to(batch: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
-    return {name: x.to(device, non_blocking=True) for name, x in batch.items()}
-
-
-def _key(*numbers: int) -> int:
-    """One seed out of several numbers, for torch's generators."""
-    digest = hashlib.blake2b(repr(numbers).encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") >> 1
+def _length(batch: Mapping[str, Tensor]) -> int:
+    return batch["ids"].shape[1] if "ids" in batch else 1
 
 
 def _flat(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:

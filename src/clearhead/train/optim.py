@@ -105,6 +105,13 @@ class Optimiser:
         if sums:  # of one type: a mixed sum would be one kernel a tensor
             torch._foreach_add_(sums, added)
 
+    def gradients(self) -> dict[str, Tensor]:
+        """The gradients that the next step will take, by name, before they are clipped."""
+        if not self.masters:
+            return {name: p.grad for name, p in self.parameters.items() if p.grad is not None}
+        found = {n: _sum(master.grad, self.parameters[n].grad) for n, master in self.masters.items()}
+        return {name: grad for name, grad in found.items() if grad is not None}
+
     @torch.no_grad()
     def step(self, lr_scale: float = 1.0) -> Float[Tensor, ""]:
         """Clip, step, average and clear the gradients; gives their norm before clipping, on the device."""
@@ -136,7 +143,7 @@ class Optimiser:
         from . import adamw_kernel
 
         (optimiser,), homes = self._optimisers, {id(m): n for n, m in self.masters.items()}
-        found = {n: g for n, m in self.masters.items() if (g := _sum(m.grad, self.parameters[n].grad)) is not None}
+        found = self.gradients()
         if not found:
             raise RuntimeError("no parameter has a gradient: call backward() before step()")
         norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(list(found.values()), 2, torch.float32)))
