@@ -25,6 +25,14 @@ def folder(tmp_path_factory):
     data.write_tokens(path / "x.bin", [rng.integers(0, 50, n) for n in rng.integers(0, 40, 30)], vocab=50)
     words = ["".join(rng.choice(letters[:8], n)) for n in rng.integers(1, 12, 200)]
     (path / "p.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in zip(words[::2], words[1::2], strict=True)))
+    (path / "multi30k").mkdir()
+    for split, n in (("train", 60), ("val", 9)):
+        for language in ("en", "de"):
+            lines = [" ".join(rng.choice(words, k)) for k in rng.integers(1, 6, n)]
+            (path / "multi30k" / f"{split}.{language}").write_text("\n".join(lines) + "\n")
+    (path / "tatoeba").mkdir()
+    (path / "tatoeba" / "fra.txt").write_text((path / "p.tsv").read_text())
+    (path / "tatoeba" / "deu.txt").write_text((path / "p.tsv").read_text())
     for i in range(23):
         (path / "pics" / f"class {i % 3}").mkdir(parents=True, exist_ok=True)
         pixels = rng.integers(0, 255, (9 + i % 4, 11, 3), dtype=np.uint8)
@@ -43,6 +51,9 @@ KINDS = {
     "text": {"path": "a.txt", "rows": 7, "context": 11, "valid_rows": 5},
     "tokens": {"path": "x.bin", "rows": 7, "context": 11, "valid_rows": 5, "documents": True},
     "pairs": {"path": "p.tsv", "batch_tokens": 100, "rounding": 4, "share": 0.2},
+    "multi30k": {"batch_tokens": 100, "size": 300, "vocabulary": "subwords"},
+    "tatoeba": {"batch_tokens": 60, "valid_share": 0.2, "vocabulary": "characters", "source": "fr", "target": "en"},
+    "translations": {"of": ["multi30k", "tatoeba", "p.tsv"], "batch_tokens": 100, "vocabulary": "words"},
     "images": {"path": "pics", "rows": 7, "size": 8, "valid_rows": 5, "share": 0.3},
 }
 
@@ -91,6 +102,15 @@ def test_batches_are_what_they_say(name, folder):
             assert 0 <= batch["targets"][counted].min() <= batch["targets"][counted].max() < vocab
             if source.tokens is not None:
                 assert len(source.tokens) <= vocab
+        elif source.kind == "translations":
+            assert set(batch) == {"ids", "targets", "source", "lengths"}
+            assert all(value.dtype == np.int64 for value in batch.values())
+            assert batch["ids"].shape == batch["targets"].shape
+            assert batch["lengths"].shape == batch["source"].shape[:1] == batch["ids"].shape[:1]
+            assert 1 <= batch["lengths"].min() <= batch["lengths"].max() <= batch["source"].shape[1]
+            assert 0 <= batch["source"].min() <= batch["source"].max() < source.sizes["vocab"]
+            assert 0 <= batch["ids"].min() <= batch["ids"].max() < source.sizes["target_vocab"]
+            assert batch["targets"].max() < source.sizes["target_vocab"]
         elif source.kind == "vectors":
             assert set(batch) == {"x", "y"}
             assert batch["x"].shape[1] == source.sizes["width"]
@@ -116,7 +136,7 @@ def test_parts_together_are_the_whole(name, parts, folder):
             assert np.array_equal(together[:total], whole[key])
             if key == "targets":
                 assert (together[total:] == data.IGNORE).all()
-        assert all(("weight" in share) == (source.kind != "sequences" and total % parts > 0) for share in shares)
+        assert all(("weight" in share) == ("targets" not in whole and total % parts > 0) for share in shares)
         if "weight" in shares[0]:
             weight = np.stack([share["weight"] for share in shares], axis=1).ravel()
             assert weight.dtype == np.float32

@@ -4,6 +4,8 @@ import gzip
 import hashlib
 import http.server
 import threading
+import zipfile
+from dataclasses import replace
 
 import pytest
 
@@ -119,3 +121,35 @@ def test_the_cache_is_the_systems(monkeypatch, tmp_path):
     assert fetch.cache_folder() == tmp_path / "clearhead"
     monkeypatch.setattr(fetch.sys, "platform", "darwin")
     assert fetch.cache_folder().parts[-3:] == ("Library", "Caches", "clearhead")
+
+
+def test_a_file_of_a_zip_file_is_taken_out_and_said_to_be_unchecked(cache, tmp_path, monkeypatch, capsys):
+    public = tmp_path / "fra-eng.zip"
+    with zipfile.ZipFile(public, "w") as made:
+        made.writestr("_about.txt", "about")
+        made.writestr("fra.txt", "Go.\tVa !\tCC-BY\n")
+    place = fetch.HOMES["tatoeba/fra"]
+    monkeypatch.setitem(fetch.HOMES, "tatoeba/fra", replace(place, url=public.as_uri()))
+    path = find("tatoeba/fra")
+    assert path == cache / "tatoeba" / "fra.txt"
+    assert path.read_text() == "Go.\tVa !\tCC-BY\n"
+    said = capsys.readouterr().err
+    assert f"sha256 {hashlib.sha256(public.read_bytes()).hexdigest()}: nothing was there to compare it with" in said
+    assert find("tatoeba/fra") == path
+    assert capsys.readouterr().err == ""
+    for content in (b"no zip", public.read_bytes()):
+        public.write_bytes(content)
+        monkeypatch.setitem(
+            fetch.HOMES, "tatoeba/deu", replace(place, url=public.as_uri(), files=("d",), member="deu.txt")
+        )
+        with pytest.raises(DataError, match=r"not a zip file with a deu\.txt in it"):
+            find("tatoeba/deu")
+    assert not (cache / "d").exists()
+
+
+def test_only_a_home_that_changes_has_no_checksum():
+    for name, place in fetch.HOMES.items():
+        assert (place.sha256 is None) == name.startswith("tatoeba/")
+        assert place.url.startswith("https://")
+    assert {name.split("/")[0] for name in fetch.HOMES} == {"shakespeare", "multi30k", "tatoeba"}
+    assert len(fetch.HOMES) == 1 + 12 + 2

@@ -132,3 +132,31 @@ def test_a_model_of_another_kind_is_told():
         Objective(Normed(Config()), "sequences")
     with pytest.raises(ValueError, match="GPT reads tokens, and the data are images"):
         Objective(gpt(), "images")
+    with pytest.raises(ValueError, match="GPT reads tokens, and the data are translations"):
+        Objective(gpt(), "translations")
+    with pytest.raises(ValueError, match="Transformer translates, and the data are sequences"):
+        Objective(build("transformer", vocab=7, width=6, depth=1, heads=2), "sequences")
+
+
+@pytest.mark.parametrize("readout_bias", [False, True])
+def test_translations_are_the_cross_entropy_of_what_is_written(readout_bias):
+    torch.manual_seed(0)
+    model = build(
+        "transformer", vocab=7, target_vocab=9, width=6, depth=1, heads=2, dropout=0.0, readout_bias=readout_bias
+    )
+    for weight in model.parameters():  # a bias that begins at 0 would be no test
+        nn.init.normal_(weight, std=0.3)
+    given = {
+        "source": torch.tensor([[4, 5, 2], [6, 2, 0]]),
+        "lengths": torch.tensor([3, 2]),
+        "ids": torch.tensor([[1, 8, 4, 0], [1, 5, 7, 6]]),
+        "targets": torch.tensor([[8, 4, 2, -100], [5, 7, 6, 2]]),
+    }
+    objective = Objective(model, "translations", 0.1)
+    loss = objective(given)
+    logits = model(given["ids"], source=given["source"], lengths=given["lengths"])
+    wanted = F.cross_entropy(logits.flatten(0, 1), given["targets"].flatten(), reduction="sum", label_smoothing=0.1)
+    torch.testing.assert_close(loss, wanted)
+    mine = torch.autograd.grad(loss, list(model.parameters()))
+    torch.testing.assert_close(mine, torch.autograd.grad(wanted, list(model.parameters())))
+    assert objective.measure(given)[1] == (logits.argmax(-1) == given["targets"]).sum()

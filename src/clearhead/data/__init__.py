@@ -2,25 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from .. import config
+from . import translations
 from .batches import IGNORE, Batch, Data
 from .fetch import find
 from .files import DataError
 from .images import ImageFolder, Images
-from .pairs import PairFile, Pairs
+from .pairs import PairFile
+from .parallel import load_split
 from .tasks import Copy, Identity, Most, Party, Recall, Reverse, Sequences, Vectors
 from .text import Files, Shakespeare, Text
 from .token_files import TokenFile, Tokens, write_tokens
+from .translations import Mixture, Multi30k, Tatoeba
 from .windows import Windowing
 
-__all__ = ["IGNORE", "Batch", "Data", "DataError", "data_config", "find", "make_data", "names", "write_tokens"]
+__all__ = [
+    "IGNORE",
+    "Batch",
+    "Data",
+    "DataError",
+    "data_config",
+    "find",
+    "load_split",
+    "make_data",
+    "names",
+    "write_tokens",
+]
 
-_KINDS: dict[str, tuple[type[Any], type[Any], str]] = {  # name: its options, its class, what it is
+_KINDS: dict[str, tuple[type[Any], Callable[..., Data], str]] = {  # name: its options, what opens it, what it is
     "reverse": (Sequences, Reverse, "symbols, then the same symbols backwards"),
     "copy": (Sequences, Copy, "symbols, then the same symbols again"),
     "most": (Sequences, Most, "which symbol of a bag is there most often; order does not matter"),
@@ -29,7 +43,10 @@ _KINDS: dict[str, tuple[type[Any], type[Any], str]] = {  # name: its options, it
     "shakespeare": (Windowing, Shakespeare, "tiny Shakespeare, a million characters"),
     "text": (Files, Text, "plain text files, as characters"),
     "tokens": (TokenFile, Tokens, "a file of ids, as write_tokens writes it, of any size"),
-    "pairs": (PairFile, Pairs, "pairs of texts, source TAB target a line, as characters"),
+    "pairs": (PairFile, translations.pairs, "pairs of texts, source TAB target a line, joined or as translations"),
+    "multi30k": (Multi30k, translations.multi30k, "29,000 captions of photographs in English, German and French"),
+    "tatoeba": (Tatoeba, translations.tatoeba, "everyday sentences, English and French or German"),
+    "translations": (Mixture, translations.mixture, "several sets of translations, and files, together"),
     "images": (ImageFolder, Images, "a folder or zip file of pictures, one folder a class"),
 }
 
@@ -46,12 +63,11 @@ def data_config(name: str) -> type[Any]:
 
 def make_data(name: str, options: Mapping[str, Any], *, seed: int, root: Path | None = None) -> Data:
     """Open data by name. `seed` is that of training; `root` is a folder in which files are looked for first."""
-    options_type, kind, _ = _kind(name)
-    made: Data = kind(config.read(options_type, options, where="data"), seed=seed, root=root)
-    return made
+    options_type, opened, _ = _kind(name)
+    return opened(config.read(options_type, options, where="data"), seed=seed, root=root)
 
 
-def _kind(name: str) -> tuple[type[Any], type[Any], str]:
+def _kind(name: str) -> tuple[type[Any], Callable[..., Data], str]:
     if name not in _KINDS:
         near = get_close_matches(name, _KINDS)
         hint = f"did you mean {' or '.join(near)}? " if near else ""

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ..tokens import Characters
+from ..tokens import Pair, Tokens
 
 Batch = dict[str, np.ndarray]
 Rows = NDArray[np.int64]
@@ -18,17 +18,19 @@ IGNORE = -100  # a target that is not counted
 
 
 class Data(ABC):
-    """Where batches come from. A batch is a dict of arrays of one of three kinds:
+    """Where batches come from. A batch is a dict of arrays of one of four kinds:
 
     sequences: ids (b, t) int64, targets (b, t) int64 with -100 for "not counted"; where documents are packed also
                documents (b, t) int64, which is a number a document, and at (b, t) int64, the place in the document
+    translations: those of sequences, of what is written; source (b, s) int64, what is read, and lengths (b,) int64, how
+               much of each row of it is not padding
     vectors:   x (b, d) float32, y (b, d) float32
     images:    images (b, 3, y, x) float32, labels (b,) int64
     """
 
-    kind: Literal["sequences", "vectors", "images"]
-    tokens: Characters | None = None  # how text becomes ids, where there is text
-    sizes: dict[str, int]  # what a model must know: {"vocab": 65}, {"width": 16} or {"classes": 10}
+    kind: Literal["sequences", "translations", "vectors", "images"]
+    tokens: Tokens | Pair | None = None  # how text becomes ids, where there is text
+    sizes: dict[str, int]  # what a model must know: {"vocab": 65}, {"width": 16}, {"classes": 10} ...
     steps_an_epoch: int | None = None  # None where there is no end of fresh examples
     valid_batches: int = 0  # 0 if there is nothing to validate on
 
@@ -73,7 +75,7 @@ class Data(ABC):
         batch = examples(rows)
         if total % parts:  # also in a part that is full itself: all parts have the same keys
             real = part + parts * np.arange(len(rows)) < total
-            if self.kind == "sequences":
+            if "targets" in batch:
                 batch["targets"][~real] = IGNORE
             else:
                 batch["weight"] = real.astype(np.float32)

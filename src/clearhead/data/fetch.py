@@ -8,6 +8,8 @@ import os
 import sys
 import tempfile
 import urllib.request
+import zipfile
+import zlib
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -21,8 +23,28 @@ class Home:
 
     files: tuple[str, ...]  # names it may have in a data folder; a download gets the first
     url: str  # where it is fetched from
-    sha256: str  # of what is fetched
+    sha256: str | None  # of what is fetched; None: its home puts new releases there, and no checksum can be known
+    member: str | None = None  # the file wanted, where what is fetched is a zip file
 
+
+# One commit of the repository multi30k/dataset; these are its own files.
+_MULTI30K = (
+    "https://raw.githubusercontent.com/multi30k/dataset/a3d2e0d26b56f3846f66a952536ffed4e401d05a/data/task1/raw/"
+)
+_MULTI30K_SHA256 = {
+    "test_2016_flickr.de": "9204244e408ccb38d2a55cfcd344df15005fc42a07a6e55ca6c52b6ababb8cc8",
+    "test_2016_flickr.en": "611d361c6334bc7246101d48097c13cf5c4413c5befc793cc629934359d532d9",
+    "test_2016_flickr.fr": "6d326e188d259fb1d04ac19eae3af956559b3a0b93d7635e56c90987c40c8b90",
+    "test_2017_flickr.de": "a2c89666db00c495cd8513b9d708d5a3acc205d7de312ef2bf5fb7ebc1540aee",
+    "test_2017_flickr.en": "76a444ee25172e72695cddb13ae4a3bda59430617be88e0bb46b60504f054074",
+    "test_2017_flickr.fr": "3ba671ceb2299f3304ffafefea7a833d08632fbaf0ba18546f8a2ec2391af496",
+    "train.de": "726e39b2fa9eb9ffb6dc763fb35a179f80fae06ffc5d28b6ace5faa883de28a6",
+    "train.en": "d79cfa999dd4c51d2cb42499b6796d5a882c3a8a961923c25a898c90f8bbd56f",
+    "train.fr": "622e75069e9f4c577425c4f277116ce66e63a2401c0a2312d90073cb12379a3c",
+    "val.de": "f0cba2f995189cf5770f29a8a9a537a3ad3f51657ad873405082ff6863a5e75a",
+    "val.en": "14f7d25ddd868909a9213e361768460edcacdd6ab9d1e77b92560dc10c10dc28",
+    "val.fr": "ca3106f1a72390591d25f6c45cb4cd39dec4cd3f123e099748a3ce5256c160e9",
+}
 
 HOMES = {
     "shakespeare": Home(
@@ -30,6 +52,21 @@ HOMES = {
         url="https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt",
         sha256="86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed",
     ),
+    **{
+        f"multi30k/{name}": Home(
+            files=(f"multi30k/{name}.gz", f"multi30k/{name}"), url=f"{_MULTI30K}{name}.gz", sha256=sha256
+        )
+        for name, sha256 in _MULTI30K_SHA256.items()
+    },
+    **{
+        f"tatoeba/{name}": Home(
+            files=(f"tatoeba/{name}.txt", f"tatoeba/{name}.txt.gz"),
+            url=f"https://www.manythings.org/anki/{name}-eng.zip",
+            sha256=None,
+            member=f"{name}.txt",
+        )
+        for name in ("fra", "deu")
+    },
 }
 
 
@@ -61,21 +98,29 @@ def _fetch(name: str, home: Home, folder: Path) -> Path:
     """Fetch into a temporary file, check it, and only then give it its name."""
     from filelock import FileLock
 
-    folder.mkdir(parents=True, exist_ok=True)
     target = folder / home.files[0]
+    target.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{target}.lock"):  # of several workers, one fetches
         if target.is_file():
             return target
-        handle, temporary = tempfile.mkstemp(dir=folder, prefix=f"{target.name}.", suffix=".part")
+        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f"{target.name}.", suffix=".part")
         os.close(handle)
         try:
             found = _download(name, home.url, Path(temporary))
-            if found != home.sha256:
+            if home.sha256 is not None and found != home.sha256:
                 raise DataError(
                     f"what {home.url} gave for {name} has the sha256 {found}, expected {home.sha256}: it was thrown "
                     f"away, and nothing else was touched. If you trust a copy of yours, put it at {target}"
                 )
+            if home.member is not None:
+                _take_out(home.member, Path(temporary), home.url)
             os.replace(temporary, target)
+            if home.sha256 is None:
+                print(
+                    f"fetched {name} from {home.url}, sha256 {found}: nothing was there to compare it with, for its "
+                    "home puts new releases in the same place; numbers may differ from those of another day",
+                    file=sys.stderr,
+                )
         except (OSError, http.client.HTTPException) as error:
             reason = getattr(error, "reason", None) or error
             raise ConnectionError(
@@ -87,6 +132,16 @@ def _fetch(name: str, home: Home, folder: Path) -> Path:
     return target
 
 
+def _take_out(member: str, archive: Path, url: str) -> None:
+    """Put a file of a zip file in its place."""
+    try:
+        with zipfile.ZipFile(archive) as opened:
+            content = opened.read(member)
+    except (zipfile.BadZipFile, KeyError, zlib.error) as error:
+        raise DataError(f"what {url} gave is not a zip file with a {member} in it: {error}") from error
+    archive.write_bytes(content)
+
+
 def _download(name: str, url: str, target: Path) -> str:
     """Write what is at an address to a file, and give its sha256."""
     from rich.console import Console
@@ -95,8 +150,9 @@ def _download(name: str, url: str, target: Path) -> str:
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     digest = hashlib.sha256()
+    request = urllib.request.Request(url, headers={"User-Agent": "Mozilla/5.0 (compatible; clearhead)"})
     with (
-        urllib.request.urlopen(url, timeout=30) as source,
+        urllib.request.urlopen(request, timeout=30) as source,
         target.open("wb") as sink,
         Progress(*columns, console=console, disable=not console.is_terminal) as progress,
     ):

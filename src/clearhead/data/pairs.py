@@ -11,43 +11,44 @@ from numpy.typing import NDArray
 
 from ..tokens import Characters
 from . import keyed
-from .batches import IGNORE, Batch, Buckets, Data, Rows
-from .files import DataError, locate, read_text
+from .batches import IGNORE, Batch, Buckets, Rows
+from .bucketed import Bucketed
+from .files import DataError, locate
+from .parallel import Line, read_pairs
+from .vocabulary import Translating
 
-ROWS, BATCHES, SPLIT = 0, 1, 2  # streams of random numbers
+SPLIT = 2  # a stream of random numbers beside those of Bucketed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PairFile:
+class PairFile(Translating):
     """Options of pairs."""
 
     path: str  # a UTF-8 file, plain or .gz, with two columns: source TAB target
     valid_path: str | None = None  # such a file to validate on; None: a share of the first
     share: float = 0.05  # part of the different sources kept for validation, where there is no valid_path
-    batch_tokens: int = 4096  # tokens a step at most, padding counted
-    rounding: int = 8  # rows are padded to multiples of this, so that there are few different widths
-    valid_most: int | None = None  # validation batches at most; None: all
+    join: bool = True  # one row of characters, "source SEP target END"; false: translations, as the options above say
 
     def __post_init__(self) -> None:
-        for name in ("batch_tokens", "rounding"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)}: expected 1 or more")
+        Translating.__post_init__(self)
         if not 0 <= self.share < 1:
             raise ValueError(f"share={self.share}: expected 0 or more and less than 1")
-        if self.valid_most is not None and self.valid_most < 0:
-            raise ValueError(f"valid_most={self.valid_most}: expected 0 or more")
+        for option in ("vocabulary", "size", "minimum", "joint", "lower", "longest") if self.join else ():
+            if getattr(self, option) != Translating.__dataclass_fields__[option].default:
+                raise ValueError(f"{option} is for join=false: joined pairs are read as characters, and all of them")
+
+    def read(self, root: Path | None) -> tuple[list[Line], list[Line]]:
+        """The pairs to train and to validate on."""
+        pairs = read_pairs(locate(self.path, root))
+        if self.valid_path is not None:
+            return pairs, read_pairs(locate(self.valid_path, root))
+        train, valid = split_by_source(pairs, self.share)
+        if not train:
+            raise DataError(f"{self.path}: share={self.share} leaves no pair to train on")
+        return train, valid
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Pair:
-    """A line of a file."""
-
-    source: str
-    target: str
-    where: str  # file:line
-
-
-class Pairs(Data):
+class Pairs(Bucketed):
     """Targets are counted after SEP, END among them; SEP and END follow the characters, and END also fills up.
 
     An epoch has every pair once. One source may have many targets: they all train, or they all validate.
@@ -57,53 +58,19 @@ class Pairs(Data):
     tokens: Characters
 
     def __init__(self, config: PairFile, *, seed: int, root: Path | None = None) -> None:
-        self.config, self.seed = config, seed
-        pairs = read_pairs(locate(config.path, root))
-        if config.valid_path is None:
-            train, valid = split_by_source(pairs, config.share)
-        else:
-            train, valid = pairs, read_pairs(locate(config.valid_path, root))
-        if not train:
-            raise DataError(f"{config.path}: share={config.share} leaves no pair to train on")
+        self.config = config
+        train, valid = config.read(root)
         self.tokens = Characters.of("".join({c for pair in (*train, *valid) for c in pair.source + pair.target}))
         self.sep, self.end = len(self.tokens), len(self.tokens) + 1
         self.sizes = {"vocab": len(self.tokens) + 2}
-        self.training = Joined(train, self.tokens, config)
-        self.validation = Joined(valid, self.tokens, config)
-        self.steps_an_epoch = len(self.training.buckets)
-        batches = len(self.validation.buckets)
-        self.valid_batches = batches if config.valid_most is None else min(batches, config.valid_most)
-        self._valid_order = self.validation.buckets.order()
-        self._orders: tuple[int, NDArray[np.int64], NDArray[np.int64]] | None = None  # of the last epoch asked for
-
-    def _place(self, step: int) -> tuple[int, NDArray[np.int64]]:
-        """Which bucket a step takes, and the order of rows in its epoch."""
-        epoch, index = divmod(step, len(self.training.buckets))
-        orders = self._orders
-        if orders is None or orders[0] != epoch:
-            rows = self.training.buckets.order(keyed.permutation(self.seed, epoch, len(self.training), ROWS))
-            batches = keyed.permutation(self.seed, epoch, len(self.training.buckets), BATCHES)
-            self._orders = orders = (epoch, rows, batches)
-        return int(orders[2][index]), orders[1]
-
-    def _rows(self, step: int) -> int:
-        return self.training.buckets.rows(self._place(step)[0])
-
-    def _train(self, step: int, rows: Rows) -> Batch:
-        bucket, order = self._place(step)
-        return self.training.batch(bucket, order, rows)
-
-    def _valid_rows(self, index: int) -> int:
-        return self.validation.buckets.rows(index)
-
-    def _valid(self, index: int, rows: Rows) -> Batch:
-        return self.validation.batch(index, self._valid_order, rows)
+        joined = (Joined(lines, self.tokens, config) for lines in (train, valid))
+        self._open(*joined, seed=seed, valid_most=config.valid_most)
 
 
 class Joined:
     """Pairs as ids, "source SEP target END" one after the other, and their buckets."""
 
-    def __init__(self, pairs: Sequence[Pair], tokens: Characters, config: PairFile) -> None:
+    def __init__(self, pairs: Sequence[Line], tokens: Characters, config: PairFile) -> None:
         self.sources = np.array([len(pair.source) for pair in pairs], np.int64)
         self.lengths = self.sources + np.array([len(pair.target) for pair in pairs], np.int64) + 2
         self.end = len(tokens) + 1
@@ -135,22 +102,7 @@ class Joined:
         return {"ids": whole[:, :-1].copy(), "targets": np.where(counted, whole, IGNORE)[:, 1:].copy()}
 
 
-def read_pairs(path: Path) -> list[Pair]:
-    """The pairs of a file; any line that is not a pair raises, with its number."""
-    lines = read_text(path).split("\n")
-    if not lines[-1]:
-        lines.pop()
-    pairs = []
-    for number, line in enumerate(lines, start=1):
-        columns = line.removesuffix("\r").split("\t")
-        if len(columns) != 2 or not all(columns):
-            found = f"{len(columns)} columns" if len(columns) != 2 else "an empty one"
-            raise DataError(f"{path}:{number}: expected two columns, source TAB target, found {found}: {line[:60]!r}")
-        pairs.append(Pair(source=columns[0], target=columns[1], where=f"{path}:{number}"))
-    return pairs
-
-
-def split_by_source(pairs: list[Pair], share: float) -> tuple[list[Pair], list[Pair]]:
+def split_by_source(pairs: list[Line], share: float) -> tuple[list[Line], list[Line]]:
     """Training and validation pairs: a share of the different sources, with all their targets, validates."""
     number = {source: i for i, source in enumerate(dict.fromkeys(pair.source for pair in pairs))}
     kept = np.zeros(len(number), bool)

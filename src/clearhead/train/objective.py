@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,22 +18,29 @@ from .loss import linear_cross_entropy, measured
 class Objective(nn.Module):
     """The summed loss of a batch; the loop divides by how much all workers counted together.
 
-    sequences   cross-entropy of the next token, in nats, a counted token       targets (b, t)
-    images      cross-entropy of the class, an image                            labels (b,)
-    vectors     mean square over the width, a vector                            y (b, d)
+    sequences      cross-entropy of the next token, in nats, a counted token       targets (b, t)
+    translations   the same, of what is written                                    targets (b, t)
+    images         cross-entropy of the class, an image                            labels (b,)
+    vectors        mean square over the width, a vector                            y (b, d)
     """
 
     def __init__(self, model: nn.Module, kind: str, smoothing: float = 0.0) -> None:
         super().__init__()
-        if (kind == "sequences") != hasattr(model, "states"):
+        states = getattr(model, "states", None)
+        fits: tuple[str, ...]
+        does, fits = "does not read tokens", ("vectors", "images")
+        if states is not None:
+            source = "source" in inspect.signature(states).parameters
+            does, fits = ("translates", ("translations",)) if source else ("reads tokens", ("sequences",))
+        if kind not in fits:
             raise ValueError(
-                f"{type(model).__name__} {'reads' if hasattr(model, 'states') else 'does not read'} tokens, "
-                f"and the data are {kind}: expected a model and data that go together"
+                f"{type(model).__name__} {does}, and the data are {kind}: expected a model and data that go together"
             )
         self.model, self.kind, self.smoothing = model, kind, smoothing
+        self.reads = states is not None
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
-        if self.kind == "sequences":
+        if self.reads:
             x, weight = self._states(batch)
             return linear_cross_entropy(x, weight, batch["targets"], smoothing=self.smoothing)
         return self._rows(batch, self.smoothing)[0]
@@ -40,7 +48,7 @@ class Objective(nn.Module):
     @torch.no_grad()
     def measure(self, batch: dict[str, Tensor]) -> Tensor:
         """The summed loss without smoothing, and how many answers were right (0 where there is no such thing)."""
-        if self.kind == "sequences":
+        if self.reads:
             x, weight = self._states(batch)
             loss, right = measured(x, weight, batch["targets"])
         else:
@@ -49,7 +57,12 @@ class Objective(nn.Module):
 
     def _states(self, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         model: Any = self.model
-        return model.states(batch["ids"], documents=batch.get("documents"), at=batch.get("at")), model.head.weight
+        beside = {name: batch[name] for name in ("documents", "at", "source", "lengths") if name in batch}
+        x, head = model.states(batch["ids"], **beside), model.head
+        if head.bias is None:
+            return x, head.weight
+        # What the loss multiplies has no bias: one more width, which is always 1, brings it in.
+        return F.pad(x, (0, 1), value=1.0), torch.cat([head.weight, head.bias[:, None]], dim=1)
 
     def _rows(self, batch: dict[str, Tensor], smoothing: float) -> tuple[Tensor, Tensor]:
         kind = next(p.dtype for p in self.model.parameters() if p.ndim > 1)  # batch norms stay wide
