@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Callable
@@ -440,6 +441,27 @@ def spread() -> Figure:
     found = _results("positions")
     lines = {name: (found["steps"], _mean(rows)) for name, rows in found["spread"].items()}
     return ch.draw.curves(lines, xlabel="steps", ylabel="spread of the table", zero=True, width=5.4)
+
+
+# 09: training
+
+
+@picture
+def inside() -> Figure:
+    """What every head does while a small model learns to say a row backwards."""
+    recipe = {
+        "seed": 1,
+        "steps": 300,
+        "data": {"name": "reverse", "symbols": 10, "length": [3, 8], "rows": 64},
+        "model": {"name": "gpt", "context": 16, "width": 64, "depth": 2, "heads": 2},
+        "optim": {"lr": 3e-3},
+        "schedule": {"warmup": 30},
+        "run": {"inside_every": 20},
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        run = Path(folder) / "reverse"
+        ch.train(recipe, out=run, device="cpu", quiet=True)
+        return ch.plot(run)[1]
 
 
 def main(wanted: list[str]) -> None:
