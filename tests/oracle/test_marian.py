@@ -1,0 +1,271 @@
+"""Folders of Marian's translators, ours against Hugging Face's: states, logits, gradients, and what is written."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from compare import HIDDEN, B, D, H, T, close
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+import clearhead as ch
+from clearhead.decode import search
+from clearhead.layers import Sinusoid
+from clearhead.weights import WeightsError, marian
+
+S, V, W, PAD, END = 6, 17, 19, 16, 0  # tokens of a source, vocabularies of source and target, and two of their ids
+LENGTHS = torch.tensor([S, 4])
+KINDS: dict[str, dict[str, Any]] = {
+    "opus-mt": {"activation_function": "swish", "scale_embedding": True},
+    "one table a side": {
+        "activation_function": "relu", "share_encoder_decoder_embeddings": False, "decoder_vocab_size": W,
+    },
+    "untied": {
+        "activation_function": "gelu", "tie_word_embeddings": False, "scale_embedding": True,
+        "share_encoder_decoder_embeddings": False, "decoder_vocab_size": W,
+    },
+    "even width": {"d_model": 12, "encoder_layers": 1, "decoder_layers": 3, "activation_function": "gelu_new"},
+}  # fmt: skip
+kinds = pytest.mark.parametrize("kind", KINDS)
+
+
+def oracle(kind: str, seed: int = 0) -> nn.Module:
+    """A random model of odd sizes in float64; what starts at zero or one is drawn too, to be missed if it is lost."""
+    found = pytest.importorskip("transformers.models.marian")
+    words = {
+        "vocab_size": V, "d_model": D, "encoder_layers": 2, "decoder_layers": 1, "encoder_attention_heads": H,
+        "decoder_attention_heads": H, "encoder_ffn_dim": HIDDEN, "decoder_ffn_dim": HIDDEN, "pad_token_id": PAD,
+        "decoder_start_token_id": PAD, "eos_token_id": END, "forced_eos_token_id": None,
+        "max_position_embeddings": 32,
+    }  # fmt: skip
+    torch.manual_seed(seed)
+    config = found.MarianConfig(**words | KINDS[kind], attn_implementation="eager")
+    model = found.MarianMTModel(config).double().eval()
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            if "embed_positions" not in name:
+                p += 0.3 * torch.randn_like(p)
+        model.final_logits_bias += torch.randn_like(model.final_logits_bias)
+    return model
+
+
+def exact_positions(model: nn.Module) -> nn.Module:
+    """Their sines and cosines are rounded to float32: the same, unrounded."""
+    for side in (model.model.encoder, model.model.decoder):
+        table = side.embed_positions.weight
+        waves = Sinusoid(table.shape[1], pairs="halves").vectors(torch.arange(len(table)).double())
+        torch.testing.assert_close(waves.to(table.dtype), table.data, rtol=0.0, atol=1e-7)
+        table.data = waves.to(table.dtype)
+    return model
+
+
+def inputs(model: nn.Module) -> tuple[Tensor, Tensor, Tensor]:
+    """Source, its mask, and what was written; without the padding token, whose row gets no gradient from them."""
+    dice = torch.Generator().manual_seed(1)
+    source = torch.randint(0, V - 1, (B, S), generator=dice)
+    ids = torch.randint(0, PAD, (B, T), generator=dice)
+    mask = (torch.arange(S) < LENGTHS[:, None]).long()
+    return source, mask, ids
+
+
+def theirs_says(model: nn.Module) -> tuple[Tensor, Tensor]:
+    source, mask, ids = inputs(model)
+    out = model(input_ids=source, attention_mask=mask, decoder_input_ids=ids, use_cache=False)
+    return out.encoder_last_hidden_state, out.logits
+
+
+def says(model: nn.Module) -> tuple[Tensor, Tensor]:
+    source, _, ids = inputs(model)
+    return model.encoder(source, LENGTHS), model(ids, source=source, lengths=LENGTHS)
+
+
+def existing(x: Tensor) -> Tensor:
+    """The states of tokens that exist."""
+    return torch.cat([row[:n] for row, n in zip(x, LENGTHS, strict=True)])
+
+
+def as_bin(model: nn.Module, folder: Path) -> None:
+    """As old folders have it: every name of a shared table, and the positions."""
+    model.config.save_pretrained(folder)
+    torch.save(model.state_dict(), folder / "pytorch_model.bin")
+
+
+def as_safetensors(model: nn.Module, folder: Path) -> None:
+    model.save_pretrained(folder)
+
+
+@kinds
+@pytest.mark.parametrize("write", [as_safetensors, as_bin])
+def test_a_folder_of_theirs_says_the_same_in_our_hands(kind, write, tmp_path):
+    theirs = oracle(kind)
+    write(theirs, tmp_path)
+    ours, special = marian.load(tmp_path, device="cpu")
+    assert special == marian.Special(pad=PAD, start=PAD, end=END)
+    assert not ours.training
+    exact_positions(theirs)
+    (memory, logits), (their_memory, their_logits) = says(ours), theirs_says(theirs)
+    close(existing(memory), existing(their_memory), "encoder")
+    close(logits, their_logits, "logits")
+
+    probe = torch.randn(logits.shape, dtype=logits.dtype, generator=torch.Generator().manual_seed(2))
+    (logits * probe).sum().backward()
+    (their_logits * probe).sum().backward()
+    mine, known = dict(ours.named_parameters()), dict(theirs.named_parameters(remove_duplicate=False))
+    names = {name: there[0] for name, there in marian._names(ours.config) if name != "head.bias"}
+    assert mine.keys() == {*names, "head.bias"}
+    for name, there in names.items():
+        close(mine[name].grad, known[there].grad, f"gradient of {name}")
+    close(mine["head.bias"].grad, probe.sum((0, 1)), "gradient of head.bias")  # theirs is a constant
+
+
+@kinds
+def test_a_folder_of_ours_says_the_same_in_their_hands(kind, tmp_path):
+    found = pytest.importorskip("transformers.models.marian")
+    oracle(kind).save_pretrained(tmp_path / "theirs")
+    ours, special = marian.load(tmp_path / "theirs", device="cpu")
+    assert marian.save(ours, tmp_path / "ours", special) == tmp_path / "ours"
+    again = found.MarianMTModel.from_pretrained(
+        tmp_path / "ours", dtype=torch.float64, attn_implementation="eager", local_files_only=True
+    ).eval()
+    exact_positions(again)
+    (memory, logits), (their_memory, their_logits) = says(ours), theirs_says(again)
+    close(existing(memory), existing(their_memory), "encoder")
+    close(logits, their_logits, "logits")
+    assert again.config.pad_token_id == again.config.decoder_start_token_id == PAD
+    one, other = (load_file(tmp_path / who / "model.safetensors") for who in ("theirs", "ours"))
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    back, same = marian.load(tmp_path / "ours", device="cpu")
+    assert (back.config, same) == (ours.config, special)
+
+
+def test_a_model_of_our_own_goes_there(tmp_path):
+    """One that was never theirs, without a bias of the readout, in half precision."""
+    found = pytest.importorskip("transformers.models.marian")
+    torch.manual_seed(0)
+    model = ch.build(
+        "transformer", vocab=V, target_vocab=W, width=12, depth=1, heads=3, pairs="halves", tied=False, dropout=0.3
+    ).eval()
+    special = marian.Special(pad=3, start=1, end=2)
+    again = found.MarianMTModel.from_pretrained(
+        marian.save(model.bfloat16(), tmp_path, special), dtype=torch.float32, attn_implementation="eager"
+    ).eval()
+    torch.testing.assert_close(theirs_says(again)[1], says(model.float())[1], rtol=0.0, atol=1e-5)
+    assert again.config.decoder_start_token_id == again.generation_config.decoder_start_token_id == 1
+    assert again.config.dropout == again.config.attention_dropout == again.config.activation_dropout == 0.3
+    back, same = marian.load(tmp_path, device="cpu", dtype="float32")
+    assert same == special
+    assert float(back.head.bias.detach().abs().max()) == 0.0
+    torch.testing.assert_close(says(back)[1], says(model)[1])
+
+
+@kinds
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@torch.no_grad()
+def test_greedy_writes_the_same(kind, seed, tmp_path):
+    theirs = oracle(kind, seed)
+    theirs.save_pretrained(tmp_path)
+    ours, special = marian.load(tmp_path, device="cpu")
+    exact_positions(theirs)
+    source, mask, _ = inputs(theirs)
+    written = theirs.generate(
+        source, attention_mask=mask, do_sample=False, num_beams=1, max_new_tokens=12, bad_words_ids=[[PAD]]
+    )
+    found = search(
+        ours, {"source": source, "lengths": LENGTHS}, start=special.start, end=special.end, limit=12, banned=[PAD]
+    )
+    for row, (answer,) in zip(written.tolist(), found, strict=True):
+        expected = [token for token in row[1:] if token != PAD]
+        assert [*answer.ids, *([END] if answer.finished else [])] == expected
+    assert max(answer.tokens for (answer,) in found) > 3  # there was something to agree on
+
+
+def folder_of(tmp_path: Path, **changes: Any) -> Path:
+    oracle("opus-mt").save_pretrained(tmp_path)
+    words = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(words | changes, indent=1))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"model_type": "bart"}, r"model_type is 'bart', expected 'marian'"),
+        ({"normalize_before": True}, r"config.json:\d+: normalize_before is True: expected False"),
+        ({"activation_function": "swich"}, r"config.json:\d+: .*the nearest is swish"),
+        ({"decoder_attention_heads": 5}, r"encoder_attention_heads=3 and decoder_attention_heads=5"),
+        ({"d_model": "15"}, r"expected a whole number"),
+        ({"vocab_size": 18}, r"model.shared.weight has the shape \(17, 15\), expected \(18, 15\)"),
+        ({"pad_token_id": 17}, r"pad_token_id=17: there is no such token"),
+        ({"encoder_layers": 3}, r"the tensor model.encoder.layers.2.self_attn.q_proj.weight .* is missing"),
+        ({"encoder_layers": 1}, r"model.encoder.layers.1.* has no place in this model"),
+        ({"tie_word_embeddings": False}, r"with tie_word_embeddings=False: versions of their library disagree"),
+        (
+            {"tie_word_embeddings": False, "share_encoder_decoder_embeddings": False},
+            r"the tensor model.encoder.embed_tokens.weight \(17, 15\) is missing",
+        ),
+    ],
+)
+def test_a_config_that_is_not_the_files_is_told(changes, said, tmp_path):
+    with pytest.raises(ValueError, match=said):
+        marian.load(folder_of(tmp_path, **changes), device="cpu")
+
+
+def test_files_are_read_strictly(tmp_path):
+    path = folder_of(tmp_path) / "model.safetensors"
+    tensors = load_file(path)
+
+    def told(said: str, **changes: Tensor) -> None:
+        save_file(tensors | {name.replace("__", "."): x for name, x in changes.items()}, path)
+        with pytest.raises(WeightsError, match=said):
+            marian.load(tmp_path, device="cpu")
+
+    told(r"lm_head.weight differ, and the model has one table", lm_head__weight=tensors["model.shared.weight"] + 1)
+    told("is not the table of sines", model__encoder__embed_positions__weight=torch.randn(32, D))
+    told("extra.weight .* has no place in this model", extra__weight=torch.zeros(2))
+    told("expected one like", model__decoder__layers__0__fc1__bias=torch.zeros(HIDDEN, dtype=torch.long))
+    path.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(WeightsError, match="is not a whole safetensors file"):
+        marian.load(tmp_path, device="cpu")
+    path.unlink()
+    with pytest.raises(WeightsError, match=r"no model.safetensors and no pytorch_model.bin"):
+        marian.load(tmp_path, device="cpu")
+    del tensors["final_logits_bias"]  # which may be missing
+    save_file(tensors, path)
+    assert marian.load(tmp_path, device="cpu")[0].head.bias is None
+
+
+class Evil:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return print, ("executed",)
+
+
+def test_nothing_in_a_file_is_run(tmp_path, capsys):
+    (folder_of(tmp_path) / "model.safetensors").unlink()
+    torch.save({"model.shared.weight": Evil()}, tmp_path / "pytorch_model.bin")
+    with pytest.raises(WeightsError, match=r"pytorch_model.bin: is not a file of weights"):
+        marian.load(tmp_path, device="cpu")
+    assert "executed" not in capsys.readouterr().out
+    torch.save([1, 2], tmp_path / "pytorch_model.bin")
+    with pytest.raises(WeightsError, match="something else than tensors"):
+        marian.load(tmp_path, device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ({}, "pairs=None: a Marian model has pairs='halves'"),
+        ({"pairs": "halves", "order": "pre"}, "order='pre': a Marian model has order='post'"),
+        ({"pairs": "halves", "positions": "learned"}, "positions='learned'"),
+        ({"pairs": "halves", "kv_heads": 1}, "kv_heads=1: a Marian model has as many as heads=3"),
+        ({"pairs": "halves", "tied": False}, "expected both, or share_encoder_decoder_embeddings=False"),
+        ({"pairs": "halves", "mlp": "swiglu"}, "mlp='swiglu': a Marian model has one of"),
+    ],
+)
+def test_what_they_have_no_word_for_is_told(words, said, tmp_path):
+    model = ch.build("transformer", vocab=V, width=12, depth=1, heads=3, **words)
+    with pytest.raises(ValueError, match=said):
+        marian.save(model, tmp_path / "model", marian.Special(pad=0, start=0, end=1))
+    assert not (tmp_path / "model").exists()
