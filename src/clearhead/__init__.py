@@ -7,9 +7,11 @@ The map of the house; a room imports only rooms above it, and the reading order 
     tokens/   text <-> ids
     data/     files -> batches, each a function of (seed, step); the last room that knows files of data
     layers/   tensor -> tensor: attend(), masks, positions, memory, blocks
-    models/   one family a file: gpt, reader, deep
+    models/   one family a file: gpt, transformer, rnn_seq2seq, reader, deep
     weights/  folders <-> models
     look/     watch, edit, maps and exact statistics of attention
+    decode/   logits -> ids: one search for every decoder
+    tasks/    the verbs people came for: translate
     train/    objective, optimiser, schedule, checkpoints, one loop; sweep, verify_resume
     report/   whole stories told with the rooms above: plot
     explore/  the page that shows it all (today: the lecture's worked example)
@@ -22,18 +24,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from . import config, data, draw, layers, look, models, tokens, weights
+    from . import config, data, decode, draw, layers, look, models, tasks, tokens, weights
     from .look import edit, watch
     from .models import build
     from .report.plot import plot
+    from .tasks import translate
     from .train import train, verify_resume
     from .train.sweep import sweep
     from .weights import Ready, load, save
 
 __version__ = "0.1.0"
 __all__ = [
-    "Ready", "build", "config", "data", "draw", "edit", "layers", "load", "look", "models", "plot", "save",
-    "sweep", "tokens", "train", "verify_resume", "watch", "weights",
+    "Ready", "build", "config", "data", "decode", "draw", "edit", "layers", "load", "look", "models", "plot", "save",
+    "sweep", "tasks", "tokens", "train", "translate", "verify_resume", "watch", "weights",
 ]  # fmt: skip
 
 # The public verbs and the rooms they live in; any other public name is a room. A verb is not named like a room, which
@@ -42,7 +45,7 @@ _HOME = {
     "build": "models",
     "Ready": "weights", "load": "weights", "save": "weights",
     "edit": "look", "watch": "look",
-    "sweep": "train", "verify_resume": "train", "plot": "report",
+    "sweep": "train", "verify_resume": "train", "plot": "report", "translate": "tasks",
 }  # fmt: skip
 
 
