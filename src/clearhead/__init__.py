@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from .look import edit, watch
     from .models import build
     from .report.plot import plot
-    from .tasks import translate
+    from .tasks.translate import translate
     from .train import train, verify_resume
     from .train.sweep import sweep
     from .weights import Ready, load, save
