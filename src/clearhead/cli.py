@@ -10,7 +10,8 @@ import functools
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, ParamSpec, TypeVar
 
@@ -219,16 +220,71 @@ def sweep(
 @_command
 def plot(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run folders; several share their axes.")],
-    out: Annotated[Path, typer.Option("-o", "--out", help="A file, .png, .pdf or .svg; more figures lie beside it.")],
+    out: Annotated[
+        Path | None,
+        typer.Option("-o", "--out", help="A .png, .pdf or .svg; others lie beside it. RUN/plot.png if not given."),
+    ] = None,
 ) -> None:
     """Draw a training's curves, and what every head did if it was looked inside; print the files' names.
 
-    clearhead plot runs/a -o a.png        clearhead plot runs/a runs/b -o both.png
+    clearhead plot runs/a        clearhead plot runs/a runs/b -o both.png
     """
     from .report import plot
 
-    for path in plot(*runs, out=out):
+    for path in plot(*runs, out=out or runs[0] / "plot.png"):
         print(path)
+
+
+@app.command()
+@_command
+def translate(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A model's folder, or a run's.")],
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="A sentence, a file of one a line, or - for stdin.")],
+    options: Annotated[
+        list[str] | None, typer.Argument(metavar="OPTION", help="Like beams=5, best=3, penalty=0.6, sample=true.")
+    ] = None,
+    device: Device = "auto",
+    as_json: Json = False,
+) -> None:
+    """Translate a sentence, or a file line by line; with --json also scores, pieces and what each looked at.
+
+    clearhead translate runs/en-de "A dog runs." beams=5        clearhead translate runs/en-de news.txt > news.de
+    """
+    from .config import read
+    from .tasks.translate import Options, read_lines, translate
+    from .weights import load
+
+    lines = read_lines(text)
+    chosen = read(Options, _options_of(options))
+    ready = load(model, device=device)
+    with _progress(len(lines)) as done:
+        found: Any = translate(ready, lines, done=done, **chosen.to_dict())
+    if as_json:
+        _show([one.to_dict() for one in found], True)
+    else:
+        for one in found:
+            print(one.text)
+
+
+def _options_of(words: list[str] | None) -> Any:
+    from .config import Table, override
+
+    return override(Table(), *words or ())
+
+
+@contextmanager
+def _progress(total: int) -> Iterator[Callable[[int], None]]:
+    """A bar on stderr for work on many things; for one, and for a file, nothing."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    if total < 2 or not console.is_terminal:
+        yield lambda n: None
+        return
+    with Progress(console=console, transient=True) as bar:
+        task = bar.add_task("", total=total)
+        yield lambda n: bar.advance(task, n)
 
 
 @app.command()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -38,11 +41,52 @@ class Translation:
         """Attention from each target piece to each source piece, the mean over layers and heads; rows sum to 1."""
         return self.attention()
 
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for machines."""
+        rows = self.alignment.round(6).tolist() if self._align is not None else []
+        found = {"text": self.text, "score": self.score, "logprob": self.logprob, "cut": self.cut}
+        return found | {
+            "source": self.source, "target": self.target, "alignment": rows,
+            "others": [{"text": other.text, "score": other.score} for other in self.others],
+        }  # fmt: skip
+
     def attention(self, layer: int | None = None, head: int | None = None) -> Float[np.ndarray, "t s"]:
         """The same of one layer, one head, or the mean over those that are not named."""
         if self._align is None:
             return np.zeros((len(self.target), len(self.source)), np.float32)
         return self._align(layer, head)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Options:
+    """The choices of a translation, as the command line takes them; see `translate`."""
+
+    beams: int = 5  # answers that are followed at a time
+    best: int = 1  # answers to give
+    penalty: float = 1.0  # score = logprob / length^penalty
+    limit: int | None = None  # tokens to write at most
+    sample: bool = False  # draw instead of searching
+    temperature: float = 1.0  # of sampling
+    seed: int = 0  # of sampling
+
+    def to_dict(self) -> dict[str, Any]:
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+
+def read_lines(text: str) -> list[str]:
+    """A sentence, the lines of a file that is named so, or those of stdin for "-"."""
+    if text != "-" and not (len(text) < 4096 and "\n" not in text and Path(text).is_file()):
+        return [text]
+    content = sys.stdin.buffer.read() if text == "-" else Path(text).read_bytes()
+    lines = content.split(b"\n")
+    found = []
+    for number, line in enumerate(lines[:-1] if not lines[-1] else lines, start=1):
+        try:
+            found.append(line.decode("utf-8").removesuffix("\r"))
+        except UnicodeDecodeError as cause:
+            name = "stdin" if text == "-" else text
+            raise ValueError(f"{name}:{number}: byte {cause.start + 1} of the line is not UTF-8") from cause
+    return found
 
 
 def translate(

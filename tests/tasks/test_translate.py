@@ -1,0 +1,173 @@
+"""translate: what comes out belongs together, alignments are the search's own, and no input breaks it."""
+
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+from clearhead import Ready, build
+from clearhead.decode import search
+from clearhead.look import Notice, watch
+from clearhead.tasks import align, score, translate
+from clearhead.tasks.translate import CROSS, _batches, _inputs, read_lines
+from clearhead.tokens import Pair, Subwords, Words
+from clearhead.weights import save
+
+ENGLISH = ["A dog runs .", "The cat eats a mouse .", "Two dogs see the cat .", "A mouse sleeps ."] * 3
+GERMAN = ["Ein Hund rennt .", "Die Katze frisst eine Maus .", "Zwei Hunde sehen die Katze .", "Eine Maus schläft ."] * 3
+
+
+def ready(family: str = "transformer", seed: int = 0, subwords: bool = False, **options) -> Ready:
+    torch.manual_seed(seed)
+    kind = (lambda texts: Subwords.of(texts, size=300)) if subwords else Words.of
+    tokens = Pair(kind(ENGLISH), kind(GERMAN))
+    sizes = {"vocab": len(tokens.source), "target_vocab": len(tokens.target), "width": 16, "depth": 2, "context": 24}
+    if family == "transformer":
+        sizes |= {"heads": 2}
+    else:
+        sizes |= {"hidden": 12, "depth": 1}
+    model = build(family, **{**sizes, **options})
+    with torch.no_grad():
+        for p in model.parameters():
+            p.mul_(1.5)
+    return Ready(model, tokens, model.config)
+
+
+FAMILIES = {
+    "transformer": {},
+    "rnn-seq2seq": {"attention": "additive"},
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_many_at_once_are_as_one_by_one(family):
+    made = ready(family, **FAMILIES[family])
+    together = translate(made, ENGLISH[:4], beams=3)
+    assert isinstance(together, list)
+    for text, found in zip(ENGLISH, together, strict=False):
+        single = translate(made, text, beams=3)
+        assert single.text == found.text
+        assert single.score == pytest.approx(found.score, abs=1e-4)
+        assert single.source == found.source == [*text.split(), "<end>"]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_alignment_belongs_to_its_answer(family):
+    made = ready(family, **FAMILIES[family])
+    found = translate(made, ENGLISH[1], beams=4, best=3)
+    assert len(found.others) == 2
+    for one in (found, *found.others):
+        assert one.alignment.shape == (len(one.target), len(one.source))
+        np.testing.assert_allclose(one.alignment.sum(1), 1.0, rtol=1e-5)
+    mean = np.mean([found.attention(head=h) for h in range(2)], 0) if family == "transformer" else found.attention(0)
+    np.testing.assert_allclose(mean, found.alignment, rtol=1e-5)
+
+
+def test_an_alignment_is_what_the_search_looked_at():
+    made = ready()
+    tokens = made.tokens
+    ids = tokens.read(ENGLISH[1])
+    inputs = _inputs(made, tokens, [ids])
+    with watch(made.model, CROSS) as tape:
+        (hypothesis,) = search(made.model, inputs, start=1, end=2, limit=6, banned=(0, 1))[0]
+    written = [*hypothesis.ids, 2] if hypothesis.finished else list(hypothesis.ids)
+    seen = np.mean([tape[name].dense()[0].mean(0).numpy() for name in tape.names], 0)[: len(written)]
+    np.testing.assert_allclose(align(made, ids, written), seen, atol=1e-5)
+
+
+def test_padding_is_never_looked_at():
+    made = ready()
+    short, long = translate(made, ["A dog .", ENGLISH[2]], beams=2)
+    assert short.alignment.shape[1] == 4 < long.alignment.shape[1]
+
+
+def test_score_is_what_translate_thought_of_it():
+    made = ready(subwords=True)
+    found = translate(made, ENGLISH[0], beams=4, limit=40)
+    if not found.cut:
+        again = score(made, ENGLISH[0], found.text)
+        assert again.logprob == pytest.approx(found.logprob, abs=1e-3)
+    given = score(made, ENGLISH[0], GERMAN[0])
+    assert given.text == GERMAN[0]
+    assert given.alignment.shape == (len(given.target), len(given.source))
+    assert given.logprob < 0
+
+
+def test_a_model_without_attention_says_so():
+    made = ready("rnn-seq2seq", attention="none")
+    found = translate(made, ENGLISH[0], beams=2)
+    with pytest.raises(ValueError, match="no attention to its source"):
+        found.alignment  # noqa: B018
+
+
+@pytest.mark.parametrize("text", ["", "   ", "🙂🙂", "Привет, мир", "\x00\x07 \x1b[0m", "a" * 3000, "dog " * 20])
+def test_nothing_breaks_it(text):
+    for subwords in (False, True):
+        made = ready(subwords=subwords)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Notice)
+            found = translate(made, [text, ENGLISH[0]], beams=2)
+        assert len(found) == 2
+        assert found[1].text == translate(made, ENGLISH[0], beams=2).text
+
+
+def test_what_is_too_long_is_cut_and_told():
+    made = ready()
+    with pytest.warns(Notice, match="51 tokens is longer than the 24"):
+        found = translate(made, "dog " * 50)
+    assert found.cut
+    assert len(found.source) == 24
+    assert found.source[-1] == "<end>"
+
+
+def test_an_empty_text_is_an_empty_translation():
+    found = translate(ready(), "")
+    assert (found.text, found.source, found.target) == ("", [], [])
+    assert found.alignment.shape == (0, 0)
+
+
+def test_batches_hold_rows_of_like_length():
+    lengths = [3, 900, 4, 1000, 5]
+    assert _batches(lengths) == [[3, 1], [4, 2, 0]]
+
+
+def test_a_model_that_does_not_translate_says_so():
+    model = build("gpt", vocab=9, width=8, heads=2, depth=1)
+    with pytest.raises(ValueError, match="GPT does not translate"):
+        translate(Ready(model, None, model.config), "A dog runs.")
+
+
+def test_layers_and_heads_there_are_not():
+    found = translate(ready(), ENGLISH[0])
+    with pytest.raises(ValueError, match="layer=2: there are 2"):
+        found.attention(layer=2)
+    with pytest.raises(ValueError, match="head=5: there are 2"):
+        found.attention(head=5)
+
+
+def test_lines_of_a_file_and_the_line_that_is_no_text(tmp_path):
+    path = tmp_path / "news.txt"
+    path.write_bytes(b"A dog runs .\r\n\nTwo dogs\n")
+    assert read_lines(str(path)) == ["A dog runs .", "", "Two dogs"]
+    assert read_lines("A dog runs .") == ["A dog runs ."]
+    path.write_bytes(b"good\nb\xff\xfed\n")
+    with pytest.raises(ValueError, match=r"news.txt:2: byte 2 of the line is not UTF-8"):
+        read_lines(str(path))
+
+
+def test_the_command_line(tmp_path):
+    made = ready()
+    save(made, tmp_path / "model")
+    (tmp_path / "in.txt").write_text("A dog runs .\n\nThe cat .\n")
+    command = [sys.executable, "-m", "clearhead", "translate", str(tmp_path / "model")]
+    got = subprocess.run([*command, str(tmp_path / "in.txt"), "beams=2"], capture_output=True, text=True, check=True)
+    lines = got.stdout.splitlines()
+    assert len(lines) == 3
+    assert lines[1] == ""
+    assert lines[0] == translate(made, "A dog runs .", beams=2).text
+    bad = subprocess.run([*command, "A dog .", "baems=2"], capture_output=True, text=True, check=False)
+    assert bad.returncode == 1
+    assert "unknown key baems; the nearest are beams" in bad.stderr
