@@ -239,19 +239,19 @@ def test_mistakes_with_folders(recipe, tmp_path):
 
 
 def test_a_bug_of_ours_shows_its_trace(recipe, tmp_path, monkeypatch):
-    from clearhead.train import loop
+    from clearhead.train import trainee
 
-    monkeypatch.setattr(loop, "initialise", lambda *_: int("a library's own words"))
+    monkeypatch.setattr(trainee, "initialise", lambda *_: int("a library's own words"))
     found = call("train", recipe, "--out", tmp_path / "run")
     assert isinstance(found.exception, ValueError)
     assert "a library's own words" in str(found.exception)
 
 
 def test_an_interrupt_is_130(recipe, tmp_path, monkeypatch):
-    from clearhead.train import loop
+    from clearhead.train import trainee
 
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(loop, "initialise", interrupt)
+    monkeypatch.setattr(trainee, "initialise", interrupt)
     assert call("train", recipe, "--out", tmp_path / "run").exit_code == 130

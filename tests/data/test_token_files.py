@@ -50,16 +50,16 @@ def test_larger_ids_take_more_bytes(tmp_path):
 
 
 def test_a_large_file_is_not_read_whole(tmp_path):
-    """Four gigabytes with nothing in them: opened, and a batch given, in milliseconds."""
+    """64 gigabytes with nothing in them: opened, and a batch given, in milliseconds."""
     path = tmp_path / "large.bin"
     with path.open("wb") as file:
-        file.truncate(1 << 32)
-    header = {"kind": "clearhead tokens", "dtype": "uint16", "tokens": 1 << 31, "documents": 0, "vocab": 100}
+        file.truncate(1 << 36)
+    header = {"kind": "clearhead tokens", "dtype": "uint16", "tokens": 1 << 35, "documents": 0, "vocab": 100}
     (tmp_path / "large.bin.json").write_text(json.dumps(header))
     started = time.perf_counter()
     source = open_tokens(path, context=256, rows=64)
     batch = source.batch(123)
-    assert time.perf_counter() - started < 0.5  # reading it would take seconds
+    assert time.perf_counter() - started < 10  # reading it would take a minute
     assert batch["ids"].shape == (64, 256)
     assert source.valid(source.valid_batches - 1)["ids"].max() == 0
 

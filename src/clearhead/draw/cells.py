@@ -263,4 +263,4 @@ def _top(found: Sequence[Array], most: float | None) -> float:
             raise ValueError(f"most={most}: the colour scale goes from 0 to a number above it")
         return float(most)
     top = max(float(np.nanmax(np.abs(x.astype(float)))) for x in found)
-    return top if top > 0 else 1.0
+    return top if top > 1e-280 else 1.0  # matplotlib takes a scale that is smaller for an empty one

@@ -83,11 +83,12 @@ class Cache:
 
     def reorder(self, index: Int[Tensor, "n"]) -> None:
         """Row i becomes what row index[i] was: a beam search keeps its best. Only what is filled is moved."""
-        if index.shape[0] == self.k.shape[0] and not torch.compiler.is_compiling():
-            filled = slice(0, self.furthest)
-            self.k[:, :, filled], self.v[:, :, filled] = self.k[index, :, filled], self.v[index, :, filled]
-        else:
+        if torch.compiler.is_compiling():
             self.k, self.v = self.k[index], self.v[index]
+        else:  # into storage of their own: somebody may still look at the old
+            old, filled = (self.k, self.v), slice(0, self.furthest)
+            self.k, self.v = (x.new_zeros(index.shape[0], *x.shape[1:]) for x in old)
+            self.k[:, :, filled], self.v[:, :, filled] = (x[:, :, filled].index_select(0, index) for x in old)
         self.at = self.at[index]
         if not self.even:
             self.furthest = int(self.at.max())

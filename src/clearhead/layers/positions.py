@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from .bias import Bias
 from .exact import Exact
 
-
 PAIRS = ("halves", "neighbours")  # which columns make a pair: i with i + e/2, or 2i with 2i+1
 
 
