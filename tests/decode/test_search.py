@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from clearhead.decode import STOPS, Ensemble, forced, search
+from clearhead.decode.search import largest
 from clearhead.models import build
 
 PAD, START, END, WORDS = 0, 1, 2, (3, 4, 5, 6)
@@ -150,3 +151,13 @@ def test_what_makes_no_sense_is_told(words, problem):
 def test_no_rows_no_answers():
     given = {"source": torch.zeros(0, 5, dtype=torch.long), "lengths": torch.zeros(0, dtype=torch.long)}
     assert search(model(), given, start=START, end=END) == []
+
+
+@pytest.mark.parametrize(("v", "k"), [(7, 3), (5000, 2), (5003, 4), (70_001, 10), (4096, 1)])
+def test_the_largest_of_long_rows_are_topk(v, k):
+    x = torch.randn(5, v)
+    x[0, -1], x[1, 0] = 9.0, 9.0  # at the ends
+    x[2, : v // 2] = -torch.inf
+    high, at = largest(x, k)
+    torch.testing.assert_close(high, x.topk(k).values)
+    torch.testing.assert_close(x.gather(1, at), high)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import clearhead as ch
 from clearhead.decode import search
-from clearhead.layers import Sinusoid
+from clearhead.layers import Mask, Sinusoid
 from clearhead.weights import WeightsError, marian
 
 S, V, W, PAD, END = 6, 17, 19, 16, 0  # tokens of a source, vocabularies of source and target, and two of their ids
@@ -78,7 +78,7 @@ def theirs_says(model: nn.Module) -> tuple[Tensor, Tensor]:
 
 def says(model: nn.Module) -> tuple[Tensor, Tensor]:
     source, _, ids = inputs(model)
-    return model.encoder(source, LENGTHS), model(ids, source=source, lengths=LENGTHS)
+    return model.encoder(source, Mask(lengths=LENGTHS)), model(ids, source=source, lengths=LENGTHS)
 
 
 def existing(x: Tensor) -> Tensor:

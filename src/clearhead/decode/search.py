@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 
@@ -32,6 +32,7 @@ class Hypothesis:
         return len(self.ids) + self.finished
 
 
+BLOCK = 64  # neighbouring tokens whose maximum is taken first
 STOPS = {
     "full": "as soon as `beams` answers are finished",
     "likely": "when no unfinished answer, as it stands, scores better than the worst finished one",
@@ -84,7 +85,11 @@ def search(
         logp = (logits[:, -1].float() / temperature).log_softmax(-1)
         if banned:
             logp[:, list(banned)] = -math.inf
-        found = _best(logp, beam.scores, 2 * width) if generator is None else _draw(logp, beam.scores, generator)
+        found = (
+            _best(logp, beam.scores, 2 * width if width > 1 else 1)
+            if generator is None
+            else _draw(logp, beam.scores, generator)
+        )
         keep = beam.take(*found, end=end, done=done, written=written, room=room)
         if keep is None:
             break
@@ -98,10 +103,26 @@ def search(
 
 def _best(logp: Float[Tensor, "r v"], scores: Float[Tensor, "b n"], most: int) -> tuple[Tensor, Tensor, Tensor]:
     """For each row the likeliest continuations of all its beams: which beam, which token, and their score."""
-    v = logp.shape[-1]
-    total = (scores[..., None] + logp.view(*scores.shape, v)).flatten(1)  # (b, n v)
-    score, flat = total.topk(min(most, total.shape[1]), dim=1)
-    return flat // v, flat % v, score
+    high, token = largest(logp, min(most, logp.shape[-1]))  # of each beam: no more can be among its row's best
+    total = (scores.view(-1, 1) + high).view(scores.shape[0], -1)  # (b, n k)
+    score, at = total.topk(min(most, total.shape[1]), dim=1)
+    return at // high.shape[1], token.view(total.shape).gather(1, at), score
+
+
+def largest(x: Float[Tensor, "r v"], k: int) -> tuple[Float[Tensor, "r k"], Int[Tensor, "r k"]]:
+    """topk of long rows, on a CPU: the k largest numbers lie in the k blocks with the largest maxima, or after them."""
+    if k == 1:
+        return x.max(-1, keepdim=True)
+    whole = x.shape[1] // BLOCK * BLOCK
+    if whole < 16 * k * BLOCK or x.device.type != "cpu":
+        return x.topk(k, dim=-1)
+    blocks = x[:, :whole].unflatten(1, (-1, BLOCK))
+    which = blocks.amax(-1).topk(k, dim=-1).indices  # (r, k)
+    inside = (which[..., None] * BLOCK + torch.arange(BLOCK)).flatten(1)
+    after = torch.arange(whole, x.shape[1]).expand(x.shape[0], -1)
+    places = torch.cat([inside, after], dim=1)
+    high, at = x.gather(1, places).topk(k, dim=-1)
+    return high, places.gather(1, at)
 
 
 def _draw(

@@ -157,13 +157,36 @@ def _band(
     tile = None if bias is None else bias.tile(rows, keys).to(q.dtype)
     if mask.free:
         return _sdpa(q, k, v, tile, scale, dropout)
-    allowed = mask.dense(n, m, rows=rows, keys=keys, device=q.device)
-    # A query that may look at nothing looks at everything, and its answer is then struck out: zeros, and zero
-    # gradient, whatever a kernel does with an empty row.
-    some = allowed.any(-1, keepdim=True)
-    allowed = allowed | ~some
+    allowed, none = _tile(mask, n, m, rows, keys, q.device)
     tile = allowed if tile is None else tile.masked_fill(~allowed, float("-inf"))
-    return _sdpa(q, k, v, tile, scale, dropout).masked_fill(~some, 0.0)
+    out = _sdpa(q, k, v, tile, scale, dropout)
+    return out if none is None else out.masked_fill(none, 0.0)
+
+
+# A mask serves all layers of a forward pass, and all steps of a search: what is small of it is written out once.
+_TILES: WeakKeyDictionary[Mask, dict[tuple[Any, ...], tuple[Tensor, Tensor | None]]] = WeakKeyDictionary()
+
+
+def _tile(
+    mask: Mask, n: int, m: int, rows: tuple[int, int], keys: tuple[int, int], device: torch.device
+) -> tuple[Tensor, Tensor | None]:
+    """Who may look at whom, and which queries may look at nothing.
+
+    Those look at everything, and their answer is then struck out: zeros, and zero gradient, whatever a kernel does
+    with an empty row.
+    """
+    known = None if torch.compiler.is_compiling() else _TILES.setdefault(mask, {})
+    key = (n, m, rows, keys, device)
+    if known is not None and key in known:
+        return known[key]
+    allowed = mask.dense(n, m, rows=rows, keys=keys, device=device)
+    some = allowed.any(-1, keepdim=True)
+    found: tuple[Tensor, Tensor | None] = (allowed | ~some, ~some)
+    if known is not None and device.type == "cpu":
+        found = (found[0], None if bool(some.all()) else ~some)
+        if allowed.numel() <= SMALL:
+            known[key] = found
+    return found
 
 
 def _flex(q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Bias | None, scale: float) -> Tensor:

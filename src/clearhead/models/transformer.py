@@ -71,7 +71,9 @@ class State:
     """
 
     def __init__(self, caches: list[Cache], memory: list[tuple[Tensor, Tensor]], lengths: Tensor | None) -> None:
-        self.caches, self.memory, self.lengths, self.fold = caches, memory, lengths, 1
+        self.caches, self.memory, self.fold = caches, memory, 1
+        self.lengths = lengths
+        self.mask = Mask(lengths=lengths)  # one for all steps: what a kernel makes of it is made once
 
     @property
     def rows(self) -> int:
@@ -91,7 +93,9 @@ class State:
         if len(index) == self.rows and torch.equal(source, torch.arange(len(source), device=index.device)):
             return  # beams changed places within their sources
         self.memory = [(k[source], v[source]) for k, v in self.memory]
-        self.lengths = None if self.lengths is None else self.lengths[source]
+        if self.lengths is not None:
+            self.lengths = self.lengths[source]
+            self.mask = Mask(lengths=self.lengths)
 
 
 class Encoder(nn.Module):
@@ -104,8 +108,7 @@ class Encoder(nn.Module):
         self.blocks = nn.ModuleList(_block(c, cross=False) for _ in range(c.depth))
         self.norm = make_norm(c.norm if c.order == "pre" else "none", c.width, eps=c.eps)
 
-    def forward(self, source: Int[Tensor, "b s"], lengths: Int[Tensor, "b"] | None = None) -> Float[Tensor, "b s d"]:
-        mask = Mask(lengths=lengths)
+    def forward(self, source: Int[Tensor, "b s"], mask: Mask) -> Float[Tensor, "b s d"]:
         x = F.dropout(self.positions.add(self.embed(source)), self.dropout, self.training)
         for block in self.blocks:
             x = block(x, mask=mask, positions=self.positions)
@@ -126,7 +129,7 @@ class Decoder(nn.Module):
         self,
         ids: Int[Tensor, "b t"],
         memory: Float[Tensor, "c s d"] | list[tuple[Tensor, Tensor]],
-        lengths: Int[Tensor, "c"] | None = None,
+        context_mask: Mask,
         *,
         documents: Int[Tensor, "b t"] | None = None,
         at: Int[Tensor, "*b t"] | None = None,
@@ -136,7 +139,6 @@ class Decoder(nn.Module):
         mask = Mask(causal=True, documents=documents) if caches is None else caches[0].mask()
         if caches is not None:
             at = caches[0].positions(ids.shape[1])
-        context_mask = Mask(lengths=lengths)
         x = F.dropout(self.positions.add(self.embed(ids), at), self.dropout, self.training)
         for i, block in enumerate(self.blocks):
             x = block(
@@ -170,7 +172,8 @@ class Transformer(nn.Module):
         at: Int[Tensor, "*b t"] | None = None,
     ) -> Float[Tensor, "b t d"]:
         """What the decoder has made of each token, ready for the readout. `lengths` are those of the sources."""
-        return self.decoder(ids, self.encoder(source, lengths), lengths, documents=documents, at=at)
+        mask = Mask(lengths=lengths)
+        return self.decoder(ids, self.encoder(source, mask), mask, documents=documents, at=at)
 
     def forward(
         self,
@@ -186,7 +189,9 @@ class Transformer(nn.Module):
     def start(self, inputs: Mapping[str, Tensor], limit: int) -> State:
         """Read the sources (`source`, and `lengths` where they differ), and make room to write `limit` tokens each."""
         source, lengths = inputs["source"], inputs.get("lengths")
-        x = self.encoder(source, lengths)
+        if lengths is not None and lengths.device.type == "cpu" and bool((lengths == source.shape[1]).all()):
+            lengths = None  # nothing is padding
+        x = self.encoder(source, Mask(lengths=lengths))
         memory = [cast(Block, block).cross.remember(x) for block in self.decoder.blocks]  # type: ignore[union-attr]
         c, like = self.config, memory[0][0]
         heads, head = c.kv_heads or c.heads, c.width // c.heads
@@ -198,7 +203,7 @@ class Transformer(nn.Module):
 
     def step(self, ids: Int[Tensor, "b t"], state: State) -> tuple[Float[Tensor, "b t v"], State]:
         """Write the next tokens of every row, and say what may come after each."""
-        x = self.decoder(ids, state.memory, state.lengths, caches=state.caches)
+        x = self.decoder(ids, state.memory, state.mask, caches=state.caches)
         for cache in state.caches:
             cache.advance(ids.shape[1])
         return self.head(x), state
