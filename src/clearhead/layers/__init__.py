@@ -5,6 +5,7 @@ from .bias import Bias
 from .block import Block
 from .cache import Cache
 from .embed import Patches, Tokens, resize
+from .linear import Linear
 from .mask import Mask
 from .memory import Memory
 from .mlp import MLP
@@ -39,6 +40,7 @@ __all__ = [
     "Block",
     "Cache",
     "Learned",
+    "Linear",
     "Mask",
     "Memory",
     "Patches",

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from .bias import Bias, as_bias
 from .fused import fused
+from .linear import Linear
 from .mask import Mask
 
 if TYPE_CHECKING:
@@ -256,10 +257,10 @@ class Attention(nn.Module):
         self.heads, self.kv_heads, self.project = heads, kv_heads, project
         self.score, self.dropout = score, dropout
         none = project == "none"
-        self.query = None if none else nn.Linear(width, heads * head, bias=bias)
-        self.key = None if none or "q=k" in project else nn.Linear(context, kv_heads * head, bias=bias)
-        self.value = None if raw or "k=v" in project else nn.Linear(context, kv_heads * value, bias=bias)
-        self.out = nn.Linear(heads * value, width, bias=bias) if out else None
+        self.query = None if none else Linear(width, heads * head, bias=bias)
+        self.key = None if none or "q=k" in project else Linear(context, kv_heads * head, bias=bias)
+        self.value = None if raw or "k=v" in project else Linear(context, kv_heads * value, bias=bias)
+        self.out = Linear(heads * value, width, bias=bias) if out else None
         # Cosines lie in [-1, 1], too flat for a softmax: each head learns its sharpness (Liu et al. 2022, Eq. 2).
         self.sharpness = nn.Parameter(torch.full((heads, 1, 1), 10.0)) if score == "cosine" else 1.0
         self.tap: Tap | None = None

@@ -9,6 +9,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from .linear import Linear
+
 
 def gelu_tanh(x: Tensor) -> Tensor:
     """GPT-2's gelu, which computes the error function by a tanh (Hendrycks and Gimpel 2016)."""
@@ -50,9 +52,9 @@ class MLP(nn.Module):
                 f"width={width}, hidden={hidden}, dropout={dropout}: expected 1 or more, and a share below 1"
             )
         self.kind, self.dropout = kind, dropout
-        self.gate = nn.Linear(width, hidden, bias=bias) if kind == "swiglu" else None
-        self.up = nn.Linear(width, hidden, bias=bias)
-        self.down = nn.Linear(hidden, width, bias=bias)
+        self.gate = Linear(width, hidden, bias=bias) if kind == "swiglu" else None
+        self.up = Linear(width, hidden, bias=bias)
+        self.down = Linear(hidden, width, bias=bias)
 
     def forward(self, x: Float[Tensor, "*b d"]) -> Float[Tensor, "*b d"]:
         x = ACTIVATIONS[self.kind](self.up(x)) if self.gate is None else F.silu(self.gate(x)) * self.up(x)

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ..layers import Block, Mask, Tokens, make_norm, make_positions
+from ..layers import Block, Linear, Mask, Tokens, make_norm, make_positions
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,7 +78,7 @@ class GPT(nn.Module):
             for _ in range(c.depth)
         )  # fmt: skip
         self.norm = make_norm(c.norm if c.order == "pre" else "none", c.width, eps=c.eps)
-        self.head = nn.Linear(c.width, c.vocab, bias=False)
+        self.head = Linear(c.width, c.vocab, bias=False)
         if c.tied:
             self.head.weight = self.embed.table
 

@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ..layers import MLP, Attention, Mask, Memory, Positions, Tokens, make_norm, make_positions
+from ..layers import MLP, Attention, Linear, Mask, Memory, Positions, Tokens, make_norm, make_positions
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,7 +105,7 @@ class Reader(nn.Module):
             c.positions, width=c.width, heads=c.heads, head=c.width // c.heads, context=c.context, causal=True
         )
         self.blocks = nn.ModuleList([Holding(c)])
-        self.head = nn.Linear(c.width, c.vocab, bias=False)
+        self.head = Linear(c.width, c.vocab, bias=False)
 
     def states(
         self,

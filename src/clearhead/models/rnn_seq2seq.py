@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ..layers import Additive, Attention, Bilinear, Mask, Recurrent, Tokens
+from ..layers import Additive, Attention, Bilinear, Linear, Mask, Recurrent, Tokens
 from ..layers.mask import PerRow
 
 # Where what was looked up goes, if the config does not say: with the additive score the state before asks, and the
@@ -277,7 +277,7 @@ class RNNSeq2Seq(nn.Module):
         target = embed if c.target_vocab is None else Tokens(c.target_vocab, c.width, scale=True)
         self.encoder = Encoder(c, embed)
         self.decoder = Decoder(c, target)
-        self.head = nn.Linear(c.width, c.target_vocab or c.vocab, bias=False)
+        self.head = Linear(c.width, c.target_vocab or c.vocab, bias=False)
         if c.tied:
             self.head.weight = target.table
 

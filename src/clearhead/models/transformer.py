@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ..layers import Block, Cache, Mask, Positions, Tokens, make_norm, make_positions
+from ..layers import Block, Cache, Linear, Mask, Positions, Tokens, make_norm, make_positions
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -158,7 +158,7 @@ class Transformer(nn.Module):
         self.encoder = Encoder(c, embed)
         target = embed if c.target_vocab is None else Tokens(c.target_vocab, c.width, scale=c.scaled)
         self.decoder = Decoder(c, target)
-        self.head = nn.Linear(c.width, c.target_vocab or c.vocab, bias=c.readout_bias)
+        self.head = Linear(c.width, c.target_vocab or c.vocab, bias=c.readout_bias)
         if c.tied:
             self.head.weight = target.table
 
