@@ -251,10 +251,10 @@ def translate(
     clearhead translate runs/en-de "A dog runs." beams=5        clearhead translate runs/en-de news.txt > news.de
     """
     from .config import read
-    from .tasks.translate import Options, read_lines, translate
+    from .tasks.translate import Options, sentences, translate
     from .weights import load
 
-    lines = read_lines(text)
+    lines = sentences(text)
     chosen = read(Options, _options_of(options))
     ready = load(model, device=device)
     with _progress(len(lines)) as done:

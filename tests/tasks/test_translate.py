@@ -12,7 +12,7 @@ from clearhead import Ready, build
 from clearhead.decode import search
 from clearhead.look import Notice, watch
 from clearhead.tasks import align, score, translate
-from clearhead.tasks.translate import CROSS, _batches, _inputs, read_lines
+from clearhead.tasks.translate import CROSS, _batches, _inputs, sentences
 from clearhead.tokens import Pair, Subwords, Words
 from clearhead.weights import save
 
@@ -151,11 +151,11 @@ def test_layers_and_heads_there_are_not():
 def test_lines_of_a_file_and_the_line_that_is_no_text(tmp_path):
     path = tmp_path / "news.txt"
     path.write_bytes(b"A dog runs .\r\n\nTwo dogs\n")
-    assert read_lines(str(path)) == ["A dog runs .", "", "Two dogs"]
-    assert read_lines("A dog runs .") == ["A dog runs ."]
+    assert sentences(str(path)) == ["A dog runs .", "", "Two dogs"]
+    assert sentences("A dog runs .") == ["A dog runs ."]
     path.write_bytes(b"good\nb\xff\xfed\n")
-    with pytest.raises(ValueError, match=r"news.txt:2: byte 2 of the line is not UTF-8"):
-        read_lines(str(path))
+    with pytest.raises(ValueError, match=r"news.txt:2: byte 6 is not UTF-8 text"):
+        sentences(str(path))
 
 
 def test_the_command_line(tmp_path):

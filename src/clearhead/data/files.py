@@ -29,11 +29,24 @@ def read_text(path: Path) -> str:
         data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise DataError(f"{path} is not a whole gzip file: {error}") from error
-    try:
-        text = data.decode("utf-8").removeprefix("\ufeff")  # some editors begin a file with this mark
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise DataError(f"{path}:{line}: byte {error.start} is not UTF-8 text ({error.reason})") from error
+    text = as_text(data, str(path))
     if not text:
         raise DataError(f"{path} is empty: expected text")
     return text
+
+
+def as_text(data: bytes, name: str) -> str:
+    """UTF-8 bytes as text; what is none is told with its line in the file, or whatever `name` names."""
+    try:
+        return data.decode("utf-8").removeprefix("\ufeff")  # some editors begin a file with this mark
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise DataError(f"{name}:{line}: byte {error.start} is not UTF-8 text ({error.reason})") from error
+
+
+def as_lines(text: str) -> list[str]:
+    """The lines of a text: only a line feed, or both signs of Windows, end one."""
+    lines = text.split("\n")
+    if not lines[-1]:
+        lines.pop()
+    return [line.removesuffix("\r") for line in lines]

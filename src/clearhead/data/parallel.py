@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from .fetch import find
-from .files import DataError, read_text
+from .files import DataError, as_lines, read_text
 
 MULTI30K = {
     "train": "train",
@@ -99,7 +99,7 @@ def place(sentence: str) -> float:
 
 def read_two(first: Path, second: Path) -> list[Line]:
     """The pairs of two files with as many lines; an empty line raises, with its number."""
-    texts = [read_lines(path) for path in (first, second)]
+    texts = [as_lines(read_text(path)) for path in (first, second)]
     if len(texts[0]) != len(texts[1]):
         raise DataError(
             f"{first} has {len(texts[0])} lines and {second} has {len(texts[1])}: expected as many, each the "
@@ -116,21 +116,13 @@ def read_two(first: Path, second: Path) -> list[Line]:
 def read_pairs(path: Path, columns: tuple[int, ...] = (2,)) -> list[Line]:
     """The pairs of a file, source TAB target a line; any line that is not a pair raises, with its number."""
     pairs = []
-    for number, line in enumerate(read_lines(path), start=1):
+    for number, line in enumerate(as_lines(read_text(path)), start=1):
         found = line.split("\t")
         if len(found) not in columns or not all(found[:2]):
             what = f"{len(found)} columns" if len(found) not in columns else "an empty one"
             raise DataError(f"{path}:{number}: expected two columns, source TAB target, found {what}: {line[:60]!r}")
         pairs.append(Line(source=found[0], target=found[1], where=f"{path}:{number}"))
     return pairs
-
-
-def read_lines(path: Path) -> list[str]:
-    """The lines of a text file: only a line feed, or both signs of Windows, end one."""
-    lines = read_text(path).split("\n")
-    if not lines[-1]:
-        lines.pop()
-    return [line.removesuffix("\r") for line in lines]
 
 
 def _languages(name: str, source: str, target: str, known: tuple[str, ...]) -> None:

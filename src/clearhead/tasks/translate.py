@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
+from ..data.files import as_lines, as_text, read_text
 from ..decode import Hypothesis, forced, search
 from ..look import Notice, watch
 from ..tokens import Pair
@@ -73,20 +74,12 @@ class Options:
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
 
-def read_lines(text: str) -> list[str]:
+def sentences(text: str) -> list[str]:
     """A sentence, the lines of a file that is named so, or those of stdin for "-"."""
-    if text != "-" and not (len(text) < 4096 and "\n" not in text and Path(text).is_file()):
-        return [text]
-    content = sys.stdin.buffer.read() if text == "-" else Path(text).read_bytes()
-    lines = content.split(b"\n")
-    found = []
-    for number, line in enumerate(lines[:-1] if not lines[-1] else lines, start=1):
-        try:
-            found.append(line.decode("utf-8").removesuffix("\r"))
-        except UnicodeDecodeError as cause:
-            name = "stdin" if text == "-" else text
-            raise ValueError(f"{name}:{number}: byte {cause.start + 1} of the line is not UTF-8") from cause
-    return found
+    if text == "-":
+        return as_lines(as_text(sys.stdin.buffer.read(), "stdin"))
+    is_file = len(text) < 4096 and "\n" not in text and "\0" not in text and Path(text).is_file()
+    return as_lines(read_text(Path(text))) if is_file else [text]
 
 
 def translate(
