@@ -60,7 +60,7 @@ def recipe(corpus: Path, precision: str, seed: int, rows: int, steps: int, lr: f
         "steps": steps,
         "initial": "normal",
         "precision": precision,
-        "compile": precision == "bfloat16",
+        "compile": True,
         "data": {"name": "tokens", "path": str(corpus.resolve()), "context": 1024, "rows": rows, "valid_most": 1},
         "model": {"name": "gpt", "context": 1024},
         "optim": {"lr": lr},
@@ -102,18 +102,21 @@ def main() -> None:
     if args.make:
         make(args.make, args.data)
         return
-    found: dict[str, list[float]] = {"bfloat16": [], "float32": []}
+    names = ["bfloat16", "float32", *(["control"] if args.control else [])]
+    found: dict[str, list[float]] = {name: [] for name in names}
     for seed in args.seeds:
-        for precision, means in found.items():
-            with tempfile.TemporaryDirectory() as folder:
-                run = train(
-                    recipe(args.corpus, precision, seed, args.rows, args.steps, args.lr), out=folder, quiet=True
-                )
+        for name, means in found.items():
+            made = recipe(args.corpus, name.replace("control", "float32"), seed, args.rows, args.steps, args.lr)
+            with tempfile.TemporaryDirectory() as folder, rounded(name == "control"):
+                run = train(made, out=folder, quiet=True)
             last = [line["loss"] for line in run.metrics if "loss" in line][-20:]
             means.append(statistics.mean(last))
-            print(f"seed {seed} {precision:9s} mean loss of the last 20 steps {means[-1]:.4f}", file=sys.stderr)
-    differences = [b - f for b, f in zip(found["bfloat16"], found["float32"], strict=True)]
-    print(json.dumps({**found, "differences": differences, "mean difference": statistics.mean(differences)}, indent=1))
+            print(f"seed {seed} {name:9s} mean loss of the last 20 steps {means[-1]:.4f}", file=sys.stderr)
+    apart = {
+        f"{name} - float32": [a - b for a, b in zip(found[name], found["float32"], strict=True)]
+        for name in names if name != "float32"
+    }  # fmt: skip
+    print(json.dumps({"rows": args.rows, "lr": args.lr, **found, **apart}, indent=1))
 
 
 if __name__ == "__main__":
