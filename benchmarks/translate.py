@@ -16,8 +16,8 @@ from collections.abc import Callable
 
 import torch
 
+import clearhead as ch
 from clearhead.decode import search
-from clearhead.weights import marian
 
 
 def peer(width: int, depth: int, vocab: int) -> torch.nn.Module:
@@ -46,8 +46,8 @@ def main() -> None:
     theirs = peer(args.width, args.depth, args.vocab)
     with tempfile.TemporaryDirectory() as folder:
         theirs.save_pretrained(folder)
-        ours, special = marian.load(folder, device="cpu")
-    ours.eval()
+        ready = ch.load(folder, device="cpu")
+    ours, special = ready.model, ready.special
     rows = []
     for beams in (1, 5):
         for batch in (1, 32):
@@ -63,9 +63,9 @@ def main() -> None:
 
             def our_way(source: torch.Tensor = source, lengths: torch.Tensor = lengths, beams: int = beams) -> list:
                 inputs = {"source": source, "lengths": lengths}
-                banned = [special.pad, special.end]
+                banned = [special.pad, *special.ends]
                 return search(
-                    ours, inputs, start=special.start, end=special.end, beams=beams, limit=args.new, banned=banned
+                    ours, inputs, start=special.start, end=special.ends[0], beams=beams, limit=args.new, banned=banned
                 )
 
             same = sum(tuple(a[1:].tolist()) == b[0].ids for a, b in zip(their_way(), our_way(), strict=True))

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import clearhead as ch
 from clearhead.layers import Learned
 from clearhead.tokens import Characters, Pair, Subwords, Words
-from clearhead.weights import Ready, WeightsError, native
+from clearhead.weights import Ready, WeightsError, fill, native
 
 TEXT = "to be or not to be"
 TOKENS = Characters.of(TEXT)
@@ -145,12 +145,12 @@ def test_it_learns_as_the_model_that_was_saved(folder):
 def test_auto_takes_the_best_device_there_is(there, expected, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: "cuda" in there)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: "mps" in there)
-    assert native._device("auto").type == expected
+    assert fill.find_device("auto").type == expected
     for name in {"cuda", "mps"} - set(there):
         with pytest.raises(ValueError, match=f"device='{name}': there is none here; there is .*cpu"):
-            native._device(name)
+            fill.find_device(name)
     with pytest.raises(ValueError, match="device='gpu': expected auto, cpu"):
-        native._device("gpu")
+        fill.find_device("gpu")
 
 
 def test_a_run_folder_loads_its_model(folder, tmp_path):

@@ -3,10 +3,11 @@
 Characters   one id a character; nothing is lost
 Words        one id a word; what is rare is <unk>
 Subwords     learned pieces of words, down to bytes; nothing is lost
+Pieces       those of a SentencePiece model
 Pair         the tokens of a translation: source and target
 
 save, load   any of them, in a folder:
-    tokens.json        characters and words
+    tokens.json        characters, words and SentencePiece's pieces
     tokenizer.json     subwords, as the tokenizers library and its friends read it
     a Pair             tokens.json names the file of each side: source.tokens.json, target.tokenizer.json and so on;
                        tokens that both share are one file, tokenizer.json or both.tokens.json
@@ -22,12 +23,13 @@ from ..config import atomic_write
 from .characters import Characters
 from .ids import split
 from .pair import Pair, Tokens
+from .pieces import Pieces
 from .subwords import Subwords
 from .words import Words
 
-__all__ = ["Characters", "Pair", "Subwords", "Tokens", "Words", "load", "remove", "save", "saved", "split"]
+__all__ = ["Characters", "Pair", "Pieces", "Subwords", "Tokens", "Words", "load", "remove", "save", "saved", "split"]
 
-_KINDS: dict[str, Any] = {Characters.kind: Characters, Words.kind: Words}
+_KINDS: dict[str, Any] = {Characters.kind: Characters, Words.kind: Words, Pieces.kind: Pieces}
 _ENTRIES = ("tokens.json", "tokenizer.json")  # where loading begins
 _PARTS = tuple(f"{side}.{entry}" for side in ("source", "target", "both") for entry in _ENTRIES)
 
@@ -104,7 +106,7 @@ def _one(path: Path) -> Tokens:
     if not isinstance(kind, str) or kind not in _KINDS:
         raise ValueError(f"{path}: kind = {kind!r}: expected one of {', '.join(_KINDS)}, pair")
     try:
-        made: Characters | Words = _KINDS[kind].from_dict(values)
+        made: Characters | Words | Pieces = _KINDS[kind].from_dict(values)
     except ValueError as cause:
         raise ValueError(f"{path}: {cause}") from cause
     return made

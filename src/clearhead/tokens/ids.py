@@ -14,6 +14,12 @@ from jaxtyping import Int
 
 SPECIAL = ("<pad>", "<start>", "<end>", "<unk>")  # the first ids of every kind that has them
 PAD, START, END, UNKNOWN = range(len(SPECIAL))
+NAMES = {  # what others call the special ids, the first that is there
+    "pad": ("<pad>", "[PAD]", "<|pad|>"),
+    "start": ("<start>", "<s>", "[CLS]", "<bos>"),
+    "end": ("<end>", "</s>", "[SEP]", "<eos>", "<|endoftext|>"),
+    "unknown": ("<unk>", "[UNK]"),
+}
 
 Ids = np.ndarray | Iterable[SupportsIndex]  # a row of ids, as a caller may have them
 
@@ -32,6 +38,16 @@ def as_row(ids: Ids, size: int) -> Int[np.ndarray, "t"]:
     if len(wrong):
         raise ValueError(f"id {found[wrong[0]]} at {wrong[0]}: expected 0 to {size - 1}")
     return found.astype(np.int64)
+
+
+def checked(text: str) -> str:
+    """The text, if UTF-8 can write it: half a surrogate pair is no character."""
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError as cause:
+            raise ValueError(f"{text[cause.start]!r} at {cause.start} is half a character: expected text") from cause
+    return text
 
 
 def split(text: str) -> list[str]:

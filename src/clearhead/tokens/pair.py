@@ -8,10 +8,11 @@ import numpy as np
 from jaxtyping import Int
 
 from .characters import Characters
+from .pieces import Pieces
 from .subwords import Subwords
 from .words import Words
 
-Tokens = Characters | Words | Subwords
+Tokens = Characters | Words | Subwords | Pieces
 
 
 @dataclass(frozen=True)

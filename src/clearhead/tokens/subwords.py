@@ -19,14 +19,8 @@ import numpy as np
 from jaxtyping import Int
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from .ids import SPECIAL, UNKNOWN, Ids, as_row, words_of
+from .ids import NAMES, SPECIAL, UNKNOWN, Ids, as_row, checked, words_of
 
-_NAMES = {  # what others call the special ids, the first that is there
-    "pad": ("<pad>", "[PAD]", "<|pad|>"),
-    "start": ("<start>", "<s>", "[CLS]", "<bos>"),
-    "end": ("<end>", "</s>", "[SEP]", "<eos>", "<|endoftext|>"),
-    "unknown": ("<unk>", "[UNK]"),
-}
 _BYTES = 256
 
 
@@ -46,7 +40,7 @@ class Subwords:
         known = self._tokenizer.get_vocab(with_added_tokens=True)
         self._size = max(known.values(), default=-1) + 1
         self.pad, self.start, self.end, self.unknown = (
-            next((known[name] for name in names if name in known), None) for names in _NAMES.values()
+            next((known[name] for name in names if name in known), None) for names in NAMES.values()
         )
         added = self._tokenizer.get_added_tokens_decoder()
         self._special = frozenset(i for i, token in added.items() if token.special)
@@ -67,7 +61,7 @@ class Subwords:
             raise ValueError(f"minimum={minimum}: expected 1 or more")
         if isinstance(texts, str):
             raise ValueError(f"expected several texts, got one: {texts[:40]!r}")
-        texts = [_checked(text) for text in texts]
+        texts = [checked(text) for text in texts]
         settings: dict[str, Any] = {
             "vocab_size": size,
             "special_tokens": list(SPECIAL),
@@ -95,11 +89,11 @@ class Subwords:
 
     def encode(self, text: str) -> Int[np.ndarray, "t"]:
         """The ids of a text, without special ones."""
-        return np.array(self._tokenizer.encode(_checked(text), add_special_tokens=False).ids, np.int64)
+        return np.array(self._tokenizer.encode(checked(text), add_special_tokens=False).ids, np.int64)
 
     def encode_all(self, texts: Sequence[str]) -> list[np.ndarray]:
         """The ids of each of many texts, on all processors."""
-        found = self._tokenizer.encode_batch_fast([_checked(text) for text in texts], add_special_tokens=False)
+        found = self._tokenizer.encode_batch_fast([checked(text) for text in texts], add_special_tokens=False)
         return [np.array(one.ids, np.int64) for one in found]
 
     def decode(self, ids: Ids) -> str:
@@ -193,16 +187,6 @@ def _in_order(vocab: Iterable[Sequence[Any]]) -> list[tuple[str, float]]:
         for piece, score in learned
     ]
     return special + sorted(cut, key=lambda pair: (-pair[1], pair[0]))
-
-
-def _checked(text: str) -> str:
-    """The text, if UTF-8 can write it: half a surrogate pair is no character."""
-    if not text.isascii():
-        try:
-            text.encode()
-        except UnicodeEncodeError as cause:
-            raise ValueError(f"{text[cause.start]!r} at {cause.start} is half a character: expected text") from cause
-    return text
 
 
 def _look(raw: bytes) -> str:

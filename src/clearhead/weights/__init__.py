@@ -1,10 +1,11 @@
 """Folders <-> models.
 
 Ready        a model with its tokens and its config
-save, load   our own folder: config.json, model.safetensors, tokens.json
+load, save   our own folder (config.json, model.safetensors, tokens.json) or Hugging Face's
 """
 
-from .native import WeightsError, load, save
-from .ready import Ready
+from .fill import WeightsError
+from .folder import load, save
+from .ready import Ready, Special
 
-__all__ = ["Ready", "WeightsError", "load", "save"]
+__all__ = ["Ready", "Special", "WeightsError", "load", "save"]

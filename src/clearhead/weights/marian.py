@@ -6,27 +6,31 @@
     decoder.blocks.0.cross.out             model.decoder.layers.0.encoder_attn.out_proj
     head.bias                              final_logits_bias
 
-A folder holds config.json (model_type "marian") and model.safetensors or pytorch_model.bin. Marian
-(Junczys-Dowmunt et al. 2018) has Vaswani's order of norms, puts sines into the first half of a position's columns and
-cosines into the second, and begins to write from the padding token. Every tensor of a file is used, or it is an error.
+Marian (Junczys-Dowmunt et al. 2018) has Vaswani's order of norms, puts sines into the first half of a position's
+columns and cosines into the second, and begins to write from the padding token. The text of opus-mt's folders
+(Tiedemann and Thottingal 2020) is cut by two SentencePiece models, source.spm and target.spm, and numbered by
+vocab.json, or vocab.json and target_vocab.json where the sides have their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
-from safetensors.torch import load_file
-from torch import Tensor, nn
+from torch import Tensor
 
 from .. import config
 from ..layers import Sinusoid
 from ..models.transformer import Config, Transformer
-from .native import WeightsError, _compare, _device, _dtype, _opened, _slots
-from .tensors import write_tensors
+from ..tokens import Pair, Pieces, Subwords, Tokens
+from ..tokens.sentencepiece import Model
+from .fill import WeightsError
+from .ready import Special
+from .table import ROW, Family, Row, pairs
+from .vocabulary import read_json, special_words, subwords, write_subwords
 
 # Of a block, of both sides unless it looks at the source: ours, theirs.
 PARTS = {
@@ -38,22 +42,14 @@ PARTS = {
 }  # fmt: skip
 SHARED, SOURCE, TARGET = "model.shared.weight", "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
 READOUT, BIAS = "lm_head.weight", "final_logits_bias"
-POSITIONS = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")  # constants, in old files
 ACTIVATIONS = {
     "swish": "silu", "silu": "silu", "relu": "relu", "gelu": "gelu", "gelu_new": "gelu_tanh", "tanh": "tanh",
 }  # fmt: skip
+# Of the special tokens: ours, what the folder calls it, and its usual look.
+WORDS = {"pad": ("pad_token", "<pad>"), "end": ("eos_token", "</s>"), "unknown": ("unk_token", "<unk>")}
 # What old files say of Marian's other wirings, which neither Hugging Face's model nor ours has.
 WIRING = {"normalize_before": False, "normalize_embedding": False, "add_final_layer_norm": False,
           "static_position_embeddings": True}  # fmt: skip
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Special:
-    """The ids that a search needs to know."""
-
-    pad: int  # fills short rows
-    start: int  # what the decoder goes on from; in Marian's models the padding
-    end: int  # ends a source and a translation
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,7 +89,7 @@ class Theirs:
             if not 0 <= getattr(self, name) < (self.decoder_vocab_size or self.vocab_size):
                 raise ValueError(f"{name}={getattr(self, name)}: there is no such token in the vocabulary")
 
-    def ours(self, *, bias: bool) -> Config:
+    def ours(self, names: Iterable[str]) -> Config:
         """The same in our words. Only one share of dropout is kept, that of what is added to the stream."""
         return Config(
             vocab=self.vocab_size,
@@ -102,7 +98,8 @@ class Theirs:
             decoder_depth=self.decoder_layers, heads=self.encoder_attention_heads, hidden=self.encoder_ffn_dim,
             positions="sinusoid", pairs="halves", order="post", norm="layer",
             mlp=ACTIVATIONS[self.activation_function],  # type: ignore[arg-type]
-            scaled=self.scale_embedding, tied=self.tie_word_embeddings, readout_bias=bias, dropout=self.dropout,
+            scaled=self.scale_embedding, tied=self.tie_word_embeddings, readout_bias=BIAS in names,
+            dropout=self.dropout,
         )  # fmt: skip
 
     @staticmethod
@@ -120,132 +117,120 @@ class Theirs:
         if c.mlp not in words:
             raise WeightsError(f"mlp={c.mlp!r}: a Marian model has one of {', '.join(words)}")
         hidden = c.hidden or 4 * c.width
+        pad, start, (end, *_) = special.pad, special.start, special.ends or (None,)
+        if pad is None or end is None:
+            raise WeightsError(f"pad={pad}, end={end}: a Marian model has an id for each")
         return Theirs(
             vocab_size=c.vocab, decoder_vocab_size=c.target_vocab or c.vocab, max_position_embeddings=c.context,
             d_model=c.width, encoder_layers=c.depth, decoder_layers=c.decoder_depth or c.depth,
             encoder_attention_heads=c.heads, decoder_attention_heads=c.heads, encoder_ffn_dim=hidden,
             decoder_ffn_dim=hidden, activation_function=words[c.mlp],  # type: ignore[arg-type]
             dropout=c.dropout, scale_embedding=c.scaled, share_encoder_decoder_embeddings=c.target_vocab is None,
-            tie_word_embeddings=c.tied, pad_token_id=special.pad, decoder_start_token_id=special.start,
-            eos_token_id=special.end,
+            tie_word_embeddings=c.tied, pad_token_id=pad, decoder_start_token_id=pad if start is None else start,
+            eos_token_id=end,
         )  # fmt: skip
 
 
-def load(
-    folder: str | Path, device: str | torch.device = "auto", dtype: str | torch.dtype | None = None
-) -> tuple[Transformer, Special]:
-    """The translator of a folder, in evaluation mode, and the ids that a search of it needs."""
-    folder, device, dtype = Path(folder), _device(device), _dtype(dtype)
-    table = config.load(folder / "config.json")
-    if table.get("model_type") != "marian":
-        raise WeightsError(f"{folder / 'config.json'}: model_type is {table.get('model_type')!r}, expected 'marian'")
-    for name, value in WIRING.items():
-        if table.get(name, value) != value:
-            raise WeightsError(f"{table.source.place((name,))}{name} is {table[name]}: expected {value}")
-    known = {field.name for field in fields(Theirs)}
-    theirs = config.read(Theirs, table.without(*(name for name in table if name not in known or table[name] is None)))
-    path, given = _tensors(folder)
-    chosen = theirs.ours(bias=BIAS in given)
-    with torch.device("meta"):  # numbers that are about to be replaced are neither drawn nor stored
-        model = Transformer(chosen)
-    _fill(model, path, given, device, dtype)
-    special = Special(pad=theirs.pad_token_id, start=theirs.decoder_start_token_id, end=theirs.eos_token_id)
-    return model.eval(), special
+def rows(c: Config) -> Iterator[Row]:
+    """Each parameter of ours with its names there."""
+    if c.target_vocab is None:
+        yield Row(("encoder.embed.table",), (SHARED, SOURCE, TARGET, READOUT))
+    else:
+        yield Row(("encoder.embed.table",), (SOURCE,))
+        yield Row(("decoder.embed.table",), (TARGET, READOUT) if c.tied else (TARGET,))
+    if not c.tied:
+        yield Row(("head.weight",), (READOUT,))
+    if c.readout_bias:
+        yield Row(("head.bias",), (BIAS,), ROW)
+    for side, depth in (("encoder", c.depth), ("decoder", c.decoder_depth or c.depth)):
+        for i in range(depth):
+            names = {
+                f"{side}.blocks.{i}.{ours}": f"model.{side}.layers.{i}.{theirs}"
+                for ours, theirs in PARTS.items()
+                if side == "decoder" or "cross" not in ours
+            }
+            yield from pairs(names)
 
 
-def save(model: Transformer, folder: str | Path, special: Special) -> Path:
-    """Write a Transformer as their folder, which MarianMTModel.from_pretrained reads; returns the folder."""
-    folder, theirs = Path(folder), Theirs.of(model.config, special)
-    slots = {name: x.detach().cpu().contiguous() for name, (x, _) in _slots(model).items()}
-    tensors = {names[0]: slots[ours] for ours, names in _names(model.config) if ours in slots}
-    tensors[BIAS] = slots["head.bias"] if "head.bias" in slots else torch.zeros_like(model.head.weight[:, 0]).cpu()
-    tensors[BIAS] = tensors[BIAS].detach()[None]
-    folder.mkdir(parents=True, exist_ok=True)
-    with config.replacing(folder / "model.safetensors") as temporary:
-        write_tensors(temporary, tensors)
-    ids = {name: getattr(theirs, name) for name in ("pad_token_id", "decoder_start_token_id", "eos_token_id")}
-    config.write({**ids, "bad_words_ids": [[special.pad]]}, folder / "generation_config.json")
+def tokens(folder: Path, theirs: Theirs) -> Pair | None:
+    """How a folder reads and writes text; None where it does not say."""
+    if not (folder / "source.spm").is_file():
+        both = subwords(folder)
+        return None if both is None else Pair(both, both)
+    said = special_words(folder)
+    apart = bool(said.get("separate_vocabs", False))
+    start = {"start": theirs.decoder_start_token_id}  # the padding, unless the model was not Marian's own
+    target = _pieces(folder, "target", "target_vocab.json" if apart else "vocab.json", said, start)
+    for name, i in (("pad", theirs.pad_token_id), ("end", theirs.eos_token_id)):
+        if getattr(target, name) != i:
+            raise WeightsError(
+                f"{folder / 'config.json'}: {i} is the token {name}, and the vocabulary says {getattr(target, name)}"
+            )
+    return Pair(_pieces(folder, "source", "vocab.json", said, {}), target)
+
+
+def _pieces(folder: Path, side: str, file: str, said: Mapping[str, Any], special: dict[str, int]) -> Pieces:
+    vocab = read_json(folder / file)
+    for name, (word, usual) in WORDS.items():
+        token = said.get(word) or usual
+        if token not in vocab:
+            raise WeightsError(f"{folder / file}: there is no {token}, the token {name}")
+        special = {name: vocab[token], **special}
+    try:
+        return Pieces(Model.read(folder / f"{side}.spm"), vocab, **special)
+    except FileNotFoundError as cause:
+        raise WeightsError(f"{folder}: there is no {side}.spm in this folder") from cause
+    except ValueError as cause:
+        raise WeightsError(str(cause) if ".spm" in str(cause) else f"{folder / file}: {cause}") from cause
+
+
+def write_tokens(tokens: Tokens | Pair, folder: Path) -> None:
+    """Write what MarianTokenizer reads; where both sides share one tokenizer.json, that, which AutoTokenizer reads."""
+    if not isinstance(tokens, Pair):
+        raise WeightsError(f"{tokens!r}: a Marian model has a pair of tokens")
+    source, target = tokens.source, tokens.target
+    if isinstance(source, Subwords) and tokens.joint:
+        write_subwords(source, folder)
+        return
+    if not isinstance(source, Pieces) or not isinstance(target, Pieces):
+        raise WeightsError(
+            f"{source!r} and {target!r}: a Marian folder has SentencePiece's pieces, or one tokenizer for both"
+        )
+    config.atomic_write(folder / "source.spm", source.model.to_bytes())
+    config.atomic_write(folder / "target.spm", target.model.to_bytes())
+    config.write(source.vocab, folder / "vocab.json")
+    apart = source.vocab != target.vocab
+    if apart:
+        config.write(target.vocab, folder / "target_vocab.json")
+    names = {i: piece for piece, i in target.vocab.items()}
+    said = {word: names[getattr(target, name)] for name, (word, _) in WORDS.items()}
+    config.write(
+        {"tokenizer_class": "MarianTokenizer", **said, "separate_vocabs": apart}, folder / "tokenizer_config.json"
+    )
+
+
+def _is_waves(table: Tensor, c: Config) -> bool:
+    waves = Sinusoid(c.width, pairs="halves").vectors(torch.arange(len(table)))
+    return table.shape == waves.shape and torch.allclose(table.float(), waves.float(), rtol=0.0, atol=1e-3)
+
+
+def _written(c: Config, special: Special) -> dict[str, Any]:
+    theirs = Theirs.of(c, special)
     words = {"architectures": ["MarianMTModel"], "model_type": "marian", "is_encoder_decoder": True}
     # They drop in three places, we in the same three, by one share.
     dropped = {"attention_dropout": theirs.dropout, "activation_dropout": theirs.dropout}
-    kind = str(model.head.weight.dtype).removeprefix("torch.")
-    config.write({**words, **asdict(theirs), **dropped, **WIRING, "dtype": kind}, folder / "config.json")
-    return folder
+    return {**words, **asdict(theirs), **dropped, **WIRING}
 
 
-def _names(c: Config) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Each parameter of ours with its names there: the first is the usual one, the others must be equal to it."""
-    if c.target_vocab is None:
-        yield "encoder.embed.table", (SHARED, SOURCE, TARGET, READOUT)
-    else:
-        yield "encoder.embed.table", (SOURCE,)
-        yield "decoder.embed.table", (TARGET, READOUT) if c.tied else (TARGET,)
-    if not c.tied:
-        yield "head.weight", (READOUT,)
-    if c.readout_bias:
-        yield "head.bias", (BIAS,)
-    for side, depth in (("encoder", c.depth), ("decoder", c.decoder_depth or c.depth)):
-        for ours, theirs in PARTS.items():
-            if side == "decoder" or "cross" not in ours:
-                for i in range(depth):
-                    for leaf in ("weight", "bias"):
-                        yield f"{side}.blocks.{i}.{ours}.{leaf}", (f"model.{side}.layers.{i}.{theirs}.{leaf}",)
+def _bias(model: Transformer) -> dict[str, Tensor]:
+    """What a folder of theirs always has."""
+    return (
+        {} if model.config.readout_bias else {BIAS: torch.zeros(1, *model.head.weight.shape[:1]).to(model.head.weight)}
+    )
 
 
-def _tensors(folder: Path) -> tuple[Path, dict[str, Tensor]]:
-    """The numbers of a folder, on the host."""
-    path = folder / "model.safetensors"
-    if path.exists():
-        with _opened(path):  # whole, or an error that says so
-            return path, load_file(path)
-    path = folder / "pytorch_model.bin"
-    if not path.exists():
-        raise WeightsError(f"{folder}: there is no model.safetensors and no pytorch_model.bin in this folder")
-    try:
-        found = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as cause:  # whatever a broken or a dangerous file makes it raise
-        raise WeightsError(f"{path}: is not a file of weights ({type(cause).__name__}: {cause})") from cause
-    if not isinstance(found, dict) or not all(isinstance(x, Tensor) for x in found.values()):
-        raise WeightsError(f"{path}: holds something else than tensors by their names")
-    return path, found
-
-
-@torch.no_grad()
-def _fill(
-    model: Transformer, path: Path, given: dict[str, Tensor], device: torch.device, dtype: torch.dtype | None
-) -> None:
-    """Give a model without numbers theirs."""
-    given = dict(given)
-    _check_positions(given, model.config.width, path)
-    names, slots = dict(_names(model.config)), _slots(model)
-    assert names.keys() == slots.keys()
-    for ours, aliases in names.items():
-        there = [name for name in aliases if name in given]
-        for other in there[1:]:
-            if not torch.equal(given[there[0]], given[other]):
-                raise WeightsError(f"{path}: {there[0]} and {other} differ, and the model has one table for both")
-            del given[other]
-        names[ours] = (there[0] if there else aliases[0],)
-    expected = {names[ours][0]: tuple(x.shape) for ours, (x, _) in slots.items()}
-    if BIAS in expected:
-        expected[BIAS] = (1, *expected[BIAS])
-    _compare({name: tuple(x.shape) for name, x in given.items()}, expected, path)
-    for ours, (slot, holders) in slots.items():
-        tensor = given[names[ours][0]]
-        if not tensor.is_floating_point():
-            raise WeightsError(f"{path}: the tensor {names[ours][0]} is {tensor.dtype}, expected one like {slot.dtype}")
-        new = nn.Parameter(tensor.reshape(slot.shape).to(device, dtype or tensor.dtype, copy=True))
-        for module, leaf in holders:
-            setattr(module, leaf, new)
-    model.to(device)  # constants, which are no part of the state
-
-
-def _check_positions(given: dict[str, Tensor], width: int, path: Path) -> None:
-    """Take the tables of positions out, which are constants, after a look that they are the ones we compute."""
-    for name in POSITIONS:
-        table = given.pop(name, None)
-        if table is None:
-            continue
-        waves = Sinusoid(width, pairs="halves").vectors(torch.arange(len(table)))
-        if table.shape != waves.shape or not torch.allclose(table.float(), waves.float(), rtol=0.0, atol=1e-3):
-            raise WeightsError(f"{path}: {name} is not the table of sines and cosines that Marian's models have")
+FAMILY = Family(
+    model="transformer", theirs=Theirs, ours=Theirs.ours, written=_written, rows=rows, tokens=tokens,
+    write_tokens=write_tokens, wiring=WIRING, also=_bias,
+    constants={f"model.{side}.embed_positions.weight": _is_waves for side in ("encoder", "decoder")},  # in old files
+)  # fmt: skip

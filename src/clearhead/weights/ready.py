@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,6 +12,24 @@ from torch import Tensor, nn
 
 from ..layers import Learned
 from ..tokens import Pair, Tokens
+from .fill import WeightsError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Special:
+    """The ids that a search needs to know, as a folder says them."""
+
+    pad: int | None = None  # fills short rows
+    start: int | None = None  # what is gone on from where nothing is written
+    ends: tuple[int, ...] = ()  # each ends an answer
+
+    @staticmethod
+    def of(tokens: Tokens | Pair | None) -> Special:
+        """Those of tokens."""
+        written = tokens.target if isinstance(tokens, Pair) else tokens
+        if written is None:
+            return Special()
+        return Special(pad=written.pad, start=written.start, ends=() if written.end is None else (written.end,))
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,9 +39,14 @@ class Ready:
     model: nn.Module
     tokens: Tokens | Pair | None
     config: Any
+    folder: Path | None = None  # where it was loaded from
+    special: Special | None = None  # what its folder says beyond its tokens; those of the tokens if not given
+    chat: str | None = None  # how a conversation becomes one text: a Jinja template
 
     def __post_init__(self) -> None:
         self.model.eval()
+        if self.special is None:
+            object.__setattr__(self, "special", Special.of(self.tokens))
 
     @property
     def device(self) -> torch.device:
@@ -46,3 +70,17 @@ class Ready:
             raise ValueError(f"the text has {len(ids)} tokens: this model has learned positions of {positions.context}")
         logits: Tensor = self.model(ids[None])[0]
         return logits
+
+
+def check_tokens(tokens: Tokens | Pair | None, options: Any, where: str) -> None:
+    """Raise if there are more tokens than the model knows: a pair has them for what is read and what is written."""
+    vocab = getattr(options, "vocab", None)
+    if isinstance(tokens, Pair):
+        written = getattr(options, "target_vocab", None) or vocab
+        both = {"source tokens": (tokens.source, vocab), "target tokens": (tokens.target, written)}
+    else:
+        both = {} if tokens is None else {"tokens": (tokens, vocab)}
+    for name, (found, size) in both.items():
+        if len(found) > (size or 0):
+            what = "reads no tokens" if size is None else f"was built for {size}"
+            raise WeightsError(f"{where}: there are {len(found)} {name}, and the model {what}")

@@ -1,0 +1,120 @@
+"""Folders as Hugging Face's libraries write and read them, to and from our models.
+
+config.json tells the family by its `model_type`; each has a two-way table in a file of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .. import config
+from ..models import family as family_of_ours
+from ..models import name_of
+from .files import Tensors, opened
+from .fill import WeightsError, nearest
+from .ready import Ready, Special, check_tokens
+from .table import Family, Used, fill, given_away
+from .tensors import write_tensors
+from .vocabulary import chat_template, remove, write_chat
+
+# What model_type says: the file here that knows such models.
+FAMILIES = {"marian": "marian"}
+
+
+def find(kind: str) -> Family:
+    """What there is to know of a model_type."""
+    found: Family = import_module(f".{FAMILIES[kind]}", __package__).FAMILY
+    return found
+
+
+def load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> tuple[Ready, Used]:
+    """The model of a folder with its tokens, and what became of the folder's tensors."""
+    table = config.load(folder / "config.json")
+    kind = table.get("model_type")
+    if kind not in FAMILIES:
+        hint = nearest(str(kind), FAMILIES)
+        place = table.source.place(("model_type",))
+        raise WeightsError(f"{place}model_type is {kind!r}: expected one of {', '.join(FAMILIES)}{hint}")
+    family = find(kind)
+    theirs = said(family, table)
+    with opened(folder) as tensors:
+        model, used = build(family, theirs, tensors, device, dtype)
+    tokens = family.tokens(folder, theirs)
+    check_tokens(tokens, model.config, str(folder))
+    ready = Ready(model, tokens, model.config, folder, special_ids(folder, table), chat_template(folder))
+    return ready, used
+
+
+def build(
+    family: Family, theirs: Any, tensors: Tensors, device: torch.device, dtype: torch.dtype | None
+) -> tuple[Any, Used]:
+    """Our model with their numbers."""
+    if family.rename is not None:
+        tensors = tensors.renamed(family.rename)
+    if family.prefix and not any(name.startswith(family.prefix) for name in tensors.shapes):
+        tensors = tensors.renamed(lambda name: family.prefix + name)  # of a model without its head
+    kind, _ = family_of_ours(family.model)
+    with torch.device("meta"):  # numbers that are about to be replaced are neither drawn nor stored
+        model = kind(family.ours(theirs, tensors.shapes))
+    used = fill(model, tensors, family.rows(model.config), family.constants, device, dtype)
+    return model.eval(), used
+
+
+def said(family: Family, table: config.Table) -> Any:
+    """What config.json says of a model, in their words."""
+    for name, value in family.wiring.items():
+        if table.get(name, value) != value:
+            raise WeightsError(f"{table.source.place((name,))}{name} is {table[name]}: expected {value}")
+    known = {field.name for field in fields(family.theirs)}
+    return config.read(family.theirs, table.without(*(n for n in table if n not in known or table[n] is None)))
+
+
+def special_ids(folder: Path, table: config.Table) -> Special:
+    """The ids that a search needs, as generation_config.json says them, or else config.json."""
+    path = folder / "generation_config.json"
+    found = {**table, **(config.load(path) if path.is_file() else {})}
+    ends = found.get("eos_token_id")
+    start = found.get("decoder_start_token_id", found.get("bos_token_id"))
+    return Special(
+        pad=found.get("pad_token_id"), start=start, ends=tuple(ends) if isinstance(ends, list) else _some(ends)
+    )
+
+
+def save(ready: Ready, folder: Path) -> Path:
+    """Write a model as their folder, which from_pretrained reads; returns the folder."""
+    name, special = name_of(ready.model), ready.special or Special()
+    families = [find(kind) for kind in dict.fromkeys(FAMILIES.values()) if find(kind).model == name]
+    if not families:
+        raise WeightsError(f"{type(ready.model).__name__}: there is no Hugging Face layout for {name} here")
+    refused = []
+    for family in families:
+        try:
+            said = family.written(ready.config, special)
+            break
+        except WeightsError as problem:
+            refused.append(str(problem))
+    else:
+        raise WeightsError("; or ".join(refused))
+    tensors = given_away(ready.model, family.rows(ready.config)) | family.also(ready.model)
+    folder.mkdir(parents=True, exist_ok=True)
+    with config.replacing(folder / "model.safetensors") as temporary:
+        write_tensors(temporary, {name: x.detach().cpu() for name, x in tensors.items()})
+    remove(folder)  # of another model
+    if ready.tokens is not None:
+        family.write_tokens(ready.tokens, folder)
+    write_chat(ready.chat, folder)
+    ids = {key: said.get(key) for key in ("pad_token_id", "bos_token_id", "decoder_start_token_id", "eos_token_id")}
+    banned = {"bad_words_ids": [[special.pad]]} if "decoder_start_token_id" in said else {}
+    config.write({key: i for key, i in ids.items() if i is not None} | banned, folder / "generation_config.json")
+    kind = str(next(ready.model.parameters()).dtype).removeprefix("torch.")
+    config.write({**said, "dtype": kind}, folder / "config.json")
+    return folder
+
+
+def _some(i: Any) -> tuple[int, ...]:
+    return () if i is None else (int(i),)

@@ -1,0 +1,261 @@
+"""A whole opus-mt folder, made small: the same ids of any text, the same text of any ids, the same translations."""
+
+import io
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import clearhead as ch
+from clearhead.tokens import Pair, Pieces
+from clearhead.tokens.sentencepiece import Model
+from clearhead.weights import WeightsError
+
+ENGLISH = [
+    "A dog runs over the green grass.", "Two men are talking on the street.", "The woman isn't reading her book.",
+    "Three children play in the water!", "An old man, sitting on a bench, sleeps.", "Nobody knows: 1,000 or 3.5?",
+]  # fmt: skip
+GERMAN = [
+    "Ein Hund rennt über das grüne Gras.", "Zwei Männer reden auf der Straße.", "Die Frau liest ihr Buch nicht.",
+    "Drei Kinder spielen im Wasser!", "Ein alter Mann schläft, auf einer Bank sitzend.", "Niemand weiß es: 1.000?",
+]  # fmt: skip
+ODD = [
+    "", " ", "  a  dog ", "\t\n", "e\u0301 é", "ﬁne ﬀ ①② ½", "Ａｂｃ　ｄ", "\u200bzero", "a\u00a0b", "▁▁",
+    "▁a▁", "漢字かな", "👩\u200d👩\u200d👧 family 🇩🇪", "\x00 nul", "\x07bell\x1f", "ﷺ", "가각ᄀ",
+    "Ǆ … µ", "İı ß ẞ", "\ufeffbom", "\u2028x\u2029", "a\u0300\u0301\u0302b", "हिन्दी עברית مرحبا", "dog" * 99, "ﾊﾝｶｸ ｶﾞ ㍿",
+    "\U000e0001", ">>de", ">><< a", "a >>deu<<", "über das Gras", "rennt nicht, Straße", "\x85 x \x85",
+]  # fmt: skip
+CODES = [">>deu<<", ">>nds<<"]
+
+
+def trained(lines: list[str], **options: Any) -> bytes:
+    spm, file = pytest.importorskip("sentencepiece"), io.BytesIO()
+    rng = random.Random(0)
+    shuffled = [" ".join(rng.sample(words, len(words))) for words in (line.split() for line in lines) for _ in range(9)]
+    spm.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines + shuffled), model_writer=file, minloglevel=2, hard_vocab_limit=False,
+        **{"vocab_size": 150, "model_type": "unigram"} | options,
+    )  # fmt: skip
+    return file.getvalue()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What Helsinki's folders hold, for a language that is named first; random numbers, drawn far apart."""
+    found, path = pytest.importorskip("transformers.models.marian"), tmp_path_factory.mktemp("opus-mt-en-gmw")
+    (path / "source.spm").write_bytes(trained(ENGLISH))
+    (path / "target.spm").write_bytes(trained(GERMAN))
+    pieces = [p for side in ("source", "target") for p in Model.read(path / f"{side}.spm").pieces[3:]]
+    words = ["</s>", "<unk>", *random.Random(1).sample(sorted(set(pieces)), len(set(pieces))), *CODES, "<pad>"]
+    (path / "vocab.json").write_text(json.dumps({word: i for i, word in enumerate(words)}))
+    (path / "tokenizer_config.json").write_text('{"source_lang": "eng", "target_lang": "gmw"}')
+    pad = len(words) - 1
+    torch.manual_seed(0)
+    config = found.MarianConfig(
+        vocab_size=len(words), d_model=12, encoder_layers=1, decoder_layers=2, encoder_attention_heads=3,
+        decoder_attention_heads=3, encoder_ffn_dim=13, decoder_ffn_dim=13, pad_token_id=pad, eos_token_id=0,
+        decoder_start_token_id=pad, forced_eos_token_id=None, max_position_embeddings=64, scale_embedding=True,
+        activation_function="swish", bos_token_id=0,
+    )  # fmt: skip
+    model = found.MarianMTModel(config).eval()
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            if "embed_positions" not in name:
+                p += 0.3 * torch.randn_like(p)
+        model.final_logits_bias += torch.randn_like(model.final_logits_bias)
+        model.final_logits_bias[0, 0] += 2.0
+    model.save_pretrained(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def ready(folder: Path) -> ch.Ready:
+    return ch.load(folder, device="cpu")
+
+
+def tokenizer(folder: Path) -> Any:
+    found = pytest.importorskip("transformers.models.marian.tokenization_marian")
+    with pytest.MonkeyPatch.context() as patch:  # it recommends a library that it does not need here
+        patch.setattr(found.MarianTokenizer, "_setup_normalizer", lambda self: None)
+        return found.MarianTokenizer.from_pretrained(folder)
+
+
+@pytest.fixture(scope="module")
+def theirs(folder: Path) -> Any:
+    return tokenizer(folder)
+
+
+def same(pair: Pair, theirs: Any, text: str) -> None:
+    ids = theirs(text, split_special_tokens=True)["input_ids"]
+    assert pair.read(text).tolist() == ids, text
+    assert pair.written(text).tolist() == theirs(text_target=text, split_special_tokens=True)["input_ids"], text
+    decoded = theirs.decode(ids, skip_special_tokens=True)
+    assert pair.source.decode(ids) == pair.target.decode(ids) == decoded, text
+
+
+@pytest.mark.parametrize(
+    "text", [*ODD, *ENGLISH, *GERMAN, *(f"{code} A dog." for code in CODES), ">>deu<<A", ">>deu<<"]
+)
+def test_the_ids_and_the_text_are_theirs(ready, theirs, text):
+    if text == ">><< a":  # theirs takes what no list knows for a language, and the text is lost
+        assert ready.tokens.read(text).tolist() == ready.tokens.read(" " + text).tolist()
+        return
+    same(ready.tokens, theirs, text)
+
+
+@given(
+    st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from("aeiour  ,.\u0301\u0308\u200dDWß"), max_size=60)
+)
+def test_any_text(ready, theirs, text):
+    if not text.startswith(">>"):
+        same(ready.tokens, theirs, text)
+
+
+KINDS: dict[str, dict[str, Any]] = {
+    "folded": {"normalization_rule_name": "nmt_nfkc_cf", "user_defined_symbols": ["<sep>", "Hund"]},
+    "bytes": {"byte_fallback": True, "remove_extra_whitespaces": False, "vocab_size": 400},
+    "pairs": {"model_type": "bpe", "byte_fallback": True, "normalization_rule_name": "identity", "vocab_size": 400},
+    "suffix": {"treat_whitespace_as_suffix": True},
+    "bare": {"add_dummy_prefix": False, "split_by_whitespace": False},
+    "untidy pairs": {"model_type": "bpe", "remove_extra_whitespaces": False, "user_defined_symbols": ["  "]},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_sentencepiece_model(kind):
+    data = trained(GERMAN, **KINDS[kind])
+    oracle, ours = pytest.importorskip("sentencepiece").SentencePieceProcessor(model_proto=data), Model.of(data)
+    again = pytest.importorskip("sentencepiece").SentencePieceProcessor(model_proto=ours.to_bytes())
+    assert Model.of(ours.to_bytes()) == ours
+    rng = random.Random(2)
+    drawn = ["".join(rng.choices("aenrtHundß  ,.äü\u0308漢\x07\u3000ﬁ", k=rng.randint(1, 50))) for _ in range(300)]
+    for text in [*ODD, *ENGLISH, *GERMAN, *drawn, "<sep> ein  Hund<sep>"]:
+        pieces = oracle.encode(text, out_type=str)
+        assert ours.cut(text) == pieces, text
+        assert again.encode(text, out_type=str) == pieces, text
+        assert ours.text(pieces).strip() == oracle.decode(pieces).strip(), text
+        if kind == "bytes":  # nothing is stripped, nothing unknown
+            assert ours.text(pieces) == oracle.decode(pieces), text
+
+
+@pytest.mark.parametrize("beams", [1, 4])
+def test_translations_are_theirs(folder, ready, theirs, beams):
+    model = pytest.importorskip("transformers.models.marian").MarianMTModel.from_pretrained(folder).eval()
+    texts = [">>deu<< " + text for text in ENGLISH]
+    inputs = theirs(texts, return_tensors="pt", padding=True)
+    rows = model.generate(
+        **inputs, num_beams=beams, do_sample=False, max_new_tokens=20, bad_words_ids=[[ready.special.pad]],
+        length_penalty=1.0, early_stopping=False,
+    )  # fmt: skip
+    found = ch.translate(ready, texts, beams=beams, limit=20)
+    for one, row in zip(found, rows.tolist(), strict=True):
+        wanted = [i for i in row[1:] if i != ready.special.pad]
+        assert one.target == ready.tokens.target.pieces(wanted)
+        assert one.text == theirs.decode(wanted, skip_special_tokens=True)
+    assert len({one.text for one in found}) > 3
+
+
+def test_alignments_are_theirs(folder, ready, theirs):
+    found = pytest.importorskip("transformers.models.marian")
+    model = found.MarianMTModel.from_pretrained(folder, attn_implementation="eager").eval()
+    one = ch.translate(ready, ENGLISH[0], beams=3, limit=9)
+    ids = [ready.tokens.target.vocab[piece.replace(" ", "▁")] for piece in one.target]
+    before = torch.tensor([[ready.special.start, *ids[:-1]]])
+    inputs = theirs(ENGLISH[0], return_tensors="pt")
+    with torch.no_grad():
+        weights = model(**inputs, decoder_input_ids=before, output_attentions=True).cross_attentions
+    np.testing.assert_allclose(one.alignment, torch.stack(weights).mean((0, 2))[0].numpy(), atol=1e-5)
+    assert one.source[-1] == "</s>"
+    np.testing.assert_allclose(one.alignment.sum(1), 1.0, atol=1e-5)
+
+
+def test_a_folder_goes_back(folder, ready, theirs, tmp_path):
+    ch.save(ready, tmp_path, layout="huggingface")
+    again, model = tokenizer(tmp_path), pytest.importorskip("transformers").MarianMTModel.from_pretrained(tmp_path)
+    for text in [*ODD, *ENGLISH, ">>nds<< A dog."]:
+        assert again(text)["input_ids"] == theirs(text)["input_ids"], text
+        assert again(text_target=text)["input_ids"] == theirs(text_target=text)["input_ids"], text
+    assert (again.pad_token_id, again.eos_token_id, again.unk_token_id) == (ready.special.pad, 0, 1)
+    inputs = again(ENGLISH[0], return_tensors="pt")
+    wanted = ch.translate(ready, ENGLISH[0], beams=1, limit=20)
+    row = model.eval().generate(**inputs, num_beams=1, max_new_tokens=20)[0].tolist()[1:]
+    assert again.decode(row, skip_special_tokens=True) == wanted.text
+    assert ch.load(tmp_path, device="cpu").tokens == ready.tokens
+    kept = ch.load(ch.save(ready, tmp_path / "ours"), device="cpu")
+    assert kept.tokens == ready.tokens
+    assert ch.translate(kept, ENGLISH[1]).text == ch.translate(ready, ENGLISH[1]).text
+
+
+def test_a_vocabulary_for_each_side(folder, tmp_path):
+    """separate_vocabs: the source's list and the target's are files of their own."""
+    sides = []
+    for side in ("source", "target"):
+        model = Model.read(folder / f"{side}.spm")
+        words = ["</s>", "<unk>", *model.pieces[:2:-1], "<pad>"]
+        sides.append(Pieces(model, {word: i for i, word in enumerate(words)}, pad=len(words) - 1, end=0, unknown=1))
+    source, target = sides
+    assert source.vocab != target.vocab
+    pair = Pair(source, Pieces(target.model, target.vocab, pad=target.pad, end=0, unknown=1, start=target.pad))
+    sizes = {"vocab": len(source), "target_vocab": len(target)}
+    model = ch.build("transformer", **sizes, width=12, depth=1, heads=3, pairs="halves")
+    ch.save(model, tmp_path / "saved", tokens=pair, layout="huggingface")
+    theirs = tokenizer(tmp_path / "saved")
+    assert ch.load(tmp_path / "saved", device="cpu").tokens == pair
+    for text in [*ENGLISH, *GERMAN]:
+        assert pair.read(text).tolist() == theirs(text)["input_ids"], text
+        assert pair.written(text).tolist() == theirs(text_target=text)["input_ids"], text
+
+
+def test_one_tokenizer_for_both_sides(tmp_path):
+    subwords = ch.tokens.Subwords.of(ENGLISH + GERMAN, size=300)
+    model = ch.build("transformer", vocab=len(subwords), width=12, depth=1, heads=3, pairs="halves")
+    ch.save(model, tmp_path, tokens=Pair(subwords, subwords), layout="huggingface")
+    theirs = pytest.importorskip("transformers").AutoTokenizer.from_pretrained(tmp_path)
+    text = ENGLISH[0]
+    assert theirs(text)["input_ids"] == subwords.encode(text).tolist()
+    again = ch.load(tmp_path, device="cpu")
+    assert again.tokens == Pair(subwords, subwords)
+    assert again.special == ch.weights.Special(pad=0, start=1, ends=(2,))
+    assert (
+        ch.translate(again, text, limit=5).target
+        == ch.translate(ch.Ready(model, again.tokens, model.config), text, limit=5).target
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("source.spm", b"", r"source.spm: not a SentencePiece model: there are no pieces"),
+        ("target.spm", b"\x0a\xff\xff", r"target.spm: not a whole SentencePiece model"),
+        ("target.spm", None, r"there is no target.spm in this folder"),
+        ("vocab.json", b"[1]", r"vocab.json.*expected a table"),
+        ("vocab.json", b'{"<unk>": 1}', r"vocab.json: there is no <pad>, the token pad"),
+        ("vocab.json", b'{"<unk>": 1, "</s>": 0, "<pad>": 2}', r"\d+ is the token pad, and the vocabulary says 2"),
+    ],
+)  # fmt: skip
+def test_files_that_are_none(folder, tmp_path, name, content, said):
+    for path in folder.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    (tmp_path / name).unlink()
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=said) as problem:
+        ch.load(tmp_path, device="cpu")
+    assert isinstance(problem.value, WeightsError) or name == "vocab.json"
+
+
+def test_a_truncated_model_never_loads_as_another(folder):
+    data = (folder / "source.spm").read_bytes()
+    whole = Model.of(data)
+    for cut in random.Random(0).sample(range(len(data)), 50):
+        try:
+            found = Model.of(data[:cut])
+        except ValueError:
+            continue
+        assert found != whole  # the file ended between two of its pieces
