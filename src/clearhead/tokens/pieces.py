@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
@@ -25,10 +26,17 @@ class Pieces:
 
     kind = "pieces"
 
-    def __init__(self, model: Model | bytes, vocab: Mapping[str, int] | None = None, **special: int) -> None:
+    def __init__(
+        self,
+        model: Model | bytes,
+        vocab: Mapping[str, int] | None = None,
+        *,
+        special: Mapping[str, int] | None = None,  # ids of pad, start, end and unknown, where their names are others
+        first: bool = False,  # a model is given <s> before a text
+    ) -> None:
         self._model = Model.of(model) if isinstance(model, bytes) else model
         self.vocab = {p: i for i, p in enumerate(self._model.pieces)} if vocab is None else dict(vocab)
-        self._own = vocab is None
+        self._own, self._first = vocab is None, first
         for piece, i in self.vocab.items():
             if type(i) is not int or i < 0:
                 raise ValueError(f"the piece {piece!r} has the number {i!r}: expected 0 or more")
@@ -38,6 +46,7 @@ class Pieces:
             )
         self._names = {i: piece for piece, i in self.vocab.items()}
         self._size = max(self._names, default=-1) + 1
+        special = dict(special or {})
         for name in special:
             if name not in NAMES:
                 raise ValueError(f"special id {name}={special[name]}: expected one of {', '.join(NAMES)}")
@@ -65,6 +74,17 @@ class Pieces:
         unknown = self.unknown or 0
         ids += [self.vocab.get(piece, unknown) for piece in self._model.cut(text)]
         return np.array(ids, np.int64)
+
+    def wrapped(self, text: str) -> Int[np.ndarray, "t"]:
+        """The ids of a text with the special one that its model expects before it."""
+        ids = self.encode(text)
+        return ids if not self._first or self.start is None else np.insert(ids, 0, self.start)
+
+    def marked(self, text: str) -> Int[np.ndarray, "t"]:
+        """The ids of a text in which special tokens are written out, as a chat template does."""
+        parts = self._marks.split(checked(text)) if self._special else [text]
+        ids = [[self.vocab[part]] if i % 2 else self.encode(part) for i, part in enumerate(parts) if part]
+        return np.concatenate([np.zeros(0, np.int64), *ids]).astype(np.int64)
 
     def encode_all(self, texts: Sequence[str]) -> list[np.ndarray]:
         """The ids of each of many texts."""
@@ -98,7 +118,8 @@ class Pieces:
     def __eq__(self, other: object) -> bool:
         return (
             isinstance(other, Pieces)
-            and (self._model, self.vocab, self._given) == (other._model, other.vocab, other._given)
+            and (self._model, self.vocab, self._given, self._first)
+            == (other._model, other.vocab, other._given, other._first)
         )  # fmt: skip
 
     def __hash__(self) -> int:
@@ -112,13 +133,18 @@ class Pieces:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for a JSON file; the model as the content of its own file, in base 64."""
-        found = {"kind": self.kind, "model": base64.b64encode(self._model.to_bytes()).decode(), "special": self._given}
+        found: dict[str, Any] = {
+            "kind": self.kind,
+            "model": base64.b64encode(self._model.to_bytes()).decode(),
+            "special": self._given,
+        }
+        found |= {"first": True} if self._first else {}
         return found if self._own else found | {"vocab": self.vocab}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Pieces:
         """What to_dict gave."""
-        if set(values) - {"vocab"} != {"kind", "model", "special"} or values["kind"] != cls.kind:
+        if set(values) - {"vocab", "first"} != {"kind", "model", "special"} or values["kind"] != cls.kind:
             raise ValueError(f"expected kind = {cls.kind!r}, model, special and vocab, got {', '.join(values)}")
         model, vocab, special = values["model"], values.get("vocab"), values["special"]
         for name, table in (("vocab", vocab or {}), ("special", special)):
@@ -126,7 +152,12 @@ class Pieces:
                 raise ValueError(f"{name} = {table!r:.200}: expected whole numbers by their names")
         if not isinstance(model, str):
             raise ValueError(f"model = {model!r:.200}: expected text in base 64")
-        return cls(base64.b64decode(model, validate=True), vocab, **special)
+        return cls(base64.b64decode(model, validate=True), vocab, special=special, first=values.get("first") is True)
+
+    @cached_property
+    def _marks(self) -> re.Pattern[str]:
+        names = sorted((self._names[i] for i in self._special if i in self._names), key=len, reverse=True)
+        return re.compile(f"({'|'.join(map(re.escape, names))})")
 
     @cached_property
     def _control(self) -> list[str]:

@@ -91,6 +91,14 @@ class Subwords:
         """The ids of a text, without special ones."""
         return np.array(self._tokenizer.encode(checked(text), add_special_tokens=False).ids, np.int64)
 
+    def wrapped(self, text: str) -> Int[np.ndarray, "t"]:
+        """The ids of a text with the special ones that its model expects around it: [CLS] ... [SEP], <s> ..."""
+        return np.array(self._tokenizer.encode(checked(text)).ids, np.int64)
+
+    def marked(self, text: str) -> Int[np.ndarray, "t"]:
+        """The ids of a text in which special tokens are written out, as a chat template does."""
+        return np.array(self._marking.encode(checked(text), add_special_tokens=False).ids, np.int64)
+
     def encode_all(self, texts: Sequence[str]) -> list[np.ndarray]:
         """The ids of each of many texts, on all processors."""
         found = self._tokenizer.encode_batch_fast([checked(text) for text in texts], add_special_tokens=False)
@@ -146,6 +154,13 @@ class Subwords:
 
     def __repr__(self) -> str:
         return f"Subwords({len(self)}: {type(self._tokenizer.model).__name__})"
+
+    @cached_property
+    def _marking(self) -> Tokenizer:
+        """A second one: whether special tokens are seen in a text is a state of the library's object."""
+        made = Tokenizer.from_str(self.to_str())
+        made.encode_special_tokens = False
+        return made
 
     @cached_property
     def _bytewise(self) -> bool:

@@ -76,5 +76,7 @@ def find(folder: str | Path) -> Path:
 
 
 def is_native(folder: Path) -> bool:
-    """Whether a folder is ours."""
-    return "model_type" not in config.load(folder / "config.json")
+    """Whether a folder is ours: its config.json has none of the words that others' have."""
+    table = config.load(folder / "config.json")
+    others = [("model_type",), *huggingface.MARKS.values()]
+    return "clearhead" in table or not any(all(key in table for key in keys) for keys in others)

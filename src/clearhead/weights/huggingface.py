@@ -23,7 +23,8 @@ from .tensors import write_tensors
 from .vocabulary import chat_template, remove, write_chat
 
 # What model_type says: the file here that knows such models.
-FAMILIES = {"marian": "marian"}
+FAMILIES = {"marian": "marian", "gpt2": "gpt2"}
+MARKS = {"gpt2": ("n_embd", "n_head"), "bert": ("type_vocab_size", "hidden_size")}
 
 
 def find(kind: str) -> Family:
@@ -32,18 +33,24 @@ def find(kind: str) -> Family:
     return found
 
 
+def kind_of(table: config.Table) -> str:
+    """The model_type of a config.json; in files older than that word, the kind that has such keys."""
+    kind = table.get("model_type")
+    if kind is None:
+        kind = next((known for known, keys in MARKS.items() if all(key in table for key in keys)), None)
+    if kind not in FAMILIES:
+        place, hint = table.source.place(("model_type",)), nearest(str(kind), FAMILIES)
+        raise WeightsError(f"{place}model_type is {kind!r}: expected one of {', '.join(FAMILIES)}{hint}")
+    return str(kind)
+
+
 def load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> tuple[Ready, Used]:
     """The model of a folder with its tokens, and what became of the folder's tensors."""
     table = config.load(folder / "config.json")
-    kind = table.get("model_type")
-    if kind not in FAMILIES:
-        hint = nearest(str(kind), FAMILIES)
-        place = table.source.place(("model_type",))
-        raise WeightsError(f"{place}model_type is {kind!r}: expected one of {', '.join(FAMILIES)}{hint}")
-    family = find(kind)
+    family = find(kind_of(table))
     theirs = said(family, table)
     with opened(folder) as tensors:
-        model, used = build(family, theirs, tensors, device, dtype)
+        model, used = build(family, theirs, tensors, device, dtype, folder / "config.json")
     tokens = family.tokens(folder, theirs)
     check_tokens(tokens, model.config, str(folder))
     ready = Ready(model, tokens, model.config, folder, special_ids(folder, table), chat_template(folder))
@@ -51,16 +58,20 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> tuple
 
 
 def build(
-    family: Family, theirs: Any, tensors: Tensors, device: torch.device, dtype: torch.dtype | None
+    family: Family, theirs: Any, tensors: Tensors, device: torch.device, dtype: torch.dtype | None, where: Path
 ) -> tuple[Any, Used]:
-    """Our model with their numbers."""
+    """Our model with their numbers; `where` is the file that told its sizes."""
     if family.rename is not None:
         tensors = tensors.renamed(family.rename)
     if family.prefix and not any(name.startswith(family.prefix) for name in tensors.shapes):
         tensors = tensors.renamed(lambda name: family.prefix + name)  # of a model without its head
+    try:
+        chosen = family.ours(theirs, tensors.shapes)
+    except ValueError as cause:
+        raise WeightsError(f"{where}: {cause}") from cause
     kind, _ = family_of_ours(family.model)
     with torch.device("meta"):  # numbers that are about to be replaced are neither drawn nor stored
-        model = kind(family.ours(theirs, tensors.shapes))
+        model = kind(chosen)
     used = fill(model, tensors, family.rows(model.config), family.constants, device, dtype)
     return model.eval(), used
 

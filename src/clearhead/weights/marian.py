@@ -177,7 +177,7 @@ def _pieces(folder: Path, side: str, file: str, said: Mapping[str, Any], special
             raise WeightsError(f"{folder / file}: there is no {token}, the token {name}")
         special = {name: vocab[token], **special}
     try:
-        return Pieces(Model.read(folder / f"{side}.spm"), vocab, **special)
+        return Pieces(Model.read(folder / f"{side}.spm"), vocab, special=special)
     except FileNotFoundError as cause:
         raise WeightsError(f"{folder}: there is no {side}.spm in this folder") from cause
     except ValueError as cause:

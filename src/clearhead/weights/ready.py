@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..layers import Learned
-from ..tokens import Pair, Tokens
+from ..tokens import Pair, Pieces, Subwords, Tokens
 from .fill import WeightsError
 
 
@@ -62,7 +62,8 @@ class Ready:
             raise ValueError(
                 f"this {type(self.model).__name__} translates: it answers a source and what is written of it"
             )
-        ids = torch.from_numpy(self.tokens.encode(text)).to(self.device)
+        encode = self.tokens.wrapped if isinstance(self.tokens, Subwords | Pieces) else self.tokens.encode
+        ids = torch.from_numpy(encode(text)).to(self.device)
         if not len(ids):
             raise ValueError("the text is empty: expected a token or more")
         positions = getattr(self.model, "positions", None)

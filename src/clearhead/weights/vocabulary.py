@@ -15,7 +15,7 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from .. import config
-from ..tokens import Pieces, Subwords
+from ..tokens import Pair, Pieces, Subwords, Tokens
 from ..tokens.sentencepiece import Model
 from .fill import WeightsError
 
@@ -67,6 +67,11 @@ def subwords(folder: Path) -> Subwords | Pieces | None:
     return None
 
 
+def folder_tokens(folder: Path, theirs: Any) -> Subwords | Pieces | None:
+    """The same, for a family's table."""
+    return subwords(folder)
+
+
 def byte_pairs(folder: Path) -> Subwords:
     """GPT-2's: pairs of bytes, in the order of their joining."""
     vocab, lines = read_json(folder / "vocab.json"), (folder / "merges.txt").read_text(encoding="utf-8").split("\n")
@@ -115,12 +120,15 @@ def word_pieces(folder: Path) -> Subwords:
 
 def sentence_pieces(folder: Path) -> Pieces:
     """The pieces of a SentencePiece model by its own numbers (Llama's)."""
+    words = special_words(folder)
     model = Model.read(folder / "tokenizer.model")
-    return Pieces(model)
+    return Pieces(model, first=bool(words.get("add_bos_token", True)))
 
 
-def write_subwords(tokens: Subwords | Pieces, folder: Path, **words: Any) -> None:
+def write_subwords(tokens: Tokens | Pair, folder: Path) -> None:
     """Write what AutoTokenizer reads."""
+    if not isinstance(tokens, Subwords | Pieces):
+        raise WeightsError(f"{tokens!r}: a Hugging Face folder has subwords")
     names = {"pad": "pad_token", "start": "bos_token", "end": "eos_token", "unknown": "unk_token"}
     ids = {word: getattr(tokens, name) for name, word in names.items()}
     said = {word: tokens.pieces([i])[0] for word, i in ids.items() if i is not None}
@@ -130,7 +138,7 @@ def write_subwords(tokens: Subwords | Pieces, folder: Path, **words: Any) -> Non
     else:
         config.atomic_write(folder / "tokenizer.model", tokens.model.to_bytes())
         kind = "LlamaTokenizer"
-    config.write({"tokenizer_class": kind, **said, **words}, folder / "tokenizer_config.json")
+    config.write({"tokenizer_class": kind, **said}, folder / "tokenizer_config.json")
 
 
 def remove(folder: Path) -> None:

@@ -1,0 +1,100 @@
+"""GPT-2 (Radford et al. 2019) as Hugging Face keeps it, to and from our GPT.
+
+    ours (models/gpt.py)                   theirs
+    embed.table                            transformer.wte.weight, and lm_head.weight where it is tied
+    positions.table                        transformer.wpe.weight
+    blocks.0.attn.query, .key, .value      transformer.h.0.attn.c_attn: the three in one
+    blocks.0.mlp.up                        transformer.h.0.mlp.c_fc
+
+Its linear maps are held as they are multiplied, x W, and ours as W x: they are turned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from ..models.gpt import Config
+from .fill import WeightsError
+from .ready import Special
+from .table import JOINED, JOINED_TURNED, TURNED, Family, Row, pairs
+from .vocabulary import folder_tokens, write_subwords
+
+ACTIVATIONS = {
+    "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu_fast": "gelu_tanh", "gelu": "gelu", "relu": "relu",
+    "silu": "silu", "swish": "silu", "tanh": "tanh",
+}  # fmt: skip
+# Wirings that ours does not have.
+WIRING = {"scale_attn_by_inverse_layer_idx": False, "scale_attn_weights": True, "add_cross_attention": False}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Theirs:
+    """What their config.json says of a model, in their words; what it leaves out is as here."""
+
+    vocab_size: int = 50257
+    n_positions: int = 1024
+    n_embd: int = 768
+    n_layer: int = 12
+    n_head: int = 12
+    n_inner: int | None = None
+    activation_function: Literal[
+        "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "gelu", "relu", "silu", "swish", "tanh"
+    ] = "gelu_new"  # fmt: skip
+    layer_norm_epsilon: float = 1e-5
+    resid_pdrop: float = 0.1
+    tie_word_embeddings: bool = True
+
+    def ours(self, names: Iterable[str]) -> Config:
+        """The same in our words. Only one share of dropout is kept, that of what is added to the stream."""
+        return Config(
+            vocab=self.vocab_size, context=self.n_positions, width=self.n_embd, depth=self.n_layer, heads=self.n_head,
+            hidden=self.n_inner, mlp=ACTIVATIONS[self.activation_function],  # type: ignore[arg-type]
+            eps=self.layer_norm_epsilon, tied=self.tie_word_embeddings, dropout=self.resid_pdrop,
+        )  # fmt: skip
+
+
+def written(c: Config, special: Special) -> dict[str, Any]:
+    """Ours as their config.json; raises for what they have no word for."""
+    plain = Config(vocab=1)  # whose defaults are GPT-2's
+    free = {"vocab", "context", "width", "depth", "heads", "hidden", "mlp", "eps", "tied", "dropout"}
+    for name in sorted(set(c.__slots__) - free):
+        value, usual = getattr(c, name), getattr(plain, name)
+        if value != usual and not (name == "kv_heads" and value == c.heads):
+            raise WeightsError(f"{name}={value!r}: a GPT-2 has {name}={usual!r}")
+    words = {mlp: word for word, mlp in reversed(ACTIVATIONS.items())}
+    if c.mlp not in words:
+        raise WeightsError(f"mlp={c.mlp!r}: a GPT-2 has one of {', '.join(words)}")
+    theirs = Theirs(
+        vocab_size=c.vocab, n_positions=c.context, n_embd=c.width, n_layer=c.depth, n_head=c.heads, n_inner=c.hidden,
+        activation_function=words[c.mlp],  # type: ignore[arg-type]
+        layer_norm_epsilon=c.eps, resid_pdrop=c.dropout, tie_word_embeddings=c.tied,
+    )  # fmt: skip
+    dropped = {"embd_pdrop": c.dropout, "attn_pdrop": c.dropout}
+    ids = {"bos_token_id": special.start, "eos_token_id": special.ends[0] if special.ends else None}
+    return {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", **asdict(theirs), **dropped, **WIRING, **ids}
+
+
+def rows(c: Config) -> Iterator[Row]:
+    """Each parameter of ours with its names there."""
+    yield Row(("embed.table",), ("transformer.wte.weight", *(["lm_head.weight"] if c.tied else [])))
+    if not c.tied:
+        yield Row(("head.weight",), ("lm_head.weight",))
+    yield Row(("positions.table",), ("transformer.wpe.weight",))
+    yield from pairs({"norm": "transformer.ln_f"})
+    for i in range(c.depth):
+        ours, theirs = f"blocks.{i}", f"transformer.h.{i}"
+        three = [f"{ours}.attn.{name}" for name in ("query", "key", "value")]
+        for leaf, way in (("weight", JOINED_TURNED), ("bias", JOINED)):
+            yield Row(tuple(f"{name}.{leaf}" for name in three), (f"{theirs}.attn.c_attn.{leaf}",), way)
+        yield from pairs({f"{ours}.attn_norm": f"{theirs}.ln_1", f"{ours}.mlp_norm": f"{theirs}.ln_2"})
+        turned = {"attn.out": "attn.c_proj", "mlp.up": "mlp.c_fc", "mlp.down": "mlp.c_proj"}
+        yield from pairs({f"{ours}.{a}": f"{theirs}.{b}" for a, b in turned.items()}, way=TURNED)
+
+
+FAMILY = Family(
+    model="gpt", theirs=Theirs, ours=Theirs.ours, written=written, rows=rows, tokens=folder_tokens,
+    write_tokens=write_subwords, wiring=WIRING, prefix="transformer.",
+    constants={"transformer.h.*.attn.bias": None, "transformer.h.*.attn.masked_bias": None},  # who may look at whom
+)  # fmt: skip

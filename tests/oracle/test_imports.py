@@ -1,0 +1,241 @@
+"""The folders people have, in our hands and back in theirs: logits, every gradient, every tensor, and every mistake."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from compare import HIDDEN, B, D, H, T, close
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+import clearhead as ch
+from clearhead.weights import WeightsError, huggingface
+
+V, CONTEXT, DEPTH = 23, 11, 3
+
+
+def config_of(kind: str, **words: Any) -> Any:
+    found = pytest.importorskip("transformers")
+    return found.AutoConfig.for_model(kind, attn_implementation="eager", **words)
+
+
+GPT2 = {"n_positions": CONTEXT, "n_embd": D, "n_layer": DEPTH, "n_head": H, "bos_token_id": 1, "eos_token_id": 2}
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "gpt2": ("gpt2", GPT2 | {"n_inner": HIDDEN, "layer_norm_epsilon": 1e-3}),
+    "gpt2 untied": ("gpt2", GPT2 | {"tie_word_embeddings": False, "activation_function": "relu"}),
+}  # fmt: skip
+cases = pytest.mark.parametrize("case", CASES)
+
+
+def oracle(case: str) -> nn.Module:
+    """A random model of odd sizes; what starts at zero or one is drawn too, to be missed if it is lost."""
+    kind, words = CASES[case]
+    torch.manual_seed(0)
+    model = pytest.importorskip("transformers").AutoModelForCausalLM.from_config(config_of(kind, vocab_size=V, **words))
+    with torch.no_grad():
+        for p in model.parameters():
+            p += 0.3 * torch.randn_like(p)
+    return model.eval()
+
+
+def whole(model: nn.Module, folder: Path) -> None:
+    model.save_pretrained(folder)
+
+
+def sharded(model: nn.Module, folder: Path) -> None:
+    model.save_pretrained(folder, max_shard_size=3000)
+    assert len(list(folder.glob("model-*.safetensors"))) > 2
+
+
+def pickled(model: nn.Module, folder: Path) -> None:
+    """As old folders have it: every name of a shared table, and constants."""
+    model.config.save_pretrained(folder)
+    torch.save(model.state_dict(), folder / "pytorch_model.bin")
+
+
+def bodiless(model: nn.Module, folder: Path) -> None:
+    """Without the head, whose names then lack the first word."""
+    model.base_model.save_pretrained(folder)
+
+
+def ids(tokens: int = T) -> Tensor:
+    return torch.randint(0, V, (B, tokens), generator=torch.Generator().manual_seed(3))
+
+
+@cases
+@pytest.mark.parametrize("write", [whole, sharded, pickled, bodiless])
+def test_a_folder_of_theirs_says_the_same_in_our_hands(case: str, write: Callable, tmp_path: Path) -> None:
+    theirs = oracle(case)
+    if write is bodiless and not theirs.config.tie_word_embeddings:
+        pytest.skip("its head is no part of the body")
+    write(theirs, tmp_path)
+    ready = ch.load(tmp_path, device="cpu")
+    ours = ready.model
+    assert not ours.training
+    x = ids(CONTEXT)
+    logits, their_logits = ours(x), theirs(x).logits
+    close(logits, their_logits, "logits")
+    probe = torch.randn(logits.shape, generator=torch.Generator().manual_seed(2))
+    (logits * probe).sum().backward()
+    (their_logits * probe).sum().backward()
+    mine, known = dict(ours.named_parameters()), dict(theirs.named_parameters())
+    rows = list(huggingface.find(theirs.config.model_type).rows(ours.config))
+    assert mine.keys() == {name for row in rows for name in row.ours}
+    assert known.keys() == {row.theirs[0] for row in rows}
+    for row in rows:
+        close(row.way.give(*(mine[name].grad for name in row.ours)), known[row.theirs[0]].grad, f"gradient of {row}")
+
+
+@cases
+def test_a_folder_of_ours_says_the_same_in_their_hands(case: str, tmp_path: Path) -> None:
+    found = pytest.importorskip("transformers")
+    oracle(case).save_pretrained(tmp_path / "theirs")
+    ready = ch.load(tmp_path / "theirs", device="cpu")
+    ch.save(ready, tmp_path / "ours", layout="huggingface")
+    again = found.AutoModelForCausalLM.from_pretrained(tmp_path / "ours", attn_implementation="eager").eval()
+    close(ready.model(ids()), again(ids()).logits, "logits")
+    one, other = (load_file(tmp_path / who / "model.safetensors") for who in ("theirs", "ours"))
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    back = ch.load(tmp_path / "ours", device="cpu")
+    assert (back.config, back.special) == (ready.config, ready.special)
+    kept = ch.load(ch.save(ready, tmp_path / "kept"), device="cpu")
+    assert (kept.config, kept.special) == (ready.config, ready.special)
+
+
+@cases
+@torch.no_grad()
+def test_types_are_kept_unless_another_is_asked_for(case: str, tmp_path: Path) -> None:
+    oracle(case).bfloat16().save_pretrained(tmp_path)
+    kept = ch.load(tmp_path, device="cpu").model
+    assert {p.dtype for p in kept.parameters()} == {torch.bfloat16}
+    asked = ch.load(tmp_path, device="cpu", dtype="float32").model
+    assert all(torch.equal(a.float(), b) for a, b in zip(kept.parameters(), asked.parameters(), strict=True))
+
+
+def folder_of(tmp_path: Path, case: str = "gpt2", write: Callable = whole, **changes: Any) -> Path:
+    write(oracle(case), tmp_path)
+    words = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(words | changes, indent=1))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"model_type": "gpt3"}, r"config.json:\d+: model_type is 'gpt3': expected one of .*; the nearest is gpt2"),
+        ({"model_type": "x"}, r"config.json:\d+: model_type is 'x': expected one of marian, gpt2"),
+        ({"model_type": "marian"}, r"config.json.*there is no such token in the vocabulary|is missing"),
+        ({"scale_attn_by_inverse_layer_idx": True}, r"config.json:\d+: scale_attn_by_inverse_layer_idx is True"),
+        ({"n_layer": 4}, r"model.safetensors: the tensor transformer.h.3.* is missing"),
+        ({"n_layer": 2}, r"model.safetensors: the tensor transformer.h.2.* has no place in this model"),
+        ({"n_embd": 18}, r"the tensor transformer.wte.weight has the shape \(23, 15\), expected \(23, 18\)"),
+        ({"n_head": 4}, r"config.json: width=15 does not divide into heads=4"),
+        ({"activation_function": "gelu_neu"}, r"config.json:\d+: .*the nearest.* gelu_new"),
+    ],
+)  # fmt: skip
+def test_a_config_that_is_not_the_files_is_told(changes: dict, said: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=said):
+        ch.load(folder_of(tmp_path, **changes), device="cpu")
+
+
+def test_a_wrong_tensor_is_named(tmp_path: Path) -> None:
+    path = folder_of(tmp_path) / "model.safetensors"
+    tensors, name = load_file(path), "transformer.h.1.attn.c_attn.weight"
+
+    def told(said: str, **changes: Tensor | None) -> None:
+        new = tensors | {key.replace("__", "."): x for key, x in changes.items()}
+        save_file({key: x for key, x in new.items() if x is not None}, path)
+        with pytest.raises(WeightsError, match=said):
+            ch.load(tmp_path, device="cpu")
+
+    key = name.replace(".", "__")
+    told(
+        rf"model.safetensors: the tensor {name} has the shape \(15, 15\), expected \(15, 45\)",
+        **{key: torch.ones(D, D)},
+    )
+    told(rf"model.safetensors: the tensor {name} \(15, 45\) is missing", **{key: None})
+    told(rf"the tensor {name} is torch.int64", **{key: torch.ones(D, 3 * D, dtype=torch.long)})
+    told(r"the tensor score.weight \(2, 15\) has no place", score__weight=torch.ones(2, D))
+    told(r"wte.weight and lm_head.weight differ", lm_head__weight=torch.ones(V, D))
+
+
+def test_a_missing_or_broken_part_is_named(tmp_path: Path) -> None:
+    folder_of(tmp_path, write=sharded)
+    part = sorted(tmp_path.glob("model-*.safetensors"))[1]
+    data = part.read_bytes()
+    part.write_bytes(data[:-3])
+    with pytest.raises(WeightsError, match=rf"{part.name}: is not a whole safetensors file"):
+        ch.load(tmp_path)
+    part.unlink()
+    with pytest.raises(
+        WeightsError, match=rf"index.json: the tensor \S+ is said to be in {part.name}, which is missing"
+    ):
+        ch.load(tmp_path)
+    other = sorted(tmp_path.glob("model-*.safetensors"))[0]
+    shutil.copy(other, part)
+    with pytest.raises(WeightsError, match=rf"{part.name}: the tensor \S+ is missing, which model.safetensors.index"):
+        ch.load(tmp_path)
+    index = tmp_path / "model.safetensors.index.json"
+    table = json.loads(index.read_text())
+    name = next(iter(table["weight_map"]))
+    for elsewhere in ("../model.safetensors", "/etc/passwd", ".."):
+        index.write_text(json.dumps({"weight_map": {name: elsewhere}}))
+        with pytest.raises(WeightsError, match=rf"the tensor {name} is said to be in .*: expected a file beside it"):
+            ch.load(tmp_path)
+    index.write_text("{}")
+    with pytest.raises(WeightsError, match="there is no weight_map"):
+        ch.load(tmp_path)
+
+
+@pytest.mark.parametrize("keep", [0, 5, 100, -1])
+def test_a_truncated_file_is_named(keep: int, tmp_path: Path) -> None:
+    path = folder_of(tmp_path) / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(WeightsError, match=r"model\.safetensors: is not a whole safetensors file"):
+        ch.load(tmp_path)
+
+
+@pytest.mark.parametrize("keep", [0, 5, 1000, -1])
+def test_a_truncated_pickle_is_named(keep: int, tmp_path: Path) -> None:
+    path = folder_of(tmp_path, write=pickled) / "pytorch_model.bin"
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(WeightsError, match=r"pytorch_model\.bin: is not a file of weights"):
+        ch.load(tmp_path)
+
+
+class Evil:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return print, ("executed",)
+
+
+@pytest.mark.parametrize("old", [True, False])
+def test_nothing_in_a_file_is_run(old: bool, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    path = folder_of(tmp_path, write=pickled) / "pytorch_model.bin"
+    tensors = torch.load(path, weights_only=True) | {"transformer.wte.weight": Evil()}
+    torch.save(tensors, path, _use_new_zipfile_serialization=not old)
+    with pytest.raises(WeightsError, match=r"pytorch_model.bin: asks to run \S*print, expected numbers only"):
+        ch.load(tmp_path)
+    assert "executed" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ({"positions": "sinusoid"}, "positions='sinusoid': a GPT-2 has positions='learned'"),
+        ({"order": "post"}, "order='post'"),
+        ({"mlp": "swiglu"}, "mlp='swiglu': a GPT-2 has one of tanh, silu, relu, gelu, gelu_tanh"),
+    ],
+)
+def test_what_they_have_no_word_for_is_told(words: dict, said: str, tmp_path: Path) -> None:
+    with pytest.raises(WeightsError, match=said):
+        ch.save(ch.build("gpt", vocab=V, width=6, depth=1, heads=3, **words), tmp_path / "new", layout="huggingface")
+    with pytest.raises(WeightsError, match="no Hugging Face layout for deep"):
+        ch.save(ch.build("deep"), tmp_path / "new", layout="huggingface")
+    with pytest.raises(ValueError, match=r"layout='hugingface': expected .*; the nearest is huggingface"):
+        ch.save(ch.build("deep"), tmp_path / "new", layout="hugingface")
+    assert not (tmp_path / "new").exists()
