@@ -1,13 +1,16 @@
 """BLEU and chrF: against the definition written out, and with the signature that makes a number worth printing."""
 
 import math
+import re
+import sys
 from collections import Counter
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from clearhead.metrics import Score, bleu, chrf, token_bleu
+from clearhead import metrics
+from clearhead.metrics import Score, bleu, bleu_by, chrf, moses_words, spacy_words, token_bleu
 
 words = st.lists(st.sampled_from("abcde"), min_size=4, max_size=12)
 corpus = st.lists(st.tuples(words, words), min_size=1, max_size=5)
@@ -98,3 +101,62 @@ def test_odd_texts_are_scored(text):
 def test_what_cannot_be_scored(make, words):
     with pytest.raises(ValueError, match=words):
         make()
+
+
+# Protocols
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "wanted"),  # what spaCy's own tokenizers of these languages answer
+    [
+        ("en", "A man doesn't see the U.S. flag.", "A man does n't see the U.S. flag ."),
+        ("en", "Mr. Dow can't wait... at 11:27", "Mr. Dow ca n't wait ... at 11:27"),
+        ("en", "two men's T-shirts, 3.5 miles away (left)", "two men 's T - shirts , 3.5 miles away ( left )"),
+        ("de", "Ein Mann im T-Shirt, bzw. in Joe's U-Bahn.", "Ein Mann im T-Shirt , bzw. in Joe's U-Bahn ."),
+        ("de", "Obst- und Gemüse: ein „rot-weißer“ Stand.", "Obst- und Gemüse : ein „ rot-weißer “ Stand ."),
+        ("fr", "L'homme s'assied.", "L' homme s' assied ."),
+    ],
+)
+def test_words_are_those_of_spacy(language, text, wanted):
+    assert spacy_words(text, language) == wanted.split()
+
+
+def test_words_are_those_of_moses():
+    text = "Mr. Dow doesn’t see „it“ & the well-known dog, z.B…"
+    assert " ".join(moses_words(text, "en")) == 'Mr. Dow doesn \'t see " it " & the well-known dog , z.B ...'
+    assert " ".join(moses_words("L'homme, s'il vous plaît !", "fr")) == "L' homme , s' il vous plaît !"
+
+
+@given(st.text(max_size=30), st.sampled_from(["en", "de", "fr"]))
+@example("n't I can't", "en")
+def test_cutting_makes_tokens_of_any_text(text, language):
+    found = spacy_words(text, language)
+    assert "".join(found) == re.sub(r"\s", "", text)
+    for word in (*found, *moses_words(text, language)):
+        assert word.split() == [word]
+
+
+def test_a_protocol_says_what_it_counts():
+    said, right = ["the dog doesn't see „it“ today ."], ["The dog doesn’t see “it” today."]
+    moses = bleu_by("moses", "en")(said, right)
+    assert moses.value == pytest.approx(100)
+    assert moses.signature.startswith("nrefs:1|case:lc|eff:no|tok:none|smooth:exp|version:")
+    assert re.search(r"\|cut:sacremoses-[\d.]+-en$", moses.signature)
+    words = bleu_by("words", "en")(said, right)
+    assert words.value < 100
+    assert "|case:lc|" in words.signature
+    assert words.signature.endswith("|cut:words-en")
+    cut = [[w.lower() for w in spacy_words(texts[0], "en")] for texts in (said, right)]
+    assert words.value == pytest.approx(token_bleu(cut[:1], cut[1:]).value)
+    assert bleu_by("plain", None)(said, right) == bleu(said, right)
+
+
+def test_a_protocol_is_refused_before_any_work(monkeypatch):
+    with pytest.raises(ValueError, match="protocol='mose': expected one of plain, moses, words"):
+        bleu_by("mose", "de")
+    with pytest.raises(ValueError, match="protocol='words' has rules for each language"):
+        bleu_by("words", None)
+    monkeypatch.setitem(sys.modules, "sacremoses", None)
+    metrics._moses.cache_clear()
+    with pytest.raises(RuntimeError, match=r"needs sacremoses: pip install 'clearhead\[moses\]'"):
+        bleu_by("moses", "de")

@@ -2,16 +2,27 @@
 
 bleu          corpus BLEU (Papineni et al. 2002) of plain text, by sacreBLEU (Post 2018)
 token_bleu    corpus BLEU-4 of texts that are already cut into tokens
+bleu_by       BLEU by one of the PROTOCOLS that published numbers follow
 chrf          character F-score (Popović 2015), by sacreBLEU
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
+from .tokens.ids import APOSTROPHES, split
+
 TOKENIZERS = ("13a", "none", "intl", "char", "zh", "ja-mecab", "ko-mecab", "flores101", "flores200")
+
+PROTOCOLS = {
+    "plain": "text as it stands, cut by sacreBLEU (13a)",
+    "moses": "normalised, cut and lowered by the rules of Moses, in Python by sacremoses",
+    "words": "cut into words much as spaCy does, and lowered",
+}
 
 References = Sequence[str] | Sequence[Sequence[str]]  # one a sentence, or several
 
@@ -38,14 +49,17 @@ def bleu(hypotheses: Sequence[str], references: References, *, tokenize: str = "
     return _score(BLEU(tokenize=tokenize, lowercase=lower, force=tokenize == "none"), texts, streams)
 
 
-def token_bleu(hypotheses: Sequence[Sequence[str]], references: Sequence[Sequence[str]]) -> Score:
-    """Corpus BLEU-4 of rows of tokens, one reference a sentence: nothing is cut, joined or lowered."""
+def token_bleu(
+    hypotheses: Sequence[Sequence[str]], references: Sequence[Sequence[str]], *, lower: bool = False
+) -> Score:
+    """Corpus BLEU-4 of rows of tokens, one reference a sentence: nothing is cut or joined."""
     for rows in (hypotheses, references):
         for i, row in enumerate(rows):
             wrong = row if isinstance(row, str) else next((token for token in row if token.split() != [token]), None)
             if wrong is not None:
                 raise ValueError(f"sentence {i} has {wrong!r}: expected a row of tokens without white space")
-    return bleu([" ".join(row) for row in hypotheses], [" ".join(row) for row in references], tokenize="none")
+    texts = ([" ".join(row) for row in rows] for rows in (hypotheses, references))
+    return bleu(*texts, tokenize="none", lower=lower)
 
 
 def chrf(hypotheses: Sequence[str], references: References) -> Score:
@@ -53,6 +67,67 @@ def chrf(hypotheses: Sequence[str], references: References) -> Score:
     from sacrebleu.metrics.chrf import CHRF
 
     return _score(CHRF(), *_streams(hypotheses, references))
+
+
+def bleu_by(protocol: str, language: str | None) -> Callable[[Sequence[str], Sequence[str]], Score]:
+    """BLEU by a protocol, of texts in a language ("de"): a function of hypotheses and references.
+
+    What the protocol needs is looked for now, before any text is made. Its name joins the signature.
+    """
+    if protocol not in PROTOCOLS:
+        raise ValueError(f"protocol={protocol!r}: expected one of {', '.join(PROTOCOLS)}")
+    if protocol == "plain":
+        return bleu
+    if language is None:
+        raise ValueError(f"protocol={protocol!r} has rules for each language: expected one, like 'de'")
+    cut, by = (moses_words, f"sacremoses-{_moses(language)[0]}") if protocol == "moses" else (spacy_words, "words")
+
+    def measure(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
+        rows = ([cut(text, language) for text in texts] for texts in (hypotheses, references))
+        found = token_bleu(*rows, lower=True)
+        return replace(found, signature=f"{found.signature}|cut:{by}-{language}")
+
+    return measure
+
+
+def moses_words(text: str, language: str) -> list[str]:
+    """The tokens of a text whose punctuation was normalised before, both by Moses (Koehn et al. 2007); no escapes."""
+    _, normalise, tokenise = _moses(language)
+    return " ".join(tokenise(normalise(text), escape=False)).split()
+
+
+@cache
+def _moses(language: str) -> tuple[str, Callable[..., str], Callable[..., list[str]]]:
+    try:
+        import sacremoses
+    except ImportError as cause:
+        raise RuntimeError("protocol='moses' needs sacremoses: pip install 'clearhead[moses]'") from cause
+    normaliser, tokeniser = sacremoses.MosesPunctNormalizer(lang=language), sacremoses.MosesTokenizer(lang=language)
+    return sacremoses.__version__, normaliser.normalize, tokeniser.tokenize
+
+
+# What spaCy keeps whole and `split` does not: dots in a row, U.S. and the like, what is shortened with a dot; in German
+# also U-Bahn, Joe's, and the Obst- of Obst- und Gemüse.
+_DOTTED = r"\.{2,}|(?<!\w)(?:[^\W\d_]\.){2,}"
+_WHOLE = {
+    "en": rf"{_DOTTED}|(?<!\w)(?:Dr|Jr|Mr|Mrs|Ms|St)\.|\d+:\d+",
+    "de": rf"{_DOTTED}|(?<!\w)(?:bzw|ca|Dr|Mr|Mrs|Nr|St|usw)\.|\w+(?:[-{APOSTROPHES}]\w+)+|\w+-(?=[\s,])",
+}
+
+
+def spacy_words(text: str, language: str) -> list[str]:
+    """The words of a text: in English and German spaCy's, but for rare cases; in other languages those of `split`."""
+    found, at = [], 0
+    for whole in re.finditer(_WHOLE.get(language, "(?!)"), text):
+        found += [*split(text[at : whole.start()]), whole[0]]
+        at = whole.end()
+    found += split(text[at:])
+    if language == "en":  # don 't -> do n't
+        for i in range(1, len(found)):
+            word, before = found[i], found[i - 1]
+            if word[0] in APOSTROPHES and word[1:] in ("t", "T") and before[-1] in "nN" and len(before) > 1:
+                found[i - 1 : i + 1] = before[:-1], before[-1] + word
+    return found
 
 
 def _score(metric: Any, hypotheses: list[str], streams: list[list[str | None]]) -> Score:
