@@ -11,7 +11,7 @@ The map of the house; a room imports only rooms above it, and the reading order 
     weights/  folders <-> models
     look/     watch, edit, maps and exact statistics of attention
     decode/   logits -> ids: one search for every decoder
-    tasks/    the verbs people came for: translate
+    tasks/    the verbs people came for: translate, evaluate
     train/    objective, optimiser, schedule, checkpoints, one loop; sweep, verify_resume
     report/   whole stories told with the rooms above: plot
     explore/  the page that shows it all (today: the lecture's worked example)
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from .look import edit, watch
     from .models import build
     from .report.plot import plot
+    from .tasks.evaluate import evaluate
     from .tasks.translate import translate
     from .train import train, verify_resume
     from .train.sweep import sweep
@@ -35,8 +36,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "Ready", "build", "config", "data", "decode", "draw", "edit", "layers", "load", "look", "models", "plot", "save",
-    "sweep", "tasks", "tokens", "train", "translate", "verify_resume", "watch", "weights",
+    "Ready", "build", "config", "data", "decode", "draw", "edit", "evaluate", "layers", "load", "look", "models",
+    "plot", "save", "sweep", "tasks", "tokens", "train", "translate", "verify_resume", "watch", "weights",
 ]  # fmt: skip
 
 # The public verbs and the rooms they live in; any other public name is a room. A verb is not named like a room, which
@@ -45,7 +46,8 @@ _HOME = {
     "build": "models",
     "Ready": "weights", "load": "weights", "save": "weights",
     "edit": "look", "watch": "look",
-    "sweep": "train", "verify_resume": "train", "plot": "report", "translate": "tasks",
+    "sweep": "train", "verify_resume": "train", "plot": "report",
+    "evaluate": "tasks", "translate": "tasks",
 }  # fmt: skip
 
 

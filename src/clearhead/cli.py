@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import dis
 import functools
+import io
 import json
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -40,7 +42,9 @@ Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
 def main() -> None:
-    """The console script."""
+    """The console script. A result that goes into a file is UTF-8, as files that are read are."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and not sys.stdout.isatty():
+        sys.stdout.reconfigure(encoding="utf-8")
     app(prog_name="clearhead")
 
 
@@ -251,19 +255,57 @@ def translate(
     clearhead translate runs/en-de "A dog runs." beams=5        clearhead translate runs/en-de news.txt > news.de
     """
     from .config import read
+    from .data.files import as_line
     from .tasks.translate import Options, sentences, translate
     from .weights import load
 
     lines = sentences(text)
     chosen = read(Options, _options_of(options))
     ready = load(model, device=device)
-    with _progress(len(lines)) as done:
-        found: Any = translate(ready, lines, done=done, **chosen.to_dict())
+    with _notices(), _progress() as done:
+        found: Any = translate(ready, lines, done=lambda n: done(n, len(lines)), **chosen.to_dict())
     if as_json:
         _show([one.to_dict() for one in found], True)
     else:
         for one in found:
-            print(one.text)
+            print(as_line(one.text))
+
+
+@app.command()
+@_command
+def evaluate(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A model's folder, or a run's.")],
+    data: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="DATA...", help="multi30k, tatoeba, a file of source TAB target, or two files; then options."
+        ),
+    ],
+    root: DataFolder = None,
+    out: Annotated[Path | None, typer.Option("--out", help="A file for the model's answers, one a line.")] = None,
+    device: Device = "auto",
+    as_json: Json = False,
+) -> None:
+    """Measure a model on data that it has not seen: a translator's BLEU and chrF, with their signatures.
+
+    clearhead evaluate runs/en-de multi30k split=test_2017_flickr beams=5 protocol=moses
+
+    clearhead evaluate runs/en-de news.en news.de source=en target=de --out news.hyp
+    """
+    from .config import atomic_write
+    from .tasks.evaluate import evaluate
+    from .weights import load
+
+    files = [word for i, word in enumerate(data) if not i or "=" not in word]
+    options = _options_of([word for word in data[1:] if "=" in word])
+    ready = load(model, device=device)
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+    with _notices(), _progress() as done:
+        found = evaluate(ready, files[0] if len(files) == 1 else files, root=root, done=done, **options)
+    if out is not None:
+        atomic_write(out, "".join(f"{line}\n" for line in found.hypotheses).encode())
+    _show(found, as_json)
 
 
 def _options_of(words: list[str] | None) -> Any:
@@ -273,18 +315,41 @@ def _options_of(words: list[str] | None) -> Any:
 
 
 @contextmanager
-def _progress(total: int) -> Iterator[Callable[[int], None]]:
-    """A bar on stderr for work on many things; for one, and for a file, nothing."""
+def _progress() -> Iterator[Callable[[int, int], None]]:
+    """A bar on stderr, told how many more of how many things are done; for one thing, and for a file, nothing."""
     from rich.console import Console
     from rich.progress import Progress
 
     console = Console(stderr=True)
-    if total < 2 or not console.is_terminal:
-        yield lambda n: None
+    if not console.is_terminal:
+        yield lambda n, total: None
         return
     with Progress(console=console, transient=True) as bar:
-        task = bar.add_task("", total=total)
-        yield lambda n: bar.advance(task, n)
+        task = bar.add_task("", visible=False)
+
+        def done(n: int, total: int) -> None:
+            bar.update(task, advance=n, total=total, visible=total > 1)
+
+        yield done
+
+
+@contextmanager
+def _notices() -> Iterator[None]:
+    """What is done otherwise than asked is told in a sentence, without its place in the code."""
+    from .look import Notice
+
+    with warnings.catch_warnings():
+        usual = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *where: Any, **how: Any) -> None:
+            if issubclass(category, Notice):
+                print(message, file=sys.stderr)
+            else:
+                usual(message, category, *where, **how)
+
+        warnings.simplefilter("always", Notice)
+        warnings.showwarning = show
+        yield
 
 
 @app.command()

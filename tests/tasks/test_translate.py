@@ -1,16 +1,14 @@
 """translate: what comes out belongs together, alignments are the search's own, and no input breaks it."""
 
-import subprocess
-import sys
-import warnings
-
 import numpy as np
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from clearhead import Ready, build
+from clearhead.cli import app
 from clearhead.decode import search
-from clearhead.look import Notice, watch
+from clearhead.look import watch
 from clearhead.tasks import align, score, translate
 from clearhead.tasks.translate import CROSS, _batches, _inputs, sentences
 from clearhead.tokens import Pair, Subwords, Words
@@ -103,35 +101,12 @@ def test_a_model_without_attention_says_so():
         found.alignment  # noqa: B018
 
 
-@pytest.mark.parametrize("text", ["", "   ", "🙂🙂", "Привет, мир", "\x00\x07 \x1b[0m", "a" * 3000, "dog " * 20])
-def test_nothing_breaks_it(text):
-    for subwords in (False, True):
-        made = ready(subwords=subwords)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Notice)
-            found = translate(made, [text, ENGLISH[0]], beams=2)
-        assert len(found) == 2
-        assert found[1].text == translate(made, ENGLISH[0], beams=2).text
-
-
-def test_what_is_too_long_is_cut_and_told():
-    made = ready()
-    with pytest.warns(Notice, match="51 tokens is longer than the 24"):
-        found = translate(made, "dog " * 50)
-    assert found.cut
-    assert len(found.source) == 24
-    assert found.source[-1] == "<end>"
-
-
-def test_an_empty_text_is_an_empty_translation():
-    found = translate(ready(), "")
-    assert (found.text, found.source, found.target) == ("", [], [])
-    assert found.alignment.shape == (0, 0)
-
-
 def test_batches_hold_rows_of_like_length():
     lengths = [3, 900, 4, 1000, 5]
-    assert _batches(lengths) == [[3, 1], [4, 2, 0]]
+    assert _batches(lengths, 2048) == [[3, 1], [4, 2, 0]]
+    assert _batches(lengths, 1) == [[3], [1], [4], [2], [0]]
+    with pytest.raises(ValueError, match="batch_tokens=0: expected 1 or more"):
+        _batches(lengths, 0)
 
 
 def test_a_model_that_does_not_translate_says_so():
@@ -148,26 +123,23 @@ def test_layers_and_heads_there_are_not():
         found.attention(head=5)
 
 
-def test_lines_of_a_file_and_the_line_that_is_no_text(tmp_path):
+def test_lines_of_a_file_or_a_sentence(tmp_path):
     path = tmp_path / "news.txt"
     path.write_bytes(b"A dog runs .\r\n\nTwo dogs\n")
     assert sentences(str(path)) == ["A dog runs .", "", "Two dogs"]
     assert sentences("A dog runs .") == ["A dog runs ."]
-    path.write_bytes(b"good\nb\xff\xfed\n")
-    with pytest.raises(ValueError, match=r"news.txt:2: byte 6 is not UTF-8 text"):
-        sentences(str(path))
 
 
 def test_the_command_line(tmp_path):
     made = ready()
     save(made, tmp_path / "model")
     (tmp_path / "in.txt").write_text("A dog runs .\n\nThe cat .\n")
-    command = [sys.executable, "-m", "clearhead", "translate", str(tmp_path / "model")]
-    got = subprocess.run([*command, str(tmp_path / "in.txt"), "beams=2"], capture_output=True, text=True, check=True)
+    command = ["translate", str(tmp_path / "model")]
+    got = CliRunner().invoke(app, [*command, str(tmp_path / "in.txt"), "beams=2"])
     lines = got.stdout.splitlines()
     assert len(lines) == 3
     assert lines[1] == ""
     assert lines[0] == translate(made, "A dog runs .", beams=2).text
-    bad = subprocess.run([*command, "A dog .", "baems=2"], capture_output=True, text=True, check=False)
-    assert bad.returncode == 1
+    bad = CliRunner().invoke(app, [*command, "A dog .", "baems=2"])
+    assert bad.exit_code == 1
     assert "unknown key baems; the nearest are beams" in bad.stderr

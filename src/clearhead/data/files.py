@@ -21,7 +21,7 @@ def locate(path: str | Path, root: Path | None = None) -> Path:
     raise FileNotFoundError(f"there is no file or folder {' or '.join(str(p.absolute()) for p in places)}")
 
 
-def read_text(path: Path) -> str:
+def read_text(path: Path, *, may_be_empty: bool = False) -> str:
     """The text of a UTF-8 file, plain or .gz; characters are kept as they are, line ends too."""
     if path.is_dir():
         raise DataError(f"{path} is a folder: expected a text file")
@@ -30,7 +30,7 @@ def read_text(path: Path) -> str:
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise DataError(f"{path} is not a whole gzip file: {error}") from error
     text = as_text(data, str(path))
-    if not text:
+    if not text and not may_be_empty:
         raise DataError(f"{path} is empty: expected text")
     return text
 
@@ -50,3 +50,8 @@ def as_lines(text: str) -> list[str]:
     if not lines[-1]:
         lines.pop()
     return [line.removesuffix("\r") for line in lines]
+
+
+def as_line(text: str) -> str:
+    """A text as one line of a file of many: whatever some reader takes for the end of one becomes a space."""
+    return " ".join(text.splitlines())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -21,7 +22,10 @@ from ..tokens import Pair
 from ..weights import Ready
 
 CROSS = "decoder.blocks.*.cross.weights"
-BATCH_TOKENS = 2048  # padded source tokens that are translated at a time
+
+
+class NoAttentionError(ValueError):
+    """A model that squeezes its source through one vector was asked what it looked at."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +48,10 @@ class Translation:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for machines."""
-        rows = self.alignment.round(6).tolist() if self._align is not None else []
+        try:
+            rows = self.alignment.round(6).tolist() if self._align is not None else []
+        except NoAttentionError:
+            rows = []
         found = {"text": self.text, "score": self.score, "logprob": self.logprob, "cut": self.cut}
         return found | {
             "source": self.source, "target": self.target, "alignment": rows,
@@ -66,6 +73,7 @@ class Options:
     best: int = 1  # answers to give
     penalty: float = 1.0  # score = logprob / length^penalty
     limit: int | None = None  # tokens to write at most
+    batch_tokens: int = 2048  # source tokens that are translated at a time, padding counted
     sample: bool = False  # draw instead of searching
     temperature: float = 1.0  # of sampling
     seed: int = 0  # of sampling
@@ -78,8 +86,9 @@ def sentences(text: str) -> list[str]:
     """A sentence, the lines of a file that is named so, or those of stdin for "-"."""
     if text == "-":
         return as_lines(as_text(sys.stdin.buffer.read(), "stdin"))
-    is_file = len(text) < 4096 and "\n" not in text and "\0" not in text and Path(text).is_file()
-    return as_lines(read_text(Path(text))) if is_file else [text]
+    if os.path.isfile(text):  # which takes any text, where a Path minds its length
+        return as_lines(read_text(Path(text), may_be_empty=True))
+    return [text]
 
 
 def translate(
@@ -89,28 +98,34 @@ def translate(
     beams: int = 5,
     best: int = 1,  # how many translations of each; the others are in .others
     penalty: float = 1.0,
-    limit: int | None = None,  # tokens to write at most; None: twice the source's and 20
+    limit: int | None = None,  # tokens to write at most; None: twice the source's and 20; never more than the context
+    batch_tokens: int = 2048,  # source tokens that are translated at a time, padding counted
     sample: bool = False,
     temperature: float = 1.0,
     seed: int = 0,
     done: Callable[[int], None] | None = None,  # is told how many sentences have just been finished
 ) -> Translation | list[Translation]:
-    """Translate a sentence, or many at once: translate(load("en-de"), "A dog runs.").text"""
+    """Translate a sentence, or many at once: translate(load("en-de"), "A dog runs.").text
+
+    Answers stand where their texts stood; white space alone is translated by nothing. A text that is longer than the
+    context is cut there, with a Notice that names its number.
+    """
     tokens = _pair(ready)
     texts = [text] if isinstance(text, str) else list(text)
     found: list[Translation | None] = [None] * len(texts)
-    read = [_read(ready, tokens, one) for one in texts]
-    waiting = [i for i, (ids, _) in enumerate(read) if len(ids) > 1]
-    for i in set(range(len(texts))) - set(waiting):  # nothing but the end
+    read = _read(ready, tokens, texts)
+    waiting = [i for i, one in enumerate(texts) if one.strip() and len(read[i][0]) > 1]  # more than the end
+    for i in set(range(len(texts))) - set(waiting):
         found[i] = Translation(text="", score=0.0, logprob=0.0, source=[], target=[])
     if done is not None and len(waiting) < len(texts):
         done(len(texts) - len(waiting))
-    for rows in _batches([len(read[i][0]) for i in waiting]):
+    for rows in _batches([len(read[i][0]) for i in waiting], batch_tokens):
         batch = [waiting[row] for row in rows]
         inputs = _inputs(ready, tokens, [read[i][0] for i in batch])
-        most = [limit or min(2 * len(read[i][0]) + 20, _context(ready)) for i in batch]
+        wanted = [2 * len(read[i][0]) + 20 if limit is None else limit for i in batch]
         answers = search(
-            ready.model, inputs, start=_start(tokens), end=_end(tokens), beams=beams, best=best, limit=most,
+            ready.model, inputs, start=_start(tokens), end=_end(tokens), beams=beams, best=best,
+            limit=[min(n, _context(ready)) for n in wanted],
             penalty=penalty, sample=sample, temperature=temperature, seed=seed, banned=_banned(tokens),
         )  # fmt: skip
         for i, hypotheses in zip(batch, answers, strict=True):
@@ -126,7 +141,7 @@ def translate(
 def score(ready: Ready, source: str, target: str) -> Translation:
     """What a model thinks of a given translation: forced decoding, with its attention."""
     tokens = _pair(ready)
-    ids, cut = _read(ready, tokens, source)
+    ((ids, cut),) = _read(ready, tokens, [source])
     wanted = tokens.written(target)
     inputs = _inputs(ready, tokens, [ids])
     before = torch.from_numpy(np.concatenate([[_start(tokens)], wanted[:-1]]))[None].to(ready.device)
@@ -149,7 +164,9 @@ def align(
         with watch(ready.model, CROSS) as tape:
             ready.model(before, **_inputs(ready, tokens, [source]))
     except KeyError as cause:
-        raise ValueError("this model has no attention to its source: it squeezes it through one vector") from cause
+        raise NoAttentionError(
+            "this model has no attention to its source: it squeezes it through one vector"
+        ) from cause
     layers = [tape[name].dense()[0].float().cpu().numpy() for name in tape.names]  # (h, t, s) each
     for name, number, most in (("layer", layer, len(layers)), ("head", head, layers[0].shape[0])):
         if number is not None and not -most <= number < most:
@@ -179,17 +196,19 @@ def _context(ready: Ready) -> int:
     return int(getattr(ready.config, "context", 512))
 
 
-def _read(ready: Ready, tokens: Pair, text: str) -> tuple[np.ndarray, bool]:
-    """The ids of a source, at most as many as the model reads, and whether some were left out."""
-    ids, most = tokens.read(text), _context(ready)
-    if len(ids) <= most:
-        return ids, False
-    warnings.warn(
-        f"a sentence of {len(ids)} tokens is longer than the {most} this model reads: it is cut there; split it",
-        Notice,
-        stacklevel=3,
-    )
-    return np.append(ids[: most - 1], ids[-1:]), True  # the end stays
+def _read(ready: Ready, tokens: Pair, texts: Sequence[str]) -> list[tuple[np.ndarray, bool]]:
+    """The ids of each source, at most as many as the model reads, and whether some were left out."""
+    rows, most = [tokens.read(text) for text in texts], _context(ready)
+    long = [i for i, ids in enumerate(rows) if len(ids) > most]
+    if long:
+        names = ", ".join(str(i + 1) for i in long[:5]) + (f" and {len(long) - 5} more" if len(long) > 5 else "")
+        warnings.warn(
+            f"sentence {names} of {len(texts)} is longer than the {most} tokens that this model reads (the longest has "
+            f"{max(map(len, rows))}): the rest was left out; split it",
+            Notice,
+            stacklevel=3,
+        )
+    return [(np.append(ids[: most - 1], ids[-1:]), True) if len(ids) > most else (ids, False) for ids in rows]
 
 
 def _inputs(ready: Ready, tokens: Pair, rows: Sequence[np.ndarray]) -> dict[str, torch.Tensor]:
@@ -203,11 +222,13 @@ def _inputs(ready: Ready, tokens: Pair, rows: Sequence[np.ndarray]) -> dict[str,
     }
 
 
-def _batches(lengths: Sequence[int]) -> list[list[int]]:
+def _batches(lengths: Sequence[int], most: int) -> list[list[int]]:
     """Rows of like length together, the longest first, so that a full memory shows at once."""
+    if most < 1:
+        raise ValueError(f"batch_tokens={most}: expected 1 or more; a longer sentence goes by itself")
     batches: list[list[int]] = []
     for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
-        if not batches or (len(batches[-1]) + 1) * lengths[batches[-1][0]] > BATCH_TOKENS:
+        if not batches or (len(batches[-1]) + 1) * lengths[batches[-1][0]] > most:
             batches.append([])
         batches[-1].append(i)
     return batches

@@ -1,0 +1,176 @@
+"""evaluate: how good a model is on data that it has not seen, in numbers that others can repeat.
+
+What is measured depends on what the model is: translators are given BLEU and chrF. Another kind joins by its options,
+its result and a line in `evaluate`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Literal
+
+from rich.table import Table
+
+from .. import config
+from ..data import data_config
+from ..data.files import DataError, as_line, locate
+from ..data.parallel import SPLITS, Line, load_split, read_pairs, read_two
+from ..metrics import Score, bleu, bleu_by, chrf
+from ..tokens import Pair
+from ..weights import Ready
+from .translate import translate
+
+Place = str | Path
+Done = Callable[[int, int], None]  # is told how many have just been finished, of how many
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TranslationOptions:
+    """The choices of an evaluation of translations."""
+
+    split: str | None = None  # part of a named set; None: its first test part
+    source: str | None = None  # language that is read, "en"; None: as the model's own recipe says
+    target: str | None = None  # language that is written
+    join: int = 1  # neighbouring sentences of a named set that make one text
+    protocol: Literal["plain", "moses", "words"] = "plain"  # how texts are cut before they are compared
+    beams: int = 5  # answers that are followed at a time; 1 is greedy
+    penalty: float = 1.0  # score = logprob / length^penalty
+    limit: int | None = None  # tokens to write at most
+    batch_tokens: int = 2048  # source tokens that are translated at a time, padding counted
+
+
+@dataclass(frozen=True, kw_only=True)
+class TranslationScores:
+    """How good translations are, and the translations."""
+
+    data: str  # what was translated
+    scores: tuple[Score, ...]  # BLEU by the protocol, by sacreBLEU's own where that is another, and chrF
+    seconds: float  # of translating
+    cut: int  # texts that were longer than the model reads, or answers than it may write
+    hypotheses: list[str]  # each one line
+    references: list[str]
+
+    @property
+    def bleu(self) -> Score:
+        """By the protocol that was asked for."""
+        return self.scores[0]
+
+    @property
+    def chrf(self) -> Score:
+        return self.scores[-1]
+
+    @property
+    def sentences(self) -> int:
+        return len(self.hypotheses)
+
+    @property
+    def speed(self) -> float:
+        """Sentences a second."""
+        return self.sentences / self.seconds
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for machines."""
+        scores = [{"name": s.name, "value": s.value, "signature": s.signature} for s in self.scores]
+        return {
+            "data": self.data, "sentences": self.sentences, "scores": scores, "seconds": self.seconds,
+            "speed": self.speed, "cut": self.cut, "hypotheses": self.hypotheses,
+        }  # fmt: skip
+
+    def __rich__(self) -> Table:
+        table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 3, 0, 0))
+        table.add_row("data", self.data)
+        for score in self.scores:
+            table.add_row(score.name, f"{score.value:.2f}", score.signature)
+        table.add_row("sentences", str(self.sentences), f"{self.seconds:.1f} s, {self.speed:.1f} a second")
+        if self.cut:
+            table.add_row("cut", str(self.cut), "too long to be read, or written, to their end")
+        return table
+
+
+def evaluate(
+    ready: Ready,
+    data: Place | Sequence[Place],
+    *,
+    root: Path | None = None,  # a folder in which files are looked for first
+    done: Done | None = None,
+    **options: Any,
+) -> TranslationScores:
+    """Measure a model: evaluate(load("en-de"), "multi30k", split="test_2017_flickr", protocol="moses").bleu.value
+
+    A translator takes the name of a set (multi30k, tatoeba), a file of source TAB target, or a file of sources and one
+    of references, and `TranslationOptions`.
+    """
+    if isinstance(ready.tokens, Pair):
+        return _translations(ready, data, config.read(TranslationOptions, options), root, done)
+    raise ValueError(f"this {type(ready.model).__name__} cannot be evaluated: expected a model that translates")
+
+
+def _translations(
+    ready: Ready, data: Place | Sequence[Place], chosen: TranslationOptions, root: Path | None, done: Done | None
+) -> TranslationScores:
+    known = _trained_on(ready)
+    known |= {side: word for side in ("source", "target") if (word := getattr(chosen, side)) is not None}
+    by_protocol = bleu_by(chosen.protocol, known.get("target"))
+    name, sources, references = _texts(data, chosen, known, root)
+    start = time.perf_counter()
+    found = translate(
+        ready, sources, beams=chosen.beams, penalty=chosen.penalty, limit=chosen.limit,
+        batch_tokens=chosen.batch_tokens, done=None if done is None else lambda n: done(n, len(sources)),
+    )  # fmt: skip
+    seconds = time.perf_counter() - start
+    assert isinstance(found, list)
+    hypotheses = [as_line(one.text) for one in found]
+    measures = [by_protocol, *([] if by_protocol is bleu else [bleu]), chrf]
+    return TranslationScores(
+        data=name, scores=tuple(measure(hypotheses, references) for measure in measures), seconds=seconds,
+        cut=sum(one.cut for one in found), hypotheses=hypotheses, references=references,
+    )  # fmt: skip
+
+
+def _texts(
+    data: Place | Sequence[Place], chosen: TranslationOptions, known: dict[str, Any], root: Path | None
+) -> tuple[str, list[str], list[str]]:
+    """What the data is called, its sources and its references."""
+    if isinstance(data, str) and data in SPLITS:
+        split = chosen.split or next(part for part in SPLITS[data] if part.startswith("test"))
+        if not known.keys() >= {"source", "target"}:
+            raise ValueError(
+                f"{data} has several languages, and no recipe lies with the model that says which it translates: "
+                "expected source and target, like source='en', target='de'"
+            )
+        sources, references = load_split(data, split, root=root, join=chosen.join, **known)
+        return f"{data} {split} {known['source']}-{known['target']}", sources, references
+    for option in ("split", "join"):
+        if (given := getattr(chosen, option)) != TranslationOptions.__dataclass_fields__[option].default:
+            raise ValueError(f"{option}={given!r} is for {' and '.join(SPLITS)}: a file is taken as it is")
+    names = [data] if isinstance(data, Place) else list(data)
+    if len(names) not in (1, 2):
+        raise ValueError(f"{len(names)} files: expected one of source TAB target, or one of sources and one of targets")
+    paths = [_file(name, root) for name in names]
+    lines: list[Line] = read_pairs(paths[0]) if len(paths) == 1 else read_two(*paths)
+    return " ".join(map(str, names)), [line.source for line in lines], [line.target for line in lines]
+
+
+def _file(name: Place, root: Path | None) -> Path:
+    try:
+        return locate(name, root)
+    except FileNotFoundError as cause:
+        near = get_close_matches(str(name), SPLITS, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise DataError(f"{cause}, and no set of that name: there are {' and '.join(SPLITS)}{hint}") from cause
+
+
+def _trained_on(ready: Ready) -> dict[str, Any]:
+    """What the recipe that lies with a model, or with the run that it is of, says of its languages and test parts."""
+    places = [] if ready.folder is None else [ready.folder, *ready.folder.parents[: ready.folder.name == "model"]]
+    for path in (place / "recipe.toml" for place in places):
+        if path.is_file():
+            data = config.load(path)["data"]
+            options = config.read(data_config(data["name"]), data.without("name"))
+            shared = ("source", "target", "valid_share", "test_share")
+            return {option: getattr(options, option) for option in shared if hasattr(options, option)}
+    return {}

@@ -1,0 +1,210 @@
+"""Bad text: whatever is given, nothing breaks, nothing is dropped in silence, and every line keeps its place."""
+
+import gzip
+import io
+import json
+import sys
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from clearhead import Ready, build, save, translate
+from clearhead.cli import app, main
+from clearhead.data.files import as_line, as_lines
+from clearhead.look import Notice
+from clearhead.tokens import Characters, Pair, Subwords, Words
+
+ENGLISH = ["A dog runs .", "The cat eats a mouse .", "Two dogs see the cat ."] * 3
+GERMAN = ["Ein Hund rennt .", "Die Katze frisst eine Maus .", "Zwei Hunde sehen die Katze ."] * 3
+CONTEXT = 24
+KINDS = {
+    "words": Words.of,
+    "subwords": lambda texts: Subwords.of(texts, size=300),
+    "unigram": lambda texts: Subwords.of(texts, size=300, kind="unigram"),
+    "characters": lambda texts: Characters.of("".join(texts), special=True),
+}
+BAD = {
+    "nothing": "",
+    "white space": " \t\u00a0\u2003 ",
+    "ten thousand words": "dog " * 10_000,
+    "one long word": "a" * 30_000,
+    "emoji": "A 🙂 dog 👩‍👧‍👦 runs 🏳️‍🌈🇩🇪 .",
+    "other alphabets": "Привет, мир! 日本語です。 مرحبا بالعالم नमस्ते",
+    "control characters": "A\x00 dog\x07 \x1b[31mruns\x1b[0m \x7f\u202e\ufffe\r\x0b .",
+    "what looks special": "<end> <pad> <unk> <start> A dog",
+    "combining marks": "Z̸̢̛a̷͊l̵͝g̶̀o̴̾" * 20,
+    "line ends": "A dog\nruns\r\n.\u2028The\x85cat",
+}
+
+
+def ready(kind: str = "words", family: str = "transformer", **options) -> Ready:
+    torch.manual_seed(3)
+    tokens = Pair(KINDS[kind](ENGLISH), KINDS[kind](GERMAN))
+    sizes = {"vocab": len(tokens.source), "target_vocab": len(tokens.target), "width": 8, "depth": 1}
+    sizes |= {"heads": 2, "positions": "learned"} if family == "transformer" else {"hidden": 6}
+    model = build(family, **{**sizes, "context": CONTEXT, **options})
+    with torch.no_grad():
+        for p in model.parameters():
+            p.mul_(3.0)  # so that what it says depends on what it reads
+    return Ready(model, tokens, model.config)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return save(ready("subwords"), tmp_path_factory.mktemp("bad") / "model")
+
+
+def call(folder, text, *options, stdin=None):
+    return CliRunner().invoke(app, ["translate", str(folder), str(text), "beams=2", "limit=6", *options], input=stdin)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_any_text_has_an_answer_and_moves_no_other(kind):
+    made = ready(kind)
+    with pytest.warns(Notice):
+        *found, last = translate(made, [*BAD.values(), ENGLISH[0]], beams=2, limit=6)
+    assert len(found) == len(BAD)
+    assert last.text == translate(made, ENGLISH[0], beams=2, limit=6).text
+    for name, one in zip(BAD, found, strict=True):
+        if name in ("nothing", "white space"):
+            assert (one.text, one.source, one.target, one.cut) == ("", [], [], False)
+        else:
+            assert len(one.target) > 0, name
+        assert one.alignment.shape == (len(one.target), len(one.source))
+        json.dumps(one.to_dict())
+
+
+def test_a_recurrent_model_reads_them_too():
+    made = ready("subwords", "rnn-seq2seq", attention="none")
+    with pytest.warns(Notice):
+        found = translate(made, list(BAD.values()), beams=2, limit=6)
+    assert len(found) == len(BAD)
+    assert all(one.to_dict()["alignment"] == [] for one in found)  # it looks at nothing
+
+
+def test_what_is_too_long_is_told_once_with_its_numbers():
+    made = ready()
+    with pytest.warns(Notice) as told:
+        found = translate(made, ["A dog", "dog " * 50, "", "cat " * 10_000, "cat"], beams=1)
+    assert [one.cut and len(one.source) == CONTEXT for one in found] == [False, True, False, True, False]
+    assert [str(one.message) for one in told] == [
+        "sentence 2, 4 of 5 is longer than the 24 tokens that this model reads (the longest has 10001): the rest was "
+        "left out; split it"
+    ]
+    whole = "dog " * (CONTEXT - 1)  # and the end
+    assert len(translate(made, whole, beams=1).source) == CONTEXT
+
+
+def test_the_limit_is_kept_and_never_more_than_the_context():
+    made = ready()  # whose positions are a table
+    assert len(translate(made, "A dog", beams=1, limit=3).target) <= 3
+    assert len(translate(made, "A dog", beams=1, limit=10_000).target) <= CONTEXT
+    with pytest.raises(ValueError, match="expected 1 token or more"):
+        translate(made, "A dog", limit=0)
+
+
+# Files, stdin and the command line
+
+
+def test_every_line_of_a_file_has_a_line(folder, tmp_path):
+    path = tmp_path / "in.txt"
+    texts = ["A dog .", "", "\x07\x00", "   ", "🙂", *ENGLISH, ""]
+    path.write_text("\n".join(texts) + "\n", encoding="utf-8")
+    found = call(folder, path)
+    assert found.exit_code == 0
+    lines = found.stdout.split("\n")
+    assert len(lines) == len(texts) + 1
+    assert [i for i, line in enumerate(lines) if not line] == [1, 3, len(texts) - 1, len(texts)]
+    assert lines[0] == call(folder, "A dog .").stdout.rstrip("\n")
+    assert len(json.loads(call(folder, path, "--json").stdout)) == len(texts)
+
+
+def test_an_answer_is_one_line_whatever_is_in_it():
+    assert as_line("a\nb\r\nc\rd\x0be\x85f\u2028g") == "a b c d e f g"
+    assert as_line("") == ""
+    assert as_lines("a\r\nb\n\n c\x0bd") == ["a", "b", "", " c\x0bd"]
+
+
+def test_a_model_that_writes_line_ends_keeps_the_lines(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(Subwords, "decode", lambda self, ids: "ein\nHund\r\n")
+    path = tmp_path / "in.txt"
+    path.write_text("A dog\nThe cat\n")
+    assert call(folder, path).stdout == "ein Hund\nein Hund\n"
+    assert json.loads(call(folder, path, "--json").stdout)[0]["text"] == "ein\nHund\r\n"
+
+
+@pytest.mark.parametrize(
+    "content", [b"A dog .\r\n\r\nThe cat\r\n", b"\xef\xbb\xbfA dog .\n\nThe cat", b"A dog .\n\nThe cat\n"]
+)
+def test_windows_and_other_ways_to_write_a_file_are_the_same(folder, tmp_path, content):
+    path = tmp_path / "in.txt"
+    path.write_bytes(content)
+    found = call(folder, path)
+    assert found.stdout.split("\n")[1:] == ["", call(folder, "The cat").stdout.rstrip("\n"), ""]
+    assert found.stdout.startswith(call(folder, "A dog .").stdout)
+    assert call(folder, "-", stdin=content).stdout == found.stdout
+    (tmp_path / "in.gz").write_bytes(gzip.compress(content))
+    assert call(folder, tmp_path / "in.gz").stdout == found.stdout
+
+
+def test_nothing_in_is_nothing_out(folder, tmp_path):
+    (tmp_path / "empty.txt").write_bytes(b"")
+    (tmp_path / "mark.txt").write_bytes(b"\xef\xbb\xbf")
+    for found in (
+        call(folder, tmp_path / "empty.txt"),
+        call(folder, tmp_path / "mark.txt"),
+        call(folder, "-", stdin=b""),
+    ):
+        assert (found.exit_code, found.stdout) == (0, "")
+    assert call(folder, tmp_path / "empty.txt", "--json").stdout == "[]\n"
+    assert call(folder, "").stdout == "\n"  # one text, of nothing
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [(b"good\nb\xff\xfed\n", 2), (b"\n\n\xc3\n", 3), ("A dog".encode("utf-16"), 1), (b"\xed\xa0\x80", 1)],
+)
+def test_what_is_not_utf8_is_told_with_its_line(folder, tmp_path, content, line):
+    path = tmp_path / "in.txt"
+    path.write_bytes(content)
+    found = call(folder, path)
+    assert (found.exit_code, found.stdout) == (1, "")
+    assert found.stderr.startswith(f"{path}:{line}: byte ")
+    assert "is not UTF-8 text" in found.stderr
+    assert found.stderr.count("\n") == 1
+    assert call(folder, "-", stdin=content).stderr.startswith(f"stdin:{line}: byte ")
+
+
+def test_a_long_sentence_is_no_file(folder):
+    """A name of this length is an error to the system, which is not the user's."""
+    for text in ("dog " * 100, "a" * 5000, "dog\0cat", "A dog\nruns", "x/" * 300):
+        found = call(folder, text)
+        assert found.exit_code == 0
+        assert found.stdout.count("\n") == 1
+
+
+def test_a_long_line_is_told_in_a_sentence(folder, tmp_path):
+    path = tmp_path / "in.txt"
+    path.write_text("A dog\n" + "dog " * 10_000 + "\n")
+    found = call(folder, path)
+    assert found.exit_code == 0
+    assert found.stdout.count("\n") == 2
+    assert found.stderr.startswith("sentence 2 of 2 is longer than the 24 tokens that this model reads")
+    assert found.stderr.count("\n") == 1
+
+
+def test_an_argument_that_is_not_utf8(folder):
+    found = call(folder, "A dog \udcff")  # as Python has such a byte
+    assert found.exit_code == 1
+    assert "half a character" in found.stderr
+
+
+def test_what_goes_into_a_file_is_utf8(folder, monkeypatch):
+    monkeypatch.setattr(Subwords, "decode", lambda self, ids: "größer 🙂")
+    monkeypatch.setattr(sys, "argv", ["clearhead", "translate", str(folder), "A dog", "limit=6"])
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
+    with pytest.raises(SystemExit, match="0"):
+        main()
+    sys.stdout.flush()
+    assert sys.stdout.buffer.getvalue().decode() == "größer 🙂\n"
