@@ -278,7 +278,7 @@ def evaluate(
     data: Annotated[
         list[str],
         typer.Argument(
-            metavar="DATA...", help="multi30k, tatoeba, a file of source TAB target, or two files; then options."
+            metavar="DATA", help="multi30k, tatoeba, a file of source TAB target, or two files; then options."
         ),
     ],
     root: DataFolder = None,
