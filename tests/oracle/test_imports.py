@@ -24,9 +24,25 @@ def config_of(kind: str, **words: Any) -> Any:
 
 
 GPT2 = {"n_positions": CONTEXT, "n_embd": D, "n_layer": DEPTH, "n_head": H, "bos_token_id": 1, "eos_token_id": 2}
+LLAMA = {
+    "hidden_size": 24, "intermediate_size": HIDDEN, "num_hidden_layers": DEPTH, "num_attention_heads": 6,
+    "num_key_value_heads": 2, "max_position_embeddings": CONTEXT, "rms_norm_eps": 1e-3, "bos_token_id": 1,
+    "eos_token_id": 2, "pad_token_id": None,
+}  # fmt: skip
+SLOWED = {"rope_type": "llama3", "rope_theta": 500.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+          "original_max_position_embeddings": 8}  # fmt: skip
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt2": ("gpt2", GPT2 | {"n_inner": HIDDEN, "layer_norm_epsilon": 1e-3}),
     "gpt2 untied": ("gpt2", GPT2 | {"tie_word_embeddings": False, "activation_function": "relu"}),
+    "llama": ("llama", LLAMA | {
+        "eos_token_id": [2, 3], "rope_parameters": {"rope_theta": 100.0, "rope_type": "default"}}),
+    "llama tied, biased, slowed": ("llama", LLAMA | {"tie_word_embeddings": True, "attention_bias": True,
+                                                     "mlp_bias": True, "rope_parameters": SLOWED}),
+    "llama of wide heads": ("llama", LLAMA | {
+        "head_dim": 10, "rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}}),
+    "mistral": ("mistral", LLAMA | {"sliding_window": 4, "head_dim": 6}),
+    "mistral without a window": ("mistral", LLAMA | {"sliding_window": None}),
+    "qwen2": ("qwen2", LLAMA | {"tie_word_embeddings": True}),
 }  # fmt: skip
 cases = pytest.mark.parametrize("case", CASES)
 
@@ -226,8 +242,12 @@ def test_nothing_in_a_file_is_run(old: bool, tmp_path: Path, capsys: pytest.Capt
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ({"positions": "sinusoid"}, "positions='sinusoid': a GPT-2 has positions='learned'"),
+        ({"positions": "sinusoid"}, "positions='sinusoid': a GPT-2 has .*; or positions='sinusoid': a Llama has"),
         ({"order": "post"}, "order='post'"),
+        (
+            {"positions": "rotary", "norm": "rms", "mlp": "swiglu", "window": 3},
+            "window=3 with bias=True: a Mistral has no biases",
+        ),
         ({"mlp": "swiglu"}, "mlp='swiglu': a GPT-2 has one of tanh, silu, relu, gelu, gelu_tanh"),
     ],
 )

@@ -184,7 +184,7 @@ def change(folder, **values) -> None:
     ("values", "expected"),
     [
         ({"model": "gtp"}, r"config\.json:3: no model 'gtp': expected one of gpt, .*; the nearest is gpt"),
-        ({"options": {"widht": 6}}, r"config\.json:\d+: unknown key options\.widht; the nearest is width"),
+        ({"options": {"widht": 6}}, r"config\.json:\d+: unknown key options\.widht; the nearest (is|are) width"),
         ({"options": {"width": "6"}}, r"config\.json:7: options\.width = '6': expected a whole number"),
         ({"options": {"heads": 4}}, r"config\.json:\d+: options: width=6 does not divide into heads=4"),
         ({"options": {"norm": "lyer"}}, r"config\.json:\d+: options\.norm = 'lyer': .*the nearest is layer"),

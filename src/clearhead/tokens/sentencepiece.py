@@ -18,6 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
+from .protobuf import as_bytes, read_fields, write_field
+
 SPACE = "\u2581"
 NORMAL, UNKNOWN, CONTROL, DEFINED, UNUSED, BYTE = range(1, 7)  # what a piece may be
 KINDS = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}
@@ -66,23 +68,23 @@ class Model:
         pieces, scores, types = [], [], []
         trainer: dict[int, int | bytes] = {}
         normalizer: dict[int, int | bytes] = {}
-        for number, value in _fields(data):
+        for number, value in read_fields(data):
             if number == 1:
-                one = dict(_fields(_bytes(value)))
-                pieces.append(_bytes(one.get(1, b"")).decode())
-                scores.append(struct.unpack("<f", _bytes(one.get(2, bytes(4))))[0])
+                one = dict(read_fields(as_bytes(value)))
+                pieces.append(as_bytes(one.get(1, b"")).decode())
+                scores.append(struct.unpack("<f", as_bytes(one.get(2, bytes(4))))[0])
                 types.append(int(one.get(3, NORMAL)))
             elif number == 2:
-                trainer = dict(_fields(_bytes(value)))
+                trainer = dict(read_fields(as_bytes(value)))
             elif number == 3:
-                normalizer = dict(_fields(_bytes(value)))
-            elif number == 5 and dict(_fields(_bytes(value))).get(2):
+                normalizer = dict(read_fields(as_bytes(value)))
+            elif number == 5 and dict(read_fields(as_bytes(value))).get(2):
                 raise ValueError("a SentencePiece model with rules for what it writes: expected none")
         if not pieces:
             raise ValueError("not a SentencePiece model: there are no pieces")
         return cls(
             pieces=tuple(pieces), scores=tuple(scores), types=tuple(types), kind=KINDS[int(trainer.get(3, 1))],
-            suffix=bool(trainer.get(24, 0)), bytewise=bool(trainer.get(35, 0)), rules=_bytes(normalizer.get(2, b"")),
+            suffix=bool(trainer.get(24, 0)), bytewise=bool(trainer.get(35, 0)), rules=as_bytes(normalizer.get(2, b"")),
             lead=bool(normalizer.get(3, 1)), tidy=bool(normalizer.get(4, 1)), escape=bool(normalizer.get(5, 1)),
         )  # fmt: skip
 
@@ -99,14 +101,14 @@ class Model:
             (5, int(self.escape)),
         ]  # fmt: skip
         parts = [
-            _field(1, _field(1, piece.encode()) + _field(2, score) + _field(3, kind))
+            write_field(1, write_field(1, piece.encode()) + write_field(2, score) + write_field(3, kind))
             for piece, score, kind in zip(self.pieces, self.scores, self.types, strict=True)
         ]
         return b"".join(
             [
                 *parts,
-                _field(2, b"".join(_field(*f) for f in trainer)),
-                _field(3, b"".join(_field(*f) for f in normalizer)),
+                write_field(2, b"".join(write_field(*f) for f in trainer)),
+                write_field(3, b"".join(write_field(*f) for f in normalizer)),
             ]
         )
 
@@ -189,9 +191,10 @@ class Model:
         for at in range(len(text)):
             here, one, end = total[at], False, at + 1
             while True:
-                score = known.get(text[at:end], -1.0)
-                if score == -1.0 or end > len(text):  # nothing begins so
+                piece = text[at:end]
+                if end > len(text) or piece not in known:  # nothing begins so
                     break
+                score = known[piece]
                 if score is not None:
                     if before[end] < 0 or here + score > total[end]:
                         total[end], before[end] = float(single(here + score)), at
@@ -326,59 +329,3 @@ class Model:
 
 def _offset(unit: int) -> int:
     return unit >> 10 << ((unit & 0x200) >> 6)
-
-
-def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """The fields of a message, by their numbers; numbers of a fixed width are left as bytes."""
-    at = 0
-    while at < len(data):
-        tag, at = _varint(data, at)
-        number, wire = tag >> 3, tag & 7
-        value: int | bytes
-        if wire == 0:
-            value, at = _varint(data, at)
-        else:
-            if wire == 2:
-                length, at = _varint(data, at)
-            elif wire in (1, 5):
-                length = 8 if wire == 1 else 4
-            else:
-                raise IndexError(f"byte {at}: a field of the unknown type {wire}")
-            value, at = data[at : at + length], at + length
-            if at > len(data):
-                raise IndexError(f"a field ends {at - len(data)} bytes after the file")
-        yield number, value
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    value, shift = 0, 0
-    while True:
-        byte = data[at]
-        value |= (byte & 0x7F) << shift
-        at += 1
-        if byte < 0x80:
-            return value, at
-        shift += 7
-
-
-def _field(number: int, value: int | float | bytes) -> bytes:
-    """One field, written."""
-    if isinstance(value, bytes):
-        return _number(number << 3 | 2) + _number(len(value)) + value
-    if isinstance(value, float):
-        return _number(number << 3 | 5) + struct.pack("<f", value)
-    return _number(number << 3) + _number(value & 0xFFFFFFFFFFFFFFFF)
-
-
-def _number(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*out, value])
-
-
-def _bytes(value: int | bytes) -> bytes:
-    if isinstance(value, int):
-        raise IndexError("a number where a text was expected")
-    return value

@@ -10,7 +10,7 @@ import re
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ class Tensors:
     shapes: Mapping[str, tuple[int, ...]]
     files: Mapping[str, Path]
     read: Callable[[str], Tensor]
+    types: Mapping[str, str] = field(default_factory=dict)  # how a file stores them, where it is not as it is read
 
     def __getitem__(self, name: str) -> Tensor:
         try:
@@ -51,6 +52,7 @@ class Tensors:
             {new: self.shapes[name] for new, name in old.items()},
             {new: self.files[name] for new, name in old.items()},
             lambda name: self.read(old[name]),
+            {new: self.types[name] for new, name in old.items() if name in self.types},
         )
 
 

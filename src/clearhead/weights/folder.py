@@ -1,8 +1,7 @@
-"""load and save: a folder, ours or Hugging Face's, and the model that is in it."""
+"""load and save: a folder, ours or Hugging Face's, or a GGUF file, and the model that is in it."""
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import torch
@@ -10,23 +9,29 @@ from torch import nn
 
 from .. import config
 from ..tokens import Pair, Tokens
-from . import huggingface, native
+from . import gguf, huggingface, native
 from .fill import WeightsError, find_device, find_dtype, nearest
+from .hub import fetch, is_name
 from .ready import Ready
+from .table import Used
 
 LAYOUTS = ("clearhead", "huggingface")
-_ON_THE_HUB = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 def load(folder: str | Path, device: str | torch.device = "auto", dtype: str | torch.dtype | None = None) -> Ready:
-    """The model of a folder that `save` wrote, of a finished run's folder, or of one of Hugging Face's.
+    """The model of a folder that `save` wrote, of a finished run's folder, or of one of Hugging Face's; or a GGUF file.
 
-    `device` "auto" is the first there is of cuda, mps and cpu. Numbers keep their type unless `dtype` gives another.
+    A name like "org/name" that is no folder here is fetched from Hugging Face's hub. `device` "auto" is the first there
+    is of cuda, mps and cpu. Numbers keep their type unless `dtype` gives another.
     """
-    found, device, dtype = find(folder), find_device(device), find_dtype(dtype)
-    if is_native(found):
-        return native.load(found, device, dtype)
-    return huggingface.load(found, device, dtype)[0]
+    device, dtype = find_device(device), find_dtype(dtype)
+    return read(*find(folder), device, dtype)[0]
+
+
+def read(path: Path, kind: str, device: torch.device, dtype: torch.dtype | None) -> tuple[Ready, Used]:
+    """The model at a path that `find` gave, and what became of its tensors."""
+    reader = native if kind == "clearhead" else gguf if kind.startswith("gguf") else huggingface
+    return reader.load(path, device, dtype)
 
 
 def save(
@@ -59,24 +64,33 @@ def save(
         bare.train(training)
 
 
-def find(folder: str | Path) -> Path:
-    """The folder itself, or the model of a run's folder; raises if it cannot be one."""
+def find(folder: str | Path) -> tuple[Path, str]:
+    """Where a model is, and whose layout it has: "clearhead", "gguf", or "huggingface" and its model_type."""
     path = Path(folder)
+    if is_name(str(folder)):
+        path = fetch(str(folder))
+    if path.is_file() and path.suffix == ".gguf":
+        return path, "gguf"
     if not path.is_dir():
         others = [p.name for p in path.parent.iterdir() if p.is_dir()] if path.parent.is_dir() else []
         what = "is a file, not a folder" if path.exists() else f"there is no such folder{nearest(path.name, others)}"
         raise WeightsError(f"{path}: {what}")
-    if (path / "recipe.toml").exists() and not (path / "config.json").exists():
+    if (path / "config.json").is_file():
+        return path, _kind(path)
+    if (path / "recipe.toml").exists():
         if not (path / "model").is_dir():
             raise WeightsError(f"{path}: this run has no model/ yet, which is written when its training ends")
-        path = path / "model"
-    if not (path / "config.json").is_file():
-        raise WeightsError(f"{path}: there is no config.json in this folder")
-    return path
+        return find(path / "model")
+    alone = list(path.glob("*.gguf"))
+    if len(alone) == 1:
+        return alone[0], "gguf"
+    raise WeightsError(f"{path}: there is no config.json in this folder")
 
 
-def is_native(folder: Path) -> bool:
-    """Whether a folder is ours: its config.json has none of the words that others' have."""
+def _kind(folder: Path) -> str:
+    """Whose a config.json is: ours has none of the words that others' have."""
     table = config.load(folder / "config.json")
     others = [("model_type",), *huggingface.MARKS.values()]
-    return "clearhead" in table or not any(all(key in table for key in keys) for keys in others)
+    if "clearhead" in table or not any(all(key in table for key in keys) for keys in others):
+        return "clearhead"
+    return f"huggingface {huggingface.kind_of(table)}"

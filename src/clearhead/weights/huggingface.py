@@ -5,10 +5,9 @@ config.json tells the family by its `model_type`; each has a two-way table in a 
 
 from __future__ import annotations
 
-from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import torch
 
@@ -23,7 +22,7 @@ from .tensors import write_tensors
 from .vocabulary import chat_template, remove, write_chat
 
 # What model_type says: the file here that knows such models.
-FAMILIES = {"marian": "marian", "gpt2": "gpt2"}
+FAMILIES = {"marian": "marian", "gpt2": "gpt2", "llama": "llama", "mistral": "llama", "qwen2": "llama"}
 MARKS = {"gpt2": ("n_embd", "n_head"), "bert": ("type_vocab_size", "hidden_size")}
 
 
@@ -81,8 +80,9 @@ def said(family: Family, table: config.Table) -> Any:
     for name, value in family.wiring.items():
         if table.get(name, value) != value:
             raise WeightsError(f"{table.source.place((name,))}{name} is {table[name]}: expected {value}")
-    known = {field.name for field in fields(family.theirs)}
-    return config.read(family.theirs, table.without(*(n for n in table if n not in known or table[n] is None)))
+    known = get_type_hints(family.theirs)
+    unsaid = {name for name, hint in known.items() if table.get(name) is None and type(None) not in get_args(hint)}
+    return config.read(family.theirs, table.without(*(name for name in table if name not in known or name in unsaid)))
 
 
 def special_ids(folder: Path, table: config.Table) -> Special:

@@ -10,6 +10,7 @@ What is saved and loaded again is the same to the bit, whatever its type.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from ..models import family, name_of
 from .files import open_safetensors
 from .fill import WeightsError, check_type, compare, put, slots, state
 from .ready import Ready, Special, check_tokens
+from .table import Used, stored
 from .tensors import write_tensors
 from .vocabulary import chat_template, write_chat
 
@@ -56,8 +58,8 @@ def save(ready: Ready, folder: Path) -> Path:
     return folder
 
 
-def load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> Ready:
-    """The model of a folder that `save` wrote."""
+def load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> tuple[Ready, Used]:
+    """The model of a folder that `save` wrote, and what became of the folder's tensors."""
     table = config.load(folder / "config.json")
     saved = config.read(Saved, table)
     if not (folder / "model.safetensors").is_file():
@@ -72,19 +74,22 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> Ready
     check_tokens(tokens, chosen, str(beside))
     with torch.device("meta"):  # numbers that are about to be replaced are neither drawn nor stored
         model = kind(chosen)
-    _fill(model, folder / "model.safetensors", device, dtype)
-    return Ready(model, tokens, chosen, folder, saved.special, chat_template(folder))
+    used = _fill(model, folder / "model.safetensors", device, dtype)
+    return Ready(model, tokens, chosen, folder, saved.special, chat_template(folder)), used
 
 
 @torch.no_grad()
-def _fill(model: nn.Module, path: Path, device: torch.device, dtype: torch.dtype | None) -> None:
+def _fill(model: nn.Module, path: Path, device: torch.device, dtype: torch.dtype | None) -> Used:
     """Give a model without numbers those of a file: every tensor is used, every parameter filled, every shape equal."""
     with open_safetensors(path) as file:
         found = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
         shapes = {name: tuple(part.get_shape()) for name, part in found.items()}
         compare(shapes, {name: tuple(x.shape) for name, x in state(model).items()}, path)
+        types: Counter[str] = Counter()
         for name, slot in slots(model).items():
             tensor = file.get_tensor(name)
             check_type(name, tensor, slot[0], path)
+            types[stored(tensor)] += tensor.numel()
             put(slot, tensor, device, dtype)
     model.to(device)  # constants, which are no part of the state
+    return Used(shapes, {}, dict(types), (path.name,))

@@ -7,6 +7,7 @@ The first name there is the usual one, the others stand in some files: where two
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -83,7 +84,7 @@ class Used:
 
     used: dict[str, tuple[int, ...]]  # name there: shape
     ignored: dict[str, tuple[int, ...]]
-    types: dict[str, int]  # of numbers: how many
+    types: dict[str, int]  # how numbers are stored: how many of each
     files: tuple[str, ...]
 
 
@@ -120,18 +121,24 @@ def fill(
         names[row] = there[0] if there else row.theirs[0]
     expected = {name: tuple(row.way.give(*(places[ours][0] for ours in row.ours)).shape) for row, name in names.items()}
     _compare(given, expected, tensors)
-    types: dict[str, int] = {}
+    types: Counter[str] = Counter()
     for row, name in names.items():
         tensor = tensors[name]
         check_type(name, tensor, places[row.ours[0]][0], tensors.files[name])
-        word = str(tensor.dtype).removeprefix("torch.")
-        types[word] = types.get(word, 0) + tensor.numel()
+        types[tensors.types.get(name) or stored(tensor)] += tensor.numel()
         parts = row.way.take(tensor, [tuple(places[ours][0].shape) for ours in row.ours])
         for ours, part in zip(row.ours, parts, strict=True):
             put(places[ours], part, device, dtype)
     model.to(device)  # constants, which are no part of the state
     files = tuple(sorted({path.name for path in tensors.files.values()}))
-    return Used({name: tensors.shapes[name] for name in tensors.shapes if name not in ignored}, ignored, types, files)
+    return Used(
+        {name: tensors.shapes[name] for name in tensors.shapes if name not in ignored}, ignored, dict(types), files
+    )
+
+
+def stored(tensor: Tensor) -> str:
+    """The name of a tensor's type."""
+    return str(tensor.dtype).removeprefix("torch.")
 
 
 def given_away(model: nn.Module, rows: Iterable[Row]) -> dict[str, Tensor]:

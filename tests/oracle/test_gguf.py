@@ -1,0 +1,214 @@
+"""GGUF files, written here and read by us and by transformers: numbers of every type, tokens of both kinds."""
+
+import io
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import clearhead as ch
+from clearhead.tokens import Pieces, Subwords
+from clearhead.weights import Special, WeightsError, certificate
+
+gguf = pytest.importorskip("gguf")
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:gguf")
+WIDTH, HIDDEN, HEADS, KV, DEPTH, VOCAB = 64, 96, 4, 2, 2, 37
+KINDS = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1")
+NAMES = {
+    "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down", "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
+}  # fmt: skip
+
+
+def oracle(tied: bool = False, vocab: int = VOCAB) -> nn.Module:
+    found = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = found.LlamaConfig(
+        vocab_size=vocab, hidden_size=WIDTH, intermediate_size=HIDDEN, num_hidden_layers=DEPTH,
+        num_attention_heads=HEADS, num_key_value_heads=KV, max_position_embeddings=48, rms_norm_eps=1e-4,
+        tie_word_embeddings=tied, rope_parameters={"rope_theta": 500.0, "rope_type": "default"},
+        attn_implementation="eager",
+    )  # fmt: skip
+    model = found.LlamaForCausalLM(config)
+    with torch.no_grad():
+        for p in model.parameters():
+            p += 0.1 * torch.randn_like(p)
+    return model.eval()
+
+
+def written(path: Path, model: nn.Module, kind: str = "F32", arch: str = "llama", **said: Any) -> Path:
+    """A file as llama.cpp's converter makes it."""
+    file = gguf.GGUFWriter(path, arch)
+    c = model.config
+    file.add_block_count(c.num_hidden_layers)
+    file.add_context_length(c.max_position_embeddings)
+    file.add_embedding_length(c.hidden_size)
+    file.add_feed_forward_length(c.intermediate_size)
+    file.add_head_count(c.num_attention_heads)
+    file.add_head_count_kv(c.num_key_value_heads)
+    file.add_layer_norm_rms_eps(c.rms_norm_eps)
+    file.add_rope_freq_base(500.0)
+    file.add_vocab_size(c.vocab_size)
+    for name, value in said.items():
+        getattr(file, f"add_{name}")(value)
+    if "tokenizer_model" not in said:  # transformers wants some
+        file.add_tokenizer_model("gpt2")
+        file.add_token_list([f"<{i}>" for i in range(c.vocab_size)])
+        file.add_token_merges([])
+    for name, x in model.state_dict().items():
+        if name == "lm_head.weight" and c.tie_word_embeddings:
+            continue
+        parts = name.removesuffix(".weight").split(".", 3)
+        w = x.numpy()
+        if parts[:2] == ["model", "layers"]:
+            there = f"blk.{parts[2]}.{NAMES[parts[3]]}.weight"
+        else:
+            there = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}[
+                name.removesuffix(".weight")
+            ] + ".weight"
+        if "attn_q" in there or "attn_k" in there:  # the columns that turn together stand side by side
+            heads = HEADS if "attn_q" in there else KV
+            w = w.reshape(heads, 2, w.shape[0] // heads // 2, -1).swapaxes(1, 2).reshape(w.shape)
+        if w.ndim == 1:
+            file.add_tensor(there, w)
+        else:
+            number = gguf.GGMLQuantizationType[kind]
+            file.add_tensor(there, gguf.quantize(np.ascontiguousarray(w), number), raw_dtype=number)
+    file.write_header_to_file()
+    file.write_kv_data_to_file()
+    file.write_tensors_to_file()
+    file.close()
+    return path
+
+
+def ids() -> torch.Tensor:
+    return torch.randint(0, VOCAB, (2, 21), generator=torch.Generator().manual_seed(3))
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@torch.no_grad()
+def test_a_file_says_what_the_model_said(tied: bool, tmp_path: Path) -> None:
+    theirs = oracle(tied)
+    ours = ch.load(written(tmp_path / "a.gguf", theirs), device="cpu")
+    torch.testing.assert_close(ours.model(ids()), theirs(ids()).logits, rtol=0.0, atol=1e-5)
+    back = ch.load(ch.save(ours, tmp_path / "folder", layout="huggingface"), device="cpu")
+    known = theirs.state_dict()
+    assert torch.equal(back.model.blocks[1].attn.query.weight, known["model.layers.1.self_attn.q_proj.weight"])
+    assert torch.equal(back.model.blocks[0].attn.key.weight, known["model.layers.0.self_attn.k_proj.weight"])
+    assert back.config == ours.config
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_numbers_of_every_type(kind: str, tmp_path: Path) -> None:
+    pytest.importorskip("accelerate")
+    written(tmp_path / "a.gguf", oracle(), kind)
+    found = certificate(tmp_path)  # of a folder with one such file
+    assert found.reference.startswith("transformers")
+    assert found.difference < 1e-5 * max(1.0, found.largest)
+    assert found.types.keys() == {"F32", kind}
+    assert {p.dtype for p in ch.load(tmp_path, device="cpu").model.parameters()} == {torch.float32}
+    halved = ch.load(tmp_path, device="cpu", dtype="bfloat16").model
+    assert {p.dtype for p in halved.parameters()} == {torch.bfloat16}
+
+
+@pytest.mark.parametrize("cut", ["gpt-2", "smollm"])
+def test_tokens_by_byte_pairs(cut: str, tmp_path: Path) -> None:
+    from tokenizers import pre_tokenizers
+
+    texts = ["A dog runs, it's 2024.", "Zwei Männer  reden.", "12345 x9"]
+    plain = Subwords.of(texts * 3, size=300)
+    vocab = plain._tokenizer.get_vocab()
+    names = sorted(vocab, key=vocab.get)
+    merges = [" ".join(pair) for pair in json.loads(plain.to_str())["model"]["merges"]]
+    types = [3] * 4 + [1] * (len(names) - 4)
+    said = {
+        "tokenizer_model": "gpt2", "tokenizer_pre": cut, "token_list": names, "token_types": types,
+        "token_merges": merges, "bos_token_id": 1, "eos_token_id": 2, "eot_token_id": 2, "add_bos_token": True,
+        "chat_template": "{{ messages }}",
+    }  # fmt: skip
+    ready = ch.load(written(tmp_path / "a.gguf", oracle(vocab=len(names)), **said), device="cpu")
+    assert ready.chat == "{{ messages }}"
+    assert ready.special == Special(pad=None, start=1, ends=(2,))
+    if cut == "smollm":
+        before = plain._tokenizer.pre_tokenizer
+        plain._tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(True), before])
+    for text in [*texts, "naïve 漢字 👩\u200d👧  \n\n\t x 3.14159 ½ <start> <end>", "", " "]:
+        assert ready.tokens.encode(text).tolist() == plain.encode(text).tolist(), text
+        assert ready.tokens.decode(ready.tokens.encode(text)) == text
+    assert ready.tokens.wrapped("A dog").tolist() == [1, *plain.encode("A dog")]
+    assert ready.tokens.marked("A<end>dog").tolist() == [*plain.encode("A"), 2, *plain.encode("dog")]
+    kept = ch.load(ch.save(ready, tmp_path / "kept"), device="cpu")
+    assert (kept.tokens, kept.chat, kept.special) == (ready.tokens, ready.chat, ready.special)
+    ch.save(ready, tmp_path / "theirs", layout="huggingface")
+    theirs = pytest.importorskip("transformers").AutoTokenizer.from_pretrained(tmp_path / "theirs")
+    assert theirs("A dog 12")["input_ids"] == ready.tokens.wrapped("A dog 12").tolist()
+    assert theirs.chat_template == ready.chat
+    assert ch.load(tmp_path / "theirs", device="cpu").chat == ready.chat
+
+
+@pytest.mark.parametrize("lead", [True, False])
+def test_tokens_by_sentencepiece(lead: bool, tmp_path: Path) -> None:
+    spm, file = pytest.importorskip("sentencepiece"), io.BytesIO()
+    texts = ["A dog runs over the green grass.", "Two men are talking.", "Zwei Männer reden auf der Straße."]
+    spm.SentencePieceTrainer.train(
+        sentence_iterator=iter(texts * 9), model_writer=file, model_type="bpe", byte_fallback=True, vocab_size=340,
+        normalization_rule_name="identity", remove_extra_whitespaces=False, add_dummy_prefix=lead, minloglevel=2,
+    )  # fmt: skip
+    oracle_ = spm.SentencePieceProcessor(model_proto=file.getvalue())
+    n = oracle_.get_piece_size()
+    types = [2, 3, 3, *(6 if oracle_.is_byte(i) else 1 for i in range(3, n))]
+    said = {
+        "tokenizer_model": "llama", "token_list": [oracle_.id_to_piece(i) for i in range(n)], "token_types": types,
+        "token_scores": [oracle_.get_score(i) for i in range(n)], "bos_token_id": 1, "eos_token_id": 2,
+        "unk_token_id": 0, "add_space_prefix": lead,
+    }  # fmt: skip
+    ready = ch.load(written(tmp_path / "a.gguf", oracle(vocab=n), **said), device="cpu")
+    assert isinstance(ready.tokens, Pieces)
+    rng = random.Random(0)
+    drawn = ["".join(rng.choices("aenrdogs  .Aß漢\n\t", k=20)) for _ in range(100)]
+    for text in [*texts, *drawn, "👩\u200d👧 \x00", "", " ", "  two"]:
+        assert ready.tokens.encode(text).tolist() == oracle_.encode(text), text
+        assert ready.tokens.decode(oracle_.encode(text)) == oracle_.decode(oracle_.encode(text)), text
+    assert ready.tokens.wrapped("A dog").tolist() == [1, *oracle_.encode("A dog")]
+    assert ready.tokens.marked("A</s>dog").tolist() == [*oracle_.encode("A"), 2, *oracle_.encode("dog")]
+    kept = ch.load(ch.save(ready, tmp_path / "kept"), device="cpu")
+    assert (kept.tokens, kept.special) == (ready.tokens, ready.special)
+    ch.save(ready, tmp_path / "theirs", layout="huggingface")
+    again = spm.SentencePieceProcessor(model_file=str(tmp_path / "theirs" / "tokenizer.model"))
+    assert all(again.encode(text) == oracle_.encode(text) for text in [*texts, *drawn])
+    back = ch.load(tmp_path / "theirs", device="cpu").tokens
+    assert back.wrapped(texts[0]).tolist() == ready.tokens.wrapped(texts[0]).tolist()
+
+
+def test_mistakes_are_named(tmp_path: Path) -> None:
+    path, theirs = tmp_path / "a.gguf", oracle()
+    written(path, theirs)
+    whole = path.read_bytes()
+    for keep in (0, 3, 100, 2000, len(whole) - 50):
+        path.write_bytes(whole[:keep])
+        with pytest.raises(WeightsError, match=r"a.gguf: is not a whole GGUF file"):
+            ch.load(path, device="cpu")
+    written(path, theirs, arch="mamba")
+    with pytest.raises(WeightsError, match=r"a.gguf: general.architecture is 'mamba': expected 'llama'"):
+        ch.load(path, device="cpu")
+    written(path, theirs, "Q5_0")
+    with pytest.raises(WeightsError, match=r"a.gguf: the tensor \S+ is Q5_0: expected one of F32"):
+        ch.load(path, device="cpu")
+    written(path, theirs, tokenizer_model="gpt2", token_list=["a"], tokenizer_pre="poro")
+    with pytest.raises(
+        WeightsError, match=r"the tensor model.embed_tokens.weight has the shape \(37, 64\), expected \(1"
+    ):
+        ch.load(path, device="cpu")
+    names = [f"<{i}>" for i in range(VOCAB)]
+    written(path, theirs, tokenizer_model="gpt2", token_list=names, tokenizer_pre="poro")
+    with pytest.raises(WeightsError, match=r"tokenizer.ggml.pre is 'poro': expected one of default, gpt-2"):
+        ch.load(path, device="cpu")
+    written(path, theirs, tokenizer_model="rwkv", token_list=names)
+    with pytest.raises(WeightsError, match=r"tokenizer.ggml.model is 'rwkv': expected gpt2 or llama"):
+        ch.load(path, device="cpu")

@@ -1,0 +1,131 @@
+"""How others' folders read text: the old files against the libraries that wrote them, and special tokens."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import clearhead as ch
+from clearhead.tokens import Pieces, Subwords
+from clearhead.weights import WeightsError, vocabulary
+
+TEXTS = [
+    "A dog runs, it's naïve.", "", " ", "Über Straße 漢字 x", "\tTabs\n\nand  spaces ", "e\u0301 İstanbul ﬁne ½",
+    "👩\u200d👧!", "unaffable [CLS] [MASK]", "\x00\x07 control \u200b", "x" * 120, "don't 3.14 C++",
+]  # fmt: skip
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "dog", "runs", ",", "it", "'", "s", "na", "##ive", "##ï",
+         "ve", ".", "un", "##aff", "##able", "x", "##x", "!", "A", "Dog", "uber", "strasse", "##ber", "u", "[", "]",
+         "cls", "e", "don", "t", "3", "14", "c", "+", "漢", "ist", "##anbul", "##f", "##ine", "mask"]  # fmt: skip
+
+
+def bert(folder: Path, **config: Any) -> Any:
+    """An old folder, and the tokenizer that was made for it."""
+    found = pytest.importorskip("transformers")
+    (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n", encoding="utf-8")
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    return found.BertTokenizer.from_pretrained(folder)
+
+
+@pytest.mark.parametrize(
+    "config", [{}, {"do_lower_case": True}, {"do_lower_case": False}, {"strip_accents": False}], ids=str
+)
+@pytest.mark.parametrize("text", TEXTS)
+def test_bert_s_pieces_of_words(config: dict, text: str, tmp_path: Path) -> None:
+    theirs, ours = bert(tmp_path, **config), vocabulary.subwords(tmp_path)
+    wrapped = theirs(text, split_special_tokens=True)["input_ids"]
+    assert ours.wrapped(text).tolist() == wrapped
+    assert ours.encode(text).tolist() == wrapped[1:-1]
+    assert (wrapped[0], wrapped[-1]) == (2, 3)
+    assert (ours.pad, ours.start, ours.end, ours.unknown) == (0, 2, 3, 1)
+    assert ours.decode(wrapped) == theirs.decode(wrapped, skip_special_tokens=True)
+
+
+def test_special_tokens_are_seen_only_when_they_are_asked_for(tmp_path: Path) -> None:
+    theirs, ours = bert(tmp_path), vocabulary.subwords(tmp_path)
+    text = "a [MASK] runs"
+    assert 4 not in ours.encode(text)
+    assert 4 not in ours.wrapped(text)
+    assert ours.marked(text).tolist() == theirs(text, add_special_tokens=False)["input_ids"]
+    assert 4 in ours.marked(text)
+
+
+def test_gpt2_s_pairs_of_bytes(tmp_path: Path) -> None:
+    learned = json.loads(Subwords.of(TEXTS * 2, size=330).to_str())["model"]
+    vocab = {word: i for word, i in learned["vocab"].items() if i > 3} | {"<|endoftext|>": 0}  # less our special ones
+    (tmp_path / "vocab.json").write_text(json.dumps(vocab))
+    merges = [" ".join(pair) for pair in learned["merges"]]
+    (tmp_path / "merges.txt").write_text("\n".join(["#version: 0.2", *merges, ""]), encoding="utf-8")
+    theirs, ours = (
+        pytest.importorskip("transformers").GPT2Tokenizer.from_pretrained(tmp_path),
+        vocabulary.subwords(tmp_path),
+    )
+    for text in TEXTS:
+        assert ours.wrapped(text).tolist() == theirs(text, split_special_tokens=True)["input_ids"], text
+        assert ours.decode(ours.encode(text)) == text
+    assert ours.end == 0
+    assert ours.marked("a<|endoftext|>").tolist()[-1] == ours.end
+    (tmp_path / "merges.txt").write_text("a b c\n")
+    with pytest.raises(WeightsError, match=r"merges.txt:1: 'a b c': expected two tokens that make a third"):
+        vocabulary.subwords(tmp_path)
+
+
+def test_a_vocabulary_without_what_stands_around_a_text(tmp_path: Path) -> None:
+    (tmp_path / "vocab.txt").write_text("a\n[UNK]\n")
+    with pytest.raises(WeightsError, match=r"vocab.txt: there is no \[CLS\]"):
+        vocabulary.subwords(tmp_path)
+    (tmp_path / "vocab.txt").unlink()
+    assert vocabulary.subwords(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({}, None),
+        ({"tokenizer_config.json": {"chat_template": "{{ a }}"}}, "{{ a }}"),
+        ({"tokenizer_config.json": {"chat_template": [{"name": "tool", "template": "x"},
+                                                      {"name": "default", "template": "y"}]}}, "y"),
+        ({"tokenizer_config.json": {"chat_template": "old"}, "chat_template.jinja": "new"}, "new"),
+    ],
+)  # fmt: skip
+def test_a_chat_template_is_kept(files: dict, expected: str | None, tmp_path: Path) -> None:
+    for name, content in files.items():
+        (tmp_path / name).write_text(content if isinstance(content, str) else json.dumps(content))
+    template = vocabulary.chat_template(tmp_path)
+    assert template == expected
+    tokens = Subwords.of(["a dog"], size=270)
+    model = ch.build("gpt", vocab=len(tokens), width=6, depth=1, heads=3, context=9)
+    ready = ch.Ready(model, tokens, model.config, chat=template)
+    for layout in ("clearhead", "huggingface"):
+        again = ch.load(ch.save(ready, tmp_path / "model", layout=layout), device="cpu")
+        assert again.chat == template
+        assert again.tokens == tokens
+    ch.save(ch.Ready(model, tokens, model.config), tmp_path / "model")
+    assert ch.load(tmp_path / "model", device="cpu").chat is None  # that of the model before it is gone
+
+
+def test_pieces_are_kept_and_mistakes_told(tmp_path: Path) -> None:
+    from clearhead.tokens.sentencepiece import Model
+
+    model = Model(
+        pieces=("<unk>", "<s>", "</s>", "\u2581a", "b"), scores=(0.0, 0.0, 0.0, -1.0, -2.0), types=(2, 3, 3, 1, 1)
+    )
+    tokens = Pieces(model, special={"pad": 0}, first=True)
+    assert tokens.encode("ab  a b").tolist() == [3, 4, 3, 0, 4]  # a space alone is unknown
+    assert tokens.decode([1, 3, 4, 2]) == "ab"
+    assert tokens.words([1, 3, 4, 3, 2]) == [-1, 0, 0, 1, -1]
+    assert tokens.pieces([1, 3, 4]) == ["<s>", " a", "b"]
+    assert Pieces.from_dict(json.loads(json.dumps(tokens.to_dict()))) == tokens
+    ch.tokens.save(tokens, tmp_path)
+    assert ch.tokens.load(tmp_path) == tokens
+    assert ch.tokens.load(tmp_path) != Pieces(model)
+    with pytest.raises(ValueError, match="half a character"):
+        tokens.encode("\ud800")
+    with pytest.raises(ValueError, match="special id stop=1: expected one of pad, start, end, unknown"):
+        Pieces(model, special={"stop": 1})
+    with pytest.raises(ValueError, match="2 pieces with 1 numbers"):
+        Pieces(model, {"<unk>": 0, "a": 0})
+    with pytest.raises(ValueError, match="there is no piece for what is unknown"):
+        Pieces(model, {"a": 0})
+    with pytest.raises(ValueError, match="kind 'word': expected unigram or bpe"):
+        Model(pieces=("<unk>",), scores=(0.0,), types=(2,), kind="word")
