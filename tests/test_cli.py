@@ -139,7 +139,9 @@ def test_sweep_and_plot(recipe, tmp_path):
 
 
 def test_models_and_data_are_listed():
-    assert "gpt" in json.loads(call("models", "--json").stdout)
+    listed = json.loads(call("models", "--json").stdout)
+    assert "gpt" in listed["families"]
+    assert "en-de" in listed["shipped"]
     assert re.search(r"^gpt +a decoder", call("models").stdout, re.MULTILINE)
     assert "reverse" in json.loads(call("data", "--json").stdout)
     assert re.search(r"^shakespeare +tiny", call("data").stdout, re.MULTILINE)

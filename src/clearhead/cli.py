@@ -355,14 +355,22 @@ def _notices() -> Iterator[None]:
 @app.command()
 @_command
 def models(as_json: Json = False) -> None:
-    """The families of models that a recipe can name.
+    """The models that ship with the package, and the families that a recipe can name.
 
     clearhead models
     """
+    from .config import dump
     from .models import families
+    from .weights import shipped
 
-    found = families()
-    _show(found if as_json else _rows(*found.items()), as_json)
+    zoo, found = shipped(), families()
+    if as_json:
+        _show({"shipped": {name: dump(card) for name, card in zoo.items()}, "families": found}, as_json)
+        return
+    _show("Shipped: for load and the command line", as_json)
+    _show(_rows(*((name, card.does) for name, card in zoo.items())), as_json)
+    _show("Families: for build and for recipes", as_json)
+    _show(_rows(*found.items()), as_json)
 
 
 @app.command()

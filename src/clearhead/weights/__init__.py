@@ -2,6 +2,7 @@
 
 Ready        a model with its tokens and its config
 load, save   our own folder (config.json, model.safetensors, tokens.json) or Hugging Face's; GGUF files are read
+shipped      the models that come with the package, by name, each with its card
 certificate  what became of every tensor of a checkpoint, and how far its answers are from the reference's
 """
 
@@ -9,5 +10,9 @@ from .fill import WeightsError
 from .folder import load, save
 from .parity import Certificate, certificate, write_probe
 from .ready import Ready, Special
+from .zoo import Card, shipped
 
-__all__ = ["Certificate", "Ready", "Special", "WeightsError", "certificate", "load", "save", "write_probe"]
+__all__ = [
+    "Card", "Certificate", "Ready", "Special", "WeightsError",
+    "certificate", "load", "save", "shipped", "write_probe",
+]  # fmt: skip

@@ -14,6 +14,7 @@ from .fill import WeightsError, find_device, find_dtype, nearest
 from .hub import fetch, is_name
 from .ready import Ready
 from .table import Used
+from .zoo import ZOO, in_zoo, shipped
 
 LAYOUTS = ("clearhead", "huggingface")
 
@@ -21,11 +22,13 @@ LAYOUTS = ("clearhead", "huggingface")
 def load(folder: str | Path, device: str | torch.device = "auto", dtype: str | torch.dtype | None = None) -> Ready:
     """The model of a folder that `save` wrote, of a finished run's folder, or of one of Hugging Face's; or a GGUF file.
 
-    A name like "org/name" that is no folder here is fetched from Hugging Face's hub. `device` "auto" is the first there
-    is of cuda, mps and cpu. Numbers keep their type unless `dtype` gives another.
+    A name like "en-de" that is no folder here is one of the models that ship with the package; one like "org/name" is
+    fetched from Hugging Face's hub. `device` "auto" is the first there is of cuda, mps and cpu. Numbers keep their type
+    unless `dtype` gives another; shipped ones, stored in half precision, become float32.
     """
     device, dtype = find_device(device), find_dtype(dtype)
-    return read(*find(folder), device, dtype)[0]
+    path, kind = find(folder)
+    return read(path, kind, device, torch.float32 if dtype is None and path.parent == ZOO else dtype)[0]
 
 
 def read(path: Path, kind: str, device: torch.device, dtype: torch.dtype | None) -> tuple[Ready, Used]:
@@ -71,8 +74,11 @@ def find(folder: str | Path) -> tuple[Path, str]:
         path = fetch(str(folder))
     if path.is_file() and path.suffix == ".gguf":
         return path, "gguf"
+    if not path.exists():
+        path = in_zoo(str(folder)) or path
     if not path.is_dir():
         others = [p.name for p in path.parent.iterdir() if p.is_dir()] if path.parent.is_dir() else []
+        others += shipped()
         what = "is a file, not a folder" if path.exists() else f"there is no such folder{nearest(path.name, others)}"
         raise WeightsError(f"{path}: {what}")
     if (path / "config.json").is_file():
