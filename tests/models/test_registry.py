@@ -30,7 +30,34 @@ CASES: dict[str, tuple[str, dict]] = {
         "gpt",
         {**WORDS, "depth": 1, "heads": 3, "order": "post", "positions": "relative", "score": "cosine"},
     ),
+    "gpt, window, wide heads, qkv biased": (
+        "gpt",
+        {**WORDS, **LLAMA, "depth": 2, "heads": 2, "head": 10, "window": 3, "bias": "qkv", "base": 50.0},
+    ),
+    "gpt, stretched": (
+        "gpt",
+        {**WORDS, **LLAMA, "depth": 1, "heads": 1, "scaling": "llama3", "factor": 2.0, "trained": 4},
+    ),
     "gpt without blocks": ("gpt", {**WORDS, "depth": 0, "heads": 1}),
+    "bert": ("bert", {**ONE, "depth": 2, "heads": 3, "hidden": 13}),
+    "bert, two classes": ("bert", {**ONE, "depth": 2, "heads": 3, "answer": "class", "classes": 2}),
+    "bert, sentence, mean": (
+        "bert",
+        {**ONE, "depth": 1, "heads": 3, "answer": "sentence", "pool": "mean", "pooler": False},
+    ),
+    "bert like Llama": (
+        "bert",
+        {
+            **ONE,
+            "depth": 1,
+            "heads": 3,
+            "positions": "rotary",
+            "order": "pre",
+            "norm": "rms",
+            "mlp": "swiglu",
+            "types": 0,
+        },
+    ),
     "transformer": ("transformer", {**PAIR, "depth": 2, "heads": 3, "hidden": 13, "positions": "learned"}),
     "transformer like Llama": ("transformer", {**PAIR, **LLAMA, "order": "pre", "depth": 1, "heads": 3}),
     "transformer, one table": ("transformer", {**ONE, "depth": 1, "heads": 3}),
@@ -53,16 +80,24 @@ CASES: dict[str, tuple[str, dict]] = {
 }
 READS = {
     "gpt": "text",
+    "bert": "whole texts",
     "reader": "text",
     "transformer": "translations",
     "rnn-seq2seq": "translations",
     "deep": "vectors",
 }
 TRANSLATIONS = [case for case, (name, _) in CASES.items() if READS[name] == "translations"]
+WRITERS = [case for case, (name, _) in CASES.items() if name in ("gpt", "transformer", "rnn-seq2seq")]
 SEQUENCES = [case for case, (name, _) in CASES.items() if READS[name] != "vectors"]
+ENCODERS = [case for case, (name, _) in CASES.items() if READS[name] == "whole texts"]
+FILLERS = [case for case in ENCODERS if CASES[case][1].get("answer", "words") == "words"]
+CAUSAL = [case for case in SEQUENCES if case not in ENCODERS]
 every = pytest.mark.parametrize("case", CASES)
-sequences = pytest.mark.parametrize("case", SEQUENCES)
+causal = pytest.mark.parametrize("case", CAUSAL)
+encoders = pytest.mark.parametrize("case", ENCODERS)
 translations = pytest.mark.parametrize("case", TRANSLATIONS)
+writers = pytest.mark.parametrize("case", WRITERS)
+prompted = pytest.mark.parametrize("case", [case for case in WRITERS if case not in TRANSLATIONS])
 Inputs = dict[str, Tensor]
 
 
@@ -82,6 +117,10 @@ def inputs(case: str, rows: int = B, seed: int = 1) -> Inputs:
     if case not in SEQUENCES:
         return {"x": torch.randn(rows, CASES[case][1]["width"], generator=dice)}
     x = {"ids": torch.randint(0, answers(case), (rows, T), generator=dice)}
+    if case in ENCODERS:
+        x["lengths"] = torch.randint(2, T + 1, (rows,), generator=dice)
+        if CASES[case][1].get("types", 2):
+            x["types"] = torch.randint(0, 2, (rows, T), generator=dice)
     if case in TRANSLATIONS:
         x["source"] = torch.randint(0, V, (rows, S), generator=dice)
         x["lengths"] = torch.randint(1, S + 1, (rows,), generator=dice)
@@ -91,6 +130,17 @@ def inputs(case: str, rows: int = B, seed: int = 1) -> Inputs:
 def answers(case: str) -> int:
     """How many tokens there are to choose from."""
     return CASES[case][1].get("target_vocab", V)
+
+
+def shape(case: str) -> tuple[int, ...]:
+    """Of the answer to B rows."""
+    options = CASES[case][1]
+    if case not in SEQUENCES:
+        return B, options["width"]
+    given = options.get("answer", "words")
+    return {"words": (B, T, answers(case)), "class": (B, options.get("classes")), "sentence": (B, options["width"])}[
+        given
+    ]
 
 
 def some(x: Inputs, rows: slice) -> Inputs:
@@ -116,12 +166,12 @@ def test_builds_and_runs(case):
     assert name_of(model) == CASES[case][0]
     assert isinstance(model, family(CASES[case][0])[0])
     out = model(**x)
-    assert out.shape == ((B, T, answers(case)) if case in SEQUENCES else x["x"].shape)
+    assert out.shape == shape(case)
     assert out.dtype == torch.float32
     assert bool(out.isfinite().all())
     if case in SEQUENCES:
         assert torch.equal(model.head(model.states(**x)), out)
-        assert model.head.bias is None
+        assert case in ENCODERS or model.head.bias is None
     assert model.bfloat16()(**cast(x, torch.bfloat16)).dtype == torch.bfloat16
 
 
@@ -137,7 +187,7 @@ def test_every_parameter_gets_a_gradient(case):
         assert p.grad.abs().max() > 1e-9 or name.endswith("key.bias"), name
 
 
-@sequences
+@causal
 @pytest.mark.parametrize("cut", [1, 4, 6])
 def test_the_future_cannot_move_the_past(case, cut):
     model, x = build(case), inputs(case)
@@ -147,6 +197,22 @@ def test_the_future_cannot_move_the_past(case, cut):
     torch.testing.assert_close(after[:, :cut], before[:, :cut], rtol=0.0, atol=1e-5)
     torch.testing.assert_close(model(ids[:, :cut], **given), before[:, :cut], rtol=0.0, atol=1e-5)
     assert not torch.allclose(after[:, cut:], before[:, cut:])
+
+
+@encoders
+def test_an_encoder_looks_both_ways_but_not_at_padding(case):
+    model, x = build(case), inputs(case, rows=3)
+    answer, ids, lengths = model(**x), x["ids"], x["lengths"]
+    exists = torch.arange(T) < lengths[:, None]
+    tokens = exists if case in FILLERS else slice(None)
+    padded = model(**{**x, "ids": torch.where(exists, ids, (ids + 4) % V)})
+    torch.testing.assert_close(padded[tokens], answer[tokens], rtol=0.0, atol=1e-5)
+    for row, n in enumerate(lengths.tolist()):
+        alone = model(**{name: part[row : row + 1, :n] for name, part in x.items() if name != "lengths"})[0]
+        torch.testing.assert_close(alone, answer[row, :n] if case in FILLERS else answer[row], rtol=0.0, atol=1e-5)
+    last = torch.arange(T) == lengths[:, None] - 1
+    moved = model(**{**x, "ids": torch.where(last, (ids + 4) % V, ids)})
+    assert not torch.allclose(moved[:, 0], answer[:, 0], atol=1e-3)
 
 
 @every
@@ -177,26 +243,79 @@ def test_padding_cannot_move_an_answer_and_the_source_can(case):
     assert not torch.allclose(moved[:, 0], answer[:, 0], atol=1e-3)
 
 
-@translations
+@writers
 @pytest.mark.parametrize("steps", [[1] * T, [3, 1, 1, 2], [T]], ids=str)
 @torch.no_grad()
 def test_a_step_at_a_time_is_all_at_once(case, steps):
     model, x = build(case), inputs(case)
     ids, given = x.pop("ids"), x
-    state = model.start(given, limit=T)
+    state = model.start(given, len(ids), limit=T)
     assert state.rows == B
     for at, part in zip(itertools.accumulate(steps), ids.split(steps, dim=1), strict=True):
         logits, state = model.step(part, state)
         torch.testing.assert_close(logits, model(ids[:, :at], **given)[:, at - part.shape[1] :], rtol=0.0, atol=1e-5)
 
 
-@translations
+@prompted
+@torch.no_grad()
+def test_prompts_of_different_lengths_are_read_as_if_alone(case):
+    """Rows read a prompt each, leave, come twice, and go on writing from their own places."""
+    model, counts = build(case), [4, 0, 2]
+    ids = inputs(case, rows=3)["ids"]
+    state = model.start({}, 3, limit=T)
+    model.read(ids[:, :4], state, torch.tensor(counts))
+    assert state.at.tolist() == counts
+    texts = [row[:n].tolist() for row, n in zip(ids, counts, strict=True)]
+    for token, index in enumerate(([0, 1, 2], [2, 1, 1], [1, 0])):
+        new = (torch.arange(len(texts)) * 3 + token) % V
+        texts = [[*text, int(one)] for text, one in zip(texts, new, strict=True)]
+        logits, state = model.step(new[:, None], state)
+        for row, text in enumerate(texts):
+            torch.testing.assert_close(logits[row, 0], model(torch.tensor([text]))[0, -1], rtol=0.0, atol=1e-5)
+        state.reorder(torch.tensor(index))
+        texts = [texts[i] for i in index]
+
+
+@prompted
+@torch.no_grad()
+def test_watching_changes_no_bit_of_a_step(case):
+    """Products that are taken together for speed stay so when somebody looks at one of them."""
+    model, ids = build(case), inputs(case)["ids"]
+
+    def written() -> bytes:
+        state = model.start({}, B, limit=T)
+        return bits(torch.cat([model.step(part, state)[0] for part in ids.split([3, 1, 1, 2], dim=1)], dim=1))
+
+    before = written()
+    with ch.watch(model, "**") as tape:
+        during = written()
+    assert during == before
+    assert all(len(tape.calls(name)) == 4 for name in tape.names if name.endswith(("attn.query", "mlp.up")))
+
+
+@pytest.mark.parametrize(("window", "positions", "ends"), [(None, "rotary", 1), (3, "learned", 1), (3, "rotary", 0)])
+@torch.no_grad()
+def test_where_the_context_ends(window, positions, ends):
+    model = ch.build("gpt", **WORDS, depth=1, heads=3, positions=positions, window=window).eval()
+    model.start({}, 1, limit=9)
+    if ends:
+        with pytest.raises(ValueError, match="10 tokens, prompt and answer together: this model reads 9 at once"):
+            model.start({}, 1, limit=10)
+        return
+    ids, state = torch.arange(30)[None] % V, model.start({}, 1, limit=30)
+    logits = torch.cat([model.step(part, state)[0] for part in ids.split(7, dim=1)], dim=1)
+    torch.testing.assert_close(logits, model(ids), rtol=0.0, atol=1e-5)
+    # What lies before the window of one layer is out of sight, wherever the text began.
+    torch.testing.assert_close(model(ids[:, 20:])[:, 2:], logits[:, 22:], rtol=0.0, atol=1e-5)
+
+
+@writers
 @torch.no_grad()
 def test_beams_go_their_own_ways(case):
     """Rows are doubled, change places within their sources, and leave."""
     model, x = build(case), inputs(case, rows=3)
     texts, given = x.pop("ids")[:, :1], x
-    state = model.start(given, limit=T)
+    state = model.start(given, len(texts), limit=T)
     model.step(texts, state)
     state.expand(2)
     row, texts = torch.arange(3).repeat_interleave(2), texts.repeat_interleave(2, dim=0)
@@ -212,7 +331,7 @@ def test_beams_go_their_own_ways(case):
         assert state.rows == len(index)
 
 
-@pytest.mark.parametrize("case", [case for case in SEQUENCES if case not in TRANSLATIONS])
+@pytest.mark.parametrize("case", [case for case in (*CAUSAL, *FILLERS) if case not in TRANSLATIONS])
 def test_packed_documents_are_as_if_apart(case):
     model, x = build(case), inputs(case)["ids"]
     documents = torch.tensor([[0, 0, 1, 1, 1, 1, 2], [5, 5, 5, 5, 5, 7, 7]])
@@ -268,14 +387,21 @@ def test_watching_changes_no_bit(case):
 
 def loss(model: nn.Module, x: Inputs, y: Tensor) -> Tensor:
     out = model(**x)
-    return F.mse_loss(out, y) if y.is_floating_point() else F.cross_entropy(out.flatten(0, 1), y.flatten())
+    return F.mse_loss(out, y) if y.is_floating_point() else F.cross_entropy(out.flatten(0, -2), y.flatten())
+
+
+def wanted(case: str) -> Tensor:
+    """Something to learn by heart."""
+    if shape(case)[:-1] == (B,):
+        return torch.arange(B) % 2 if "class" in case else torch.randn(shape(case))
+    return next(iter(inputs(case, seed=9).values()))
 
 
 @pytest.mark.parametrize(
     "case", [case for case in CASES if case != "gpt without blocks"]
 )  # a token alone knows nothing
 def test_overfits_one_batch(case):
-    model, x, y = build(case).train(), inputs(case), next(iter(inputs(case, seed=9).values()))
+    model, x, y = build(case).train(), inputs(case), wanted(case)
     optimiser = torch.optim.AdamW(model.parameters(), lr=0.02, weight_decay=0.0)
     first = float(loss(model, x, y).detach())
     for _ in range(80):
@@ -288,7 +414,7 @@ def test_overfits_one_batch(case):
 @every
 def test_an_unknown_option_names_the_nearest(case):
     name, options = CASES[case]
-    with pytest.raises(ValueError, match=r"unknown key model\.widht; the nearest is width"):
+    with pytest.raises(ValueError, match=r"unknown key model\.widht; the nearest (is|are) width"):
         ch.build(name, **options, widht=3)
     with pytest.raises(ValueError, match=r"model\.width = '12': expected a whole number"):
         ch.build(name, **options | {"width": "12"})
@@ -304,7 +430,15 @@ WRONG = {
     ("gpt", "kv_heads", 2): r"kv_heads=2 does not divide heads=3",
     ("gpt", "depth", -1): r"depth=-1: expected 0 or more",
     ("gpt", "hidden", 0): r"hidden=0: expected 1 or more",
+    ("gpt", "head", 0): r"head=0: expected 1 or more",
+    ("gpt", "window", 0): r"window=0: expected 1 or more",
+    ("gpt", "bias", "kv"): r"model\.bias",
+    ("gpt", "base", 500.0): r"base and scaling are of positions='rotary', and these are 'learned'",
+    ("gpt", "scaling", "yearn"): r"the nearest are yarn",
     ("gpt", "dropout", 1.0): r"dropout=1.0: expected a share",
+    ("bert", "answer", "word"): r"the nearest is words",
+    ("bert", "classes", 2): r"answer='words' with classes=2: expected classes for answer='class', and only there",
+    ("bert", "types", -1): r"types=-1: expected 0 or more",
     ("reader", "mix", "som"): r"the nearest is sum",
     ("reader", "gamma", 0.0): r"gamma=0.0: expected one number in \(0, 1\], or 3, one a head",
     ("reader", "gamma", (0.5, 0.9)): r"gamma=\(0.5, 0.9\): expected one number",
@@ -317,7 +451,7 @@ WRONG = {
 @pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: " ".join(map(str, wrong)))
 def test_a_wrong_word_says_what_was_expected(wrong):
     name, key, value = wrong
-    options = CASES[{"gpt": "gpt", "reader": "reader, attention", "deep": "deep, plain"}[name]][1]
+    options = CASES[{"gpt": "gpt", "bert": "bert", "reader": "reader, attention", "deep": "deep, plain"}[name]][1]
     with pytest.raises(ValueError, match=WRONG[wrong]):
         ch.build(name, **options | {key: value})
 
@@ -334,7 +468,7 @@ def test_two_words_that_do_not_go_together():
 def test_an_unknown_family_names_the_nearest():
     with pytest.raises(
         ValueError,
-        match="no model 'GTP': expected one of gpt, transformer, rnn-seq2seq, reader, deep; the nearest is gpt",
+        match="no model 'GTP': expected one of gpt, bert, transformer, rnn-seq2seq, reader, deep; the nearest is gpt",
     ):
         ch.build("GTP", vocab=V)
     with pytest.raises(ValueError, match="Linear is of no known family"):

@@ -1,5 +1,6 @@
-"""A whole GPT against the two everybody runs: with GPT-2's words and with Llama's, logits and every gradient."""
+"""A whole GPT against those that everybody runs: with GPT-2's words and with Llama's, logits and every gradient."""
 
+from collections.abc import Callable
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -13,6 +14,7 @@ import clearhead as ch
 from clearhead.train.loss import linear_cross_entropy
 
 V, CONTEXT, DEPTH = 11, 9, 2
+Case = tuple[nn.Module, nn.Module, Table]
 
 
 class Wide:
@@ -28,7 +30,7 @@ def found(name: str) -> ModuleType:
     return pytest.importorskip(f"transformers.models.{name}.modeling_{name}")
 
 
-def gpt2() -> tuple[nn.Module, nn.Module, Table]:
+def gpt2() -> Case:
     """Its linear layers hold their matrix transposed, and one of them q, k and v; the readout is the embedding."""
     config = found("gpt2").GPT2Config(
         vocab_size=V, n_positions=CONTEXT, n_embd=D, n_layer=DEPTH, n_head=H, n_inner=HIDDEN,
@@ -54,38 +56,53 @@ def gpt2() -> tuple[nn.Module, nn.Module, Table]:
 WIDTH, HEADS = 24, 4  # rotary positions turn pairs, so a head's width is even
 
 
-def llama() -> tuple[nn.Module, nn.Module, Table]:
-    config = found("llama").LlamaConfig(
-        vocab_size=V, hidden_size=WIDTH, intermediate_size=HIDDEN, num_hidden_layers=DEPTH, num_attention_heads=HEADS,
-        num_key_value_heads=2, max_position_embeddings=CONTEXT, rms_norm_eps=1e-3, tie_word_embeddings=False,
-        attention_bias=False, mlp_bias=False, attn_implementation="eager", pad_token_id=None, bos_token_id=0,
-        eos_token_id=0,
-    )  # fmt: skip
+def like_llama(name: str, kind: str, head: int = WIDTH // HEADS, bias: bool = False, **ours: Any) -> Case:
+    """Llama and those that differ from it by a word: `head`, biases of q, k and v, a window, another base."""
+    sizes: dict[str, Any] = {
+        "vocab_size": V, "hidden_size": WIDTH, "intermediate_size": HIDDEN, "num_hidden_layers": DEPTH,
+        "num_attention_heads": HEADS, "num_key_value_heads": 2, "max_position_embeddings": CONTEXT,
+        "rms_norm_eps": 1e-3, "tie_word_embeddings": False, "attn_implementation": "eager", "pad_token_id": None,
+        "bos_token_id": 0, "eos_token_id": 0, "head_dim": head,
+        "rope_parameters": {"rope_type": "default", "rope_theta": ours.get("base", 10_000.0)},
+    }  # fmt: skip
+    if "window" in ours:
+        sizes |= {"sliding_window": ours["window"]}
+        if name == "qwen2":
+            sizes |= {"use_sliding_window": True, "max_window_layers": 0}
+    config = getattr(found(name), f"{kind}Config")(**sizes)
     names = {
-        "attn_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm",
-        "attn.query": "self_attn.q_proj", "attn.key": "self_attn.k_proj",
-        "attn.value": "self_attn.v_proj", "attn.out": "self_attn.o_proj",
+        "attn_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm", "attn.out": "self_attn.o_proj",
         "mlp.gate": "mlp.gate_proj", "mlp.up": "mlp.up_proj", "mlp.down": "mlp.down_proj",
     }  # fmt: skip
+    qkv = {"attn.query": "self_attn.q_proj", "attn.key": "self_attn.k_proj", "attn.value": "self_attn.v_proj"}
     table: Table = {"embed.table": ("model.embed_tokens.weight", whole)}
     table |= layers({"norm": "model.norm", "head": "lm_head"}, bias=False)
     for i in range(DEPTH):
         table |= layers({f"blocks.{i}.{a}": f"model.layers.{i}.{b}" for a, b in names.items()}, bias=False)
+        table |= layers({f"blocks.{i}.{a}": f"model.layers.{i}.{b}" for a, b in qkv.items()}, bias=bias)
     mine = ch.build(
-        "gpt", vocab=V, context=CONTEXT, width=WIDTH, depth=DEPTH, heads=HEADS, kv_heads=2, hidden=HIDDEN,
-        positions="rotary", norm="rms", eps=1e-3, mlp="swiglu", bias=False, tied=False,
+        "gpt", vocab=V, context=CONTEXT, width=WIDTH, depth=DEPTH, heads=HEADS, kv_heads=2, head=head, hidden=HIDDEN,
+        positions="rotary", norm="rms", eps=1e-3, mlp="swiglu", bias="qkv" if bias else False, tied=False, **ours,
     )  # fmt: skip
-    return mine, found("llama").LlamaForCausalLM(config), table
+    return mine, getattr(found(name), f"{kind}ForCausalLM")(config), table
 
 
-CASES = {"gpt2": gpt2, "llama": llama}
+CASES: dict[str, Callable[[], Case]] = {
+    "gpt2": gpt2,
+    "llama": partial(like_llama, "llama", "Llama"),
+    "llama, wide heads, another base": partial(like_llama, "llama", "Llama", head=10, base=500.0),
+    "mistral, a window": partial(like_llama, "mistral", "Mistral", window=3, base=1e6),
+    "qwen2": partial(like_llama, "qwen2", "Qwen2", bias=True),
+    "qwen2, a window": partial(like_llama, "qwen2", "Qwen2", bias=True, window=4),
+}
 models = pytest.mark.parametrize("case", CASES)
 
 
 @pytest.fixture(autouse=True)
 def wide(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.node.callspec.params["dtype"] == torch.float64:
-        monkeypatch.setattr(found("llama"), "torch", Wide())
+        for name in ("llama", "mistral", "qwen2"):
+            monkeypatch.setattr(found(name), "torch", Wide())
         monkeypatch.setattr(pytest.importorskip("transformers.modeling_rope_utils"), "torch", Wide())
 
 

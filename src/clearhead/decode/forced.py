@@ -33,8 +33,8 @@ class Ensemble(nn.Module):
         """The logarithm of the mean of their probabilities."""
         return _mean([model(ids, **inputs) for model in self.models])
 
-    def start(self, inputs: Mapping[str, Tensor], limit: int) -> States:
-        return States([model.start(inputs, limit) for model in self.models])  # type: ignore[operator]
+    def start(self, inputs: Mapping[str, Tensor], rows: int, limit: int) -> States:
+        return States([model.start(inputs, rows, limit) for model in self.models])  # type: ignore[operator]
 
     def step(self, ids: Int[Tensor, "b t"], state: States) -> tuple[Float[Tensor, "b t v"], States]:
         found = [model.step(ids, part) for model, part in zip(self.models, state.parts, strict=True)]  # type: ignore[operator]

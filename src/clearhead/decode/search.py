@@ -1,6 +1,6 @@
 """One search loop: greedy is a beam of one, and sampling draws where a beam takes the best.
 
-A model is what can `start(inputs, limit) -> state` and `step(ids, state) -> (logits, state)`; a state is what can
+A model is what can `start(inputs, rows, limit) -> state` and `step(ids, state) -> (logits, state)`; a state is what can
 `expand(n)` and `reorder(index)`. Rows whose search is over leave the batch, so that long sentences do not make
 short ones wait.
 """
@@ -74,7 +74,7 @@ def search(
         raise ValueError(f"limit={limit}: expected 1 token or more, one number for all rows or one a row")
     if not rows:
         return []
-    state = model.start(inputs, max(room))
+    state = model.start(inputs, rows, max(room))
     if width > 1:
         state.expand(width)
     beam = _Beams(rows, width, start, first.device)

@@ -5,7 +5,7 @@ from .bias import Bias
 from .block import Block
 from .cache import Cache
 from .embed import Patches, Tokens, resize
-from .linear import Linear
+from .linear import Linear, Together
 from .mask import Mask
 from .memory import Memory
 from .mlp import MLP
@@ -25,6 +25,7 @@ from .positions import (
 )
 from .recurrent import Recurrent
 from .stack import Stack
+from .swift import Swift
 
 __all__ = [
     "MLP",
@@ -51,7 +52,9 @@ __all__ = [
     "SinCos2d",
     "Sinusoid",
     "Stack",
+    "Swift",
     "Tap",
+    "Together",
     "Tokens",
     "Vectors",
     "attend",

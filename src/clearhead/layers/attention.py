@@ -15,8 +15,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from .bias import Bias, as_bias
-from .fused import fused
-from .linear import Linear
+from .fused import FREE, fused
+from .linear import Linear, Together
 from .mask import Mask
 
 if TYPE_CHECKING:
@@ -43,7 +43,6 @@ def cosine(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, float]:
     return F.normalize(q, dim=-1), F.normalize(k, dim=-1), 1.0
 
 
-FREE = Mask()
 SCORES: dict[str, Score] = {"dot": dot, "scaled": scaled, "cosine": cosine}
 
 
@@ -213,7 +212,7 @@ class Attention(nn.Module):
         context: int | None = None,  # width of the context that is looked at; width if not given
         project: str = "qkv",
         out: bool = True,  # mix the heads by a last projection
-        bias: bool = True,  # projections carry a bias
+        bias: bool | str = True,  # projections carry a bias; "qkv": all but the last
         score: str | Score = "scaled",
         dropout: float = 0.0,  # of weights, in training
     ) -> None:
@@ -226,6 +225,8 @@ class Attention(nn.Module):
             )
         if not 0.0 <= dropout < 1.0:
             raise ValueError(f"dropout={dropout}: expected a share of weights, from 0 to below 1")
+        if bias not in (True, False, "qkv"):
+            raise ValueError(f"bias={bias!r}: expected true, false or 'qkv'")
         if project not in PROJECTIONS:
             raise ValueError(f"project={project!r}: expected one of {', '.join(PROJECTIONS)}")
         if heads % kv_heads:
@@ -256,17 +257,24 @@ class Attention(nn.Module):
         _score(score)  # an unknown word fails now, not in the first forward
         self.heads, self.kv_heads, self.project = heads, kv_heads, project
         self.score, self.dropout = score, dropout
-        none = project == "none"
-        self.query = None if none else Linear(width, heads * head, bias=bias)
-        self.key = None if none or "q=k" in project else Linear(context, kv_heads * head, bias=bias)
-        self.value = None if raw or "k=v" in project else Linear(context, kv_heads * value, bias=bias)
-        self.out = Linear(heads * value, width, bias=bias) if out else None
+        none, some = project == "none", bool(bias)
+        self.query = None if none else Linear(width, heads * head, bias=some)
+        self.key = None if none or "q=k" in project else Linear(context, kv_heads * head, bias=some)
+        self.value = None if raw or "k=v" in project else Linear(context, kv_heads * value, bias=some)
+        self.out = Linear(heads * value, width, bias=bias is True) if out else None
         # Cosines lie in [-1, 1], too flat for a softmax: each head learns its sharpness (Liu et al. 2022, Eq. 2).
         self.sharpness = nn.Parameter(torch.full((heads, 1, 1), 10.0)) if score == "cosine" else 1.0
         self.tap: Tap | None = None
+        self.together: Together | None = None  # one product for queries, keys and values of x itself
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "tap": None}  # a copy of a watched layer is not watched
+        return {**self.__dict__, "tap": None, "together": None}  # a copy is not watched, and lies elsewhere
+
+    def join(self) -> None:
+        """Lay the projections side by side, for steps that are no longer than it takes to read them."""
+        if self.together is None or not self.together.holds:
+            maps = (self.query, self.key, self.value)
+            self.together = Together(*maps) if Together.can(*maps) else None  # type: ignore[arg-type]
 
     def remember(self, context: Float[Tensor, "b k c"]) -> tuple[Float[Tensor, "b g k e"], Float[Tensor, "b g k w"]]:
         """Keys and values of a context, to be computed once and looked at many times."""
@@ -290,16 +298,20 @@ class Attention(nn.Module):
         `at` is where the tokens of x stand, for `positions` to turn or bias by; if not given, they stand from 0 on,
         or from where the `cache` ends. With a cache the keys are all it holds, and these.
         """
-        q = _split(x if self.query is None else self.query(x), self.heads)
-        k, v = context if isinstance(context, tuple) else self.remember(x if context is None else context)
-        bias = None
+        if context is None and self.together is not None:
+            q, k, v = self.together(x)
+            q, k, v = _split(q, self.heads), _split(k, self.kv_heads), _split(v, self.kv_heads)
+        else:
+            q = _split(x if self.query is None else self.query(x), self.heads)
+            k, v = context if isinstance(context, tuple) else self.remember(x if context is None else context)
         if positions is not None:
             if at is None:
                 at = torch.arange(x.shape[1], device=x.device) if cache is None else cache.positions(x.shape[1])
             q, k = positions.turn(q, k, at)
         if cache is not None:
             k, v = cache.append(k, v)
-        if positions is not None and at is not None:
+        bias = None
+        if positions is not None and positions.biases and at is not None:
             bias = positions.bias(at, at if cache is None else torch.arange(k.shape[2], device=x.device))
         out = attend(
             q, k, v, mask=mask, bias=bias, score=self.score, sharpness=self.sharpness,
@@ -310,4 +322,4 @@ class Attention(nn.Module):
 
 
 def _split(x: Float[Tensor, "b t d"], heads: int) -> Float[Tensor, "b h t e"]:
-    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+    return x.view(*x.shape[:2], heads, x.shape[2] // heads).transpose(1, 2)

@@ -42,19 +42,21 @@ class Block(nn.Module):
         context: int | None = None,  # width of what `cross` looks at
         project: str = "qkv",
         score: str | Score = "scaled",
-        bias: bool = True,
-        dropout: float = 0.0,  # of weights, of the MLP's inside, and of what is added to the stream
+        bias: bool | str = True,  # "qkv": only queries, keys and values have one
+        dropout: float = 0.0,  # of what is added to the stream
+        inner_dropout: float | None = None,  # of attention's weights and of the MLP's inside; None for as much
     ) -> None:
         super().__init__()
         if order not in ORDERS:
             raise ValueError(f"order={order!r}: expected one of {', '.join(ORDERS)}")
         self.order, self.dropout = order, dropout
-        common = {"kv_heads": kv_heads, "head": head, "bias": bias, "dropout": dropout}
+        inner = dropout if inner_dropout is None else inner_dropout
+        common = {"kv_heads": kv_heads, "head": head, "bias": bias, "dropout": inner}
         self.attn = Attention(width, heads, project=project, score=score, **common)  # type: ignore[arg-type]
         self.attn_norm = make_norm(norm, width, eps=eps)
         self.cross = Attention(width, heads, context=context, **common) if cross else None  # type: ignore[arg-type]
         self.cross_norm = make_norm(norm, width, eps=eps) if cross else None
-        self.mlp = MLP(width, hidden, kind=mlp, bias=bias, dropout=dropout)
+        self.mlp = MLP(width, hidden, kind=mlp, bias=bias is True, dropout=inner)
         self.mlp_norm = make_norm(norm, width, eps=eps)
 
     def forward(
@@ -74,18 +76,22 @@ class Block(nn.Module):
                 else "a context was given to a block built without cross=True"
             )  # fmt: skip
         pre = self.order == "pre"
-
-        def way(x: Tensor, norm: nn.Module, y: Tensor) -> Tensor:
-            x = x + F.dropout(y, self.dropout, self.training)
-            return x if pre else norm(x)
-
         y = self.attn_norm(x) if pre else x
-        x = way(x, self.attn_norm, self.attn(y, mask=mask, positions=positions, at=at, cache=cache))
+        x = self._way(x, self.attn_norm, self.attn(y, mask=mask, positions=positions, at=at, cache=cache))
         if self.cross is not None and self.cross_norm is not None:
             y = self.cross_norm(x) if pre else x
-            x = way(x, self.cross_norm, _folded(self.cross, y, context, context_mask))
+            x = self._way(x, self.cross_norm, _folded(self.cross, y, context, context_mask))
         y = self.mlp_norm(x) if pre else x
-        return way(x, self.mlp_norm, self.mlp(y))
+        return self._way(x, self.mlp_norm, self.mlp(y))
+
+    def join(self) -> None:
+        """Lay side by side what is asked the same: see layers.Together."""
+        self.attn.join()
+        self.mlp.join()
+
+    def _way(self, x: Tensor, norm: nn.Module, y: Tensor) -> Tensor:
+        x = x + (F.dropout(y, self.dropout) if self.training else y)
+        return x if self.order == "pre" else norm(x)
 
 
 def _folded(

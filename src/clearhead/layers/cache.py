@@ -66,14 +66,15 @@ class Cache:
                 f"and v {tuple(self.v.shape)}"
             )
         end = self.furthest + tokens
-        if self.even and not torch.compiler.is_compiling():
-            self.k[:, :, self.furthest : end], self.v[:, :, self.furthest : end] = k, v
-        else:
+        if torch.compiler.is_compiling() or not self.even:
             row, at = torch.arange(k.shape[0], device=k.device)[:, None], self.positions(tokens)
             self.k[row, :, at] = k.transpose(1, 2).to(self.k.dtype)  # indices first: (b, t, g, e)
             self.v[row, :, at] = v.transpose(1, 2).to(self.v.dtype)
+        else:
+            self.k.narrow(2, self.furthest, tokens).copy_(k)
+            self.v.narrow(2, self.furthest, tokens).copy_(v)
         filled = self.limit if torch.compiler.is_compiling() else end
-        return self.k[:, :, :filled], self.v[:, :, :filled]
+        return self.k.narrow(2, 0, filled), self.v.narrow(2, 0, filled)
 
     def advance(self, tokens: int | Int[Tensor, "b"]) -> None:
         """Move each row on by the tokens it had, which `append` has stored."""

@@ -19,7 +19,8 @@ class Tokens(nn.Module):
         self.scale = width**0.5 if scale else 1.0
 
     def forward(self, ids: Int[Tensor, "b t"]) -> Float[Tensor, "b t d"]:
-        return F.embedding(ids, self.table) * self.scale
+        x = F.embedding(ids, self.table)
+        return x if self.scale == 1.0 else x * self.scale
 
     def logits(self, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b t v"]:
         """The tied readout: how well each row of the table matches x."""

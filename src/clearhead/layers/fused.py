@@ -23,9 +23,11 @@ from torch.nn.attention import SDPBackend
 from .bias import Bias
 from .mask import Mask
 
+FREE = Mask()
 BAND = 512  # queries at a time where a mask or bias must be written out
 ROOM = 1 << 24  # numbers of a mask or bias written out at a time
 SMALL = 1 << 20  # scores a head up to which a mask is written out whole
+STRETCH = 32  # keys; the CPU kernel takes 512 at a time
 FLEX_FROM = 128  # queries from which FlexAttention pays: below, a mask is smaller than a block
 
 
@@ -48,7 +50,7 @@ def fused(
     if bias is None and q.shape[2] == 1 and mask.numbers and not mask.free:  # a step of decoding
         low, high = mask.reach(0, 1, k.shape[2])
         if low < high:
-            k, v, mask = k[:, :, low:high], v[:, :, low:high], Mask()
+            k, v, mask = k[:, :, low:high], v[:, :, low:high], FREE
     plain = bias is None and (mask.free or mask.plain_causal)
     if lse and plain and dropout == 0.0:
         told = _telling(q, k, v, mask.causal, scale)
@@ -105,12 +107,26 @@ def _sdpa(
     return _honest(q, k, out, causal) if mask is None else out
 
 
+def attend_step(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, scale: float) -> Tensor:
+    """What `fused` answers a single query a row, with the choice made; a NaN among scores may read as 0."""
+    grouped = q.shape[1] != k.shape[1]
+    return F.scaled_dot_product_attention(q, k, v, allowed, scale=scale, enable_gqa=grouped)
+
+
+def rows_allowed(mask: Mask, keys: int, device: torch.device) -> Tensor | None:
+    """Where a single query a row may look, if plain numbers do not tell: what `fused` would make of the mask."""
+    return None if mask.numbers else _tile(mask, 1, keys, (0, 1), (0, keys), device)[0]
+
+
 def _honest(q: Tensor, k: Tensor, out: Tensor, causal: bool) -> Tensor:
     """The CPU kernel takes scores that are all NaN for a query that may look at nothing: say NaN, not its zeros."""
     if q.device.type != "cpu" or 0 in (*q.shape, *k.shape):
         return out
     traced = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
-    if not traced and not (q.detach().sum() + k.detach().sum()).isnan():
+    # Keys that are not a number show, unless all of a stretch that the kernel takes at a time are: where a few queries
+    # look at many keys, one key of each such stretch is enough.
+    seen = k.detach() if causal or q.shape[2] > 16 else k.detach()[:, :, ::STRETCH]
+    if not traced and not (q.detach().sum() + seen.sum()).isnan():
         return out
     keys = k.isnan().any(-1).repeat_interleave(q.shape[1] // k.shape[1], dim=1)
     if causal:  # a query sees the keys up to its own

@@ -1,37 +1,108 @@
-"""The linear map, by whichever product of this machine is quickest for it."""
+"""The linear map, by whichever product of this machine is quickest for it, alone or with its neighbours."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-LARGE = 1 << 20  # weights from which the product of a few rows is worth a choice ...
-HUGE = 1 << 23  # ... and from which that of a single row is: a readout of many words
-FEW = 512  # rows up to which it is
+LARGE = 1 << 18  # weights from which a product is worth a choice
+FEW = 4096  # rows up to which it is
+Step = Callable[[Tensor], Tensor]
 
 
 class Linear(nn.Linear):
-    """x W' + b. A CPU that is asked for a few rows, and no gradient, takes oneDNN's product.
+    """x W' + b. A CPU that is asked for no gradient takes oneDNN's product.
 
-    The usual one leaves most of the memory's speed unused: for the readout of 58,101 words from a width of 512 it takes
-    about twice as long for one row, and nearly three times for five (benchmarks/translate.py).
+    The usual one leaves most of the memory's speed unused: for one row it takes up to twice as long, for a few nearly
+    three times (benchmarks/translate.py, benchmarks/generate.py).
     """
 
-    def forward(self, x: Float[Tensor, "*b i"]) -> Float[Tensor, "*b o"]:
-        if self._few(x):
-            out: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")
-            return out
-        return F.linear(x, self.weight, self.bias)
+    def forward(self, x: Float[Tensor, "*b i"], said: Float[Tensor, "*b o"] | None = None) -> Float[Tensor, "*b o"]:
+        """`said` is the answer, where a product for several maps has given it: only hooks are left to be called."""
+        return product(x, self.weight, self.bias) if said is None else said
 
-    def _few(self, x: Tensor) -> bool:
-        """Whether the other product may be taken, and pays."""
-        size = self.weight.numel()
-        if size < LARGE or torch.is_grad_enabled() or torch.compiler.is_compiling():
-            return False
-        rows = x.numel() // max(x.shape[-1], 1)
-        few = 1 < rows <= FEW or (rows == 1 and size >= HUGE)
-        plain = x.dtype == self.weight.dtype == torch.float32 and type(self.weight) is nn.Parameter
-        here = x.device.type == "cpu" and torch.backends.mkldnn.is_available()
-        return few and plain and here and not torch.is_autocast_enabled("cpu")
+    def quick(self) -> Step:
+        """The same, with the choice made: for steps without gradients, as long as the weights stay where they are."""
+        return quick_product(self.weight, self.bias)
+
+
+def product(x: Float[Tensor, "*b i"], weight: Float[Tensor, "o i"], bias: Tensor | None) -> Float[Tensor, "*b o"]:
+    """x W' + b."""
+    if _other(x, weight):
+        out: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+        return out
+    return F.linear(x, weight, bias)
+
+
+def quick_product(weight: Float[Tensor, "o i"], bias: Tensor | None) -> Step:
+    """`product` with these weights, the choice made."""
+    if not _other(weight[:1], weight):
+        return lambda x: F.linear(x, weight, bias)
+    other, nothing = torch.ops.mkldnn._linear_pointwise.default, list[float]()
+    return lambda x: other(x, weight, bias, "none", nothing, "")
+
+
+def _other(x: Tensor, weight: Tensor) -> bool:
+    """Whether the other product may be taken, and pays."""
+    if torch.is_grad_enabled() or torch.compiler.is_compiling() or weight.numel() < LARGE:
+        return False
+    plain = x.dtype == weight.dtype == torch.float32 and type(weight) in (Tensor, nn.Parameter)
+    here = x.device.type == "cpu" and torch.backends.mkldnn.is_available()
+    return plain and here and 0 < x.numel() <= FEW * x.shape[-1] and not torch.is_autocast_enabled("cpu")
+
+
+class Together:
+    """Several linear maps of one input as one product: their weights lie side by side in one storage.
+
+    The maps stay what they are, and what changes their weights in place changes the product. A map that was given
+    other weights, or was moved, ends it: each then answers for itself.
+    """
+
+    def __init__(self, *maps: Linear) -> None:
+        self.maps, self.sizes = maps, [m.out_features for m in maps]
+        with torch.no_grad():
+            self.weight = _side_by_side([m.weight for m in maps])
+            self.bias = None if maps[0].bias is None else _side_by_side([m.bias for m in maps])
+        self.places = self._places()
+
+    @staticmethod
+    def can(*maps: nn.Module | None) -> bool:
+        """Whether these can be one product."""
+        weights = [m.weight for m in maps if type(m) is Linear and type(m.weight.data) is Tensor]
+        biased = {m.bias is None for m in maps if isinstance(m, Linear)}
+        kinds = {(w.dtype, w.device, w.shape[1]) for w in weights}
+        return len(weights) == len(maps) > 1 and len(biased) == len(kinds) == 1
+
+    @property
+    def holds(self) -> bool:
+        """Whether the weights still lie where they were laid."""
+        return self._places() == self.places
+
+    def __call__(self, x: Float[Tensor, "*b i"]) -> list[Tensor]:
+        """What each of them says to x."""
+        if torch.is_grad_enabled() or torch.compiler.is_compiling() or not self.holds:
+            return [m(x) for m in self.maps]
+        parts = product(x, self.weight, self.bias).split(self.sizes, -1)
+        return [
+            m(x, said=part) if m._forward_hooks or m._forward_pre_hooks else part
+            for m, part in zip(self.maps, parts, strict=True)
+        ]
+
+    def quick(self) -> Step:
+        """All that they say to x, side by side, with the choice made."""
+        return quick_product(self.weight, self.bias)
+
+    def _places(self) -> list[int]:
+        found = [m.weight.data_ptr() for m in self.maps]
+        return found if self.bias is None else [*found, *(m.bias.data_ptr() for m in self.maps)]
+
+
+def _side_by_side(parts: list[Tensor]) -> Tensor:
+    whole = torch.cat([part.data for part in parts])
+    for part, view in zip(parts, whole.split([part.shape[0] for part in parts]), strict=True):
+        part.data = view
+    return whole

@@ -11,7 +11,10 @@ here breaks that in one of three places, and is a no-op in the other two:
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Callable
+from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Float, Int
@@ -27,6 +30,7 @@ class Positions(Exact):
     """No positions at all, and the interface of all kinds. `at` holds positions, (t,) or one row each (b, t)."""
 
     extra = 0  # width that `add` appends to x
+    biases = False  # whether `bias` says anything
 
     def add(self, x: Float[Tensor, "b t d"], at: Tensor | None = None) -> Float[Tensor, "b t o"]:
         return x
@@ -190,22 +194,42 @@ class Rotary(Positions):
         for name, x in (("q", q), ("k", k)):
             if x.shape[-1] != self.head:
                 raise ValueError(f"{name} has head width {x.shape[-1]}: these rotary positions turn {self.head}")
-        # Angles are taken in at least float32: in half precision position 4,097 would be 4,096.
-        kind = torch.float64 if q.dtype == torch.float64 else torch.float32
+        cos, sin = self.angles(at, q.dtype)
+        return self.turned(q, cos, sin), self.turned(k, cos, sin)
+
+    def angles(self, at: Int[Tensor, "*b t"], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """cos and sin of each column's angle, the sine with the sign it has there: made once for all layers.
+
+        Angles are taken in at least float32: in half precision position 4,097 would be 4,096.
+        """
+        kind = torch.float64 if dtype == torch.float64 else torch.float32
+        traced = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+        last = None if traced else _LAST.get(self)
+        if last is not None and last[0]() is at and last[1:3] == (at._version, kind):
+            return last[3], last[4]
         angle = at[..., None].to(kind) * self.speed.to(kind)  # (*b, t, e/2)
         angle = angle[:, None] if at.ndim == 2 else angle  # one axis for the heads
         cos, sin = angle.cos() * self.loudness, angle.sin() * self.loudness
-        return self._turn(q, cos, sin), self._turn(k, cos, sin)
+        if self.pairs == "halves":
+            cos, sin = torch.cat([cos, cos], dim=-1), torch.cat([-sin, sin], dim=-1)
+        else:
+            cos, sin = cos.repeat_interleave(2, dim=-1), torch.stack([-sin, sin], dim=-1).flatten(-2)
+        if not traced and not at.is_inference():
+            _LAST[self] = (weakref.ref(at), at._version, kind, cos, sin)
+        return cos, sin
 
-    def _turn(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    def turned(self, x: Float[Tensor, "b h t e"], cos: Tensor, sin: Tensor) -> Float[Tensor, "b h t e"]:
+        """x, turned by these angles."""
         y = x.to(cos.dtype)
         if self.pairs == "halves":
-            a, b = y.chunk(2, dim=-1)
-            y = torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
+            partner = y.roll(self.head // 2, -1)
         else:
-            a, b = y[..., 0::2], y[..., 1::2]
-            y = torch.stack([a * cos - b * sin, b * cos + a * sin], dim=-1).flatten(-2)
-        return y.to(x.dtype)
+            partner = y.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
+        return torch.addcmul(y * cos, partner, sin).to(x.dtype)
+
+
+# The angles of the last positions that each has turned to: a step asks for the same in every layer.
+_LAST: WeakKeyDictionary[Rotary, tuple[Any, ...]] = WeakKeyDictionary()
 
 
 class Alibi(Positions):
@@ -214,6 +238,8 @@ class Alibi(Positions):
     The slopes of n = 2^m heads are 2^(-8/n), 2^(-16/n), ...; for other n the paper's code takes those of the
     power of two below and then every second one of twice that.
     """
+
+    biases = True
 
     def __init__(self, heads: int) -> None:
         super().__init__()
@@ -235,6 +261,8 @@ class Relative(Positions):
     The nearest distances have a bucket each, further ones share logarithmically wider ones, and all past
     `reach` share the last. A decoder (`causal`) spends no bucket on the future.
     """
+
+    biases = True
 
     def __init__(self, heads: int, *, buckets: int = 32, reach: int = 128, causal: bool = False) -> None:
         super().__init__()
@@ -289,14 +317,15 @@ def make_positions(
     causal: bool = False,
     join: str = "add",
     pairs: str | None = None,
+    **rotary: Any,
 ) -> Positions:
-    """The kind of positions a word names, with the sizes of the model that will use it."""
+    """The kind of positions a word names, with the sizes of the model that will use it; `rotary` is Rotary's own."""
     makers: dict[str, Callable[[], Positions]] = {
         "none": Positions,
         "sinusoid": lambda: Sinusoid(width, join=join, pairs=pairs or "neighbours"),
         "learned": lambda: Learned(width, context, join=join),
         "sincos2d": lambda: SinCos2d(width, join=join),
-        "rotary": lambda: Rotary(head, pairs=pairs or "halves"),
+        "rotary": lambda: Rotary(head, pairs=pairs or "halves", context=context, **rotary),
         "alibi": lambda: Alibi(heads),
         "relative": lambda: Relative(heads, causal=causal),
     }

@@ -18,6 +18,7 @@ from ..config import read
 # Name: (module, class, what it is). A module is imported when its family is first asked for.
 FAMILIES = {
     "gpt": ("gpt", "GPT", "a decoder that predicts the next token: GPT-2's and Llama's choices by the word"),
+    "bert": ("bert", "BERT", "an encoder that reads both ways: it fills gaps, sorts texts, or gives each a vector"),
     "transformer": ("transformer", "Transformer", "an encoder and a decoder that looks at it, for translation"),
     "rnn-seq2seq": ("rnn_seq2seq", "RNNSeq2Seq", "two recurrent networks, the second with or without a look back"),
     "reader": ("reader", "Reader", "one layer that holds a stream: a sum, a fading sum, or attention"),

@@ -23,8 +23,9 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ..layers import Additive, Attention, Bilinear, Linear, Mask, Recurrent, Tokens
+from ..layers import Additive, Attention, Bilinear, Linear, Recurrent, Tokens
 from ..layers.mask import PerRow
+from .state import Source
 
 # Where what was looked up goes, if the config does not say: with the additive score the state before asks, and the
 # cell is told; with products the state after asks, and only the readout is told: all steps are computed at once.
@@ -63,19 +64,12 @@ class Config:
 
 
 class State:
-    """What a decoder holds of a sentence while it writes.
+    """What a decoder holds of a sentence while it writes."""
 
-    Neighbouring rows may share a source (the beams of a search): their number is `fold`.
-    """
-
-    def __init__(
-        self, cell: list[Tensor], memory: tuple[Tensor, ...], lengths: Tensor | None, at: Int[Tensor, "b"]
-    ) -> None:
+    def __init__(self, cell: list[Tensor], source: Source, at: Int[Tensor, "b"]) -> None:
         self.cell = cell  # of each layer its state (b, hidden), and after them the LSTMs' memories
-        self.memory = memory  # keys and values of the source, or the one vector, or nothing; a row a source
-        self.lengths = lengths  # of the sources
+        self.source = source  # its memory: keys and values, or the one vector, or nothing
         self.at = at  # how many tokens each row has written
-        self.fold = 1
 
     @property
     def rows(self) -> int:
@@ -83,17 +77,13 @@ class State:
 
     def expand(self, n: int) -> None:
         """Each row becomes n neighbouring rows."""
-        self.fold *= n
+        self.source.expand(n)
         self._move(torch.arange(self.rows, device=self.at.device).repeat_interleave(n))
 
     def reorder(self, index: Int[Tensor, "n"]) -> None:
         """Row i becomes what row index[i] was; rows that share a source must go on sharing one."""
-        source = index[:: self.fold] // self.fold
-        same = len(index) == self.rows and torch.equal(source, torch.arange(len(source), device=index.device))
+        self.source.reorder(index, self.rows)
         self._move(index)
-        if not same:  # more than beams that changed places within their sources
-            self.memory = tuple(x[source] for x in self.memory)
-            self.lengths = None if self.lengths is None else self.lengths[source]
 
     def _move(self, index: Tensor) -> None:
         self.cell, self.at = [x[index] for x in self.cell], self.at[index]
@@ -217,31 +207,30 @@ class Turn(nn.Module):
             return self._turns(x, state)
         seen: list[Tensor] = []
         if self.cross is None and self.feed != "start":  # the same for all tokens
-            (vector,) = state.memory
-            vector = vector if state.fold == 1 else vector.repeat_interleave(state.fold, dim=0)
+            ((vector,),), fold = state.source.memory, state.source.fold
+            vector = vector if fold == 1 else vector.repeat_interleave(fold, dim=0)
             seen = [vector[:, None].expand(-1, x.shape[1], -1)]
         out = self.cell(torch.cat([x, *seen], dim=-1) if self.feed == "input" else x, state.cell)
         if self.cross is not None:
-            seen = [self._ask(out, state, Mask(lengths=state.lengths))]
+            seen = [self._ask(out, state.source)]
         return torch.cat([out, *seen, x] if self.feed == "input" else [out, *seen], dim=-1)
 
     def _turns(self, x: Float[Tensor, "b t d"], state: State) -> Float[Tensor, "b t o"]:
         """The cell must wait for what its last state looks up; all that need not wait is computed before."""
         gates, weight = self.cell.ahead(x)
-        mask, top = Mask(lengths=state.lengths), self.cell.cell.num_layers - 1
-        outs, contexts = [], []
+        top, outs, contexts = self.cell.cell.num_layers - 1, [], []
         for token in gates.unbind(1):
-            context = self._ask(state.cell[top].unsqueeze(1), state, mask)
+            context = self._ask(state.cell[top].unsqueeze(1), state.source)
             token = torch.addmm(token, context.squeeze(1), weight.T)
             outs.append(self.cell(token.unsqueeze(1), state.cell, gates=True))
             contexts.append(context)
         return torch.cat([torch.cat(outs, dim=1), torch.cat(contexts, dim=1), x], dim=-1)
 
-    def _ask(self, x: Float[Tensor, "b t o"], state: State, mask: Mask) -> Float[Tensor, "b t c"]:
+    def _ask(self, x: Float[Tensor, "b t o"], source: Source) -> Float[Tensor, "b t c"]:
         """Rows that share a source ask it together, as one."""
         assert self.cross is not None
-        asked = x.reshape(-1, state.fold * x.shape[1], x.shape[2])  # (b n, t, o) -> (b, n t, o)
-        return self.cross(asked, state.memory, mask=mask).reshape(x.shape)
+        asked = x.reshape(-1, source.fold * x.shape[1], x.shape[2])  # (b n, t, o) -> (b, n t, o)
+        return self.cross(asked, source.memory[0], mask=source.mask).reshape(x.shape)
 
 
 class Decoder(nn.Module):
@@ -309,7 +298,7 @@ class RNNSeq2Seq(nn.Module):
     ) -> Float[Tensor, "b t v"]:
         return self.head(self.states(ids, source=source, lengths=lengths, documents=documents, at=at))
 
-    def start(self, inputs: Mapping[str, Tensor], limit: int) -> State:
+    def start(self, inputs: Mapping[str, Tensor], rows: int, limit: int) -> State:
         """Read the sources (`source`, and `lengths` where they differ); a state needs no room, whatever the limit."""
         return self._read(inputs["source"], inputs.get("lengths"))
 
@@ -322,7 +311,7 @@ class RNNSeq2Seq(nn.Module):
         memory = self.encoder(source, lengths, last)
         held = cast(Turn, self.decoder.blocks[0]).remember(memory, last)
         at = torch.zeros(source.shape[0], dtype=torch.long, device=source.device)
-        return State(last, held, None if lengths is None else lengths.to(source.device), at)
+        return State(last, Source([held], None if lengths is None else lengths.to(source.device)), at)
 
 
 def _attention(c: Config) -> Attention | None:

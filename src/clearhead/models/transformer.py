@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, cast
 
-import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ..layers import Block, Cache, Linear, Mask, Positions, Tokens, make_norm, make_positions
+from ..layers import Block, Linear, Mask, Positions, Tokens, make_norm, make_positions
+from .state import Source, Written
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,7 +43,8 @@ class Config:
     scaled: bool = True  # embeddings are multiplied by sqrt(width)
     tied: bool = True  # the readout is the target's table
     readout_bias: bool = False  # the readout has a bias (Marian's)
-    dropout: float = 0.1  # share of what is dropped, in training
+    dropout: float = 0.1  # share of what is dropped, in training, of embeddings and of what blocks add (5.4)
+    inner_dropout: float = 0.0  # of attention's weights and inside the MLP
 
     def __post_init__(self) -> None:
         sizes = ("vocab", "target_vocab", "context", "width", "heads", "kv_heads", "hidden", "decoder_depth")
@@ -60,42 +61,30 @@ class Config:
             raise ValueError(
                 f"positions='rotary' turn pairs of columns: width={self.width} / heads={self.heads} is not even"
             )
-        if not 0.0 <= self.dropout < 1.0:
-            raise ValueError(f"dropout={self.dropout}: expected a share from 0 to below 1")
+        for name in ("dropout", "inner_dropout"):
+            if not 0.0 <= getattr(self, name) < 1.0:
+                raise ValueError(f"{name}={getattr(self, name)}: expected a share from 0 to below 1")
 
 
 class State:
-    """What a decoder holds of a sentence while it writes: the source once, and what each row has written.
+    """What a decoder holds of a sentence while it writes: the source once, and what each row has written."""
 
-    Neighbouring rows may share a source (the beams of a search): their number is `fold`.
-    """
-
-    def __init__(self, caches: list[Cache], memory: list[tuple[Tensor, Tensor]], lengths: Tensor | None) -> None:
-        self.caches, self.memory, self.fold = caches, memory, 1
-        self.lengths = lengths
-        self.mask = Mask(lengths=lengths)  # one for all steps: what a kernel makes of it is made once
+    def __init__(self, written: Written, source: Source) -> None:
+        self.written, self.source = written, source
 
     @property
     def rows(self) -> int:
-        return self.memory[0][0].shape[0] * self.fold
+        return self.written.rows
 
     def expand(self, n: int) -> None:
         """Each row becomes n neighbouring rows."""
-        self.fold *= n
-        for cache in self.caches:
-            cache.expand(n)
+        self.source.expand(n)
+        self.written.expand(n)
 
     def reorder(self, index: Int[Tensor, "n"]) -> None:
         """Row i becomes what row index[i] was; rows that share a source must go on sharing one."""
-        for cache in self.caches:
-            cache.reorder(index)
-        source = index[:: self.fold] // self.fold
-        if len(index) == self.rows and torch.equal(source, torch.arange(len(source), device=index.device)):
-            return  # beams changed places within their sources
-        self.memory = [(k[source], v[source]) for k, v in self.memory]
-        if self.lengths is not None:
-            self.lengths = self.lengths[source]
-            self.mask = Mask(lengths=self.lengths)
+        self.source.reorder(index, self.rows)
+        self.written.reorder(index)
 
 
 class Encoder(nn.Module):
@@ -128,22 +117,22 @@ class Decoder(nn.Module):
     def forward(
         self,
         ids: Int[Tensor, "b t"],
-        memory: Float[Tensor, "c s d"] | list[tuple[Tensor, Tensor]],
+        memory: Float[Tensor, "c s d"] | list[tuple[Tensor, ...]],
         context_mask: Mask,
         *,
         documents: Int[Tensor, "b t"] | None = None,
         at: Int[Tensor, "*b t"] | None = None,
-        caches: list[Cache] | None = None,
+        written: Written | None = None,
     ) -> Float[Tensor, "b t d"]:
         """Its states; `memory` is the encoder's answer, or what each block's cross-attention remembers of it."""
-        mask = Mask(causal=True, documents=documents) if caches is None else caches[0].mask()
-        if caches is not None:
-            at = caches[0].positions(ids.shape[1])
+        mask = Mask(causal=True, documents=documents) if written is None else written.mask()
+        if written is not None:
+            at = written.positions(ids.shape[1])
         x = F.dropout(self.positions.add(self.embed(ids), at), self.dropout, self.training)
         for i, block in enumerate(self.blocks):
             x = block(
                 x, memory[i] if isinstance(memory, list) else memory, mask=mask, context_mask=context_mask,
-                positions=self.positions, at=at, cache=None if caches is None else caches[i],
+                positions=self.positions, at=at, cache=None if written is None else written.caches[i],
             )  # fmt: skip
         return self.norm(x)
 
@@ -186,7 +175,7 @@ class Transformer(nn.Module):
     ) -> Float[Tensor, "b t v"]:
         return self.head(self.states(ids, source=source, lengths=lengths, documents=documents, at=at))
 
-    def start(self, inputs: Mapping[str, Tensor], limit: int) -> State:
+    def start(self, inputs: Mapping[str, Tensor], rows: int, limit: int) -> State:
         """Read the sources (`source`, and `lengths` where they differ), and make room to write `limit` tokens each."""
         source, lengths = inputs["source"], inputs.get("lengths")
         if lengths is not None and lengths.device.type == "cpu" and bool((lengths == source.shape[1]).all()):
@@ -194,18 +183,15 @@ class Transformer(nn.Module):
         x = self.encoder(source, Mask(lengths=lengths))
         memory = [cast(Block, block).cross.remember(x) for block in self.decoder.blocks]  # type: ignore[union-attr]
         c, like = self.config, memory[0][0]
-        heads, head = c.kv_heads or c.heads, c.width // c.heads
-        caches = [
-            Cache(source.shape[0], heads, limit, head, dtype=like.dtype, device=like.device)
-            for _ in self.decoder.blocks
-        ]
-        return State(caches, memory, lengths)
+        written = Written(
+            len(memory), rows, c.kv_heads or c.heads, limit, c.width // c.heads, dtype=like.dtype, device=like.device
+        )
+        return State(written, Source(memory, lengths))
 
     def step(self, ids: Int[Tensor, "b t"], state: State) -> tuple[Float[Tensor, "b t v"], State]:
         """Write the next tokens of every row, and say what may come after each."""
-        x = self.decoder(ids, state.memory, state.mask, caches=state.caches)
-        for cache in state.caches:
-            cache.advance(ids.shape[1])
+        x = self.decoder(ids, state.source.memory, state.source.mask, written=state.written)
+        state.written.advance(ids.shape[1])
         return self.head(x), state
 
 
@@ -213,6 +199,7 @@ def _block(c: Config, cross: bool) -> Block:
     return Block(
         c.width, c.heads, kv_heads=c.kv_heads, hidden=c.hidden, order=c.order, norm=c.norm, eps=c.eps, mlp=c.mlp,
         cross=cross, bias=c.bias, dropout=c.dropout,
+        inner_dropout=c.inner_dropout,
     )  # fmt: skip
 
 

@@ -1,0 +1,127 @@
+"""A step of one token through many blocks: the operations of Block, to the bit, and nothing between them.
+
+On a CPU a step of a small model takes as long as its weights are read, and then as long again for what Python does
+between some twenty operations a block: calling modules, checking shapes, choosing kernels. All of that is the same at
+every step, so it is done once, when a text is begun.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn.modules import module as globally
+
+from .attention import Attention
+from .block import Block
+from .cache import Cache
+from .fused import attend_step
+from .linear import Step
+from .mlp import ACTIVATIONS, MLP
+from .norm import RMSNorm
+from .positions import Learned, Positions, Rotary, Sinusoid
+
+
+class Swift:
+    """Blocks that take one token a row. `of` gives None where a choice of theirs is not known here."""
+
+    def __init__(self, blocks: list[Block], positions: Positions, window: int | None) -> None:
+        self.rotary = positions if isinstance(positions, Rotary) else None
+        self.window = window
+        self.layers = [_Layer(block) for block in blocks]
+        self.attentions = [block.attn for block in blocks]
+        modules = [m for block in blocks for m in block.modules()]
+        self.ears: list[Any] = [hooks for m in modules for hooks in (m._forward_hooks, m._forward_pre_hooks)]
+        self.ears += [globally._global_forward_hooks, globally._global_forward_pre_hooks]
+
+    @staticmethod
+    def of(blocks: Iterable[nn.Module], positions: Positions, window: int | None) -> Swift | None:
+        """For blocks that have been joined, outside training, on a CPU."""
+        known = [cast(Block, block) for block in blocks]
+        if type(positions) not in (Positions, Learned, Sinusoid, Rotary) or torch.is_grad_enabled():
+            return None
+        return Swift(known, positions, window) if known and all(_fits(block) for block in known) else None
+
+    @property
+    def unheard(self) -> bool:
+        """Nobody listens to a module or inside an attention."""
+        return not any(self.ears) and all(attention.tap is None for attention in self.attentions)
+
+    def __call__(
+        self, x: Float[Tensor, "b 1 d"], at: Int[Tensor, "*b 1"], caches: list[Cache], allowed: Tensor | None
+    ) -> Float[Tensor, "b 1 d"] | None:
+        """The blocks' answer; None if a number went wrong, which the blocks themselves tell as they should.
+
+        `allowed` says where each row may look, (b, 1, 1, k), where rows stand at different places.
+        """
+        angles = None if self.rotary is None else self.rotary.angles(at, x.dtype)
+        seen = []
+        for layer, cache in zip(self.layers, caches, strict=True):
+            y = layer.qkv(layer.attn_norm(x)).view(x.shape[0], 1, layer.heads + 2 * layer.kv_heads, layer.head)
+            y = y.transpose(1, 2)  # (b, h + 2g, 1, e)
+            both, v = torch.split_with_sizes(y, [layer.heads + layer.kv_heads, layer.kv_heads], 1)
+            if angles is not None:
+                both = cast(Rotary, self.rotary).turned(both, *angles)
+            q, k = torch.split_with_sizes(both, [layer.heads, layer.kv_heads], 1)
+            seen.append(both)
+            keys, values = cache.append(k, v)
+            if self.window is not None and allowed is None and keys.shape[2] > self.window:
+                keys, values = keys[:, :, -self.window :], values[:, :, -self.window :]
+            out = attend_step(q, keys, values, allowed, layer.scale)
+            x = x + layer.out(out.transpose(1, 2).flatten(2))
+            x = x + layer.down(layer.inner(layer.mlp_norm(x)))
+        return None if torch.cat(seen, dim=1).sum().isnan() else x
+
+
+class _Layer:
+    """A block's operations."""
+
+    def __init__(self, block: Block) -> None:
+        attn, mlp = block.attn, block.mlp
+        assert attn.together is not None
+        assert attn.out is not None
+        self.heads, self.kv_heads = attn.heads, attn.kv_heads
+        self.head = attn.together.sizes[0] // attn.heads
+        self.scale = 1.0 if attn.score == "dot" else self.head**-0.5
+        self.attn_norm, self.mlp_norm = _norm(block.attn_norm), _norm(block.mlp_norm)
+        self.qkv = attn.together.quick()
+        self.out, self.down = attn.out.quick(), mlp.down.quick()
+        self.inner = _gated(mlp) if mlp.together is not None else _plain(mlp)
+
+
+def _fits(block: Block) -> bool:
+    attn, mlp = block.attn, block.mlp
+    plain = block.order == "pre" and block.cross is None and not block.training
+    known = type(attn) is Attention and attn.together is not None and attn.together.holds and attn.out is not None
+    scored = attn.score in ("dot", "scaled") and not isinstance(attn.sharpness, Tensor)
+    gated = type(mlp) is MLP and (mlp.gate is None or (mlp.together is not None and mlp.together.holds))
+    return plain and known and scored and gated and attn.out is not None and attn.out.weight.device.type == "cpu"
+
+
+def _norm(norm: nn.Module) -> Step:
+    if isinstance(norm, RMSNorm):
+        return norm.forward
+    if isinstance(norm, nn.LayerNorm):
+        shape, scale, shift, add = norm.normalized_shape, norm.weight, norm.bias, norm.eps
+        return lambda x: torch.layer_norm(x, shape, scale, shift, add)
+    return norm
+
+
+def _gated(mlp: MLP) -> Step:
+    assert mlp.together is not None
+    both, hidden = mlp.together.quick(), mlp.up.out_features
+
+    def inner(x: Tensor) -> Tensor:
+        gate, up = torch.split_with_sizes(both(x), [hidden, hidden], -1)
+        return F.silu(gate) * up
+
+    return inner
+
+
+def _plain(mlp: MLP) -> Step:
+    up, activation = mlp.up.quick(), ACTIVATIONS[mlp.kind]
+    return lambda x: activation(up(x))
