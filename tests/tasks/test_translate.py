@@ -10,7 +10,7 @@ from clearhead.cli import app
 from clearhead.decode import search
 from clearhead.look import watch
 from clearhead.tasks import align, score, translate
-from clearhead.tasks.translate import CROSS, _batches, _inputs, sentences
+from clearhead.tasks.translate import CROSS, _batches, _inputs, _joined, sentences
 from clearhead.tokens import Pair, Subwords, Words
 from clearhead.weights import save
 
@@ -143,3 +143,27 @@ def test_the_command_line(tmp_path):
     bad = CliRunner().invoke(app, [*command, "A dog .", "baems=2"])
     assert bad.exit_code == 1
     assert "unknown key baems; the nearest are beams" in bad.stderr
+
+
+@pytest.mark.parametrize(("subwords", "verb"), [(False, "eats"), (True, "mouses")])
+def test_attention_between_words_is_that_between_their_pieces(subwords, verb):
+    made = ready(subwords=subwords)
+    text = f"The cat {verb} a mouse ."
+    found = score(made, text, "Die Katze frisst eine Maus .")
+    source, target, weights = found.by_word(layer=1, head=0)
+    assert source == [*text.split(), "<end>"]
+    assert target == ["Die", "Katze", "frisst", "eine", "Maus", ".", "<end>"]
+    np.testing.assert_allclose(weights.sum(1), 1.0, atol=1e-5)
+    pieces = found.attention(1, 0)
+    reads = [[i for i, w in enumerate(made.tokens.source.words(text)) if w == n] for n in range(6)]
+    writes = [i for i, w in enumerate(made.tokens.target.words("Die Katze frisst eine Maus .")) if w == 1]
+    assert subwords == (len(reads[2]) > 1)  # which it has never seen
+    np.testing.assert_allclose(weights[1, 2], pieces[writes][:, reads[2]].sum(1).mean(), rtol=1e-5)
+
+
+def test_white_space_belongs_to_the_word_behind_it():
+    assert _joined([" ", "dog", "s", " ", "!", "<end>"], [-1, 0, 0, -1, 1, -1]) == (
+        ["dogs", "!", "<end>"], [[0, 1, 2], [3, 4], [5]],
+    )  # fmt: skip
+    assert _joined(["a", "b", " "], [0, 1, -1]) == (["a", "b", ""], [[0], [1], [2]])
+    assert _joined([], []) == ([], [])

@@ -39,6 +39,7 @@ class Translation:
     target: list[str]  # the pieces that were written, the end among them if it came to it
     cut: bool = False  # the source was longer than the model reads, or the answer than it may write
     others: list[Translation] = field(default_factory=list)  # the next best ones, where they were asked for
+    _words: tuple[list[int], list[int]] = field(default=([], []), repr=False)  # the word that each piece is part of
     _align: Callable[[int | None, int | None], np.ndarray] | None = field(default=None, repr=False)
 
     @cached_property
@@ -63,6 +64,20 @@ class Translation:
         if self._align is None:
             return np.zeros((len(self.target), len(self.source)), np.float32)
         return self._align(layer, head)
+
+    def by_word(
+        self, layer: int | None = None, head: int | None = None
+    ) -> tuple[list[str], list[str], Float[np.ndarray, "t s"]]:
+        """The source's words, the target's, and the attention between them; rows sum to 1.
+
+        What a word receives is the sum over its pieces, what it gives is their mean.
+        """
+        (source, read), (target, written) = (
+            _joined(pieces, words) for pieces, words in zip((self.source, self.target), self._words, strict=True)
+        )
+        weights = self.attention(layer, head)
+        rows = [[weights[row][:, column].sum(1).mean() for column in read] for row in written]
+        return source, target, np.array(rows, np.float32).reshape(len(target), len(source))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -180,8 +195,26 @@ def _translation(ready: Ready, tokens: Pair, ids: np.ndarray, cut: bool, h: Hypo
     return Translation(
         text=tokens.target.decode(np.array(h.ids, np.int64)), score=h.score, logprob=h.logprob,
         source=tokens.source.pieces(ids), target=tokens.target.pieces(written), cut=cut or not h.finished,
+        _words=(tokens.source.words(ids), tokens.target.words(written)),
         _align=lambda layer, head: align(ready, ids, written, layer, head),
     )  # fmt: skip
+
+
+def _joined(pieces: Sequence[str], words: Sequence[int]) -> tuple[list[str], list[list[int]]]:
+    """The words that pieces make, and the pieces of each; white space belongs to what it stands before."""
+    groups: list[list[int]] = []
+    last, spaces = -1, list[int]()
+    for i, (piece, word) in enumerate(zip(pieces, words, strict=True)):
+        if word < 0 and not piece.strip():
+            spaces.append(i)
+            continue
+        if word >= 0 and word == last and not spaces:
+            groups[-1].append(i)
+        else:
+            groups.append([*spaces, i])
+        last, spaces = word, []
+    groups += [spaces] if spaces else []
+    return ["".join(pieces[i] for i in group).strip() for group in groups], groups
 
 
 def _pair(ready: Ready) -> Pair:
