@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import clearhead as ch
-from clearhead.weights import WeightsError, huggingface
+from clearhead.weights import WeightsError, certificate, huggingface
 
 V, CONTEXT, DEPTH = 23, 11, 3
 
@@ -29,8 +29,14 @@ LLAMA = {
     "num_key_value_heads": 2, "max_position_embeddings": CONTEXT, "rms_norm_eps": 1e-3, "bos_token_id": 1,
     "eos_token_id": 2, "pad_token_id": None,
 }  # fmt: skip
+BERT = {
+    "hidden_size": D, "num_hidden_layers": DEPTH, "num_attention_heads": H, "intermediate_size": HIDDEN,
+    "max_position_embeddings": CONTEXT, "type_vocab_size": 3, "layer_norm_eps": 1e-3, "pad_token_id": 0,
+    "architectures": ["BertForMaskedLM"],
+}  # fmt: skip
 SLOWED = {"rope_type": "llama3", "rope_theta": 500.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
           "original_max_position_embeddings": 8}  # fmt: skip
+LABELS = ("bad", "poor", "fair", "good", "great")
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt2": ("gpt2", GPT2 | {"n_inner": HIDDEN, "layer_norm_epsilon": 1e-3}),
     "gpt2 untied": ("gpt2", GPT2 | {"tie_word_embeddings": False, "activation_function": "relu"}),
@@ -43,6 +49,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "mistral": ("mistral", LLAMA | {"sliding_window": 4, "head_dim": 6}),
     "mistral without a window": ("mistral", LLAMA | {"sliding_window": None}),
     "qwen2": ("qwen2", LLAMA | {"tie_word_embeddings": True}),
+    "bert of words": ("bert", BERT),
+    "bert of classes": ("bert", BERT | {
+        "architectures": ["BertForSequenceClassification"], "id2label": dict(enumerate(LABELS))}),
+    "bert of sentences": ("bert", BERT | {"architectures": ["BertModel"], "hidden_act": "relu"}),
 }  # fmt: skip
 cases = pytest.mark.parametrize("case", CASES)
 
@@ -51,11 +61,19 @@ def oracle(case: str) -> nn.Module:
     """A random model of odd sizes; what starts at zero or one is drawn too, to be missed if it is lost."""
     kind, words = CASES[case]
     torch.manual_seed(0)
-    model = pytest.importorskip("transformers").AutoModelForCausalLM.from_config(config_of(kind, vocab_size=V, **words))
+    found = pytest.importorskip("transformers")
+    config = config_of(kind, vocab_size=V, **words)
+    model = getattr(found, config.architectures[0])(config) if config.architectures else None
+    model = model or found.AutoModelForCausalLM.from_config(config)
     with torch.no_grad():
         for p in model.parameters():
             p += 0.3 * torch.randn_like(p)
     return model.eval()
+
+
+def answer(model: nn.Module, x: Tensor, **inputs: Tensor) -> Tensor:
+    out = model(x, **inputs)
+    return out.logits if hasattr(out, "logits") else out.pooler_output
 
 
 def whole(model: nn.Module, folder: Path) -> None:
@@ -79,21 +97,29 @@ def bodiless(model: nn.Module, folder: Path) -> None:
 
 
 def ids(tokens: int = T) -> Tensor:
-    return torch.randint(0, V, (B, tokens), generator=torch.Generator().manual_seed(3))
+    """Without the first, which is padding in some and gets no gradient from them."""
+    return torch.randint(1, V, (B, tokens), generator=torch.Generator().manual_seed(3))
 
 
-@cases
-@pytest.mark.parametrize("write", [whole, sharded, pickled, bodiless])
+def has_body(case: str) -> bool:
+    """Whether all its numbers are in what their library calls the base model."""
+    words = CASES[case][1]
+    tied = words.get("tie_word_embeddings", case.startswith("gpt2"))
+    return (tied and not case.startswith("bert")) or words.get("architectures") == ["BertModel"]
+
+
+WAYS = [(case, write) for case in CASES for write in (whole, sharded, pickled)]
+
+
+@pytest.mark.parametrize(("case", "write"), WAYS + [(case, bodiless) for case in CASES if has_body(case)])
 def test_a_folder_of_theirs_says_the_same_in_our_hands(case: str, write: Callable, tmp_path: Path) -> None:
     theirs = oracle(case)
-    if write is bodiless and not theirs.config.tie_word_embeddings:
-        pytest.skip("its head is no part of the body")
     write(theirs, tmp_path)
     ready = ch.load(tmp_path, device="cpu")
     ours = ready.model
     assert not ours.training
     x = ids(CONTEXT)
-    logits, their_logits = ours(x), theirs(x).logits
+    logits, their_logits = ours(x), answer(theirs, x)
     close(logits, their_logits, "logits")
     probe = torch.randn(logits.shape, generator=torch.Generator().manual_seed(2))
     (logits * probe).sum().backward()
@@ -101,9 +127,12 @@ def test_a_folder_of_theirs_says_the_same_in_our_hands(case: str, write: Callabl
     mine, known = dict(ours.named_parameters()), dict(theirs.named_parameters())
     rows = list(huggingface.find(theirs.config.model_type).rows(ours.config))
     assert mine.keys() == {name for row in rows for name in row.ours}
-    assert known.keys() == {row.theirs[0] for row in rows}
-    for row in rows:
-        close(row.way.give(*(mine[name].grad for name in row.ours)), known[row.theirs[0]].grad, f"gradient of {row}")
+    if type(theirs).__name__ == "BertModel":
+        known = {f"bert.{name}": p for name, p in known.items()}
+    there = {row: next(name for name in row.theirs if name in known) for row in rows}
+    assert known.keys() == set(there.values())
+    for row, name in there.items():
+        close(row.way.give(*(mine[part].grad for part in row.ours)), known[name].grad, f"gradient of {name}")
 
 
 @cases
@@ -112,15 +141,19 @@ def test_a_folder_of_ours_says_the_same_in_their_hands(case: str, tmp_path: Path
     oracle(case).save_pretrained(tmp_path / "theirs")
     ready = ch.load(tmp_path / "theirs", device="cpu")
     ch.save(ready, tmp_path / "ours", layout="huggingface")
-    again = found.AutoModelForCausalLM.from_pretrained(tmp_path / "ours", attn_implementation="eager").eval()
-    close(ready.model(ids()), again(ids()).logits, "logits")
+    kind = getattr(found, json.loads((tmp_path / "ours" / "config.json").read_text())["architectures"][0])
+    again = kind.from_pretrained(tmp_path / "ours", attn_implementation="eager").eval()
+    close(ready.model(ids()), answer(again, ids()), "logits")
     one, other = (load_file(tmp_path / who / "model.safetensors") for who in ("theirs", "ours"))
+    if kind.__name__ == "BertModel":
+        one = {f"bert.{name}": x for name, x in one.items()}
     assert one.keys() == other.keys()
     assert all(torch.equal(one[name], other[name]) for name in one)
     back = ch.load(tmp_path / "ours", device="cpu")
     assert (back.config, back.special) == (ready.config, ready.special)
     kept = ch.load(ch.save(ready, tmp_path / "kept"), device="cpu")
     assert (kept.config, kept.special) == (ready.config, ready.special)
+    assert kept.labels == back.labels == ready.labels == (LABELS if "classes" in case else None)
 
 
 @cases
@@ -131,6 +164,63 @@ def test_types_are_kept_unless_another_is_asked_for(case: str, tmp_path: Path) -
     assert {p.dtype for p in kept.parameters()} == {torch.bfloat16}
     asked = ch.load(tmp_path, device="cpu", dtype="float32").model
     assert all(torch.equal(a.float(), b) for a, b in zip(kept.parameters(), asked.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.startswith("bert")])
+@torch.no_grad()
+def test_padding_and_kinds_of_tokens(case: str, tmp_path: Path) -> None:
+    theirs = oracle(case)
+    theirs.save_pretrained(tmp_path)
+    ours = ch.load(tmp_path, device="cpu").model
+    lengths, kinds = torch.tensor([T, 4]), torch.randint(0, 3, (B, T), generator=torch.Generator().manual_seed(5))
+    mask = (torch.arange(T) < lengths[:, None]).long()
+    mine = ours(ids(), lengths=lengths, types=kinds)
+    known = answer(theirs, ids(), attention_mask=mask, token_type_ids=kinds)
+    if mine.ndim == 3:
+        mine, known = (torch.cat([row[:n] for row, n in zip(x, lengths, strict=True)]) for x in (mine, known))
+    close(mine, known, "answers")
+
+
+@torch.no_grad()
+def test_heads_for_other_questions_are_left_out_by_name(tmp_path: Path) -> None:
+    """What BERT was trained with: a pooler and a head for which sentence follows, which masked words do not need."""
+    found = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    theirs = found.BertForPreTraining(config_of("bert", vocab_size=V, **BERT)).eval()
+    old = {
+        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): x
+        for name, x in theirs.state_dict().items()
+    }
+    theirs.config.save_pretrained(tmp_path)
+    torch.save(old, tmp_path / "pytorch_model.bin")
+    ready = ch.load(tmp_path, device="cpu")
+    close(ready.model(ids()), theirs(ids()).prediction_logits, "logits")
+    left = certificate(tmp_path, compare=False).ignored.keys()
+    assert {name.rpartition(".")[0] for name in left} >= {"bert.pooler.dense", "cls.seq_relationship"}
+    assert not any("predictions" in name for name in left)
+
+
+@pytest.mark.parametrize("pool", ["mean", "first"])
+@torch.no_grad()
+def test_sentences_as_their_pooling_says(pool: str, tmp_path: Path) -> None:
+    theirs = oracle("bert of sentences")
+    theirs.save_pretrained(tmp_path / "a")
+    modes = {"pooling_mode_mean_tokens": pool == "mean", "pooling_mode_cls_token": pool == "first"}
+    (tmp_path / "a" / "1_Pooling").mkdir()
+    path = tmp_path / "a" / "1_Pooling" / "config.json"
+    path.write_text(json.dumps({"word_embedding_dimension": D, **modes}))
+    ready = ch.load(tmp_path / "a", device="cpu")
+    lengths = torch.tensor([T, 4])
+    mask = (torch.arange(T) < lengths[:, None]).long()
+    states = theirs(ids(), attention_mask=mask).last_hidden_state
+    mean = (states * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
+    close(ready.model(ids(), lengths=lengths), mean if pool == "mean" else states[:, 0], "vectors")
+    assert ready.config.pool == pool
+    back = ch.load(ch.save(ready, tmp_path / "b", layout="huggingface"), device="cpu")
+    assert back.config == ready.config
+    path.write_text(json.dumps({"pooling_mode_max_tokens": True}))
+    with pytest.raises(WeightsError, match=r"1_Pooling/config.json: pooling by max_tokens: expected one of cls_token"):
+        ch.load(tmp_path / "a")
 
 
 def folder_of(tmp_path: Path, case: str = "gpt2", write: Callable = whole, **changes: Any) -> Path:
@@ -144,7 +234,7 @@ def folder_of(tmp_path: Path, case: str = "gpt2", write: Callable = whole, **cha
     ("changes", "said"),
     [
         ({"model_type": "gpt3"}, r"config.json:\d+: model_type is 'gpt3': expected one of .*; the nearest is gpt2"),
-        ({"model_type": "x"}, r"config.json:\d+: model_type is 'x': expected one of marian, gpt2"),
+        ({"model_type": "x"}, r"config.json:\d+: model_type is 'x': expected one of marian, gpt2, llama"),
         ({"model_type": "marian"}, r"config.json.*there is no such token in the vocabulary|is missing"),
         ({"scale_attn_by_inverse_layer_idx": True}, r"config.json:\d+: scale_attn_by_inverse_layer_idx is True"),
         ({"n_layer": 4}, r"model.safetensors: the tensor transformer.h.3.* is missing"),
@@ -254,7 +344,7 @@ def test_nothing_in_a_file_is_run(old: bool, tmp_path: Path, capsys: pytest.Capt
 def test_what_they_have_no_word_for_is_told(words: dict, said: str, tmp_path: Path) -> None:
     with pytest.raises(WeightsError, match=said):
         ch.save(ch.build("gpt", vocab=V, width=6, depth=1, heads=3, **words), tmp_path / "new", layout="huggingface")
-    with pytest.raises(WeightsError, match="no Hugging Face layout for deep"):
+    with pytest.raises(WeightsError, match="deep: there is no Hugging Face layout"):
         ch.save(ch.build("deep"), tmp_path / "new", layout="huggingface")
     with pytest.raises(ValueError, match=r"layout='hugingface': expected .*; the nearest is huggingface"):
         ch.save(ch.build("deep"), tmp_path / "new", layout="hugingface")

@@ -57,7 +57,7 @@ def save(
         same = tokens is None or tokens == model.tokens
         ready = Ready(
             bare, model.tokens if tokens is None else tokens, model.config, model.folder,
-            model.special if same else None, model.chat,
+            model.special if same else None, model.chat, model.labels,
         )  # fmt: skip
     else:
         ready = Ready(bare, tokens, getattr(bare, "config", None))

@@ -211,4 +211,4 @@ def _is_slowed(found: Tensor, c: Any) -> bool:
     return torch.allclose((plain.speed / slowed.speed).float(), found.float(), rtol=1e-4)
 
 
-FAMILY = replace(llama.FAMILY, rows=rows, prefix="", constants={ANGLES: _is_slowed})
+FAMILY = replace(llama.FAMILY, rows=rows, prefix="", ignored=lambda c: {ANGLES: _is_slowed})

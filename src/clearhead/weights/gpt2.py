@@ -11,7 +11,7 @@ Its linear maps are held as they are multiplied, x W, and ours as W x: they are 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -46,7 +46,7 @@ class Theirs:
     resid_pdrop: float = 0.1
     tie_word_embeddings: bool = True
 
-    def ours(self, names: Iterable[str]) -> Config:
+    def ours(self, shapes: Mapping[str, tuple[int, ...]]) -> Config:
         """The same in our words. Only one share of dropout is kept, that of what is added to the stream."""
         return Config(
             vocab=self.vocab_size, context=self.n_positions, width=self.n_embd, depth=self.n_layer, heads=self.n_head,
@@ -96,5 +96,5 @@ def rows(c: Config) -> Iterator[Row]:
 FAMILY = Family(
     model="gpt", theirs=Theirs, ours=Theirs.ours, written=written, rows=rows, tokens=folder_tokens,
     write_tokens=write_subwords, wiring=WIRING, prefix="transformer.",
-    constants={"transformer.h.*.attn.bias": None, "transformer.h.*.attn.masked_bias": None},  # who may look at whom
+    ignored=lambda c: dict.fromkeys(["transformer.h.*.attn.bias", "transformer.h.*.attn.masked_bias"]),  # masks
 )  # fmt: skip

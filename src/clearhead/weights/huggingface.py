@@ -17,12 +17,15 @@ from ..models import name_of
 from .files import Tensors, opened
 from .fill import WeightsError, nearest
 from .ready import Ready, Special, check_tokens
-from .table import Family, Used, fill, given_away
+from .table import Family, Used, fill, given_away, stored
 from .tensors import write_tensors
 from .vocabulary import chat_template, remove, write_chat
 
 # What model_type says: the file here that knows such models.
-FAMILIES = {"marian": "marian", "gpt2": "gpt2", "llama": "llama", "mistral": "llama", "qwen2": "llama"}
+FAMILIES = {"marian": "marian", "gpt2": "gpt2", "llama": "llama", "mistral": "llama", "qwen2": "llama", "bert": "bert"}
+# Of our families those that a folder of theirs can hold, by the first model_type that fits.
+LAYOUTS = {"transformer": ("marian",), "gpt": ("gpt2", "llama"), "bert": ("bert",)}
+# Keys by which a config.json older than model_type is told.
 MARKS = {"gpt2": ("n_embd", "n_head"), "bert": ("type_vocab_size", "hidden_size")}
 
 
@@ -47,13 +50,13 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> tuple
     """The model of a folder with its tokens, and what became of the folder's tensors."""
     table = config.load(folder / "config.json")
     family = find(kind_of(table))
-    theirs = said(family, table)
+    theirs = said(family, config.Table({**table, **family.beside(folder)}, source=table.source))
     with opened(folder) as tensors:
         model, used = build(family, theirs, tensors, device, dtype, folder / "config.json")
     tokens = family.tokens(folder, theirs)
     check_tokens(tokens, model.config, str(folder))
-    ready = Ready(model, tokens, model.config, folder, special_ids(folder, table), chat_template(folder))
-    return ready, used
+    special, labels = special_ids(folder, table), class_names(table, getattr(model.config, "classes", None))
+    return Ready(model, tokens, model.config, folder, special, chat_template(folder), labels), used
 
 
 def build(
@@ -71,7 +74,7 @@ def build(
     kind, _ = family_of_ours(family.model)
     with torch.device("meta"):  # numbers that are about to be replaced are neither drawn nor stored
         model = kind(chosen)
-    used = fill(model, tensors, family.rows(model.config), family.constants, device, dtype)
+    used = fill(model, tensors, family.rows(model.config), family.ignored(model.config), device, dtype)
     return model.eval(), used
 
 
@@ -96,14 +99,23 @@ def special_ids(folder: Path, table: config.Table) -> Special:
     )
 
 
+def class_names(table: config.Table, classes: int | None) -> tuple[str, ...] | None:
+    """What config.json calls the classes of a model that sorts, if it names each."""
+    found = table.get("id2label")
+    if classes is None or not isinstance(found, dict) or found.keys() != {str(i) for i in range(classes)}:
+        return None
+    return tuple(str(found[str(i)]) for i in range(classes))
+
+
 def save(ready: Ready, folder: Path) -> Path:
     """Write a model as their folder, which from_pretrained reads; returns the folder."""
     name, special = name_of(ready.model), ready.special or Special()
-    families = [find(kind) for kind in dict.fromkeys(FAMILIES.values()) if find(kind).model == name]
-    if not families:
-        raise WeightsError(f"{type(ready.model).__name__}: there is no Hugging Face layout for {name} here")
+    if name not in LAYOUTS:
+        known = ", ".join(LAYOUTS)
+        raise WeightsError(f"{name}: there is no Hugging Face layout for such a model here: expected one of {known}")
     refused = []
-    for family in families:
+    for kind in LAYOUTS[name]:
+        family = find(kind)
         try:
             said = family.written(ready.config, special)
             break
@@ -119,11 +131,14 @@ def save(ready: Ready, folder: Path) -> Path:
     if ready.tokens is not None:
         family.write_tokens(ready.tokens, folder)
     write_chat(ready.chat, folder)
+    family.write_beside(ready.config, folder)
     ids = {key: said.get(key) for key in ("pad_token_id", "bos_token_id", "decoder_start_token_id", "eos_token_id")}
     banned = {"bad_words_ids": [[special.pad]]} if "decoder_start_token_id" in said else {}
     config.write({key: i for key, i in ids.items() if i is not None} | banned, folder / "generation_config.json")
-    kind = str(next(ready.model.parameters()).dtype).removeprefix("torch.")
-    config.write({**said, "dtype": kind}, folder / "config.json")
+    if ready.labels is not None:
+        said["id2label"] = {str(i): label for i, label in enumerate(ready.labels)}
+        said["label2id"] = {label: i for i, label in enumerate(ready.labels)}
+    config.write({**said, "dtype": stored(next(ready.model.parameters()))}, folder / "config.json")
     return folder
 
 

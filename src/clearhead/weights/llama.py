@@ -12,7 +12,7 @@ qwen2      the same; queries, keys and values have biases (Yang et al. 2024)
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -67,7 +67,7 @@ class Theirs:
         if self.partial_rotary_factor != 1.0:
             raise ValueError(f"partial_rotary_factor={self.partial_rotary_factor}: expected every column to turn")
 
-    def ours(self, names: Iterable[str]) -> Config:
+    def ours(self, shapes: Mapping[str, tuple[int, ...]]) -> Config:
         """The same in our words."""
         window = self.sliding_window if self.model_type == "mistral" else None
         head = self.head_dim if self.head_dim not in (None, self.hidden_size // self.num_attention_heads) else None
@@ -164,5 +164,5 @@ def rows(c: Config) -> Iterator[Row]:
 FAMILY = Family(
     model="gpt", theirs=Theirs, ours=Theirs.ours, written=written, rows=rows, tokens=folder_tokens,
     write_tokens=write_subwords, wiring={"hidden_act": "silu"}, prefix="model.",
-    constants={"model.layers.*.self_attn.rotary_emb.inv_freq": None},
+    ignored=lambda c: {"model.layers.*.self_attn.rotary_emb.inv_freq": None},
 )  # fmt: skip

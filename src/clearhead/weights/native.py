@@ -37,6 +37,7 @@ class Saved:
     model: str  # its family
     options: dict[str, Any]  # of its Config
     special: Special | None = None  # what its tokens do not tell
+    labels: tuple[str, ...] | None = None  # what its classes are called
 
 
 def save(ready: Ready, folder: Path) -> Path:
@@ -45,6 +46,8 @@ def save(ready: Ready, folder: Path) -> Path:
     written = {"clearhead": __version__, "model": name_of(model), "options": config.dump(ready.config)}
     if ready.special != Special.of(ready.tokens):
         written["special"] = config.dump(ready.special)
+    if ready.labels is not None:
+        written["labels"] = list(ready.labels)
     check_tokens(ready.tokens, ready.config, "cannot be saved")
     folder.mkdir(parents=True, exist_ok=True)
     with config.replacing(folder / "model.safetensors") as temporary:  # first: a full disk leaves the rest alone
@@ -75,7 +78,7 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> tuple
     with torch.device("meta"):  # numbers that are about to be replaced are neither drawn nor stored
         model = kind(chosen)
     used = _fill(model, folder / "model.safetensors", device, dtype)
-    return Ready(model, tokens, chosen, folder, saved.special, chat_template(folder)), used
+    return Ready(model, tokens, chosen, folder, saved.special, chat_template(folder), saved.labels), used
 
 
 @torch.no_grad()

@@ -14,7 +14,7 @@ from contextlib import contextmanager, redirect_stderr
 from dataclasses import asdict, dataclass
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -41,10 +41,10 @@ class Certificate:
     files: tuple[str, ...]
     types: dict[str, int]  # how the file stores its numbers: how many of each type
     used: dict[str, tuple[int, ...]]  # every tensor that became a part of the model, with its shape
-    ignored: dict[str, tuple[int, ...]]  # constants, which the model computes itself
+    ignored: dict[str, tuple[int, ...]]  # constants, and what answers other questions than the model is asked
     reference: str | None  # what the answers were compared with
-    difference: float | None  # the largest, of all logits in float32
-    largest: float | None  # logit, to compare it with
+    difference: float | None  # the largest, of all numbers that the model answers, in float32
+    largest: float | None  # of those numbers, to compare it with
     note: str | None = None  # why there is no difference
 
     def to_dict(self) -> dict[str, Any]:
@@ -56,7 +56,7 @@ class Certificate:
         if self.difference is None:
             parity = f"not compared: {self.note}"
         else:
-            parity = f"largest difference of a logit {self.difference:.2e}, of logits up to {self.largest:.3g}"
+            parity = f"largest difference {self.difference:.2e}, of answers up to {self.largest:.3g}"
             parity += f" ({self.reference})"
         return "\n".join(
             [
@@ -115,7 +115,7 @@ def _answers(ready: Ready, path: Path, kind: str) -> tuple[str, Tensor, Tensor]:
             raise WeightsError(f"{probe}: logits {tuple(theirs.shape)}, and the model says {tuple(ours.shape)}")
         return PROBE, ours, theirs.float()
     asked = _asked(ready, 0)
-    name, theirs = _transformers(path, kind, asked)
+    name, theirs = _transformers(ready, path, kind, asked)
     return name, _ours(ready, asked), theirs
 
 
@@ -132,11 +132,12 @@ def _asked(ready: Ready, seed: int) -> dict[str, Tensor]:
 
 def _ours(ready: Ready, asked: dict[str, Tensor]) -> Tensor:
     inputs = {name: x.to(ready.device) for name, x in asked.items()}
-    out: Tensor = ready.model(inputs.pop("ids"), **inputs)
-    return out.float()
+    with torch.enable_grad():  # by the usual products: the quick ones of an answer round a little more
+        out: Tensor = ready.model(inputs.pop("ids"), **inputs)
+    return out.detach().float()
 
 
-def _transformers(path: Path, kind: str, asked: dict[str, Tensor]) -> tuple[str, Tensor]:
+def _transformers(ready: Ready, path: Path, kind: str, asked: dict[str, Tensor]) -> tuple[str, Tensor]:
     """What transformers says."""
     if kind == "clearhead":
         raise _NoReferenceError("a folder of our own, which comes back to the bit")
@@ -155,8 +156,23 @@ def _transformers(path: Path, kind: str, asked: dict[str, Tensor]) -> tuple[str,
         if "source" in asked:
             model = transformers.AutoModelForSeq2SeqLM.from_pretrained(where, **words).eval()
             return name, model(input_ids=asked["source"], decoder_input_ids=asked["ids"]).logits
-        model = transformers.AutoModelForCausalLM.from_pretrained(where, **words).eval()
-        return name, model(asked["ids"]).logits
+        if name_of(ready.model) != "bert":
+            model = transformers.AutoModelForCausalLM.from_pretrained(where, **words).eval()
+            return name, model(asked["ids"]).logits
+        return name, _bert(ready.config, transformers, where, words, asked["ids"])
+
+
+def _bert(c: Any, transformers: Any, where: Path, words: dict[str, Any], ids: Tensor) -> Tensor:
+    """What its head says, or the vector of each text."""
+    kinds = {"words": "BertForMaskedLM", "class": "BertForSequenceClassification", "sentence": "BertModel"}
+    model = getattr(transformers, kinds[c.answer]).from_pretrained(where, **words).eval()
+    out = model(ids)
+    if c.answer != "sentence":
+        return cast(Tensor, out.logits)
+    if c.pooler:
+        return cast(Tensor, out.pooler_output)
+    states: Tensor = out.last_hidden_state
+    return states.mean(1) if c.pool == "mean" else states[:, 0]
 
 
 @contextmanager

@@ -42,6 +42,7 @@ class Ready:
     folder: Path | None = None  # where it was loaded from
     special: Special | None = None  # what its folder says beyond its tokens; those of the tokens if not given
     chat: str | None = None  # how a conversation becomes one text: a Jinja template
+    labels: tuple[str, ...] | None = None  # what the classes are called, of a model that sorts
 
     def __post_init__(self) -> None:
         self.model.eval()
@@ -54,8 +55,8 @@ class Ready:
         return next(self.model.parameters()).device
 
     @torch.no_grad()
-    def __call__(self, text: str) -> Float[Tensor, "t v"]:
-        """The logits of what comes after each token of a text."""
+    def __call__(self, text: str) -> Float[Tensor, "*o"]:
+        """What the model says of a text: of a language model the logits of what comes after each token."""
         if self.tokens is None:
             raise ValueError(f"this {type(self.model).__name__} has no tokens and reads no text: call its .model")
         if isinstance(self.tokens, Pair):

@@ -53,21 +53,27 @@ class Row:
     way: Way = SAME
 
 
+# Names of tensors, with * for anything, that a model has no place for; a constant may be looked at before it is left.
+Ignored = Mapping[str, Callable[[Tensor, Any], bool] | None]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Family:
     """What `huggingface` must know of a family of models."""
 
     model: str  # the family of ours that it is
     theirs: type[Any]  # a dataclass of what their config.json says
-    ours: Callable[[Any, Iterable[str]], Any]  # theirs, and the names of the tensors -> our Config
+    ours: Callable[[Any, Mapping[str, tuple[int, ...]]], Any]  # theirs, and the tensors' shapes -> our Config
     written: Callable[[Any, Special], dict[str, Any]]  # our Config -> their config.json; raises for what they have not
     rows: Callable[[Any], Iterable[Row]]
     tokens: Callable[[Path, Any], Tokens | Pair | None]  # folder, theirs -> how its text is read
     write_tokens: Callable[[Tokens | Pair, Path], None]
     wiring: Mapping[str, Any] = field(default_factory=dict)  # what config.json must say, where it says anything
     prefix: str = ""  # that tensors have in a model with its head, and not in one without
-    constants: Mapping[str, Callable[[Tensor, Any], bool] | None] = field(default_factory=dict)  # not used, but checked
+    ignored: Callable[[Any], Ignored] = lambda c: {}  # our Config -> what is no part of the model
     rename: Callable[[str], str] | None = None  # names of old files -> new ones
+    beside: Callable[[Path], dict[str, Any]] = lambda folder: {}  # what files beside config.json say, in its words
+    write_beside: Callable[[Any, Path], None] = lambda c, folder: None
     also: Callable[[Any], dict[str, Tensor]] = lambda model: {}  # tensors that they expect and we do not have
 
 
@@ -93,7 +99,7 @@ def fill(
     model: nn.Module,
     tensors: Tensors,
     rows: Iterable[Row],
-    constants: Mapping[str, Callable[[Tensor, Any], bool] | None],
+    ignoring: Ignored,
     device: torch.device,
     dtype: torch.dtype | None,
 ) -> Used:
@@ -103,9 +109,9 @@ def fill(
     assert sorted(known) == sorted(places), f"in the table or in ours, not in both: {set(known) ^ set(places)}"
     ignored = {}
     for name in list(given):
-        found = next((pattern for pattern in constants if fnmatchcase(name, pattern)), None)
+        found = next((pattern for pattern in ignoring if fnmatchcase(name, pattern)), None)
         if found is not None:
-            check = constants[found]
+            check = ignoring[found]
             if check is not None and not check(tensors[name], model.config):
                 raise WeightsError(f"{tensors.files[name]}: {name} is not the constant that such a model has")
             ignored[name] = given.pop(name)

