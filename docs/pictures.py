@@ -381,6 +381,40 @@ def statistics() -> Figure:
     return ch.draw.panels(plots, xlabel="query", dashed=[most], zero=True, width=3.6)
 
 
+# 05: translation
+
+
+@picture
+def crossing() -> Figure:
+    """The pronoun that French puts before its verb."""
+    source, target, weights = ch.translate(ch.load("fr-en", device="cpu"), "Je la mange.", beams=5).by_word()
+    return ch.draw.heatmap(weights, rows=target, columns=source, xlabel="read", ylabel="written", digits=2, most=1.0)
+
+
+def _aligned(name: str) -> Figure:
+    found = _results("alignment")[name]
+    return ch.draw.heatmap(
+        found["weights"], rows=found["target"], columns=found["source"], xlabel="read", ylabel="given", most=1.0
+    )
+
+
+@picture
+def lecture_alignment() -> Figure:
+    return _aligned("lecture")
+
+
+@picture
+def caption_alignment() -> Figure:
+    return _aligned("caption")
+
+
+@picture
+def sentence_length() -> Figure:
+    found = _results("sentence_length")
+    lines = {way: (found["words"], bleu) for way, bleu in found["bleu"].items()}
+    return ch.draw.curves(lines, xlabel="words of a sentence", ylabel="BLEU", zero=True)
+
+
 # 10: experiments, from the numbers in docs/results that benchmarks/*.py measured
 
 
