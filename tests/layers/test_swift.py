@@ -13,6 +13,7 @@ KINDS = {
     "gpt2": GPT2,
     "llama": LLAMA,
     "mistral": {**LLAMA, "window": 4, "head": 6},
+    "llama, aligned": {**LLAMA, "head": 16},
     "qwen2": {**LLAMA, "bias": "qkv"},
     "no norm, sinusoid": {**GPT2, "norm": "none", "positions": "sinusoid", "score": "dot"},
 }

@@ -173,7 +173,7 @@ def test_padding_and_neighbours_cannot_move_an_answer(attention, feed, cell, dep
 
 
 def steps(model: nn.Module, x: dict[str, Tensor], sizes: list[int]) -> Tensor:
-    state, out = model.start({k: x[k] for k in ("source", "lengths")}, limit=T), []
+    state, out = model.start({k: x[k] for k in ("source", "lengths")}, len(x["source"]), limit=T), []
     for ids in x["ids"].split(sizes, dim=1):
         logits, state = model.step(ids, state)
         out.append(logits)
@@ -203,7 +203,7 @@ def test_states_are_expanded_and_reordered(attention, feed, cell):
         return model(texts, **{k: v[rows] for k, v in inputs.items()})[:, -1:]
 
     dice = torch.Generator().manual_seed(3)
-    state = model.start(inputs, limit=9)
+    state = model.start(inputs, len(inputs["source"]), limit=9)
     _, state = model.step(x["ids"][:, :2], state)
     state.expand(2)
     assert state.rows == 2 * B

@@ -1,10 +1,13 @@
 """decode/: logits -> ids. One search loop for every model that can `start` and `step`, RNN and Transformer alike.
 
 search(model, {"source": ids, "lengths": lengths}, start=1, end=2, beams=5)     the best answers of every row
+search(model, {}, start=prompts, end=0, choice=Choice(sample=True, top_p=0.9))  what is drawn after each prompt
+stream(...)                                                                     the same, token by token
 forced(model, inputs, ids, targets)                                             what the model thinks of given ones
 """
 
+from .choose import Choice
 from .forced import Ensemble, forced
-from .search import STOPS, Hypothesis, search
+from .search import STOPS, Hypothesis, Plan, search, stream
 
-__all__ = ["STOPS", "Ensemble", "Hypothesis", "forced", "search"]
+__all__ = ["STOPS", "Choice", "Ensemble", "Hypothesis", "Plan", "forced", "search", "stream"]

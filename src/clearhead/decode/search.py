@@ -1,20 +1,22 @@
 """One search loop: greedy is a beam of one, and sampling draws where a beam takes the best.
 
-A model is what can `start(inputs, rows, limit) -> state` and `step(ids, state) -> (logits, state)`; a state is what can
-`expand(n)` and `reorder(index)`. Rows whose search is over leave the batch, so that long sentences do not make
-short ones wait.
+A model is what can `start(inputs, rows, limit) -> state` and `step(ids, state) -> (logits, state)`, and, if it goes on
+from a prompt, `read(ids, state, counts)`; a state is what can `expand(n)` and `reorder(index)`. Rows whose search is
+over leave the batch, so that long sentences do not make short ones wait.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
+
+from .choose import Choice, chances, draw, largest, repeat_less
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,7 +26,7 @@ class Hypothesis:
     ids: tuple[int, ...]
     logprob: float  # sum of the log-probabilities of its tokens, the end included
     score: float  # what the search ranked it by: logprob over its length's penalty
-    finished: bool  # it came to its end token; otherwise it was cut off at the limit
+    finished: bool  # it came to its end token; otherwise it was cut off: at the limit, or by `ended`
 
     @property
     def tokens(self) -> int:
@@ -32,12 +34,39 @@ class Hypothesis:
         return len(self.ids) + self.finished
 
 
-BLOCK = 64  # neighbouring tokens whose maximum is taken first
 STOPS = {
     "full": "as soon as `beams` answers are finished",
     "likely": "when no unfinished answer, as it stands, scores better than the worst finished one",
     "sure": "when no unfinished answer can ever score better, however it goes on",
 }
+GREEDY = Choice()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """The options of a search."""
+
+    start: int | Sequence[Sequence[int]]  # the token that all rows go on from, or for each row its prompt
+    end: int | Sequence[int] | None  # the token, or tokens, that end an answer
+    beams: int = 1  # answers that are followed at a time
+    limit: int | Sequence[int] = 200  # tokens to write at most; one for all, or one a row
+    penalty: float = 1.0  # score = logprob / length^penalty: 0 likes short answers, 1 takes the mean
+    best: int = 1  # hypotheses to return a row, at most `beams`; of sampling, how many to draw
+    stop: str = "likely"  # full likely sure: when a row's search is over
+    choice: Choice = GREEDY  # how a token is chosen
+    banned: Sequence[int] = ()  # tokens that are never written: padding, the start
+    seed: int | Sequence[int] = 0  # of sampling; with one a row, its draws do not depend on its neighbours or its place
+    slide: bool = False  # beyond the model's context, forget the older half of what it has read
+    ended: Callable[[int, Sequence[int]], bool] | None = None  # whether answer i, with these ids so far, is to end
+
+    def __post_init__(self) -> None:
+        beams = self.best if self.choice.sample else self.beams
+        if not 1 <= self.best <= beams:
+            raise ValueError(f"best={self.best} of beams={beams}: expected 1 or more, and no more than beams")
+        if self.stop not in STOPS:
+            raise ValueError(f"stop={self.stop!r}: expected one of {', '.join(STOPS)}")
+        if self.ended is not None and self.beams > 1 and not self.choice.sample:
+            raise ValueError(f"ended with beams={self.beams}: expected one beam, or sampling")
 
 
 @torch.no_grad()
@@ -45,60 +74,86 @@ def search(
     model: Any,
     inputs: Mapping[str, Tensor],
     *,
-    start: int,  # the token that the model goes on from
-    end: int,  # the token that ends an answer
-    beams: int = 1,
-    limit: int | Sequence[int] = 200,  # tokens to write at most; one for all, or one a row
-    penalty: float = 1.0,  # score = logprob / length^penalty: 0 likes short answers, 1 takes the mean
-    best: int = 1,  # hypotheses to return a row, at most `beams`
-    stop: str = "likely",  # full likely sure: when a row's search is over
-    sample: bool = False,  # draw each token instead of taking the likeliest; `best` answers a row
-    temperature: float = 1.0,  # below 1 draws likelier tokens, above 1 stranger ones
-    banned: Sequence[int] = (),  # tokens that are never written: padding, the start
-    seed: int = 0,  # of sampling
+    sample: bool = False,
+    temperature: float = 1.0,
+    **options: Any,
 ) -> list[list[Hypothesis]]:
-    """The best hypotheses of every row of the inputs, the best first. Lengths count the end token."""
-    beams = best if sample else beams
-    if not 1 <= best <= beams:
-        raise ValueError(f"best={best} of beams={beams}: expected 1 or more, and no more than beams")
-    if stop not in STOPS:
-        raise ValueError(f"stop={stop!r}: expected one of {', '.join(STOPS)}")
-    if temperature <= 0.0:
-        raise ValueError(f"temperature={temperature}: expected a number above 0")
-    if sample:  # each draw is a row of its own
-        inputs = {name: x.repeat_interleave(best, dim=0) for name, x in inputs.items()}
-    first = next(iter(inputs.values()))
-    rows, width = first.shape[0], 1 if sample else beams
-    room = [limit] * rows if isinstance(limit, int) else [n for n in limit for _ in range(best if sample else 1)]
+    """The best hypotheses of every row of the inputs, or of every prompt, the best first. Lengths count the end token.
+
+    The options are those of Plan; `sample` and `temperature` are those of its choice.
+    """
+    plan = _plan(sample, temperature, options)
+    found: list[list[Hypothesis]] = []
+    for _ in _steps(model, inputs, plan, found):
+        pass
+    return found
+
+
+@torch.no_grad()
+def stream(model: Any, inputs: Mapping[str, Tensor], **options: Any) -> Iterator[dict[int, int]]:
+    """The tokens of each step as they are written, by the number of the answer: row i, or sample j of row i, i n + j.
+
+    One beam, or sampling. An end is a token here too.
+    """
+    plan = Plan(**options)
+    if plan.beams > 1 and not plan.choice.sample:
+        raise ValueError(f"beams={plan.beams} cannot be streamed: what is best is known at the end")
+    yield from _steps(model, inputs, plan, [])
+
+
+def _plan(sample: bool, temperature: float, options: Mapping[str, Any]) -> Plan:
+    plan = Plan(**options) if not sample else Plan(**{"choice": replace(GREEDY, sample=True), **options})
+    return plan if temperature == 1.0 else replace(plan, choice=replace(plan.choice, temperature=temperature))
+
+
+def _steps(
+    model: Any, inputs: Mapping[str, Tensor], plan: Plan, answers: list[list[Hypothesis]]
+) -> Iterator[dict[int, int]]:
+    """The loop; gives what was written at each step, and in the end the answers."""
+    choice, best = plan.choice, plan.best
+    prompts = None if isinstance(plan.start, int) else [list(map(int, row)) for row in plan.start]
+    rows = next(iter(inputs.values())).shape[0] if inputs else len(prompts or ())
+    samples = best if choice.sample else 1
+    room = [plan.limit] * rows if isinstance(plan.limit, int) else list(plan.limit)
     if len(room) != rows or min(room, default=1) < 1:
-        raise ValueError(f"limit={limit}: expected 1 token or more, one number for all rows or one a row")
+        raise ValueError(f"limit={plan.limit}: expected 1 token or more, one number for all rows or one a row")
+    if prompts is not None and (len(prompts) != rows or not all(prompts)):
+        raise ValueError(f"{len(prompts)} prompts for {rows} rows: expected one a row, of a token or more")
     if not rows:
-        return []
-    state = model.start(inputs, rows, max(room))
-    if width > 1:
-        state.expand(width)
-    beam = _Beams(rows, width, start, first.device)
-    done = [_Finished(width, penalty, stop) for _ in range(rows)]
-    generator = torch.Generator(first.device).manual_seed(seed) if sample else None
+        return
+    if samples > 1:  # each draw is a row of its own
+        inputs = {name: x.repeat_interleave(samples, dim=0) for name, x in inputs.items()}
+        room = [n for n in room for _ in range(samples)]
+    width = 1 if choice.sample else plan.beams
+    device = next(model.parameters()).device
+    reader = _Reader(model, inputs, prompts or [[plan.start]] * rows, samples, width, plan, max(room))  # type: ignore[list-item]
+    beam = _Beams(rows * samples, width, reader.last, device)
+    done = [_Finished(width, plan.penalty, plan.stop) for _ in range(rows * samples)]
+    ends = set() if plan.end is None else {plan.end} if isinstance(plan.end, int) else set(map(int, plan.end))
+    luck = chances(plan.seed, rows, samples, max(room)).to(device) if choice.sample else None
     for written in range(1, max(room) + 1):
-        logits, state = model.step(beam.last, state)
-        logp = (logits[:, -1].float() / temperature).log_softmax(-1)
-        if banned:
-            logp[:, list(banned)] = -math.inf
-        found = (
-            _best(logp, beam.scores, 2 * width if width > 1 else 1)
-            if generator is None
-            else _draw(logp, beam.scores, generator)
-        )
-        keep = beam.take(*found, end=end, done=done, written=written, room=room)
+        reader.make_room(beam)
+        logits = reader.step(beam.last)
+        if choice.repetition != 1.0:
+            logits = repeat_less(logits, reader.seen(beam, logits.shape[-1]), choice.repetition)
+        logp = logits.log_softmax(-1)
+        if plan.banned:
+            logp[:, list(plan.banned)] = -math.inf
+        if luck is None:
+            found = _best(logp, beam.scores, 2 * width if width > 1 else 1)
+        else:
+            token = draw(choice.narrowed(logp), luck[beam.which, written - 1])
+            found = torch.zeros_like(token), token, beam.scores + logp.gather(1, token)
+        here = dict(zip(beam.which, found[1][:, 0].tolist(), strict=True)) if width == 1 else {}
+        keep = beam.take(*found, ends=ends, done=done, written=written, room=room, ended=plan.ended)
+        yield here
         if keep is None:
             break
-        if width > 1 or len(keep) < state.rows:
-            state.reorder(keep)
-    answers = [finished.found[:best] for finished in done]
-    if sample:
-        answers = [[one for answer in answers[i : i + best] for one in answer] for i in range(0, rows, best)]
-    return answers
+        reader.keep(keep, always=width > 1)
+    found_all = [finished.found[:best] for finished in done]
+    answers += [
+        [one for answer in found_all[i : i + samples] for one in answer] for i in range(0, rows * samples, samples)
+    ]
 
 
 def _best(logp: Float[Tensor, "r v"], scores: Float[Tensor, "b n"], most: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -109,28 +164,89 @@ def _best(logp: Float[Tensor, "r v"], scores: Float[Tensor, "b n"], most: int) -
     return at // high.shape[1], token.view(total.shape).gather(1, at), score
 
 
-def largest(x: Float[Tensor, "r v"], k: int) -> tuple[Float[Tensor, "r k"], Int[Tensor, "r k"]]:
-    """topk of long rows, on a CPU: the k largest numbers lie in the k blocks with the largest maxima, or after them."""
-    if k == 1:
-        return x.max(-1, keepdim=True)
-    whole = x.shape[1] // BLOCK * BLOCK
-    if whole < 16 * k * BLOCK or x.device.type != "cpu":
-        return x.topk(k, dim=-1)
-    blocks = x[:, :whole].unflatten(1, (-1, BLOCK))
-    which = blocks.amax(-1).topk(k, dim=-1).indices  # (r, k)
-    inside = (which[..., None] * BLOCK + torch.arange(BLOCK)).flatten(1)
-    after = torch.arange(whole, x.shape[1]).expand(x.shape[0], -1)
-    places = torch.cat([inside, after], dim=1)
-    high, at = x.gather(1, places).topk(k, dim=-1)
-    return high, places.gather(1, at)
+class _Reader:
+    """The model and its state: what the rows have read, and what has to be forgotten of it."""
 
+    def __init__(
+        self, model: Any, inputs: Mapping[str, Tensor], prompts: list[list[int]], samples: int, width: int, plan: Plan,
+        room: int,
+    ) -> None:  # fmt: skip
+        self.model, self.inputs, self.width = model, inputs, width
+        self.state: Any
+        self.device = next(model.parameters()).device
+        longest = max(map(len, prompts))
+        self.most: int | None = getattr(model, "reach", None)  # tokens a row that the model reads at once
+        total = longest + room - 1  # the last token is written, and not read
+        if self.most is not None and total > self.most and not plan.slide:
+            raise ValueError(
+                f"a prompt of {longest} tokens and {room} more: this model reads {self.most} at once; expected fewer, "
+                "or slide=true to forget the older half whenever they are full"
+            )
+        self.limit = total if self.most is None else min(total, self.most)
+        copies = samples if not inputs else 1  # inputs come repeated
+        self.prompts = [prompt for prompt in prompts for _ in range(samples)]  # by the number of the answer
+        self.begins = self._read(prompts if copies > 1 else self.prompts)
+        if copies > 1:
+            self.state.expand(copies)
+            self.begins = [n for n in self.begins for _ in range(copies)]
+        if width > 1:
+            self.state.expand(width)
+            self.begins = [n for n in self.begins for _ in range(width)]
+        self.last = torch.tensor([[prompt[-1]] for prompt in self.prompts for _ in range(width)], device=self.device)
+        self._seen: Tensor | None = None
 
-def _draw(
-    logp: Float[Tensor, "r v"], scores: Float[Tensor, "b n"], generator: torch.Generator
-) -> tuple[Tensor, Tensor, Tensor]:
-    """For each row one token, drawn."""
-    token = torch.multinomial(logp.exp(), 1, generator=generator)
-    return torch.zeros_like(token), token, scores + logp.gather(1, token)
+    def step(self, last: Tensor) -> Float[Tensor, "r v"]:
+        logits, self.state = self.model.step(last, self.state)
+        return logits[:, -1].float()
+
+    def keep(self, index: Tensor, always: bool) -> None:
+        """Go on with these rows of the state."""
+        if not always and len(index) == self.state.rows:
+            return
+        self.state.reorder(index)
+        self.begins = [self.begins[i] for i in index.tolist()]
+        self._seen = None if self._seen is None else self._seen[index]
+
+    def make_room(self, beam: _Beams) -> None:
+        """Where a row has filled the model's context, read the younger part of every row anew.
+
+        Of a text of n tokens the model then reads those from the least multiple of half its context on that leaves no
+        more than its context: it makes no difference which of them were the prompt.
+        """
+        if self.most is None or self.most > self.limit:
+            return
+        lengths = [len(self.prompts[row]) + len(text) for row, texts in beam.rows() for text in texts]
+        if max(n - begin for n, begin in zip(lengths, self.begins, strict=True)) <= self.most:
+            return
+        self.begins = self._read([self.prompts[row] + text for row, texts in beam.rows() for text in texts])
+
+    def seen(self, beam: _Beams, vocab: int) -> Tensor:
+        """The tokens that stand in each row, those of its prompt among them."""
+        if self._seen is None:
+            self._seen = torch.zeros(len(beam.last), vocab, dtype=torch.bool, device=self.device)
+            texts = [self.prompts[row] + text for row, texts in beam.rows() for text in texts]
+            for row, text in enumerate(texts):
+                self._seen[row, text] = True
+        return self._seen.scatter_(1, beam.last, True)
+
+    def _read(self, texts: list[list[int]]) -> list[int]:
+        """Begin anew with texts, of which the last token is yet to be stepped; gives where each is read from."""
+        begins = [self._begin(len(text)) for text in texts]
+        read = [text[begin:-1] for text, begin in zip(texts, begins, strict=True)]
+        self.state = self.model.start(self.inputs, len(texts), self.limit)
+        longest = max(map(len, read))
+        if longest:
+            ids = torch.tensor([row + [0] * (longest - len(row)) for row in read], device=self.device)
+            ragged = any(len(row) < longest for row in read)
+            counts = torch.tensor([len(row) for row in read], device=self.device) if ragged else None
+            self.state = self.model.read(ids, self.state, counts)
+        return begins
+
+    def _begin(self, tokens: int) -> int:
+        if self.most is None or tokens <= self.most:
+            return 0
+        half = max(self.most // 2, 1)
+        return -(-(tokens - self.most) // half) * half
 
 
 class _Finished:
@@ -158,29 +274,24 @@ class _Finished:
         return logprob / max(length, 1) ** self.penalty
 
 
-@dataclass
 class _Beams:
     """The unfinished hypotheses of the rows that are still searched."""
 
-    rows: int
-    beams: int
-    start: int
-    device: torch.device
-    which: list[int] = field(init=False)  # the row of the inputs that each row here is
-    scores: Tensor = field(init=False)  # (b, n) log-probabilities
-    last: Tensor = field(init=False)  # (b n, 1) the tokens to go on from
-    texts: list[list[list[int]]] = field(init=False)  # what each beam has written
-
-    def __post_init__(self) -> None:
-        self.which = list(range(self.rows))
-        self.scores = torch.full((self.rows, self.beams), -math.inf, device=self.device)
+    def __init__(self, rows: int, beams: int, last: Tensor, device: torch.device) -> None:
+        self.beams, self.device = beams, device
+        self.which = list(range(rows))  # the number of the answer that each row here is
+        self.scores = torch.full((rows, beams), -math.inf, device=device)  # log-probabilities
         self.scores[:, 0] = 0.0  # the beams of a row begin alike: one of them is enough
-        self.last = torch.full((self.rows * self.beams, 1), self.start, device=self.device)
-        self.texts = [[[] for _ in range(self.beams)] for _ in range(self.rows)]
+        self.last = last  # (b n, 1) the tokens to go on from
+        self.texts: list[list[list[int]]] = [[[] for _ in range(beams)] for _ in range(rows)]  # what each has written
+
+    def rows(self) -> Iterator[tuple[int, list[list[int]]]]:
+        """The number of each row's answer, and what its beams have written."""
+        return zip(self.which, self.texts, strict=True)
 
     def take(
-        self, origin: Tensor, token: Tensor, score: Tensor, *, end: int, done: list[_Finished], written: int,
-        room: list[int],
+        self, origin: Tensor, token: Tensor, score: Tensor, *, ends: set[int], done: list[_Finished], written: int,
+        room: list[int], ended: Callable[[int, Sequence[int]], bool] | None,
     ) -> Tensor | None:  # fmt: skip
         """Finish what ended and go on with the best of the rest; gives the rows of the state to keep, None if none."""
         origins, tokens, scores = origin.tolist(), token.tolist(), score.tolist()
@@ -191,10 +302,10 @@ class _Beams:
                 if s == -math.inf or len(new) == self.beams:
                     break
                 text = self.texts[i][o]
-                if t == end:
+                if t in ends:
                     if j < self.beams:  # a worse one would not have been a beam either
                         done[row].add(text, s, True)
-                elif written == room[row]:
+                elif written == room[row] or (ended is not None and ended(row, [*text, t])):
                     if j < self.beams:
                         done[row].add([*text, t], s, False)
                 else:

@@ -64,10 +64,12 @@ class Swift:
             y = layer.qkv(layer.attn_norm(x)).view(x.shape[0], 1, layer.heads + 2 * layer.kv_heads, layer.head)
             y = y.transpose(1, 2)  # (b, h + 2g, 1, e)
             both, v = torch.split_with_sizes(y, [layer.heads + layer.kv_heads, layer.kv_heads], 1)
-            if angles is not None:
+            if angles is not None and layer.aligned:
                 both = cast(Rotary, self.rotary).turned(both, *angles)
             q, k = torch.split_with_sizes(both, [layer.heads, layer.kv_heads], 1)
-            seen.append(both)
+            if angles is not None and not layer.aligned:
+                q, k = (cast(Rotary, self.rotary).turned(each, *angles) for each in (q, k))
+            seen += [both] if layer.aligned else [q, k]
             keys, values = cache.append(k, v)
             if self.window is not None and allowed is None and keys.shape[2] > self.window:
                 keys, values = keys[:, :, -self.window :], values[:, :, -self.window :]
@@ -86,6 +88,9 @@ class _Layer:
         assert attn.out is not None
         self.heads, self.kv_heads = attn.heads, attn.kv_heads
         self.head = attn.together.sizes[0] // attn.heads
+        # How a product is rounded may depend on where its numbers lie: heads of such widths lie alike, turned together
+        # or apart, as the blocks turn them.
+        self.aligned = self.head % 16 == 0
         self.scale = 1.0 if attn.score == "dot" else self.head**-0.5
         self.attn_norm, self.mlp_norm = _norm(block.attn_norm), _norm(block.mlp_norm)
         self.qkv = attn.together.quick()

@@ -116,6 +116,11 @@ class GPT(nn.Module):
         if c.tied:
             self.head.weight = self.embed.table
 
+    @property
+    def reach(self) -> int | None:
+        """Tokens of a text that it can read at once, prompt and answer together; None: any number."""
+        return None if self.config.endless else self.config.context
+
     def states(
         self,
         ids: Int[Tensor, "b t"],
@@ -144,7 +149,7 @@ class GPT(nn.Module):
     def start(self, inputs: Mapping[str, Tensor], rows: int, limit: int) -> State:
         """Make room for `limit` tokens a row, those of the prompt among them; there is nothing to read before them."""
         c, like = self.config, self.embed.table
-        if limit > c.context and not c.endless:
+        if self.reach is not None and limit > self.reach:
             raise ValueError(f"{limit} tokens, prompt and answer together: this model reads {c.context} at once")
         state = State(c.depth, rows, c.kv_heads or c.heads, limit, c.each, dtype=like.dtype, device=like.device)
         if not self.training and not torch.is_grad_enabled():
