@@ -69,7 +69,7 @@ def chrf(hypotheses: Sequence[str], references: References) -> Score:
     return _score(CHRF(), *_streams(hypotheses, references))
 
 
-def bleu_by(protocol: str, language: str | None) -> Callable[[Sequence[str], Sequence[str]], Score]:
+def bleu_by(protocol: str, language: str | None) -> Callable[[Sequence[str], References], Score]:
     """BLEU by a protocol, of texts in a language ("de"): a function of hypotheses and references.
 
     What the protocol needs is looked for now, before any text is made. Its name joins the signature.
@@ -82,9 +82,12 @@ def bleu_by(protocol: str, language: str | None) -> Callable[[Sequence[str], Seq
         raise ValueError(f"protocol={protocol!r} has rules for each language: expected one, like 'de'")
     cut, by = (moses_words, f"sacremoses-{_moses(language)[0]}") if protocol == "moses" else (spacy_words, "words")
 
-    def measure(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
-        rows = ([cut(text, language) for text in texts] for texts in (hypotheses, references))
-        found = token_bleu(*rows, lower=True)
+    def spaced(text: str) -> str:
+        return " ".join(cut(text, language))
+
+    def measure(hypotheses: Sequence[str], references: References) -> Score:
+        wanted = [[spaced(one) for one in ([row] if isinstance(row, str) else row)] for row in references]
+        found = bleu([spaced(text) for text in hypotheses], wanted, tokenize="none", lower=True)
         return replace(found, signature=f"{found.signature}|cut:{by}-{language}")
 
     return measure

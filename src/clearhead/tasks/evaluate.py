@@ -52,7 +52,7 @@ class TranslationScores:
     seconds: float  # of translating
     cut: int  # texts that were longer than the model reads, or answers than it may write
     hypotheses: list[str]  # each one line
-    references: list[str]
+    references: list[str] | list[list[str]]
 
     @property
     def bleu(self) -> Score:
@@ -133,8 +133,8 @@ def _translations(
 
 def _texts(
     data: Place | Sequence[Place], chosen: TranslationOptions, known: dict[str, Any], root: Path | None
-) -> tuple[str, list[str], list[str]]:
-    """What the data is called, its sources and its references."""
+) -> tuple[str, list[str], list[str] | list[list[str]]]:
+    """What the data is called, its sources and its references, several where the set has them."""
     if isinstance(data, str) and data in SPLITS:
         split = chosen.split or next(part for part in SPLITS[data] if part.startswith("test"))
         if not known.keys() >= {"source", "target"}:
@@ -142,8 +142,14 @@ def _texts(
                 f"{data} has several languages, and no recipe lies with the model that says which it translates: "
                 "expected source and target, like source='en', target='de'"
             )
+        name = f"{data} {split} {known['source']}-{known['target']}"
         sources, references = load_split(data, split, root=root, join=chosen.join, **known)
-        return f"{data} {split} {known['source']}-{known['target']}", sources, references
+        if data != "tatoeba":
+            return name, sources, references
+        together: dict[str, list[str]] = {}  # a sentence stands there as often as it was translated
+        for source, reference in zip(sources, references, strict=True):
+            together.setdefault(source, []).append(reference)
+        return name, list(together), list(together.values())
     for option in ("split", "join"):
         if (given := getattr(chosen, option)) != TranslationOptions.__dataclass_fields__[option].default:
             raise ValueError(f"{option}={given!r} is for {' and '.join(SPLITS)}: a file is taken as it is")
