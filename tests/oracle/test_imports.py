@@ -237,6 +237,7 @@ def folder_of(tmp_path: Path, case: str = "gpt2", write: Callable = whole, **cha
         ({"model_type": "x"}, r"config.json:\d+: model_type is 'x': expected one of marian, gpt2, llama"),
         ({"model_type": "marian"}, r"config.json.*there is no such token in the vocabulary|is missing"),
         ({"scale_attn_by_inverse_layer_idx": True}, r"config.json:\d+: scale_attn_by_inverse_layer_idx is True"),
+        ({"quantization_config": {"bits": 4}}, r"config.json:\d+: quantization_config: the numbers are packed"),
         ({"n_layer": 4}, r"model.safetensors: the tensor transformer.h.3.* is missing"),
         ({"n_layer": 2}, r"model.safetensors: the tensor transformer.h.2.* has no place in this model"),
         ({"n_embd": 18}, r"the tensor transformer.wte.weight has the shape \(23, 15\), expected \(23, 18\)"),
@@ -247,6 +248,20 @@ def folder_of(tmp_path: Path, case: str = "gpt2", write: Callable = whole, **cha
 def test_a_config_that_is_not_the_files_is_told(changes: dict, said: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=said):
         ch.load(folder_of(tmp_path, **changes), device="cpu")
+
+
+@torch.no_grad()
+def test_the_first_folder_of_gpt2(tmp_path: Path) -> None:
+    """Names without a first word, and the masks of every block, which are no numbers of the model."""
+    theirs = oracle("gpt2")
+    theirs.config.save_pretrained(tmp_path)
+    tensors = {name: x.clone() for name, x in theirs.transformer.state_dict().items()}
+    for i in range(DEPTH):
+        tensors[f"h.{i}.attn.bias"] = torch.ones(1, 1, CONTEXT, CONTEXT, dtype=torch.uint8).tril()
+        tensors[f"h.{i}.attn.masked_bias"] = torch.tensor(-1e4)
+    save_file(tensors, tmp_path / "model.safetensors")
+    close(ch.load(tmp_path, device="cpu").model(ids()), theirs(ids()).logits, "logits")
+    assert len(certificate(tmp_path, compare=False).ignored) == 2 * DEPTH
 
 
 def test_a_wrong_tensor_is_named(tmp_path: Path) -> None:

@@ -144,6 +144,25 @@ def test_every_kind_of_sentencepiece_model(kind):
             assert ours.text(pieces) == oracle.decode(pieces), text
 
 
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+@pytest.mark.parametrize("seed", range(12))
+def test_near_ties_are_cut_alike(kind, seed):
+    """Pieces of few letters whose scores are tenths: sums that are equal but for their rounding, and gaps."""
+    rng = random.Random(seed)
+    words = ["".join(rng.choices("abc\u2581", k=rng.randint(1, 5))) for _ in range(40)]
+    words = list(dict.fromkeys(word for word in words if "\u2581" not in word[1:]))
+    types = [1 if len(word) < 3 else rng.choice([1, 1, 1, 4, 5]) for word in words]
+    scores = [-rng.randint(1, 30 if seed % 2 else 400) / 10 for _ in words]
+    ours = Model(
+        pieces=("<unk>", "<s>", "</s>", *words), scores=(0.0, 0.0, 0.0, *np.float32(scores).tolist()),
+        types=(2, 3, 3, *types), kind=kind, tidy=False,
+    )  # fmt: skip
+    oracle = pytest.importorskip("sentencepiece").SentencePieceProcessor(model_proto=ours.to_bytes())
+    for _ in range(30):
+        text = "".join(rng.choices("abcd ", weights=[9, 9, 9, 1, 3], k=rng.randint(1, 400)))
+        assert ours.cut(text) == oracle.encode(text, out_type=str), text
+
+
 @pytest.mark.parametrize("beams", [1, 4])
 def test_translations_are_theirs(folder, ready, theirs, beams):
     model = pytest.importorskip("transformers.models.marian").MarianMTModel.from_pretrained(folder).eval()

@@ -196,14 +196,15 @@ class Model:
                     break
                 score = known[piece]
                 if score is not None:
-                    if before[end] < 0 or here + score > total[end]:
-                        total[end], before[end] = float(single(here + score)), at
+                    reached = float(single(here + score))
+                    if before[end] < 0 or reached > total[end]:
+                        total[end], before[end] = reached, at
                     one = one or end == at + 1
                 end += 1
             if not one:
-                score = float(single(here + self._unknown))
-                if before[at + 1] < 0 or score > total[at + 1]:
-                    total[at + 1], before[at + 1] = score, at
+                reached = float(single(here + self._unknown))
+                if before[at + 1] < 0 or reached > total[at + 1]:
+                    total[at + 1], before[at + 1] = reached, at
         found, end = [], len(text)
         while end:
             piece = text[before[end] : end]
@@ -292,23 +293,19 @@ class Model:
         return sorted({len(piece) for piece in self._defined}, reverse=True)
 
     @cached_property
-    def _normal(self) -> list[float]:
-        return [score for score, kind in zip(self.scores, self.types, strict=True) if kind == NORMAL]
-
-    @cached_property
     def _unknown(self) -> float:
-        return float(np.float32(min(self._normal, default=0.0)) - np.float32(_PENALTY))
+        normal = [score for score, kind in zip(self.scores, self.types, strict=True) if kind == NORMAL]
+        return float(np.float32(min(normal, default=0.0)) - np.float32(_PENALTY))
 
     @cached_property
     def _known(self) -> dict[str, float | None]:
         """The score of every piece that may be taken; None for what only begins one."""
         found: dict[str, float | None] = {}
-        most = max([float(np.finfo(np.float32).tiny), *self._normal])
         for piece, score, kind in zip(self.pieces, self.scores, self.types, strict=True):
             if kind in (NORMAL, DEFINED):
                 for end in range(1, len(piece)):
                     found.setdefault(piece[:end], None)
-                found[piece] = len(piece.encode()) * most - 0.1 if kind == DEFINED else score
+                found[piece] = _bonus(piece) if kind == DEFINED else score
         return found
 
     @cached_property
@@ -325,6 +322,11 @@ class Model:
     @cached_property
     def _texts(self) -> bytes:
         return self.rules[4 + 4 * len(self._trie) :]
+
+
+def _bonus(piece: str) -> float:
+    """The score of what a user defined: above that of any probability, and the longer the better."""
+    return float(np.float32(0.1 * (len(piece.encode()) - 1)))
 
 
 def _offset(unit: int) -> int:

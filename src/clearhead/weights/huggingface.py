@@ -80,6 +80,11 @@ def build(
 
 def said(family: Family, table: config.Table) -> Any:
     """What config.json says of a model, in their words."""
+    if table.get("quantization_config") is not None:
+        place = table.source.place(("quantization_config",))
+        raise WeightsError(
+            f"{place}quantization_config: the numbers are packed in a way of their own, expected plain ones"
+        )
     for name, value in family.wiring.items():
         if table.get(name, value) != value:
             raise WeightsError(f"{table.source.place((name,))}{name} is {table[name]}: expected {value}")
@@ -91,7 +96,8 @@ def said(family: Family, table: config.Table) -> Any:
 def special_ids(folder: Path, table: config.Table) -> Special:
     """The ids that a search needs, as generation_config.json says them, or else config.json."""
     path = folder / "generation_config.json"
-    found = {**table, **(config.load(path) if path.is_file() else {})}
+    said = config.load(path) if path.is_file() else {}
+    found = {**table, **{name: i for name, i in said.items() if i is not None}}
     ends = found.get("eos_token_id")
     start = found.get("decoder_start_token_id", found.get("bos_token_id"))
     return Special(
@@ -129,7 +135,7 @@ def save(ready: Ready, folder: Path) -> Path:
         write_tensors(temporary, {name: x.detach().cpu() for name, x in tensors.items()})
     remove(folder)  # of another model
     if ready.tokens is not None:
-        family.write_tokens(ready.tokens, folder)
+        family.write_tokens(ready.tokens, folder, special)
     write_chat(ready.chat, folder)
     family.write_beside(ready.config, folder)
     ids = {key: said.get(key) for key in ("pad_token_id", "bos_token_id", "decoder_start_token_id", "eos_token_id")}

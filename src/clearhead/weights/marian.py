@@ -184,13 +184,13 @@ def _pieces(folder: Path, side: str, file: str, said: Mapping[str, Any], special
         raise WeightsError(str(cause) if ".spm" in str(cause) else f"{folder / file}: {cause}") from cause
 
 
-def write_tokens(tokens: Tokens | Pair, folder: Path) -> None:
+def write_tokens(tokens: Tokens | Pair, folder: Path, special: Special) -> None:
     """Write what MarianTokenizer reads; where both sides share one tokenizer.json, that, which AutoTokenizer reads."""
     if not isinstance(tokens, Pair):
         raise WeightsError(f"{tokens!r}: a Marian model has a pair of tokens")
     source, target = tokens.source, tokens.target
     if isinstance(source, Subwords) and tokens.joint:
-        write_subwords(source, folder)
+        write_subwords(source, folder, special)
         return
     if not isinstance(source, Pieces) or not isinstance(target, Pieces):
         raise WeightsError(

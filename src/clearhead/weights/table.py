@@ -67,7 +67,7 @@ class Family:
     written: Callable[[Any, Special], dict[str, Any]]  # our Config -> their config.json; raises for what they have not
     rows: Callable[[Any], Iterable[Row]]
     tokens: Callable[[Path, Any], Tokens | Pair | None]  # folder, theirs -> how its text is read
-    write_tokens: Callable[[Tokens | Pair, Path], None]
+    write_tokens: Callable[[Tokens | Pair, Path, Special], None]
     wiring: Mapping[str, Any] = field(default_factory=dict)  # what config.json must say, where it says anything
     prefix: str = ""  # that tensors have in a model with its head, and not in one without
     ignored: Callable[[Any], Ignored] = lambda c: {}  # our Config -> what is no part of the model

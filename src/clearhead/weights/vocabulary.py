@@ -18,6 +18,7 @@ from .. import config
 from ..tokens import Pair, Pieces, Subwords, Tokens
 from ..tokens.sentencepiece import Model
 from .fill import WeightsError
+from .ready import Special
 
 CHAT = "chat_template.jinja"
 FILES = (
@@ -27,7 +28,7 @@ FILES = (
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON file's table; without the lines of its keys, which a vocabulary is too long for."""
+    """A JSON file's table."""
     return dict(config.load(path))
 
 
@@ -125,13 +126,16 @@ def sentence_pieces(folder: Path) -> Pieces:
     return Pieces(model, first=bool(words.get("add_bos_token", True)))
 
 
-def write_subwords(tokens: Tokens | Pair, folder: Path) -> None:
+def write_subwords(tokens: Tokens | Pair, folder: Path, special: Special) -> None:
     """Write what AutoTokenizer reads."""
     if not isinstance(tokens, Subwords | Pieces):
         raise WeightsError(f"{tokens!r}: a Hugging Face folder has subwords")
-    names = {"pad": "pad_token", "start": "bos_token", "end": "eos_token", "unknown": "unk_token"}
-    ids = {word: getattr(tokens, name) for name, word in names.items()}
-    said = {word: tokens.pieces([i])[0] for word, i in ids.items() if i is not None}
+    ids = {
+        "pad_token": tokens.pad if special.pad is None else special.pad, "unk_token": tokens.unknown,
+        "bos_token": tokens.start if special.start is None else special.start,
+        "eos_token": special.ends[0] if special.ends else tokens.end,
+    }  # fmt: skip
+    said = {word: tokens.pieces([i])[0] for word, i in ids.items() if i is not None and i < len(tokens)}
     if isinstance(tokens, Subwords):
         config.atomic_write(folder / "tokenizer.json", tokens.to_str().encode())
         kind = "PreTrainedTokenizerFast"
