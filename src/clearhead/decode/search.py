@@ -98,7 +98,25 @@ def stream(model: Any, inputs: Mapping[str, Tensor], **options: Any) -> Iterator
     plan = Plan(**options)
     if plan.beams > 1 and not plan.choice.sample:
         raise ValueError(f"beams={plan.beams} cannot be streamed: what is best is known at the end")
-    yield from _steps(model, inputs, plan, [])
+    for here, _, _ in _steps(model, inputs, plan, []):
+        yield here
+
+
+@torch.no_grad()
+def follow(model: Any, inputs: Mapping[str, Tensor], **options: Any) -> Iterator[list[list[Hypothesis]]]:
+    """What `search` finds, and before it, after every step, each row's hypotheses so far, the best first."""
+    plan = Plan(**options)
+    found: list[list[Hypothesis]] = []
+    for _, beam, done in _steps(model, inputs, plan, found):
+        alive: dict[int, list[Hypothesis]] = {}
+        for (row, texts), scores in zip(beam.rows(), beam.scores.tolist(), strict=True):
+            open_ = _Finished(len(texts), plan.penalty, plan.stop)
+            for text, score in zip(texts, scores, strict=True):
+                if score > -math.inf:
+                    open_.add(text, score, False)
+            alive[row] = open_.found
+        yield [sorted([*d.found, *alive.get(i, [])], key=lambda h: -h.score) for i, d in enumerate(done)]
+    yield found
 
 
 def _plan(sample: bool, temperature: float, options: Mapping[str, Any]) -> Plan:
@@ -108,8 +126,8 @@ def _plan(sample: bool, temperature: float, options: Mapping[str, Any]) -> Plan:
 
 def _steps(
     model: Any, inputs: Mapping[str, Tensor], plan: Plan, answers: list[list[Hypothesis]]
-) -> Iterator[dict[int, int]]:
-    """The loop; gives what was written at each step, and in the end the answers."""
+) -> Iterator[tuple[dict[int, int], _Beams, list[_Finished]]]:
+    """The loop; gives what was written at each step, what goes on and what is done, and in the end the answers."""
     choice, best = plan.choice, plan.best
     prompts = None if isinstance(plan.start, int) else [list(map(int, row)) for row in plan.start]
     rows = next(iter(inputs.values())).shape[0] if inputs else len(prompts or ())
@@ -146,7 +164,7 @@ def _steps(
             found = torch.zeros_like(token), token, beam.scores + logp.gather(1, token)
         here = dict(zip(beam.which, found[1][:, 0].tolist(), strict=True)) if width == 1 else {}
         keep = beam.take(*found, ends=ends, done=done, written=written, room=room, ended=plan.ended)
-        yield here
+        yield here, beam, done
         if keep is None:
             break
         reader.keep(keep, always=width > 1)
@@ -318,9 +336,9 @@ class _Beams:
             keep += [at for _, at, _, _ in new]
             following += [t for _, _, t, _ in new]
             totals.append([s for _, _, _, s in new])
-        if not which:
-            return None
         self.which, self.texts = which, texts
         self.scores = torch.tensor(totals, device=self.device)
+        if not which:
+            return None
         self.last = torch.tensor(following, device=self.device)[:, None]
         return torch.tensor(keep, device=self.device)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
@@ -16,8 +16,8 @@ import torch
 from jaxtyping import Float
 
 from ..data.files import as_lines, as_text, read_text
-from ..decode import Hypothesis, forced, search
-from ..look import Notice, watch
+from ..decode import Hypothesis, follow, forced, search
+from ..look import Notice, Tape, watch
 from ..tokens import Pair
 from ..weights import Ready
 
@@ -40,7 +40,7 @@ class Translation:
     cut: bool = False  # the source was longer than the model reads, or the answer than it may write
     others: list[Translation] = field(default_factory=list)  # the next best ones, where they were asked for
     _words: tuple[list[int], list[int]] = field(default=([], []), repr=False)  # the word that each piece is part of
-    _align: Callable[[int | None, int | None], np.ndarray] | None = field(default=None, repr=False)
+    _watched: Callable[[Sequence[str]], Tape] | None = field(default=None, repr=False)
 
     @cached_property
     def alignment(self) -> Float[np.ndarray, "t s"]:
@@ -50,7 +50,7 @@ class Translation:
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for machines."""
         try:
-            rows = self.alignment.round(6).tolist() if self._align is not None else []
+            rows = self.alignment.round(6).tolist() if self._watched is not None else []
         except NoAttentionError:
             rows = []
         found = {"text": self.text, "score": self.score, "logprob": self.logprob, "cut": self.cut}
@@ -61,9 +61,15 @@ class Translation:
 
     def attention(self, layer: int | None = None, head: int | None = None) -> Float[np.ndarray, "t s"]:
         """The same of one layer, one head, or the mean over those that are not named."""
-        if self._align is None:
+        if self._watched is None:
             return np.zeros((len(self.target), len(self.source)), np.float32)
-        return self._align(layer, head)
+        return _mean(self._watched([CROSS]), layer, head)
+
+    def tape(self, *names: str) -> Tape:
+        """What the model did at these addresses while it wrote this, by one pass over the whole answer."""
+        if self._watched is None:
+            raise ValueError("nothing was translated here: there is nothing to watch")
+        return self._watched(names)
 
     def by_word(
         self, layer: int | None = None, head: int | None = None
@@ -153,6 +159,27 @@ def translate(
     return results[0] if isinstance(text, str) else results
 
 
+def translating(
+    ready: Ready, text: str, *, beams: int = 5, penalty: float = 1.0, limit: int | None = None
+) -> Iterator[list[Translation]]:
+    """A translation as it is written: after every step what the beams have, the best first, and at last the answers.
+
+    The first of the last is what `translate` finds.
+    """
+    tokens = _pair(ready)
+    ((ids, cut),) = _read(ready, tokens, [text])
+    if not text.strip() or len(ids) < 2:
+        yield [Translation(text="", score=0.0, logprob=0.0, source=[], target=[])]
+        return
+    wanted = 2 * len(ids) + 20 if limit is None else limit
+    steps = follow(
+        ready.model, _inputs(ready, tokens, [ids]), start=_start(tokens), end=_end(tokens), beams=beams, best=beams,
+        limit=min(wanted, _context(ready)), penalty=penalty, banned=_banned(tokens),
+    )  # fmt: skip
+    for (found,) in steps:
+        yield [_translation(ready, tokens, ids, cut, h) for h in found]
+
+
 def score(ready: Ready, source: str, target: str) -> Translation:
     """What a model thinks of a given translation: forced decoding, with its attention."""
     tokens = _pair(ready)
@@ -165,7 +192,6 @@ def score(ready: Ready, source: str, target: str) -> Translation:
     return _translation(ready, tokens, ids, cut, found)
 
 
-@torch.no_grad()
 def align(
     ready: Ready, source: np.ndarray, written: Sequence[int], layer: int | None = None, head: int | None = None
 ) -> Float[np.ndarray, "t s"]:
@@ -173,15 +199,27 @@ def align(
 
     The pass gives the weights of the search itself, to rounding: a decoder's states depend on what was written only.
     """
+    return _mean(_watched(ready, source, written, [CROSS]), layer, head)
+
+
+@torch.no_grad()
+def _watched(ready: Ready, source: np.ndarray, written: Sequence[int], names: Sequence[str]) -> Tape:
     tokens = _pair(ready)
     before = torch.tensor([[_start(tokens), *written[:-1]]], device=ready.device)
     try:
-        with watch(ready.model, CROSS) as tape:
+        with watch(ready.model, *names) as tape:
             ready.model(before, **_inputs(ready, tokens, [source]))
     except KeyError as cause:
+        if list(names) != [CROSS]:
+            raise
         raise NoAttentionError(
             "this model has no attention to its source: it squeezes it through one vector"
         ) from cause
+    return tape
+
+
+def _mean(tape: Tape, layer: int | None, head: int | None) -> Float[np.ndarray, "t s"]:
+    """The attention of one layer and head, or the mean over those that are not named."""
     layers = [tape[name].dense()[0].float().cpu().numpy() for name in tape.names]  # (h, t, s) each
     for name, number, most in (("layer", layer, len(layers)), ("head", head, layers[0].shape[0])):
         if number is not None and not -most <= number < most:
@@ -196,7 +234,7 @@ def _translation(ready: Ready, tokens: Pair, ids: np.ndarray, cut: bool, h: Hypo
         text=tokens.target.decode(np.array(h.ids, np.int64)), score=h.score, logprob=h.logprob,
         source=tokens.source.pieces(ids), target=tokens.target.pieces(written), cut=cut or not h.finished,
         _words=(tokens.source.words(ids), tokens.target.words(written)),
-        _align=lambda layer, head: align(ready, ids, written, layer, head),
+        _watched=lambda names: _watched(ready, ids, written, names),
     )  # fmt: skip
 
 
