@@ -42,7 +42,9 @@ def oracle(tied: bool = False, vocab: int = VOCAB) -> nn.Module:
     return model.eval()
 
 
-def written(path: Path, model: nn.Module, kind: str = "F32", arch: str = "llama", **said: Any) -> Path:
+def written(
+    path: Path, model: nn.Module, kind: str = "F32", arch: str = "llama", tensors: dict | None = None, **said: Any
+) -> Path:
     """A file as llama.cpp's converter makes it."""
     file = gguf.GGUFWriter(path, arch)
     c = model.config
@@ -53,7 +55,7 @@ def written(path: Path, model: nn.Module, kind: str = "F32", arch: str = "llama"
     file.add_head_count(c.num_attention_heads)
     file.add_head_count_kv(c.num_key_value_heads)
     file.add_layer_norm_rms_eps(c.rms_norm_eps)
-    file.add_rope_freq_base(500.0)
+    file.add_rope_freq_base(said.pop("rope_freq_base", 500.0))
     file.add_vocab_size(c.vocab_size)
     for name, value in said.items():
         getattr(file, f"add_{name}")(value)
@@ -61,6 +63,8 @@ def written(path: Path, model: nn.Module, kind: str = "F32", arch: str = "llama"
         file.add_tokenizer_model("gpt2")
         file.add_token_list([f"<{i}>" for i in range(c.vocab_size)])
         file.add_token_merges([])
+    for name, numbers in (tensors or {}).items():
+        file.add_tensor(name, np.float32(numbers))
     for name, x in model.state_dict().items():
         if name == "lm_head.weight" and c.tie_word_embeddings:
             continue
@@ -211,4 +215,21 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
         ch.load(path, device="cpu")
     written(path, theirs, tokenizer_model="rwkv", token_list=names)
     with pytest.raises(WeightsError, match=r"tokenizer.ggml.model is 'rwkv': expected gpt2 or llama"):
+        ch.load(path, device="cpu")
+
+
+@torch.no_grad()
+def test_slowed_angles_are_looked_at(tmp_path: Path) -> None:
+    """Llama 3's longer context: the file holds how much slower each pair turns, which must be what we compute."""
+    from clearhead.layers import Rotary
+
+    head, base = WIDTH // HEADS, 500_000.0
+    plain, slowed = Rotary(head, base=base), Rotary(head, base=base, scaling="llama3", factor=8.0, context=8192)
+    factors = (plain.speed / slowed.speed).float().numpy()
+    path = written(tmp_path / "a.gguf", oracle(), tensors={"rope_freqs.weight": factors}, rope_freq_base=base)
+    config = ch.load(path, device="cpu").config
+    assert (config.base, config.scaling, config.factor, config.trained) == (base, "llama3", 8.0, 8192)
+    wrong = {"rope_freqs.weight": factors * np.linspace(2, 1, head // 2)}
+    path = written(tmp_path / "b.gguf", oracle(), tensors=wrong, rope_freq_base=base)
+    with pytest.raises(WeightsError, match=r"b.gguf: rope_freqs.weight is not the constant that such a model has"):
         ch.load(path, device="cpu")

@@ -104,6 +104,16 @@ def test_a_chat_template_is_kept(files: dict, expected: str | None, tmp_path: Pa
     assert ch.load(tmp_path / "model", device="cpu").chat is None  # that of the model before it is gone
 
 
+def test_tokens_that_they_have_no_file_for_are_told_before_anything_is_changed(tmp_path: Path) -> None:
+    tokens = ch.tokens.Characters.of("a dog")
+    model = ch.build("gpt", vocab=len(tokens), width=6, depth=1, heads=3, context=9)
+    ch.save(ch.build("gpt", vocab=270, width=6, depth=1, heads=3), tmp_path / "a", tokens=Subwords.of(["a"], size=270))
+    before = {path.name: path.read_bytes() for path in (tmp_path / "a").iterdir()}
+    with pytest.raises(WeightsError, match=r"Characters\(.*: a Hugging Face folder has subwords"):
+        ch.save(model, tmp_path / "a", tokens=tokens, layout="huggingface")
+    assert {path.name: path.read_bytes() for path in (tmp_path / "a").iterdir()} == before
+
+
 def test_pieces_are_kept_and_mistakes_told(tmp_path: Path) -> None:
     from clearhead.tokens.sentencepiece import Model
 

@@ -18,6 +18,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 from torch import Tensor
 
 from ..layers import Rotary
+from ..models.gpt import Config
 from ..tokens import Pieces, Subwords, Tokens
 from ..tokens.sentencepiece import CONTROL, DEFINED, Model
 from . import huggingface, llama
@@ -27,7 +28,7 @@ from .ready import Ready, Special
 from .table import Row, Used, Way
 
 TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1")
-# Ours for others' words: the file's name of a layer, and Hugging Face's.
+# The file's name of a layer, and Hugging Face's.
 NAMES = {
     "token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head",
     "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj",
@@ -126,7 +127,7 @@ def sizes(said: dict[str, Any], tensors: Tensors, path: Path) -> llama.Theirs:
     )  # fmt: skip
 
 
-def rows(c: Any) -> Iterator[Row]:
+def rows(c: Config) -> Iterator[Row]:
     """Llama's table, but for the order of the rows of queries and keys."""
     for row in llama.rows(c):
         heads = {"query": c.heads, "key": c.kv_heads or c.heads}.get(row.ours[0].split(".")[-2])
@@ -203,11 +204,10 @@ def _named(name: str) -> str:
     return f"{NAMES[first]}.{leaf}" if first in NAMES else name
 
 
-def _is_slowed(found: Tensor, c: Any) -> bool:
+def _is_slowed(found: Tensor, c: Config) -> bool:
     """Whether a file's angles are those that Llama 3's way of slowing down gives."""
-    head = c.head or c.width // c.heads
-    plain = Rotary(head, base=c.base)
-    slowed = Rotary(head, base=c.base, scaling=c.scaling, factor=c.factor, context=c.trained)
+    plain = Rotary(c.each, base=c.base)
+    slowed = Rotary(c.each, base=c.base, scaling=c.scaling, factor=c.factor, context=c.trained)
     return torch.allclose((plain.speed / slowed.speed).float(), found.float(), rtol=1e-4)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, get_args, get_type_hints
 
 import torch
@@ -129,13 +130,18 @@ def save(ready: Ready, folder: Path) -> Path:
             refused.append(str(problem))
     else:
         raise WeightsError("; or ".join(refused))
+    check_tokens(ready.tokens, ready.config, "cannot be saved")
+    with TemporaryDirectory() as scratch:  # tokens that they have no file for are told before anything is changed
+        if ready.tokens is not None:
+            family.write_tokens(ready.tokens, Path(scratch), special)
+        files = {path.name: path.read_bytes() for path in Path(scratch).iterdir()}
     tensors = given_away(ready.model, family.rows(ready.config)) | family.also(ready.model)
     folder.mkdir(parents=True, exist_ok=True)
     with config.replacing(folder / "model.safetensors") as temporary:
         write_tensors(temporary, {name: x.detach().cpu() for name, x in tensors.items()})
     remove(folder)  # of another model
-    if ready.tokens is not None:
-        family.write_tokens(ready.tokens, folder, special)
+    for file, content in files.items():
+        config.atomic_write(folder / file, content)
     write_chat(ready.chat, folder)
     family.write_beside(ready.config, folder)
     ids = {key: said.get(key) for key in ("pad_token_id", "bos_token_id", "decoder_start_token_id", "eos_token_id")}

@@ -112,11 +112,10 @@ def written(c: Config, special: Special) -> dict[str, Any]:
     kind = "qwen2" if c.bias == "qkv" else "mistral" if c.window is not None else "llama"
     if kind != "llama" and (c.window is not None and c.bias):
         raise WeightsError(f"window={c.window} with bias={c.bias!r}: a Mistral has no biases, and a Qwen2 no window")
-    head = c.head or c.width // c.heads
     said: dict[str, Any] = {
         "architectures": [f"{kind.capitalize()}ForCausalLM"], "model_type": kind, "vocab_size": c.vocab,
         "hidden_size": c.width, "intermediate_size": c.hidden or 4 * c.width, "num_hidden_layers": c.depth,
-        "num_attention_heads": c.heads, "num_key_value_heads": c.kv_heads or c.heads, "head_dim": head,
+        "num_attention_heads": c.heads, "num_key_value_heads": c.kv_heads or c.heads, "head_dim": c.each,
         "max_position_embeddings": c.context, "rms_norm_eps": c.eps, "tie_word_embeddings": c.tied,
         "hidden_act": "silu",
     }  # fmt: skip
@@ -124,7 +123,7 @@ def written(c: Config, special: Special) -> dict[str, Any]:
         said |= {"attention_bias": c.bias, "mlp_bias": c.bias}
     elif kind == "mistral":
         said["sliding_window"] = c.window
-    elif head * c.heads != c.width:
+    elif c.each * c.heads != c.width:
         raise WeightsError(f"head={c.head}: a Qwen2 has heads of width / heads")
     said["rope_parameters"] = _angles(c)
     said["rope_theta"] = c.base  # where older versions of their library look
@@ -151,14 +150,10 @@ def rows(c: Config) -> Iterator[Row]:
     if not c.tied:
         yield Row(("head.weight",), ("lm_head.weight",))
     yield from pairs({"norm": "model.norm"}, ("weight",))
-    for i in range(c.depth):
-
-        def there(names: dict[str, str], leaves: tuple[str, ...], i: int = i) -> Iterator[Row]:
+    both, one = ("weight", "bias"), ("weight",)
+    for names, leaves in ((BIASED, both if c.bias else one), (MAPS, both if c.bias is True else one), (NORMS, one)):
+        for i in range(c.depth):
             yield from pairs({f"blocks.{i}.{a}": f"model.layers.{i}.{b}" for a, b in names.items()}, leaves)
-
-        yield from there(BIASED, ("weight", "bias") if c.bias else ("weight",))
-        yield from there(MAPS, ("weight", "bias") if c.bias is True else ("weight",))
-        yield from there(NORMS, ("weight",))
 
 
 FAMILY = Family(
