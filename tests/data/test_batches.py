@@ -33,6 +33,10 @@ def folder(tmp_path_factory):
     (path / "tatoeba").mkdir()
     (path / "tatoeba" / "fra.txt").write_text((path / "p.tsv").read_text())
     (path / "tatoeba" / "deu.txt").write_text((path / "p.tsv").read_text())
+    (path / "sst2").mkdir()
+    for part, n in (("train", 70), ("dev", 11)):
+        rows = [f"{' '.join(rng.choice(words, k))}\t{k % 2}\n" for k in rng.integers(1, 6, n)]
+        (path / "sst2" / f"{part}.tsv").write_text("".join(rows))
     for i in range(23):
         (path / "pics" / f"class {i % 3}").mkdir(parents=True, exist_ok=True)
         pixels = rng.integers(0, 255, (9 + i % 4, 11, 3), dtype=np.uint8)
@@ -54,6 +58,9 @@ KINDS = {
     "multi30k": {"batch_tokens": 100, "size": 300, "vocabulary": "subwords"},
     "tatoeba": {"batch_tokens": 60, "valid_share": 0.2, "vocabulary": "characters", "source": "fr", "target": "en"},
     "translations": {"of": ["multi30k", "tatoeba", "p.tsv"], "batch_tokens": 100, "vocabulary": "words"},
+    "masked": {"of": ["a.txt", "sst2"], "batch_tokens": 150, "longest": 30, "vocabulary": "characters"},
+    "sst2": {"batch_tokens": 100, "longest": 20, "vocabulary": "words"},
+    "labelled": {"path": "sst2/train.tsv", "batch_tokens": 100, "longest": 20, "size": 300, "share": 0.3},
     "images": {"path": "pics", "rows": 7, "size": 8, "valid_rows": 5, "share": 0.3},
 }
 
@@ -111,6 +118,14 @@ def test_batches_are_what_they_say(name, folder):
             assert 0 <= batch["source"].min() <= batch["source"].max() < source.sizes["vocab"]
             assert 0 <= batch["ids"].min() <= batch["ids"].max() < source.sizes["target_vocab"]
             assert batch["targets"].max() < source.sizes["target_vocab"]
+        elif source.kind in ("masked", "labelled"):
+            assert set(batch) == {"ids", "lengths", "targets" if source.kind == "masked" else "labels"}
+            assert all(value.dtype == np.int64 for value in batch.values())
+            assert 0 <= batch["ids"].min() <= batch["ids"].max() < source.sizes["vocab"]
+            assert 2 <= batch["lengths"].min() <= batch["lengths"].max() <= batch["ids"].shape[1]
+            if source.kind == "labelled":
+                assert source.sizes["classes"] == len(source.classes)
+                assert 0 <= batch["labels"].min() <= batch["labels"].max() < source.sizes["classes"]
         elif source.kind == "vectors":
             assert set(batch) == {"x", "y"}
             assert batch["x"].shape[1] == source.sizes["width"]

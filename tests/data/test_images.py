@@ -48,7 +48,7 @@ def shades(batch):
 def test_every_image_once_an_epoch(folder):
     source = open_images(folder)
     assert source.steps_an_epoch == 4
-    assert source.classes == ["n0", "n1", "n2", "n3"]
+    assert source.classes == ("n0", "n1", "n2", "n3")
     assert source.sizes == {"classes": 4}
     epochs = []
     for epoch in range(3):

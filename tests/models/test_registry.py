@@ -437,7 +437,7 @@ WRONG = {
     ("gpt", "scaling", "yearn"): r"the nearest are yarn",
     ("gpt", "dropout", 1.0): r"dropout=1.0: expected a share",
     ("bert", "answer", "word"): r"the nearest is words",
-    ("bert", "classes", 2): r"answer='words' with classes=2: expected classes for answer='class', and only there",
+    ("bert", "classes", 2): r"classes=2 are for answer='class', and this is 'words'",
     ("bert", "types", -1): r"types=-1: expected 0 or more",
     ("reader", "mix", "som"): r"the nearest is sum",
     ("reader", "gamma", 0.0): r"gamma=0.0: expected one number in \(0, 1\], or 3, one a head",
@@ -461,6 +461,8 @@ def test_two_words_that_do_not_go_together():
         ch.build("reader", vocab=V, mix="sum", positions="rotary")
     with pytest.raises(ValueError, match="1 is the end of its range"):
         ch.build("reader", vocab=V, mix="forget", learned=True, gamma=1.0)
+    with pytest.raises(ValueError, match="answer='class' of how many"):
+        ch.build("bert", vocab=V, answer="class")
     with pytest.raises(ValueError, match=r"rotary.*pairs of columns"):
         ch.build("gpt", vocab=V, width=9, heads=3, positions="rotary")
 

@@ -44,7 +44,7 @@ def write(folder, text):
         ("lr = 1e-3", "learning = 1e-3", 14, r"unknown key optim\.learning"),
         ("log_every = 1", "log_evry = 1", 17, r"unknown key run\.log_evry; the nearest are? .*log_every"),
         ("symbols = 5", "symbol = 5", 6, r"unknown key data\.symbol; the nearest is symbols"),
-        ("width = 12", "widht = 12", 10, r"unknown key model\.widht; the nearest is width"),
+        ("width = 12", "widht = 12", 10, r"unknown key model\.widht; the nearest are width"),
         ("lr = 1e-3", "heads = 3", 14, r"unknown key optim\.heads"),
         ("steps = 10", 'steps = "ten"', 1, r"steps = 'ten': expected a whole number, got text"),
         ("steps = 10", "steps = 1.5", 1, r"steps = 1\.5: expected a whole number"),

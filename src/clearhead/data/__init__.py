@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from .. import config
-from . import translations
+from . import labelled, translations
 from .batches import IGNORE, Batch, Data
 from .fetch import find
 from .files import DataError
 from .images import ImageFolder, Images
+from .labelled import Labels, Sst2
+from .masked import Gaps, Masked
 from .pairs import PairFile
 from .parallel import load_split
 from .tasks import Copy, Identity, Most, Party, Recall, Reverse, Sequences, Vectors
@@ -47,6 +49,9 @@ _KINDS: dict[str, tuple[type[Any], Callable[..., Data], str]] = {  # name: its o
     "multi30k": (Multi30k, translations.multi30k, "29,000 captions of photographs in English, German and French"),
     "tatoeba": (Tatoeba, translations.tatoeba, "everyday sentences, English and French or German"),
     "translations": (Mixture, translations.mixture, "several sets of translations, and files, together"),
+    "masked": (Gaps, Masked, "texts with gaps, and what stood in them: sst2's, or those of files"),
+    "sst2": (Sst2, labelled.sst2, "sentences about films, which praise or blame"),
+    "labelled": (Labels, labelled.labelled, "texts with labels, text TAB label a line"),
     "images": (ImageFolder, Images, "a folder or zip file of pictures, one folder a class"),
 }
 

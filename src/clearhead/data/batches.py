@@ -18,18 +18,21 @@ IGNORE = -100  # a target that is not counted
 
 
 class Data(ABC):
-    """Where batches come from. A batch is a dict of arrays of one of four kinds:
+    """Where batches come from. A batch is a dict of arrays of one of six kinds:
 
     sequences: ids (b, t) int64, targets (b, t) int64 with -100 for "not counted"; where documents are packed also
                documents (b, t) int64, which is a number a document, and at (b, t) int64, the place in the document
     translations: those of sequences, of what is written; source (b, s) int64, what is read, and lengths (b,) int64, how
                much of each row of it is not padding
+    masked:    ids (b, t) int64 with gaps, targets (b, t) int64, what stood in them, lengths (b,) int64
+    labelled:  ids (b, t) int64, lengths (b,) int64, labels (b,) int64
     vectors:   x (b, d) float32, y (b, d) float32
     images:    images (b, 3, y, x) float32, labels (b,) int64
     """
 
-    kind: Literal["sequences", "translations", "vectors", "images"]
+    kind: Literal["sequences", "translations", "masked", "labelled", "vectors", "images"]
     tokens: Tokens | Pair | None = None  # how text becomes ids, where there is text
+    classes: tuple[str, ...] | None = None  # what the classes are called, where there are some
     sizes: dict[str, int]  # what a model must know: {"vocab": 65}, {"width": 16}, {"classes": 10} ...
     steps_an_epoch: int | None = None  # None where there is no end of fresh examples
     valid_batches: int = 0  # 0 if there is nothing to validate on
@@ -38,7 +41,7 @@ class Data(ABC):
         """The training batch of a step, or a worker's part of it: rows part, part + parts, part + 2 parts, ...
 
         Every part has as many rows; where they do not divide, the last ones are filled up by rows that do not count:
-        their targets are all -100, or, for vectors and images, `weight` (b,) float32 is 0 instead of 1 there.
+        their targets are all -100, or, where there are none, `weight` (b,) float32 is 0 instead of 1 there.
         """
         if step < 0:
             raise ValueError(f"step={step}: steps are counted from 0")

@@ -46,6 +46,14 @@ _MULTI30K_SHA256 = {
     "val.fr": "ca3106f1a72390591d25f6c45cb4cd39dec4cd3f123e099748a3ce5256c160e9",
 }
 
+# SST-2 at the level of sentences, sentence TAB label, as it is in the repository of a tutorial.
+_SST2 = "https://raw.githubusercontent.com/clairett/pytorch-sentiment-classification/master/data/SST2/"
+_SST2_SHA256 = {
+    "train": "ec192f833a64da08f475488a77b0d0b47db47acd0f458bd18433fc793b569920",
+    "dev": "eddea6b39e601dd4e7a672b53cc40fdf6019fa80522f351206c24340ca5d9359",
+    "test": "831169c7e2e429d6026e1bdbb542f33b636e3e596caad9602ebc953c205928b7",
+}
+
 HOMES = {
     "shakespeare": Home(
         files=("shakespeare.txt", "shakespeare.txt.gz"),
@@ -67,6 +75,16 @@ HOMES = {
         )
         for name in ("fra", "deu")
     },
+    **{
+        f"sst2/{name}": Home(files=(f"sst2/{name}.tsv", f"sst2/{name}.tsv.gz"), url=f"{_SST2}{name}.tsv", sha256=sha256)
+        for name, sha256 in _SST2_SHA256.items()
+    },
+    "sst2/glue-train": Home(
+        files=("sst2/glue-train.tsv", "sst2/glue-train.tsv.gz"),
+        url="https://dl.fbaipublicfiles.com/glue/data/SST-2.zip",
+        sha256=None,
+        member="SST-2/train.tsv",
+    ),
 }
 
 

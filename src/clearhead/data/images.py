@@ -56,6 +56,7 @@ class Images(Data):
     """Every image once an epoch, in the order of (seed, epoch); crops and mirrors are keyed by (seed, step, row)."""
 
     kind = "images"
+    classes: tuple[str, ...]
 
     def __init__(self, config: ImageFolder, *, seed: int, root: Path | None = None) -> None:
         self.config, self.seed = config, seed
@@ -65,7 +66,7 @@ class Images(Data):
             order = keyed.permutation(0, 0, len(train), SPLIT).tolist()
             kept = int(len(train) * config.share)
             train, valid = [train[i] for i in sorted(order[kept:])], [train[i] for i in sorted(order[:kept])]
-        self.classes = sorted({picture.label for picture in train})
+        self.classes = tuple(sorted({picture.label for picture in train}))
         strange = [picture for picture in valid if picture.label not in self.classes]
         if strange:
             raise DataError(f"{self.path}: {strange[0].name} is of a class without a training image")

@@ -59,11 +59,8 @@ class Config:
             raise ValueError(
                 f"positions='rotary' turn pairs of columns: width={self.width} / heads={self.heads} is not even"
             )
-        if (self.answer == "class") != (self.classes is not None):
-            raise ValueError(
-                f"answer={self.answer!r} with classes={self.classes}: expected classes for answer='class', "
-                "and only there"
-            )
+        if self.classes is not None and self.answer != "class":
+            raise ValueError(f"classes={self.classes} are for answer='class', and this is {self.answer!r}")
         if not 0.0 <= self.dropout < 1.0:
             raise ValueError(f"dropout={self.dropout}: expected a share from 0 to below 1")
 
@@ -74,6 +71,8 @@ class BERT(nn.Module):
     def __init__(self, config: Config) -> None:
         super().__init__()
         c = self.config = config
+        if c.answer == "class" and c.classes is None:
+            raise ValueError("answer='class' of how many? Give classes, or data that have them")
         self.embed = Tokens(c.vocab, c.width)
         self.types = Tokens(c.types, c.width) if c.types else None
         self.positions = make_positions(

@@ -363,7 +363,8 @@ class _Loop:
         model = self.trainee.trained(best)
         if self.world.rank == 0:
             with self._disk():
-                save(model, self.folder.path / "model", tokens=self.data.tokens)
+                ready = Ready(model, self.data.tokens, model.config, labels=self.data.classes)
+                save(ready, self.folder.path / "model")
         self.world.sum(0.0)  # all workers wait until it is there
         return load(self.folder.path / "model", device=str(self.world.device))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from .schedule import ScheduleConfig
 
 PRECISIONS = ("float32", "tf32", "bfloat16")
 SPREADS = ("ddp", "fsdp")
+LEARNS = ("all", "head")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,6 +51,8 @@ class Recipe:
     model: dict[str, Any]  # name = which family, and that family's own options; sizes that data decides may be left out
     seed: int = 0  # of weights, batches and dropout
     initial: str = "default"  # first weights: default xavier kaiming normal
+    pretrained: str | None = None  # a folder whose weights are gone on from, its own head left out where it has another
+    learn: str = "all"  # all weights, or only those of the head
     smoothing: float = 0.0  # share of each target that is spread over the vocabulary
     accumulate: int = 1  # parts in which each batch goes through the model, to need less memory
     precision: str = "float32"  # float32; tf32: its products in 19 bits (GPU); bfloat16: computed in, float32 masters
@@ -68,9 +71,11 @@ class Recipe:
             raise ValueError(f"accumulate={self.accumulate}: expected 1 or more parts")
         if not 0.0 <= self.smoothing < 1.0:
             raise ValueError(f"smoothing={self.smoothing}: expected a share from 0 to below 1")
-        for name, known in (("initial", WORDS), ("precision", PRECISIONS), ("spread", SPREADS)):
+        for name, known in (("initial", WORDS), ("precision", PRECISIONS), ("spread", SPREADS), ("learn", LEARNS)):
             if getattr(self, name) not in known:
                 raise ValueError(f"{name}={getattr(self, name)!r}: expected one of {', '.join(known)}")
+        if self.learn == "head" and self.pretrained is None:
+            raise ValueError("learn='head' leaves all other weights as they began: expected pretrained, a folder")
 
 
 # What a resumed run may set anew: how far it goes, what it writes, and what changes no more than rounding.
@@ -115,6 +120,6 @@ def section(recipe: Recipe, name: str, **sizes: int) -> tuple[str, Any]:
             )
     if name == "model" and not sizes:  # stand-ins, to check the rest before there is any data
         for size in ("vocab", "classes"):
-            if size in {f.name for f in fields(kinds)}:
+            if any(f.name == size and f.default is MISSING for f in fields(kinds)):
                 options.setdefault(size, 2)
     return kind, config.read(kinds, options, where=name)

@@ -21,6 +21,7 @@ from .initial import initialise
 from .muon import local
 from .objective import Objective
 from .optim import Optimiser
+from .pretrained import go_on, in_head
 from .recipe import Recipe, section
 from .spread import SyncedBatchNorm, World, let_go, narrow, recompute, shard
 
@@ -31,6 +32,11 @@ def build_model(recipe: Recipe, data: Data) -> nn.Module:
     torch.manual_seed(_key(recipe.seed, -1, 0))
     model = family(name)[0](made)
     initialise(model, recipe.initial, recipe.seed)
+    if recipe.pretrained is not None:
+        go_on(model, recipe.pretrained)
+    if recipe.learn == "head":
+        for weight_name, weight in model.named_parameters():
+            weight.requires_grad_(in_head(weight_name))
     return model
 
 

@@ -1,0 +1,142 @@
+"""Texts with labels: SST-2, or a file of one's own; text TAB label a line.
+
+ids (b, t)   <start> x1 .. xn <end> <pad>      lengths (b,)      labels (b,)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ..tokens import Tokens
+from . import keyed
+from .batches import Batch, Rows
+from .bucketed import Bucketed
+from .fetch import find
+from .files import DataError, as_lines, locate, read_text
+from .reading import Read, Reading, mask_of
+
+SENTIMENTS = ("negative", "positive")
+SST2 = {"train": "train", "valid": "dev", "test": "test"}  # its parts, and their files
+SPLIT = 2  # a stream of random numbers beside those of Bucketed
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Label:
+    """A text and what it is."""
+
+    text: str
+    label: str
+    where: str  # file:line
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sst2(Reading):
+    """Options of sst2."""
+
+    phrases: bool = False  # train on the 67,349 phrases of the training sentences' parse trees too, as GLUE does
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Labels(Reading):
+    """Options of labelled."""
+
+    path: str  # a UTF-8 file, plain or .gz, with two columns: text TAB label
+    valid_path: str | None = None  # such a file to validate on; None: a share of the first
+    share: float = 0.1  # part of the texts kept for validation, where there is no valid_path
+
+    def __post_init__(self) -> None:
+        Reading.__post_init__(self)
+        if not 0 <= self.share < 1:
+            raise ValueError(f"share={self.share}: expected 0 or more and less than 1")
+
+
+class Labelled(Bucketed):
+    """Texts as ids and labels as numbers; an epoch has every text once."""
+
+    kind = "labelled"
+    tokens: Tokens
+
+    def __init__(
+        self, config: Reading, train: Sequence[Label], valid: Sequence[Label], *, seed: int, root: Path | None = None
+    ) -> None:
+        if not train:
+            raise DataError("there is no text to train on: expected a smaller share for validation")
+        self.config = config
+        self.tokens = config.make([line.text for line in train], root)
+        self.classes = tuple(sorted({line.label for line in train}))
+        self.sizes = {"vocab": mask_of(self.tokens)[1], "classes": len(self.classes)}
+        numbers = {label: i for i, label in enumerate(self.classes)}
+        for line in valid:
+            if line.label not in numbers:
+                raise DataError(f"{line.where}: no text to train on has the label {line.label!r}")
+        self._training, self._validation = (
+            np.array([numbers[line.label] for line in lines], np.int64) for lines in (train, valid)
+        )
+        reads = [Read([line.text for line in lines], self.tokens, config) for lines in (train, valid)]
+        self._open(*reads, seed=seed, valid_most=config.valid_most)
+
+    def _train(self, step: int, rows: Rows) -> Batch:
+        batch = super()._train(step, rows)
+        return batch | {"labels": self._training[batch.pop("number")]}
+
+    def _valid(self, index: int, rows: Rows) -> Batch:
+        batch = super()._valid(index, rows)
+        return batch | {"labels": self._validation[batch.pop("number")]}
+
+
+def sst2(config: Sst2, *, seed: int, root: Path | None = None) -> Labelled:
+    """The Stanford Sentiment Treebank (Socher et al. 2013), two classes, its own parts of whole sentences."""
+    train = read_sst2("train", root, phrases=config.phrases)
+    return Labelled(config, train, read_sst2("valid", root), seed=seed, root=root)
+
+
+def labelled(config: Labels, *, seed: int, root: Path | None = None) -> Labelled:
+    """A file of texts and labels; the same text is never both trained and validated on."""
+    lines = read_labels(locate(config.path, root))
+    if config.valid_path is not None:
+        return Labelled(config, lines, read_labels(locate(config.valid_path, root)), seed=seed, root=root)
+    texts = list(dict.fromkeys(line.text for line in lines))
+    chance = keyed.uniform(0, 0, np.arange(len(texts)), 1, SPLIT)[:, 0]
+    kept = {one for one, u in zip(texts, chance, strict=True) if u < config.share}
+    train, valid = ([line for line in lines if (line.text in kept) == there] for there in (False, True))
+    return Labelled(config, train, valid, seed=seed, root=root)
+
+
+def read_sst2(part: str, root: Path | None = None, *, phrases: bool = False) -> list[Label]:
+    """A part of SST-2 at the level of sentences: 6,920 to train on, 872 to validate, 1,821 to test.
+
+    With `phrases` also those of GLUE's training part, but for any that is a sentence of the other parts.
+    """
+    if part not in SST2:
+        raise DataError(f"sst2 has no part {part!r}: expected one of {', '.join(SST2)}")
+    lines = read_labels(find(f"sst2/{SST2[part]}", root))
+    if phrases:
+        others = {_bare(line.text) for name in ("valid", "test") for line in read_sst2(name, root)}
+        known = {_bare(line.text) for line in lines} | others
+        lines += [line for line in read_labels(find("sst2/glue-train", root)) if _bare(line.text) not in known]
+    names = {str(i): name for i, name in enumerate(SENTIMENTS)}
+    return [Label(text=line.text, label=names.get(line.label, line.label), where=line.where) for line in lines]
+
+
+def read_labels(path: Path) -> list[Label]:
+    """A file of two columns, text TAB label; a first line "sentence TAB label" is a heading."""
+    found = []
+    for number, line in enumerate(as_lines(read_text(path)), 1):
+        columns = line.split("\t")
+        if number == 1 and columns == ["sentence", "label"]:
+            continue
+        if len(columns) != 2 or not all(column.strip() for column in columns):
+            raise DataError(f"{path}:{number}: expected text TAB label, got {len(columns)} columns: {line[:60]!r}")
+        found.append(Label(text=columns[0].strip(), label=columns[1].strip(), where=f"{path}:{number}"))
+    if not found:
+        raise DataError(f"{path}: there is no text in it")
+    return found
+
+
+def _bare(text: str) -> str:
+    """A text without its spaces: the two sets cut words differently."""
+    return "".join(text.split()).lower()
