@@ -415,6 +415,20 @@ def sentence_length() -> Figure:
     return ch.draw.curves(lines, xlabel="words of a sentence", ylabel="BLEU", zero=True)
 
 
+@picture
+def rnn_vs_transformer() -> Figure:
+    found = _results("rnn_vs_transformer")
+    titles = {
+        "chain_forward": "matrix products one after another",
+        "train_batch": f"training step, {found['tokens_a_batch']:,} tokens a batch, ms",
+        "kept_sentence": "kept for the gradients of a sentence, MB",
+        "write_sentence": "writing a sentence, ms",
+    }
+    del found["chain_forward"]["Transformer, scores written out"]  # no other chain than with the fused kernel
+    plots = {title: {name: (found["lengths"], y) for name, y in found[what].items()} for what, title in titles.items()}
+    return ch.draw.panels(plots, xlabel="tokens a side", log="xy", width=3.7, height=2.6, across=2)
+
+
 # 10: experiments, from the numbers in docs/results that benchmarks/*.py measured
 
 
