@@ -384,3 +384,47 @@ def data(as_json: Json = False) -> None:
 
     found = names()
     _show(found if as_json else _rows(*found.items()), as_json)
+
+
+@app.command()
+@_command
+def explore(
+    models: Annotated[
+        list[str] | None, typer.Argument(metavar="MODEL", help="Folders of models, beside those that ship.")
+    ] = None,
+    runs: Annotated[Path | None, typer.Option("--runs", help="A folder of trainings to show.")] = None,
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="The first port to try; 0 for any.")] = 8000,
+    host: Annotated[str, typer.Option("--host", help="Let other machines in, with a token.")] = "127.0.0.1",
+    no_browser: Annotated[bool, typer.Option("--no-browser", help="Only print the address.")] = False,
+    device: Device = "auto",
+) -> None:
+    """Open the explorer, a page that shows what attention does; print its address, and serve it until Ctrl-C.
+
+    clearhead explore        clearhead explore runs/en-de --runs runs --port 8000 --no-browser
+    """
+    from .explore import serve
+
+    serve(
+        models or (), runs=runs, host=host, port=port, device=device, browser=not no_browser,
+        say=lambda address: print(address, flush=True),
+    )  # fmt: skip
+
+
+@app.command()
+@_command
+def doctor(device: Device = "auto", as_json: Json = False) -> None:
+    """Say what this machine has, which kernels answer, and whether the models that ship work here; exit 1 if not.
+
+    clearhead doctor
+    """
+    from .report.doctor import doctor
+
+    found = doctor(device=device)
+    if as_json:
+        _show(found, True)
+    else:
+        _show(_rows(*found.facts.items(), *found.zoo.items()), False)
+        for problem in found.problems:
+            print(problem, file=sys.stderr)
+    if found.problems:
+        raise typer.Exit(1)

@@ -100,6 +100,15 @@ def test_tiles_are_those_of_the_matrix(both):
         close(map.tile(rows, keys), full[:, :, slice(*rows), slice(*keys)])
 
 
+def test_one_head_is_that_of_the_matrix(both):
+    found, want = both
+    for head in range(H):
+        close(found.only(head).dense(), want[:, head : head + 1])
+        close(found.only(head).entropy(), found.entropy()[:, head : head + 1])
+    with pytest.raises(IndexError, match=f"head {H}: there are {H}"):
+        found.only(H)
+
+
 def test_top_are_the_largest_of_each_row(both):
     map, full = both
     for k in (1, 3, full.shape[3]):

@@ -1,4 +1,4 @@
-"""`python -m clearhead.explore` prints the worked example."""
+"""`python -m clearhead.explore` prints the worked example; `clearhead explore` opens the page."""
 
 from .worked import tell
 

@@ -41,6 +41,12 @@ class AttentionMap:
         b, h, q, k = self.shape
         return f"AttentionMap(batch={b}, heads={h}, queries={q}, keys={k})"
 
+    def only(self, head: int) -> AttentionMap:
+        """The map of one head, for what would take long for all of them."""
+        if not 0 <= head < self.shape[1]:
+            raise IndexError(f"head {head}: there are {self.shape[1]}, counted from 0")
+        return AttentionMap([source.only(head) for source in self.sources])
+
     def row(self, i: int) -> Float[Tensor, "b h k"]:
         """Where query i looks."""
         q = self.shape[2]

@@ -86,6 +86,18 @@ class Seen:
         allow = left if self.mask.allow is None else self.mask.allow & left
         return replace(self, mask=replace(self.mask, allow=allow), given=None)
 
+    def only(self, head: int) -> Seen:
+        """One head of it, with the key head that serves it."""
+        own, group = slice(head, head + 1), head * self.k.shape[1] // self.q.shape[1]
+        bias, mask = self.bias, self.mask
+        if bias is not None:
+            slope, table = (None if x is None else x if len(x) == 1 else x[own] for x in (bias.slope, bias.table))
+            bias = replace(bias, slope=slope, table=table, dense=_head(bias.dense, own))
+        if mask.allow is not None:
+            mask = replace(mask, allow=_head(mask.allow, own))
+        lse = None if self.given is None else self.given[:, own]
+        return replace(self, q=self.q[:, own], k=self.k[:, group : group + 1], bias=bias, mask=mask, given=lse)
+
     @cached_property
     def _lse(self) -> Float[Tensor, "b h q 1"]:
         if self.given is not None:
@@ -137,8 +149,17 @@ class Kept:
         weights = self.weights * left
         return replace(self, weights=weights / weights.sum(-1, keepdim=True).clamp_min(torch.finfo(weights.dtype).tiny))
 
+    def only(self, head: int) -> Kept:
+        """One head of it."""
+        return replace(self, weights=self.weights[:, head : head + 1])
+
     def lse(self, rows: tuple[int, int]) -> Float[Tensor, "b h r 1"]:
         return self.zeros(*self.shape[:2], rows[1] - rows[0], 1)
+
+
+def _head(x: Tensor | None, own: slice) -> Tensor | None:
+    """One head of what broadcasts to (b, h, q, k)."""
+    return x if x is None or x.ndim < 3 or x.shape[-3] == 1 else x[..., own, :, :]
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:

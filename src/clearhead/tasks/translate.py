@@ -71,6 +71,11 @@ class Translation:
             raise ValueError("nothing was translated here: there is nothing to watch")
         return self._watched(names)
 
+    @property
+    def words(self) -> tuple[list[list[int]], list[list[int]]]:
+        """The pieces of each word, by their numbers: of the source, and of the target."""
+        return _joined(self.source, self._words[0])[1], _joined(self.target, self._words[1])[1]
+
     def by_word(
         self, layer: int | None = None, head: int | None = None
     ) -> tuple[list[str], list[str], Float[np.ndarray, "t s"]]:
@@ -78,8 +83,10 @@ class Translation:
 
         What a word receives is the sum over its pieces, what it gives is their mean.
         """
-        (source, read), (target, written) = (
-            _joined(pieces, words) for pieces, words in zip((self.source, self.target), self._words, strict=True)
+        read, written = self.words
+        source, target = (
+            ["".join(pieces[i] for i in word).strip() for word in words]
+            for pieces, words in ((self.source, read), (self.target, written))
         )
         weights = self.attention(layer, head)
         rows = [[weights[row][:, column].sum(1).mean() for column in read] for row in written]

@@ -1,0 +1,123 @@
+"""doctor: what this machine has, and whether the models that ship answer here as they should."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sys
+import time
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Any
+
+import torch
+
+from .. import __version__
+from ..layers import Mask, attend
+from ..tasks.translate import score, translate
+from ..weights import load, shipped
+
+PACKAGES = ("torch", "numpy", "tokenizers", "safetensors", "msgspec", "fastapi", "uvicorn", "triton")
+ASKED = {"en-de": "A dog runs.", "en-de-rnn": "A dog runs.", "fr-en": "Je la mange."}  # a sentence a translator knows
+
+
+@dataclass(frozen=True, kw_only=True)
+class Health:
+    """What was found: facts in words, and the problems, if there are some."""
+
+    facts: dict[str, str]
+    zoo: dict[str, str]  # what each shipped model answered, or why it could not
+    problems: list[str]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for machines."""
+        return {"facts": self.facts, "zoo": self.zoo, "problems": self.problems}
+
+
+def doctor(*, device: str = "auto") -> Health:
+    """Versions, device, the kernels that answer, free memory, and a self-test of every model that ships."""
+    problems: list[str] = []
+    here = torch.device(load(next(iter(shipped())), device=device).device)
+    facts = {
+        "clearhead": __version__,
+        "python": f"{platform.python_version()}, {platform.platform()}",
+        "packages": ", ".join(f"{name} {version}" for name in PACKAGES if (version := _version(name))),
+        "device": _device(here),
+        "threads": f"{torch.get_num_threads()} of {os.cpu_count()} cores",
+        "memory": _memory(here),
+        "attention": _kernel(here),
+        "disk": f"{shutil.disk_usage(os.getcwd()).free >> 30} GB free here",
+    }
+    zoo = {}
+    for name in shipped():
+        try:
+            zoo[name] = _asked(name, device)
+        except Exception as problem:  # whatever it is, it is what we came to find
+            problems.append(f"{name}: {type(problem).__name__}: {problem}")
+            zoo[name] = "failed"
+    missing = [name for name in ("fastapi", "uvicorn") if not _version(name)]
+    if missing:
+        problems.append(f"the explorer needs {' and '.join(missing)}: pip install {' '.join(missing)}")
+    return Health(facts=facts, zoo=zoo, problems=problems)
+
+
+def _asked(name: str, device: str) -> str:
+    """Load a model and let it answer; a translator's own answer must be worth to it what its search says."""
+    began = time.perf_counter()
+    ready = load(name, device=device)
+    if name not in ASKED:
+        finite = all(bool(p.isfinite().all()) for p in ready.model.parameters())
+        if not finite:
+            raise ValueError("its weights hold numbers that are not finite")
+        return f"loaded in {time.perf_counter() - began:.2f} s, all weights finite"
+    found: Any = translate(ready, ASKED[name], beams=3)
+    again = score(ready, ASKED[name], found.text)
+    if abs(again.logprob - found.logprob) > 1e-2:
+        raise ValueError(f"searching gives {found.text!r} {found.logprob:.3f}, and reading it {again.logprob:.3f}")
+    return f"{ASKED[name]} -> {found.text} ({time.perf_counter() - began:.2f} s)"
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _device(device: torch.device) -> str:
+    if device.type == "cuda":
+        return f"{device}: {torch.cuda.get_device_name(device)}"
+    return f"{device}: {platform.processor() or platform.machine()}"
+
+
+def _memory(device: torch.device) -> str:
+    told = []
+    if device.type == "cuda":
+        free, whole = torch.cuda.mem_get_info(device)
+        told.append(f"{free / 2**30:.1f} of {whole / 2**30:.1f} GB free on the device")
+    if sys.platform == "linux":
+        with open("/proc/meminfo") as file:
+            lines = dict(line.split(":", 1) for line in file)
+        left, all_ = (int(lines[name].split()[0]) / 2**20 for name in ("MemAvailable", "MemTotal"))
+        told.append(f"{left:.1f} of {all_:.1f} GB free")
+    return "; ".join(told) or "unknown on this system"
+
+
+def _kernel(device: torch.device) -> str:
+    """Which kernel answers a causal attention here, and whether statistics stream on the device."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Names(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(func.__name__.split(".")[0])
+            return func(*args, **(kwargs or {}))
+
+    seen: list[str] = []
+    kind = torch.bfloat16 if device.type == "cuda" else torch.float32
+    q = torch.randn(1, 2, 64, 16, dtype=kind, device=device)
+    with torch.no_grad(), Names():
+        attend(q, q, q, mask=Mask(causal=True))
+    names = [name for name in seen if "attention" in name]
+    stream = "and a streaming kernel for statistics" if device.type == "cuda" else "statistics in bands on the CPU"
+    return f"{names[0] if names else 'written out'}; {stream}"
