@@ -11,14 +11,15 @@ from torch import Tensor, nn
 
 LARGE = 1 << 18  # weights from which a product is worth a choice
 FEW = 4096  # rows up to which it is
+PARTS = 8  # that the weights of a single row's product are read in
 Step = Callable[[Tensor], Tensor]
 
 
 class Linear(nn.Linear):
-    """x W' + b. A CPU that is asked for no gradient takes oneDNN's product.
+    """x W' + b. A CPU that is asked for no gradient takes oneDNN's product, and for a single row MKL's of many parts.
 
-    The usual one leaves most of the memory's speed unused: for one row it takes up to twice as long, for a few nearly
-    three times (benchmarks/translate.py, benchmarks/generate.py).
+    The usual one leaves most of the memory's speed unused: for a few rows it takes up to three times as long, and for
+    one row four times: only in parts are the weights read as fast as the memory gives them (benchmarks/translate.py).
     """
 
     def forward(self, x: Float[Tensor, "*b i"], said: Float[Tensor, "*b o"] | None = None) -> Float[Tensor, "*b o"]:
@@ -33,6 +34,8 @@ class Linear(nn.Linear):
 def product(x: Float[Tensor, "*b i"], weight: Float[Tensor, "o i"], bias: Tensor | None) -> Float[Tensor, "*b o"]:
     """x W' + b."""
     if _other(x, weight):
+        if x.numel() == weight.shape[1] and _in_parts(weight):
+            return _Parts(weight, bias)(x)
         out: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
         return out
     return F.linear(x, weight, bias)
@@ -43,7 +46,32 @@ def quick_product(weight: Float[Tensor, "o i"], bias: Tensor | None) -> Step:
     if not _other(weight[:1], weight):
         return lambda x: F.linear(x, weight, bias)
     other, nothing = torch.ops.mkldnn._linear_pointwise.default, list[float]()
-    return lambda x: other(x, weight, bias, "none", nothing, "")
+    if not _in_parts(weight):
+        return lambda x: other(x, weight, bias, "none", nothing, "")
+    parts, inputs = _Parts(weight, bias), weight.shape[1]
+    return lambda x: parts(x) if x.numel() == inputs else other(x, weight, bias, "none", nothing, "")
+
+
+def _in_parts(weight: Tensor) -> bool:
+    return torch.backends.mkl.is_available() and weight.is_contiguous() and weight.shape[0] >= PARTS
+
+
+class _Parts:
+    """The product of a single row: the outputs in equal parts, each a product of its own, and what is left over."""
+
+    def __init__(self, weight: Float[Tensor, "o i"], bias: Float[Tensor, "o"] | None) -> None:
+        o, i = weight.shape
+        n = min(max(PARTS, torch.get_num_threads()), o)
+        whole = o // n * n
+        self.shape, self.bias = (n, i, 1), None if bias is None else bias[:whole].view(n, -1, 1)
+        self.weight = weight[:whole].view(n, -1, i)
+        self.rest = None if whole == o else (weight[whole:], None if bias is None else bias[whole:])
+
+    def __call__(self, x: Float[Tensor, "*b i"]) -> Float[Tensor, "*b o"]:
+        column = x.reshape(1, -1).mT.expand(self.shape)  # a row turned, not a column: by its strides MKL chooses
+        out = torch.bmm(self.weight, column) if self.bias is None else torch.baddbmm(self.bias, self.weight, column)
+        out = out.view(*x.shape[:-1], -1)
+        return out if self.rest is None else torch.cat([out, F.linear(x, *self.rest)], dim=-1)
 
 
 def _other(x: Tensor, weight: Tensor) -> bool:
