@@ -5,6 +5,7 @@ from .bias import Bias
 from .block import Block
 from .cache import Cache
 from .embed import Patches, Tokens, resize
+from .int8 import Int8, quantise
 from .linear import Linear, Together
 from .mask import Mask
 from .memory import Memory
@@ -40,6 +41,7 @@ __all__ = [
     "Bilinear",
     "Block",
     "Cache",
+    "Int8",
     "Learned",
     "Linear",
     "Mask",
@@ -61,5 +63,6 @@ __all__ = [
     "grid",
     "make_norm",
     "make_positions",
+    "quantise",
     "resize",
 ]

@@ -274,7 +274,7 @@ class Attention(nn.Module):
         """Lay the projections side by side, for steps that are no longer than it takes to read them."""
         if self.together is None or not self.together.holds:
             maps = (self.query, self.key, self.value)
-            self.together = Together(*maps) if Together.can(*maps) else None  # type: ignore[arg-type]
+            self.together = Together(*maps) if Together.can(*maps) else None
 
     def remember(self, context: Float[Tensor, "b k c"]) -> tuple[Float[Tensor, "b g k e"], Float[Tensor, "b g k w"]]:
         """Keys and values of a context, to be computed once and looked at many times."""

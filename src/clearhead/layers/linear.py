@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -29,6 +30,14 @@ class Linear(nn.Linear):
     def quick(self) -> Step:
         """The same, with the choice made: for steps without gradients, as long as the weights stay where they are."""
         return quick_product(self.weight, self.bias)
+
+    def beside(self, *others: Linear) -> Laid:
+        """This one's weights and others', laid side by side."""
+        return Laid(self, *others)
+
+    def lies(self) -> tuple[Any, ...]:
+        """What must be the same of all that are laid side by side."""
+        return self.weight.dtype, self.weight.device, type(self.weight.data)
 
 
 def product(x: Float[Tensor, "*b i"], weight: Float[Tensor, "o i"], bias: Tensor | None) -> Float[Tensor, "*b o"]:
@@ -90,31 +99,40 @@ class Together:
     other weights, or was moved, ends it: each then answers for itself.
     """
 
-    def __init__(self, *maps: Linear) -> None:
+    def __init__(self, *maps: Any) -> None:
         self.maps, self.sizes = maps, [m.out_features for m in maps]
         with torch.no_grad():
-            self.weight = _side_by_side([m.weight for m in maps])
-            self.bias = None if maps[0].bias is None else _side_by_side([m.bias for m in maps])
-        self.places = self._places()
+            self.whole = maps[0].beside(*maps[1:])
 
     @staticmethod
-    def can(*maps: nn.Module | None) -> bool:
-        """Whether these can be one product."""
-        weights = [m.weight for m in maps if type(m) is Linear and type(m.weight.data) is Tensor]
-        biased = {m.bias is None for m in maps if isinstance(m, Linear)}
-        kinds = {(w.dtype, w.device, w.shape[1]) for w in weights}
-        return len(weights) == len(maps) > 1 and len(biased) == len(kinds) == 1
+    def can(*maps: Any) -> bool:
+        """Whether these can be one product: maps of one input, of one kind, all with a bias or none."""
+        if len(maps) < 2 or any(m is None or not hasattr(m, "beside") for m in maps):
+            return False
+        return len({(type(m), m.in_features, m.bias is None, *m.lies()) for m in maps}) == 1
 
     @property
     def holds(self) -> bool:
         """Whether the weights still lie where they were laid."""
-        return self._places() == self.places
+        return bool(self.whole.holds)
+
+    @property
+    def weight(self) -> Tensor:
+        """Of all of them, one under the other."""
+        found: Tensor = self.whole.weight
+        return found
+
+    @property
+    def bias(self) -> Tensor | None:
+        """Of all of them, one after the other."""
+        found: Tensor | None = self.whole.bias
+        return found
 
     def __call__(self, x: Float[Tensor, "*b i"]) -> list[Tensor]:
         """What each of them says to x."""
         if torch.is_grad_enabled() or torch.compiler.is_compiling() or not self.holds:
             return [m(x) for m in self.maps]
-        parts = product(x, self.weight, self.bias).split(self.sizes, -1)
+        parts = self.whole(x).split(self.sizes, -1)
         return [
             m(x, said=part) if m._forward_hooks or m._forward_pre_hooks else part
             for m, part in zip(self.maps, parts, strict=True)
@@ -122,6 +140,27 @@ class Together:
 
     def quick(self) -> Step:
         """All that they say to x, side by side, with the choice made."""
+        step: Step = self.whole.quick()
+        return step
+
+
+class Laid:
+    """The weights of several linear maps in one storage."""
+
+    def __init__(self, *maps: Linear) -> None:
+        self.maps = maps
+        self.weight = _side_by_side([m.weight for m in maps])
+        self.bias = None if maps[0].bias is None else _side_by_side([m.bias for m in maps])
+        self.places = self._places()
+
+    @property
+    def holds(self) -> bool:
+        return self._places() == self.places
+
+    def __call__(self, x: Float[Tensor, "*b i"]) -> Float[Tensor, "*b o"]:
+        return product(x, self.weight, self.bias)
+
+    def quick(self) -> Step:
         return quick_product(self.weight, self.bias)
 
     def _places(self) -> list[int]:

@@ -65,7 +65,7 @@ class MLP(nn.Module):
         """Lay gate and up side by side, for steps that are no longer than it takes to read them."""
         if self.together is None or not self.together.holds:
             maps = (self.gate, self.up)
-            self.together = Together(*maps) if Together.can(*maps) else None  # type: ignore[arg-type]
+            self.together = Together(*maps) if Together.can(*maps) else None
 
     def forward(self, x: Float[Tensor, "*b d"]) -> Float[Tensor, "*b d"]:
         if self.gate is None:

@@ -155,7 +155,8 @@ class GPT(nn.Module):
         if not self.training and not torch.is_grad_enabled():
             for block in self.blocks:
                 cast(Block, block).join()
-            state.swift = Swift.of(self.blocks, self.positions, c.window)
+            if like.device.type == "cpu":
+                state.swift = Swift.of(self.blocks, self.positions, c.window)
         return state
 
     def read(self, ids: Int[Tensor, "b t"], state: State, counts: Int[Tensor, "b"] | None = None) -> State:
