@@ -7,11 +7,11 @@ The map of the house; a room imports only rooms above it, and the reading order 
     tokens/   text <-> ids
     data/     files -> batches, each a function of (seed, step); the last room that knows files of data
     layers/   tensor -> tensor: attend(), masks, positions, memory, blocks
-    models/   one family a file: gpt, transformer, rnn_seq2seq, reader, deep
+    models/   one family a file: gpt, bert, transformer, rnn_seq2seq, reader, deep
     weights/  folders <-> models
     look/     watch, edit, maps and exact statistics of attention
     decode/   logits -> ids: one search for every decoder
-    tasks/    the verbs people came for: translate, evaluate
+    tasks/    the verbs people came for: generate, chat, embed, fill, classify, likelihood, translate, evaluate
     train/    objective, optimiser, schedule, checkpoints, one loop; sweep, verify_resume
     report/   whole stories told with the rooms above: plot
     explore/  the page that shows it all (today: the lecture's worked example)
@@ -29,25 +29,29 @@ if TYPE_CHECKING:
     from .models import build
     from .report.plot import plot
     from .tasks.evaluate import evaluate
+    from .tasks.generate import chat, generate, stream
+    from .tasks.text import classify, embed, fill, likelihood
     from .tasks.translate import translate
     from .train import train, verify_resume
     from .train.sweep import sweep
-    from .weights import Ready, load, save
+    from .weights import Ready, load, quantise, save
 
 __version__ = "0.1.0"
 __all__ = [
-    "Ready", "build", "config", "data", "decode", "draw", "edit", "evaluate", "layers", "load", "look", "models",
-    "plot", "save", "sweep", "tasks", "tokens", "train", "translate", "verify_resume", "watch", "weights",
+    "Ready", "build", "chat", "classify", "config", "data", "decode", "draw", "edit", "embed", "evaluate", "fill",
+    "generate", "layers", "likelihood", "load", "look", "models", "plot", "quantise", "save", "stream", "sweep",
+    "tasks", "tokens", "train", "translate", "verify_resume", "watch", "weights",
 ]  # fmt: skip
 
 # The public verbs and the rooms they live in; any other public name is a room. A verb is not named like a room, which
 # would take its place as soon as anything imports it; models and train are both, rooms that can be called.
 _HOME = {
     "build": "models",
-    "Ready": "weights", "load": "weights", "save": "weights",
+    "Ready": "weights", "load": "weights", "quantise": "weights", "save": "weights",
     "edit": "look", "watch": "look",
     "sweep": "train", "verify_resume": "train", "plot": "report",
-    "evaluate": "tasks", "translate": "tasks",
+    "chat": "tasks", "classify": "tasks", "embed": "tasks", "evaluate": "tasks", "fill": "tasks", "generate": "tasks",
+    "likelihood": "tasks", "stream": "tasks", "translate": "tasks",
 }  # fmt: skip
 
 

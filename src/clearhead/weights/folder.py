@@ -13,6 +13,7 @@ from . import gguf, huggingface, native
 from .fill import WeightsError, find_device, find_dtype, nearest
 from .hub import fetch, is_name
 from .ready import Ready
+from .rounded import quantise
 from .table import Used
 from .zoo import ZOO, in_zoo, shipped
 
@@ -24,8 +25,11 @@ def load(folder: str | Path, device: str | torch.device = "auto", dtype: str | t
 
     A name like "en-de" that is no folder here is one of the models that ship with the package; one like "org/name" is
     fetched from Hugging Face's hub. `device` "auto" is the first there is of cuda, mps and cpu. Numbers keep their type
-    unless `dtype` gives another; shipped ones, stored in half precision, become float32.
+    unless `dtype` gives another; shipped ones, stored in half precision, become float32. "int8" rounds the weights of
+    linear maps, for a CPU: see `quantise`.
     """
+    if dtype == "int8":
+        return quantise(load(folder, "cpu" if device == "auto" else device, "float32"))
     device, dtype = find_device(device), find_dtype(dtype)
     path, kind = find(folder)
     return read(path, kind, device, torch.float32 if dtype is None and path.parent == ZOO else dtype)[0]

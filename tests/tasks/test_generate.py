@@ -1,0 +1,183 @@
+"""Texts that go on: streamed as whole, stopped in the right place, drawn alike; and conversations."""
+
+import itertools
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import clearhead as ch
+from clearhead.tasks.generate import chat, conversation, generate, stream
+from clearhead.tokens import Characters, Subwords
+from clearhead.weights import Ready, Special
+
+TEXT = "the cat sat on the mat. über den Zaun sprang 漢字 a cat — and another cat, the last. "
+
+
+def ready(tokens=None, seed: int = 0, context: int = 64, special: Special | None = None, **more) -> Ready:
+    tokens = tokens or Subwords.of([TEXT * 3], size=300)
+    torch.manual_seed(seed)
+    model = ch.build("gpt", vocab=len(tokens), width=16, depth=1, heads=2, context=context)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.mul_(5.0 if p.ndim > 1 else 1.0)
+    return Ready(model, tokens, model.config, special=special or Special(), **more)
+
+
+TOKENS = {"subwords": None, "characters": Characters.of(TEXT)}
+kinds = pytest.mark.parametrize("kind", TOKENS)
+
+
+@kinds
+@pytest.mark.parametrize("options", [{}, {"temperature": 1.5, "seed": 3}, {"top_k": 5}, {"repetition": 2.0}], ids=str)
+def test_pieces_make_the_whole(kind, options):
+    made = ready(TOKENS[kind])
+    whole = generate(made, "the cat", max_new=20, **options)
+    assert "".join(stream(made, "the cat", max_new=20, **options)) == whole.text
+    assert len(whole.pieces) == 20
+    assert whole.ended == "limit"
+    assert whole.prompt == "the cat"
+    ids = [*made.tokens.encode("the cat"), *made.tokens.encode(whole.text)]
+    if kind == "characters":
+        assert len(ids) == 27
+
+
+@kinds
+def test_the_text_is_what_stands_after_the_prompt(kind):
+    made = ready(TOKENS[kind])
+    for seed in range(5):
+        found = generate(made, "the cat", max_new=9, temperature=2.0, seed=seed)
+        start = made.tokens.encode("the cat")
+        names = {piece: i for i, piece in enumerate(made.tokens.pieces(np.arange(len(made.tokens))))}
+        written = [names[piece] for piece in found.pieces]
+        assert "the cat" + found.text == made.tokens.decode([*start, *written])
+
+
+def test_stop_strings_cut_and_end():
+    made = ready(TOKENS["characters"])
+    whole = generate(made, "the", max_new=30, temperature=2.0, seed=1).text
+    for stop in (whole[4:6], whole[10], whole[2:9]):
+        found = generate(made, "the", max_new=30, temperature=2.0, seed=1, stop=(stop, "neverthere"))
+        assert found.text == whole[: whole.index(stop)]
+        assert found.ended == "stop"
+        assert len(found.pieces) == whole.index(stop) + len(stop)
+        pieces = list(stream(made, "the", max_new=30, temperature=2.0, seed=1, stop=stop))
+        assert "".join(pieces) == found.text
+
+
+def test_half_a_character_is_never_shown():
+    made = ready()
+    for seed in range(8):
+        pieces = list(stream(made, "the", max_new=40, temperature=3.0, seed=seed))
+        whole = generate(made, "the", max_new=40, temperature=3.0, seed=seed).text
+        assert "".join(pieces) == whole
+        shown = "".join(pieces[:-1])
+        assert whole.startswith(shown)
+
+
+def test_many_at_once_are_as_one_by_one_each_with_its_seed():
+    made = ready()
+    texts = ["the cat", "a", "on the mat. the cat"]
+    options = {"max_new": 12, "temperature": 1.3}
+    together = generate(made, texts, **options, seed=[4, 5, 6])
+    for text, seed, found in zip(texts, (4, 5, 6), together, strict=True):
+        alone = generate(made, text, **options, seed=[seed])
+        assert (found.text, found.pieces) == (alone.text, alone.pieces)
+        assert found.logprob == pytest.approx(alone.logprob, abs=1e-3)
+    assert generate(made, [], **options) == []
+    assert [g.text for g in generate(made, texts, **options, seed=4)] == [
+        g.text for g in generate(made, texts, **options, seed=[4, 5, 6])
+    ]
+
+
+def test_samples_are_drawn_and_differ():
+    made = ready()
+    found = generate(made, "the", max_new=12, temperature=2.0, samples=4, seed=1)
+    texts = [found.text, *(other.text for other in found.others)]
+    assert len(set(texts)) == 4
+    assert json.loads(json.dumps(found.to_dict()))["others"][2]["text"] == texts[3]
+    again = generate(made, "the", max_new=12, temperature=2.0, samples=4, seed=1)
+    assert [again.text, *(other.text for other in again.others)] == texts
+
+
+def test_an_end_ends():
+    plain = ready()
+    whole = generate(plain, "the", max_new=12)
+    names = {piece: i for i, piece in enumerate(plain.tokens.pieces(np.arange(len(plain.tokens))))}
+    end = names[whole.pieces[5]]
+    first = whole.pieces.index(whole.pieces[5])
+    made = ready(special=Special(ends=(end,)))
+    found = generate(made, "the", max_new=12)
+    assert found.ended == "end"
+    assert found.pieces == whole.pieces[:first]
+    assert "".join(stream(made, "the", max_new=12)) == found.text
+    assert generate(made, "", max_new=3).prompt == ""  # texts begin where others end
+    with pytest.raises(ValueError, match="the prompt is empty"):
+        generate(plain, "")
+
+
+def test_beyond_the_context():
+    made = ready(TOKENS["characters"], context=16)
+    with pytest.raises(ValueError, match=r"a prompt of 7 tokens and 30 more: this model reads 16 at once.*slide=true"):
+        generate(made, "the cat", max_new=30)
+    found = generate(made, "the cat", max_new=30, slide=True)
+    assert len(found.text) == 30
+    assert "".join(stream(made, "the cat", max_new=30, slide=True)) == found.text
+    assert len(generate(made, TEXT, max_new=5, slide=True).text) == 5
+
+
+TEMPLATE = (
+    "{% for m in messages %}<start>{{ m['role'] }}\n{{ m['content'] }}<end>\n{% endfor %}"
+    "{% if add_generation_prompt %}<start>assistant\n{% endif %}"
+)
+
+
+def test_a_conversation_is_written_as_its_template_says():
+    made = ready(chat=TEMPLATE)
+    ids = conversation(made, [{"role": "user", "content": "a cat <end>"}])
+    tokens = made.tokens
+    assert ids[0] == tokens.start
+    assert tokens.decode(ids) == "user\na cat \nassistant\n"
+    assert ids.count(tokens.start) == 2
+    said = "".join(itertools.islice(chat(made, [{"role": "user", "content": "a cat"}], max_new=8), 20))
+    assert isinstance(said, str)
+    with pytest.raises(ValueError, match="this model has no chat template"):
+        conversation(ready(), [])
+    with pytest.raises(ValueError, match="takes no such conversation: no system"):
+        conversation(ready(chat="{{ raise_exception('no system') }}"), [])
+    with pytest.raises(ValueError, match="takes no such conversation"):  # a template is not a program
+        conversation(ready(chat="{{ ''.__class__.__mro__[1].__subclasses__() }}"), [])
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"max_new": 0}, "max_new=0: expected 1 or more"),
+        ({"samples": 0}, "samples=0"),
+        ({"samples": 2, "temperature": 0.0}, "all would be the same"),
+        ({"stop": ("", "a")}, "stop has an empty text"),
+        ({"beams": 3, "top_k": 4}, "beams=3: a search draws nothing"),
+        ({"temprature": 1.0}, "unknown key temprature; the nearest is temperature"),
+        ({"top_p": 1.5}, "top_p=1.5"),
+        ({"seed": (1, 2)}, "2 seeds for 1 texts"),
+    ],
+)
+def test_what_makes_no_sense_is_told(options, problem):
+    with pytest.raises(ValueError, match=problem):
+        generate(ready(), "the", **options)
+
+
+def test_temperature_0_is_the_likeliest_and_beams_search():
+    made = ready()
+    assert generate(made, "the", max_new=9, temperature=0.0).text == generate(made, "the", max_new=9).text
+    assert generate(made, "the", max_new=5, beams=4).logprob >= generate(made, "the", max_new=5).logprob - 1e-5
+    with pytest.raises(ValueError, match="one answer can be streamed"):
+        next(stream(made, "the", beams=2))
+
+
+def test_a_model_that_does_not_write_says_so():
+    tokens = Characters.of(TEXT)
+    model = ch.build("bert", vocab=len(tokens), width=8, depth=1, heads=2)
+    with pytest.raises(ValueError, match="this BERT does not go on with texts"):
+        generate(Ready(model, tokens, model.config), "the")

@@ -1,0 +1,159 @@
+"""Vectors, likelihoods, gaps and classes of texts: batched as alone, and against the model's own numbers."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+import clearhead as ch
+from clearhead.data.reading import mask_of
+from clearhead.look import Notice
+from clearhead.tasks.text import classify, embed, fill, likelihood
+from clearhead.tokens import Characters, Subwords, Words
+from clearhead.weights import Ready
+
+TEXTS = ["the cat sat", "a dog", "on the mat the cat and the dog sat and sat"]
+WORDS = Words.of(TEXTS)
+SIZES = {"width": 16, "depth": 1, "heads": 2, "context": 16}
+
+
+def bert(answer: str, tokens=WORDS, **more) -> Ready:
+    torch.manual_seed(0)
+    model = ch.build("bert", vocab=mask_of(tokens)[1], **SIZES, answer=answer, **more)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.mul_(4.0 if p.ndim > 1 else 1.0)
+    return Ready(model, tokens, model.config, labels=("bad", "good") if answer == "class" else None)
+
+
+def gpt(tokens=WORDS, **more) -> Ready:
+    torch.manual_seed(0)
+    model = ch.build("gpt", vocab=len(tokens), **{**SIZES, **more})
+    return Ready(model, tokens, model.config)
+
+
+READY = {
+    "sentence": lambda: bert("sentence", pool="mean", pooler=False),
+    "words": lambda: bert("words"),
+    "gpt": gpt,
+}
+
+
+@pytest.mark.parametrize("pool", [None, "mean", "first", "last"])
+@pytest.mark.parametrize("kind", READY)
+def test_a_text_has_one_vector_whatever_its_neighbours(kind, pool):
+    made = READY[kind]()
+    together = embed(made, TEXTS, pool=pool)
+    assert together.shape == (3, 16)
+    assert together.dtype == np.float32
+    np.testing.assert_allclose(np.linalg.norm(together, axis=1), 1.0, atol=1e-5)
+    for text, vector in zip(TEXTS, together, strict=True):
+        np.testing.assert_allclose(embed(made, text, pool=pool), vector, atol=1e-5)
+    loud = embed(made, TEXTS, pool=pool, normalise=False)
+    np.testing.assert_allclose(loud / np.linalg.norm(loud, axis=1, keepdims=True), together, atol=1e-5)
+
+
+@torch.no_grad()
+def test_a_sentence_model_pools_as_it_was_made_to():
+    made = bert("sentence", pool="mean", pooler=False)
+    ids = torch.tensor([[WORDS.start, *WORDS.encode(TEXTS[0]), WORDS.end]])
+    expected = F.normalize(made.model.encode(ids).mean(1), dim=-1)[0]
+    np.testing.assert_allclose(embed(made, TEXTS[0]), expected.numpy(), atol=1e-6)
+    np.testing.assert_allclose(embed(made, TEXTS[0], pool="mean"), expected.numpy(), atol=1e-6)
+
+
+def test_a_long_text_is_cut_and_told():
+    made = bert("sentence")
+    with pytest.warns(Notice, match="a text of 32 tokens is longer than the 16 this model reads"):
+        embed(made, " ".join(["cat"] * 30))
+
+
+@torch.no_grad()
+def test_the_likelihood_of_a_text_is_the_sum_over_its_tokens():
+    made = gpt()
+    found = likelihood(made, TEXTS[2])
+    ids = torch.from_numpy(WORDS.encode(TEXTS[2]))
+    logp = made.model(ids[None])[0].log_softmax(-1)
+    wanted = [float(logp[i, ids[i + 1]]) for i in range(len(ids) - 1)]
+    assert found.logprobs[0] is None
+    assert found.logprobs[1:] == pytest.approx(wanted, abs=1e-5)
+    assert found.logprob == pytest.approx(sum(wanted), abs=1e-4)
+    assert found.perplexity == pytest.approx(math.exp(-sum(wanted) / len(wanted)), rel=1e-5)
+    assert found.pieces == WORDS.pieces(ids)
+    assert found.to_dict()["perplexity"] == found.perplexity
+
+
+@pytest.mark.parametrize("stride", [None, 1, 3, 16])
+@torch.no_grad()
+def test_a_text_beyond_the_context_is_read_in_windows(stride):
+    tokens = Characters.of("abcdef")
+    made = gpt(tokens)
+    text = "".join("abcdef"[(i * i) % 6] for i in range(50))
+    found = likelihood(made, text, stride=stride)
+    assert found.counted == 49
+    ids, step = torch.from_numpy(tokens.encode(text)), stride or 8
+    begin = 0
+    for i in range(1, 50):
+        while i > begin + 16:
+            begin += step
+        logp = made.model(ids[None, begin:i])[0, -1].log_softmax(-1)
+        assert found.logprobs[i] == pytest.approx(float(logp[ids[i]]), abs=1e-5), i
+
+
+@torch.no_grad()
+def test_gaps_are_filled_by_what_is_likeliest_there():
+    made = bert("words")
+    found = fill(made, "the [MASK] sat on <mask>", top=4)
+    mask = len(WORDS)
+    ids = [WORDS.start, *WORDS.encode("the"), mask, *WORDS.encode("sat on"), mask, WORDS.end]
+    p = made.model(torch.tensor([ids]))[0].softmax(-1)
+    for answers, place in zip(found, (2, 5), strict=True):
+        assert len(answers) == 4
+        for word, share in answers:
+            token = WORDS.pieces(np.arange(len(WORDS))).index(word)
+            assert share == pytest.approx(float(p[place, token]), abs=1e-6)
+        assert [share for _, share in answers] == sorted((s for _, s in answers), reverse=True)
+        assert answers[0][1] == pytest.approx(float(p[place, : len(WORDS)].max()), abs=1e-6)
+    with pytest.raises(ValueError, match="has no gap"):
+        fill(made, "the cat")
+
+
+def test_classes_have_names_and_shares():
+    made = bert("class", classes=2)
+    together = classify(made, TEXTS)
+    for text, found in zip(TEXTS, together, strict=True):
+        alone = classify(made, text)
+        assert [name for name, _ in alone] == [name for name, _ in found]
+        assert [share for _, share in alone] == pytest.approx([share for _, share in found], abs=1e-5)
+        assert sum(share for _, share in found) == pytest.approx(1.0)
+        assert found[0][1] >= found[1][1]
+        assert {name for name, _ in found} == {"bad", "good"}
+    assert len(classify(made, TEXTS[0], top=1)) == 1
+
+
+@pytest.mark.parametrize(
+    ("ask", "problem"),
+    [
+        (lambda: fill(gpt(), "[MASK]"), "this GPT fills no gaps"),
+        (lambda: classify(bert("words"), "the"), "sorts nothing"),
+        (lambda: likelihood(bert("words"), "the"), "does not say what comes next"),
+        (lambda: likelihood(gpt(), ""), "the text is empty"),
+        (lambda: likelihood(gpt(), "the", stride=0), "stride=0: expected 1 to 16"),
+        (lambda: embed(gpt(), ["the", ""]), "a text is empty"),
+        (lambda: embed(gpt(), "the", pool="max"), "pool='max': expected mean, first or last"),
+    ],
+)
+def test_what_cannot_be_answered_is_told(ask, problem):
+    with pytest.raises(ValueError, match=problem):
+        ask()
+
+
+def test_subwords_have_their_own_mask():
+    tokenizers = pytest.importorskip("tokenizers")
+    made = tokenizers.Tokenizer.from_str(Subwords.of(TEXTS, size=290).to_str())
+    made.add_special_tokens(["[MASK]"])
+    found = fill(bert("words", Subwords(made.to_str())), "the [MASK] sat", top=3)
+    assert len(found) == 1
+    assert all("[MASK]" not in word or share < 1.0 for word, share in found[0])
