@@ -278,7 +278,9 @@ def evaluate(
     data: Annotated[
         list[str],
         typer.Argument(
-            metavar="DATA", help="multi30k, tatoeba, a file of source TAB target, or two files; then options."
+            metavar="DATA",
+            help="A translator: multi30k, tatoeba, a file of source TAB target, or two. A language model: a text. "
+            "A classifier: sst2, or a file of text TAB label. Then options.",
         ),
     ],
     root: DataFolder = None,
@@ -286,9 +288,11 @@ def evaluate(
     device: Device = "auto",
     as_json: Json = False,
 ) -> None:
-    """Measure a model on data that it has not seen: a translator's BLEU and chrF, with their signatures.
+    """Measure a model on data that it has not seen: BLEU and chrF, perplexity, or accuracy.
 
     clearhead evaluate runs/en-de multi30k split=test_2017_flickr beams=5 protocol=moses
+
+    clearhead evaluate runs/shakespeare shakespeare last=0.1 stride=64
 
     clearhead evaluate runs/en-de news.en news.de source=en target=de --out news.hyp
     """
@@ -304,6 +308,8 @@ def evaluate(
     with _notices(), _progress() as done:
         found = evaluate(ready, files[0] if len(files) == 1 else files, root=root, done=done, **options)
     if out is not None:
+        if not hasattr(found, "hypotheses"):
+            raise ValueError(f"--out {out}: a language model gives no answers to write down, only how likely they are")
         atomic_write(out, "".join(f"{line}\n" for line in found.hypotheses).encode())
     _show(found, as_json)
 

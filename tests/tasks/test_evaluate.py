@@ -156,8 +156,8 @@ def test_what_cannot_be_evaluated(tmp_path, root, data, options, words):
 
 
 def test_other_kinds_of_models_say_so():
-    model = build("gpt", vocab=9, width=8, heads=2, depth=1)
-    with pytest.raises(ValueError, match="this GPT cannot be evaluated: expected a model that translates"):
+    model = build("bert", vocab=9, width=8, heads=2, depth=1)
+    with pytest.raises(ValueError, match="this BERT cannot be evaluated: expected a model that translates"):
         evaluate(Ready(model, None, model.config), "text.txt")
 
 

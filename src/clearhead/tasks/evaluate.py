@@ -1,7 +1,7 @@
 """evaluate: how good a model is on data that it has not seen, in numbers that others can repeat.
 
-What is measured depends on what the model is: translators are given BLEU and chrF. Another kind joins by its options,
-its result and a line in `evaluate`.
+What is measured depends on what the model is: BLEU and chrF of a translator, perplexity of a language model, accuracy
+of a classifier. Another kind joins by its options, its result and a line in `evaluate`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from ..data.parallel import SPLITS, Line, load_split, read_pairs, read_two
 from ..metrics import Score, bleu, bleu_by, chrf
 from ..tokens import Pair
 from ..weights import Ready
+from .measure import ClassOptions, ClassScores, TextOptions, TextScores, class_scores, text_scores
 from .translate import translate
 
 Place = str | Path
@@ -98,15 +99,25 @@ def evaluate(
     root: Path | None = None,  # a folder in which files are looked for first
     done: Done | None = None,
     **options: Any,
-) -> TranslationScores:
+) -> TranslationScores | TextScores | ClassScores:
     """Measure a model: evaluate(load("en-de"), "multi30k", split="test_2017_flickr", protocol="moses").bleu.value
 
     A translator takes the name of a set (multi30k, tatoeba), a file of source TAB target, or a file of sources and one
-    of references, and `TranslationOptions`.
+    of references, and `TranslationOptions`; a language model the file of a text, or shakespeare, and `TextOptions`; a
+    classifier a file of text TAB label, or sst2, and `ClassOptions`.
     """
     if isinstance(ready.tokens, Pair):
         return _translations(ready, data, config.read(TranslationOptions, options), root, done)
-    raise ValueError(f"this {type(ready.model).__name__} cannot be evaluated: expected a model that translates")
+    if not isinstance(data, Place):
+        raise ValueError(f"{len(data)} files: this {type(ready.model).__name__} does not translate, expected one")
+    if getattr(ready.config, "answer", None) == "class":
+        return class_scores(ready, data, config.read(ClassOptions, options), root, done)
+    if hasattr(ready.model, "read"):
+        return text_scores(ready, data, config.read(TextOptions, options), root, done)
+    raise ValueError(
+        f"this {type(ready.model).__name__} cannot be evaluated: expected a model that translates, says what comes "
+        "next, or sorts texts"
+    )
 
 
 def _translations(
