@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..layers import Additive, Alibi, Attention, Mask, Memory, Rotary, Sinusoid, make_positions
+from ..layers import Additive, Alibi, Attention, Mask, Memory, Rotary, SinCos2d, Sinusoid, attend, grid, make_positions
 from ..look import watch
 
 SCORES = ("dot", "scaled", "cosine", "additive")
@@ -110,17 +110,27 @@ def places(kind: str = "sinusoid", *, width: int = 64, length: int = 64, base: f
     if kind == "alibi":
         bias = Alibi(8).bias(at, at).tile((0, length), (0, length))[0].double()
         return {"kind": kind, "vectors": bias[:, -1].T.tolist(), "similarity": bias[width % 8].tolist()}
-    raise ValueError(f"positions {kind!r}: expected sinusoid, rotary or alibi")
+    if kind == "sincos2d":  # of a picture with so many patches a side
+        vectors = SinCos2d(width, base=base).vectors(grid(length, length)).double()
+        return {"kind": kind, "vectors": vectors.tolist(), "similarity": (vectors @ vectors.T / (width / 2)).tolist()}
+    raise ValueError(f"positions {kind!r}: expected sinusoid, rotary, alibi or sincos2d")
 
 
 @torch.no_grad()
-def fading(gamma: float = 0.9, *, length: int = 24) -> dict[str, Any]:
-    """How much of each guest is left in a memory after each later one has come: gamma to the power of its age."""
+def fading(gamma: float = 0.9, *, length: int = 24, sharpness: float = 6.0) -> dict[str, Any]:
+    """How much of each guest is left in a memory after each later one has come: gamma to the power of its age.
+
+    And the weight that attention, which asks for the first guest, finds it with among as many.
+    """
     memory = Memory(length, gamma=gamma).double()
     memory.value.weight.copy_(torch.eye(length))
     memory.value.bias.zero_()
     left = memory(torch.eye(length, dtype=torch.float64)[None])[0]
-    return {"gamma": gamma, "left": left.tolist(), "share": (left / left.sum(1, keepdim=True)).tolist()}
+    guests = torch.eye(length, dtype=torch.float64)[None, None]
+    asked = guests[:, :, :1].expand(-1, -1, length, -1)  # after each guest, the first
+    found = attend(asked, guests, guests, mask=Mask(causal=True), score="dot", sharpness=sharpness)[0, 0, :, 0]
+    share = (left / left.sum(1, keepdim=True)).tolist()
+    return {"gamma": gamma, "left": left.tolist(), "share": share, "attention": found.tolist()}
 
 
 def _matrix(name: str, rows: Sequence[Sequence[float]]) -> Float[Tensor, "n m"]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -123,7 +122,6 @@ class Look:
     ready: Ready
     ids: list[int] = field(default_factory=list)  # of a language model's text
     states: list[Tensor] = field(default_factory=list)  # (t, d) after each block, for the lens
-    lock: threading.Lock = field(default_factory=threading.Lock)  # it is asked by one at a time
 
     def to_dict(self) -> dict[str, Any]:
         return {"groups": [group.to_dict() for group in self.groups.values()], "lens": bool(self.states)}

@@ -40,6 +40,10 @@ class Runs:
                     self._ids[folder] = new_id(name, self._ids.values())
             return {self._ids[folder]: folder for folder in found[:MOST]}
 
+    def finished(self) -> dict[str, Path]:
+        """Those that have made a model."""
+        return {name: folder for name, folder in self.folders().items() if (folder / "model").is_dir()}
+
     def listed(self) -> list[dict[str, Any]]:
         """Each run in a line."""
         return [self._line(name, folder) for name, folder in self.folders().items()]

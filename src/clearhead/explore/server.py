@@ -52,8 +52,7 @@ def make_app(
 ) -> Any:
     """The explorer as an ASGI application."""
     trainings = Runs(None if runs is None else Path(runs).resolve())
-    finished = [folder for folder in trainings.folders().values() if (folder / "model").is_dir()]
-    shelf, looks, queue = Shelf(models, runs=finished, device=device), Looks(memory), Queue(active, waiting)
+    shelf, looks, queue = Shelf(models, trainings.finished), Looks(memory), Queue(active, waiting)
     files = _files()
 
     @asynccontextmanager
@@ -92,6 +91,12 @@ def make_app(
     async def models_() -> Response:
         """The models that can be asked."""
         return _json(await queue.run(lambda: [_told(model, device) for model in shelf.models.values()]))
+
+    @app.get("/api/models/one", responses=PROBLEMS, response_model=shapes.ModelLine, dependencies=queued)
+    async def model_(model: shapes.Id) -> Response:
+        """One model: also that of a finished training, run-ID."""
+        one = shelf[model]
+        return _json(await queue.run(lambda: _told(one, device)))
 
     @app.post("/api/translate", responses=STREAM, response_class=StreamingResponse, dependencies=queued)
     async def translate(asked: shapes.Translate, request: Request) -> Response:
@@ -145,29 +150,26 @@ def make_app(
         cells: Annotated[int, Query(ge=1, le=CELLS)] = 256,
     ) -> Response:
         """Weights between tokens (from row and key on, so many of each; all, if not said), or between words."""
-        kept = looks[look]
-        one = kept.group(group)
+        one = looks[look].group(group)
 
         def ask() -> dict[str, Any]:
-            with kept.lock:
-                if by == "words":
-                    return one.by_word(layer, head)
-                low, left = row or 0, key or 0
-                high = len(one.rows) if rows is None else low + rows
-                right = len(one.columns) if keys is None else left + keys
-                return one.tile(layer, head, (low, high), (left, right), cells)
+            if by == "words":
+                return one.by_word(layer, head)
+            low, left = row or 0, key or 0
+            high = len(one.rows) if rows is None else low + rows
+            right = len(one.columns) if keys is None else left + keys
+            return one.tile(layer, head, (low, high), (left, right), cells)
 
         return _json(await queue.run(ask))
 
     @app.get("/api/looks/heads", responses=STREAM, response_class=StreamingResponse, dependencies=queued)
     async def heads(look: LookId, group: GroupName, request: Request) -> Response:
         """What tells the heads of each layer apart, a layer a line."""
-        kept = looks[look]
-        one = kept.group(group)
+        one = looks[look].group(group)
 
         async def work() -> AsyncIterator[Any]:
-            for layer in range(len(one.maps)):
-                yield await queue.run(lambda layer=layer: _alone(kept, one.statistics, layer))  # type: ignore[misc]
+            async for told in queue.each(one.statistics(layer) for layer in range(len(one.maps))):
+                yield told
 
         return _stream(work, queue, request)
 
@@ -192,20 +194,24 @@ def make_app(
 
     @app.get("/api/positions", responses=PROBLEMS, response_model=shapes.PlacesShape, dependencies=queued)
     async def positions(
-        kind: Annotated[str, Query(pattern="^(sinusoid|rotary|alibi)$")] = "sinusoid",
+        kind: Annotated[str, Query(pattern="^(sinusoid|rotary|alibi|sincos2d)$")] = "sinusoid",
         width: Annotated[int, Query(ge=2, le=256)] = 64,
         length: Annotated[int, Query(ge=2, le=256)] = 64,
         base: Annotated[float, Query(gt=1.0, le=1e6)] = 10_000.0,
     ) -> Response:
         """The vectors that tell positions, and how alike any two are."""
+        if kind == "sincos2d" and length > 16:
+            raise ValueError(f"a picture of {length} patches a side: expected at most 16")
         return _json(await queue.run(lambda: places(kind, width=width, length=length, base=base)))
 
     @app.get("/api/memory", responses=PROBLEMS, response_model=shapes.FadingShape, dependencies=queued)
     async def memory_(
-        gamma: Annotated[float, Query(gt=0.0, le=1.0)] = 0.9, length: Annotated[int, Query(ge=1, le=128)] = 24
+        gamma: Annotated[float, Query(gt=0.0, le=1.0)] = 0.9,
+        length: Annotated[int, Query(ge=1, le=128)] = 24,
+        sharpness: Annotated[float, Query(ge=0.0, le=100.0)] = 6.0,
     ) -> Response:
         """How much of each guest a memory that forgets has left."""
-        return _json(await queue.run(lambda: fading(gamma, length=length)))
+        return _json(await queue.run(lambda: fading(gamma, length=length, sharpness=sharpness)))
 
     @app.get("/api/runs", responses=PROBLEMS, response_model=list[shapes.RunLine], dependencies=queued)
     async def runs_() -> Response:
@@ -240,11 +246,6 @@ def _stream(work: Callable[[], AsyncIterator[Any]], queue: Queue, request: Reque
             yield line({"error": sentence})
 
     return StreamingResponse(lines(), media_type="application/x-ndjson")
-
-
-def _alone(look: Look, ask: Callable[..., Any], *given: Any) -> Any:
-    with look.lock:
-        return ask(*given)
 
 
 def _kept(looks: Looks, look: Look) -> dict[str, Any]:

@@ -161,6 +161,7 @@ class FadingShape(BaseModel):
     gamma: float
     left: list[list[float]]
     share: list[list[float]]
+    attention: list[float]
 
 
 class RunLine(BaseModel):

@@ -6,7 +6,7 @@ import re
 import secrets
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from ..weights import Ready, load, shipped
 from .looks import Look, kinds
 
 MEMORY = 512 << 20  # bytes of looks that are kept
+RUN, TRAINED = "run-", 4  # how the model of a training is called, and how many of them are kept
 
 
 class UnknownError(LookupError):
@@ -51,10 +52,13 @@ class Model:
 
 
 class Shelf:
-    """The models that this server was started with."""
+    """The models that this server was started with, and those of finished trainings."""
 
-    def __init__(self, folders: Sequence[str | Path] = (), *, runs: Sequence[Path] = (), device: str = "auto") -> None:
-        self.device = device
+    def __init__(
+        self, folders: Sequence[str | Path] = (), finished: Callable[[], Mapping[str, Path]] | None = None
+    ) -> None:
+        self.finished = finished
+        self._trained: OrderedDict[str, Model] = OrderedDict()  # by run-ID; a few are kept
         zoo = shipped()
         named = [str(folder) for folder in folders if str(folder) in zoo]
         self.models: dict[str, Model] = {}
@@ -62,14 +66,20 @@ class Shelf:
             self._add(folder, Path(folder).resolve().name, f"the folder {Path(folder).name}")
         for name in [*named, *(name for name in zoo if name not in named)]:
             self._add(name, name, zoo[name].does)
-        for run in runs:
-            self._add(str(run), f"run-{run.name}", f"trained in {run.name}")
 
     def _add(self, folder: str, name: str, about: str) -> None:
         found = new_id(name, self.models)
         self.models[found] = Model(found, folder, about)
 
     def __getitem__(self, model: str) -> Model:
+        trained = self.finished() if self.finished is not None and model.startswith(RUN) else {}
+        if model.removeprefix(RUN) in trained:
+            folder = trained[model.removeprefix(RUN)]
+            found = self._trained.setdefault(model, Model(model, str(folder), f"trained in {folder.name}"))
+            self._trained.move_to_end(model)
+            while len(self._trained) > TRAINED:
+                self._trained.popitem(last=False)
+            return found
         if model not in self.models:
             raise UnknownError(f"there is no model {model!r} here: expected one of {', '.join(self.models)}")
         return self.models[model]

@@ -1,0 +1,68 @@
+// Elements, made by hand: text only ever becomes a text node.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+export function h(tag, options = {}, ...children) {
+  return fill(document.createElement(tag), options, children);
+}
+
+export function s(tag, options = {}, ...children) {
+  return fill(document.createElementNS(SVG, tag), options, children);
+}
+
+function fill(node, options, children) {
+  for (const [name, value] of Object.entries(options ?? {})) {
+    if (value === undefined || value === null || value === false) continue;
+    if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
+    else if (name === "style") for (const [key, one] of Object.entries(value)) node.style.setProperty(key, one);
+    else if (name === "value" || name === "checked" || name === "selected") node[name] = value;
+    else node.setAttribute(name, value === true ? "" : String(value));
+  }
+  node.append(...children.flat(Infinity).filter((one) => one !== null && one !== undefined && one !== false));
+  return node;
+}
+
+export function choose(label, options, value, change, more = {}) {
+  const select = h("select", { onchange: () => change(select.value), ...more },
+    options.map((one) => {
+      const [id, text] = Array.isArray(one) ? one : [one, one];
+      return h("option", { value: id, selected: String(id) === String(value) }, text);
+    }));
+  return h("label", { class: "field" }, h("span", {}, label), select);
+}
+
+export function slide(label, { min, max, step, value, show = (x) => x, change }) {
+  const out = h("output", {}, show(Number(value)));
+  const input = h("input", { type: "range", min, max, step, value,
+    oninput: () => { out.textContent = show(Number(input.value)); change(Number(input.value)); } });
+  return h("label", { class: "field" }, h("span", {}, label, " ", out), input);
+}
+
+export function segments(label, options, value, change) {
+  const name = `s${Math.random().toString(36).slice(2)}`;
+  return h("fieldset", { class: "segments" }, h("legend", {}, label), h("div", {},
+    options.map(([id, text, title]) => h("label", { title },
+      h("input", { type: "radio", name, value: id, checked: id === value, onchange: () => change(id) }), h("span", {}, text)))));
+}
+
+export function visible(piece) {
+  return piece.replace(/\n/g, "⏎").replace(/\t/g, "⇥") || "∅";
+}
+
+// A piece with its spaces in sight.
+export const spelt = (piece) => visible(piece).replace(/ /g, "␣");
+
+export function later(work, wait = 60) {
+  let timer;
+  return (...given) => { clearTimeout(timer); timer = setTimeout(() => work(...given), wait); };
+}
+
+export const percent = (x) => (x === null || Number.isNaN(x) ? "–" : x >= 0.9995 ? "100 %" : x >= 0.0995 ? `${(100 * x).toFixed(0)} %` : `${(100 * x).toPrecision(2)} %`);
+
+export function number(x) {
+  if (x === null || !Number.isFinite(x)) return "–";
+  if (Number.isInteger(x) && Math.abs(x) < 1e6) return String(x);
+  const size = Math.abs(x);
+  if (size >= 1e5 || (size < 1e-3 && size > 0)) return x.toExponential(1).replace("e", "e");
+  return x.toFixed(size >= 100 ? 1 : size >= 10 ? 2 : 3);
+}

@@ -1,0 +1,120 @@
+// Train: the runs in a folder while they run: curves, what every head did, and the model they made.
+
+import { get } from "../api.js";
+import { Curves } from "../curves.js";
+import { choose, h, number } from "../dom.js";
+
+const EVERY = 2000; // milliseconds between looks at a run that goes on
+const MEASURES = [["loss", "Loss", true], ["valid_loss", "Validation loss", true], ["valid_accuracy", "Validation accuracy", false], ["lr", "Learning rate", false], ["norm", "Norm of the gradient", true]];
+const KINDS = [["entropy", "entropy, nats"], ["distance", "mean distance, tokens"], ["sink", "weight on the first token"]];
+
+export class Train {
+  constructor(frame, state) {
+    this.frame = frame;
+    this.state = { runs: state.runs ? state.runs.split(",") : [], kind: state.kind ?? "entropy" };
+    this.list = h("ul", { class: "runs", "aria-label": "Runs" });
+    this.curves = h("div", { class: "panels" });
+    this.inside = h("section", { hidden: true }, h("h2", {}, "What every head did"), choose("measure", KINDS, this.state.kind, (kind) => { this.state.kind = kind; this.remember(); this.draw(); }), (this.heads = h("div", { class: "panels" })));
+    this.made = h("div", { class: "row" });
+    this.root = h("div", { class: "view train" }, h("h1", {}, "Train"), h("p", { class: "lead" }, "Trainings in the folder that the explorer was started with, as they go. Choose one, or several to compare."), h("div", { class: "beside" }, this.list, h("div", {}, this.made, this.curves, this.inside)));
+    this.records = {};
+    this.figures = {};
+  }
+
+  async enter() {
+    this.on = true;
+    await this.refresh();
+  }
+
+  leave() { this.on = false; clearTimeout(this.timer); }
+  remember() { this.frame.remember("train", { runs: this.state.runs.join(",") || null, kind: this.state.kind === "entropy" ? null : this.state.kind }); }
+
+  async refresh() {
+    clearTimeout(this.timer);
+    try {
+      this.runs = await get("runs");
+      if (!this.runs.length) {
+        this.list.replaceChildren(h("li", { class: "empty" }, "There are no trainings here. Start the explorer with their folder: ", h("code", {}, "clearhead explore --runs runs")));
+        return;
+      }
+      const known = this.runs.map((run) => run.id);
+      this.state.runs = this.state.runs.filter((id) => known.includes(id));
+      if (!this.state.runs.length) this.state.runs = [known[0]];
+      this.show();
+      await Promise.all(this.state.runs.map((id) => this.read(id)));
+      this.draw();
+      this.remember();
+    } catch (problem) { this.frame.problem(problem); }
+    if (this.on) this.timer = setTimeout(() => this.refresh(), EVERY);
+  }
+
+  async read(id) {
+    const own = (this.records[id] ??= []), found = await get("runs/one", { run: id, since: own.length });
+    if (found.since < own.length) own.length = 0;
+    own.push(...found.records);
+  }
+
+  show() {
+    const key = JSON.stringify([this.runs, this.state.runs]);
+    if (key === this.shown) return;
+    this.shown = key;
+    const at = this.list.contains(document.activeElement) ? document.activeElement.dataset.run : null;
+    this.list.replaceChildren(...this.runs.map((run) => {
+      const on = this.state.runs.includes(run.id), share = run.steps ? Math.min(run.step / run.steps, 1) : 0;
+      const bar = h("span", { class: "weight" });
+      bar.style.setProperty("width", `${100 * share}%`);
+      return h("li", {}, h("button", { type: "button", "aria-pressed": on, "data-run": run.id, onclick: (event) => this.pick(run.id, event.shiftKey || event.ctrlKey || event.metaKey) },
+        h("b", {}, run.id), h("small", {}, [run.model, run.data].filter(Boolean).join(" · ")), h("small", {}, `step ${run.step.toLocaleString()}${run.steps ? ` of ${run.steps.toLocaleString()}` : ""}${run.finished ? ", finished" : ""}${run.loss === null ? "" : ` · loss ${number(run.loss)}`}`), bar));
+    }));
+    if (at) this.list.querySelector(`[data-run="${at}"]`)?.focus();
+  }
+
+  pick(id, more) {
+    if (more) this.state.runs = this.state.runs.includes(id) ? this.state.runs.filter((one) => one !== id) : [...this.state.runs, id].slice(-6);
+    else this.state.runs = [id];
+    this.remember();
+    this.refresh();
+  }
+
+  draw() {
+    const figure = (key, options) => (this.figures[key] ??= new Curves(options));
+    const shown = [];
+    for (const [key, title, log] of MEASURES) {
+      const lines = this.state.runs.map((id, i) => ({ name: id, colour: i, points: (this.records[id] ?? []).filter((one) => one[key] !== undefined).map((one) => [one.step, one[key]]) })).filter(({ points }) => points.length);
+      if (!lines.length) continue;
+      const one = figure(key, { title, log });
+      shown.push([one, lines]);
+    }
+    place(this.curves, shown.map(([one]) => one.root));
+    for (const [one, lines] of shown) one.show(lines);
+    const looks = (this.records[this.state.runs[0]] ?? []).filter((one) => one.inside && Object.keys(one.inside).length);
+    this.inside.hidden = !looks.length;
+    const layers = looks.length ? Object.keys(looks[0].inside).filter((name) => name.endsWith(`.${this.state.kind}`)) : [];
+    const every = layers.map((name) => {
+      const one = figure(name, { title: name.replace(`.${this.state.kind}`, ""), tall: 150 });
+      return [one, looks[0].inside[name].map((_, head) => ({ name: `head ${head}`, points: looks.map((look) => [look.step, look.inside[name]?.[head] ?? null]) }))];
+    });
+    place(this.heads, every.map(([one]) => one.root));
+    for (const [one, lines] of every) one.show(lines);
+    this.samples();
+  }
+
+  async samples() {
+    const run = this.runs.find((one) => one.id === this.state.runs[0]);
+    if (this.sampled === `${run?.id} ${run?.finished}`) return;
+    this.sampled = `${run?.id} ${run?.finished}`;
+    this.made.replaceChildren();
+    if (!run?.finished) return;
+    const own = await get("models/one", { model: `run-${run.id}` });
+    this.made.replaceChildren(...own.kinds.map((kind) => h("a", { class: "chip", href: `#${kind}?model=${own.id}` }, kind === "translate" ? "Translate with this model" : "Write with this model")));
+  }
+
+  pictures() { return [...this.curves.children, ...(this.inside.hidden ? [] : this.heads.children)].map((root) => Object.values(this.figures).find((one) => one.root === root)?.svg()); }
+  data() { return { view: "train", ...this.state, records: Object.fromEntries(this.state.runs.map((id) => [id, this.records[id] ?? []])) }; }
+}
+
+// Only what is new is put there: a figure that is read stays.
+function place(parent, children) {
+  if (children.length === parent.children.length && children.every((one, i) => one === parent.children[i])) return;
+  parent.replaceChildren(...children);
+}
