@@ -16,6 +16,7 @@ from ..look import watch
 SCORES = ("dot", "scaled", "cosine", "additive")
 POSITIONS = ("none", "sinusoid", "rotary", "alibi")
 LARGEST = 1e6  # of the numbers that are taken
+Rows = Sequence[Sequence[float | int]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,10 +42,10 @@ class ByHand:
 
 @torch.no_grad()
 def by_hand(
-    x: Sequence[Sequence[float]],  # a row a word
-    wq: Sequence[Sequence[float]],  # columns of queries, those of the heads side by side
-    wk: Sequence[Sequence[float]],
-    wv: Sequence[Sequence[float]],
+    x: Rows,  # a row a word
+    wq: Rows,  # columns of queries, those of the heads side by side
+    wk: Rows,
+    wv: Rows,
     *,
     score: str = "dot",
     sharpness: float = 1.0,  # what scores are multiplied by
@@ -128,12 +129,14 @@ def fading(gamma: float = 0.9, *, length: int = 24, sharpness: float = 6.0) -> d
     left = memory(torch.eye(length, dtype=torch.float64)[None])[0]
     guests = torch.eye(length, dtype=torch.float64)[None, None]
     asked = guests[:, :, :1].expand(-1, -1, length, -1)  # after each guest, the first
-    found = attend(asked, guests, guests, mask=Mask(causal=True), score="dot", sharpness=sharpness)[0, 0, :, 0]
+    found = attend(asked, guests, guests, mask=Mask(causal=True), score="dot", sharpness=torch.tensor(sharpness))[
+        0, 0, :, 0
+    ]
     share = (left / left.sum(1, keepdim=True)).tolist()
     return {"gamma": gamma, "left": left.tolist(), "share": share, "attention": found.tolist()}
 
 
-def _matrix(name: str, rows: Sequence[Sequence[float]]) -> Float[Tensor, "n m"]:
+def _matrix(name: str, rows: Rows) -> Tensor:
     if not rows or not rows[0] or any(len(row) != len(rows[0]) for row in rows):
         raise ValueError(f"{name} is no matrix: expected rows of the same length, one or more")
     m = torch.tensor([[float(number) for number in row] for row in rows], dtype=torch.float64)

@@ -236,7 +236,8 @@ def writing(
     tokens, ends = _tokens(ready), [] if ready.special is None else [int(i) for i in ready.special.ends]
     steps = decode.stream(ready.model, {}, start=[list(ids)], end=ends, limit=max_new, choice=choice, seed=[seed])
     while True:
-        with edit(ready.model, switched_off(off)), watch(ready.model, "head", keep="last") as tape:
+        changed = edit(ready.model, switched_off(off))
+        with torch.no_grad(), changed, watch(ready.model, "head", keep="last") as tape:
             new = next(steps, None)
             logits = tape.calls("head")[-1][0, -1:] if new is not None else None
         if new is None or logits is None or new[0] in ends:

@@ -75,7 +75,7 @@ class Shelf:
         trained = self.finished() if self.finished is not None and model.startswith(RUN) else {}
         if model.removeprefix(RUN) in trained:
             folder = trained[model.removeprefix(RUN)]
-            found = self._trained.setdefault(model, Model(model, str(folder), f"trained in {folder.name}"))
+            found = self._trained.setdefault(model, Model(model, str(folder / "model"), f"trained in {folder.name}"))
             self._trained.move_to_end(model)
             while len(self._trained) > TRAINED:
                 self._trained.popitem(last=False)

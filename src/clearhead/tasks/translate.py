@@ -183,8 +183,12 @@ def translating(
         ready.model, _inputs(ready, tokens, [ids]), start=_start(tokens), end=_end(tokens), beams=beams, best=beams,
         limit=min(wanted, _context(ready)), penalty=penalty, banned=_banned(tokens),
     )  # fmt: skip
-    for (found,) in steps:
-        yield [_translation(ready, tokens, ids, cut, h) for h in found]
+    while True:
+        with torch.no_grad():  # whatever thread takes the next step
+            found = next(steps, None)
+        if found is None:
+            return
+        yield [_translation(ready, tokens, ids, cut, h) for h in found[0]]
 
 
 def score(ready: Ready, source: str, target: str) -> Translation:

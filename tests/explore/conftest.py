@@ -1,0 +1,63 @@
+"""A small world for the explorer: a tiny language model over characters, a training that goes on, and a client."""
+
+import json
+
+import pytest
+import torch
+from starlette.testclient import TestClient
+
+import clearhead as ch
+from clearhead.explore.server import make_app
+from clearhead.tokens import Characters
+
+HOME = "http://127.0.0.1:8000"
+LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ .,!?'\"<>/=;&()\n-"
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory):
+    """The folder of a GPT with random weights: rotary positions, so that a text may be long."""
+    torch.manual_seed(7)
+    tokens = Characters.of(LETTERS)
+    model = ch.build("gpt", vocab=len(tokens), context=12_000, width=24, depth=3, heads=4, positions="rotary")
+    return ch.save(ch.Ready(model, tokens, model.config), tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory):
+    """Two trainings: one with a view inside, one whose last line is still being written."""
+    root = tmp_path_factory.mktemp("runs")
+    for name, last in (("first", ""), ("deep/second", '{"step": 9')):
+        (root / name).mkdir(parents=True)
+        lines = [
+            {"step": i, "loss": 3.0 - 0.1 * i, "lr": 1e-3, "norm": 1.0}
+            | ({"inside": {"blocks.0.attn.entropy": [1.0, 0.5 * i], "blocks.0": 1.0}} if i % 2 else {})
+            for i in range(1, 9)
+        ]
+        (root / name / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + last)
+        (root / name / "recipe.toml").write_text('steps = 20\n[model]\nname = "gpt"\n[data]\nname = "text"\n')
+    return root
+
+
+@pytest.fixture(scope="session")
+def app(tiny, runs):
+    return make_app([tiny], runs=runs, device="cpu")
+
+
+@pytest.fixture
+def client(app):
+    with TestClient(app, base_url=HOME) as found:
+        yield found
+
+
+def events(client, path, body):
+    """The lines of a stream."""
+    with client.stream("POST", path, json=body) as answer:
+        assert answer.status_code == 200, answer.read()
+        assert answer.headers["content-type"].startswith("application/x-ndjson")
+        return [json.loads(line) for line in answer.iter_lines()]
+
+
+@pytest.fixture
+def ask(client):
+    return lambda path, body: events(client, path, body)

@@ -1,0 +1,246 @@
+"""What feeds the page is the library's own result, as its OpenAPI says, and every part of it can be asked for."""
+
+import numpy as np
+import pytest
+
+import clearhead as ch
+from clearhead.explore import shapes
+
+
+@pytest.fixture(scope="module")
+def en_de():
+    return ch.load("en-de", device="cpu")
+
+
+def test_models_are_ids_with_what_they_can_do(client):
+    found = {one["id"]: shapes.ModelLine(**one) for one in client.get("/api/models").json()}
+    assert found["en-de"].kinds == ["translate"]
+    assert found["en-de-rnn"].family == "RNNSeq2Seq"
+    assert found["tiny"].kinds == ["write"]
+    assert "/" not in "".join(found)
+
+
+def test_a_translation_comes_word_by_word_and_is_the_librarys(ask, en_de):
+    found = ask("/api/translate", {"model": "en-de", "text": "A dog runs.", "beams": 3})
+    for one in found:
+        shapes.Event(**one)
+    best = [one["beams"][0]["text"] for one in found if "beams" in one]
+    assert best[0] == "Ein"
+    assert len(set(best)) >= 4
+    last = found[-1]
+    want = ch.translate(en_de, "A dog runs.", beams=3, best=3)
+    assert [one["text"] for one in last["translations"]] == [want.text, *(other.text for other in want.others)]
+    assert last["translations"][0]["score"] == pytest.approx(want.score, abs=1e-5)
+    assert len(last["looks"]) == len(last["translations"])
+    assert {group["name"] for group in last["looks"][0]["groups"]} == {"cross", "reading", "writing"}
+
+
+@pytest.mark.parametrize(("layer", "head"), [(None, None), (1, None), (2, 3), (None, 2)])
+def test_maps_are_those_of_the_translation(client, ask, en_de, layer, head):
+    look = ask("/api/translate", {"model": "en-de", "text": "Two dogs run.", "beams": 2})[-1]["looks"][0]["id"]
+    want = ch.translate(en_de, "Two dogs run.", beams=2)
+    given = {name: value for name, value in (("layer", layer), ("head", head)) if value is not None}
+    asked = {"look": look, "group": "cross", **given}
+    found = shapes.Tile(**client.get("/api/looks/map", params=asked).json())
+    assert np.allclose(found.weights, want.attention(layer, head), atol=2e-5)
+    words = shapes.Tile(**client.get("/api/looks/map", params=asked | {"by": "words"}).json())
+    source, target, weights = want.by_word(layer, head)
+    assert (words.key_names, words.row_names) == (source, target)
+    assert np.allclose(words.weights, weights, atol=5e-5)
+
+
+def test_heads_are_told_apart_layer_by_layer(client, ask, en_de):
+    look = ask("/api/translate", {"model": "en-de", "text": "Two dogs run.", "beams": 1})[-1]["looks"][0]["id"]
+    answer = client.get("/api/looks/heads", params={"look": look, "group": "cross"})
+    told = [shapes.HeadsOfLayer.model_validate_json(line) for line in answer.text.splitlines()]
+    assert [one.layer for one in told] == [0, 1, 2]
+    tape = ch.translate(en_de, "Two dogs run.", beams=1).tape("decoder.blocks.1.cross.weights")
+    want = tape["decoder.blocks.1.cross.weights"].entropy()[0].mean(-1)
+    assert np.allclose(told[1].entropy, want, atol=1e-5)
+
+
+def test_a_language_model_writes_token_by_token_with_candidates(client, ask, tiny):
+    asked = {"model": "tiny", "text": "The cat", "max_new": 6}
+    found = ask("/api/write", asked)
+    tokens = [one["token"] for one in found if "token" in one]
+    ready = ch.load(tiny, device="cpu")
+    assert len(tokens) == 6
+    logits = ready("The cat")[-1].softmax(-1)
+    assert tokens[0]["id"] == int(logits.argmax())
+    assert tokens[0]["share"] == pytest.approx(float(logits.max()), abs=1e-4)
+    assert tokens[0]["candidates"][0] == [tokens[0]["piece"], pytest.approx(tokens[0]["share"], abs=1e-4)]
+    look = shapes.LookShape(**found[-1]["look"])
+    assert look.lens
+    assert look.groups[0].rows == [*"The cat", *(token["piece"] for token in tokens)]
+    assert (look.groups[0].layers, look.groups[0].heads) == (3, 4)
+
+
+def test_drawing_is_by_the_seed(ask):
+    asked = {"model": "tiny", "text": "The", "max_new": 12, "temperature": 1.0, "top_k": 20}
+    told = [
+        "".join(one["token"]["piece"] for one in ask("/api/write", asked | {"seed": seed}) if "token" in one)
+        for seed in (1, 1, 2)
+    ]
+    assert told[0] == told[1] != told[2]
+
+
+def test_heads_that_are_switched_off_change_the_text_and_nobody_elses(ask, tiny):
+    asked = {"model": "tiny", "text": "The cat sat", "max_new": 1}
+    plain = ask("/api/write", asked)[0]["token"]
+    without = ask("/api/write", asked | {"off": {"0": [0, 1, 2, 3], "2": [1]}})[0]["token"]
+    assert plain["share"] != without["share"]
+    assert ask("/api/write", asked)[0]["token"] == plain
+    ready = ch.load(tiny, device="cpu")
+    changes = {"blocks.0.attn.heads": ch.look.silence([0, 1, 2, 3]), "blocks.2.attn.heads": ch.look.silence([1])}
+    with ch.edit(ready, changes):
+        want = ready("The cat sat")[-1].softmax(-1)
+    assert without["share"] == pytest.approx(float(want.max()), abs=1e-4)
+
+
+def test_the_lens_ends_with_what_the_model_says_and_candidates_stand_in_their_place(client, ask, tiny):
+    look = ask("/api/write", {"model": "tiny", "text": "The cat sat", "max_new": 0})[-1]["look"]["id"]
+    ready = ch.load(tiny, device="cpu")
+    logits = ready("The cat sat").softmax(-1)
+    lens = shapes.LensShape(**client.get("/api/looks/lens", params={"look": look, "at": 4}).json())
+    assert len(lens.layers) == 3
+    piece, share = lens.layers[-1][0]
+    assert share == pytest.approx(float(logits[4].max()), abs=1e-4)
+    assert ready.tokens.encode(piece)[0] == int(logits[4].argmax())
+    asked = {"look": look, "first": 5, "last": 7}
+    found = shapes.CandidatesShape(**client.get("/api/looks/candidates", params=asked).json())
+    ids = ready.tokens.encode("The cat sat")
+    assert found.shares == pytest.approx([float(logits[4, ids[5]]), float(logits[5, ids[6]])], abs=1e-4)
+    assert found.candidates[0][0][0] == piece
+
+
+def test_a_long_text_is_seen_through_an_overview_and_tiles(client, ask, tiny):
+    text = ("The cat sat on the mat, and the dog looked at it. " * 30)[:1200]
+    found = ask("/api/write", {"model": "tiny", "text": text, "max_new": 0})
+    look, asked = found[-1]["look"]["id"], {"group": "self", "layer": 1, "head": 2}
+    assert any("progress" in one for one in found) or len(found) == 1
+    ready = ch.load(tiny, device="cpu")
+    with ch.watch(ready, "blocks.1.attn.weights") as tape:
+        ready(text)
+    want = tape["blocks.1.attn.weights"]
+    whole = client.get("/api/looks/map", params={"look": look, "cells": 64, **asked}).json()
+    assert np.allclose(whole["weights"], want.pool(64)[0, 2], atol=2e-5)
+    part = {"row": 700, "rows": 50, "key": 650, "keys": 60}
+    tile = client.get("/api/looks/map", params={"look": look, "cells": 128, **asked, **part}).json()
+    assert np.allclose(tile["weights"], want.tile((700, 750), (650, 710))[0, 2], atol=2e-5)
+    pooled = client.get("/api/looks/map", params={"look": look, "cells": 10, **asked, **part}).json()
+    cells = want.tile((700, 750), (650, 710))[0, 2].reshape(10, 5, 10, 6).mean(1).sum(-1)
+    assert np.allclose(pooled["weights"], cells, atol=5e-5)
+
+
+def test_attention_by_hand_is_the_lectures(client):
+    from clearhead.explore.worked import WK, WQ, WV, X
+
+    asked = {"x": X.tolist(), "wq": WQ.tolist(), "wk": WK.tolist(), "wv": WV.tolist()}
+    found = shapes.ByHandShape(**client.post("/api/build", json=asked).json())
+    assert found.scores[0] == [[2, 4, 4], [4, 16, 12], [4, 12, 10]]
+    assert np.allclose(found.weights[0][0], [0.0634, 0.4683, 0.4683], atol=1e-4)
+    assert np.allclose(found.out[0], [1.9366, 6.6831, 1.5951], atol=1e-4)
+
+
+def test_positions_and_memories(client):
+    places = shapes.PlacesShape(**client.get("/api/positions", params={"width": 8, "length": 5}).json())
+    assert np.array(places.vectors).shape == (5, 8)
+    assert np.allclose(np.diag(places.similarity), 1.0)
+    grid = client.get("/api/positions", params={"kind": "sincos2d", "width": 16, "length": 4}).json()
+    assert np.array(grid["similarity"]).shape == (16, 16)
+    fading = shapes.FadingShape(**client.get("/api/memory", params={"gamma": 0.5, "length": 4}).json())
+    assert fading.left[3] == pytest.approx([0.125, 0.25, 0.5, 1.0])
+    assert fading.attention[0] == pytest.approx(1.0)
+    assert fading.attention[3] == pytest.approx(np.exp(6) / (np.exp(6) + 3))
+
+
+def test_runs_are_listed_and_read_while_they_are_written(client, runs):
+    listed = {one["id"]: shapes.RunLine(**one) for one in client.get("/api/runs").json()}
+    assert set(listed) == {"first", "deep-second"}
+    assert (listed["first"].step, listed["first"].steps, listed["first"].finished) == (8, 20, False)
+    whole = shapes.RunShape(**client.get("/api/runs/one", params={"run": "deep-second"}).json())
+    assert whole.total == len(whole.records) == 8
+    rest = client.get("/api/runs/one", params={"run": "deep-second", "since": 6}).json()
+    assert [one["step"] for one in rest["records"]] == [7, 8]
+    cut = client.get("/api/runs/one", params={"run": "deep-second", "since": 60}).json()
+    assert (cut["since"], len(cut["records"])) == (0, 8)
+
+
+def test_a_finished_training_can_be_asked(tiny, tmp_path):
+    import shutil
+
+    from starlette.testclient import TestClient
+
+    from clearhead.explore.server import make_app
+
+    run = tmp_path / "done"
+    shutil.copytree(tiny, run / "model")
+    (run / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0}\n')
+    client = TestClient(make_app(runs=tmp_path, device="cpu"), base_url="http://127.0.0.1:8000")
+    assert client.get("/api/runs").json()[0]["finished"]
+    assert client.get("/api/models/one", params={"model": "run-done"}).json()["kinds"] == ["write"]
+    assert client.get("/api/models/one", params={"model": "run-gone"}).status_code == 404
+
+
+def test_the_description_names_every_route_and_every_line_of_a_stream(client):
+    found = client.get("/api/openapi.json").json()
+    assert {"/api/translate", "/api/write", "/api/looks/map", "/api/build", "/api/runs"} <= set(found["paths"])
+    assert {"Event", "HeadsOfLayer", "LookShape", "Tile", "Problem"} <= set(found["components"]["schemas"])
+    refs = [word for word in str(found).split("'") if word.startswith("#/components/schemas/")]
+    assert {ref.rpartition("/")[2] for ref in refs} <= set(found["components"]["schemas"])
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "sentence"),
+    [
+        ("/api/translate", {"model": "nope", "text": "x"}, 404, "there is no model 'nope' here: expected one of"),
+        ("/api/translate", {"model": "en-de", "text": "x", "beams": 99}, 422, "beams"),
+        ("/api/translate", {"model": "en-de", "text": "x", "wrong": 1}, 422, "wrong"),
+        ("/api/build", {"x": [[1, 2], [3]], "wq": [[1]], "wk": [[1]], "wv": [[1]]}, 400, "X is no matrix"),
+        ("/api/build", {"x": [[1]], "wq": [[1], [2]], "wk": [[1]], "wv": [[1]]}, 400, "Wq has 2 rows: expected 1"),
+        ("/api/build", {"x": [[1]], "wq": [[1]], "wk": [[1]], "wv": [[1]], "positions": "rotary"}, 400, "even"),
+        ("/api/build", {"x": [[1]], "wq": [[1]], "wk": [[1]], "wv": [[1]], "order": [3]}, 400, "order=[3]"),
+    ],
+)
+def test_mistakes_are_sentences(client, path, body, status, sentence):
+    answer = client.post(path, json=body)
+    assert answer.status_code == status
+    assert sentence in answer.json()["error"]
+
+
+def test_mistakes_in_a_stream_are_sentences_too(ask):
+    assert "does not translate" in ask("/api/translate", {"model": "tiny", "text": "x"})[-1]["error"]
+    assert "does not write" in ask("/api/write", {"model": "en-de", "text": "x"})[-1]["error"]
+    assert "'ü' at 0" in ask("/api/write", {"model": "tiny", "text": "ü"})[-1]["error"]
+    assert "there are 4" in ask("/api/write", {"model": "tiny", "text": "x", "off": {"0": [9]}})[-1]["error"]
+    assert "blocks.9" in ask("/api/write", {"model": "tiny", "text": "x", "off": {"9": [0]}})[-1]["error"]
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/api/looks/map?look=gone&group=cross", 404),
+        ("/api/looks/map?look=../../etc&group=cross", 422),
+        ("/api/runs/one?run=nope", 404),
+        ("/api/runs/one?run=..%2F..%2Fetc", 422),
+        ("/page/../server.py", 404),
+        ("/page/%2e%2e/server.py", 404),
+        ("/page/views/../../server.py", 404),
+        ("/page//etc/passwd", 404),
+        ("/nothing", 404),
+    ],
+)
+def test_what_is_not_there(client, path, status):
+    answer = client.get(path)
+    assert answer.status_code == status
+    assert answer.json()["error"]
+
+
+def test_a_group_or_a_layer_that_is_not_there(client, ask):
+    look = ask("/api/translate", {"model": "en-de-rnn", "text": "A dog.", "beams": 1})[-1]["looks"][0]["id"]
+    for asked, words in (({"group": "self"}, "expected one of cross"), ({"group": "cross", "layer": 3}, "layer 3"),
+                         ({"group": "cross", "row": 40, "rows": 2}, "expected a range within")):  # fmt: skip
+        answer = client.get("/api/looks/map", params={"look": look, **asked})
+        assert answer.status_code == 400
+        assert words in answer.json()["error"]
+    assert client.get("/api/looks/lens", params={"look": look, "at": 0}).status_code == 400

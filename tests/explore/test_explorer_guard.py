@@ -1,0 +1,133 @@
+"""The door of the explorer: who may ask, and how much; what is written by users is never more than text."""
+
+import re
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+
+from clearhead.explore import server
+from clearhead.explore.guard import BODY, Guard
+from clearhead.explore.server import make_app
+
+HOME = "http://127.0.0.1:8000"
+PAGE = Path(server.__file__).parent / "page"
+MARKUP = "<img src=x onerror=alert(1)><script>alert(2)</script>&lt;b>"
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.com", "127.0.0.1.evil.com", "evil.com:8000", "", "localhost.evil.com", "10.0.0.1", "[", "a@b"]
+)
+def test_foreign_names_are_refused(client, host):
+    answer = client.get("/api/models", headers={"host": host})
+    assert answer.status_code == 421
+    assert "another name" in answer.json()["error"]
+    assert client.get("/", headers={"host": host}).status_code == 421
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:8000", "localhost:8000", "LOCALHOST", "[::1]:8000"])
+def test_this_machines_names_are_let_in(client, host):
+    assert client.get("/", headers={"host": host}).status_code == 200
+
+
+@pytest.mark.parametrize("headers", [
+    {"origin": "http://evil.com"}, {"origin": "null"}, {"origin": "http://127.0.0.1:9999"},
+    {"origin": "http://localhost:8000"}, {"sec-fetch-site": "cross-site"}, {"sec-fetch-site": "same-site"},
+])  # fmt: skip
+def test_pages_of_other_sites_are_refused(client, headers):
+    for answer in (client.get("/api/models", headers=headers), client.post("/api/build", json={}, headers=headers)):
+        assert answer.status_code == 403
+        assert "other sites" in answer.json()["error"]
+        assert "access-control-allow-origin" not in answer.headers
+
+
+def test_the_page_itself_may_ask_and_a_link_may_lead_to_it(client):
+    own = {"origin": HOME, "sec-fetch-site": "same-origin"}
+    assert client.get("/api/runs", headers=own).status_code == 200
+    led = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}
+    assert client.get("/", headers=led).status_code == 200
+    assert client.get("/api/runs", headers=led).status_code == 403
+
+
+def test_every_answer_carries_the_policy(client):
+    for path in ("/", "/page/app.js", "/api/runs", "/nothing", "/api/openapi.json"):
+        headers = client.get(path).headers
+        policy = headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["cache-control"] == "no-store"
+        assert "server" not in headers
+
+
+def test_bodies_are_limited_said_or_not(client):
+    big = b'{"model": "en-de", "text": "' + b"a" * BODY + b'"}'
+    answer = client.post("/api/translate", content=big, headers={"content-type": "application/json"})
+    assert answer.status_code == 413
+    assert "too large" in answer.json()["error"]
+
+    def dripping():
+        for start in range(0, len(big), 1 << 14):
+            yield big[start : start + (1 << 14)]
+
+    answer = client.post("/api/translate", content=dripping(), headers={"content-type": "application/json"})
+    assert answer.status_code == 413
+    for size in ("-1", "x", "9" * 40):
+        answer = client.post("/api/translate", content=b"{}", headers={"content-length": size})
+        assert answer.status_code == 413
+
+
+def test_markup_in_every_field_comes_back_as_json_and_nothing_else(client, ask):
+    for path, body in (
+        ("/api/translate", {"model": MARKUP, "text": "x"}),
+        ("/api/translate", {"model": "en-de", "text": "x", MARKUP: 1}),
+        ("/api/translate", {"model": "en-de", "text": "x", "beams": MARKUP}),
+        ("/api/write", {"model": "tiny", "text": "x", "off": {MARKUP: [1]}}),
+        ("/api/build", {"x": MARKUP, "wq": [[1]], "wk": [[1]], "wv": [[1]]}),
+        ("/api/build", {"x": [[1]], "wq": [[1]], "wk": [[1]], "wv": [[1]], "score": MARKUP}),
+    ):
+        answer = client.post(path, json=body)
+        assert answer.status_code in (400, 404, 422)
+        assert answer.headers["content-type"] == "application/json"
+    for path in ("/api/looks/map", "/api/looks/heads", "/api/looks/lens", "/api/runs/one", "/api/positions"):
+        names = ("look", "group", "layer", "by", "run", "kind", "at", "since")
+        answer = client.get(path, params=dict.fromkeys(names, MARKUP))
+        assert answer.status_code == 422
+        assert answer.headers["content-type"] == "application/json"
+    found = ask("/api/translate", {"model": "en-de", "text": MARKUP, "beams": 1})[-1]
+    assert "".join(found["translations"][0]["source"]).startswith("<img")
+    assert "error" not in ask("/api/write", {"model": "tiny", "text": "<b>a</b>", "max_new": 1})[-1]
+
+
+def test_the_page_never_makes_html_of_text():
+    ways = re.compile(
+        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|DOMParser|eval\(|new Function|srcdoc|\son\w+=\""
+    )
+    for path in [*PAGE.rglob("*.js"), *PAGE.rglob("*.html")]:
+        found = ways.findall(path.read_text(encoding="utf-8"))
+        assert not found, f"{path.name}: {found}"
+
+
+def test_the_page_asks_nobody_else():
+    address = re.compile(r"https?://(?!www\.w3\.org/)")
+    for path in PAGE.rglob("*"):
+        if path.is_file():
+            assert not address.search(path.read_text(encoding="utf-8")), path.name
+
+
+def test_other_machines_need_a_token():
+    with pytest.raises(ValueError, match="expected a token"):
+        Guard(None, host="0.0.0.0")
+    client = TestClient(make_app(host="0.0.0.0", token="secret-word", device="cpu"), base_url="http://10.0.0.5:8000")
+    assert client.get("/").status_code == 401
+    assert client.get("/api/runs").status_code == 401
+    assert client.get("/?token=wrong").status_code == 401
+    assert client.get("/api/runs?token=secret-word").status_code == 401  # in an address it opens the page only
+    assert client.get("/api/runs", headers={"authorization": "Bearer secret-word"}).status_code == 200
+    opened = client.get("/?token=secret-word", follow_redirects=False)
+    assert (opened.status_code, opened.headers["location"]) == (303, "/")
+    assert "HttpOnly; SameSite=Strict" in opened.headers["set-cookie"]
+    assert client.get("/api/runs", headers={"cookie": "clearhead=secret-word"}).status_code == 200
+    assert client.get("/api/runs", headers={"cookie": "clearhead=other"}).status_code == 401
+    told = {"authorization": "Bearer secret-word", "host": "rebound.evil.com"}
+    assert client.get("/api/runs", headers=told).status_code == 421
