@@ -39,6 +39,11 @@ DataFolder = Annotated[Path | None, typer.Option("--data", help="Folder in which
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1, mps.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but warnings.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Model = Annotated[
+    str, typer.Argument(metavar="MODEL", help="A shipped model's name, a folder, a run's, or a GGUF file.")
+]
+Text = Annotated[str, typer.Argument(metavar="TEXT", help="A text, a file of one a line, or - for stdin.")]
+Type = Annotated[str | None, typer.Option("--dtype", help="float32, bfloat16, float16, int8; as stored if not given.")]
 
 
 def main() -> None:
@@ -242,8 +247,8 @@ def plot(
 @app.command()
 @_command
 def translate(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A model's folder, or a run's.")],
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="A sentence, a file of one a line, or - for stdin.")],
+    model: Model,
+    text: Text,
     options: Annotated[
         list[str] | None, typer.Argument(metavar="OPTION", help="Like beams=5, best=3, penalty=0.6, sample=true.")
     ] = None,
@@ -252,7 +257,7 @@ def translate(
 ) -> None:
     """Translate a sentence, or a file line by line; with --json also scores, pieces and what each looked at.
 
-    clearhead translate runs/en-de "A dog runs." beams=5        clearhead translate runs/en-de news.txt > news.de
+    clearhead translate en-de "A dog runs." beams=5        clearhead translate runs/en-de news.txt > news.de
     """
     from .config import read
     from .data.files import as_line
@@ -274,7 +279,7 @@ def translate(
 @app.command()
 @_command
 def evaluate(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A model's folder, or a run's.")],
+    model: Model,
     data: Annotated[
         list[str],
         typer.Argument(
@@ -356,6 +361,146 @@ def _notices() -> Iterator[None]:
         warnings.simplefilter("always", Notice)
         warnings.showwarning = show
         yield
+
+
+@app.command()
+@_command
+def generate(
+    model: Model,
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="A text to go on with, or - for stdin.")],
+    options: Annotated[
+        list[str] | None, typer.Argument(metavar="OPTION", help="Like max_new=200, top_p=0.9, temperature=0.8, seed=7.")
+    ] = None,
+    device: Device = "auto",
+    dtype: Type = None,
+    as_json: Json = False,
+) -> None:
+    """Go on with a text, word by word as it is written; with --json also every token and how likely it was.
+
+    clearhead generate runs/shakespeare "ROMEO:" max_new=300 temperature=0.8 seed=7
+    """
+    from .data.files import as_text
+    from .tasks import generate, stream
+    from .weights import load
+
+    prompt = as_text(sys.stdin.buffer.read(), "stdin") if text == "-" else text
+    chosen, ready = _options_of(options), load(model, device=device, dtype=dtype)
+    with _notices():
+        if as_json or chosen.get("samples", 1) != 1 or chosen.get("beams", 1) != 1:
+            found: Any = generate(ready, prompt, **chosen)
+            if as_json:
+                _show(found, True)
+            else:  # as it is: what draws tables would leave out control characters
+                print("\n\n".join(one.text for one in (found, *found.others)))
+            return
+        for piece in stream(ready, prompt, **chosen):
+            print(piece, end="", flush=True)
+        print()
+
+
+@app.command()
+@_command
+def chat(
+    model: Model,
+    options: Annotated[
+        list[str] | None, typer.Argument(metavar="OPTION", help="Like max_new=400, temperature=0.7, top_p=0.9.")
+    ] = None,
+    system: Annotated[str | None, typer.Option("--system", help="What the model is told before the talk.")] = None,
+    device: Device = "auto",
+    dtype: Type = None,
+) -> None:
+    """Talk with a model that has a chat template. An empty line, or the end of the input, ends it.
+
+    clearhead chat smollm2.gguf --system "You answer in one sentence."
+    """
+    from .tasks import chat
+    from .weights import load
+
+    chosen, ready = _options_of(options), load(model, device=device, dtype=dtype)
+    talk = [] if system is None else [{"role": "system", "content": system}]
+    with _notices():
+        while said := _asked():
+            talk.append({"role": "user", "content": said})
+            answer = ""
+            for piece in chat(ready, talk, **chosen):
+                print(piece, end="", flush=True)
+                answer += piece
+            print()
+            talk.append({"role": "assistant", "content": answer})
+
+
+def _asked() -> str:
+    """The next line that somebody types, or pipes in."""
+    if sys.stdin.isatty():
+        print("> ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip()
+
+
+@app.command()
+@_command
+def fill(
+    model: Model,
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="A text with one or more [MASK] in it.")],
+    top: Annotated[int, typer.Option(help="Words to show for each gap.")] = 5,
+    device: Device = "auto",
+    as_json: Json = False,
+) -> None:
+    """Fill the gaps of a text: the likeliest words of each, and how likely they are.
+
+    clearhead fill runs/bert "the film is [MASK] ."
+    """
+    from .tasks import fill
+    from .weights import load
+
+    found = fill(load(model, device=device), text, top=top)
+    _show(found if as_json else _rows(*_shares(found)), as_json)
+
+
+@app.command()
+@_command
+def classify(model: Model, text: Text, device: Device = "auto", as_json: Json = False) -> None:
+    """Sort a text, or a file line by line: its classes, and how likely each is.
+
+    clearhead classify runs/sst2 "a stirring , funny film"
+    """
+    from .tasks import classify
+    from .tasks.translate import sentences
+    from .weights import load
+
+    found: Any = classify(load(model, device=device), sentences(text))
+    _show(found if as_json else _rows(*_shares(found)), as_json)
+
+
+def _shares(found: Any) -> list[tuple[str, str]]:
+    """For each text or gap, the first in a line of its own."""
+    return [("", "  ".join(f"{name} {share:.1%}" for name, share in one)) for one in found]
+
+
+@app.command()
+@_command
+def embed(model: Model, text: Text, device: Device = "auto") -> None:
+    """A vector for a text, or for each line of a file, as JSON: products of two are cosines.
+
+    clearhead embed minilm/ questions.txt > vectors.json
+    """
+    from .tasks import embed
+    from .tasks.translate import sentences
+    from .weights import load
+
+    _show(embed(load(model, device=device), sentences(text)).tolist(), True)
+
+
+@app.command()
+@_command
+def parity(model: Model, as_json: Json = False) -> None:
+    """What became of every tensor of a checkpoint, and how far its answers are from the reference's.
+
+    clearhead parity path/to/gpt2 --json
+    """
+    from .weights import certificate
+
+    found = certificate(model)
+    _show(found if as_json else str(found), as_json)
 
 
 @app.command()
