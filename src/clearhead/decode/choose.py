@@ -70,7 +70,8 @@ def top_k(logits: Float[Tensor, "r v"], k: int) -> Float[Tensor, "r v"]:
 def top_p(logits: Float[Tensor, "r v"], p: float) -> Float[Tensor, "r v"]:
     """Only the fewest whose probabilities together reach p, and those equal to the last of them."""
     whole = logits.logsumexp(-1, keepdim=True)
-    for most in (min(NUCLEUS, logits.shape[-1]), logits.shape[-1]):  # they are rarely many: sorting all takes long
+    first = NUCLEUS if logits.device.type == "cpu" else logits.shape[-1]  # a GPU is not asked: the host would wait
+    for most in (min(first, logits.shape[-1]), logits.shape[-1]):  # they are rarely many: sorting all takes long
         high = largest(logits, most)[0] if most < logits.shape[-1] else logits.sort(dim=-1, descending=True).values
         share = (high - whole).exp()
         before = share.cumsum(-1) - share

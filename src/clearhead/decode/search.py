@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from . import captured
 from .choose import Choice, chances, draw, largest, repeat_less
 
 
@@ -149,25 +150,32 @@ def _steps(
     done = [_Finished(width, plan.penalty, plan.stop) for _ in range(rows * samples)]
     ends = set() if plan.end is None else {plan.end} if isinstance(plan.end, int) else set(map(int, plan.end))
     luck = chances(plan.seed, rows, samples, max(room)).to(device) if choice.sample else None
-    for written in range(1, max(room) + 1):
-        reader.make_room(beam)
-        logits = reader.step(beam.last)
-        if choice.repetition != 1.0:
-            logits = repeat_less(logits, reader.seen(beam, logits.shape[-1]), choice.repetition)
-        logp = logits.log_softmax(-1)
-        if plan.banned:
-            logp[:, list(plan.banned)] = -math.inf
-        if luck is None:
-            found = _best(logp, beam.scores, 2 * width if width > 1 else 1)
-        else:
-            token = draw(choice.narrowed(logp), luck[beam.which, written - 1])
-            found = torch.zeros_like(token), token, beam.scores + logp.gather(1, token)
-        here = dict(zip(beam.which, found[1][:, 0].tolist(), strict=True)) if width == 1 else {}
-        keep = beam.take(*found, ends=ends, done=done, written=written, room=room, ended=plan.ended)
-        yield here, beam, done
-        if keep is None:
-            break
-        reader.keep(keep, always=width > 1)
+    try:
+        for written in range(1, max(room) + 1):
+            reader.make_room(beam)
+            quick = reader.ahead(beam, luck, written)
+            if quick is not None:
+                found = torch.zeros_like(quick[0]), quick[0], beam.scores + quick[1]
+            else:
+                logits = reader.step(beam.last)
+                if choice.repetition != 1.0:
+                    logits = repeat_less(logits, reader.seen(beam, logits.shape[-1]), choice.repetition)
+                logp = logits.log_softmax(-1)
+                if plan.banned:
+                    logp[:, list(plan.banned)] = -math.inf
+                if luck is None:
+                    found = _best(logp, beam.scores, 2 * width if width > 1 else 1)
+                else:
+                    token = draw(choice.narrowed(logp), luck[beam.which, written - 1])
+                    found = torch.zeros_like(token), token, beam.scores + logp.gather(1, token)
+            here = dict(zip(beam.which, found[1][:, 0].tolist(), strict=True)) if width == 1 else {}
+            keep = beam.take(*found, ends=ends, done=done, written=written, room=room, ended=plan.ended)
+            yield here, beam, done
+            if keep is None:
+                break
+            reader.keep(keep, always=width > 1)
+    finally:
+        reader.close()
     found_all = [finished.found[:best] for finished in done]
     answers += [
         [one for answer in found_all[i : i + samples] for one in answer] for i in range(0, rows * samples, samples)
@@ -189,8 +197,10 @@ class _Reader:
         self, model: Any, inputs: Mapping[str, Tensor], prompts: list[list[int]], samples: int, width: int, plan: Plan,
         room: int,
     ) -> None:  # fmt: skip
-        self.model, self.inputs, self.width = model, inputs, width
+        self.model, self.inputs, self.width, self.plan = model, inputs, width, plan
         self.state: Any
+        self._ahead: captured.Ahead | None = None
+        self._fresh = True  # nothing was written yet from what was read
         self.device = next(model.parameters()).device
         longest = max(map(len, prompts))
         self.most: int | None = getattr(model, "reach", None)  # tokens a row that the model reads at once
@@ -217,11 +227,36 @@ class _Reader:
         logits, self.state = self.model.step(last, self.state)
         return logits[:, -1].float()
 
+    def ahead(self, beam: _Beams, luck: Tensor | None, written: int) -> tuple[Tensor, Tensor] | None:
+        """The next token of each row and its log-probability, where a GPU has written them already."""
+        if self._fresh and self.width == 1:
+            chance = None if luck is None else luck[beam.which, written - 1 :]
+            self._ahead = captured.Ahead.of(
+                self.model, self.state, beam.last, self.plan.choice, self.plan.banned, chance,
+                lambda vocab: self.seen(beam, vocab),
+            )  # fmt: skip
+            self._seen = None
+        self._fresh = False
+        if self._ahead is not None and not self._ahead.unheard:  # somebody has begun to listen
+            self._ahead.settle()
+            self._ahead = None
+        beam.move(self.device if self._ahead is None else torch.device("cpu"))
+        return None if self._ahead is None else self._ahead()
+
+    def close(self) -> None:
+        """What was ahead is not read."""
+        if self._ahead is not None:
+            self._ahead.close()
+        self._ahead = None
+
     def keep(self, index: Tensor, always: bool) -> None:
         """Go on with these rows of the state."""
-        if not always and len(index) == self.state.rows:
+        if not always and len(index) == len(self.begins):
             return
-        self.state.reorder(index)
+        if self._ahead is None:
+            self.state.reorder(index)
+        else:
+            self._ahead.keep(index.tolist())
         self.begins = [self.begins[i] for i in index.tolist()]
         self._seen = None if self._seen is None else self._seen[index]
 
@@ -249,6 +284,8 @@ class _Reader:
 
     def _read(self, texts: list[list[int]]) -> list[int]:
         """Begin anew with texts, of which the last token is yet to be stepped; gives where each is read from."""
+        self.close()
+        self._fresh = True
         begins = [self._begin(len(text)) for text in texts]
         read = [text[begin:-1] for text, begin in zip(texts, begins, strict=True)]
         self.state = self.model.start(self.inputs, len(texts), self.limit)
@@ -306,6 +343,11 @@ class _Beams:
     def rows(self) -> Iterator[tuple[int, list[list[int]]]]:
         """The number of each row's answer, and what its beams have written."""
         return zip(self.which, self.texts, strict=True)
+
+    def move(self, device: torch.device) -> None:
+        """Go on there."""
+        if device != self.device:
+            self.device, self.scores, self.last = device, self.scores.to(device), self.last.to(device)
 
     def take(
         self, origin: Tensor, token: Tensor, score: Tensor, *, ends: set[int], done: list[_Finished], written: int,
