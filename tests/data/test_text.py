@@ -148,3 +148,33 @@ def test_bad_files_are_refused(folder):
 def test_bad_options_of_text_are_refused(folder, options, words):
     with pytest.raises(ConfigError, match=words):
         open_text(folder, **options)
+
+
+def everyday(tmp_path, **options):
+    """Small stand-ins for the sets whose English is taken."""
+    (tmp_path / "tatoeba").mkdir(exist_ok=True)
+    (tmp_path / "multi30k").mkdir(exist_ok=True)
+    for language in ("fra", "deu"):  # half of the English is in both
+        lines = [f"Tom sees {n} dogs .\t{language} {n}\n" for n in range(0 if language == "fra" else 100, 300)]
+        (tmp_path / "tatoeba" / f"{language}.txt").write_text("".join(lines))
+    for language in ("en", "de"):
+        (tmp_path / "multi30k" / f"train.{language}").write_text("A man eats .\nA dog runs .\nA man eats .\n")
+    return make_data("everyday", {"context": 16, "rows": 4, "size": 300, **options}, seed=0, root=tmp_path)
+
+
+def test_everyday_english_has_each_sentence_once_in_an_order_of_chance(tmp_path):
+    source = everyday(tmp_path, share=0.2)
+    text = source.tokens.decode(source.ids.astype(np.int64))
+    lines = text.splitlines()
+    assert len(lines) == len(set(lines)) == len(source.ends)
+    assert {"A man eats .", "A dog runs ."} < set(lines)
+    assert lines != sorted(lines)
+    assert everyday(tmp_path, share=0.2).ids.tolist() == source.ids.tolist()
+    kept = [n for n in range(300) if f"Tom sees {n} dogs ." not in lines]  # for the tests of translators
+    assert 0 < len(kept) < 30
+    assert (
+        [source.tokens.decode(source.ids[a:b].astype(np.int64)) for a, b in zip(source.ends, source.ends[1:])]
+        == [  # noqa: B905, RUF007
+            f"{line}\n" for line in lines[1:]
+        ]
+    )

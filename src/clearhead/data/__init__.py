@@ -18,7 +18,7 @@ from .masked import Gaps, Masked
 from .pairs import PairFile
 from .parallel import load_split
 from .tasks import Copy, Identity, Most, Party, Recall, Reverse, Sequences, Vectors
-from .text import Files, Shakespeare, Text
+from .text import Everyday, Files, Shakespeare, Subworded, Text
 from .token_files import TokenFile, Tokens, write_tokens
 from .translations import Mixture, Multi30k, Tatoeba
 from .windows import Windowing
@@ -43,6 +43,7 @@ _KINDS: dict[str, tuple[type[Any], Callable[..., Data], str]] = {  # name: its o
     "recall": (Party, Recall, "the party: who was the important guest, so many guests ago"),
     "identity": (Vectors, Identity, "vectors of normal numbers, to be passed on unchanged"),
     "shakespeare": (Windowing, Shakespeare, "tiny Shakespeare, a million characters"),
+    "everyday": (Subworded, Everyday, "everyday English, 229,000 sentences, as subwords"),
     "text": (Files, Text, "plain text files, as characters"),
     "tokens": (TokenFile, Tokens, "a file of ids, as write_tokens writes it, of any size"),
     "pairs": (PairFile, translations.pairs, "pairs of texts, source TAB target a line, joined or as translations"),

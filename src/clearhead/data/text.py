@@ -1,17 +1,21 @@
-"""Plain text as characters: files of one's own, or tiny Shakespeare."""
+"""Plain text: files of one's own or tiny Shakespeare as characters, everyday English as subwords."""
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..tokens import Characters
+from ..tokens import Characters, Subwords
 from .fetch import find
 from .files import locate, read_text
+from .parallel import load_split
 from .windows import Windowing, Windows
+
+SENTENCES = (("tatoeba", "fr"), ("tatoeba", "de"), ("multi30k", "de"))  # sets whose English side is everyday English
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,6 +54,29 @@ class Shakespeare(Text):
 
     def __init__(self, config: Windowing, *, seed: int, root: Path | None = None) -> None:
         self._open(config, seed, [read_text(find("shakespeare", root))], "\n\n", "shakespeare")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Subworded(Windowing):
+    """Options of everyday."""
+
+    size: int = 2000  # subwords, the special ones among them
+
+
+class Everyday(Windows):
+    """The English that Tatoeba and Multi30k are translated from: each sentence once, a line, in an order of chance.
+
+    The subwords are made from the part that is trained on.
+    """
+
+    def __init__(self, config: Subworded, *, seed: int, root: Path | None = None) -> None:
+        lines = {line for name, other in SENTENCES for line in load_split(name, "train", target=other, root=root)[0]}
+        mixed = sorted(lines, key=lambda line: hashlib.blake2b(line.encode()).digest())
+        self.tokens = Subwords.of(mixed[: max(int(len(mixed) * (1 - config.share)), 1)], size=config.size)
+        rows = self.tokens.encode_all([f"{line}\n" for line in mixed])
+        ids = np.concatenate(rows).astype(np.min_scalar_type(len(self.tokens)))
+        ends = np.cumsum([len(row) for row in rows], dtype=np.int64)
+        super().__init__(config, seed=seed, ids=ids, ends=ends, vocab=len(self.tokens), name="everyday")
 
 
 def document_ends(texts: list[str], separator: str | None) -> NDArray[np.int64]:
