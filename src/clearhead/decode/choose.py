@@ -109,15 +109,14 @@ def chances(seed: int | Sequence[int], rows: int, samples: int, tokens: int) -> 
 
 def largest(x: Float[Tensor, "r v"], k: int) -> tuple[Float[Tensor, "r k"], Int[Tensor, "r k"]]:
     """topk of long rows, on a CPU: the k largest numbers lie in the k blocks with the largest maxima, or after them."""
-    if k == 1:
-        return x.max(-1, keepdim=True)
     whole = x.shape[1] // BLOCK * BLOCK
     if whole < 16 * k * BLOCK or x.device.type != "cpu":
-        return x.topk(k, dim=-1)
-    blocks = x[:, :whole].unflatten(1, (-1, BLOCK))
-    which = blocks.amax(-1).topk(k, dim=-1).indices  # (r, k)
+        return x.max(-1, keepdim=True) if k == 1 else x.topk(k, dim=-1)
+    blocks = x[:, :whole].unflatten(1, (-1, BLOCK)).amax(-1)
+    which = blocks.argmax(-1, keepdim=True) if k == 1 else blocks.topk(k, dim=-1).indices  # (r, k)
     inside = (which[..., None] * BLOCK + torch.arange(BLOCK)).flatten(1)
     after = torch.arange(whole, x.shape[1]).expand(x.shape[0], -1)
     places = torch.cat([inside, after], dim=1)
-    high, at = x.gather(1, places).topk(k, dim=-1)
+    near = x.gather(1, places)
+    high, at = near.max(-1, keepdim=True) if k == 1 else near.topk(k, dim=-1)
     return high, places.gather(1, at)

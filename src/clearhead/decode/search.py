@@ -160,7 +160,7 @@ def _steps(
                 logits = reader.step(beam.last)
                 if choice.repetition != 1.0:
                     logits = repeat_less(logits, reader.seen(beam, logits.shape[-1]), choice.repetition)
-                logp = logits.log_softmax(-1)
+                logp = reader.logp(logits)
                 if plan.banned:
                     logp[:, list(plan.banned)] = -math.inf
                 if luck is None:
@@ -222,10 +222,19 @@ class _Reader:
             self.begins = [n for n in self.begins for _ in range(width)]
         self.last = torch.tensor([[prompt[-1]] for prompt in self.prompts for _ in range(width)], device=self.device)
         self._seen: Tensor | None = None
+        self._logp: Tensor | None = None
 
     def step(self, last: Tensor) -> Float[Tensor, "r v"]:
         logits, self.state = self.model.step(last, self.state)
         return logits[:, -1].float()
+
+    def logp(self, logits: Float[Tensor, "r v"]) -> Float[Tensor, "r v"]:
+        """Their log-probabilities, until the next step: of many rows, a new place takes longer to get than to fill."""
+        if logits.requires_grad:
+            return logits.log_softmax(-1)
+        if self._logp is None or self._logp.shape[0] < len(logits):
+            self._logp = torch.empty_like(logits)
+        return torch.log_softmax(logits, -1, out=self._logp[: len(logits)])
 
     def ahead(self, beam: _Beams, luck: Tensor | None, written: int) -> tuple[Tensor, Tensor] | None:
         """The next token of each row and its log-probability, where a GPU has written them already."""

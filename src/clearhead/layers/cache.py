@@ -87,9 +87,14 @@ class Cache:
         if torch.compiler.is_compiling():
             self.k, self.v = self.k[index], self.v[index]
         else:  # into storage of their own: somebody may still look at the old
-            old, filled = (self.k, self.v), slice(0, self.furthest)
-            self.k, self.v = (x.new_zeros(index.shape[0], *x.shape[1:]) for x in old)
-            self.k[:, :, filled], self.v[:, :, filled] = (x[:, :, filled].index_select(0, index) for x in old)
+            old, n = (self.k, self.v), self.furthest
+            self.k, self.v = (x.new_empty(index.shape[0], *x.shape[1:]) for x in old)
+            for x, new in zip(old, (self.k, self.v), strict=True):
+                new[:, :, n:] = 0.0
+                if x.requires_grad:
+                    new[:, :, :n] = x[:, :, :n].index_select(0, index)
+                else:  # no copy on the way
+                    torch.index_select(x[:, :, :n], 0, index, out=new[:, :, :n])
         self.at = self.at[index]
         if not self.even:
             self.furthest = int(self.at.max())

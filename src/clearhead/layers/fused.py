@@ -113,9 +113,9 @@ def attend_step(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, scale: 
     return F.scaled_dot_product_attention(q, k, v, allowed, scale=scale, enable_gqa=grouped)
 
 
-def rows_allowed(mask: Mask, keys: int, device: torch.device) -> Tensor | None:
-    """Where a single query a row may look, if plain numbers do not tell: what `fused` would make of the mask."""
-    return None if mask.numbers else _tile(mask, 1, keys, (0, 1), (0, keys), device)[0]
+def rows_allowed(mask: Mask, keys: int, device: torch.device, queries: int = 1) -> Tensor | None:
+    """Where a few queries a row may look, if plain numbers do not tell: what `fused` would make of the mask."""
+    return None if mask.numbers else _tile(mask, queries, keys, (0, queries), (0, keys), device)[0]
 
 
 def _honest(q: Tensor, k: Tensor, out: Tensor, causal: bool) -> Tensor:
