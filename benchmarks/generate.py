@@ -1,0 +1,279 @@
+"""How fast texts are written: ours beside transformers' generate, the same weights, in one run.
+
+    python benchmarks/generate.py --device cuda    # 1.1B in Llama's shape and GPT-2 124M, bfloat16, 1 and 64 texts
+    python benchmarks/generate.py --device cpu     # SmolLM2-135M's shape and GPT-2, float32 and int8, 1 and 8 texts
+
+Weights are random, of the right shapes; all write greedily as many tokens as they are asked for, so that nobody is
+lucky with an early end. On a GPU transformers writes with its static cache and its compiled step. On a CPU
+llama.cpp (llama-cpp-python, Q8_0, one text) and CTranslate2 (float32 and int8) stand beside where they are installed.
+
+"whole" counts the prompt's reading; "writing" is the difference to writing a single token, a token. Times are medians
+of interleaved rounds. "same" is how many of the ids are transformers', up to the first that is not: in 16 bits, and
+with weights rounded to 8, the likeliest two may change places.
+"""
+
+import argparse
+import gc
+import json
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import clearhead as ch
+from clearhead.decode import search
+
+Way = Callable[[list[list[int]], int], list[list[int]]]  # prompts and how many tokens -> what is written
+LLAMA = {"rms_norm_eps": 1e-5, "attention_bias": False, "max_position_embeddings": 2048}
+SHAPES: dict[str, dict[str, Any]] = {
+    "llama-1.1b": {
+        **LLAMA, "hidden_size": 2048, "num_hidden_layers": 22, "num_attention_heads": 32, "num_key_value_heads": 4,
+        "intermediate_size": 5632, "vocab_size": 32000, "tie_word_embeddings": False,
+    },
+    "smollm2-135m": {
+        **LLAMA, "hidden_size": 576, "num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3,
+        "intermediate_size": 1536, "vocab_size": 49152, "tie_word_embeddings": True,
+    },
+    "gpt2-124m": {"vocab_size": 50257, "n_positions": 1024, "n_embd": 768, "n_layer": 12, "n_head": 12},
+    "tiny": {
+        **LLAMA, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "intermediate_size": 96, "vocab_size": 300, "tie_word_embeddings": True,
+    },
+    "tiny-gpt2": {"vocab_size": 300, "n_positions": 1024, "n_embd": 64, "n_layer": 2, "n_head": 4},
+}  # fmt: skip
+
+
+def peer(shape: str, dtype: torch.dtype, device: str) -> Any:
+    """transformers' model of a shape."""
+    from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    with torch.device(device):
+        if "gpt2" in shape:
+            model: Any = GPT2LMHeadModel(GPT2Config(**SHAPES[shape], bos_token_id=0, eos_token_id=0))
+        else:
+            model = LlamaForCausalLM(LlamaConfig(**SHAPES[shape], bos_token_id=0, eos_token_id=0))
+    model.generation_config.eos_token_id, model.generation_config.pad_token_id = None, 0
+    return model.to(dtype).eval()
+
+
+def write_folder(model: Any, folder: Path) -> None:
+    """The model as its users have it, with tokens that say their own number."""
+    from tokenizers import Tokenizer, models
+    from transformers import PreTrainedTokenizerFast
+
+    model.save_pretrained(folder)
+    words = {f"t{i}": i for i in range(model.config.vocab_size)}
+    tokens = Tokenizer(models.WordLevel(words, unk_token="t0"))
+    PreTrainedTokenizerFast(tokenizer_object=tokens, bos_token="t0", eos_token="t0", unk_token="t0").save_pretrained(
+        folder
+    )
+
+
+def ours(folder: Path, device: str, dtype: str) -> Way:
+    model = ch.load(folder, device=device, dtype=dtype).model
+
+    def way(prompts: list[list[int]], new: int) -> list[list[int]]:
+        return [list(row[0].ids) for row in search(model, {}, start=prompts, end=None, limit=new)]
+
+    return way
+
+
+def theirs(model: Any, static: bool) -> Way:
+    more = {"cache_implementation": "static"} if static else {}
+
+    def way(prompts: list[list[int]], new: int) -> list[list[int]]:
+        ids = torch.tensor(prompts, device=model.device)
+        out = model.generate(
+            ids, attention_mask=torch.ones_like(ids), do_sample=False, min_new_tokens=new, max_new_tokens=new, **more
+        )
+        return out[:, ids.shape[1] :].tolist()
+
+    return way
+
+
+def ctranslate(folder: Path, kind: str) -> Way:
+    import ctranslate2
+    from ctranslate2.converters import TransformersConverter
+
+    out = TransformersConverter(str(folder)).convert(str(folder / f"ct2-{kind}"), quantization=kind, force=True)
+    writer = ctranslate2.Generator(
+        out, device="cpu", compute_type=kind, inter_threads=1, intra_threads=torch.get_num_threads()
+    )
+
+    def way(prompts: list[list[int]], new: int) -> list[list[int]]:
+        words = [[f"t{i}" for i in prompt] for prompt in prompts]
+        found = writer.generate_batch(
+            words, max_length=new, min_length=new, sampling_topk=1, include_prompt_in_result=False
+        )
+        return [one.sequences_ids[0] for one in found]
+
+    return way
+
+
+def llama_cpp(model: Any, folder: Path) -> Way:
+    """One text at a time: that is what its Python package does."""
+    from llama_cpp import Llama
+
+    write_gguf(model, folder / "q8_0.gguf")
+    threads = torch.get_num_threads()
+    writer = Llama(str(folder / "q8_0.gguf"), n_ctx=1024, n_threads=threads, n_threads_batch=threads, verbose=False)
+
+    def way(prompts: list[list[int]], new: int) -> list[list[int]]:
+        out = []
+        for prompt in prompts:
+            writer.reset()
+            steps = writer.generate(prompt, temp=0.0, reset=True)
+            out.append([token for token, _ in zip(steps, range(new), strict=False)])
+        return out
+
+    return way
+
+
+def write_gguf(model: Any, path: Path) -> None:
+    """A Llama's weights for llama.cpp: matrices in Q8_0, norms in float32, no vocabulary."""
+    import gguf
+
+    c = model.config
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_context_length(c.max_position_embeddings)
+    writer.add_embedding_length(c.hidden_size)
+    writer.add_block_count(c.num_hidden_layers)
+    writer.add_feed_forward_length(c.intermediate_size)
+    writer.add_head_count(c.num_attention_heads)
+    writer.add_head_count_kv(c.num_key_value_heads)
+    writer.add_layer_norm_rms_eps(c.rms_norm_eps)
+    writer.add_rope_dimension_count(c.hidden_size // c.num_attention_heads)
+    writer.add_vocab_size(c.vocab_size)
+    writer.add_tokenizer_model("no_vocab")
+    names = {
+        "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "self_attn.q_proj": "attn_q",
+        "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
+        "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
+    }  # fmt: skip
+    whole = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
+    for name, value in model.state_dict().items():
+        bare = name.removesuffix(".weight")
+        if bare == "lm_head" and c.tie_word_embeddings:
+            continue
+        if bare in whole:
+            there = whole[bare]
+        else:
+            _, _, layer, rest = bare.split(".", 3)
+            there = f"blk.{layer}.{names[rest]}"
+        x = value.float()
+        if there.endswith(("attn_q", "attn_k")):  # halves of a head that turn together become neighbours
+            heads = c.num_attention_heads if there.endswith("q") else c.num_key_value_heads
+            x = x.view(heads, 2, -1, x.shape[1]).transpose(1, 2).reshape(x.shape)
+        kind = gguf.GGMLQuantizationType.Q8_0 if x.ndim > 1 else gguf.GGMLQuantizationType.F32
+        writer.add_tensor(f"{there}.weight", gguf.quants.quantize(x.numpy(), kind), raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def ways_of(shape: str, device: str, folder: Path) -> Iterator[tuple[str, Way, int]]:
+    """The names of all that write with the same weights, and how many texts they take at most."""
+    dtype = torch.bfloat16 if device == "cuda" else torch.float32
+    model = peer(shape, dtype, device)
+    write_folder(model, folder)
+    yield "transformers", theirs(model, static=device == "cuda"), 1 << 30
+    if device == "cuda":
+        yield "ours", ours(folder, device, "bfloat16"), 1 << 30
+        return
+    yield "ours", ours(folder, device, "float32"), 1 << 30
+    yield "ours, int8", ours(folder, device, "int8"), 1 << 30
+    if find_spec("ctranslate2"):
+        yield "CTranslate2", ctranslate(folder, "float32"), 1 << 30
+        yield "CTranslate2, int8", ctranslate(folder, "int8"), 1 << 30
+    if find_spec("llama_cpp") and "gpt2" not in shape:
+        yield "llama.cpp, Q8_0", llama_cpp(model, folder), 1
+
+
+def same(a: list[list[int]], b: list[list[int]]) -> float:
+    """The share of ids before the first that differs."""
+    equal = [next((i for i, (x, y) in enumerate(zip(r, s, strict=True)) if x != y), len(r)) for r, s in zip(a, b)]  # noqa: B905
+    return sum(equal) / sum(map(len, a))
+
+
+def line(row: dict[str, Any]) -> str:
+    found = f"{row['shape']:13s} {row['batch']:3d} {row['who']:18s}"
+    for what in ("writing", "whole"):
+        found += f" {what} {row[f'{what}_tokens_a_second']:9.1f} tokens/s {row[f'{what}_to_transformers']:6.2f}x  "
+    return f"{found} same {row['same']:.0%}"
+
+
+def compare(shape: str, args: argparse.Namespace) -> list[dict[str, Any]]:
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        ways = list(ways_of(shape, args.device, Path(folder)))
+        for batch in args.batch:
+            torch.manual_seed(1)
+            prompts = torch.randint(1, SHAPES[shape]["vocab_size"], (batch, args.prompt)).tolist()
+            here = {name: way for name, way, most in ways if batch <= most}
+            said = {name: way(prompts, args.new) for name, way in here.items()}  # compiles, warms up
+            for _ in range(args.warm):
+                for way in here.values():
+                    way(prompts, args.new)
+                    way(prompts, 1)
+            times: dict[str, list[tuple[float, float]]] = {name: [] for name in here}
+            for _ in range(args.rounds):
+                for name, way in here.items():
+                    gc.collect()
+                    start = time.perf_counter()
+                    way(prompts, args.new)
+                    middle = time.perf_counter()
+                    way(prompts, 1)
+                    times[name].append((middle - start, time.perf_counter() - middle))
+            for name, found in times.items():
+                whole = statistics.median(a for a, _ in found)
+                write = statistics.median((a - b) / (args.new - 1) for a, b in found)
+                rows.append(
+                    {
+                        "shape": shape, "batch": batch, "who": name, "whole_tokens_a_second": batch * args.new / whole,
+                        "writing_tokens_a_second": batch / write, "same": same(said["transformers"], said[name]),
+                    }
+                )  # fmt: skip
+            first = {row["who"]: row for row in rows if row["batch"] == batch and row["shape"] == shape}["transformers"]
+            for row in rows[-len(times) :]:
+                for what in ("whole", "writing"):
+                    key = f"{what}_tokens_a_second"
+                    row[f"{what}_to_transformers"] = row[key] / first[key]
+                if not args.json:
+                    print(line(row), flush=True)
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--shape", nargs="*", choices=[*SHAPES], help="all of the device's if not given")
+    parser.add_argument("--batch", type=int, nargs="*", help="texts at a time; 1 and 64 on a GPU, 1 and 8 on a CPU")
+    parser.add_argument("--prompt", type=int, default=512, help="tokens of each prompt")
+    parser.add_argument("--new", type=int, default=128, help="tokens to write, 2 or more")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--warm", type=int, default=1, help="rounds that are not counted")
+    parser.add_argument("--threads", type=int, help="of a CPU; all if not given")
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads or len(os.sched_getaffinity(0)))
+    args.batch = args.batch or ([1, 64] if args.device == "cuda" else [1, 8])
+    shapes = args.shape or (["llama-1.1b", "gpt2-124m"] if args.device == "cuda" else ["smollm2-135m", "gpt2-124m"])
+    machine = torch.cuda.get_device_name() if args.device == "cuda" else f"{torch.get_num_threads()} threads of a CPU"
+    if not args.json:
+        print(f"{machine}, prompts of {args.prompt} tokens and {args.new} more, torch {torch.__version__}")
+    with torch.no_grad():
+        rows = [row for shape in shapes for row in compare(shape, args)]
+    if args.json:
+        print(json.dumps({"machine": machine, "prompt": args.prompt, "new": args.new, "rows": rows}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
