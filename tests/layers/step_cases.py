@@ -240,7 +240,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="+", choices=["blocks", "steps", "search", "graphs"])
     parser.add_argument("--only", choices=[*KINDS, *REAL])
-    parser.add_argument("--rows", default="1,3" if not GPU else f"1,2,3,{FEW},{FEW + 1},8,{MATRIX},{MATRIX + 1}")
+    parser.add_argument("--rows", default=f"1,{FEW - 1},{FEW + 1},{MATRIX + 1}")
     args = parser.parse_args()
     rows = [int(n) for n in args.rows.split(",")]
     kinds = [args.only] if args.only else [*KINDS, *(REAL if GPU else {})]

@@ -49,14 +49,21 @@ def test_in_the_interpreter(words):
 @pytest.mark.slow
 @pytest.mark.parametrize("part", ["blocks", "steps", "search"])
 def test_all_of_them_in_the_interpreter(part):
-    run(part, "--rows", "1,3,5,17", TRITON_INTERPRET="1")
+    run(part, TRITON_INTERPRET="1")
 
 
 @pytest.mark.cuda
 @on_gpu
-@pytest.mark.parametrize("part", ["blocks", "steps", "search", "graphs"])
-def test_on_the_gpu(part):
-    run(part)
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "mistral"])
+def test_on_the_gpu(kind):
+    run("blocks", "steps", "search", "graphs", "--only", kind, "--rows", "1,5")
+
+
+@pytest.mark.cuda
+@pytest.mark.slow
+@on_gpu
+def test_all_of_them_on_the_gpu():
+    run("blocks", "steps", "search", "graphs")
 
 
 @torch.no_grad()
