@@ -58,7 +58,7 @@ class Additive(nn.Module):
         self.v = nn.Parameter(torch.empty(heads, head).uniform_(-(head**-0.5), head**-0.5))
 
     def forward(self, q: Float[Tensor, "b h q e"], k: Float[Tensor, "b g k e"]) -> Float[Tensor, "b h q k"]:
-        k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
+        k = _serving(k, q.shape[1])
         hidden = torch.tanh(q[:, :, :, None] + k[:, :, None])  # (b, h, q, k, e)
         return torch.einsum("bhqke,he->bhqk", hidden, self.v)
 
@@ -140,7 +140,7 @@ def attend(
     else:
         scale = scale * sharpness
     if tap is not None and tap.explicit:
-        k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
+        k = _serving(k, q.shape[1])
         kind = torch.float64 if q.dtype == torch.float64 else torch.float32  # as the kernels count
         return tap.heads(_explicit((q.to(kind) * scale) @ k.to(kind).mT, v, mask, bias, dropout, tap))
     out, lse = fused(q, k, v, mask=mask, bias=bias, scale=scale, dropout=dropout, lse=tap is not None)
@@ -148,6 +148,11 @@ def attend(
         tap.seen(q, k, mask, bias, scale, lse)
         out = tap.heads(out)
     return out
+
+
+def _serving(x: Float[Tensor, "b g n e"], heads: int) -> Float[Tensor, "b h n e"]:
+    """Keys or values, one for each head that they serve; not a copy where each serves one."""
+    return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], dim=1)
 
 
 def _explicit(scores: Tensor, v: Tensor, mask: Mask, bias: Bias | None, dropout: float, tap: Tap) -> Tensor:
@@ -160,7 +165,7 @@ def _explicit(scores: Tensor, v: Tensor, mask: Mask, bias: Bias | None, dropout:
     forbidden = scores.isneginf() if mask.free else scores.isneginf() | ~mask.dense(n, m, device=scores.device)
     weights = scores.masked_fill(forbidden, torch.finfo(scores.dtype).min).softmax(-1).masked_fill(forbidden, 0.0)
     weights = F.dropout(tap.weights(weights, mask), dropout).to(v.dtype)
-    return weights @ v.repeat_interleave(weights.shape[1] // v.shape[1], dim=1)
+    return weights @ _serving(v, weights.shape[1])
 
 
 def _score(score: str | Score) -> Score:
