@@ -36,6 +36,7 @@ MATRIX = 16  # rows up to which products are the kernels' own
 WIDEST = 16384  # numbers that a program can hold of a row
 KEYS = 64  # that a program of attention takes at a time
 PARTS = 16  # that the keys of a row are looked at in, at most
+BLOCKS = 4096  # of logits whose maxima are looked at at a time
 LOG2E = math.log2(math.e)
 
 
@@ -59,7 +60,10 @@ def tile(outputs: int, columns: int, rows: int, *, bytes_: int, few: int = FEW) 
     most = 8192 // bytes_
     held = _power(columns) if _power(columns) <= most else most // 2
     warps = max(1, min(4, held * bytes_ // 512))
-    return Tile(outputs=4 if rows == 1 else 2, columns=held, warps=warps)
+    each = 4 if rows == 1 else 2
+    if outputs >= 16384:  # a readout: fewer blocks to choose from
+        each = max(each, min(16, 16384 // held) // _power(rows))
+    return Tile(outputs=each, columns=held, warps=warps)
 
 
 class Stepper:
@@ -104,7 +108,6 @@ class Stepper:
             new(rows, blocks_, dtype=d) for d in (torch.float32, torch.float32, torch.int32)
         )
         self.token, self.at, self.count = (new(rows, dtype=torch.long) for _ in range(3))
-        self.score = new(rows)
         self.tokens, self.scores = new(limit + 1, rows, dtype=torch.long), new(limit + 1, rows)
         # What positions add to the stream, and what they turn by, at every place.
         everywhere = torch.arange(limit, device=device)
@@ -253,14 +256,12 @@ class Stepper:
         if token is None and self.rows > MATRIX:
             top, token = self.logits.max(-1)
             score = top - self.logits.logsumexp(-1)
-        if token is not None and score is not None:
-            self.token.copy_(token)
-            self.score.copy_(score)
+        given = self.token if token is None else token, self.total if score is None else score
         blocks, places = self.most.shape[1], self.table if self.places is None else self.places
         pick[(self.rows,)](
-            self.most, self.which, self.total, self.token, self.score, self.at, self.count, self.tokens, self.scores,
+            self.most, self.which, self.total, *given, self.token, self.at, self.count, self.tokens, self.scores,
             self.stream, self.table, places, self.loud, self.rows, blocks, places.shape[0] - 1,
-            K=self.width, BD=_power(self.width), BB=_power(blocks), GIVEN=token is not None,
+            K=self.width, BD=_power(self.width), BB=min(_power(blocks), BLOCKS), GIVEN=token is not None,
             PLACES=self.places is not None, num_warps=8, **self.launch,
         )  # fmt: skip
 

@@ -352,7 +352,8 @@ def read_out(
 
 @triton.jit
 def pick(
-    most, which, total, token, score, at, count, tokens, scores, stream, table, places, scale, rows, blocks, last,
+    most, which, total, given, weight, token, at, count, tokens, scores, stream, table, places, scale, rows, blocks,
+    last,
     K: tl.constexpr, BD: tl.constexpr, BB: tl.constexpr, GIVEN: tl.constexpr, PLACES: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """The likeliest token of each row (or the GIVEN one) and its log-probability, written down at the row's count.
@@ -361,24 +362,35 @@ def pick(
     """
     row = tl.program_id(0).to(tl.int64)
     _ready(PDL)
+    turn, here = tl.load(count + row), tl.load(at + row) + 1
     if GIVEN:
-        chosen = tl.load(token + row)
-        value = tl.load(score + row)
+        chosen = tl.load(given + row)
+        value = tl.load(weight + row)
     else:
         b = tl.arange(0, BB)
-        y = tl.load(most + row * blocks + b, mask=b < blocks, other=float("-inf"))
-        top = tl.max(y, 0)
-        first = tl.min(tl.where(y == top, b, BB), 0)  # of equals the first, as torch does
-        chosen = tl.load(which + row * blocks + tl.minimum(first, blocks - 1)).to(tl.int64)
-        value = -tl.log(tl.sum(tl.load(total + row * blocks + b, mask=b < blocks, other=0.0) * tl.exp(y - top), 0))
-        tl.store(token + row, chosen)
-    turn, here = tl.load(count + row), tl.load(at + row) + 1
+        top = tl.full((BB,), -1.0e30, tl.float32)
+        whole = tl.zeros((BB,), tl.float32)
+        place = tl.zeros((BB,), tl.int32)
+        for start in range(0, blocks, BB):
+            inside = start + b < blocks
+            y = tl.load(most + row * blocks + start + b, mask=inside, other=-1.0e30)
+            new = tl.maximum(top, y)
+            part = tl.load(total + row * blocks + start + b, mask=inside, other=0.0)
+            whole = whole * tl.exp(top - new) + part * tl.exp(y - new)
+            place = tl.where(y > top, start + b, place)
+            top = new
+        best = tl.max(top, 0)
+        first = tl.min(tl.where(top == best, place, blocks - 1), 0)  # of equals the first, as torch does
+        chosen = tl.load(which + row * blocks + first).to(tl.int64)
+        value = -tl.log(tl.sum(whole * tl.exp(top - best), 0))
+    tl.debug_barrier()  # all lanes know where they are before one says where they will be
+    tl.store(token + row, chosen)
     tl.store(tokens + turn * rows + row, chosen)
     tl.store(scores + turn * rows + row, value)
     tl.store(count + row, turn + 1)
     tl.store(at + row, here)
     column = tl.arange(0, BD)
-    y = tl.load(table + chosen * K + column, mask=column < K, other=0.0).to(tl.float32) * scale
+    x = tl.load(table + chosen * K + column, mask=column < K, other=0.0).to(tl.float32) * scale
     if PLACES:
-        y += tl.load(places + tl.minimum(here, last) * K + column, mask=column < K, other=0.0).to(tl.float32)
-    tl.store(stream + row * K + column, y, mask=column < K)
+        x += tl.load(places + tl.minimum(here, last) * K + column, mask=column < K, other=0.0).to(tl.float32)
+    tl.store(stream + row * K + column, x, mask=column < K)
