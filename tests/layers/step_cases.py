@@ -205,6 +205,10 @@ def searches(kind: str, dtype: torch.dtype, long: int) -> None:
     if dtype == torch.float32:
         assert [tuple(texts[row]) for row in range(3)] == want
     print(f"search: {kind}, a late listener, {dtype}: the same")
+    one, other = ([list(new.values()) for new in stream(model, {}, **plain)] for _ in range(2))
+    both = list(zip(stream(model, {}, **plain), stream(model, {}, **plain), strict=True))
+    assert one == other == [list(new.values()) for new, _ in both] == [list(new.values()) for _, new in both]
+    print(f"search: {kind}, two at a time, {dtype}: the same")
 
 
 @torch.no_grad()

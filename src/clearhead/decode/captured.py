@@ -23,7 +23,8 @@ from .choose import Choice, draw, repeat_less
 AT_ONCE = 8  # steps that go to the host together
 UNDER_WAY = 2 * AT_ONCE  # steps that the GPU is asked for before the host waits
 ROUND = 256  # tokens: graphs for texts of a like length are the same
-KEPT = 1 << 30  # bytes of keys and values that may wait for the next search
+WORTH = 8  # tokens from which a graph is worth its capture
+KEPT = 1 / 8  # of a GPU's memory, that keys and values may hold until the next search
 
 
 class Graph:
@@ -131,29 +132,36 @@ class Ahead:
 
         `luck` are the chances of the draws from here on; `seen` says which of so many tokens stand in each row.
         """
-        if (
-            type(model) is not gpt.GPT
-            or type(state) is not gpt.State
-            or state.caches[0].furthest >= state.caches[0].limit
-        ):
+        if type(model) is not gpt.GPT or type(state) is not gpt.State or model.training:
             return None
-        limit = state.caches[0].limit
-        limit = -(-limit // ROUND) * ROUND if model.embed.table.is_cuda else limit
-        key = (state.rows, limit, choice, tuple(banned), tuple(p.data_ptr() for p in model.parameters()))
+        if torch.is_autocast_enabled(last.device.type):  # numbers of other types: the modules' business
+            return None
+        limit, steps = state.caches[0].limit, state.caches[0].limit - state.caches[0].furthest
+        key = (state.rows, choice, tuple(banned), tuple(p.data_ptr() for p in model.parameters()))
         known, graph = _IDLE.pop(model, None), None
-        if known is not None and known[0] == key and known[1].stepper.unheard:
+        if known is not None and known[0] == key and known[1].stepper.limit >= limit:
             graph = known[1]
         if graph is None:
+            if known is not None and known[1].graph is not None:
+                torch.cuda.synchronize()  # what it has still to write is written
             del known  # before room is made for another
-            c = model.config
+            if model.embed.table.is_cuda:
+                if steps < WORTH:
+                    return None
+                limit = -(-limit // ROUND) * ROUND
+            window = model.config.window
             stepper = Stepper.of(
-                model.embed, model.positions, model.blocks, model.norm, model.head, c.window, state.rows, limit
+                model.embed, model.positions, model.blocks, model.norm, model.head, window, state.rows, limit
             )
             if stepper is None or not stepper.unheard:
                 return None
             graph = Graph(stepper, choice, banned)
+        ahead = Ahead(graph, state, model, key)
+        if steps < 1 or not ahead.unheard:
+            ahead.close()
+            return None
         graph.begin(state, last, luck, None if graph.seen is None else seen(graph.stepper.vocab))
-        return Ahead(graph, state, model, key)
+        return ahead
 
     @property
     def unheard(self) -> bool:
@@ -191,7 +199,8 @@ class Ahead:
     def close(self) -> None:
         """The graph may serve another."""
         stepper = self.graph.stepper
-        if sum(x.nbytes for x in (*stepper.k, *stepper.v)) <= KEPT:
+        size, device = sum(x.nbytes for x in (*stepper.k, *stepper.v)), stepper.stream.device
+        if device.type != "cuda" or size <= torch.cuda.get_device_properties(device).total_memory * KEPT:
             _IDLE[self.model] = (self.key, self.graph)
 
 
