@@ -26,8 +26,8 @@ format: $(ENV)/ready
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-explore: $(ENV)/ready         ## the lecture's worked example, step by step
-	$(BIN)/python -m clearhead.explore
+explore: $(ENV)/ready         ## open the explorer, and print its address
+	$(BIN)/python -m clearhead explore
 
 docs: $(ENV)/ready            ## draw the pictures of docs/ again
 	$(BIN)/python docs/pictures.py

@@ -1,11 +1,15 @@
 """Draw the pictures of the pages again: `make docs`, or `python docs/pictures.py masks` for some of them.
 
-One function a picture, named like its file. Every number is computed here, by the library, from fixed seeds.
+One function a picture, named like its file. Every number is computed here, by the library, from fixed seeds. Those of
+the explorer are taken by a browser (Chromium and its driver); where there is none, they stay as they are.
 """
 
 from __future__ import annotations
 
+import io
 import json
+import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -16,6 +20,7 @@ from typing import Any
 
 import torch
 from matplotlib.figure import Figure
+from PIL.Image import Image
 from torch import Tensor, nn
 
 import clearhead as ch
@@ -35,10 +40,10 @@ from clearhead.layers import (
 )
 
 HERE = Path(__file__).parent / "pictures"
-PICTURES: dict[str, Callable[[], Figure]] = {}
+PICTURES: dict[str, Callable[[], Figure | Image | None]] = {}
 
 
-def picture(draw: Callable[[], Figure]) -> Callable[[], Figure]:
+def picture(draw: Callable[[], Any]) -> Callable[[], Any]:
     PICTURES[draw.__name__.replace("_", "-")] = draw
     return draw
 
@@ -512,6 +517,65 @@ def inside() -> Figure:
         return ch.plot(run)[1]
 
 
+# 08: the explorer
+
+
+@picture
+def explorer() -> Image | None:
+    """A sentence, its translations, and where one head looks."""
+    return page(
+        "translate?model=fr-en&text=Je+ne+sais+pas+o%C3%B9+il+habite.&beams=3&layer=1&head=3", ".heads [title*=entropy]"
+    )
+
+
+@picture
+def explorer_build() -> Image | None:
+    """The lecture's worked example, with every number in sight."""
+    return page("build", ".matrix td span", tall=880)
+
+
+def page(address: str, ready: str, *, wide: int = 1120, tall: int = 1490) -> Image | None:
+    """A view of the explorer as a browser shows it, once there is what `ready` names; None without a browser."""
+    programs = [shutil.which(name) for name in ("chromium", "chromedriver")]
+    if not all(programs):
+        return None
+    from PIL.Image import Dither
+    from PIL.Image import open as opened
+    from selenium import webdriver
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = str(programs[0])
+    for word in ("--headless=new", "--no-sandbox", "--hide-scrollbars", "--disable-dev-shm-usage"):
+        options.add_argument(word)
+    line = [sys.executable, "-m", "clearhead", "explore", "--port", "0", "--no-browser", "--device", "cpu"]
+    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
+        browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(programs[1]))
+        try:
+            screen = {"width": wide, "height": tall, "deviceScaleFactor": 1, "mobile": False}
+            browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
+            assert server.stdout is not None
+            browser.get(f"{server.stdout.readline().strip()}#{address}")
+            until = time.monotonic() + 30
+            while time.monotonic() < until and not browser.find_elements("css selector", ready):
+                time.sleep(0.1)
+            time.sleep(1.0)
+            shot = opened(io.BytesIO(browser.get_screenshot_as_png())).convert("RGB")
+            return shot.quantize(96, dither=Dither.NONE)  # a page has few colours
+        finally:
+            browser.quit()
+            server.terminate()
+
+
+def save(found: Figure | Image | None, path: Path) -> Path:
+    if isinstance(found, Image):
+        found.save(path, optimize=True)
+    elif found is not None:
+        ch.draw.save(found, path)
+    elif not path.exists():
+        sys.exit(f"{path.name} is taken by a browser: expected chromium and chromedriver")
+    return path
+
+
 def main(wanted: list[str]) -> None:
     torch.set_num_threads(1)  # small tensors, and the same sums in the same order everywhere
     unknown = [name for name in wanted if name not in PICTURES]
@@ -519,7 +583,7 @@ def main(wanted: list[str]) -> None:
         sys.exit(f"no picture {', '.join(unknown)}: there are {', '.join(PICTURES)}")
     for name in wanted or PICTURES:
         start = time.perf_counter()
-        path = ch.draw.save(PICTURES[name](), HERE / f"{name}.png")
+        path = save(PICTURES[name](), HERE / f"{name}.png")
         print(f"{path.name:24} {path.stat().st_size / 1000:6.1f} kB  {time.perf_counter() - start:5.1f} s")
 
 

@@ -14,7 +14,7 @@ The map of the house; a room imports only rooms above it, and the reading order 
     tasks/    the verbs people came for: generate, chat, embed, fill, classify, likelihood, translate, evaluate
     train/    objective, optimiser, schedule, checkpoints, one loop; sweep, verify_resume
     report/   whole stories told with the rooms above: plot
-    explore/  the page that shows it all (today: the lecture's worked example)
+    explore/  the page that shows it all, and its server
     cli       the command line: one subcommand = one public function
 
 Everything is loaded when it is first used, so that importing clearhead imports no torch.

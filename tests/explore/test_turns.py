@@ -8,6 +8,7 @@ import time
 import anyio
 import httpx
 import pytest
+from serving import Uvicorn
 from starlette.testclient import TestClient
 
 import clearhead as ch
@@ -126,27 +127,6 @@ def test_a_reading_stops_between_blocks(tiny):
         of_text(ready, list(range(20)), done=done)
     assert told == [(1, 3), (2, 3)]
     assert ready.model.blocks[0].attn.tap is None  # and leaves no trace
-
-
-class Uvicorn:
-    """The app on a socket, in a thread of this process."""
-
-    def __init__(self, app):
-        import uvicorn
-
-        self.server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", ws="none"))
-        self.thread = threading.Thread(target=self.server.run, daemon=True)
-
-    def __enter__(self):
-        self.thread.start()
-        until = time.monotonic() + 20
-        while not self.server.started and time.monotonic() < until:
-            time.sleep(0.01)
-        return f"http://127.0.0.1:{self.server.servers[0].sockets[0].getsockname()[1]}"
-
-    def __exit__(self, *_):
-        self.server.should_exit = True
-        self.thread.join(10)
 
 
 def test_work_stops_when_the_client_leaves(tiny, monkeypatch):

@@ -190,7 +190,7 @@ export class HeatMap {
       }
       c.textAlign = "left";
       for (let j = Math.ceil(k0); j < k1; j++) {
-        if ((j - Math.ceil(k0)) % every(across) && j !== key) continue;
+        if ((j - Math.ceil(k0)) % every(across / 1.5) && j !== key) continue;
         c.save();
         c.translate(box.left + (j + 0.5 - k0) * across, box.top - 6);
         c.rotate(-Math.PI / 4);

@@ -36,14 +36,16 @@ export class TokenLines {
     this.wide = this.root.clientWidth;
     measure.font = `${FONT}px system-ui, sans-serif`;
     const width = (text) => measure.measureText(visible(text).trim() || "␣").width + 14;
-    const total = (list) => list.reduce((sum, text) => sum + width(text) + GAP, 0);
+    const bare = (list) => list.reduce((sum, text) => sum + width(text), 0), longest = Math.max(this.above.length, this.below.length);
+    const gap = Math.min(Math.max((Math.min(this.wide, 900) - Math.max(bare(this.above), bare(this.below))) / longest, GAP), 34);
+    const total = (list) => bare(list) + gap * list.length;
     const across = Math.max(total(this.above), total(this.below)) <= this.wide;
     const places = (list, side) => {
       let x = across ? (this.wide - total(list)) / 2 : 0;
       return list.map((text, i) => {
         const w = width(text);
-        const place = across ? { x: x + GAP / 2, y: side ? 150 : 4, w, h: ROOM } : { x: side ? Math.min(this.wide - 4, 460) - Math.min(w, this.wide * 0.4) : 4, y: 4 + i * (ROOM + 4), w: Math.min(w, this.wide * 0.4), h: ROOM };
-        x += w + GAP;
+        const place = across ? { x: x + gap / 2, y: side ? 150 : 4, w, h: ROOM } : { x: side ? Math.min(this.wide - 4, 460) - Math.min(w, this.wide * 0.4) : 4, y: 4 + i * (ROOM + 4), w: Math.min(w, this.wide * 0.4), h: ROOM };
+        x += w + gap;
         return { ...place, text };
       });
     };

@@ -37,6 +37,7 @@ export class Translate {
     const all = await this.frame.known("translate", this.state.model);
     if (!all.length) { this.models.append(h("p", { class: "empty" }, "There is no translator here.")); return; }
     this.known = Object.fromEntries(all.map((one) => [one.id, one]));
+    if (this.state.model && !this.known[this.state.model]) this.asked = false; // it was told
     if (!this.known[this.state.model]) this.state.model = all[0].id;
     const kind = (one) => ({ Transformer: "Transformer", RNNSeq2Seq: "RNN" })[one.family] ?? one.family;
     this.models.replaceChildren(all.length <= 6

@@ -49,6 +49,7 @@ export class Write {
       return;
     }
     this.known = Object.fromEntries(all.map((one) => [one.id, one]));
+    if (this.state.model && !this.known[this.state.model]) this.asked = false; // it was told
     if (!this.known[this.state.model]) this.state.model = all[0].id;
     this.models.replaceChildren(choose("model", all.map((one) => [one.id, `${one.id} · ${(one.parameters / 1e6).toFixed(1)}M`]), this.state.model, (id) => { Object.assign(this.state, { model: id, layer: null, head: null, at: null }); for (const key of Object.keys(this.state.off)) delete this.state.off[key]; this.remember(); }));
     this.told();
@@ -91,7 +92,8 @@ export class Write {
         if (event.look) this.found = event.look;
       }
       if (this.work !== work) return;
-      this.frame.status(`${this.steps.length ? `${this.steps.length} tokens written` : `${this.found.groups[0]?.rows.length.toLocaleString()} tokens read`} in ${((performance.now() - began) / 1000).toFixed(1)} s.`);
+      const count = (this.found.groups[0]?.rows.length ?? 0).toLocaleString();
+      this.frame.status(`${this.steps.length ? `${this.steps.length} tokens written` : `${count} token${count === "1" ? "" : "s"} read`} in ${((performance.now() - began) / 1000).toFixed(1)} s.`);
       await this.open();
     } catch (problem) {
       this.frame.problem(problem);

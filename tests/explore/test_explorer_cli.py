@@ -1,0 +1,87 @@
+"""`clearhead explore` and `clearhead doctor`: what they print, and what they say when something is missing."""
+
+import json
+import subprocess
+import sys
+import urllib.request
+
+import browser as web
+import pytest
+from typer.testing import CliRunner
+
+from clearhead.cli import app
+from clearhead.explore import serving
+from clearhead.report import doctor as doctors
+
+
+def call(*words):
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def test_the_address_is_printed_and_serves_from_anywhere(tiny, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    server = web.Server(str(tiny))
+    try:
+        ask = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with ask.open(server.address) as answer:
+            assert b"<title>clearhead</title>" in answer.read()
+        with ask.open(f"{server.address}api/models") as answer:
+            assert json.load(answer)[0]["id"] == "tiny"
+    finally:
+        server.stop()
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["no/such/folder"], "there is no such folder"),
+        (["--runs", "no/such/folder"], "there is no such folder"),
+    ],
+)
+def test_mistakes_are_told_before_anything_is_served(words, sentence):
+    found = call("explore", "--no-browser", *words)
+    assert found.exit_code == 1
+    assert sentence in found.stderr
+
+
+def test_what_is_missing_is_named(monkeypatch):
+    monkeypatch.setattr(serving, "_there", lambda name: name != "uvicorn")
+    found = call("explore", "--no-browser")
+    assert found.exit_code == 1
+    assert "the explorer needs uvicorn: pip install uvicorn" in found.stderr
+
+
+def test_a_port_that_is_taken_gives_the_next():
+    first = serving._listen("127.0.0.1", 0)
+    taken = first.getsockname()[1]
+    if taken > 65000:
+        pytest.skip("no ports after this one")
+    second = serving._listen("127.0.0.1", taken)
+    assert second.getsockname()[1] > taken
+    first.close()
+    second.close()
+
+
+def test_explore_imports_nothing_heavy_for_its_help():
+    code = "import sys; from clearhead import cli; print('torch' in sys.modules, 'fastapi' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.split() == ["False"] * 2
+
+
+def test_doctor_tests_the_models_that_ship():
+    found = call("doctor", "--json", "--device", "cpu")
+    assert found.exit_code == 0, found.output
+    told = json.loads(found.stdout)
+    assert told["problems"] == []
+    assert "attention" in told["facts"]["attention"]
+    assert "Ein Hund rennt." in told["zoo"]["en-de"]
+    assert "torch" in told["facts"]["packages"]
+
+
+def test_doctor_finds_what_is_wrong(monkeypatch):
+    def broken(name, device):
+        raise ValueError("its weights are torn")
+
+    monkeypatch.setattr(doctors, "_asked", broken)
+    found = call("doctor", "--device", "cpu")
+    assert found.exit_code == 1
+    assert "en-de: ValueError: its weights are torn" in found.stderr

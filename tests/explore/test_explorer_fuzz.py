@@ -1,0 +1,39 @@
+"""Whatever is asked, the server answers as its description says, and never with an error of its own."""
+
+import os
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, settings
+from schemathesis.checks import not_a_server_error, response_schema_conformance, status_code_conformance
+from serving import Uvicorn
+from starlette.testclient import TestClient
+
+from clearhead.explore.server import make_app
+
+THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "thorough"
+CHECKS = [not_a_server_error, status_code_conformance, response_schema_conformance]
+DESCRIBED = TestClient(make_app(device="cpu"), base_url="http://127.0.0.1:8000").get("/api/openapi.json").json()
+SCHEMA = schemathesis.openapi.from_dict(DESCRIBED)
+SCHEMA.config.phases.update(phases=["fuzzing"])
+SCHEMA = SCHEMA if THOROUGH else SCHEMA.exclude(path="/api/build")  # whose matrices take long to invent
+
+
+@pytest.fixture(scope="module")
+def address(tiny, runs):
+    with Uvicorn(make_app([tiny], runs=runs, device="cpu")) as found:
+        yield found
+
+
+@SCHEMA.parametrize()
+@settings(
+    max_examples=60 if THOROUGH else 6, deadline=None, database=None,
+    suppress_health_check=list(HealthCheck),
+)  # fmt: skip
+def test_nothing_that_is_asked_breaks_it(case, address):
+    body = case.body if isinstance(case.body, dict) else {}
+    if isinstance(body.get("model"), str):  # an id that nobody has says little
+        body["model"] = "en-de" if case.path.endswith("translate") else "tiny"
+    if isinstance(body.get("max_new"), int):
+        body["max_new"] = min(body["max_new"], 4)
+    case.call_and_validate(base_url=address, checks=CHECKS, timeout=120)
