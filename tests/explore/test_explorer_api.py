@@ -1,10 +1,16 @@
 """What feeds the page is the library's own result, as its OpenAPI says, and every part of it can be asked for."""
 
+import json
+import shutil
+
 import numpy as np
 import pytest
+from starlette.testclient import TestClient
 
 import clearhead as ch
 from clearhead.explore import shapes
+from clearhead.explore.server import make_app
+from clearhead.explore.worked import WK, WQ, WV, X
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +63,15 @@ def test_heads_are_told_apart_layer_by_layer(client, ask, en_de):
     tape = ch.translate(en_de, "Two dogs run.", beams=1).tape("decoder.blocks.1.cross.weights")
     want = tape["decoder.blocks.1.cross.weights"].entropy()[0].mean(-1)
     assert np.allclose(told[1].entropy, want, atol=1e-5)
+
+
+def test_a_model_with_one_vector_has_nothing_to_show(tmp_path):
+    like = ch.load("en-de-rnn", device="cpu")
+    model = ch.build("rnn-seq2seq", vocab=like.config.vocab, width=8, hidden=8, attention="none")
+    ch.save(ch.Ready(model, like.tokens, model.config), tmp_path / "vector")
+    client = TestClient(make_app([tmp_path / "vector"], device="cpu"), base_url="http://127.0.0.1:8000")
+    answer = client.post("/api/translate", json={"model": "vector", "text": "A dog.", "beams": 2})
+    assert json.loads(answer.text.splitlines()[-1])["looks"][0]["groups"] == []
 
 
 def test_a_language_model_writes_token_by_token_with_candidates(client, ask, tiny):
@@ -133,8 +148,6 @@ def test_a_long_text_is_seen_through_an_overview_and_tiles(client, ask, tiny):
 
 
 def test_attention_by_hand_is_the_lectures(client):
-    from clearhead.explore.worked import WK, WQ, WV, X
-
     asked = {"x": X.tolist(), "wq": WQ.tolist(), "wk": WK.tolist(), "wv": WV.tolist()}
     found = shapes.ByHandShape(**client.post("/api/build", json=asked).json())
     assert found.scores[0] == [[2, 4, 4], [4, 16, 12], [4, 12, 10]]
@@ -167,12 +180,6 @@ def test_runs_are_listed_and_read_while_they_are_written(client, runs):
 
 
 def test_a_finished_training_can_be_asked(tiny, tmp_path):
-    import shutil
-
-    from starlette.testclient import TestClient
-
-    from clearhead.explore.server import make_app
-
     run = tmp_path / "done"
     shutil.copytree(tiny, run / "model")
     (run / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0}\n')

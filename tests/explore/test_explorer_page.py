@@ -175,6 +175,8 @@ def test_writing(page):
     assert len(page.all(".lens tr")) == 3
     first = page.text(".flow")
     web.shot(page.driver, "write")
+    page.run("arguments[0].dispatchEvent(new PointerEvent('pointerenter'))", page.find('.piece[data-at="12"]'))
+    assert "the likeliest were" in page.text(".written .note")
     page.click('.piece[data-at="4"]')
     page.until(lambda: page.state()["at"] == "4" and "c" in page.text(".candidates p"))
     assert len(page.all(".bars li")) == 5

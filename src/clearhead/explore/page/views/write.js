@@ -37,7 +37,8 @@ export class Write {
     this.inside = h("section", { class: "inside", hidden: true, "aria-label": "What the model looked at" },
       h("div", { class: "two" }, h("div", {}, h("h2", {}, "The likeliest here"), this.candidates), h("div", {}, h("h2", {}, "What each layer would say next"), this.lens)),
       h("div", { class: "two" }, h("div", {}, this.map.root), h("aside", {}, this.picker.root, this.switches)), h("h2", {}, "Where it looks"), this.lines.root);
-    this.flowing = h("div", { class: "written", hidden: true }, this.text.root);
+    this.under = h("p", { class: "note" }, " ");
+    this.flowing = h("div", { class: "written", hidden: true }, this.text.root, this.under);
     this.root = h("div", { class: "view write" }, h("h1", {}, "Write"), h("p", { class: "lead" }, "A language model says which token may come next, takes one, and reads on. Choose a token to see what it looked at, what else could have stood there, and what every layer thought."), this.models, this.form, this.flowing, this.inside);
   }
 
@@ -165,7 +166,13 @@ export class Write {
     this.lines.focus(["below", at - first], false);
   }
 
-  hover(at) { this.hovered = at; }
+  // What else could have stood where the pointer is, and how much of the chosen token's attention it gets.
+  hover(at) {
+    const said = [], written = this.steps?.[at - (this.text.tokens.length - (this.steps?.length ?? 0))], share = this.text.shares?.[at];
+    if (at !== null && written) said.push(`${spelt(written.piece)} ${percent(written.share)}; the likeliest were ${written.candidates.map(([piece, x]) => `${spelt(piece)} ${percent(x)}`).join(", ")}`);
+    if (at !== null && share !== undefined && this.tokens) said.push(`${spelt(this.tokens[this.state.at])} looks at it with ${percent(share)}`);
+    this.under.textContent = said.join("; ") || " ";
+  }
 
   bars(list, own = null) {
     return h("ul", { class: "bars" }, list.map(([piece, share]) => {
