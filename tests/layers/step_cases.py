@@ -137,7 +137,7 @@ def one_block(kind: str, rows: int, ragged: bool, dtype: torch.dtype = torch.flo
     assert torch.equal(s.token, best)
     assert torch.equal(s.tokens[0], best)
     assert torch.equal(s.at, at[:, 0] + 1)
-    worst("score", s.scores[0], logp.gather(1, best[:, None])[:, 0])
+    worst("chance", s.scores[0].exp(), logp.gather(1, best[:, None])[:, 0].exp())
     worst("next", s.stream, exact.positions.add(exact.embed(best[:, None]), at + 1)[:, 0])
     return worst
 

@@ -60,7 +60,7 @@ def tile(outputs: int, columns: int, rows: int, *, bytes_: int, few: int = FEW) 
     most = 8192 // bytes_
     held = _power(columns) if _power(columns) <= most else most // 2
     warps = max(1, min(4, held * bytes_ // 512))
-    each = 4 if rows == 1 else 2
+    each = 4 if rows == 1 and outputs >= 2048 else 2  # of few outputs, programs enough for all processors
     if outputs >= 16384:  # a readout: fewer blocks to choose from
         each = max(each, min(16, 16384 // held) // _power(rows))
     return Tile(outputs=each, columns=held, warps=warps)
