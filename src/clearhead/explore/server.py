@@ -109,7 +109,7 @@ def make_app(
             steps = translating(ready, asked.text, beams=asked.beams, penalty=asked.penalty)
             async for last in queue.each(steps, model.turn):
                 yield {"beams": [_plain(one) for one in last]}
-            found = await queue.run(lambda: [of_translation(ready, one) for one in last], model.turn)
+            found = [one async for one in queue.each((of_translation(ready, one) for one in last), model.turn)]
             yield {"translations": [_plain(one) for one in last], "looks": [_kept(looks, look) for look in found]}
 
         return _stream(work, queue, request)
