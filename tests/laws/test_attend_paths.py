@@ -75,7 +75,7 @@ def test_nobody_may_look_at_anything(way: str, fields: dict):
 
 @pytest.mark.parametrize("way", ["fused", "bands", "explicit"])
 @pytest.mark.parametrize("score", ["dot", "scaled", "cosine"])
-@given(seed=seeds, sharpness=st.floats(0.1, 3.0))
+@given(seed=seeds, sharpness=st.sampled_from([-1.5, 0.0]) | st.floats(0.1, 3.0))
 def test_score_words_are_their_formulas(way: str, score: str, seed: int, sharpness: float):
     size = Size(2, 6, 2, 5, 7)
     q, k, v, _ = tensors(seed, size, 3, 5, torch.float64)
@@ -86,6 +86,15 @@ def test_score_words_are_their_formulas(way: str, score: str, seed: int, sharpne
     scale = sharpness * (3**-0.5 if score == "scaled" else 1.0)
     may = written_out.allowed(*size.full, lengths=[4, 7])
     torch.testing.assert_close(out, written_out.attention(q, k, v, may, scale=scale), **TIGHT)
+
+
+@pytest.mark.parametrize("sharpness", [0.0, -2.0])
+def test_no_sharpness_and_less_keep_the_mask(sharpness: float):
+    """Without sharpness a token's answer is the mean of all it may see."""
+    q, k, v, _ = tensors(0, Size(2, 6, 2, 7, 7), 3, 5, torch.float64)
+    out = attend(q, k, v, mask=Mask(causal=True), sharpness=sharpness)
+    may = written_out.allowed(2, 6, 7, 7, causal=True)
+    torch.testing.assert_close(out, written_out.attention(q, k, v, may, scale=sharpness * 3**-0.5), **TIGHT)
 
 
 @given(seed=seeds)

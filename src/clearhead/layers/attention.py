@@ -135,7 +135,7 @@ def attend(
             f"queries of width {q.shape[-1]} and keys of width {k.shape[-1]} have no dot product: expected equal "
             "widths, or a score such as Bilinear"
         )
-    if isinstance(sharpness, Tensor):
+    if isinstance(sharpness, Tensor) or sharpness <= 0.0:  # kernels multiply the -inf of a mask by their scale
         q = q * sharpness
     else:
         scale = scale * sharpness
