@@ -52,6 +52,7 @@ KINDS = {
     "recall": {"rows": 7, "length": (3, 6)},
     "identity": {"rows": 7, "width": 5, "valid_rows": 3},
     "shakespeare": {"rows": 7, "context": 11, "valid_rows": 5, "documents": True},
+    "everyday": {"rows": 7, "context": 11, "valid_rows": 5, "size": 300, "documents": True},
     "text": {"path": "a.txt", "rows": 7, "context": 11, "valid_rows": 5},
     "tokens": {"path": "x.bin", "rows": 7, "context": 11, "valid_rows": 5, "documents": True},
     "pairs": {"path": "p.tsv", "batch_tokens": 100, "rounding": 4, "share": 0.2},
