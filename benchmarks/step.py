@@ -35,7 +35,7 @@ DEVICE = "cuda"
 def made(shape: str, depth: int) -> Any:
     torch.manual_seed(0)
     with torch.device(DEVICE):
-        return ch.build("gpt", **{**SHAPES[shape], "depth": depth}).bfloat16().eval()
+        return ch.build("gpt", **{**SHAPES[shape], "depth": depth}).to(DEVICE, torch.bfloat16).eval()
 
 
 def stepper(model: Any, rows: int, **how: Any) -> Stepper:

@@ -21,6 +21,7 @@ from .bucketed import Bucketed
 from .files import DataError, as_lines, locate, read_text
 from .labelled import read_sst2
 from .reading import Read, Reading, mask_of
+from .text import read_everyday
 
 GAPS, KINDS, OTHERS, SPLIT = 2, 3, 4, 5  # streams of random numbers, beside those of Bucketed
 VALID = 0  # the seed of the gaps of validation
@@ -30,7 +31,7 @@ VALID = 0  # the seed of the gaps of validation
 class Gaps(Reading):
     """Options of masked words."""
 
-    of: str | tuple[str, ...]  # sst2, its training text without labels; or UTF-8 files, plain or .gz, a text a line
+    of: str | tuple[str, ...]  # sst2, its training text without labels; everyday; or UTF-8 files, a text a line
     phrases: bool = False  # sst2: its 67,349 phrases too
     share: float = 0.15  # part of the tokens that is asked for
     valid_share: float = 0.02  # part of the texts kept for validation
@@ -42,7 +43,7 @@ class Gaps(Reading):
         if not 0 <= self.valid_share < 1:
             raise ValueError(f"valid_share={self.valid_share}: expected 0 or more and less than 1")
         if not self.of:
-            raise ValueError("of is empty: expected sst2, or files")
+            raise ValueError("of is empty: expected sst2, everyday, or files")
 
 
 class Masked(Bucketed):
@@ -97,6 +98,8 @@ def _texts(config: Gaps, root: Path | None) -> Sequence[str]:
     for name in names:
         if name == "sst2":
             found += [line.text for line in read_sst2("train", root, phrases=config.phrases)]
+        elif name == "everyday":
+            found += read_everyday(root)
         else:
             found += [line for line in as_lines(read_text(locate(name, root))) if line.strip()]
     if not found:

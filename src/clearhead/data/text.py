@@ -70,13 +70,18 @@ class Everyday(Windows):
     """
 
     def __init__(self, config: Subworded, *, seed: int, root: Path | None = None) -> None:
-        lines = {line for name, other in SENTENCES for line in load_split(name, "train", target=other, root=root)[0]}
-        mixed = sorted(lines, key=lambda line: hashlib.blake2b(line.encode()).digest())
+        mixed = read_everyday(root)
         self.tokens = Subwords.of(mixed[: max(int(len(mixed) * (1 - config.share)), 1)], size=config.size)
         rows = self.tokens.encode_all([f"{line}\n" for line in mixed])
         ids = np.concatenate(rows).astype(np.min_scalar_type(len(self.tokens)))
         ends = np.cumsum([len(row) for row in rows], dtype=np.int64)
         super().__init__(config, seed=seed, ids=ids, ends=ends, vocab=len(self.tokens), name="everyday")
+
+
+def read_everyday(root: Path | None = None) -> list[str]:
+    """Its sentences, each once."""
+    lines = {line for name, other in SENTENCES for line in load_split(name, "train", target=other, root=root)[0]}
+    return sorted(lines, key=lambda line: hashlib.blake2b(line.encode()).digest())
 
 
 def document_ends(texts: list[str], separator: str | None) -> NDArray[np.int64]:

@@ -239,6 +239,7 @@ class _Reader:
     def ahead(self, beam: _Beams, luck: Tensor | None, written: int) -> tuple[Tensor, Tensor] | None:
         """The next token of each row and its log-probability, where a GPU has written them already."""
         if self._fresh and self.width == 1:
+            beam.move(self.device)  # read anew, it may stand where what was ahead was read
             chance = None if luck is None else luck[beam.which, written - 1 :]
             self._ahead = captured.Ahead.of(
                 self.model, self.state, beam.last, self.plan.choice, self.plan.banned, chance,

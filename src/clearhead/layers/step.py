@@ -34,7 +34,7 @@ AVAILABLE = find_spec("triton") is not None
 FEW = 4  # rows up to which products are sums of lanes
 MATRIX = 16  # rows up to which products are the kernels' own
 WIDEST = 16384  # numbers that a program can hold of a row
-KEYS = 64  # that a program of attention takes at a time
+KEYS = 128  # that a program of attention takes at a time
 PARTS = 16  # that the keys of a row are looked at in, at most
 BLOCKS = 4096  # of logits whose maxima are looked at at a time
 LOG2E = math.log2(math.e)
@@ -57,13 +57,26 @@ def tile(outputs: int, columns: int, rows: int, *, bytes_: int, few: int = FEW) 
     """
     if rows > few:
         return Tile(outputs=16 if outputs < 8192 else 32, columns=256 // bytes_)
-    most = 8192 // bytes_
-    held = _power(columns) if _power(columns) <= most else most // 2
-    warps = max(1, min(4, held * bytes_ // 512))
-    each = 4 if rows == 1 and outputs >= 2048 else 2  # of few outputs, programs enough for all processors
+    most, held = 8192 // bytes_, _power(columns)
+    if rows == 1:  # the fastest of those that benchmarks/step.py tries on an H200
+        if columns > most * 5 // 8:  # the MLP's way down: in parts
+            return Tile(outputs=2, columns=most // 2, warps=4 if columns < most else 2)
+        if held <= most // 4:
+            many, warps = outputs >= 2048, _warps(held, bytes_)
+            return Tile(outputs=8 if many else 4, columns=held, warps=min(2, warps) if many else warps)
+        if 2048 < outputs < 8192 or outputs >= 16384:
+            return Tile(outputs=8, columns=held, warps=4)
+        return Tile(outputs=4, columns=held // 2, warps=2 if outputs < 8192 else 4)
+    held = held if held <= most else most // 2
+    each = 2  # of few outputs, programs enough for all processors
     if outputs >= 16384:  # a readout: fewer blocks to choose from
         each = max(each, min(16, 16384 // held) // _power(rows))
-    return Tile(outputs=each, columns=held, warps=warps)
+    return Tile(outputs=each, columns=held, warps=_warps(held, bytes_))
+
+
+def _warps(columns: int, bytes_: int) -> int:
+    """So many that each thread has 16 bytes of a row."""
+    return max(1, min(4, columns * bytes_ // 512))
 
 
 class Stepper:
@@ -281,7 +294,7 @@ class Stepper:
         """Parts of the keys: enough for all processors, as long as each has a block."""
         blocks = -(-min(self.limit, self.window or self.limit) // self.keys)
         wanted = min(max(1, processors // (self.rows * self.groups)), blocks, PARTS)
-        return 1 << (wanted.bit_length() - 1)
+        return _power(wanted)
 
     def _size(self, kind: str, outputs: int, columns: int) -> dict[str, Any]:
         if kind not in self.tiles:
