@@ -12,6 +12,8 @@ from typer.testing import CliRunner
 from clearhead.cli import app
 from clearhead.explore import serving
 from clearhead.report import doctor as doctors
+from clearhead.tasks import likelihood
+from clearhead.weights import shipped
 
 
 def call(*words):
@@ -74,6 +76,8 @@ def test_doctor_tests_the_models_that_ship():
     assert told["problems"] == []
     assert "attention" in told["facts"]["attention"]
     assert "Ein Hund rennt." in told["zoo"]["en-de"]
+    assert "The man is standing" in told["zoo"]["everyday"]
+    assert set(told["zoo"]) == set(shipped())
     assert "torch" in told["facts"]["packages"]
 
 
@@ -85,3 +89,11 @@ def test_doctor_finds_what_is_wrong(monkeypatch):
     found = call("doctor", "--device", "cpu")
     assert found.exit_code == 1
     assert "en-de: ValueError: its weights are torn" in found.stderr
+
+
+def test_doctor_notices_that_writing_and_reading_disagree(monkeypatch):
+    monkeypatch.setattr(doctors, "likelihood", lambda ready, text: likelihood(ready, text.upper()))
+    found = call("doctor", "--json", "--device", "cpu")
+    assert found.exit_code == 1
+    (problem,) = json.loads(found.stdout)["problems"]
+    assert problem.startswith("everyday: ValueError: searching gives 'The man is standing")

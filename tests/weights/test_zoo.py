@@ -1,23 +1,37 @@
 """The models that ship: small, whole, documented, and able to do what their cards say."""
 
 import json
+import random
+import resource
+import shlex
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import clearhead as ch
+from clearhead.cli import app
 from clearhead.train import read_recipe
 from clearhead.weights import WeightsError, shipped
 from clearhead.weights.zoo import ZOO, in_zoo
 
 NAMES = sorted(shipped())
-MOST = {"transformer": 6_000_000, "rnn-seq2seq": 6_000_000}  # bytes of a folder, by family
+UNSEEN = """
+My sister wants to learn how to cook Italian food.
+We waited for the bus in the rain for half an hour.
+An old woman is selling flowers at the corner of the street.
+He forgot where he had put his glasses again.
+Could you tell me when the next train leaves?
+The children are playing football behind the school.
+"""  # in neither Tatoeba nor Multi30k
+MOST = {"transformer": 6_000_000, "rnn-seq2seq": 6_000_000, "gpt": 4_000_000}  # bytes of a folder, by family
 
 
 def test_the_zoo_is_what_it_was_meant_to_be():
-    assert {"en-de", "fr-en", "en-de-rnn"} <= set(NAMES)
+    assert {"en-de", "fr-en", "en-de-rnn", "everyday"} <= set(NAMES)
     assert sum(p.stat().st_size for p in ZOO.rglob("*") if p.is_file()) < 48_000_000
 
 
@@ -60,6 +74,85 @@ def test_a_pronoun_crosses_its_verb():
     assert found.others[0].text == "I'm eating it."
     looks = {word.strip(): found.source[int(row.argmax())].strip() for word, row in zip(found.target, found.alignment)}  # noqa: B905
     assert (looks["I"], looks["eat"], looks["it"]) == ("Je", "mange", "la")
+
+
+@pytest.fixture(scope="module")
+def everyday():
+    return ch.load("everyday")
+
+
+@pytest.fixture(scope="module")
+def long(everyday):
+    """10,000 tokens and a few more."""
+    text = UNSEEN * (10_000 // len(everyday.tokens.encode(UNSEEN)) + 1)
+    assert 10_000 <= len(everyday.tokens.encode(text)) < 10_200
+    return text
+
+
+def call(*words, stdin=None):
+    found = CliRunner().invoke(app, [str(word) for word in words], input=stdin)
+    assert found.exit_code == 0, found.output
+    return found.stdout
+
+
+def peak():
+    """The most memory that this process ever had, in kB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_example_on_a_card_works(name):
+    assert f" {name} " in shipped()[name].example
+    assert call(*shlex.split(shipped()[name].example)[1:]).strip()
+    assert f"{name} " in call("models")
+
+
+def test_the_likeliest_text_is_always_the_same(everyday):
+    first = ch.generate(everyday, "The man", max_new=40)
+    assert first.text.startswith(" is standing in front of a building.\n")
+    again = ch.generate(everyday, ["She looked at", "The man"], max_new=40)[1]
+    assert (again.text, again.pieces) == (first.text, first.pieces)
+    assert call("generate", "everyday", "The man", "max_new=40") == f"{first.text}\n"
+    assert ch.generate(everyday, "The man", max_new=40, temperature=0.7, seed=1).text != first.text
+
+
+def test_sentences_nobody_wrote_before_surprise_it_little(everyday):
+    """A guess that knows how often each token occurs has a perplexity of 523 here, one that knows nothing 2,000."""
+    found = ch.likelihood(everyday, UNSEEN)
+    assert found.perplexity < 14
+    words = UNSEEN.split()
+    random.Random(0).shuffle(words)
+    assert ch.likelihood(everyday, "\n" + " ".join(words)).perplexity > 50 * found.perplexity
+
+
+def test_a_text_of_ten_thousand_tokens_is_gone_on_with(everyday, long):
+    """Its window is all that it looks at: what stands far before changes nothing."""
+    began, before = time.perf_counter(), peak()
+    found = ch.generate(everyday, long, max_new=10)
+    assert time.perf_counter() - began < 60
+    assert peak() - before < 1_000_000
+    reach = everyday.config.depth * everyday.config.window
+    near = everyday.tokens.decode(everyday.tokens.encode(long)[-reach - 200 :])
+    assert found.text == ch.generate(everyday, near, max_new=10).text
+    assert call("generate", "everyday", "-", "max_new=10", stdin=long) == f"{found.text}\n"
+
+
+def test_a_text_of_ten_thousand_tokens_is_read_and_watched(everyday, long):
+    began, before = time.perf_counter(), peak()
+    found = ch.likelihood(everyday, long)
+    assert found.counted == len(found.pieces) - 1 >= 9_999
+    assert found.perplexity < 14
+    with torch.no_grad(), ch.watch(everyday, "blocks.*.attn.weights") as tape:
+        everyday.model.states(torch.from_numpy(everyday.tokens.encode(long))[None])
+    for name in tape.names:
+        attention = tape[name]
+        assert attention.shape == (1, everyday.config.heads, len(found.pieces), len(found.pieces))
+        assert float(attention.distance().max()) < everyday.config.window
+        np.testing.assert_allclose(
+            attention.row(9_000)[0, :, 9_001 - everyday.config.window : 9_001].sum(1), 1.0, rtol=1e-4
+        )
+    assert time.perf_counter() - began < 60
+    assert peak() - before < 1_000_000  # one layer's map alone would be 2 GB
 
 
 def test_a_name_is_never_a_path(tmp_path, monkeypatch):

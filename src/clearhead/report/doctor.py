@@ -15,11 +15,12 @@ import torch
 
 from .. import __version__
 from ..layers import Mask, attend
-from ..tasks.translate import score, translate
+from ..tasks import generate, likelihood, score, translate
+from ..tokens import Pair
 from ..weights import load, shipped
 
 PACKAGES = ("torch", "numpy", "tokenizers", "safetensors", "msgspec", "fastapi", "uvicorn", "triton")
-ASKED = {"en-de": "A dog runs.", "en-de-rnn": "A dog runs.", "fr-en": "Je la mange."}  # a sentence a translator knows
+ASKED = {"en-de": "A dog runs.", "en-de-rnn": "A dog runs.", "fr-en": "Je la mange.", "everyday": "The man"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,19 +64,19 @@ def doctor(*, device: str = "auto") -> Health:
 
 
 def _asked(name: str, device: str) -> str:
-    """Load a model and let it answer; a translator's own answer must be worth to it what its search says."""
+    """Load a model and let it answer: what its search says of the answer, reading it must say too."""
     began = time.perf_counter()
-    ready = load(name, device=device)
-    if name not in ASKED:
-        finite = all(bool(p.isfinite().all()) for p in ready.model.parameters())
-        if not finite:
-            raise ValueError("its weights hold numbers that are not finite")
-        return f"loaded in {time.perf_counter() - began:.2f} s, all weights finite"
-    found: Any = translate(ready, ASKED[name], beams=3)
-    again = score(ready, ASKED[name], found.text)
-    if abs(again.logprob - found.logprob) > 1e-2:
-        raise ValueError(f"searching gives {found.text!r} {found.logprob:.3f}, and reading it {again.logprob:.3f}")
-    return f"{ASKED[name]} -> {found.text} ({time.perf_counter() - began:.2f} s)"
+    ready, text = load(name, device=device), ASKED[name]
+    if isinstance(ready.tokens, Pair):
+        found: Any = translate(ready, text, beams=3)
+        answer, again = found.text, score(ready, text, found.text).logprob
+    else:
+        found = generate(ready, text, max_new=8)
+        answer = text + found.text
+        again = sum(one or 0.0 for one in likelihood(ready, answer).logprobs[-len(found.pieces) :])
+    if not abs(again - found.logprob) <= 1e-2:
+        raise ValueError(f"searching gives {answer!r} {found.logprob:.3f}, and reading it {again:.3f}")
+    return f"{text} -> {answer} ({time.perf_counter() - began:.2f} s)"
 
 
 def _version(name: str) -> str | None:

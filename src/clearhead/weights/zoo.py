@@ -20,6 +20,7 @@ class Card:
     """What a user should know of a model before trusting it."""
 
     does: str  # in a line
+    example: str  # a command that shows it at its best
     data: str  # what it has learned from
     licence: str  # of the weights, and what it rests on
     command: str  # that trained it
