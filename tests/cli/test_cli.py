@@ -3,12 +3,14 @@
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
 import time
 
 import pytest
+import typer
 from filelock import FileLock
 from typer.testing import CliRunner
 
@@ -54,6 +56,13 @@ def call(*words):
     return CliRunner().invoke(app, [str(word) for word in words])
 
 
+VERBS = typer.main.get_command(app).commands
+
+
+def examples(verb):
+    return VERBS[verb].epilog.split("\n\n")
+
+
 def start(*words, module=("-m", "clearhead"), **options):
     line = [sys.executable, *module, *map(str, words)]
     return subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
@@ -74,11 +83,27 @@ def test_help_imports_no_torch():
     assert "verify-resume" in found.stdout
 
 
-@pytest.mark.parametrize("command", [one.callback.__name__.replace("_", "-") for one in app.registered_commands])
-def test_every_command_has_a_help_with_an_example(command):
-    found = call(command, "--help")
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_help_ends_with_examples(verb):
+    found = call(verb, "--help")
     assert found.exit_code == 0
-    assert f"clearhead {command}" in found.stdout.replace("Usage: clearhead", "")
+    shown = " ".join(found.stdout.split())
+    assert shown.endswith(" ".join(examples(verb)))
+
+
+@pytest.mark.parametrize(("verb", "example"), [(verb, example) for verb in VERBS for example in examples(verb)])
+def test_every_example_is_a_command(verb, example):
+    """Parsed, not run: every word has its place and its type."""
+    words = shlex.split(example.partition(" > ")[0])
+    given = words[words.index("clearhead") + 1 :]
+    assert given[0] == verb
+    with VERBS[verb].make_context(verb, given[1:]) as context:
+        assert context.params
+
+
+def test_what_no_command_takes_is_no_example():
+    with pytest.raises(Exception, match="--beams"):
+        VERBS["translate"].make_context("translate", ["en-de", "A dog.", "--beams", "5"])
 
 
 def test_version():

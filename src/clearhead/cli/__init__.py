@@ -1,0 +1,29 @@
+"""The command line: one subcommand = one public function. What takes time to import is imported by its command.
+
+stdout is the result, stderr the talk; 0 done, 1 failed, 2 misuse.
+
+verb      a function becomes a subcommand: examples in its help, mistakes as sentences
+words     the arguments that several verbs share
+complete  what Tab offers
+told      results, progress and notices, printed
+asking    translate evaluate generate chat fill classify embed parity
+house     models data explore doctor
+training  train verify-resume sweep plot
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+
+from . import asking, house, training  # noqa: F401  (each adds its verbs)
+from .verb import app
+
+__all__ = ["app", "main"]
+
+
+def main() -> None:
+    """The console script. A result that goes into a file is UTF-8, as files that are read are."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and not sys.stdout.isatty():
+        sys.stdout.reconfigure(encoding="utf-8")
+    app(prog_name="clearhead")

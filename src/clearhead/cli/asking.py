@@ -1,0 +1,213 @@
+"""Verbs that ask a model: translate, evaluate, generate, chat, fill, classify, embed, parity."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from . import complete
+from .told import notices, progress, rows, show
+from .verb import verb
+from .words import DataFolder, Device, Json, Model, Text, Type, options_of
+
+
+@verb(
+    'clearhead translate en-de "A dog runs." beams=5',
+    "clearhead translate runs/en-de news.txt > news.de",
+)
+def translate(
+    model: Model,
+    text: Text,
+    options: Annotated[
+        list[str] | None, typer.Argument(metavar="OPTION", help="Like beams=5, best=3, penalty=0.6, sample=true.")
+    ] = None,
+    device: Device = "auto",
+    as_json: Json = False,
+) -> None:
+    """Translate a sentence, or a file line by line; with --json also scores, pieces and what each looked at."""
+    from ..config import read
+    from ..data.files import as_line
+    from ..tasks.translate import Options, sentences, translate
+    from ..weights import load
+
+    lines = sentences(text)
+    chosen = read(Options, options_of(options))
+    ready = load(model, device=device)
+    with notices(), progress() as done:
+        found: Any = translate(ready, lines, done=lambda n: done(n, len(lines)), **chosen.to_dict())
+    if as_json:
+        show([one.to_dict() for one in found], True)
+    else:
+        for one in found:
+            print(as_line(one.text))
+
+
+@verb(
+    "clearhead evaluate runs/en-de multi30k split=test_2017_flickr beams=5 protocol=moses",
+    "clearhead evaluate runs/shakespeare shakespeare last=0.1 stride=64",
+    "clearhead evaluate runs/en-de news.en news.de source=en target=de --out news.hyp",
+)
+def evaluate(
+    model: Model,
+    data: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="DATA",
+            help="A translator: multi30k, tatoeba, a file of source TAB target, or two. A language model: a text. "
+            "A classifier: sst2, or a file of text TAB label. Then options.",
+            autocompletion=complete.sets,
+        ),
+    ],
+    root: DataFolder = None,
+    out: Annotated[Path | None, typer.Option("--out", help="A file for the model's answers, one a line.")] = None,
+    device: Device = "auto",
+    as_json: Json = False,
+) -> None:
+    """Measure a model on data that it has not seen: BLEU and chrF, perplexity, or accuracy."""
+    from ..config import atomic_write
+    from ..tasks.evaluate import evaluate
+    from ..weights import load
+
+    files = [word for i, word in enumerate(data) if not i or "=" not in word]
+    options = options_of([word for word in data[1:] if "=" in word])
+    ready = load(model, device=device)
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+    with notices(), progress() as done:
+        found = evaluate(ready, files[0] if len(files) == 1 else files, root=root, done=done, **options)
+    if out is not None:
+        if not hasattr(found, "hypotheses"):
+            raise ValueError(f"--out {out}: a language model gives no answers to write down, only how likely they are")
+        atomic_write(out, "".join(f"{line}\n" for line in found.hypotheses).encode())
+    show(found, as_json)
+
+
+@verb(
+    'clearhead generate runs/shakespeare "ROMEO:" max_new=300 temperature=0.8 seed=7',
+)
+def generate(
+    model: Model,
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="A text to go on with, or - for stdin.")],
+    options: Annotated[
+        list[str] | None, typer.Argument(metavar="OPTION", help="Like max_new=200, top_p=0.9, temperature=0.8, seed=7.")
+    ] = None,
+    device: Device = "auto",
+    dtype: Type = None,
+    as_json: Json = False,
+) -> None:
+    """Go on with a text, word by word as it is written; with --json also every token and how likely it was."""
+    from ..data.files import as_text
+    from ..tasks import generate, stream
+    from ..weights import load
+
+    prompt = as_text(sys.stdin.buffer.read(), "stdin") if text == "-" else text
+    chosen, ready = options_of(options), load(model, device=device, dtype=dtype)
+    with notices():
+        if as_json or chosen.get("samples", 1) != 1 or chosen.get("beams", 1) != 1:
+            found: Any = generate(ready, prompt, **chosen)
+            if as_json:
+                show(found, True)
+            else:  # as it is: what draws tables would leave out control characters
+                print("\n\n".join(one.text for one in (found, *found.others)))
+            return
+        for piece in stream(ready, prompt, **chosen):
+            print(piece, end="", flush=True)
+        print()
+
+
+@verb(
+    'clearhead chat smollm2.gguf --system "You answer in one sentence."',
+)
+def chat(
+    model: Model,
+    options: Annotated[
+        list[str] | None, typer.Argument(metavar="OPTION", help="Like max_new=400, temperature=0.7, top_p=0.9.")
+    ] = None,
+    system: Annotated[str | None, typer.Option("--system", help="What the model is told before the talk.")] = None,
+    device: Device = "auto",
+    dtype: Type = None,
+) -> None:
+    """Talk with a model that has a chat template. An empty line, or the end of the input, ends it."""
+    from ..tasks import chat
+    from ..weights import load
+
+    chosen, ready = options_of(options), load(model, device=device, dtype=dtype)
+    talk = [] if system is None else [{"role": "system", "content": system}]
+    with notices():
+        while said := _asked():
+            talk.append({"role": "user", "content": said})
+            answer = ""
+            for piece in chat(ready, talk, **chosen):
+                print(piece, end="", flush=True)
+                answer += piece
+            print()
+            talk.append({"role": "assistant", "content": answer})
+
+
+def _asked() -> str:
+    """The next line that somebody types, or pipes in."""
+    if sys.stdin.isatty():
+        print("> ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip()
+
+
+@verb(
+    'clearhead fill runs/bert "the film is [MASK] ."',
+)
+def fill(
+    model: Model,
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="A text with one or more [MASK] in it.")],
+    top: Annotated[int, typer.Option(help="Words to show for each gap.")] = 5,
+    device: Device = "auto",
+    as_json: Json = False,
+) -> None:
+    """Fill the gaps of a text: the likeliest words of each, and how likely they are."""
+    from ..tasks import fill
+    from ..weights import load
+
+    found = fill(load(model, device=device), text, top=top)
+    show(found if as_json else rows(*_shares(found)), as_json)
+
+
+@verb(
+    'clearhead classify runs/sst2 "a stirring , funny film"',
+)
+def classify(model: Model, text: Text, device: Device = "auto", as_json: Json = False) -> None:
+    """Sort a text, or a file line by line: its classes, and how likely each is."""
+    from ..tasks import classify
+    from ..tasks.translate import sentences
+    from ..weights import load
+
+    found: Any = classify(load(model, device=device), sentences(text))
+    show(found if as_json else rows(*_shares(found)), as_json)
+
+
+def _shares(found: Any) -> list[tuple[str, str]]:
+    """For each text or gap, the first in a line of its own."""
+    return [("", "  ".join(f"{name} {share:.1%}" for name, share in one)) for one in found]
+
+
+@verb(
+    "clearhead embed minilm/ questions.txt > vectors.json",
+)
+def embed(model: Model, text: Text, device: Device = "auto") -> None:
+    """A vector for a text, or for each line of a file, as JSON: products of two are cosines."""
+    from ..tasks import embed
+    from ..tasks.translate import sentences
+    from ..weights import load
+
+    show(embed(load(model, device=device), sentences(text)).tolist(), True)
+
+
+@verb(
+    "clearhead parity path/to/gpt2 --json",
+)
+def parity(model: Model, as_json: Json = False) -> None:
+    """What became of every tensor of a checkpoint, and how far its answers are from the reference's."""
+    from ..weights import certificate
+
+    found = certificate(model)
+    show(found if as_json else str(found), as_json)

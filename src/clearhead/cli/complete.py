@@ -1,0 +1,96 @@
+"""What Tab offers: models, recipes, runs and names. Where there is nothing to offer, the shell offers its own files.
+
+A shell asks at every press of the key, so nothing heavy is imported: no torch, no numpy.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+ZOO = Path(__file__).parent.parent / "zoo"
+MOST = 1000  # entries of folders that are looked at
+LONGEST = 100_000  # bytes of a file that may be a recipe
+
+
+def models(incomplete: str) -> list[tuple[str, str]]:
+    """The models that ship, with a line on each, and those of folders."""
+    from ..config import load
+
+    zoo = {card.parent.name: load(card)["does"] for card in sorted(ZOO.glob("*/card.toml"))}
+    ships = [(name, does) for name, does in zoo.items() if name.startswith(incomplete)]
+    return ships + [(path, "") for path in folders(incomplete)]
+
+
+def folders(incomplete: str) -> list[str]:
+    """Folders that hold a model, or a finished run's; GGUF files."""
+    return list(_near(incomplete, _is_model))
+
+
+def recipes(incomplete: str) -> list[str]:
+    """Files that have the tables of a recipe."""
+    return list(_near(incomplete, _is_recipe))
+
+
+def runs(incomplete: str) -> list[str]:
+    """Folders of trainings."""
+    return list(_near(incomplete, lambda path: (path / "metrics.jsonl").is_file()))
+
+
+def sets(incomplete: str) -> list[str]:
+    """The names of data on which a model can be measured."""
+    return _begins(incomplete, "multi30k", "tatoeba", "sst2", "shakespeare")
+
+
+def devices(incomplete: str) -> list[str]:
+    return _begins(incomplete, "auto", "cpu", "cuda", "mps")
+
+
+def types(incomplete: str) -> list[str]:
+    return _begins(incomplete, "float32", "bfloat16", "float16", "int8")
+
+
+def _begins(incomplete: str, *names: str) -> list[str]:
+    return [name for name in names if name.startswith(incomplete)]
+
+
+def _is_model(path: Path) -> bool:
+    run = path / "model" if (path / "recipe.toml").is_file() else path
+    return (run / "config.json").is_file() or path.suffix == ".gguf"
+
+
+def _is_recipe(path: Path) -> bool:
+    from ..config import ConfigError, load
+
+    if path.suffix not in (".toml", ".json") or not path.is_file() or path.stat().st_size > LONGEST:
+        return False
+    try:
+        return {"data", "model", "steps"} <= load(path).keys()
+    except ConfigError:
+        return False
+
+
+def _near(incomplete: str, wanted: Callable[[Path], bool]) -> Iterator[str]:
+    """What is wanted among the paths that begin so, and in the folders among them; written as it was begun.
+
+    A path that a shell would have to quote is left to the shell.
+    """
+    start, name = os.path.split(incomplete)
+    entries = sorted(_inside(start))[:MOST]
+    begun = [path for path in entries if os.path.basename(path).startswith(name)]
+    for path in begun:
+        if wanted(Path(path)):
+            found = [path]
+        else:
+            found = [below for below in sorted(_inside(path))[:MOST] if wanted(Path(below))]
+        yield from (one for one in found if shlex.quote(one) == one)
+
+
+def _inside(folder: str) -> list[str]:
+    """The paths in a folder, but for hidden ones; none if it cannot be read."""
+    try:
+        return [os.path.join(folder, name) for name in os.listdir(folder or ".") if not name.startswith(".")]
+    except OSError:
+        return []

@@ -1,0 +1,117 @@
+"""Verbs of training: train, verify-resume, sweep, plot."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from . import complete
+from .told import rows, show
+from .verb import verb
+from .words import DataFolder, Device, Json, Quiet, RecipeFile, Words
+
+
+@verb(
+    "clearhead train configs/reverse.toml optim.lr=1e-3 --out runs/a",
+    "torchrun --nproc-per-node 2 -m clearhead train configs/reverse.toml --out runs/b",
+)
+def train(
+    recipe: RecipeFile,
+    overrides: Words = None,
+    out: Annotated[Path | None, typer.Option("--out", help="The run folder; runs/NAME if not given.")] = None,
+    data: DataFolder = None,
+    device: Device = "auto",
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Train a recipe in a folder, or go on with what is there."""
+    from ..config import load
+    from ..train import train
+
+    run = train(recipe, *overrides or (), out=out, data=data, device=device, quiet=quiet)
+    last: dict[str, Any] = {}
+    for record in run.metrics:
+        last |= {name: value for name, value in record.items() if name != "inside"}
+    facts = {"folder": str(run.folder), "finished": run.finished, "steps": load(run.folder / "recipe.toml")["steps"]}
+    if as_json:
+        show(facts | last, True)
+    else:
+        told = {"folder": str(run.folder), "finished": "yes" if run.finished else "no: the same command goes on"}
+        told |= {"step": f"{last.pop('step', 0)} of {facts['steps']}"}
+        told |= {name.replace("_", " "): f"{value:.4g}" for name, value in last.items() if value is not None}
+        show(rows(*told.items()), False)
+
+
+@verb(
+    "clearhead verify-resume configs/reverse.toml steps=200 --out runs/verify --kills 3",
+)
+def verify_resume(
+    recipe: RecipeFile,
+    overrides: Words = None,
+    *,
+    out: Annotated[Path, typer.Option("--out", help="A new folder, for all runs.")],
+    kills: Annotated[int, typer.Option("--kills", min=1, help="How often the training is killed.")] = 3,
+    world: Annotated[
+        int | None, typer.Option("--world", min=2, help="Begin with so many workers too, and compare to rounding.")
+    ] = None,
+    data: DataFolder = None,
+    device: Device = "auto",
+    seed: Annotated[int, typer.Option("--seed", help="Of the moments of the kills.")] = 0,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Show that a training that is killed and resumed equals one in peace, to the bit; exit 1 if not."""
+    from ..train import verify_resume
+
+    verdict = verify_resume(
+        recipe, *overrides or (), out=out, kills=kills, world=world, data=data, device=device, seed=seed, quiet=quiet
+    )
+    show(verdict, as_json)
+    if not verdict.passed:
+        raise typer.Exit(1)
+
+
+@verb(
+    "clearhead sweep configs/reverse.toml model.positions=none,learned,rotary seed=1,2,3 --out runs/positions",
+)
+def sweep(
+    recipe: RecipeFile,
+    overrides: Words = None,
+    *,
+    out: Annotated[Path, typer.Option("--out", help="A folder for all trainings.")],
+    data: DataFolder = None,
+    device: Device = "auto",
+    jobs: Annotated[int, typer.Option("--jobs", min=1, help="Trainings at a time.")] = 1,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Train all combinations of alternatives, given with commas between them; a list in brackets is one value."""
+    from ..train import sweep
+
+    found = sweep(recipe, *overrides or (), out=out, data=data, device=device, jobs=jobs, quiet=quiet)
+    show(found, as_json)
+    if any(trial.error for trial in found.trials):
+        raise typer.Exit(1)
+
+
+@verb(
+    "clearhead plot runs/a",
+    "clearhead plot runs/a runs/b -o both.png",
+)
+def plot(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN", help="Run folders; several share their axes.", autocompletion=complete.runs),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option("-o", "--out", help="A .png, .pdf or .svg; others lie beside it. RUN/plot.png if not given."),
+    ] = None,
+) -> None:
+    """Draw a training's curves, and what every head did if it was looked inside; print the files' names."""
+    from ..report import plot
+
+    for path in plot(*runs, out=out or runs[0] / "plot.png"):
+        print(path)
