@@ -8,7 +8,7 @@ export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 # Idle threads sleep instead of spinning: on busy or shared cores a small step is then a hundred times faster.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: test test-all check format explore docs clean
+.PHONY: test test-all check format explore docs pictures clean
 
 test: $(ENV)/ready            ## the tests: what CI runs
 	$(BIN)/python -m pytest -m "not slow"
@@ -29,12 +29,15 @@ format: $(ENV)/ready
 explore: $(ENV)/ready         ## open the explorer, and print its address
 	$(BIN)/python -m clearhead explore
 
-docs: $(ENV)/ready            ## draw the pictures of docs/ again
+docs: $(ENV)/ready            ## make a site of README.md and docs/, and print where it begins
+	$(BIN)/python docs/site.py
+
+pictures: $(ENV)/ready        ## draw the pictures of docs/ again
 	$(BIN)/python docs/pictures.py
 
 $(ENV)/ready: pyproject.toml
 	$(PYTHON) -m venv $(ENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[test,check]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[test,check,docs]"
 	touch $@
 
 clean:

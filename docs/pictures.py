@@ -1,4 +1,4 @@
-"""Draw the pictures of the pages again: `make docs`, or `python docs/pictures.py masks` for some of them.
+"""Draw the pictures of the pages again: `make pictures`, or `python docs/pictures.py masks` for some of them.
 
 One function a picture, named like its file. Every number is computed here, by the library, from fixed seeds. Those of
 the explorer are taken by a browser (Chromium and its driver); where there is none, they stay as they are.

@@ -9,6 +9,7 @@ from starlette.testclient import TestClient
 
 import clearhead as ch
 from clearhead.explore import shapes
+from clearhead.explore.looks import of_text
 from clearhead.explore.server import make_app
 from clearhead.explore.worked import WK, WQ, WV, X
 
@@ -24,6 +25,12 @@ def test_models_are_ids_with_what_they_can_do(client):
     assert found["en-de-rnn"].family == "RNNSeq2Seq"
     assert found["tiny"].kinds == ["write"]
     assert "/" not in "".join(found)
+
+
+def test_without_a_folder_the_page_still_writes():
+    with TestClient(make_app(device="cpu"), base_url="http://127.0.0.1:8000") as client:
+        found = [one["id"] for one in client.get("/api/models").json() if one["kinds"] == ["write"]]
+    assert found == ["everyday"]
 
 
 def test_a_translation_comes_word_by_word_and_is_the_librarys(ask, en_de):
@@ -145,6 +152,17 @@ def test_a_long_text_is_seen_through_an_overview_and_tiles(client, ask, tiny):
     pooled = client.get("/api/looks/map", params={"look": look, "cells": 10, **asked, **part}).json()
     cells = want.tile((700, 750), (650, 710))[0, 2].reshape(10, 5, 10, 6).mean(1).sum(-1)
     assert np.allclose(pooled["weights"], cells, atol=5e-5)
+
+
+def test_a_part_of_a_text_longer_than_the_window():
+    ready = ch.load("everyday", device="cpu")
+    ids = (ready.tokens.encode("The man saw two dogs in the snow, and they saw him.\n").tolist() * 60)[:720]
+    group = of_text(ready, ids).group("self")
+    want = group.maps[3].dense()[0, 1].numpy()
+    for (r0, r1), (k0, k1) in (((480, 720), (240, 720)), ((0, 720), (0, 240)), ((600, 720), (0, 120))):
+        cells = want[r0:r1, k0:k1].reshape(12, (r1 - r0) // 12, 12, (k1 - k0) // 12).mean(1).sum(-1)
+        assert np.allclose(group.tile(3, 1, (r0, r1), (k0, k1), cells=12)["weights"], cells, atol=2e-5)
+    assert not cells.any()  # the last part is further back than anyone looks
 
 
 def test_attention_by_hand_is_the_lectures(client):

@@ -100,6 +100,15 @@ def test_tiles_are_those_of_the_matrix(both):
         close(map.tile(rows, keys), full[:, :, slice(*rows), slice(*keys)])
 
 
+def test_nothing_is_outside_a_reach(both):
+    map, full = both
+    n = full.shape[2]
+    for rows in [(0, n), (0, 1), (n // 2, n), (n - 1, n)]:
+        first, last = map.reach(rows)
+        looks = full[:, :, slice(*rows)]
+        close(looks[..., first:last].sum(-1), looks.sum(-1))
+
+
 def test_one_head_is_that_of_the_matrix(both):
     found, want = both
     for head in range(H):

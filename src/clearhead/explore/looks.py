@@ -271,7 +271,7 @@ def kinds(ready: Ready) -> list[str]:
 
 
 def _pooled(m: AttentionMap, head: int | None, rows: tuple[int, int], keys: tuple[int, int], cells: int) -> np.ndarray:
-    """Cells of a part of a map, computed in bands of rows that fit a cache."""
+    """Cells of a part of a map, computed in bands of rows that fit a cache, each with the keys that it can reach."""
     m = m if head is None else m.only(head)
     if (rows, keys) == ((0, m.shape[2]), (0, m.shape[3])):
         return m.pool(cells)[0].mean(0).float().cpu().numpy()
@@ -279,11 +279,15 @@ def _pooled(m: AttentionMap, head: int | None, rows: tuple[int, int], keys: tupl
     ny, nx = min(cells, n), min(cells, k)
     sums = torch.zeros(ny, nx)
     row_cell, key_cell = torch.arange(n) * ny // n, torch.arange(k) * nx // k
-    step = max(1, (1 << 21) // (k * m.shape[1]))
-    for low in range(0, n, step):
-        high = min(low + step, n)
-        x = m.tile((rows[0] + low, rows[0] + high), keys)[0].mean(0).float().cpu()
-        sums.index_add_(0, row_cell[low:high], torch.zeros(high - low, nx).index_add_(1, key_cell, x))
+    step = max(1, min(256, (1 << 21) // (k * m.shape[1])))
+    for low in range(rows[0], rows[1], step):
+        some = low, min(low + step, rows[1])
+        first, last = m.reach(some)
+        near = max(first, keys[0]), min(last, keys[1])
+        if near[0] < near[1]:
+            x = m.tile(some, near)[0].mean(0).float().cpu()
+            x = torch.zeros(len(x), nx).index_add_(1, key_cell[near[0] - keys[0] : near[1] - keys[0]], x)
+            sums.index_add_(0, row_cell[some[0] - rows[0] : some[1] - rows[0]], x)
     return (sums / torch.bincount(row_cell, minlength=ny)[:, None]).numpy()
 
 

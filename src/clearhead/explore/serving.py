@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import socket
 import sys
@@ -35,6 +36,7 @@ def serve(
     missing = [name for name in NEEDED if not _there(name)]
     if missing:
         raise MissingError(f"the explorer needs {' and '.join(missing)}: pip install {' '.join(missing)}")
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read when torch is loaded: a browser needs the cores too
     import uvicorn
 
     from ..look import Notice

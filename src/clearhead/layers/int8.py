@@ -1,9 +1,9 @@
 """Weights in 8 bits: a quarter of the memory to read, which is what a step on a CPU waits for.
 
 Each output's weights are divided by a scale of its own and rounded to -127..127: per-channel, symmetric. What comes in
-is not rounded to 8 bits, as it is usually done, but written as two bytes, 256 a + c, and both are multiplied in one
-product of whole numbers, which is exact; so the weights' rounding is all there is, but for one part in 30,000 of the
-largest input of a row.
+is not rounded to 8 bits, as it is usually done, but written as two bytes, high + low / 254, and both are multiplied in
+one product of whole numbers, which is exact; so the weights' rounding is all there is, but for one part in 64,000 of
+the largest input of a row.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import warnings
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -21,7 +21,8 @@ from torch import Tensor, nn
 
 from .linear import Linear, Step
 
-MOST = 32639  # 127 x 256 + 127: the largest number that two signed bytes write so
+MOST = 127  # the largest number of a byte
+FINE = 254  # parts of 1 that the lower byte counts: up to half of them, either way
 TINY = 1e-30  # of a row of zeros
 Module = TypeVar("Module", bound=nn.Module)
 
@@ -64,9 +65,14 @@ class Int8(nn.Module):
         if self.product is None or torch.is_grad_enabled() or torch.compiler.is_compiling():
             weight = self.numbers().to(x.dtype) * self.scale[:, None].to(x.dtype)
             return F.linear(x, weight, self.bias)
-        y, large = _two_bytes(x.reshape(-1, x.shape[-1]).float())
-        out, rows = self.product(y), len(large)
-        out = torch.add(out[rows : 2 * rows], out[:rows], alpha=256.0).mul_(large).mul_(self.scale)
+        return self._many(x)
+
+    def _many(self, x: Float[Tensor, "*b i"]) -> Float[Tensor, "*b o"]:
+        assert self.product is not None
+        y, step = _two_bytes(x.reshape(-1, self.in_features).float())
+        rows = len(step)
+        high, low, _ = self.product(y).split_with_sizes([rows, rows, 1])
+        out = torch.add(high, low, alpha=1.0 / FINE).mul_(step).mul_(self.scale)
         out = out.to(x.dtype).view(*x.shape[:-1], self.out_features)
         return out if self.bias is None else out + self.bias
 
@@ -77,8 +83,8 @@ class Int8(nn.Module):
         return (self.scale.device, self.share is None)
 
     def quick(self) -> Step:
-        """The same."""
-        return self.forward
+        """The same, where no gradient is asked for."""
+        return self.forward if self.product is None else self._many
 
     def beside(self, *others: Int8) -> Int8:
         """One map that says what this one and others say, one after the other; they become its parts."""
@@ -107,26 +113,40 @@ def quantise(model: Module) -> Module:
 
 
 def _two_bytes(x: Float[Tensor, "r i"]) -> tuple[Float[Tensor, "n i"], Float[Tensor, "r 1"]]:
-    """Rows as whole numbers of -128 .. 127, the higher bytes, then the lower, then a row that has both bounds.
+    """Rows as numbers of -127 .. 127: the higher bytes, the lower, and a row that has a byte's bounds.
 
-    x = large (256 higher + lower), where `large` is the largest of a row divided by MOST.
+    x = step (high + low / FINE). The product rounds the lower ones. Twenty operations would take longer here than
+    the product does: so constants are tensors, and the rounding is that of large floats, which wakes no threads.
     """
-    large = torch.linalg.vector_norm(x, torch.inf, -1, keepdim=True).mul_(1.0 / MOST).clamp_(min=TINY)
-    y = torch.div(x, large).round_()
-    higher = torch.add(_bounds(2)[0], y, alpha=1.0 / 256.0).floor_()
-    return torch.cat([higher, torch.add(y, higher, alpha=-256.0), _bounds(x.shape[1])[1]]), large
+    c = _constants()
+    step = torch.addcmul(c.tiny, x.abs().amax(-1, keepdim=True), c.part)
+    y = torch.div(x, step)
+    high = torch.add(y, c.whole).sub_(c.whole)
+    return torch.cat([high, y.sub_(high).mul_(c.fine), _bounds(x.shape[1])]), step
+
+
+class _Constants(NamedTuple):
+    tiny: Tensor
+    part: Tensor
+    fine: Tensor
+    whole: Tensor  # floats of this size are whole numbers
 
 
 @cache
-def _bounds(width: int) -> tuple[Tensor, Tensor]:
-    """A half, and the row that tells the product of whole numbers what range they have."""
+def _constants() -> _Constants:
+    return _Constants(*(torch.tensor(value) for value in (TINY, 1.0 / MOST, float(FINE), 1.5 * 2.0**23)))
+
+
+@cache
+def _bounds(width: int) -> Tensor:
+    """The row that tells the product of whole numbers what range they have."""
     row = torch.zeros(1, max(width, 2))
     row[0, 0], row[0, 1] = -128.0, 127.0
-    return torch.full((), 0.5), row[:, :width]
+    return row[:, :width]
 
 
 def _product(weight: Bytes[Tensor, "o i"]) -> Step | None:
-    """The product of whole numbers of -128 .. 127, held in floats, with such weights, by the quickest exact way.
+    """The product of numbers of -128 .. 127, which it rounds, with such weights, by the quickest exact way.
 
     FBGEMM's reads its weights about twice as fast as oneDNN's; torch means to give it up. Both need a processor that
     multiplies bytes without overflow.
@@ -144,7 +164,7 @@ def _fbgemm(weight: Tensor) -> Step:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it says once, each time torch starts, that it will go
         packed, sums, zeros = pack(weight), weight.sum(1, dtype=torch.int32), torch.zeros(weight.shape[0])
-        run(_bounds(weight.shape[1])[1], weight, packed, sums, 1.0, 0, zeros)
+        run(_bounds(weight.shape[1]), weight, packed, sums, 1.0, 0, zeros)
     return lambda x: run(x, weight, packed, sums, 1.0, 0, zeros)
 
 
@@ -153,7 +173,7 @@ def _onednn(weight: Tensor) -> Step:
     ones, zeros = torch.ones(weight.shape[0]), torch.zeros(weight.shape[0], dtype=torch.int32)
 
     def product(x: Tensor) -> Tensor:
-        rows = torch.add(x[:-1], 128.0).to(torch.uint8)
+        rows = torch.add(x, 128.5).to(torch.uint8)  # rounded
         out: Tensor = run(rows, 1.0, 128, packed, ones, zeros, None, 1.0, 0, torch.float32, "none", [], "")
         return out
 

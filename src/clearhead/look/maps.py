@@ -87,6 +87,12 @@ class AttentionMap:
                 index.append(torch.where(value > 0, at + b.keys[0], 0) if b.keys[0] else at)
         return torch.cat(weights, dim=2), torch.cat(index, dim=2)
 
+    def reach(self, rows: tuple[int, int]) -> tuple[int, int]:
+        """The keys outside which queries rows[0]..rows[1]-1 cannot look: their weights there are 0."""
+        own = [(s, max(rows[0] - first, 0), min(rows[1] - first, s.shape[2])) for s, first in self._placed()]
+        reaches = [source.reach(low, high) for source, low, high in own if low < high]
+        return min((low for low, _ in reaches), default=0), max((high for _, high in reaches), default=0)
+
     def pool(self, size: int | tuple[int, int]) -> Float[Tensor, "b h y x"]:
         """An overview of about size x size cells: mean over a cell's queries, sum over its keys.
 

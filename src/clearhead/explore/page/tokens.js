@@ -160,7 +160,9 @@ export class TokenText {
 
   append(token) {
     this.tokens.push(token);
-    if (this.tokens.length - this.first <= this.page) this.flow.append(this.token(this.tokens.length - 1));
+    if (this.tokens.length - this.first > this.page) return;
+    this.flow.append(this.token(this.tokens.length - 1));
+    this.flow.scrollTop = this.flow.scrollHeight;
   }
 
   // Which token the rest of the view is about.
@@ -171,8 +173,15 @@ export class TokenText {
       const own = Number(node.dataset.at) === at;
       node.classList.toggle("picked", own);
       node.tabIndex = own ? 0 : -1;
+      if (own) this.scroll(node);
     }
     if (this.flow.firstChild && !this.flow.querySelector(".picked")) this.flow.firstChild.tabIndex = 0;
+  }
+
+  // Only the text itself moves: the page stays where it is read.
+  scroll(node) {
+    const top = node.offsetTop - this.flow.offsetTop, over = top + node.offsetHeight - this.flow.clientHeight;
+    this.flow.scrollTop = Math.min(Math.max(this.flow.scrollTop, over), top);
   }
 
   draw() {

@@ -7,6 +7,7 @@ import { HeatMap } from "../map.js";
 import { TokenLines, TokenText } from "../tokens.js";
 
 const SPAN = 24; // tokens that are shown with lines
+const EXAMPLES = ["The man", "Two dogs", "When I was young,", "She told me that", "Could you please"];
 
 export class Write {
   constructor(frame, state) {
@@ -14,10 +15,10 @@ export class Write {
     const whole = (x) => (x === undefined || x === "" ? null : Number(x));
     let off = {};
     try { off = state.off ? JSON.parse(state.off) : {}; } catch { /* none */ }
-    this.state = { model: state.model ?? "", text: state.text ?? "", max_new: Number(state.max_new ?? 40), temperature: Number(state.temperature ?? 0), seed: Number(state.seed ?? 1), layer: whole(state.layer), head: whole(state.head), at: whole(state.at), off };
+    this.state = { model: state.model ?? "", text: state.text ?? "", max_new: Number(state.max_new ?? 40), temperature: Number(state.temperature ?? 0.7), seed: Number(state.seed ?? 1), layer: whole(state.layer), head: whole(state.head), at: whole(state.at), off };
     this.asked = Boolean(state.text);
     this.models = h("div");
-    this.input = h("textarea", { id: "prompt", rows: 4, maxlength: 120000, "aria-label": "The text to go on with", placeholder: "Once upon a time…", value: this.state.text, spellcheck: "false",
+    this.input = h("textarea", { id: "prompt", rows: 3, maxlength: 120000, "aria-label": "The text to go on with", placeholder: "A text to go on with…", value: this.state.text, spellcheck: "false",
       onkeydown: (event) => { if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); this.run(); } } });
     this.stop = h("button", { type: "button", hidden: true, onclick: () => this.cancel() }, "Stop");
     const seed = h("input", { type: "number", min: 0, max: 2147483647, value: this.state.seed, onchange: () => { this.state.seed = Math.max(0, Math.floor(Number(seed.value) || 0)); this.remember(); } });
@@ -25,7 +26,8 @@ export class Write {
       slide("new tokens", { min: 0, max: 200, step: 1, value: this.state.max_new, change: (x) => { this.state.max_new = x; this.remember(); } }),
       slide("temperature", { min: 0, max: 2, step: 0.1, value: this.state.temperature, show: (x) => (x ? x.toFixed(1) : "0, the likeliest"), change: (x) => { this.state.temperature = x; this.remember(); } }),
       h("label", { class: "field short" }, h("span", {}, "seed"), seed),
-      h("button", { type: "submit", class: "go" }, "Write"), h("button", { type: "button", id: "read", onclick: () => this.run(0) }, "Only read"), this.stop));
+      h("button", { type: "submit", class: "go" }, "Write"), h("button", { type: "button", id: "read", onclick: () => this.run(0) }, "Only read"), this.stop),
+      h("div", { class: "chips" }, EXAMPLES.map((text) => h("button", { type: "button", class: "chip", onclick: () => { this.input.value = text; this.run(); } }, text))));
     this.text = new TokenText({ pick: (at) => this.pick(at), point: (at) => this.hover(at) });
     this.candidates = h("div", { class: "candidates", "aria-live": "polite" });
     this.lens = h("div", { class: "lens" });
@@ -54,7 +56,7 @@ export class Write {
     if (!this.known[this.state.model]) this.state.model = all[0].id;
     this.models.replaceChildren(choose("model", all.map((one) => [one.id, `${one.id} · ${(one.parameters / 1e6).toFixed(1)}M`]), this.state.model, (id) => { Object.assign(this.state, { model: id, layer: null, head: null, at: null }); for (const key of Object.keys(this.state.off)) delete this.state.off[key]; this.remember(); }));
     this.told();
-    if (this.asked) this.run();
+    if (this.asked) this.run(); else this.input.focus({ preventScroll: true });
   }
 
   leave() { this.cancel(); }
@@ -72,7 +74,7 @@ export class Write {
 
   async run(most = this.state.max_new) {
     this.cancel();
-    this.state.text = this.input.value;
+    if (this.state.text !== this.input.value) Object.assign(this.state, { text: this.input.value, at: null });
     this.remember();
     this.frame.fine();
     const work = (this.work = new AbortController()), began = performance.now();
@@ -94,7 +96,8 @@ export class Write {
       }
       if (this.work !== work) return;
       const count = (this.found.groups[0]?.rows.length ?? 0).toLocaleString();
-      this.frame.status(`${this.steps.length ? `${this.steps.length} tokens written` : `${count} token${count === "1" ? "" : "s"} read`} in ${((performance.now() - began) / 1000).toFixed(1)} s.`);
+      this.done = `${this.steps.length ? `${this.steps.length} token${this.steps.length === 1 ? "" : "s"} written` : `${count} token${count === "1" ? "" : "s"} read`} in ${((performance.now() - began) / 1000).toFixed(1)} s.`;
+      this.frame.status(this.done);
       await this.open();
     } catch (problem) {
       this.frame.problem(problem);
@@ -117,7 +120,7 @@ export class Write {
     this.looking = new AbortController();
     await this.look();
     try {
-      for await (const line of heads(this.found.id, group.name, this.looking.signal)) { this.picker.tell(line); if (this.tokens.length > 2000) this.frame.status(`Measuring heads: layer ${line.layer + 1} of ${line.layers}.`); }
+      for await (const line of heads(this.found.id, group.name, this.looking.signal)) { this.picker.tell(line); if (this.tokens.length > 2000) this.frame.status(line.layer + 1 < line.layers ? `Measuring heads: layer ${line.layer + 1} of ${line.layers}…` : this.done); }
     } catch (problem) { this.frame.problem(problem); }
   }
 
