@@ -30,7 +30,8 @@ explore: $(ENV)/ready         ## open the explorer, and print its address
 	$(BIN)/python -m clearhead explore
 
 docs: $(ENV)/ready            ## make a site of README.md and docs/, and print where it begins
-	$(BIN)/python docs/site.py
+	rm -rf build/site
+	$(BIN)/python docs/site.py build/site
 
 pictures: $(ENV)/ready        ## draw the pictures of docs/ again
 	$(BIN)/python docs/pictures.py
