@@ -529,6 +529,15 @@ def explorer() -> Image | None:
 
 
 @picture
+def explorer_write() -> Image | None:
+    """A text that went on, the token that is looked at, and where one head looks."""
+    return page(
+        "write?model=everyday&text=She+told+me+that&max_new=13&temperature=0.7&seed=2&layer=2&head=0&at=4",
+        ".heads [title*=entropy]", tall=1900,
+    )  # fmt: skip
+
+
+@picture
 def explorer_build() -> Image | None:
     """The lecture's worked example, with every number in sight."""
     return page("build", ".matrix td span", tall=880)
