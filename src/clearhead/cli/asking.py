@@ -86,6 +86,7 @@ def evaluate(
 
 
 @verb(
+    'clearhead generate everyday "The man" temperature=0.7 top_p=0.9 seed=1',
     'clearhead generate runs/shakespeare "ROMEO:" max_new=300 temperature=0.8 seed=7',
 )
 def generate(

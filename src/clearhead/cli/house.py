@@ -28,7 +28,7 @@ def models(as_json: Json = False) -> None:
         show({"shipped": {name: dump(card) for name, card in zoo.items()}, "families": found}, as_json)
         return
     show("Shipped: for load and the command line", as_json)
-    show(rows(*((name, card.does) for name, card in zoo.items())), as_json)
+    show(rows(*(row for name, card in zoo.items() for row in ((name, card.does), ("", card.example)))), as_json)
     show("Families: for build and for recipes", as_json)
     show(rows(*found.items()), as_json)
 
