@@ -22,7 +22,7 @@ check: $(ENV)/ready           ## format, lint, types, import direction
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/test_house.py --durations=0
 
-format: $(ENV)/ready
+format: $(ENV)/ready          ## let ruff put things right
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
@@ -41,5 +41,6 @@ $(ENV)/ready: pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[test,check,docs]"
 	touch $@
 
-clean:
+clean:                        ## take away the environment and all that was built; trainings in runs/ stay
 	rm -rf $(ENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	find . -name __pycache__ -prune -exec rm -rf {} +
