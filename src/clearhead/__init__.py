@@ -11,11 +11,12 @@ The map of the house; a room imports only rooms above it, and the reading order 
     weights/  folders <-> models
     look/     watch, edit, maps and exact statistics of attention
     decode/   logits -> ids: one search for every decoder
+    metrics   how good an answer is, in numbers that others can repeat
     tasks/    the verbs people came for: generate, chat, embed, fill, classify, likelihood, translate, evaluate
     train/    objective, optimiser, schedule, checkpoints, one loop; sweep, verify_resume
-    report/   whole stories told with the rooms above: plot
+    report/   whole stories told with the rooms above: plot, doctor
     explore/  the page that shows it all, and its server
-    cli       the command line: one subcommand = one public function
+    cli/      the command line: one subcommand = one public function
 
 Everything is loaded when it is first used, so that importing clearhead imports no torch.
 """

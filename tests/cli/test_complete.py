@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from clearhead import weights
 from clearhead.cli import complete
 from clearhead.data import names
 
@@ -35,10 +36,10 @@ def here(tmp_path, monkeypatch):
 
 
 def test_models_are_those_that_ship_and_those_that_lie_here(here):
-    everything = dict(complete.models(""))
-    assert everything["en-de"].startswith("English")
-    assert {name for name, does in everything.items() if not does} == {"mine", "runs/done", "small.gguf"}
-    assert dict(complete.models("en-d")).keys() == {"en-de", "en-de-rnn"}
+    everything = complete.models("")
+    assert set(everything) == {*weights.shipped(), "mine", "runs/done", "small.gguf"}
+    assert len(set(everything)) == len(everything)
+    assert complete.models("en-d") == ["en-de", "en-de-rnn"]
     assert complete.folders("runs/") == ["runs/done"]
     assert complete.folders("no/such/folder") == []
     assert complete.folders(f"{here}/mi") == [f"{here}/mine"]
@@ -70,6 +71,17 @@ def test_asking_imports_nothing_heavy(here):
         }
         found = subprocess.run([sys.executable, "-c", code], env=os.environ | asked, capture_output=True, text=True)
         assert found.stdout.split("\n")[:2] == [offered, "[]"], found
+
+
+def test_a_shell_gets_a_name_a_line(here):
+    """However wide the terminal is."""
+    asked = {
+        "_CLEARHEAD_COMPLETE": "complete_fish", "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+        "_TYPER_COMPLETE_ARGS": "clearhead translate ", "COLUMNS": "20",
+    }  # fmt: skip
+    line = [sys.executable, "-m", "clearhead"]
+    found = subprocess.run(line, env=os.environ | asked, capture_output=True, text=True)
+    assert found.stdout.split("\n")[:-1] == complete.models("")
 
 
 def test_bash_completes_by_the_script_that_is_shown(here):

@@ -99,7 +99,11 @@ def generate(
     dtype: Type = None,
     as_json: Json = False,
 ) -> None:
-    """Go on with a text, word by word as it is written; with --json also every token and how likely it was."""
+    """Go on with a text, word by word as it is written; with --json also every token and how likely it was.
+
+    The likeliest token is taken each time, with which small models soon go in circles; a temperature, top_k, top_p,
+    min_p or seed draws instead.
+    """
     from ..data.files import as_text
     from ..tasks import generate, stream
     from ..weights import load

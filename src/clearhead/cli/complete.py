@@ -15,13 +15,9 @@ MOST = 1000  # entries of folders that are looked at
 LONGEST = 100_000  # bytes of a file that may be a recipe
 
 
-def models(incomplete: str) -> list[tuple[str, str]]:
-    """The models that ship, with a line on each, and those of folders."""
-    from ..config import load
-
-    zoo = {card.parent.name: load(card)["does"] for card in sorted(ZOO.glob("*/card.toml"))}
-    ships = [(name, does) for name, does in zoo.items() if name.startswith(incomplete)]
-    return ships + [(path, "") for path in folders(incomplete)]
+def models(incomplete: str) -> list[str]:
+    """The models that ship, and those of folders."""
+    return _begins(incomplete, *sorted(card.parent.name for card in ZOO.glob("*/card.toml"))) + folders(incomplete)
 
 
 def folders(incomplete: str) -> list[str]:

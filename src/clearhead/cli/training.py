@@ -33,7 +33,7 @@ def train(
     run = train(recipe, *overrides or (), out=out, data=data, device=device, quiet=quiet)
     last: dict[str, Any] = {}
     for record in run.metrics:
-        last |= {name: value for name, value in record.items() if name != "inside"}
+        last |= {name: value for name, value in record.items() if name not in ("inside", "samples")}
     facts = {"folder": str(run.folder), "finished": run.finished, "steps": load(run.folder / "recipe.toml")["steps"]}
     if as_json:
         show(facts | last, True)
