@@ -58,13 +58,13 @@ def _is_model(path: Path) -> bool:
 
 
 def _is_recipe(path: Path) -> bool:
-    from ..config import ConfigError, load
+    from ..config import load
 
     if path.suffix not in (".toml", ".json") or not path.is_file() or path.stat().st_size > LONGEST:
         return False
     try:
         return {"data", "model", "steps"} <= load(path).keys()
-    except ConfigError:
+    except (ValueError, OSError):
         return False
 
 
@@ -74,19 +74,16 @@ def _near(incomplete: str, wanted: Callable[[Path], bool]) -> Iterator[str]:
     A path that a shell would have to quote is left to the shell.
     """
     start, name = os.path.split(incomplete)
-    entries = sorted(_inside(start))[:MOST]
-    begun = [path for path in entries if os.path.basename(path).startswith(name)]
-    for path in begun:
-        if wanted(Path(path)):
-            found = [path]
-        else:
-            found = [below for below in sorted(_inside(path))[:MOST] if wanted(Path(below))]
+    begun = [path for path in _inside(start) if os.path.basename(path).startswith(name)]
+    for path in begun[:MOST]:
+        found = [path] if wanted(Path(path)) else filter(lambda below: wanted(Path(below)), _inside(path)[:MOST])
         yield from (one for one in found if shlex.quote(one) == one)
 
 
 def _inside(folder: str) -> list[str]:
-    """The paths in a folder, but for hidden ones; none if it cannot be read."""
+    """The paths in a folder in their order, but for hidden ones; none if it cannot be read."""
     try:
-        return [os.path.join(folder, name) for name in os.listdir(folder or ".") if not name.startswith(".")]
+        names = sorted(os.listdir(folder or "."))
     except OSError:
         return []
+    return [os.path.join(folder, name) for name in names if not name.startswith(".")]
