@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 SHOTS = Path(__file__).parent.parent.parent / "build" / "screenshots"  # kept, and looked at
+MARKUP = "<img src=x onerror=\"document.title='broken'\"><script>document.title='broken'</script>"
 CHROMIUM = next((p for name in ("chromium", "chromium-browser", "google-chrome") if (p := shutil.which(name))), None)
 DRIVER = shutil.which("chromedriver")
 WHY_NOT = "no Chromium here: `apt-get install chromium chromium-driver` brings it" if not (CHROMIUM and DRIVER) else ""

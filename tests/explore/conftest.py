@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from browser import MARKUP
 from starlette.testclient import TestClient
 
 import clearhead as ch
@@ -34,6 +35,8 @@ def runs(tmp_path_factory):
             | ({"inside": {"blocks.0.attn.entropy": [1.0, 0.5 * i], "blocks.0": 1.0}} if i % 2 else {})
             for i in range(1, 9)
         ]
+        lines[4:4] = [{"step": 4, "samples": [{"given": "The man", "written": " is mat", "wanted": " sat."}]}]
+        lines.append({"step": 8, "samples": [{"given": "The man", "written": f" is {MARKUP}", "wanted": " sat."}]})
         (root / name / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + last)
         (root / name / "recipe.toml").write_text('steps = 20\n[model]\nname = "gpt"\n[data]\nname = "text"\n')
     return root

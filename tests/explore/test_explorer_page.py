@@ -7,9 +7,9 @@ from pathlib import Path
 
 import browser as web
 import pytest
+from browser import MARKUP
 
 pytestmark = pytest.mark.skipif(bool(web.WHY_NOT), reason=web.WHY_NOT)
-MARKUP = "<img src=x onerror=\"document.title='broken'\"><script>document.title='broken'</script>"
 SLACK = 3.0  # how much slower than promised a busy machine may be
 
 
@@ -261,10 +261,18 @@ def test_training_live(page, runs):
     assert set(page.texts(".runs b")) == {"first", "deep-second"}
     page.click("[data-run='first']")
     page.until(lambda: page.state().get("runs") == "first" and "blocks.0.attn" in page.text(".train"))
+    assert page.texts(".samples dd") == ["The man", f" is {MARKUP}", " sat."]  # the last, as text
     web.shot(page.driver, "train")
+    earlier = "arguments[0].value = 0; arguments[0].dispatchEvent(new Event('input'))"
+    page.run(earlier, page.find("section:has(.samples) input[type=range]"))
+    assert page.texts(".samples dd") == ["The man", " is mat", " sat."]
+    assert page.text("section:has(.samples) output") == "4"
+    assert page.state()["sample"] == "4"
     with open(runs / "first" / "metrics.jsonl", "a") as file:
         file.write('{"step": 12, "loss": 0.5}\n')
     page.until(lambda: "step 12 of 20" in page.text("[data-run='first']"), 10)
+    assert page.texts(".samples dd")[1] == " is mat"  # what is read stays
+    assert page.all("main img, main script") == []
 
 
 def test_markup_stays_text_everywhere(page):

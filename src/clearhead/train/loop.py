@@ -24,7 +24,7 @@ from torch import Tensor
 from .. import config
 from ..data import make_data
 from ..weights import Ready, load, save
-from . import progress
+from . import progress, samples
 from .checkpoint import Checkpoint, CheckpointError, DamagedError, Writer, latest, step_name
 from .events import Events
 from .feed import Feed, Part
@@ -111,6 +111,11 @@ class _Loop:
                     "expected 0, or a share for validation"
                 )
             self.trainee = Trainee(recipe, self.data, world)
+            if recipe.run.sample_every and not samples.writes(self.trainee.model, self.data):
+                raise TrainingError(
+                    f"run.sample_every = {recipe.run.sample_every}: there is no text to write here: "
+                    "expected 0, or data of text or of translations"
+                )
             self.folder = Folder(out, lock=world.rank == 0)
             stack.callback(self.folder.close)
             if world.rank == 0:
@@ -208,6 +213,8 @@ class _Loop:
                 finished = self.step >= recipe.steps
                 if finished or self._often(recipe.run.valid_every):
                     finished = self._validate() or finished
+                if recipe.run.sample_every and (finished or self._often(recipe.run.sample_every)):
+                    self._sample()
                 stop = self._agreed or (self.stopping and self.world.size == 1)
                 if finished or stop or self._often(recipe.run.save_every):
                     self._save()
@@ -332,6 +339,18 @@ class _Loop:
             best = f"{self.best['loss']:.4f} at step {self.best['step']}"
             self.talk.say(f"no better loss in {self.best['waited']} validations: the best was {best}")
         return self._waited
+
+    def _sample(self) -> None:
+        """Write down what the model says by now. A copy of it speaks: nothing of the training is touched."""
+        model = self.trainee.trained()
+        if self.world.rank:
+            return
+        found = samples.samples(model.to(self.world.device), self.data)
+        with self._disk():
+            self.folder.log({"step": self.step, "samples": found})
+        for one in found[:1]:
+            self.talk.say(f"step {self.step}: {' '.join(one['given'].split())} … {' '.join(one['written'].split())}")
+        self._clock, self._tokens = time.perf_counter(), 0
 
     def _save(self) -> None:
         if self.saved == self.step:

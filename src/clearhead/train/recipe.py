@@ -28,6 +28,7 @@ class RunConfig:
     valid_every: int = 0  # steps between two validations; 0: only after the last step
     save_every: int = 0  # steps between two checkpoints; 0: only after the last step
     inside_every: int = 0  # steps between two looks inside; 0: never
+    sample_every: int = 0  # steps between two times that a few samples are written, and after the last; 0: never
     keep: int = 2  # checkpoints that are kept
     patience: int = 0  # validations without a better loss after which training stops; 0: never
 
@@ -35,7 +36,7 @@ class RunConfig:
         for name in ("log_every", "keep"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)}: expected 1 or more")
-        for name in ("valid_every", "save_every", "inside_every", "patience"):
+        for name in ("valid_every", "save_every", "inside_every", "sample_every", "patience"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name}={getattr(self, name)}: expected 0 or more")
         if self.patience and not self.valid_every:

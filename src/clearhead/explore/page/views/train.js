@@ -2,21 +2,23 @@
 
 import { get } from "../api.js";
 import { Curves } from "../curves.js";
-import { choose, h, number } from "../dom.js";
+import { choose, h, number, slide } from "../dom.js";
 
 const EVERY = 2000; // milliseconds between looks at a run that goes on
 const MEASURES = [["loss", "Loss", true], ["valid_loss", "Validation loss", true], ["valid_accuracy", "Validation accuracy", false], ["lr", "Learning rate", false], ["norm", "Norm of the gradient", true]];
 const KINDS = [["entropy", "entropy, nats"], ["distance", "mean distance, tokens"], ["sink", "weight on the first token"]];
+const SAMPLE = [["given", "read"], ["written", "written"], ["wanted", "in the data"]];
 
 export class Train {
   constructor(frame, state) {
     this.frame = frame;
-    this.state = { runs: state.runs ? state.runs.split(",") : [], kind: state.kind ?? "entropy" };
+    this.state = { runs: state.runs ? state.runs.split(",") : [], kind: state.kind ?? "entropy", sample: state.sample ? Number(state.sample) : null };
     this.list = h("ul", { class: "runs", "aria-label": "Runs" });
     this.curves = h("div", { class: "panels" });
     this.inside = h("section", { hidden: true }, h("h2", {}, "What every head did"), choose("measure", KINDS, this.state.kind, (kind) => { this.state.kind = kind; this.remember(); this.draw(); }), (this.heads = h("div", { class: "panels" })));
+    this.wrote = h("section", { hidden: true }, h("h2", {}, "What it wrote"), (this.when = h("div")), (this.texts = h("ul", { class: "samples", "aria-label": "Samples" })));
     this.made = h("div", { class: "row" });
-    this.root = h("div", { class: "view train" }, h("h1", {}, "Train"), h("p", { class: "lead" }, "Trainings in the folder that the explorer was started with, as they go. Choose one, or several to compare."), h("div", { class: "beside" }, this.list, h("div", {}, this.made, this.curves, this.inside)));
+    this.root = h("div", { class: "view train" }, h("h1", {}, "Train"), h("p", { class: "lead" }, "Trainings in the folder that the explorer was started with, as they go. Choose one, or several to compare."), h("div", { class: "beside" }, this.list, h("div", {}, this.made, this.curves, this.wrote, this.inside)));
     this.records = {};
     this.figures = {};
   }
@@ -27,7 +29,7 @@ export class Train {
   }
 
   leave() { this.on = false; clearTimeout(this.timer); }
-  remember() { this.frame.remember("train", { runs: this.state.runs.join(",") || null, kind: this.state.kind === "entropy" ? null : this.state.kind }); }
+  remember() { this.frame.remember("train", { runs: this.state.runs.join(",") || null, kind: this.state.kind === "entropy" ? null : this.state.kind, sample: this.state.sample }); }
 
   async refresh() {
     clearTimeout(this.timer);
@@ -72,6 +74,7 @@ export class Train {
   pick(id, more) {
     if (more) this.state.runs = this.state.runs.includes(id) ? this.state.runs.filter((one) => one !== id) : [...this.state.runs, id].slice(-6);
     else this.state.runs = [id];
+    this.state.sample = null;
     this.remember();
     this.refresh();
   }
@@ -87,6 +90,7 @@ export class Train {
     }
     place(this.curves, shown.map(([one]) => one.root));
     for (const [one, lines] of shown) one.show(lines);
+    this.write((this.records[this.state.runs[0]] ?? []).filter((one) => one.samples?.length));
     const looks = (this.records[this.state.runs[0]] ?? []).filter((one) => one.inside && Object.keys(one.inside).length);
     this.inside.hidden = !looks.length;
     const layers = looks.length ? Object.keys(looks[0].inside).filter((name) => name.endsWith(`.${this.state.kind}`)) : [];
@@ -96,10 +100,22 @@ export class Train {
     });
     place(this.heads, every.map(([one]) => one.root));
     for (const [one, lines] of every) one.show(lines);
-    this.samples();
+    this.models();
   }
 
-  async samples() {
+  // The samples of one step: the last, unless another is chosen.
+  write(told) {
+    this.wrote.hidden = !told.length;
+    const key = JSON.stringify([this.state.runs[0], told.length, told.at(-1)?.step]);
+    if (!told.length || key === this.told) return;
+    this.told = key;
+    const show = (at) => this.texts.replaceChildren(...told[at].samples.map((one) => h("li", {}, h("dl", {}, SAMPLE.map(([key, name]) => [h("dt", {}, name), h("dd", { class: key }, one[key])])))));
+    const chosen = told.findIndex((one) => one.step === this.state.sample), last = told.length - 1, at = chosen < 0 ? last : chosen;
+    this.when.replaceChildren(slide("step", { min: 0, max: last, step: 1, value: at, show: (i) => told[i].step.toLocaleString(), change: (i) => { this.state.sample = i === last ? null : told[i].step; this.remember(); show(i); } }));
+    show(at);
+  }
+
+  async models() {
     const run = this.runs.find((one) => one.id === this.state.runs[0]);
     if (this.sampled === `${run?.id} ${run?.finished}`) return;
     this.sampled = `${run?.id} ${run?.finished}`;
