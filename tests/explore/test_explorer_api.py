@@ -190,11 +190,11 @@ def test_runs_are_listed_and_read_while_they_are_written(client, runs):
     assert set(listed) == {"first", "deep-second"}
     assert (listed["first"].step, listed["first"].steps, listed["first"].finished) == (8, 20, False)
     whole = shapes.RunShape(**client.get("/api/runs/one", params={"run": "deep-second"}).json())
-    assert whole.total == len(whole.records) == 8
-    rest = client.get("/api/runs/one", params={"run": "deep-second", "since": 6}).json()
-    assert [one["step"] for one in rest["records"]] == [7, 8]
+    assert whole.total == len(whole.records) == 10
+    rest = client.get("/api/runs/one", params={"run": "deep-second", "since": 7}).json()
+    assert [one["step"] for one in rest["records"]] == [7, 8, 8]
     cut = client.get("/api/runs/one", params={"run": "deep-second", "since": 60}).json()
-    assert (cut["since"], len(cut["records"])) == (0, 8)
+    assert (cut["since"], len(cut["records"])) == (0, 10)
 
 
 def test_a_finished_training_can_be_asked(tiny, tmp_path):

@@ -261,6 +261,7 @@ def test_training_live(page, runs):
     assert set(page.texts(".runs b")) == {"first", "deep-second"}
     page.click("[data-run='first']")
     page.until(lambda: page.state().get("runs") == "first" and "blocks.0.attn" in page.text(".train"))
+    assert page.texts(".runs [aria-pressed=true] b") == ["first"]
     assert page.texts(".samples dd") == ["The man", f" is {MARKUP}", " sat."]  # the last, as text
     web.shot(page.driver, "train")
     earlier = "arguments[0].value = 0; arguments[0].dispatchEvent(new Event('input'))"

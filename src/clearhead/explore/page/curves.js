@@ -22,7 +22,7 @@ export class Curves {
   draw() {
     const wide = this.root.clientWidth;
     if (!wide || !this.root.isConnected) return;
-    const tall = this.tall, left = 48, right = 12, low = tall - 24, top = 8;
+    const tall = this.tall, right = 12, low = tall - 24, top = 8;
     this.svgNode.setAttribute("width", wide);
     this.svgNode.setAttribute("height", tall);
     const all = this.lines.flatMap(({ points }) => points).filter(([, y]) => y !== null && Number.isFinite(y));
@@ -34,12 +34,13 @@ export class Curves {
     if (!log && y0 > 0 && y0 < 0.4 * y1) y0 = 0;
     if (x1 === x0) x1 = x0 + 1;
     if (y1 === y0) { y1 += Math.abs(y1) * 0.1 || 1; y0 -= log ? y0 * 0.5 : 0; }
+    const marks = log ? decades(y0, y1) : ticks(y0, y1), left = Math.max(48, 14 + 6.5 * Math.max(0, ...marks.map((y) => short(y).length)));
     const f = log ? Math.log : (y) => y;
     this.x = (x) => left + ((x - x0) / (x1 - x0)) * (wide - left - right);
     this.y = (y) => low - ((f(y) - f(y0)) / (f(y1) - f(y0))) * (low - top);
     this.span = [x0, x1, left, wide - right];
     const axes = s("g", { "font-size": 11, fill: tint("soft") });
-    for (const y of log ? decades(y0, y1) : ticks(y0, y1)) {
+    for (const y of marks) {
       axes.append(s("line", { x1: left, x2: wide - right, y1: this.y(y), y2: this.y(y), stroke: tint("hair") }), s("text", { x: left - 6, y: this.y(y) + 4, "text-anchor": "end" }, short(y)));
     }
     for (const x of ticks(x0, x1)) axes.append(s("text", { x: this.x(x), y: low + 16, "text-anchor": "middle" }, short(x)));

@@ -12,11 +12,11 @@ export function s(tag, options = {}, ...children) {
 
 function fill(node, options, children) {
   for (const [name, value] of Object.entries(options ?? {})) {
-    if (value === undefined || value === null || value === false) continue;
+    if (value === undefined || value === null || (value === false && !name.startsWith("aria-"))) continue;
     if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
     else if (name === "style") for (const [key, one] of Object.entries(value)) node.style.setProperty(key, one);
     else if (name === "value" || name === "checked" || name === "selected") node[name] = value;
-    else node.setAttribute(name, value === true ? "" : String(value));
+    else node.setAttribute(name, value === true && !name.startsWith("aria-") ? "" : String(value)); // aria-* are words
   }
   node.append(...children.flat(Infinity).filter((one) => one !== null && one !== undefined && one !== false));
   return node;

@@ -109,7 +109,7 @@ export class Train {
     const key = JSON.stringify([this.state.runs[0], told.length, told.at(-1)?.step]);
     if (!told.length || key === this.told) return;
     this.told = key;
-    const show = (at) => this.texts.replaceChildren(...told[at].samples.map((one) => h("li", {}, h("dl", {}, SAMPLE.map(([key, name]) => [h("dt", {}, name), h("dd", { class: key }, one[key])])))));
+    const show = (at) => this.texts.replaceChildren(...told[at].samples.map((one) => h("li", {}, h("dl", {}, SAMPLE.map(([key, name]) => [h("dt", {}, name), h("dd", {}, one[key])])))));
     const chosen = told.findIndex((one) => one.step === this.state.sample), last = told.length - 1, at = chosen < 0 ? last : chosen;
     this.when.replaceChildren(slide("step", { min: 0, max: last, step: 1, value: at, show: (i) => told[i].step.toLocaleString(), change: (i) => { this.state.sample = i === last ? null : told[i].step; this.remember(); show(i); } }));
     show(at);
