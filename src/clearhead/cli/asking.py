@@ -64,6 +64,7 @@ def evaluate(
     root: DataFolder = None,
     out: Annotated[Path | None, typer.Option("--out", help="A file for the model's answers, one a line.")] = None,
     device: Device = "auto",
+    dtype: Type = None,
     as_json: Json = False,
 ) -> None:
     """Measure a model on data that it has not seen: BLEU and chrF, perplexity, or accuracy."""
@@ -73,7 +74,7 @@ def evaluate(
 
     files = [word for i, word in enumerate(data) if not i or "=" not in word]
     options = options_of([word for word in data[1:] if "=" in word])
-    ready = load(model, device=device)
+    ready = load(model, device=device, dtype=dtype)
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
     with notices(), progress() as done:

@@ -1,0 +1,21 @@
+"""`clearhead evaluate --dtype int8` says what rounding costs."""
+
+import json
+
+from typer.testing import CliRunner
+
+from clearhead.cli import app
+
+
+def test_what_8_bits_cost(tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("A man is walking his dog.\nI don't know what to say.\nTom bought a new car last week.\n" * 5)
+    found = {}
+    for dtype in ("float32", "int8"):
+        answer = CliRunner().invoke(
+            app, ["evaluate", "everyday", str(text), "--dtype", dtype, "--device", "cpu", "--json"]
+        )
+        assert answer.exit_code == 0, answer.output
+        found[dtype] = json.loads(answer.stdout)["perplexity"]
+    assert found["int8"] != found["float32"]
+    assert abs(found["int8"] / found["float32"] - 1) < 0.02
