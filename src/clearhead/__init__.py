@@ -12,7 +12,7 @@ The map of the house; a room imports only rooms above it, and the reading order 
     look/     watch, edit, maps and exact statistics of attention
     decode/   logits -> ids: one search for every decoder
     metrics   how good an answer is, in numbers that others can repeat
-    tasks/    the verbs people came for: generate, chat, embed, fill, classify, likelihood, translate, evaluate
+    tasks/    the verbs people came for: generate, chat, embed, fill, classify, score, translate, evaluate
     train/    objective, optimiser, schedule, checkpoints, one loop; sweep, verify_resume
     report/   whole stories told with the rooms above: plot, doctor
     explore/  the page that shows it all, and its server
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from .report.plot import plot
     from .tasks.evaluate import evaluate
     from .tasks.generate import chat, generate, stream
+    from .tasks.score import score
     from .tasks.text import classify, embed, fill, likelihood
     from .tasks.translate import translate
     from .train import train, verify_resume
@@ -40,8 +41,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "Ready", "build", "chat", "classify", "config", "data", "decode", "draw", "edit", "embed", "evaluate", "fill",
-    "generate", "layers", "likelihood", "load", "look", "models", "plot", "quantise", "save", "stream", "sweep",
-    "tasks", "tokens", "train", "translate", "verify_resume", "watch", "weights",
+    "generate", "layers", "likelihood", "load", "look", "models", "plot", "quantise", "save", "score", "stream",
+    "sweep", "tasks", "tokens", "train", "translate", "verify_resume", "watch", "weights",
 ]  # fmt: skip
 
 # The public verbs and the rooms they live in; any other public name is a room. A verb is not named like a room, which
@@ -52,7 +53,7 @@ _HOME = {
     "edit": "look", "watch": "look",
     "sweep": "train", "verify_resume": "train", "plot": "report",
     "chat": "tasks", "classify": "tasks", "embed": "tasks", "evaluate": "tasks", "fill": "tasks", "generate": "tasks",
-    "likelihood": "tasks", "stream": "tasks", "translate": "tasks",
+    "likelihood": "tasks", "score": "tasks", "stream": "tasks", "translate": "tasks",
 }  # fmt: skip
 
 

@@ -251,8 +251,9 @@ def test_a_config_that_is_not_the_files_is_told(changes: dict, said: str, tmp_pa
 
 
 def test_dropout_is_of_training_and_hinders_nobody(tmp_path: Path) -> None:
-    model = ch.build("gpt", vocab=30, width=8, depth=1, heads=2, hidden=12, positions="rotary", norm="rms", mlp="swiglu",
-                     bias=False, dropout=0.1)  # fmt: skip
+    sizes = {"vocab": 30, "width": 8, "depth": 1, "heads": 2, "hidden": 12}
+    words = {"positions": "rotary", "norm": "rms", "mlp": "swiglu", "bias": False}
+    model = ch.build("gpt", **sizes, **words, dropout=0.1)
     there = ch.load(ch.save(model, tmp_path / "x", layout="huggingface"), device="cpu")
     assert there.config.dropout == 0.0
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), there.model.parameters(), strict=True))

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 import clearhead as ch
 from clearhead.data.reading import mask_of
 from clearhead.look import Notice
+from clearhead.tasks import score
 from clearhead.tasks.text import classify, embed, fill, likelihood
 from clearhead.tokens import Characters, Subwords, Words
 from clearhead.weights import Ready
@@ -157,3 +158,12 @@ def test_subwords_have_their_own_mask():
     found = fill(bert("words", Subwords(made.to_str())), "the [MASK] sat", top=3)
     assert len(found) == 1
     assert all("[MASK]" not in word or share < 1.0 for word, share in found[0])
+
+
+def test_score_is_of_a_text_or_of_a_translation():
+    assert score(gpt(), TEXTS[2]).logprobs == likelihood(gpt(), TEXTS[2]).logprobs
+    with pytest.raises(ValueError, match="this is no translator: expected a text alone"):
+        score(gpt(), TEXTS[2], TEXTS[1])
+    with pytest.raises(ValueError, match="this is a translator: expected a text and its translation"):
+        score(ch.load("fr-en", device="cpu"), "Je la mange.")
+    assert score(ch.load("fr-en", device="cpu"), "Je la mange.", "I eat it.").text == "I eat it."

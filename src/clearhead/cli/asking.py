@@ -161,6 +161,36 @@ def _asked() -> str:
 
 
 @verb(
+    'clearhead score everyday "Tom bought a new car."',
+    'clearhead score fr-en "Je la mange." "I am eating it." --json',
+)
+def score(
+    model: Model,
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="A text.")],
+    target: Annotated[
+        str | None, typer.Argument(metavar="TRANSLATION", help="Its translation: a translator's.")
+    ] = None,
+    device: Device = "auto",
+    dtype: Type = None,
+    as_json: Json = False,
+) -> None:
+    """What a model thinks of a text, token by token; a translator, of a translation."""
+    from ..tasks import score
+    from ..tasks.text import Likelihood
+    from ..weights import load
+
+    found = score(load(model, device=device, dtype=dtype), text, target)
+    if as_json:
+        show(found, True)
+    elif isinstance(found, Likelihood):
+        each = zip(found.logprobs, found.pieces, strict=True)
+        told = [("-" if one is None else f"{one:.2f}", piece) for one, piece in each]
+        show(rows(*told, (f"{found.logprob:.2f}", f"nats in all; perplexity {found.perplexity:.2f}")), False)
+    else:
+        show(rows((f"{found.logprob:.2f}", f"nats in all; {found.score:.2f} a token")), False)
+
+
+@verb(
     'clearhead fill runs/bert "the film is [MASK] ."',
 )
 def fill(

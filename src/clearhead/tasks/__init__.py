@@ -2,8 +2,9 @@
 
 from .evaluate import TranslationScores, evaluate
 from .generate import Generation, Writing, chat, conversation, generate, stream
+from .score import score
 from .text import Likelihood, classify, embed, fill, likelihood
-from .translate import Translation, align, score, translate
+from .translate import Translation, align, translate
 
 __all__ = [
     "Generation", "Likelihood", "Translation", "TranslationScores", "Writing",

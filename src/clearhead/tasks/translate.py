@@ -191,7 +191,7 @@ def translating(
         yield [_translation(ready, tokens, ids, cut, h) for h in found[0]]
 
 
-def score(ready: Ready, source: str, target: str) -> Translation:
+def given(ready: Ready, source: str, target: str) -> Translation:
     """What a model thinks of a given translation: forced decoding, with its attention."""
     tokens = _pair(ready)
     ((ids, cut),) = _read(ready, tokens, [source])
