@@ -434,6 +434,24 @@ def rnn_vs_transformer() -> Figure:
     return ch.draw.panels(plots, xlabel="tokens a side", log="xy", width=3.7, height=2.6, across=2)
 
 
+# 06: language models
+
+
+@picture
+def writer() -> Figure:
+    """What heads of a block of the shipped language model look at."""
+    ready = ch.load("everyday", device="cpu")
+    pieces = ch.likelihood(ready, READ).pieces
+    with torch.no_grad(), ch.watch(ready.model, "blocks.2.attn.weights") as tape:
+        ready.model(torch.tensor(ready.tokens.encode(READ))[None])
+    names, shown = [piece.strip() for piece in pieces], (1, 2, 3, 4)
+    found = tape["blocks.2.attn.weights"].dense()[0, list(shown)]
+    return ch.draw.heads(found, rows=names, columns=names, titles=[f"head {i}" for i in shown], most=1.0, size=1.95)
+
+
+READ = "The man who saw the dog ran away because he was afraid of it."
+
+
 # 10: experiments, from the numbers in docs/results that benchmarks/*.py measured
 
 
