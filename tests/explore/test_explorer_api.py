@@ -8,7 +8,7 @@ import pytest
 from starlette.testclient import TestClient
 
 import clearhead as ch
-from clearhead.explore import shapes
+from clearhead.explore import server, shapes
 from clearhead.explore.looks import of_text
 from clearhead.explore.server import make_app
 from clearhead.explore.worked import WK, WQ, WV, X
@@ -197,6 +197,19 @@ def test_runs_are_listed_and_read_while_they_are_written(client, runs):
     assert (cut["since"], len(cut["records"])) == (0, 10)
 
 
+def test_a_run_that_cannot_be_read_hides_no_other(tmp_path):
+    for name, lines in (("good", '{"step": 3, "loss": 2.0}\n'), ("torn", 'no JSON\n{"step": 1}\n'), ("other", "[1]\n")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "metrics.jsonl").write_text(lines)
+    client = TestClient(make_app(runs=tmp_path, device="cpu"), base_url="http://127.0.0.1:8000")
+    listed = {one["id"]: shapes.RunLine(**one) for one in client.get("/api/runs").json()}
+    assert (listed["good"].step, listed["good"].error) == (3, None)
+    assert "metrics.jsonl:1: this is no line of JSON" in (listed["torn"].error or "")
+    assert "expected an object with a step" in (listed["other"].error or "")
+    answer = client.get("/api/runs/one", params={"run": "torn"})
+    assert (answer.status_code, "no line of JSON" in answer.json()["error"]) == (400, True)
+
+
 def test_a_finished_training_can_be_asked(tiny, tmp_path):
     run = tmp_path / "done"
     shutil.copytree(tiny, run / "model")
@@ -239,6 +252,20 @@ def test_mistakes_in_a_stream_are_sentences_too(ask):
     assert "'ü' at 0" in ask("/api/write", {"model": "tiny", "text": "ü"})[-1]["error"]
     assert "there are 4" in ask("/api/write", {"model": "tiny", "text": "x", "off": {"0": [9]}})[-1]["error"]
     assert "blocks.9" in ask("/api/write", {"model": "tiny", "text": "x", "off": {"9": [0]}})[-1]["error"]
+
+
+def test_a_mistake_of_the_explorers_own_is_a_sentence_too(app, monkeypatch):
+    def fails(*_, **__):
+        raise RuntimeError("secret")
+
+    monkeypatch.setattr(server, "places", fails)
+    monkeypatch.setattr(server, "prompt", fails)
+    client = TestClient(app, base_url="http://127.0.0.1:8000", raise_server_exceptions=False)
+    answer = client.get("/api/positions")
+    assert (answer.status_code, answer.json()) == (500, {"error": server.OURS})
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+    streamed = client.post("/api/write", json={"model": "tiny", "text": "x"})
+    assert streamed.json() == {"error": server.OURS}
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,13 @@ import time
 
 import anyio
 import httpx
+import numpy as np
 import pytest
 from serving import Uvicorn
 from starlette.testclient import TestClient
 
 import clearhead as ch
-from clearhead.explore.looks import Left, Look, of_text
+from clearhead.explore.looks import OVERVIEWS, Left, Look, of_text
 from clearhead.explore.server import make_app
 from clearhead.explore.shelf import Looks, UnknownError
 from clearhead.explore.turns import BusyError, Queue
@@ -185,6 +186,26 @@ def test_answers_are_not_crossed_between_users(tiny):
             alone = [plain(client.post("/api/write", json=body).text.split("\n")) for body in asked]
     assert together == alone
     assert len({str(one) for one in alone}) == len(asked)
+
+
+def test_overviews_that_are_asked_for_later_are_bounded_too(tiny):
+    ready = ch.load(tiny, device="cpu")
+    group = of_text(ready, list(range(60))).groups["self"]
+    whole = (0, 60), (0, 60)
+    first = group.tile(0, 0, *whole, 60)
+    for cells in range(1, 60):
+        group.tile(0, 0, *whole, cells)
+        group.tile(0, 1, *whole, cells)
+    assert len(group._overviews) == OVERVIEWS
+    assert group.tile(0, 0, *whole, 60) == first
+    looks = Looks(memory=3 * group.size())
+    kept = [of_text(ready, list(range(60))) for _ in range(3)]
+    ids = [looks.keep(look) for look in kept]
+    assert len(looks) == 3
+    for look in kept[1:]:
+        look.groups["self"]._overviews = {(0, 0, n): np.zeros((60, 60)) for n in range(2 * group.size() // 28_800)}
+    assert [looks[ids[2]], looks[ids[1]]] == kept[:0:-1]  # what has grown since is counted when it is asked for
+    assert len(looks) == 1
 
 
 def test_looks_are_bounded_and_the_oldest_go(tiny):

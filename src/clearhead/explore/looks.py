@@ -25,6 +25,7 @@ STATISTICS = {  # what tells heads apart, and in which words
     "sink": "how much goes to the first key",
 }
 CELLS = 512  # of a side of what is sent at a time
+OVERVIEWS = 64  # of a group that are kept: one a head, and some more
 GROUPS = {  # the attentions of a model: where they are, and who looks at whom there
     "cross": ("decoder.blocks.*.cross.weights", "what is written looks at what was read"),
     "reading": ("encoder.blocks.*.attn.weights", "what was read looks at itself"),
@@ -76,8 +77,9 @@ class Group:
         whole = (rows, keys) == ((0, len(self.rows)), (0, len(self.columns)))
         known = self._overviews.get((layer, head, cells)) if whole else None
         weights = np.mean([_pooled(m, head, rows, keys, cells) for m in maps], axis=0) if known is None else known
-        if whole:
-            self._overviews[layer, head, cells] = weights
+        if whole and known is None:
+            kept = [*self._overviews.items(), ((layer, head, cells), weights)]
+            self._overviews = dict(kept[-OVERVIEWS:])  # the oldest go; other threads may be at it too
         return {
             "layer": layer, "head": head, "rows": list(rows), "keys": list(keys), "weights": _rounded(weights),
             "most": float(weights.max(initial=0.0)),

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from .. import config
-from ..train.folder import Folder
+from ..train.folder import Folder, FolderError
+from .shapes import RunLine
 from .shelf import UnknownError, new_id
 
 DEPTH = 3  # folders that are looked into for runs
@@ -45,8 +46,16 @@ class Runs:
         return {name: folder for name, folder in self.folders().items() if (folder / "model").is_dir()}
 
     def listed(self) -> list[dict[str, Any]]:
-        """Each run in a line."""
-        return [self._line(name, folder) for name, folder in self.folders().items()]
+        """Each run in a line; one that cannot be read says why, and hides no other."""
+        found = []
+        for name, folder in self.folders().items():
+            try:
+                found.append(self._line(name, folder))
+            except (FolderError, ValueError, OSError) as problem:
+                found.append(dict.fromkeys(RunLine.model_fields) | {
+                    "id": name, "step": 0, "finished": False, "error": str(problem),
+                })  # fmt: skip
+        return found
 
     def records(self, name: str, since: int = 0) -> dict[str, Any]:
         """What a run has measured, from record `since` on; from the first if it has been cut back since."""
@@ -80,7 +89,10 @@ class Runs:
 
 
 def _inside(folder: Path) -> list[Path]:
-    return sorted(one for one in folder.iterdir() if one.is_dir() and not one.name.startswith("."))[:1000]
+    try:
+        return sorted(one for one in folder.iterdir() if one.is_dir() and not one.name.startswith("."))[:1000]
+    except OSError:  # a folder that may not be looked into has no runs for us
+        return []
 
 
 def _written(folder: Path) -> float:

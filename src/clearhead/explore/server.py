@@ -18,6 +18,7 @@ from starlette.exceptions import HTTPException as HttpError
 from .. import __version__
 from ..decode import Choice
 from ..tasks.translate import Translation, translating
+from ..train.folder import FolderError
 from . import shapes
 from .byhand import by_hand, fading, places
 from .guard import BODY, Guard
@@ -33,6 +34,7 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
 STREAM: dict[int | str, dict[str, Any]] = {
     200: {"content": {"application/x-ndjson": {"schema": {"$ref": "#/components/schemas/Event"}}}}, **PROBLEMS
 }  # fmt: skip
+OURS = "the explorer made a mistake of its own: where it was started, it has written down which"
 LookId = Annotated[str, Query(min_length=1, max_length=40, pattern=r"^[A-Za-z0-9_-]+$")]
 GroupName = Annotated[str, Query(pattern="^[a-z]{1,20}$")]
 Whole = Annotated[int | None, Query(ge=0, le=2**31)]
@@ -241,9 +243,9 @@ def _stream(work: Callable[[], AsyncIterator[Any]], queue: Queue, request: Reque
                         return
         except Exception as problem:
             sentence = _sentence(problem)
+            yield line({"error": sentence or OURS})
             if sentence is None:
                 raise
-            yield line({"error": sentence})
 
     return StreamingResponse(lines(), media_type="application/x-ndjson")
 
@@ -295,7 +297,7 @@ def _sentence(problem: BaseException) -> str | None:
     """What to tell of a problem: a mistake in what was asked, in the words of the house; None for one of ours."""
     if isinstance(problem, OSError):
         return f"a file cannot be read: {problem.strerror or 'it is not there'}"
-    if isinstance(problem, ValueError | LookupError | BusyError | UnknownError):
+    if isinstance(problem, ValueError | LookupError | FolderError | BusyError | UnknownError):
         return " ".join(str(problem.args[0] if problem.args else problem).split())
     return None
 
@@ -321,12 +323,16 @@ def _tell_problems(app: FastAPI) -> None:
         assert isinstance(problem, HttpError)
         return _json({"error": str(problem.detail)}, problem.status_code)
 
+    async def ours(_: Request, problem: Exception) -> Response:
+        return _json({"error": OURS}, 500)
+
+    app.add_exception_handler(Exception, ours)
     app.add_exception_handler(BusyError, busy)
     app.add_exception_handler(UnknownError, unknown)
     app.add_exception_handler(RequestValidationError, malformed)
     app.add_exception_handler(HttpError, http)
     app.add_exception_handler(HTTPException, http)
-    for kind in (ValueError, IndexError, OSError):
+    for kind in (ValueError, IndexError, FolderError, OSError):
         app.add_exception_handler(kind, wrong)
 
 

@@ -172,6 +172,7 @@ class RunLine(BaseModel):
     model: str | None
     data: str | None
     loss: float | None
+    error: str | None = None  # why it cannot be read
 
 
 class RunShape(RunLine):

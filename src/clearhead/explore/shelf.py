@@ -103,9 +103,12 @@ class Looks:
         name = secrets.token_urlsafe(12)
         with self._lock:
             self._kept[name] = look, size
-            while sum(size for _, size in self._kept.values()) > self.memory or len(self._kept) > 256:
-                self._kept.popitem(last=False)
+            self._shrink()
         return name
+
+    def _shrink(self) -> None:
+        while sum(size for _, size in self._kept.values()) > self.memory or len(self._kept) > 256:
+            self._kept.popitem(last=False)
 
     def __getitem__(self, name: str) -> Look:
         with self._lock:
@@ -114,6 +117,7 @@ class Looks:
             self._kept.move_to_end(name)
             look = self._kept[name][0]
             self._kept[name] = look, look.size()  # overviews that were made since count too
+            self._shrink()
             return look
 
     def __len__(self) -> int:

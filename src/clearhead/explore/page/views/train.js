@@ -41,7 +41,7 @@ export class Train {
       }
       const known = this.runs.map((run) => run.id);
       this.state.runs = this.state.runs.filter((id) => known.includes(id));
-      if (!this.state.runs.length) this.state.runs = [known[0]];
+      if (!this.state.runs.length) this.state.runs = [(this.runs.find((run) => !run.error) ?? this.runs[0]).id];
       this.show();
       await Promise.all(this.state.runs.map((id) => this.read(id)));
       this.draw();
@@ -53,7 +53,7 @@ export class Train {
   async read(id) {
     const own = (this.records[id] ??= []), found = await get("runs/one", { run: id, since: own.length });
     if (found.since < own.length) own.length = 0;
-    own.push(...found.records);
+    for (const one of found.records) own.push(one);
   }
 
   show() {
@@ -66,7 +66,7 @@ export class Train {
       const bar = h("span", { class: "weight" });
       bar.style.setProperty("width", `${100 * share}%`);
       return h("li", {}, h("button", { type: "button", "aria-pressed": on, "data-run": run.id, onclick: (event) => this.pick(run.id, event.shiftKey || event.ctrlKey || event.metaKey) },
-        h("b", {}, run.id), h("small", {}, [run.model, run.data].filter(Boolean).join(" · ")), h("small", {}, `step ${run.step.toLocaleString()}${run.steps ? ` of ${run.steps.toLocaleString()}` : ""}${run.finished ? ", finished" : ""}${run.loss === null ? "" : ` · loss ${number(run.loss)}`}`), bar));
+        h("b", {}, run.id), h("small", {}, [run.model, run.data].filter(Boolean).join(" · ")), h("small", {}, run.error ?? `step ${run.step.toLocaleString()}${run.steps ? ` of ${run.steps.toLocaleString()}` : ""}${run.finished ? ", finished" : ""}${run.loss === null ? "" : ` · loss ${number(run.loss)}`}`), bar));
     }));
     if (at) this.list.querySelector(`[data-run="${at}"]`)?.focus();
   }
@@ -75,6 +75,7 @@ export class Train {
     if (more) this.state.runs = this.state.runs.includes(id) ? this.state.runs.filter((one) => one !== id) : [...this.state.runs, id].slice(-6);
     else this.state.runs = [id];
     this.state.sample = null;
+    this.frame.fine();
     this.remember();
     this.refresh();
   }
