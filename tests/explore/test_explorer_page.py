@@ -4,12 +4,14 @@ import json
 import time
 import urllib.parse
 from pathlib import Path
+from xml.etree import ElementTree
 
 import browser as web
 import pytest
 from browser import MARKUP
 
 pytestmark = pytest.mark.skipif(bool(web.WHY_NOT), reason=web.WHY_NOT)
+SVG = "{http://www.w3.org/2000/svg}"
 SLACK = 3.0  # how much slower than promised a busy machine may be
 
 
@@ -143,6 +145,27 @@ def test_a_translation_by_the_keyboard_alone(page):
     assert "dog was looked at by" in page.text(".linebox .note")
 
 
+def test_answers_side_by_side(page, tmp_path):
+    page.driver.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)})
+    page.open("translate", model="en-de", text="A dog runs.", beams=3)
+    translated(page)
+    page.click(".segments input[value=all]")
+    page.until(lambda: page.count(".panels canvas.map") == 3 and not page.all(".mapbox.busy"))
+    said = page.texts(".answers .said")
+    assert page.texts(".panels figcaption > span:first-child") == [f"{i}. {one}" for i, one in enumerate(said, 1)]
+    page.click('.heads [data-at="1,2"]')
+    page.until(lambda: page.state().get("head") == "2" and page.state()["beside"] == "1")
+    web.shot(page.driver, "translate-beside")
+    page.click("[data-save=json]")
+    file = tmp_path / "clearhead-translate.json"
+    page.until(lambda: file.exists() and file.stat().st_size > 0)
+    shown = json.loads(file.read_text())["attentions"]
+    assert [(one["layer"], one["head"]) for one in shown] == [(1, 2)] * 3
+    assert shown[0]["weights"] != shown[1]["weights"]
+    page.click(".segments input[value=one]")
+    page.until(lambda: page.count(".panels canvas.map") == 0 and page.find(".two > .mapbox").is_displayed())
+
+
 def test_an_rnn_and_other_attentions(page):
     page.open("translate", model="en-de-rnn", text="A dog runs.")
     translated(page)
@@ -268,12 +291,36 @@ def test_training_live(page, runs):
     page.run(earlier, page.find("section:has(.samples) input[type=range]"))
     assert page.texts(".samples dd") == ["The man", " is mat", " sat."]
     assert page.text("section:has(.samples) output") == "4"
+    page.click("#several")
+    page.click("[data-run='deep-second']")
+    page.until(lambda: page.state().get("runs") == "first,deep-second" and page.count(".runs [aria-pressed=true]") == 2)
+    page.click("[data-run='deep-second']")
+    page.until(lambda: page.state().get("runs") == "first")
+    page.run(earlier, page.find("section:has(.samples) input[type=range]"))
     assert page.state()["sample"] == "4"
     with open(runs / "first" / "metrics.jsonl", "a") as file:
         file.write('{"step": 12, "loss": 0.5}\n')
     page.until(lambda: "step 12 of 20" in page.text("[data-run='first']"), 10)
     assert page.texts(".samples dd")[1] == " is mat"  # what is read stays
     assert page.all("main img, main script") == []
+
+
+def test_marks_of_a_scale_are_short(page):
+    page.open("build")
+    draw = (
+        "const { Curves } = await import('/page/curves.js'), one = new Curves({ title: 'loss', log: true });"
+        " document.body.append(one.root); one.show([{ name: 'a', points: [[0, 3], [9, 0.004]] }]);"
+        " return [...one.svgNode.querySelectorAll('text')].map((node) => node.textContent)"
+    )
+    assert page.run(f"return (async () => {{ {draw} }})()")[:6] == ["0.01", "0.03", "0.1", "0.3", "1", "3"]
+
+
+def test_the_link_past_the_menu_stays_in_the_view(page):
+    page.open("train")
+    page.until(lambda: page.all(".curves path"))
+    page.click(".skip")
+    assert page.run("return document.activeElement.id") == "view"
+    assert page.driver.current_url.partition("#")[2].startswith("train")
 
 
 def test_markup_stays_text_everywhere(page):
@@ -301,6 +348,16 @@ def test_problems_are_sentences(page):
     assert not page.find("#problem").is_displayed()
 
 
+def test_an_answer_that_breaks_off_is_a_sentence(page):
+    page.open("translate", model="en-de")
+    page.until(lambda: page.all(".segments input"))
+    page.run(
+        "window.fetch = async () => new Response(new ReadableStream({ pull: (to) => to.error(new TypeError('gone')) }))"
+    )
+    page.type("#sentence", "A dog runs.\n")
+    page.until(lambda: page.text("#problem") == "The answer broke off: is the server still running?")
+
+
 @pytest.mark.parametrize("view", ["translate", "write", "build", "train"])
 def test_every_view_can_be_saved_and_linked(page, view, tmp_path):
     page.driver.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)})
@@ -319,7 +376,8 @@ def test_every_view_can_be_saved_and_linked(page, view, tmp_path):
         file = tmp_path / f"clearhead-{view}.{kind}"
         page.until(lambda file=file: file.exists() and file.stat().st_size > 0)
     assert (tmp_path / f"clearhead-{view}.png").read_bytes().startswith(b"\x89PNG")
-    assert "<svg" in (tmp_path / f"clearhead-{view}.svg").read_text()
+    parts = ElementTree.parse(tmp_path / f"clearhead-{view}.svg").getroot().findall(f"{SVG}g/{SVG}svg")
+    assert {one.get("overflow") for one in parts} == {"visible"}  # no title is cut
     assert json.loads((tmp_path / f"clearhead-{view}.json").read_text())["view"] == view
     assert page.driver.current_url.partition("#")[2].startswith(view)
 

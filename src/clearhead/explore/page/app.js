@@ -79,6 +79,7 @@ try { if (localStorage.getItem("theme")) document.documentElement.dataset.theme 
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => dispatchEvent(new Event("theme")));
 addEventListener("problem", (event) => frame.problem(event.detail));
 addEventListener("unhandledrejection", (event) => { if (event.reason?.name === "AbortError") event.preventDefault(); else frame.problem(event.reason); });
+document.querySelector(".skip").addEventListener("click", (event) => { event.preventDefault(); place.focus(); }); // its address is no view's
 addEventListener("hashchange", open);
 frame.models = get("models");
 frame.models.catch((trouble) => frame.problem(trouble));

@@ -47,7 +47,7 @@ export class Curves {
     const drawn = this.lines.map(({ points, colour: c }, i) => s("path", { fill: "none", "stroke-width": this.lines.length > 12 ? 1 : 1.7, stroke: LINES[(c ?? i) % LINES.length], opacity: this.lines.length > 6 ? 0.75 : 1, "stroke-linejoin": "round",
       d: thin(points).filter(([, y]) => y !== null && Number.isFinite(y) && (!log || y > 0)).map(([x, y], j) => `${j ? "L" : "M"}${this.x(x).toFixed(1)},${this.y(y).toFixed(1)}`).join("") }));
     for (const [i, { points, colour: c }] of this.lines.entries()) if (points.length === 1 && points[0][1] !== null) drawn.push(s("circle", { cx: this.x(points[0][0]), cy: this.y(points[0][1]), r: 3.5, fill: LINES[(c ?? i) % LINES.length] }));
-    const names = this.lines.length > 1 && this.lines.length <= 8 ? s("g", { "font-size": 12 }, this.lines.map(({ name, colour: c }, i) => s("text", { x: wide - right - 4, y: top + 12 + 15 * i, "text-anchor": "end", fill: LINES[(c ?? i) % LINES.length] }, name))) : null;
+    const names = this.lines.length > 1 && this.lines.length <= 8 ? s("g", { "font-size": 12, stroke: tint("paper"), "stroke-width": 4, "stroke-linejoin": "round", "paint-order": "stroke" }, this.lines.map(({ name, colour: c }, i) => s("text", { x: wide - right - 4, y: top + 12 + 15 * i, "text-anchor": "end", fill: LINES[(c ?? i) % LINES.length] }, name))) : null;
     this.rule = s("line", { y1: top, y2: low, stroke: tint("soft"), "stroke-dasharray": "2 3", visibility: "hidden" });
     this.svgNode.replaceChildren(...[axes, ...drawn, names, this.rule].filter(Boolean));
   }
@@ -83,10 +83,9 @@ export class Curves {
   }
 
   svg() {
-    const root = this.svgNode.cloneNode(true);
-    root.append(s("text", { x: 48, y: 8, "font-size": 13, fill: tint("ink") }, this.title));
-    root.setAttribute("overflow", "visible");
-    return root;
+    const drawn = this.svgNode.cloneNode(true);
+    drawn.setAttribute("y", 20);
+    return s("svg", { width: drawn.getAttribute("width"), height: Number(drawn.getAttribute("height")) + 20 }, s("text", { x: 4, y: 14, "font-size": 13, fill: tint("ink") }, this.title), drawn);
   }
 }
 
@@ -99,7 +98,7 @@ function ticks(low, high) {
 
 function decades(low, high) {
   const found = [];
-  for (let e = Math.floor(Math.log10(low)); e <= Math.log10(high); e++) for (const k of [1, 3]) { const y = k * 10 ** e; if (y >= low && y <= high) found.push(y); }
+  for (let e = Math.floor(Math.log10(low)); e <= Math.log10(high); e++) for (const k of [1, 3]) { const y = Number((k * 10 ** e).toPrecision(1)); if (y >= low && y <= high) found.push(y); }
   return found;
 }
 

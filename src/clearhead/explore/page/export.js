@@ -14,9 +14,10 @@ export function sheet(parts) {
     const w = Number(part.getAttribute("width")), t = Number(part.getAttribute("height"));
     part.setAttribute("x", pad);
     part.setAttribute("y", y);
+    part.setAttribute("overflow", "visible"); // a title may be longer than what it is above
     body.append(part);
     y += t + pad;
-    wide = Math.max(wide, w);
+    wide = Math.max(wide, w, ...[...part.querySelectorAll("text")].slice(0, 1).map((title) => (Number(title.getAttribute("x")) || 0) + 7.5 * title.textContent.length));
   }
   root.setAttribute("width", wide + 2 * pad);
   root.setAttribute("height", y);

@@ -17,7 +17,7 @@ export class HeatMap {
       h("button", { type: "button", title: "Further (-)", onclick: () => this.zoom(2) }, "−"),
       h("button", { type: "button", title: "All of it (0)", onclick: () => this.whole() }, "all"));
     this.legend = h("span", { class: "legend" });
-    this.root = h("figure", { class: "mapbox" }, h("figcaption", {}, h("span", {}, title), this.legend, this.zooms), this.canvas, this.note);
+    this.root = h("figure", { class: "mapbox" }, h("figcaption", {}, (this.caption = h("span", {}, title)), this.legend, this.zooms), this.canvas, this.note);
     this.cursor = null;
     this.emphasis = null;
     this.layers = [];
@@ -31,6 +31,11 @@ export class HeatMap {
     this.canvas.addEventListener("focus", () => { if (!this.cursor && this.source) this.point([this.emphasis ?? Math.floor(this.window[0]), Math.floor(this.window[2])]); });
     new ResizeObserver(() => this.draw()).observe(this.root);
     addEventListener("theme", () => this.draw());
+  }
+
+  call(title) {
+    this.title = this.caption.textContent = title;
+    this.canvas.setAttribute("aria-label", title);
   }
 
   // Show a source, or another state of the same one (then the window stays).

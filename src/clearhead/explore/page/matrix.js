@@ -58,15 +58,16 @@ export class Matrix {
   }
 
   svg() {
-    const size = 46, tall = 24, left = this.rowNames ? 90 : 4, rows = this.values.length, columns = this.values[0]?.length ?? 0;
+    const size = 46, tall = 24, top = this.columnNames ? 38 : 22, left = this.rowNames ? 90 : 4, rows = this.values.length, columns = this.values[0]?.length ?? 0;
     const most = this.fixed ?? (Math.max(...this.values.flat().map((x) => Math.abs(x ?? 0))) || 1);
-    const root = s("svg", { width: left + columns * size + 8, height: 30 + rows * tall, "font-size": 12 });
+    const root = s("svg", { width: left + columns * size + 8, height: top + 8 + rows * tall, "font-size": 12 });
     root.append(s("text", { x: 4, y: 14, fill: tint("ink"), "font-size": 13 }, `${this.name}  ${this.about}`));
+    this.columnNames?.forEach((name, j) => root.append(s("text", { x: left + (j + 0.5) * size - 1, y: 33, "text-anchor": "middle", fill: tint("soft"), "font-size": 11 }, name)));
     this.values.forEach((row, i) => {
-      if (this.rowNames) root.append(s("text", { x: left - 8, y: 22 + i * tall + 16, "text-anchor": "end", fill: tint("soft") }, this.rowNames[i]));
+      if (this.rowNames) root.append(s("text", { x: left - 8, y: top + i * tall + 16, "text-anchor": "end", fill: tint("soft") }, this.rowNames[i]));
       row.forEach((x, j) => {
         const fill = colour(x === null ? 0 : Math.sign(x) * 0.8 * Math.min(Math.abs(x) / most, 1));
-        root.append(s("rect", { x: left + j * size, y: 22 + i * tall, width: size - 2, height: tall - 2, rx: 3, fill: css(fill) }), s("text", { x: left + (j + 0.5) * size - 1, y: 22 + i * tall + 15, "text-anchor": "middle", fill: ink(fill) }, number(x)));
+        root.append(s("rect", { x: left + j * size, y: top + i * tall, width: size - 2, height: tall - 2, rx: 3, fill: css(fill) }), s("text", { x: left + (j + 0.5) * size - 1, y: top + i * tall + 15, "text-anchor": "middle", fill: ink(fill) }, number(x)));
       });
     });
     return root;

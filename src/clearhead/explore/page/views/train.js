@@ -14,11 +14,12 @@ export class Train {
     this.frame = frame;
     this.state = { runs: state.runs ? state.runs.split(",") : [], kind: state.kind ?? "entropy", sample: state.sample ? Number(state.sample) : null };
     this.list = h("ul", { class: "runs", "aria-label": "Runs" });
+    this.several = h("input", { type: "checkbox", id: "several", checked: this.state.runs.length > 1 });
     this.curves = h("div", { class: "panels" });
     this.inside = h("section", { hidden: true }, h("h2", {}, "What every head did"), choose("measure", KINDS, this.state.kind, (kind) => { this.state.kind = kind; this.remember(); this.draw(); }), (this.heads = h("div", { class: "panels" })));
     this.wrote = h("section", { hidden: true }, h("h2", {}, "What it wrote"), (this.when = h("div")), (this.texts = h("ul", { class: "samples", "aria-label": "Samples" })));
     this.made = h("div", { class: "row" });
-    this.root = h("div", { class: "view train" }, h("h1", {}, "Train"), h("p", { class: "lead" }, "Trainings in the folder that the explorer was started with, as they go. Choose one, or several to compare."), h("div", { class: "beside" }, this.list, h("div", {}, this.made, this.curves, this.wrote, this.inside)));
+    this.root = h("div", { class: "view train" }, h("h1", {}, "Train"), h("p", { class: "lead" }, "Trainings in the folder that the explorer was started with, as they go. Choose one, or several to compare."), h("div", { class: "beside" }, h("div", {}, h("label", { class: "tick" }, this.several, "several at once"), this.list), h("div", {}, this.made, this.curves, this.wrote, this.inside)));
     this.records = {};
     this.figures = {};
   }
@@ -65,7 +66,7 @@ export class Train {
       const on = this.state.runs.includes(run.id), share = run.steps ? Math.min(run.step / run.steps, 1) : 0;
       const bar = h("span", { class: "weight" });
       bar.style.setProperty("width", `${100 * share}%`);
-      return h("li", {}, h("button", { type: "button", "aria-pressed": on, "data-run": run.id, onclick: (event) => this.pick(run.id, event.shiftKey || event.ctrlKey || event.metaKey) },
+      return h("li", {}, h("button", { type: "button", "aria-pressed": on, "data-run": run.id, onclick: (event) => this.pick(run.id, this.several.checked || event.shiftKey || event.ctrlKey || event.metaKey) },
         h("b", {}, run.id), h("small", {}, [run.model, run.data].filter(Boolean).join(" · ")), h("small", {}, run.error ?? `step ${run.step.toLocaleString()}${run.steps ? ` of ${run.steps.toLocaleString()}` : ""}${run.finished ? ", finished" : ""}${run.loss === null ? "" : ` · loss ${number(run.loss)}`}`), bar));
     }));
     if (at) this.list.querySelector(`[data-run="${at}"]`)?.focus();

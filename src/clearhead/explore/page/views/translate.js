@@ -13,7 +13,7 @@ export class Translate {
   constructor(frame, state) {
     this.frame = frame;
     const whole = (x) => (x === undefined || x === "" ? null : Number(x));
-    this.state = { model: state.model ?? "", text: state.text ?? "", beams: Number(state.beams ?? 4), group: state.group ?? "cross", layer: whole(state.layer), head: whole(state.head), by: state.by ?? "words", answer: Number(state.answer ?? 0) };
+    this.state = { model: state.model ?? "", text: state.text ?? "", beams: Number(state.beams ?? 4), group: state.group ?? "cross", layer: whole(state.layer), head: whole(state.head), by: state.by ?? "words", answer: Number(state.answer ?? 0), beside: state.beside ? 1 : null };
     this.asked = Boolean(state.text);
     this.models = h("div");
     this.input = h("textarea", { id: "sentence", rows: 2, maxlength: 4000, placeholder: "A sentence…", "aria-label": "The sentence to translate", value: this.state.text, spellcheck: "false",
@@ -28,8 +28,10 @@ export class Translate {
     this.map = new HeatMap({ title: "Who looks at whom", tall: 460, read: (at) => this.lines.focus(at && this.map.source.rows === this.lines.below ? ["below", at[0]] : null, false) });
     this.picker = new HeadPicker({ pick: (layer, head) => { Object.assign(this.state, { layer, head }); this.look(); } });
     this.groups = h("div");
+    this.all = h("div", { class: "panels", hidden: true }); // a map an answer
+    this.beams = [];
     this.inside = h("section", { class: "inside", hidden: true, "aria-label": "What the model looked at" }, this.lines.root,
-      h("div", { class: "two" }, this.map.root, h("aside", {}, this.groups, this.picker.root)));
+      h("div", { class: "two" }, this.map.root, this.all, h("aside", {}, this.groups, this.picker.root)));
     this.root = h("div", { class: "view translate" }, h("h1", {}, "Translate"), h("p", { class: "lead" }, "A model writes one word after another, and before each it looks back at what it has read."), this.models, this.form, this.answers, this.inside);
   }
 
@@ -132,7 +134,8 @@ export class Translate {
     this.inside.hidden = false;
     this.groups.replaceChildren(
       look.groups.length > 1 ? choose("attention", look.groups.map((one) => [one.name, NAMES[one.name]]), this.state.group, (name) => { Object.assign(this.state, { group: name, layer: null, head: null }); this.open(); }) : "",
-      segments("by", [["words", "words"], ["pieces", "pieces"]], this.state.by, (by) => { this.state.by = by; this.look(); }));
+      segments("by", [["words", "words"], ["pieces", "pieces"]], this.state.by, (by) => { this.state.by = by; this.look(); }),
+      this.looks.length > 1 ? segments("answers", [["one", "one"], ["all", "side by side"]], this.state.beside ? "all" : "one", (many) => { this.state.beside = many === "all" ? 1 : null; this.look(); }) : "");
     const group = look.groups.find((one) => one.name === this.state.group);
     this.picker.forget();
     this.picker.show(group.layers, group.heads, [this.state.layer, this.state.head]);
@@ -145,12 +148,18 @@ export class Translate {
 
   async look() {
     this.remember();
-    const { group, layer, head, by } = this.state, own = this.look_.groups.find((one) => one.name === group);
+    const { group, layer, head, by, beside } = this.state;
+    const seen = async (look) => {
+      const own = look.groups.find((one) => one.name === group);
+      const found = await get("looks/map", { look: look.id, group, layer, head, by: own.words ? by : "pieces", cells: 512 }, this.looking.signal);
+      const at = this.looks.indexOf(look);
+      return { found, rows: found.row_names ?? own.rows, keys: found.key_names ?? own.columns, title: `${at + 1}. ${this.found[at].text}` };
+    };
     try {
-      const found = await get("looks/map", { look: this.look_.id, group, layer, head, by: own.words ? by : "pieces", cells: 512 }, this.looking.signal);
-      if (this.state.group !== group || this.state.layer !== layer || this.state.head !== head || this.state.by !== by) return;
+      const [{ found, rows, keys }, ...every] = await Promise.all([this.look_, ...(beside ? this.looks.filter((one) => one.groups.length) : [])].map(seen));
+      if (this.state.group !== group || this.state.layer !== layer || this.state.head !== head || this.state.by !== by || this.state.beside !== beside) return;
       this.numbers = found;
-      const rows = found.row_names ?? own.rows, keys = found.key_names ?? own.columns;
+      this.compare(every);
       this.lines.show({ above: keys, below: rows, weights: found.weights });
       this.map.fixed = 1;
       this.map.show({ rows: this.lines.below, keys, part: () => ({ weights: found.weights, most: 1 }) }, true);
@@ -160,7 +169,19 @@ export class Translate {
     }
   }
 
-  pictures() { return this.inside.hidden ? [] : [this.lines.svg(), this.map.svg()]; }
+  // The maps of all answers side by side, in place of the one.
+  compare(every) {
+    this.every = every.map(({ found }) => found);
+    this.all.hidden = !(this.map.root.hidden = every.length > 0);
+    while (this.beams.length < every.length) this.beams.push(new HeatMap({ tall: 300, fixed: 1 }));
+    this.all.replaceChildren(...every.map((_, i) => this.beams[i].root));
+    every.forEach(({ found, rows, keys, title }, i) => {
+      this.beams[i].call(title);
+      this.beams[i].show({ rows, keys, part: () => ({ weights: found.weights, most: 1 }) });
+    });
+  }
 
-  data() { return { view: "translate", ...this.state, translations: this.found ?? [], attention: this.numbers ?? null }; }
+  pictures() { return this.inside.hidden ? [] : [this.lines.svg(), ...(this.every?.length ? this.beams.slice(0, this.every.length) : [this.map]).map((one) => one.svg())]; }
+
+  data() { return { view: "translate", ...this.state, translations: this.found ?? [], attention: this.numbers ?? null, attentions: this.every ?? [] }; }
 }
