@@ -129,5 +129,9 @@ def test_other_machines_need_a_token():
     assert "HttpOnly; SameSite=Strict" in opened.headers["set-cookie"]
     assert client.get("/api/runs", headers={"cookie": "clearhead=secret-word"}).status_code == 200
     assert client.get("/api/runs", headers={"cookie": "clearhead=other"}).status_code == 401
+    others = {"cookie": 'a={"b":1}; c[]=d e; clearhead=secret-word'}  # of servers at other ports of the same machine
+    assert client.get("/api/runs", headers=others).status_code == 200
+    assert client.get("/api/runs", headers={"cookie": "a=b"}).status_code == 401
+    assert client.get("/api/runs", headers={"cookie": "clearhead="}).status_code == 401
     told = {"authorization": "Bearer secret-word", "host": "rebound.evil.com"}
     assert client.get("/api/runs", headers=told).status_code == 421
