@@ -229,7 +229,9 @@ def test_a_long_document_stays_responsive(page):
     canvas.send_keys("+" * 8)
     page.until(lambda: not page.all(".mapbox.busy"), 30)
     note = page.until(lambda: page.text(".mapbox .note"))
-    assert "→" in note
+    assert "(11,099 → 11,099)" in note  # the keyboard begins at the token that is chosen
+    page.click("[title^='Copy a link']")
+    assert "too long for an address" in page.text("#status")
     web.shot(page.driver, "long-near")
     deaf = page.run("return deaf")
     web.note(deaf=deaf)
@@ -342,10 +344,33 @@ def test_markup_stays_text_everywhere(page):
 def test_problems_are_sentences(page):
     page.open("write", model="tiny", text="ä")
     page.until(lambda: "'ä'" in page.text("#problem"))
+    assert page.text("#status") == ""  # nothing is being written any more
     page.type("#prompt", "a")
     page.click("#read")
     page.until(lambda: "1 token read" in page.text("#status"))
     assert not page.find("#problem").is_displayed()
+
+
+@pytest.mark.parametrize(
+    ("view", "state", "there", "problem"),
+    [
+        ("write", {"model": "tiny", "text": "The", "max_new": 2, "off": "null"}, ".lens tr", ""),
+        (
+            "write",
+            {"model": "en-de", "text": "a"},
+            "#problem:not([hidden])",
+            "The model en-de does not write: another was chosen.",
+        ),
+        ("build", {"panel": "nothing"}, ".matrix span", ""),
+        ("build", {"m": "null"}, ".matrix span", ""),
+        ("build", {"m": '{"words": []}'}, ".matrix span", ""),
+        ("train", {"kind": "nothing", "runs": "first"}, ".panels .curves[aria-label='blocks.0.attn'] path", ""),
+    ],
+)
+def test_an_odd_address_still_opens_its_view(page, view, state, there, problem):
+    page.open(view, **state)
+    page.until(lambda: page.all(there))
+    assert page.text("#problem") == problem
 
 
 def test_an_answer_that_breaks_off_is_a_sentence(page):

@@ -18,7 +18,7 @@ const frame = {
   async known(kind, id) {
     const all = (await frame.models).filter((one) => one.kinds.includes(kind));
     if (id && !all.some((one) => one.id === id)) {
-      try { const own = await get("models/one", { model: id }); if (own.kinds.includes(kind)) all.unshift(own); } catch (trouble) { frame.problem(trouble); }
+      try { const own = await get("models/one", { model: id }); if (own.kinds.includes(kind)) all.unshift(own); else frame.problem(`the model ${id} does not ${kind}: another was chosen`); } catch (trouble) { frame.problem(trouble); }
     }
     return all;
   },
@@ -70,7 +70,7 @@ const saver = (kind) => h("button", { type: "button", title: `Save this view as 
 } }, kind.toUpperCase());
 document.getElementById("tools").append(
   h("span", { class: "saves", role: "group", "aria-label": "Save this view" }, ["png", "svg", "json"].map(saver)),
-  h("button", { type: "button", title: "Copy a link to this view", onclick: async () => { try { await navigator.clipboard.writeText(location.href); frame.status("The link is copied."); } catch { frame.status(location.href); } } }, "link"),
+  h("button", { type: "button", title: "Copy a link to this view", onclick: async () => { if (location.hash !== written) return frame.status("This text is too long for an address: save it as JSON instead."); try { await navigator.clipboard.writeText(location.href); frame.status("The link is copied."); } catch { frame.status(location.href); } } }, "link"),
   h("button", { type: "button", id: "theme", title: "Light or dark", "aria-label": "Light or dark", onclick: () => {
     const now = document.documentElement.dataset.theme ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
     theme(now === "dark" ? "light" : "dark");

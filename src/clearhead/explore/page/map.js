@@ -28,9 +28,15 @@ export class HeatMap {
     this.canvas.addEventListener("wheel", (event) => this.rolled(event), { passive: false });
     this.canvas.addEventListener("dblclick", (event) => this.zoom(0.5, this.place(event)));
     this.canvas.addEventListener("keydown", (event) => this.key(event));
-    this.canvas.addEventListener("focus", () => { if (!this.cursor && this.source) this.point([this.emphasis ?? Math.floor(this.window[0]), Math.floor(this.window[2])]); });
+    this.canvas.addEventListener("focus", () => { if (!this.cursor && this.source) this.point(this.begin()); });
     new ResizeObserver(() => this.draw()).observe(this.root);
     addEventListener("theme", () => this.draw());
+  }
+
+  // Where the keyboard begins: at the row that is emphasised, and where a text looks at itself also at its key.
+  begin() {
+    const row = this.emphasis ?? Math.floor(this.window[0]);
+    return [row, this.emphasis !== null && this.source.rows === this.source.keys ? row : Math.floor(this.window[2])];
   }
 
   call(title) {

@@ -20,9 +20,10 @@ const copy = (x) => JSON.parse(JSON.stringify(x));
 export class Build {
   constructor(frame, state) {
     this.frame = frame;
-    const given = (() => { try { return state.m ? JSON.parse(state.m) : {}; } catch { return {}; } })();
+    const given = (() => { try { return JSON.parse(state.m ?? "{}") ?? {}; } catch { return {}; } })();
     this.state = { ...copy(START), score: "dot", sharpness: 1, mask: "none", heads: 1, positions: "none", order: [0, 1, 2], panel: "attention", kind: "sinusoid", width: 64, length: 64, base: 10000, gamma: 0.9, sharp: 6, ...given };
     if (state.panel) this.state.panel = state.panel;
+    if (!["attention", "positions", "memory"].includes(this.state.panel)) this.state.panel = "attention";
     this.made = {};
     const change = later(() => this.compute(), 30), light = (row) => this.light(row);
     const make = (name, about, key) => (this.made[key] = new Matrix({ name, about, change: key in START ? (values) => { this.keep(key, values); change(); } : null, point: ["x", "q", "scores", "weights", "out"].includes(key) ? light : null, most: key === "weights" ? 1 : null }));
@@ -126,7 +127,7 @@ export class Build {
   }
 
   draw(found) {
-    const names = this.state.order.map((i) => this.state.words[i]);
+    const names = this.state.order.map((i) => String(this.state.words[i] ?? `input ${i + 1}`));
     this.made.x.show(this.state.order.map((i) => [...this.state.x[i]]), { rows: names });
     for (const key of ["wq", "wk", "wv"]) this.made[key].show(copy(this.state[key]));
     const side = (parts) => parts[0].map((_, i) => parts.flatMap((part) => part[i]));

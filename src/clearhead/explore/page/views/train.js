@@ -12,7 +12,7 @@ const SAMPLE = [["given", "read"], ["written", "written"], ["wanted", "in the da
 export class Train {
   constructor(frame, state) {
     this.frame = frame;
-    this.state = { runs: state.runs ? state.runs.split(",") : [], kind: state.kind ?? "entropy", sample: state.sample ? Number(state.sample) : null };
+    this.state = { runs: state.runs ? state.runs.split(",") : [], kind: KINDS.some(([kind]) => kind === state.kind) ? state.kind : "entropy", sample: state.sample ? Number(state.sample) : null };
     this.list = h("ul", { class: "runs", "aria-label": "Runs" });
     this.several = h("input", { type: "checkbox", id: "several", checked: this.state.runs.length > 1 });
     this.curves = h("div", { class: "panels" });

@@ -100,6 +100,7 @@ export class Translate {
       await this.open();
     } catch (problem) {
       if (problem.name !== "AbortError") this.answers.replaceChildren();
+      if (this.work === work) this.frame.status("");
       this.frame.problem(problem);
     } finally {
       if (this.work === work) { this.stop.hidden = true; this.root.classList.remove("working"); }

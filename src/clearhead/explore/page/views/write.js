@@ -14,7 +14,7 @@ export class Write {
     this.frame = frame;
     const whole = (x) => (x === undefined || x === "" ? null : Number(x));
     let off = {};
-    try { off = state.off ? JSON.parse(state.off) : {}; } catch { /* none */ }
+    try { off = JSON.parse(state.off ?? "{}") ?? {}; } catch { /* none */ }
     this.state = { model: state.model ?? "", text: state.text ?? "", max_new: Number(state.max_new ?? 40), temperature: Number(state.temperature ?? 0.7), seed: Number(state.seed ?? 1), layer: whole(state.layer), head: whole(state.head), at: whole(state.at), off };
     this.asked = Boolean(state.text);
     this.models = h("div");
@@ -100,6 +100,7 @@ export class Write {
       this.frame.status(this.done);
       await this.open();
     } catch (problem) {
+      if (this.work === work) this.frame.status("");
       this.frame.problem(problem);
     } finally {
       if (this.work === work) { this.stop.hidden = true; this.root.classList.remove("working"); }
