@@ -115,6 +115,7 @@ def test_train_prints_a_table_and_goes_on_in_its_folder(recipe, tmp_path):
     assert found.exit_code == 0, found.output
     assert re.search(r"^step +30 of 30 *$", found.stdout, re.MULTILINE)
     assert re.search(r"^valid loss +[\d.]+ *$", found.stdout, re.MULTILINE)
+    assert re.search(r"^tokens/s +[\d,]+ *$", found.stdout, re.MULTILINE)
     assert found.stderr == ""
     assert (tmp_path / "run" / "model" / "model.safetensors").exists()
     again = call("train", recipe, "steps=40", "--out", tmp_path / "run", "--json", "--device", "cpu")
@@ -263,6 +264,17 @@ def test_mistakes_with_folders(recipe, tmp_path):
     assert "there is no run folder" in fails("plot", tmp_path / "nowhere", "-o", tmp_path / "a.png")
     assert "expected a name that ends in one of" in fails("plot", tmp_path / "run", "-o", tmp_path / "a.doc")
     assert "nothing to sweep" in fails("sweep", recipe, "seed=1", "--out", tmp_path / "s")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no disk that is always full")
+@pytest.mark.parametrize("words", [("data",), ("data", "--json")])
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_result_that_finds_no_room(words, unbuffered):
+    with open("/dev/full", "w") as full:
+        line = [sys.executable, "-m", "clearhead", *words]
+        env = os.environ | {"PYTHONUNBUFFERED": unbuffered}
+        found = subprocess.run(line, stdout=full, stderr=subprocess.PIPE, text=True, check=False, env=env)
+    assert (found.returncode, found.stderr) == (1, "what was to be written: No space left on device\n")
 
 
 def test_a_bug_of_ours_shows_its_trace(recipe, tmp_path, monkeypatch):

@@ -12,6 +12,8 @@ from .told import rows, show
 from .verb import verb
 from .words import DataFolder, Device, Json, Quiet, RecipeFile, Words
 
+LOGGED = ("norm", "seconds", "share")  # of the last few steps only: for the curves and for --json
+
 
 @verb(
     "clearhead train configs/reverse.toml optim.lr=1e-3 --out runs/a",
@@ -40,7 +42,9 @@ def train(
     else:
         told = {"folder": str(run.folder), "finished": "yes" if run.finished else "no: the same command goes on"}
         told |= {"step": f"{last.pop('step', 0)} of {facts['steps']}"}
-        told |= {name.replace("_", " "): f"{value:.4g}" for name, value in last.items() if value is not None}
+        rate, plain = last.pop("rate", None), {name: value for name, value in last.items() if name not in LOGGED}
+        told |= {name.replace("_", " "): f"{value:.4g}" for name, value in plain.items() if value is not None}
+        told |= {} if rate is None else {"tokens/s": f"{rate:,.0f}"}
         show(rows(*told.items()), False)
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dis
+import errno
 import functools
+import re
 import sys
 from collections.abc import Callable
 from typing import Annotated, ParamSpec, TypeVar
@@ -34,12 +36,16 @@ def verb(*examples: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
         @functools.wraps(function)
         def told(*args: P.args, **kwargs: P.kwargs) -> T:
             try:
-                return function(*args, **kwargs)
-            except (ValueError, OSError, RuntimeError) as problem:
+                result = function(*args, **kwargs)
+                sys.stdout.flush()  # while a full disk can still be told
+                return result
+            except (ValueError, OSError, RuntimeError, MemoryError, OverflowError, TypeError) as problem:
                 if not _is_users(problem):
                     raise
                 worker = f"worker {rank()}: " if rank() else ""
                 print(worker + _sentence(problem), file=sys.stderr)
+                if isinstance(problem, OSError) and problem.errno == errno.ENOSPC:
+                    sys.stdout = sys.stderr  # or Python would try the rest once more, and fail in its own way
                 raise typer.Exit(1) from problem
 
         return told
@@ -52,7 +58,9 @@ def _is_users(problem: Exception) -> bool:
 
     What a library raised in a call of ours is a bug of ours, and shows its trace.
     """
-    if isinstance(problem, OSError) and problem.filename is not None:
+    if isinstance(problem, OSError) and (problem.filename is not None or problem.errno == errno.ENOSPC):
+        return True
+    if _too_much(problem):
         return True
     trace = problem.__traceback__
     while trace is not None and trace.tb_next is not None:
@@ -63,9 +71,21 @@ def _is_users(problem: Exception) -> bool:
 
 
 def _sentence(problem: Exception) -> str:
-    if isinstance(problem, OSError) and problem.filename is not None:
-        return f"{problem.filename}: {problem.strerror}"
-    return " ".join(str(problem).split()) or type(problem).__name__
+    if isinstance(problem, OSError) and problem.errno is not None:
+        return f"{problem.filename or 'what was to be written'}: {problem.strerror}"
+    return _too_much(problem) or " ".join(str(problem).split()) or type(problem).__name__
+
+
+def _too_much(problem: Exception) -> str:
+    """A sentence where more was asked for than fits: into a whole number of 64 bits, or into memory; else nothing."""
+    said = str(problem)
+    if isinstance(problem, OverflowError) or "Overflow when unpacking long" in said:
+        return "a number is too large to count with: expected less than 2^63"
+    if not isinstance(problem, MemoryError) and not (isinstance(problem, RuntimeError) and "allocate" in said):
+        return ""
+    asked = re.search(r"allocate (\d+) bytes", said) or re.search(r"allocate ([\d.]+ \w+)", said)
+    many = "" if asked is None else f" when {asked[1]}{' bytes' * asked[1].isdigit()} were asked for at once"
+    return f"the memory was full{many}: expected smaller numbers, shorter texts, fewer at a time, or a smaller model"
 
 
 def _version(asked: bool) -> bool:
