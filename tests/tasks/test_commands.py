@@ -24,12 +24,14 @@ def call(*words: object, stdin: str = "") -> str:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A writer and a filler and a sorter, with weights of no use."""
+    """A writer, one without a template, one without tokens, a filler and a sorter, with weights of no use."""
     torch.manual_seed(0)
     home, tokens = tmp_path_factory.mktemp("models"), Subwords.of(TEXTS, size=300)
     sizes = {"context": 64, "width": 16, "depth": 1, "heads": 2}
     writer = build("gpt", vocab=len(tokens), positions="rotary", **sizes)
     save(Ready(writer, tokens, writer.config, chat=TEMPLATE), home / "writer")
+    save(Ready(writer, tokens, writer.config), home / "mute")
+    save(Ready(writer, None, writer.config), home / "dumb")
     filler = build("bert", vocab=len(tokens) + 1, **sizes)  # and the mask
     save(Ready(filler, tokens, filler.config), home / "filler")
     sorter = build("bert", vocab=len(tokens) + 1, answer="class", classes=2, **sizes)
@@ -75,7 +77,9 @@ def test_fill_classify_and_embed(folder, tmp_path):
         [[name, pytest.approx(share)] for name, share in one] for one in sorted_by_us
     ]
     vectors = embed(load(folder / "writer", device="cpu"), ["the cat", "a dog ran"])
-    assert json.loads(call("embed", folder / "writer", path)) == [pytest.approx(row) for row in vectors.tolist()]
+    for texts in ([path], ["the cat", "a dog ran"]):
+        told = json.loads(call("embed", folder / "writer", *texts))
+        assert told == [pytest.approx(row) for row in vectors.tolist()]
 
 
 def test_parity_of_our_own_folder(folder):
@@ -91,6 +95,15 @@ def test_mistakes_are_sentences(folder):
         (("fill", folder / "writer", "a [MASK]"), "fills no gaps"),
         (("fill", folder / "filler", "no gap"), "has no gap"),
         (("classify", folder / "writer", "the"), "sorts nothing"),
+        (("classify", folder / "sorter", "misspelt.txt"), "misspelt.txt: there is no such file; expected a text, a"),
+        (("embed", folder / "writer", folder), "this is a folder; expected a text"),
+        (("chat", folder / "mute"), "has no chat template"),  # before anything is typed
+        (("generate", folder / "dumb", "the"), "this GPT was trained on numbers, not on texts"),
+        (("generate", "everyday", "the", f"max_new={10**20}"), "too large to count with"),
+        (("generate", "everyday", "the", f"max_new={10**13}"), "the memory was full when"),  # petabytes
+        (("generate", folder / "writer", "the", "--dtype", "int4"), "float16, int8"),
+        (("evaluate", folder / "writer", "shakesper"), "no set of that name: there is shakespeare"),
+        (("score", folder / "mute", "a"), "'a' is one token, with nothing before it"),
     ]:
         found = CliRunner().invoke(app, [str(word) for word in words])
         assert found.exit_code == 1

@@ -11,7 +11,7 @@ import typer
 from . import complete
 from .told import notices, progress, rows, show
 from .verb import verb
-from .words import DataFolder, Device, Json, Model, Text, Type, options_of
+from .words import DataFolder, Device, Json, Model, Text, Texts, Type, options_of
 
 
 @verb(
@@ -138,10 +138,12 @@ def chat(
 ) -> None:
     """Talk with a model that has a chat template. An empty line, or the end of the input, ends it."""
     from ..tasks import chat
+    from ..tasks.generate import conversation
     from ..weights import load
 
     chosen, ready = options_of(options), load(model, device=device, dtype=dtype)
     talk = [] if system is None else [{"role": "system", "content": system}]
+    conversation(ready, [*talk, {"role": "user", "content": "Hello."}])  # whether it can be talked to, before one types
     with notices():
         while said := _asked():
             talk.append({"role": "user", "content": said})
@@ -211,13 +213,14 @@ def fill(
 @verb(
     'clearhead classify runs/sst2 "a stirring , funny film"',
 )
-def classify(model: Model, text: Text, device: Device = "auto", as_json: Json = False) -> None:
-    """Sort a text, or a file line by line: its classes, and how likely each is."""
+def classify(model: Model, texts: Texts, device: Device = "auto", as_json: Json = False) -> None:
+    """Sort texts, or a file line by line: the classes of each, and how likely they are."""
     from ..tasks import classify
     from ..tasks.translate import sentences
     from ..weights import load
 
-    found: Any = classify(load(model, device=device), sentences(text))
+    lines = sentences(*texts)
+    found: Any = classify(load(model, device=device), lines)
     show(found if as_json else rows(*_shares(found)), as_json)
 
 
@@ -227,15 +230,17 @@ def _shares(found: Any) -> list[tuple[str, str]]:
 
 
 @verb(
+    'clearhead embed minilm/ "How old are you?" "What is your age?"',
     "clearhead embed minilm/ questions.txt > vectors.json",
 )
-def embed(model: Model, text: Text, device: Device = "auto") -> None:
-    """A vector for a text, or for each line of a file, as JSON: products of two are cosines."""
+def embed(model: Model, texts: Texts, device: Device = "auto") -> None:
+    """A vector for each text, or for each line of a file, as JSON: products of two are cosines."""
     from ..tasks import embed
     from ..tasks.translate import sentences
     from ..weights import load
 
-    show(embed(load(model, device=device), sentences(text)).tolist(), True)
+    lines = sentences(*texts)
+    show(embed(load(model, device=device), lines).tolist(), True)
 
 
 @verb(

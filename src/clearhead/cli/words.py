@@ -26,6 +26,7 @@ Model = Annotated[
     ),
 ]
 Text = Annotated[str, typer.Argument(metavar="TEXT", help="A text, a file of one a line, or - for stdin.")]
+Texts = Annotated[list[str], typer.Argument(metavar="TEXT", help="Texts, files of one a line, or - for stdin.")]
 Type = Annotated[
     str | None,
     typer.Option(

@@ -222,10 +222,11 @@ def _writing(options: Mapping[str, Any]) -> Writing:
 
 
 def _tokens(ready: Ready) -> Tokens:
-    if ready.tokens is None or isinstance(ready.tokens, Pair) or not hasattr(ready.model, "read"):
-        raise ValueError(
-            f"this {type(ready.model).__name__} does not go on with texts: expected a GPT, and tokens that it reads"
-        )
+    name = type(ready.model).__name__
+    if isinstance(ready.tokens, Pair) or not hasattr(ready.model, "read"):
+        raise ValueError(f"this {name} does not go on with texts: expected a GPT")
+    if ready.tokens is None:
+        raise ValueError(f"this {name} was trained on numbers, not on texts: expected one with tokens")
     return ready.tokens
 
 

@@ -128,7 +128,7 @@ class ClassScores:
 
 def text_scores(ready: Ready, data: Place, chosen: TextOptions, root: Path | None, done: Done | None) -> TextScores:
     """The perplexity of a file, or of a named text."""
-    text = read_text(find(str(data), root) if str(data) in HOMES else _file(data, root))
+    text = read_text(find(str(data), root) if str(data) in HOMES else _file(data, root, "shakespeare"))
     text = text[len(text) - round(len(text) * chosen.last) :]
     start = time.perf_counter()
     found = likelihood(ready, text, stride=chosen.stride, done=done)
@@ -146,7 +146,7 @@ def class_scores(ready: Ready, data: Place, chosen: ClassOptions, root: Path | N
     elif chosen.split is not None:
         raise ValueError(f"split={chosen.split!r} is for sst2 ({', '.join(SST2)}): a file is taken as it is")
     else:
-        name, lines = str(data), read_labels(_file(data, root))
+        name, lines = str(data), read_labels(_file(data, root, "sst2"))
     known = ready.labels or tuple(str(i) for i in range(ready.config.classes))
     for line in lines:
         if line.label not in known:
@@ -163,11 +163,11 @@ def class_scores(ready: Ready, data: Place, chosen: ClassOptions, root: Path | N
     )
 
 
-def _file(data: Place, root: Path | None) -> Path:
+def _file(data: Place, root: Path | None, known: str) -> Path:
     try:
         return locate(data, root)
     except FileNotFoundError as cause:
-        raise DataError(f"{cause}, and no set of that name") from cause
+        raise DataError(f"{cause}, and no set of that name: there is {known}") from cause
 
 
 def _table(*rows: tuple[str, str, str]) -> Table:

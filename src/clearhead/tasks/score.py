@@ -19,4 +19,9 @@ def score(ready: Ready, text: str, target: str | None = None, *, stride: int | N
             "this is a translator: expected a text and its translation" if translator
             else "this is no translator: expected a text alone"
         )  # fmt: skip
-    return likelihood(ready, text, stride=stride) if target is None else given(ready, text, target)
+    if target is not None:
+        return given(ready, text, target)
+    found = likelihood(ready, text, stride=stride)
+    if not found.counted:
+        raise ValueError(f"{text!r} is one token, with nothing before it to tell it from: expected two or more")
+    return found

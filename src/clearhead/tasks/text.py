@@ -107,7 +107,7 @@ def likelihood(
         if done is not None:
             done(last + 1 - told, len(ids) - 1)
         told, begin = last + 1, begin + stride
-    whole = sum(one for one in found if one is not None)
+    whole = sum((one for one in found if one is not None), 0.0)
     return Likelihood(logprob=whole, logprobs=found, pieces=tokens.pieces(np.array(ids, np.int64)))
 
 

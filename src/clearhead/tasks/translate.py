@@ -15,13 +15,14 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from ..data.files import as_lines, as_text, read_text
+from ..data.files import DataError, as_lines, as_text, read_text
 from ..decode import Hypothesis, follow, forced, search
 from ..look import Notice, Tape, watch
 from ..tokens import Pair
 from ..weights import Ready
 
 CROSS = "decoder.blocks.*.cross.weights"
+FILES = (".txt", ".tsv", ".csv", ".md", ".gz")  # what the names of files of text end with, and sentences do not
 
 
 class NoAttentionError(ValueError):
@@ -110,12 +111,22 @@ class Options:
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
 
-def sentences(text: str) -> list[str]:
-    """A sentence, the lines of a file that is named so, or those of stdin for "-"."""
+def sentences(*texts: str) -> list[str]:
+    """Sentences as they are, the lines of files that are named so, and those of stdin for "-".
+
+    A single word that is a folder's name, or ends as files of text do, is taken for a mistake.
+    """
+    return [line for text in texts for line in _lines(text)]
+
+
+def _lines(text: str) -> list[str]:
     if text == "-":
         return as_lines(as_text(sys.stdin.buffer.read(), "stdin"))
     if os.path.isfile(text):  # which takes any text, where a Path minds its length
         return as_lines(read_text(Path(text), may_be_empty=True))
+    if len(text.split()) == 1 and (text.endswith(FILES) or os.path.isdir(text)):
+        found = "this is a folder" if os.path.isdir(text) else "there is no such file"
+        raise DataError(f"{text}: {found}; expected a text, a file of one a line, or - for stdin")
     return [text]
 
 

@@ -81,7 +81,8 @@ def find_device(device: str | torch.device) -> torch.device:
 def find_dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
     """The type of numbers a word names."""
     if isinstance(dtype, str) and dtype not in TYPES:
-        raise ValueError(f"dtype={dtype!r}: expected one of {', '.join(TYPES)}{nearest(dtype, TYPES)}")
+        known = (*TYPES, "int8")  # which is no type of a module's numbers: `load` knows it
+        raise ValueError(f"dtype={dtype!r}: expected one of {', '.join(known)}{nearest(dtype, known)}")
     return TYPES[dtype] if isinstance(dtype, str) else dtype
 
 
