@@ -6,7 +6,8 @@ verb      a function becomes a subcommand: examples in its help, mistakes as sen
 words     the arguments that several verbs share
 complete  what Tab offers
 told      results, progress and notices, printed
-asking    translate evaluate generate chat fill classify embed parity
+fields    the words of a dataclass, and what they mean
+asking    translate evaluate generate chat score fill classify embed parity
 house     models data explore doctor
 training  train verify-resume sweep plot
 """

@@ -1,4 +1,4 @@
-"""Verbs that ask a model: translate, evaluate, generate, chat, fill, classify, embed, parity."""
+"""Verbs that ask a model: translate, evaluate, generate, chat, score, fill, classify, embed, parity."""
 
 from __future__ import annotations
 

@@ -16,14 +16,33 @@ from .words import Device, Json
 
 @verb(
     "clearhead models",
+    "clearhead models en-de",
+    "clearhead models gpt --json",
 )
-def models(as_json: Json = False) -> None:
-    """The models that ship with the package, and the families that a recipe can name."""
+def models(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="NAME", help="A shipped model, for its card; or a family, for the words of a recipe's [model]."
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """The models that ship with the package, and the families that a recipe can name; or more about one."""
     from ..config import dump
-    from ..models import families
+    from ..models import families, family
     from ..weights import shipped
 
     zoo, found = shipped(), families()
+    if name in zoo:
+        card = dump(zoo[name])
+        scores = "\n".join(f"{value:<7g}{of}" for of, value in card["scores"].items())
+        told = {word: str(said) for word, said in (card | {"scores": scores}).items()}
+        show(card if as_json else rows(*told.items()), as_json)
+        return
+    if name is not None:
+        _show_words(family(name)[1], as_json)
+        return
     if as_json:
         show({"shipped": {name: dump(card) for name, card in zoo.items()}, "families": found}, as_json)
         return
@@ -35,13 +54,29 @@ def models(as_json: Json = False) -> None:
 
 @verb(
     "clearhead data",
+    "clearhead data reverse",
 )
-def data(as_json: Json = False) -> None:
-    """The names of data that a recipe can use."""
-    from ..data import names
+def data(
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="One of them, for the words that a recipe's [data] takes.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """The names of data that a recipe can use; or the words of one."""
+    from ..data import data_config, names
 
+    if name is not None:
+        _show_words(data_config(name), as_json)
+        return
     found = names()
     show(found if as_json else rows(*found.items()), as_json)
+
+
+def _show_words(kind: type, as_json: bool) -> None:
+    from .fields import words_of
+
+    words = words_of(kind)
+    show({word.name: word.to_dict() for word in words} if as_json else rows(*(word.row() for word in words)), as_json)
 
 
 @verb(

@@ -31,8 +31,8 @@ def show(result: Any, as_json: bool) -> None:
     console.print(result, soft_wrap=isinstance(result, str))
 
 
-def rows(*rows: tuple[str, str]) -> Any:
-    """A table of two columns without lines."""
+def rows(*rows: tuple[str, ...]) -> Any:
+    """A table of columns without lines."""
     from rich.table import Table
 
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 3, 0, 0))
