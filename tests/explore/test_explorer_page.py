@@ -317,6 +317,37 @@ def test_marks_of_a_scale_are_short(page):
     assert page.run(f"return (async () => {{ {draw} }})()")[:6] == ["0.01", "0.03", "0.1", "0.3", "1", "3"]
 
 
+def test_there_and_back_by_the_menu(page):
+    page.open("build")
+    page.until(lambda: page.all(".matrix td span"))
+    for view in ("translate", "build", "write", "train", "write", "build"):
+        page.click(f"#nav a[href='#{view}']")
+        page.until(lambda view=view: page.all(f".view.{view}"), 5)
+        assert page.texts("#nav [aria-current]") == [view.capitalize()]
+    page.click("#nav a[href='#train']")
+    page.click("#nav a[href='#write']")  # before the runs have come
+    time.sleep(0.5)
+    assert page.driver.current_url.partition("#")[2] == "write"
+
+
+def test_a_view_that_was_left_is_let_go(page):
+    def nodes():
+        page.driver.execute_cdp_cmd("HeapProfiler.collectGarbage", {})
+        found = page.driver.execute_cdp_cmd("Performance.getMetrics", {})["metrics"]
+        return next(one["value"] for one in found if one["name"] == "Nodes")
+
+    page.open("build")  # nodes are counted, never taken: what the driver holds is not let go
+    page.until(lambda: page.count(".matrix td span"))
+    page.driver.execute_cdp_cmd("Performance.enable", {})
+    before = nodes()
+    for view in ("train", "write", "translate", "build") * 10:
+        page.run("location.hash = arguments[0]", f"#{view}")
+        page.until(lambda view=view: page.count(f".view.{view}"))
+    page.until(lambda: page.count(".matrix td span"))
+    page.until(lambda: nodes() < 3 * before + 500, 10)
+    page.driver.execute_cdp_cmd("Performance.disable", {})
+
+
 def test_the_link_past_the_menu_stays_in_the_view(page):
     page.open("train")
     page.until(lambda: page.all(".curves path"))

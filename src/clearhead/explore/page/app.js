@@ -24,6 +24,7 @@ const frame = {
   },
   // The state of the open view becomes the address; it can be sent to somebody, or kept.
   remember(name, state) {
+    if (current?.name !== name) return; // a view that was left meanwhile has no say
     const kept = Object.entries(state).filter(([, value]) => value !== null && value !== undefined && value !== "");
     written = `#${name}${kept.length ? `?${new URLSearchParams(kept.map(([key, value]) => [key, typeof value === "object" ? JSON.stringify(value) : value]))}` : ""}`;
     if (written.length < 8000) history.replaceState(null, "", written);
@@ -46,6 +47,7 @@ function parse() {
 function open() {
   if (current && location.hash === written) return;
   const [name, state] = parse();
+  written = location.hash;
   current?.view.leave?.();
   frame.fine();
   frame.status("");

@@ -1,7 +1,7 @@
 // Lines against steps, with a read-out where the pointer is.
 
 import { LINES, tint } from "./colours.js";
-import { h, number, s } from "./dom.js";
+import { h, number, s, themed } from "./dom.js";
 
 export class Curves {
   constructor({ title, log = false, tall = 180, label = "step" } = {}) {
@@ -13,7 +13,7 @@ export class Curves {
     this.svgNode.addEventListener("pointerleave", () => this.read(null));
     this.svgNode.addEventListener("keydown", (event) => this.key(event));
     new ResizeObserver(() => this.draw()).observe(this.root);
-    addEventListener("theme", () => this.draw());
+    themed(this, "draw");
   }
 
   // lines: { name, points: [[x, y], ...], colour?: number }

@@ -45,6 +45,12 @@ export function segments(label, options, value, change) {
       h("input", { type: "radio", name, value: id, checked: id === value, onchange: () => change(id) }), h("span", {}, text)))));
 }
 
+// Draw something again when light and dark change, for as long as anybody holds it.
+export function themed(one, draw) {
+  const held = new WeakRef(one), hear = () => { const still = held.deref(); if (still) still[draw](); else removeEventListener("theme", hear); };
+  addEventListener("theme", hear);
+}
+
 export function visible(piece) {
   return piece.replace(/\n/g, "⏎").replace(/\t/g, "⇥") || "∅";
 }

@@ -1,7 +1,7 @@
 // Which layer and head: a small grid, coloured by what tells heads apart; all of them, a layer, or one.
 
 import { colour, css, ink } from "./colours.js";
-import { choose, h, number } from "./dom.js";
+import { choose, h, number, themed } from "./dom.js";
 
 export const STATISTICS = [["entropy", "entropy"], ["distance", "distance"], ["maximum", "largest weight"], ["sink", "first token"]];
 
@@ -14,7 +14,7 @@ export class HeadPicker {
     this.root = h("div", { class: "picker" },
       choose("coloured by", STATISTICS, statistic, (value) => { this.statistic = value; this.draw(); this.measured?.(value); }),
       this.grid, this.note);
-    addEventListener("theme", () => this.draw());
+    themed(this, "draw");
   }
 
   show(layers, heads, [layer, head] = [null, null]) {

@@ -3,7 +3,7 @@
 // source: { rows, keys: names, part(row, rows, key, keys, cells) -> weights (a promise, or at once), most }
 
 import { colour, css, tint } from "./colours.js";
-import { h, s, visible } from "./dom.js";
+import { h, s, themed, visible } from "./dom.js";
 
 const FONT = "12px system-ui, sans-serif", LABEL = 11;
 
@@ -30,7 +30,7 @@ export class HeatMap {
     this.canvas.addEventListener("keydown", (event) => this.key(event));
     this.canvas.addEventListener("focus", () => { if (!this.cursor && this.source) this.point(this.begin()); });
     new ResizeObserver(() => this.draw()).observe(this.root);
-    addEventListener("theme", () => this.draw());
+    themed(this, "draw");
   }
 
   // Where the keyboard begins: at the row that is emphasised, and where a text looks at itself also at its key.

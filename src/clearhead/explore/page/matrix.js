@@ -1,14 +1,14 @@
 // A small matrix, shown by numbers and colours; its numbers can be changed where that is allowed.
 
 import { colour, css, ink, tint } from "./colours.js";
-import { h, number, s } from "./dom.js";
+import { h, number, s, themed } from "./dom.js";
 
 export class Matrix {
   constructor({ name, about, change = null, point = null, rows = null, columns = null, most = null }) {
     Object.assign(this, { name, about, change, point, rowNames: rows, columnNames: columns, fixed: most, values: [], lit: null });
     this.table = h("table", { class: "matrix", "aria-label": `${name}: ${about}` });
     this.root = h("figure", { class: "matrixbox" }, h("figcaption", {}, h("b", {}, name), " ", h("span", {}, about)), h("div", { class: "scroll" }, this.table));
-    addEventListener("theme", () => this.paint());
+    themed(this, "paint");
   }
 
   show(values, { rows = this.rowNames, columns = this.columnNames } = {}) {

@@ -1,7 +1,7 @@
 // A picture with an overlay: a grid of numbers over an image (or over nothing), one number a patch.
 
 import { colour, tint } from "./colours.js";
-import { h, number, s } from "./dom.js";
+import { h, number, s, themed } from "./dom.js";
 
 export class Picture {
   constructor({ title = "", size = 260, pick = null } = {}) {
@@ -14,7 +14,7 @@ export class Picture {
     this.canvas.addEventListener("click", (event) => this.choose(this.place(event)));
     this.canvas.addEventListener("keydown", (event) => this.key(event));
     new ResizeObserver(() => this.draw()).observe(this.root);
-    addEventListener("theme", () => this.draw());
+    themed(this, "draw");
   }
 
   // overlay: rows of numbers; image: anything a canvas can draw; at: the patch that is asked about

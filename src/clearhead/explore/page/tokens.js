@@ -1,7 +1,7 @@
 // Tokens: two rows of them with lines between, and a text whose tokens are shaded.
 
 import { colour, css, ink, tint } from "./colours.js";
-import { h, percent, s, visible } from "./dom.js";
+import { h, percent, s, themed, visible } from "./dom.js";
 
 const measure = document.createElement("canvas").getContext("2d");
 const FONT = 15, GAP = 8, ROOM = 26;
@@ -15,7 +15,7 @@ export class TokenLines {
     this.root = h("div", { class: "linebox" }, this.svgNode, this.note);
     this.at = null;
     new ResizeObserver(() => { if (this.wide !== this.root.clientWidth) this.draw(); }).observe(this.root);
-    addEventListener("theme", () => this.draw());
+    themed(this, "draw");
   }
 
   show({ above, below, weights }) {
@@ -148,7 +148,7 @@ export class TokenText {
     this.flow = h("div", { class: "flow", role: "group", "aria-label": "The text, token by token" });
     this.turner = h("div", { class: "pages", hidden: true });
     this.root = h("div", {}, this.flow, this.turner);
-    addEventListener("theme", () => this.shade(this.shares));
+    themed(this, "shade");
   }
 
   show(tokens, { from = tokens.length, first = null } = {}) {
@@ -209,7 +209,7 @@ export class TokenText {
   }
 
   // shares: token -> how much of the picked one's attention it gets
-  shade(shares) {
+  shade(shares = this.shares) {
     this.shares = shares;
     for (const node of this.flow.children) {
       const x = shares?.[Number(node.dataset.at)] ?? 0;
