@@ -27,16 +27,19 @@ def shelf(tmp_path, monkeypatch):
     ch.save(build(), tmp_path / "cache", layout="huggingface")
     asked = []
 
-    def download(name, allow_patterns):
+    def download(name, allow_patterns=None, local_files_only=False):
+        if local_files_only and name != "org/cached":
+            raise OSError(f"{name} is not in the cache")
         asked.append((name, allow_patterns))
         return str(tmp_path / "cache")
 
-    def files(self, name):
+    def info(self, name):
         if name != "org/name":
             raise OSError(f"404 for {name}")
-        return ["config.json", "model.safetensors", "pytorch_model.bin", "onnx/model.onnx", "README.md", "vocab.txt"]
+        files = ["config.json", "model.safetensors", "pytorch_model.bin", "onnx/model.onnx", "README.md", "vocab.txt"]
+        return SimpleNamespace(siblings=[SimpleNamespace(rfilename=file) for file in files])
 
-    there = SimpleNamespace(HfApi=type("HfApi", (), {"list_repo_files": files}), snapshot_download=download)
+    there = SimpleNamespace(HfApi=type("HfApi", (), {"model_info": info}), snapshot_download=download)
     monkeypatch.setitem(sys.modules, "huggingface_hub", there)
     return asked
 
@@ -49,6 +52,12 @@ def test_a_name_is_fetched(shelf, tmp_path, monkeypatch):
         WeightsError, match=r"org/nme: there is no such folder, and the hub gave none \(404 for org/nme\)"
     ):
         ch.load("org/nme")
+
+
+def test_without_a_network_the_cache_answers(shelf, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert ch.load("org/cached", device="cpu").config == build().config
+    assert shelf == [("org/cached", None)]
 
 
 def test_a_folder_here_needs_no_network(shelf, tmp_path, monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from .fill import WeightsError
@@ -18,7 +19,7 @@ def is_name(text: str) -> bool:
 
 
 def fetch(name: str) -> Path:
-    """The folder of a model, downloaded unless it was before."""
+    """The folder of a model, downloaded unless it was before; without a network, as it was downloaded then."""
     try:
         import huggingface_hub as hub
     except ImportError as cause:
@@ -27,9 +28,11 @@ def fetch(name: str) -> Path:
             "pip install clearhead[hub]"
         ) from cause
     try:
-        files = wanted(hub.HfApi().list_repo_files(name))
+        files = wanted(file.rfilename for file in hub.HfApi().model_info(name).siblings or ())
         return Path(hub.snapshot_download(name, allow_patterns=files))
     except Exception as cause:  # whatever a network, a server and a library may raise
+        with suppress(Exception):
+            return Path(hub.snapshot_download(name, local_files_only=True))
         said = " ".join(str(cause).split())[:300]
         raise WeightsError(f"{name}: there is no such folder, and the hub gave none ({said})") from cause
 
