@@ -82,6 +82,21 @@ def test_fill_classify_and_embed(folder, tmp_path):
         assert told == [pytest.approx(row) for row in vectors.tolist()]
 
 
+def test_score_reads_a_text_or_stdin(folder):
+    given = call("score", folder / "writer", "the cat sat", "--json")
+    assert call("score", folder / "writer", "-", "--json", stdin="the cat sat") == given
+    assert json.loads(given)["pieces"][0] == "the"
+
+
+def test_answers_that_cannot_be_written_cost_no_work(folder, tmp_path):
+    (tmp_path / "rows.tsv").write_text("the cat\tgood\n")
+    words = ["evaluate", str(folder / "sorter"), str(tmp_path / "rows.tsv"), "--out", str(tmp_path)]
+    found = CliRunner().invoke(app, words)
+    assert found.exit_code == 1
+    assert f"--out {tmp_path}: expected the name of a file" in found.output
+    assert "accuracy" not in found.output
+
+
 def test_parity_of_our_own_folder(folder):
     told = json.loads(call("parity", folder / "writer", "--json"))
     assert told["model"] == "gpt"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -74,16 +75,18 @@ def evaluate(
 
     files = [word for i, word in enumerate(data) if not i or "=" not in word]
     options = options_of([word for word in data[1:] if "=" in word])
-    ready = load(model, device=device, dtype=dtype)
-    if out is not None:
+    if out is not None:  # found out before the work is done
         out.parent.mkdir(parents=True, exist_ok=True)
+        if out.is_dir() or not os.access(out.parent, os.W_OK):
+            raise ValueError(f"--out {out}: expected the name of a file, in a folder that can be written to")
+    ready = load(model, device=device, dtype=dtype)
     with notices(), progress() as done:
         found = evaluate(ready, files[0] if len(files) == 1 else files, root=root, done=done, **options)
+    show(found, as_json)
     if out is not None:
         if not hasattr(found, "hypotheses"):
             raise ValueError(f"--out {out}: a language model gives no answers to write down, only how likely they are")
         atomic_write(out, "".join(f"{line}\n" for line in found.hypotheses).encode())
-    show(found, as_json)
 
 
 @verb(
@@ -105,11 +108,10 @@ def generate(
     The likeliest token is taken each time, with which small models soon go in circles; a temperature, top_k, top_p,
     min_p or seed draws instead.
     """
-    from ..data.files import as_text
     from ..tasks import generate, stream
     from ..weights import load
 
-    prompt = as_text(sys.stdin.buffer.read(), "stdin") if text == "-" else text
+    prompt = _or_stdin(text)
     chosen, ready = options_of(options), load(model, device=device, dtype=dtype)
     with notices():
         if as_json or chosen.get("samples", 1) != 1 or chosen.get("beams", 1) != 1:
@@ -122,6 +124,13 @@ def generate(
         for piece in stream(ready, prompt, **chosen):
             print(piece, end="", flush=True)
         print()
+
+
+def _or_stdin(text: str) -> str:
+    """A text as it is, or for "-" all that is piped in."""
+    from ..data.files import as_text
+
+    return as_text(sys.stdin.buffer.read(), "stdin") if text == "-" else text
 
 
 @verb(
@@ -168,7 +177,7 @@ def _asked() -> str:
 )
 def score(
     model: Model,
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="A text.")],
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="A text, or - for stdin.")],
     target: Annotated[
         str | None, typer.Argument(metavar="TRANSLATION", help="Its translation: a translator's.")
     ] = None,
@@ -181,7 +190,8 @@ def score(
     from ..tasks.text import Likelihood
     from ..weights import load
 
-    found = score(load(model, device=device, dtype=dtype), text, target)
+    given = _or_stdin(text)
+    found = score(load(model, device=device, dtype=dtype), given, target)
     if as_json:
         show(found, True)
     elif isinstance(found, Likelihood):

@@ -118,6 +118,7 @@ def _safetensors(path: Path, stack: ExitStack) -> tuple[dict[str, tuple[int, ...
 @contextmanager
 def open_safetensors(path: Path) -> Iterator[Any]:
     """A safetensors file, or an error that names it."""
+    path.open("rb").close()  # which tells a file that may not be read from one that is broken
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
             yield file
