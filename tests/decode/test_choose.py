@@ -95,6 +95,8 @@ def test_a_row_has_its_own_chances():
     [
         ({"temperature": 0.0}, "temperature=0.0: expected a number above 0"),
         ({"temperature": float("nan")}, "temperature=nan"),
+        ({"temperature": 1e-40}, "temperature=1e-40: expected a number above 0, 1e-06 or more"),
+        ({"repetition": 1e300}, r"repetition=1e\+300: expected a number above 0, 1e-06 to 1e\+06"),
         ({"top_k": 0}, "top_k=0: expected 1 or more"),
         ({"top_p": 0.0}, "top_p=0.0: expected a share above 0"),
         ({"min_p": 1.1}, "min_p=1.1: expected a share"),

@@ -137,6 +137,7 @@ def test_an_ensemble_averages_probabilities_and_of_one_is_itself():
     ("words", "problem"),
     [
         ({"beams": 2, "best": 3}, "best=3 of beams=2"),
+        ({"penalty": float("nan")}, "penalty=nan: expected -10 to 10"),
         ({"stop": "soon"}, "stop='soon': expected one of full, likely, sure"),
         ({"temperature": 0.0}, "temperature=0.0"),
         ({"limit": 0}, "limit=0"),

@@ -24,6 +24,7 @@ from ..data import keyed
 
 BLOCK = 64  # neighbouring tokens whose maximum is taken first
 NUCLEUS = 1024  # tokens among which those of top_p are looked for first
+LEAST = 1e-6  # logits divided by less, or multiplied by more than its inverse, leave the range of their numbers
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,15 +39,17 @@ class Choice:
     repetition: float = 1.0  # above 1, what was there becomes less likely
 
     def __post_init__(self) -> None:
-        if self.temperature <= 0.0 or not math.isfinite(self.temperature):
-            raise ValueError(f"temperature={self.temperature}: expected a number above 0")
+        if not LEAST <= self.temperature < math.inf:
+            raise ValueError(f"temperature={self.temperature}: expected a number above 0, {LEAST:g} or more")
         if self.top_k is not None and self.top_k < 1:
             raise ValueError(f"top_k={self.top_k}: expected 1 or more")
         for name in ("top_p", "min_p"):
             if getattr(self, name) is not None and not 0.0 < getattr(self, name) <= 1.0:
                 raise ValueError(f"{name}={getattr(self, name)}: expected a share above 0, at most 1")
-        if self.repetition <= 0.0:
-            raise ValueError(f"repetition={self.repetition}: expected a number above 0, 1 for no penalty")
+        if not LEAST <= self.repetition <= 1 / LEAST:
+            raise ValueError(
+                f"repetition={self.repetition}: expected a number above 0, {LEAST:g} to {1 / LEAST:g}, 1 for no penalty"
+            )
 
     def narrowed(self, logits: Float[Tensor, "r v"]) -> Float[Tensor, "r v"]:
         """The logits to draw from: what may not come is -inf."""

@@ -64,6 +64,8 @@ class Plan:
         beams = self.best if self.choice.sample else self.beams
         if not 1 <= self.best <= beams:
             raise ValueError(f"best={self.best} of beams={beams}: expected 1 or more, and no more than beams")
+        if not -10.0 <= self.penalty <= 10.0:
+            raise ValueError(f"penalty={self.penalty}: expected -10 to 10, the power of a length")
         if self.stop not in STOPS:
             raise ValueError(f"stop={self.stop!r}: expected one of {', '.join(STOPS)}")
         if self.ended is not None and self.beams > 1 and not self.choice.sample:
