@@ -7,6 +7,8 @@ Weights are random, of the right shapes; all write greedily as many tokens as th
 lucky with an early end. On a GPU transformers writes with its static cache and its compiled step. On a CPU
 llama.cpp (llama-cpp-python, Q8_0, one text) and CTranslate2 (float32 and int8) stand beside where they are installed.
 
+On a CPU each has a process of its own (two libraries of threads in one make both slower), and they take turns.
+
 "whole" counts the prompt's reading; "writing" is the difference to writing a single token, a token. Times are medians
 of interleaved rounds. "same" is how many of the ids are transformers', up to the first that is not: in 16 bits, and
 with weights rounded to 8, the likeliest two may change places.
@@ -15,12 +17,15 @@ with weights rounded to 8, the likeliest two may change places.
 import argparse
 import gc
 import json
+import multiprocessing
 import os
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from importlib.util import find_spec
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -117,11 +122,10 @@ def ctranslate(folder: Path, kind: str) -> Way:
     return way
 
 
-def llama_cpp(model: Any, folder: Path) -> Way:
+def llama_cpp(folder: Path) -> Way:
     """One text at a time: that is what its Python package does."""
     from llama_cpp import Llama
 
-    write_gguf(model, folder / "q8_0.gguf")
     threads = torch.get_num_threads()
     writer = Llama(str(folder / "q8_0.gguf"), n_ctx=1024, n_threads=threads, n_threads_batch=threads, verbose=False)
 
@@ -179,22 +183,68 @@ def write_gguf(model: Any, path: Path) -> None:
     writer.close()
 
 
+# What writes on a CPU, each from the same folder.
+ON_CPU: dict[str, Callable[[Path], Way]] = {
+    "transformers": lambda folder: theirs(read_peer(folder), static=False),
+    "ours": lambda folder: ours(folder, "cpu", "float32"),
+    "ours, int8": lambda folder: ours(folder, "cpu", "int8"),
+    "CTranslate2": lambda folder: ctranslate(folder, "float32"),
+    "CTranslate2, int8": lambda folder: ctranslate(folder, "int8"),
+    "llama.cpp, Q8_0": llama_cpp,
+}
+PAUSE = 0.3  # seconds after which the threads of the one before no longer wait for more, and take no time of the next
+
+
+def read_peer(folder: Path) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(folder).eval()
+    model.generation_config.eos_token_id, model.generation_config.pad_token_id = None, 0
+    return model
+
+
+@torch.no_grad()
+def work(name: str, pipe: Connection, folder: Path, threads: int) -> None:
+    """A process that writes for whoever asks, until nobody can."""
+    torch.set_num_threads(threads)
+    way = ON_CPU[name](folder)
+    with suppress(EOFError):
+        while True:
+            pipe.send(way(*pipe.recv()))
+
+
+def apart(name: str, folder: Path) -> Way:
+    """A way that has a process of its own."""
+    start = multiprocessing.get_context("spawn")
+    ours, its = start.Pipe()
+    start.Process(target=work, args=(name, its, folder, torch.get_num_threads()), daemon=True).start()
+    its.close()
+
+    def way(prompts: list[list[int]], new: int) -> list[list[int]]:
+        ours.send((prompts, new))
+        found: list[list[int]] = ours.recv()
+        return found
+
+    return way
+
+
 def ways_of(shape: str, device: str, folder: Path) -> Iterator[tuple[str, Way, int]]:
     """The names of all that write with the same weights, and how many texts they take at most."""
-    dtype = torch.bfloat16 if device == "cuda" else torch.float32
-    model = peer(shape, dtype, device)
+    model = peer(shape, torch.bfloat16 if device == "cuda" else torch.float32, device)
     write_folder(model, folder)
-    yield "transformers", theirs(model, static=device == "cuda"), 1 << 30
     if device == "cuda":
+        yield "transformers", theirs(model, static=True), 1 << 30
         yield "ours", ours(folder, device, "bfloat16"), 1 << 30
         return
-    yield "ours", ours(folder, device, "float32"), 1 << 30
-    yield "ours, int8", ours(folder, device, "int8"), 1 << 30
-    if find_spec("ctranslate2"):
-        yield "CTranslate2", ctranslate(folder, "float32"), 1 << 30
-        yield "CTranslate2, int8", ctranslate(folder, "int8"), 1 << 30
+    absent = () if find_spec("ctranslate2") else ("CTranslate2",)
     if find_spec("llama_cpp") and "gpt2" not in shape:
-        yield "llama.cpp, Q8_0", llama_cpp(model, folder), 1
+        write_gguf(model, folder / "q8_0.gguf")
+    else:
+        absent += ("llama.cpp",)
+    del model
+    for name in ON_CPU:
+        if name.split(",")[0] not in absent:
+            yield name, apart(name, folder), 1 if name.startswith("llama.cpp") else 1 << 30
 
 
 def same(a: list[list[int]], b: list[list[int]]) -> float:
@@ -227,6 +277,7 @@ def compare(shape: str, args: argparse.Namespace) -> list[dict[str, Any]]:
             for _ in range(args.rounds):
                 for name, way in here.items():
                     gc.collect()
+                    time.sleep(PAUSE if args.device == "cpu" else 0.0)
                     start = time.perf_counter()
                     way(prompts, args.new)
                     middle = time.perf_counter()
