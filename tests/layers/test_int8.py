@@ -165,3 +165,17 @@ def test_an_encoder_can_be_rounded_too():
     made = ch.build("bert", vocab=20, width=32, depth=1, heads=4, context=16, answer="class", classes=3).eval()
     ids, lengths = torch.randint(0, 20, (2, 9)), torch.tensor([9, 4])
     torch.testing.assert_close(quantise(made)(ids, lengths=lengths), made(ids, lengths=lengths), rtol=0.0, atol=0.02)
+
+
+@quick
+@torch.no_grad()
+def test_what_is_kept_does_not_depend_on_the_defaults_of_the_first_call():
+    rounded, x = Int8.of(layer(8, 12)), torch.randn(2, 12)
+    want = rounded(x)
+    int8._constants.cache_clear()
+    int8._bounds.cache_clear()
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert torch.equal(rounded(x), want)
+    finally:
+        torch.set_default_dtype(torch.float32)

@@ -134,13 +134,14 @@ class _Constants(NamedTuple):
 
 @cache
 def _constants() -> _Constants:
-    return _Constants(*(torch.tensor(value) for value in (TINY, 1.0 / MOST, float(FINE), 1.5 * 2.0**23)))
+    values = (TINY, 1.0 / MOST, float(FINE), 1.5 * 2.0**23)
+    return _Constants(*(torch.tensor(value, dtype=torch.float32, device="cpu") for value in values))
 
 
 @cache
 def _bounds(width: int) -> Tensor:
     """The row that tells the product of whole numbers what range they have."""
-    row = torch.zeros(1, max(width, 2))
+    row = torch.zeros(1, max(width, 2), dtype=torch.float32, device="cpu")  # whatever the defaults are when it is made
     row[0, 0], row[0, 1] = -128.0, 127.0
     return row[:, :width]
 
