@@ -14,7 +14,7 @@ from results import CONFIGS, keep
 
 import clearhead as ch
 from clearhead.tasks import score
-from clearhead.train import train
+from clearhead.training import train
 
 PAIRS = {
     "lecture": (
@@ -31,9 +31,9 @@ def main() -> None:
     args = parser.parse_args()
     if not (args.run / "model").is_dir():
         train(CONFIGS / "en-fr-rnn.toml", out=args.run)
-    ready, found = ch.load(args.run, dtype="float32"), {}
+    bundle, found = ch.load(args.run, dtype="float32"), {}
     for name, (text, given) in PAIRS.items():
-        forced, own = score(ready, text, given), ch.translate(ready, text)
+        forced, own = score(bundle, text, given), ch.translate(bundle, text)
         source, target, weights = forced.by_word()
         found[name] = {
             "source": source, "target": target, "weights": weights.tolist(),

@@ -17,7 +17,7 @@ from results import CONFIGS, keep
 from torch import Tensor, nn
 
 from clearhead.data import make_data
-from clearhead.train import TrainingError, train
+from clearhead.training import TrainingError, train
 
 KINDS = {
     "plain": ("plain",),

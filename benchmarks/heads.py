@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from results import CONFIGS, keep
 
-from clearhead.train import sweep
+from clearhead.training import sweep
 
 
 def main() -> None:

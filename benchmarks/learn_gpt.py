@@ -21,8 +21,8 @@ from pathlib import Path
 import torch
 
 from clearhead.data import write_tokens
-from clearhead.train import trainee
-from clearhead.train.loop import train
+from clearhead.training import trainer
+from clearhead.training.loop import train
 
 VOCAB = 50304  # 50,257 rounded up, as training code does
 
@@ -72,7 +72,7 @@ def recipe(corpus: Path, precision: str, seed: int, rows: int, steps: int, lr: f
 @contextmanager
 def rounded(yes: bool) -> Iterator[None]:
     """Within it, first weights are rounded to bfloat16."""
-    made = trainee.build_model
+    made = trainer.build_model
 
     def build(*args: object) -> torch.nn.Module:
         model = made(*args)  # type: ignore[arg-type]
@@ -81,11 +81,11 @@ def rounded(yes: bool) -> Iterator[None]:
                 p.copy_(p.bfloat16())
         return model
 
-    trainee.build_model = build if yes else made  # type: ignore[assignment]
+    trainer.build_model = build if yes else made  # type: ignore[assignment]
     try:
         yield
     finally:
-        trainee.build_model = made
+        trainer.build_model = made
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from results import CONFIGS, keep
 
 from clearhead.data import IGNORE, make_data
-from clearhead.train import train
+from clearhead.training import train
 
 KINDS = ("none", "sinusoid", "learned", "rotary", "alibi", "relative")
 TRAINED = 64

@@ -14,9 +14,9 @@ from results import CONFIGS, keep
 from torch import Tensor
 
 from clearhead.data import make_data
-from clearhead.train import read_recipe, train
-from clearhead.train.checkpoint import Checkpoint
-from clearhead.train.trainee import build_model
+from clearhead.training import read_recipe, train
+from clearhead.training.checkpoint import Checkpoint
+from clearhead.training.trainer import build_model
 
 TASKS = {"reverse": (), "most": (), "most, without decay": ("optim.decay=0.0",)}
 SEEDS = (0, 1)

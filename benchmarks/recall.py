@@ -11,7 +11,7 @@ from __future__ import annotations
 from results import CONFIGS, keep, measure
 
 from clearhead.data import make_data
-from clearhead.train import read_recipe, train
+from clearhead.training import read_recipe, train
 
 KINDS = {
     "sum": ("sum",),

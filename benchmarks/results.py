@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from clearhead.data import Data
-from clearhead.train.objective import Objective, count
+from clearhead.training.objective import Objective, count
 
 HOME = Path(__file__).parents[1]
 CONFIGS, RESULTS = HOME / "configs", HOME / "docs" / "results"

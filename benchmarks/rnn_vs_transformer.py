@@ -39,7 +39,7 @@ import clearhead as ch
 from clearhead.decode import search
 from clearhead.layers import Attention
 from clearhead.layers.attention import Tap
-from clearhead.train.objective import Objective
+from clearhead.training.objective import Objective
 
 VOCAB, START, END = 6000, 1, 2
 WIDTH = {"vocab": VOCAB, "width": 160, "dropout": 0.0}

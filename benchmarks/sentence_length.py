@@ -16,7 +16,7 @@ from results import CONFIGS, keep
 import clearhead as ch
 from clearhead.data.parallel import load_split
 from clearhead.metrics import bleu
-from clearhead.train import train
+from clearhead.training import train
 
 WAYS = {"additive attention": "additive", "one vector": "none"}
 EDGES = (0, 10, 15, 20, 25, 30, 40, 50, 80)  # words

@@ -16,7 +16,7 @@ from pathlib import Path
 from results import CONFIGS, keep
 
 import clearhead as ch
-from clearhead.train import train
+from clearhead.training import train
 
 SEEDS = (1, 2, 3)
 EVERYDAY = ('data.of=["sst2","everyday"]', "steps=3500")
@@ -47,9 +47,9 @@ def main() -> None:
             if read is not None:
                 before = trained(folder.with_name(f"{folder.name}-before"), "sst2-pretrain.toml", *words, *read)
                 words += [f"pretrained={before}", f"data.tokens={before}"]
-            ready = ch.load(trained(folder, recipe, *words))
+            bundle = ch.load(trained(folder, recipe, *words))
             for split, into in scores.items():
-                into.append(100 * ch.evaluate(ready, "sst2", split=split).accuracy)
+                into.append(100 * ch.evaluate(bundle, "sst2", split=split).accuracy)
         print(way, scores, flush=True)
     keep("sst2", accuracy=found)
 

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 
 import clearhead as ch
-from clearhead.layers import step
-from clearhead.layers.step import Stepper, Tile
+from clearhead.fast import gpu_decode
+from clearhead.fast.gpu_decode import Stepper, Tile
 
 SHAPES: dict[str, dict[str, Any]] = {
     "llama-1.1b": {
@@ -184,16 +184,16 @@ def main() -> None:
         del many
         for rows in args.rows:
             ways: dict[str, dict[str, Any]] = {"by matrix units": {"few": 0}}
-            if rows <= step.FEW:
+            if rows <= gpu_decode.FEW:
                 ways = {"": {}, "launched one after another": {"pdl": False}, **ways}
             if rows == 1 and best:
                 ways["with the best of these tiles"] = {"tiles": best}
             for label, how in ways.items():
-                if rows <= step.MATRIX:
+                if rows <= gpu_decode.MATRIX:
                     report(f"{shape}, {rows} rows {label}", model, stepper(model, rows, **how))
-            usual, step.MATRIX = step.MATRIX, 0
+            usual, gpu_decode.MATRIX = gpu_decode.MATRIX, 0
             report(f"{shape}, {rows} rows by torch's products", model, stepper(model, rows, few=0))
-            step.MATRIX = usual
+            gpu_decode.MATRIX = usual
 
 
 if __name__ == "__main__":

@@ -23,9 +23,9 @@ import torch
 from torch import nn
 
 import clearhead as ch
-from clearhead.train.objective import Objective
-from clearhead.train.optim import OptimConfig, Optimiser
-from clearhead.train.progress import flops
+from clearhead.training.objective import Objective
+from clearhead.training.optim import OptimConfig, Optimiser
+from clearhead.training.progress import flops
 
 VOCAB, CONTEXT = 50304, 1024
 Step = Callable[[], torch.Tensor]

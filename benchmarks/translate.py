@@ -88,13 +88,13 @@ def our_way(folder: Path, vocab: int, threads: int) -> Way:
     from clearhead.decode import search
 
     torch.set_num_threads(threads)
-    ready = ch.load(str(folder / "marian"), device="cpu")
-    special = ready.special
+    bundle = ch.load(str(folder / "marian"), device="cpu")
+    special = bundle.special
 
     def translate(sources: list[list[int]], beams: int, new: int) -> Answers:
         source, lengths = torch.tensor(sources), torch.tensor([len(row) for row in sources])
         found = search(
-            ready.model, {"source": source, "lengths": lengths}, start=special.start, end=special.ends[0],
+            bundle.model, {"source": source, "lengths": lengths}, start=special.start, end=special.ends[0],
             beams=beams, limit=new, banned=[special.pad, *special.ends],
         )  # fmt: skip
         return [row[0].ids for row in found]
@@ -167,8 +167,8 @@ def main() -> None:
 
 def case(pipes: dict[str, Connection], batch: int, beams: int, args: argparse.Namespace) -> dict[str, Any]:
     """One size, all ways: the first round is for warming up, and for the answers."""
-    luck = random.Random(1)
-    sources = [[luck.randrange(1, args.vocab - 1) for _ in range(args.source)] for _ in range(batch)]
+    uniforms = random.Random(1)
+    sources = [[uniforms.randrange(1, args.vocab - 1) for _ in range(args.source)] for _ in range(batch)]
     times: dict[str, list[float]] = {name: [] for name in pipes}
     said: dict[str, Answers] = {}
     for _ in range(1 + args.rounds * (4 if batch == 1 else 1)):  # short ones are easily disturbed

@@ -17,7 +17,7 @@ from results import CONFIGS, keep
 import clearhead as ch
 from clearhead.data.parallel import load_split
 from clearhead.metrics import bleu_by, chrf
-from clearhead.train import train
+from clearhead.training import train
 
 WAYS = {
     "rnn, one vector": ("multi30k-rnn.toml", "model.attention=none"),

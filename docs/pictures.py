@@ -440,10 +440,10 @@ def rnn_vs_transformer() -> Figure:
 @picture
 def writer() -> Figure:
     """What heads of a block of the shipped language model look at."""
-    ready = ch.load("everyday", device="cpu")
-    pieces = ch.likelihood(ready, READ).pieces
-    with torch.no_grad(), ch.watch(ready.model, "blocks.2.attn.weights") as tape:
-        ready.model(torch.tensor(ready.tokens.encode(READ))[None])
+    bundle = ch.load("everyday", device="cpu")
+    pieces = ch.likelihood(bundle, READ).pieces
+    with torch.no_grad(), ch.watch(bundle.model, "blocks.2.attn.weights") as tape:
+        bundle.model(torch.tensor(bundle.tokens.encode(READ))[None])
     names, shown = [piece.strip() for piece in pieces], (1, 2, 3, 4)
     found = tape["blocks.2.attn.weights"].dense()[0, list(shown)]
     return ch.draw.heads(found, rows=names, columns=names, titles=[f"head {i}" for i in shown], most=1.0, size=1.95)
@@ -561,7 +561,7 @@ def explorer_build() -> Image | None:
     return page("build", ".matrix td span", tall=880)
 
 
-def page(address: str, ready: str, *, wide: int = 1120, tall: int = 1490) -> Image | None:
+def page(address: str, bundle: str, *, wide: int = 1120, tall: int = 1490) -> Image | None:
     """A view of the explorer as a browser shows it, once there is what `ready` names; None without a browser."""
     programs = [shutil.which(name) for name in ("chromium", "chromedriver")]
     if not all(programs):
@@ -583,7 +583,7 @@ def page(address: str, ready: str, *, wide: int = 1120, tall: int = 1490) -> Ima
             assert server.stdout is not None
             browser.get(f"{server.stdout.readline().strip()}#{address}")
             until = time.monotonic() + 30
-            while time.monotonic() < until and not browser.find_elements("css selector", ready):
+            while time.monotonic() < until and not browser.find_elements("css selector", bundle):
                 time.sleep(0.1)
             time.sleep(1.0)
             shot = opened(io.BytesIO(browser.get_screenshot_as_png())).convert("RGB")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from clearhead.train import read_recipe, train
+from clearhead.training import read_recipe, train
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 RECIPES = sorted(CONFIGS.glob("*.toml"))

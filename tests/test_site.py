@@ -24,7 +24,7 @@ site = load("docs_site", ROOT / "docs" / "site.py")
 web = load("docs_browser", ROOT / "tests" / "explore" / "browser.py")
 
 
-class Seen(HTMLParser):
+class LazyCall(HTMLParser):
     """What a page has: links by tag, anchors, all tags and words; and that each tag is closed by its own."""
 
     def __init__(self, page):
@@ -60,7 +60,7 @@ def out(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def pages(out):
-    return {path.name: Seen(path) for path in sorted(out.glob("*.html"))}
+    return {path.name: LazyCall(path) for path in sorted(out.glob("*.html"))}
 
 
 def test_every_page_is_there_and_in_every_list(pages):

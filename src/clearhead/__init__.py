@@ -34,13 +34,13 @@ if TYPE_CHECKING:
     from .tasks.score import score
     from .tasks.text import classify, embed, fill, likelihood
     from .tasks.translate import translate
-    from .train import train, verify_resume
-    from .train.sweep import sweep
-    from .weights import Ready, load, quantise, save
+    from .training import train, verify_resume
+    from .training.sweep import sweep
+    from .weights import Bundle, load, quantise, save
 
 __version__ = "0.1.0"
 __all__ = [
-    "Ready", "build", "chat", "classify", "config", "data", "decode", "draw", "edit", "embed", "evaluate", "fill",
+    "Bundle", "build", "chat", "classify", "config", "data", "decode", "draw", "edit", "embed", "evaluate", "fill",
     "generate", "layers", "likelihood", "load", "look", "models", "plot", "quantise", "save", "score", "stream",
     "sweep", "tasks", "tokens", "train", "translate", "verify_resume", "watch", "weights",
 ]  # fmt: skip
@@ -49,7 +49,7 @@ __all__ = [
 # would take its place as soon as anything imports it; models and train are both, rooms that can be called.
 _HOME = {
     "build": "models",
-    "Ready": "weights", "load": "weights", "quantise": "weights", "save": "weights",
+    "Bundle": "weights", "load": "weights", "quantise": "weights", "save": "weights",
     "edit": "look", "watch": "look",
     "sweep": "train", "verify_resume": "train", "plot": "report",
     "chat": "tasks", "classify": "tasks", "embed": "tasks", "evaluate": "tasks", "fill": "tasks", "generate": "tasks",

@@ -11,15 +11,13 @@ all, here and in the rooms below.
 
 from __future__ import annotations
 
-import difflib
 import json
-import os
 import re
 import reprlib
 import tomllib
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from datetime import date, time
 from functools import cached_property
@@ -29,6 +27,9 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 import msgspec
 import tomli_w
 
+from .atomic_files import atomic_write
+from .errors import InputError, nearest
+
 T = TypeVar("T")
 Key = tuple[str, ...]  # a dotted key, taken apart: a name may hold dots of its own
 
@@ -36,12 +37,12 @@ _COMMAND_LINE = "on the command line: "
 _WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false", type(None): "nothing"}
 
 
-class ConfigError(ValueError):
+class ConfigError(InputError):
     """A mistake in a config file or an override, told for the person who wrote it."""
 
 
 @dataclass(frozen=True)
-class Source:
+class Origin:
     """Where values came from: a file's name and text, and the keys that the command line set after it."""
 
     path: str | None = None  # as the user wrote it; None for values made in Python
@@ -71,9 +72,9 @@ class Table(dict[str, Any]):
     """The values of a file, or of a section of it, that remember where they stand. Inner tables are Tables too."""
 
     def __init__(
-        self, values: Mapping[str, Any] | Iterable[Any] = (), *, source: Source | None = None, key: Key = ()
+        self, values: Mapping[str, Any] | Iterable[Any] = (), *, source: Origin | None = None, key: Key = ()
     ) -> None:
-        self.source, self.key = source or Source(), key
+        self.source, self.key = source or Origin(), key
         super().__init__({name: self._inside(value, (*key, str(name))) for name, value in dict(values).items()})
 
     def _inside(self, value: Any, key: Key) -> Any:
@@ -107,7 +108,7 @@ def load(path: str | Path) -> Table:
     except FileNotFoundError as cause:
         folder = Path(path).parent
         others = [str(p) for p in folder.glob("*" + suffix)] if folder.is_dir() else []
-        raise ConfigError(f"{name}: there is no such file{_nearest(name, others)}") from cause
+        raise ConfigError(f"{name}: there is no such file{nearest(name, others)}") from cause
     except (OSError, UnicodeDecodeError) as cause:
         raise ConfigError(f"{name}: cannot be read: {cause}") from cause
     try:
@@ -116,13 +117,13 @@ def load(path: str | Path) -> Table:
         at, last = re.search(r" line (\d+)", str(cause)), str(cause).endswith("(at end of document)")
         line = f":{at[1]}" if at else f":{text.count(chr(10)) + 1}" if last else ""
         raise ConfigError(f"{name}{line}: {cause}") from cause
-    return Table(values, source=Source(name, text))
+    return Table(values, source=Origin(name, text))
 
 
 def override(table: Mapping[str, Any], *words: str) -> Table:
     """A copy with the values of words like "optim.lr=1e-3": read as TOML, or else as plain text."""
     table = table if isinstance(table, Table) else Table(table)
-    out, changed = Table(table, source=Source(), key=table.key), set(table.source.changed)
+    out, changed = Table(table, source=Origin(), key=table.key), set(table.source.changed)
     for word in words:
         key, value = _assignment(word)
         inner: dict[str, Any] = out
@@ -134,12 +135,12 @@ def override(table: Mapping[str, Any], *words: str) -> Table:
                 )
         inner[key[-1]] = value
         changed.add((*table.key, *key))
-    return Table(out, source=Source(table.path, table.source.text, frozenset(changed)), key=table.key)
+    return Table(out, source=Origin(table.path, table.source.text, frozenset(changed)), key=table.key)
 
 
 def read(kind: type[T], table: Mapping[str, Any], *, where: str = "") -> T:
     """The dataclass `kind` with the values of a table; `where` is the table's dotted name, if it does not know it."""
-    source = table.source if isinstance(table, Table) else Source()
+    source = table.source if isinstance(table, Table) else Origin()
     key = tuple(where.split(".")) if where else table.key if isinstance(table, Table) else ()
     return _build(kind, table, key, source)
 
@@ -165,44 +166,14 @@ def write(config: Any, path: str | Path) -> None:
     atomic_write(path, data)
 
 
-def atomic_write(path: Path, data: bytes) -> None:
-    """Write a file so that a reader, or a crash at any moment, sees the old bytes or the new ones."""
-    with replacing(path) as temporary:
-        temporary.write_bytes(data)
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary name beside `path`; what is written there replaces `path` at the end, whole or not at all."""
-    temporary = path.with_name(f".{path.stem}.{os.getpid()}.tmp{path.suffix}")
-    try:
-        yield temporary
-        with open(temporary, "rb+") as file:  # Windows syncs only what is open for writing
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    sync_folder(path.parent)
-
-
-def sync_folder(path: Path) -> None:
-    """Make a folder's own entries durable; Windows cannot open a folder, and needs no such call."""
-    if os.name != "nt":
-        handle = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-
-
-def _build(kind: Any, table: Mapping[str, Any], key: Key, source: Source) -> Any:
+def _build(kind: Any, table: Mapping[str, Any], key: Key, source: Origin) -> Any:
     """One dataclass from one table."""
     hints, known = get_type_hints(kind), {f.name: f for f in fields(kind) if f.init}
     for name in table:
         if name not in known:
             sections = [(n, m) for n in known for m in _members(hints[n]) if is_dataclass(m)]
             inside = [f"{n}.{name}" for n, m in sections if name in get_type_hints(m)]
-            hint = f"; there is {', '.join(inside)}" if inside else _nearest(name, known)
+            hint = f"; there is {', '.join(inside)}" if inside else nearest(name, known)
             hint = hint or f"; the known keys are {', '.join(known)}"
             raise ConfigError(f"{source.place((*key, name))}unknown key {'.'.join((*key, name))}{hint}")
     needed = [n for n, f in known.items() if f.default is MISSING and f.default_factory is MISSING and n not in table]
@@ -218,7 +189,7 @@ def _build(kind: Any, table: Mapping[str, Any], key: Key, source: Source) -> Any
         raise ConfigError(f"{source.place((*key, *told[:1]))}{section}{cause}") from cause
 
 
-def _value(kind: Any, value: Any, key: Key, source: Source) -> Any:
+def _value(kind: Any, value: Any, key: Key, source: Origin) -> Any:
     """One value as its annotation says: containers here, so that each item has its place, the rest by msgspec."""
     members = _members(kind)
     boxes = [member for member in members if isinstance(value, _shape(member))]
@@ -232,11 +203,11 @@ def _value(kind: Any, value: Any, key: Key, source: Source) -> Any:
         if scalars:
             return value if Any in scalars else msgspec.convert(value, Union[scalars], strict=True)  # noqa: UP007
     words = [x for m in members if get_origin(m) is Literal for x in get_args(m) if isinstance(x, str)]
-    got = _nearest(value, words) if words and isinstance(value, str) else f", got {_say(type(value))}"
+    got = nearest(value, words) if words and isinstance(value, str) else f", got {_say(type(value))}"
     raise _mismatch(key, source, value, f"{_say(kind)}{got}")
 
 
-def _boxed(kind: Any, value: Any, key: Key, source: Source) -> Any:
+def _boxed(kind: Any, value: Any, key: Key, source: Origin) -> Any:
     """A dataclass, a dict, a list or a tuple from a value that has its shape."""
     if is_dataclass(kind):
         return _build(kind, value, key, source)
@@ -263,7 +234,7 @@ def _shape(kind: Any) -> tuple[type, ...]:
     return (list, tuple) if box in (list, tuple, Sequence) else ()
 
 
-def _mismatch(key: Key, source: Source, value: Any, expected: str) -> ConfigError:
+def _mismatch(key: Key, source: Origin, value: Any, expected: str) -> ConfigError:
     return ConfigError(f"{source.place(key)}{'.'.join(key)} = {reprlib.repr(value)}: expected {expected}")
 
 
@@ -281,13 +252,6 @@ def _say(kind: Any) -> str:
     if is_dataclass(kind) or (isinstance(box, type) and issubclass(box, Mapping)):
         return "a table"
     return _WORDS.get(kind) or ("anything" if kind is Any else f"a {kind.__name__}")
-
-
-def _nearest(name: str, names: Iterable[str]) -> str:
-    """The known names that are most like one that is not known, whatever their case."""
-    known = {other.lower(): other for other in names}
-    near = [known[other] for other in difflib.get_close_matches(name.lower(), list(known), n=3, cutoff=0.5)]
-    return f"; the nearest {'is' if len(near) == 1 else 'are'} {', '.join(near)}" if near else ""
 
 
 def _plain(value: Any, key: Key) -> Any:
@@ -333,15 +297,15 @@ def _json_values(text: str) -> dict[str, Any]:
         values = dict(pairs)
         if len(values) < len(pairs):
             names = [name for name, _ in pairs]
-            raise ValueError(f"the key {next(n for n in names if names.count(n) > 1)!r} is given twice")
+            raise InputError(f"the key {next(n for n in names if names.count(n) > 1)!r} is given twice")
         return values
 
     def refuse(word: str) -> None:
-        raise ValueError(f"JSON has no {word}")
+        raise InputError(f"JSON has no {word}")
 
     values = json.loads(text, object_pairs_hook=once, parse_constant=refuse)
     if not isinstance(values, dict):
-        raise ValueError(f"expected a table {{...}}, got {_say(type(values))}")
+        raise InputError(f"expected a table {{...}}, got {_say(type(values))}")
     return values
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
+from .errors import InputError
 from .tokens.ids import APOSTROPHES, split
 
 TOKENIZERS = ("13a", "none", "intl", "char", "zh", "ja-mecab", "ko-mecab", "flores101", "flores200")
@@ -44,7 +45,7 @@ def bleu(hypotheses: Sequence[str], references: References, *, tokenize: str = "
     from sacrebleu.metrics.bleu import BLEU
 
     if tokenize not in TOKENIZERS:
-        raise ValueError(f"tokenize={tokenize!r}: expected one of {', '.join(TOKENIZERS)}")
+        raise InputError(f"tokenize={tokenize!r}: expected one of {', '.join(TOKENIZERS)}")
     texts, streams = _streams(hypotheses, references)
     return _score(BLEU(tokenize=tokenize, lowercase=lower, force=tokenize == "none"), texts, streams)
 
@@ -57,7 +58,7 @@ def token_bleu(
         for i, row in enumerate(rows):
             wrong = row if isinstance(row, str) else next((token for token in row if token.split() != [token]), None)
             if wrong is not None:
-                raise ValueError(f"sentence {i} has {wrong!r}: expected a row of tokens without white space")
+                raise InputError(f"sentence {i} has {wrong!r}: expected a row of tokens without white space")
     texts = ([" ".join(row) for row in rows] for rows in (hypotheses, references))
     return bleu(*texts, tokenize="none", lower=lower)
 
@@ -75,11 +76,11 @@ def bleu_by(protocol: str, language: str | None) -> Callable[[Sequence[str], Ref
     What the protocol needs is looked for now, before any text is made. Its name joins the signature.
     """
     if protocol not in PROTOCOLS:
-        raise ValueError(f"protocol={protocol!r}: expected one of {', '.join(PROTOCOLS)}")
+        raise InputError(f"protocol={protocol!r}: expected one of {', '.join(PROTOCOLS)}")
     if protocol == "plain":
         return bleu
     if language is None:
-        raise ValueError(f"protocol={protocol!r} has rules for each language: expected one, like 'de'")
+        raise InputError(f"protocol={protocol!r} has rules for each language: expected one, like 'de'")
     cut, by = (moses_words, f"sacremoses-{_moses(language)[0]}") if protocol == "moses" else (spacy_words, "words")
 
     def spaced(text: str) -> str:
@@ -142,15 +143,15 @@ def _streams(hypotheses: Sequence[str], references: References) -> tuple[list[st
     """The hypotheses, and the references as sacreBLEU has them: the first of every sentence, then the second ..."""
     for what, rows in (("hypotheses", hypotheses), ("references", references)):
         if isinstance(rows, str):
-            raise ValueError(f"the {what} are one text, {rows[:40]!r}: expected a list of them")
+            raise InputError(f"the {what} are one text, {rows[:40]!r}: expected a list of them")
     if len(hypotheses) != len(references):
-        raise ValueError(f"{len(hypotheses)} hypotheses and {len(references)} references: expected as many")
+        raise InputError(f"{len(hypotheses)} hypotheses and {len(references)} references: expected as many")
     if not hypotheses:
-        raise ValueError("there is no hypothesis: expected one or more")
+        raise InputError("there is no hypothesis: expected one or more")
     several = [[row] if isinstance(row, str) else list(row) for row in references]
     for i, row in enumerate(several):
         if not row:
-            raise ValueError(f"sentence {i} has no reference: expected one or more")
+            raise InputError(f"sentence {i} has no reference: expected one or more")
     most = max(map(len, several))
     streams = [[row[k] if k < len(row) else None for row in several] for k in range(most)]
     return list(hypotheses), streams

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from clearhead import __version__
 from clearhead.cli import app
 from clearhead.config import write
-from clearhead.train import progress
+from clearhead.training import progress
 
 TINY = """\
 steps = 30
@@ -278,7 +278,6 @@ def test_a_result_that_finds_no_room(words, unbuffered):
 
 
 def test_a_bug_of_ours_shows_its_trace(recipe, tmp_path, monkeypatch):
-    from clearhead.train import trainee
 
     monkeypatch.setattr(trainee, "initialise", lambda *_: int("a library's own words"))
     found = call("train", recipe, "--out", tmp_path / "run")
@@ -287,7 +286,6 @@ def test_a_bug_of_ours_shows_its_trace(recipe, tmp_path, monkeypatch):
 
 
 def test_an_interrupt_is_130(recipe, tmp_path, monkeypatch):
-    from clearhead.train import trainee
 
     def interrupt(*_):
         raise KeyboardInterrupt

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from clearhead.config import ConfigError
-from clearhead.data import DataError, make_data, pictures
+from clearhead.data import DataError, image_files, make_data
 
 
 def paint(path, shade, size=(12, 10)):
@@ -204,7 +204,7 @@ def test_a_piece_stays_inside():
     draws = np.random.default_rng(0).random((500, 5)).tolist()
     for width, height in ((1, 1), (100, 3), (3, 100), (37, 53)):
         for row in [*draws, [0.0] * 5, [1 - 2**-53] * 5]:
-            left, top, right, bottom = pictures.piece(width, height, 0.25, row)
+            left, top, right, bottom = image_files.piece(width, height, 0.25, row)
             assert 0 <= left < right <= width
             assert 0 <= top < bottom <= height
 

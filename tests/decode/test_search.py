@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from clearhead.decode import STOPS, Ensemble, forced, search
-from clearhead.decode.choose import largest
+from clearhead.decode.sampling import largest
 from clearhead.models import build
 
 PAD, START, END, WORDS = 0, 1, 2, (3, 4, 5, 6)

@@ -21,7 +21,7 @@ def tiny(tmp_path_factory):
     torch.manual_seed(7)
     tokens = Characters.of(LETTERS)
     model = ch.build("gpt", vocab=len(tokens), context=12_000, width=24, depth=3, heads=4, positions="rotary")
-    return ch.save(ch.Ready(model, tokens, model.config), tmp_path_factory.mktemp("models") / "tiny")
+    return ch.save(ch.Bundle(model, tokens, model.config), tmp_path_factory.mktemp("models") / "tiny")
 
 
 @pytest.fixture(scope="session")

@@ -8,8 +8,8 @@ import pytest
 from starlette.testclient import TestClient
 
 import clearhead as ch
-from clearhead.explore import server, shapes
-from clearhead.explore.looks import of_text
+from clearhead.explore import schemas, server
+from clearhead.explore.inspections import of_text
 from clearhead.explore.server import make_app
 from clearhead.explore.worked import WK, WQ, WV, X
 
@@ -20,7 +20,7 @@ def en_de():
 
 
 def test_models_are_ids_with_what_they_can_do(client):
-    found = {one["id"]: shapes.ModelLine(**one) for one in client.get("/api/models").json()}
+    found = {one["id"]: schemas.ModelLine(**one) for one in client.get("/api/models").json()}
     assert found["en-de"].kinds == ["translate"]
     assert found["en-de-rnn"].family == "RNNSeq2Seq"
     assert found["tiny"].kinds == ["write"]
@@ -36,7 +36,7 @@ def test_without_a_folder_the_page_still_writes():
 def test_a_translation_comes_word_by_word_and_is_the_librarys(ask, en_de):
     found = ask("/api/translate", {"model": "en-de", "text": "A dog runs.", "beams": 3})
     for one in found:
-        shapes.Event(**one)
+        schemas.Event(**one)
     best = [one["beams"][0]["text"] for one in found if "beams" in one]
     assert best[0] == "Ein"
     assert len(set(best)) >= 4
@@ -54,9 +54,9 @@ def test_maps_are_those_of_the_translation(client, ask, en_de, layer, head):
     want = ch.translate(en_de, "Two dogs run.", beams=2)
     given = {name: value for name, value in (("layer", layer), ("head", head)) if value is not None}
     asked = {"look": look, "group": "cross", **given}
-    found = shapes.Tile(**client.get("/api/looks/map", params=asked).json())
+    found = schemas.Tile(**client.get("/api/looks/map", params=asked).json())
     assert np.allclose(found.weights, want.attention(layer, head), atol=2e-5)
-    words = shapes.Tile(**client.get("/api/looks/map", params=asked | {"by": "words"}).json())
+    words = schemas.Tile(**client.get("/api/looks/map", params=asked | {"by": "words"}).json())
     source, target, weights = want.by_word(layer, head)
     assert (words.key_names, words.row_names) == (source, target)
     assert np.allclose(words.weights, weights, atol=5e-5)
@@ -65,7 +65,7 @@ def test_maps_are_those_of_the_translation(client, ask, en_de, layer, head):
 def test_heads_are_told_apart_layer_by_layer(client, ask, en_de):
     look = ask("/api/translate", {"model": "en-de", "text": "Two dogs run.", "beams": 1})[-1]["looks"][0]["id"]
     answer = client.get("/api/looks/heads", params={"look": look, "group": "cross"})
-    told = [shapes.HeadsOfLayer.model_validate_json(line) for line in answer.text.splitlines()]
+    told = [schemas.HeadsOfLayer.model_validate_json(line) for line in answer.text.splitlines()]
     assert [one.layer for one in told] == [0, 1, 2]
     tape = ch.translate(en_de, "Two dogs run.", beams=1).tape("decoder.blocks.1.cross.weights")
     want = tape["decoder.blocks.1.cross.weights"].entropy()[0].mean(-1)
@@ -75,7 +75,7 @@ def test_heads_are_told_apart_layer_by_layer(client, ask, en_de):
 def test_a_model_with_one_vector_has_nothing_to_show(tmp_path):
     like = ch.load("en-de-rnn", device="cpu")
     model = ch.build("rnn-seq2seq", vocab=like.config.vocab, width=8, hidden=8, attention="none")
-    ch.save(ch.Ready(model, like.tokens, model.config), tmp_path / "vector")
+    ch.save(ch.Bundle(model, like.tokens, model.config), tmp_path / "vector")
     client = TestClient(make_app([tmp_path / "vector"], device="cpu"), base_url="http://127.0.0.1:8000")
     answer = client.post("/api/translate", json={"model": "vector", "text": "A dog.", "beams": 2})
     assert json.loads(answer.text.splitlines()[-1])["looks"][0]["groups"] == []
@@ -85,13 +85,13 @@ def test_a_language_model_writes_token_by_token_with_candidates(client, ask, tin
     asked = {"model": "tiny", "text": "The cat", "max_new": 6}
     found = ask("/api/write", asked)
     tokens = [one["token"] for one in found if "token" in one]
-    ready = ch.load(tiny, device="cpu")
+    bundle = ch.load(tiny, device="cpu")
     assert len(tokens) == 6
-    logits = ready("The cat")[-1].softmax(-1)
+    logits = bundle("The cat")[-1].softmax(-1)
     assert tokens[0]["id"] == int(logits.argmax())
     assert tokens[0]["share"] == pytest.approx(float(logits.max()), abs=1e-4)
     assert tokens[0]["candidates"][0] == [tokens[0]["piece"], pytest.approx(tokens[0]["share"], abs=1e-4)]
-    look = shapes.LookShape(**found[-1]["look"])
+    look = schemas.LookShape(**found[-1]["look"])
     assert look.lens
     assert look.groups[0].rows == [*"The cat", *(token["piece"] for token in tokens)]
     assert (look.groups[0].layers, look.groups[0].heads) == (3, 4)
@@ -112,25 +112,25 @@ def test_heads_that_are_switched_off_change_the_text_and_nobody_elses(ask, tiny)
     without = ask("/api/write", asked | {"off": {"0": [0, 1, 2, 3], "2": [1]}})[0]["token"]
     assert plain["share"] != without["share"]
     assert ask("/api/write", asked)[0]["token"] == plain
-    ready = ch.load(tiny, device="cpu")
+    bundle = ch.load(tiny, device="cpu")
     changes = {"blocks.0.attn.heads": ch.look.silence([0, 1, 2, 3]), "blocks.2.attn.heads": ch.look.silence([1])}
-    with ch.edit(ready, changes):
-        want = ready("The cat sat")[-1].softmax(-1)
+    with ch.edit(bundle, changes):
+        want = bundle("The cat sat")[-1].softmax(-1)
     assert without["share"] == pytest.approx(float(want.max()), abs=1e-4)
 
 
 def test_the_lens_ends_with_what_the_model_says_and_candidates_stand_in_their_place(client, ask, tiny):
     look = ask("/api/write", {"model": "tiny", "text": "The cat sat", "max_new": 0})[-1]["look"]["id"]
-    ready = ch.load(tiny, device="cpu")
-    logits = ready("The cat sat").softmax(-1)
-    lens = shapes.LensShape(**client.get("/api/looks/lens", params={"look": look, "at": 4}).json())
+    bundle = ch.load(tiny, device="cpu")
+    logits = bundle("The cat sat").softmax(-1)
+    lens = schemas.LensShape(**client.get("/api/looks/lens", params={"look": look, "at": 4}).json())
     assert len(lens.layers) == 3
     piece, share = lens.layers[-1][0]
     assert share == pytest.approx(float(logits[4].max()), abs=1e-4)
-    assert ready.tokens.encode(piece)[0] == int(logits[4].argmax())
+    assert bundle.tokens.encode(piece)[0] == int(logits[4].argmax())
     asked = {"look": look, "first": 5, "last": 7}
-    found = shapes.CandidatesShape(**client.get("/api/looks/candidates", params=asked).json())
-    ids = ready.tokens.encode("The cat sat")
+    found = schemas.CandidatesShape(**client.get("/api/looks/candidates", params=asked).json())
+    ids = bundle.tokens.encode("The cat sat")
     assert found.shares == pytest.approx([float(logits[4, ids[5]]), float(logits[5, ids[6]])], abs=1e-4)
     assert found.candidates[0][0][0] == piece
 
@@ -140,9 +140,9 @@ def test_a_long_text_is_seen_through_an_overview_and_tiles(client, ask, tiny):
     found = ask("/api/write", {"model": "tiny", "text": text, "max_new": 0})
     look, asked = found[-1]["look"]["id"], {"group": "self", "layer": 1, "head": 2}
     assert any("progress" in one for one in found) or len(found) == 1
-    ready = ch.load(tiny, device="cpu")
-    with ch.watch(ready, "blocks.1.attn.weights") as tape:
-        ready(text)
+    bundle = ch.load(tiny, device="cpu")
+    with ch.watch(bundle, "blocks.1.attn.weights") as tape:
+        bundle(text)
     want = tape["blocks.1.attn.weights"]
     whole = client.get("/api/looks/map", params={"look": look, "cells": 64, **asked}).json()
     assert np.allclose(whole["weights"], want.pool(64)[0, 2], atol=2e-5)
@@ -155,9 +155,9 @@ def test_a_long_text_is_seen_through_an_overview_and_tiles(client, ask, tiny):
 
 
 def test_a_part_of_a_text_longer_than_the_window():
-    ready = ch.load("everyday", device="cpu")
-    ids = (ready.tokens.encode("The man saw two dogs in the snow, and they saw him.\n").tolist() * 60)[:720]
-    group = of_text(ready, ids).group("self")
+    bundle = ch.load("everyday", device="cpu")
+    ids = (bundle.tokens.encode("The man saw two dogs in the snow, and they saw him.\n").tolist() * 60)[:720]
+    group = of_text(bundle, ids).group("self")
     want = group.maps[3].dense()[0, 1].numpy()
     for (r0, r1), (k0, k1) in (((480, 720), (240, 720)), ((0, 720), (0, 240)), ((600, 720), (0, 120))):
         cells = want[r0:r1, k0:k1].reshape(12, (r1 - r0) // 12, 12, (k1 - k0) // 12).mean(1).sum(-1)
@@ -167,29 +167,29 @@ def test_a_part_of_a_text_longer_than_the_window():
 
 def test_attention_by_hand_is_the_lectures(client):
     asked = {"x": X.tolist(), "wq": WQ.tolist(), "wk": WK.tolist(), "wv": WV.tolist()}
-    found = shapes.ByHandShape(**client.post("/api/build", json=asked).json())
+    found = schemas.ByHandShape(**client.post("/api/build", json=asked).json())
     assert found.scores[0] == [[2, 4, 4], [4, 16, 12], [4, 12, 10]]
     assert np.allclose(found.weights[0][0], [0.0634, 0.4683, 0.4683], atol=1e-4)
     assert np.allclose(found.out[0], [1.9366, 6.6831, 1.5951], atol=1e-4)
 
 
 def test_positions_and_memories(client):
-    places = shapes.PlacesShape(**client.get("/api/positions", params={"width": 8, "length": 5}).json())
+    places = schemas.PlacesShape(**client.get("/api/positions", params={"width": 8, "length": 5}).json())
     assert np.array(places.vectors).shape == (5, 8)
     assert np.allclose(np.diag(places.similarity), 1.0)
     grid = client.get("/api/positions", params={"kind": "sincos2d", "width": 16, "length": 4}).json()
     assert np.array(grid["similarity"]).shape == (16, 16)
-    fading = shapes.FadingShape(**client.get("/api/memory", params={"gamma": 0.5, "length": 4}).json())
+    fading = schemas.FadingShape(**client.get("/api/memory", params={"gamma": 0.5, "length": 4}).json())
     assert fading.left[3] == pytest.approx([0.125, 0.25, 0.5, 1.0])
     assert fading.attention[0] == pytest.approx(1.0)
     assert fading.attention[3] == pytest.approx(np.exp(6) / (np.exp(6) + 3))
 
 
 def test_runs_are_listed_and_read_while_they_are_written(client, runs):
-    listed = {one["id"]: shapes.RunLine(**one) for one in client.get("/api/runs").json()}
+    listed = {one["id"]: schemas.RunLine(**one) for one in client.get("/api/runs").json()}
     assert set(listed) == {"first", "deep-second"}
     assert (listed["first"].step, listed["first"].steps, listed["first"].finished) == (8, 20, False)
-    whole = shapes.RunShape(**client.get("/api/runs/one", params={"run": "deep-second"}).json())
+    whole = schemas.RunShape(**client.get("/api/runs/one", params={"run": "deep-second"}).json())
     assert whole.total == len(whole.records) == 10
     rest = client.get("/api/runs/one", params={"run": "deep-second", "since": 7}).json()
     assert [one["step"] for one in rest["records"]] == [7, 8, 8]
@@ -202,7 +202,7 @@ def test_a_run_that_cannot_be_read_hides_no_other(tmp_path):
         (tmp_path / name).mkdir()
         (tmp_path / name / "metrics.jsonl").write_text(lines)
     client = TestClient(make_app(runs=tmp_path, device="cpu"), base_url="http://127.0.0.1:8000")
-    listed = {one["id"]: shapes.RunLine(**one) for one in client.get("/api/runs").json()}
+    listed = {one["id"]: schemas.RunLine(**one) for one in client.get("/api/runs").json()}
     assert (listed["good"].step, listed["good"].error) == (3, None)
     assert "metrics.jsonl:1: this is no line of JSON" in (listed["torn"].error or "")
     assert "expected an object with a step" in (listed["other"].error or "")

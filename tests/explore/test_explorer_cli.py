@@ -92,7 +92,7 @@ def test_doctor_finds_what_is_wrong(monkeypatch):
 
 
 def test_doctor_notices_that_writing_and_reading_disagree(monkeypatch):
-    monkeypatch.setattr(doctors, "likelihood", lambda ready, text: likelihood(ready, text.upper()))
+    monkeypatch.setattr(doctors, "likelihood", lambda bundle, text: likelihood(bundle, text.upper()))
     found = call("doctor", "--json", "--device", "cpu")
     assert found.exit_code == 1
     (problem,) = json.loads(found.stdout)["problems"]

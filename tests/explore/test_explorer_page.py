@@ -419,13 +419,13 @@ def test_every_view_can_be_saved_and_linked(page, view, tmp_path):
     page.driver.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)})
     state = {"translate": {"model": "en-de", "text": "A dog runs."}, "write": {"model": "tiny", "text": "The cat"}}
     page.open(view, **state.get(view, {}))
-    ready = {
+    bundle = {
         "translate": ".lines .token",
         "write": ".lens tr",
         "build": "[aria-label^='A:'] span",
         "train": ".curves path",
     }
-    page.until(lambda: page.all(ready[view]) and not page.all(".mapbox.busy"))
+    page.until(lambda: page.all(bundle[view]) and not page.all(".mapbox.busy"))
     time.sleep(0.3)
     for kind in ("png", "svg", "json"):
         page.click(f"[data-save={kind}]")
@@ -460,8 +460,8 @@ def test_readable_on_a_narrow_screen(page, view):
     try:
         state = {"translate": {"text": "A man in a red shirt is playing the guitar."}, "write": {"text": "The cat"}}
         page.open(view, **state.get(view, {}))
-        ready = {"translate": ".lines .token", "write": ".lens tr", "build": ".matrix span", "train": ".curves path"}
-        page.until(lambda: page.all(ready[view]))
+        bundle = {"translate": ".lines .token", "write": ".lens tr", "build": ".matrix span", "train": ".curves path"}
+        page.until(lambda: page.all(bundle[view]))
         web.shot(page.driver, f"{view}-narrow")
         assert page.run("return document.documentElement.scrollWidth") <= 400
     finally:

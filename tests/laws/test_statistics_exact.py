@@ -13,10 +13,10 @@ from torch import Tensor
 from tower import HEAD, HEADS, WIDTH, Tower
 
 import clearhead
-import clearhead.look.source
+import clearhead.look.call
 from clearhead.layers import Additive, Alibi, Attention, Bias, Cache, Mask, Rotary
 from clearhead.look import AttentionMap
-from clearhead.look.source import Kept, Seen
+from clearhead.look.call import DenseCall, LazyCall
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float64)
 MASS = {"rtol": 0.0, "atol": 1e-4}  # of entropies and masses
@@ -75,7 +75,7 @@ def both(case: tuple) -> tuple[AttentionMap, Tensor]:
         bias = {name: x.float() if x.is_floating_point() else x for name, x in bias.items()}
     added = 0.0 if bias is None else written_out.bias(*size.full, **bias)
     may = written_out.allowed(*size.full, **fields)
-    seen = Seen(q=q, k=k, mask=Mask(**fields), bias=None if bias is None else Bias(**bias), scale=scale)
+    seen = LazyCall(q=q, k=k, mask=Mask(**fields), bias=None if bias is None else Bias(**bias), scale=scale)
     return AttentionMap([seen]), written_out.weights(written_out.scores(q, k, scale, added), may)
 
 
@@ -161,7 +161,7 @@ def test_kept_weights_are_measured_as_they_are(dtype, seed, louder):
     size = Size(2, 3, 3, 37, 19)
     weights = written_out.weights(normal(seed, *size.full), normal(seed + 1, *size.full) > 0)
     weights = (louder * weights).to(dtype)
-    map, truth = AttentionMap([Kept(weights=weights)]), weights.double()
+    map, truth = AttentionMap([DenseCall(weights=weights)]), weights.double()
     want = told(truth, *line(size, None))
     check(map.statistics(*want), want)
     close(map.dense(), truth, MASS)
@@ -173,7 +173,7 @@ def test_kept_weights_are_measured_as_they_are(dtype, seed, louder):
 def test_forbidden_by_a_bias_of_minus_infinity():
     dense = torch.zeros(5, 7).masked_fill(normal(0, 5, 7) > 0.5, -math.inf)
     q, k = normal(1, 2, 3, 5, 4, dtype=torch.float32), normal(2, 2, 3, 7, 4, dtype=torch.float32)
-    seen = Seen(q=q, k=k, mask=Mask(), bias=Bias(dense=dense), scale=1.0)
+    seen = LazyCall(q=q, k=k, mask=Mask(), bias=Bias(dense=dense), scale=1.0)
     weights = written_out.weights(written_out.scores(q, k, 1.0), dense == 0)
     want = told(weights, *line(Size(2, 3, 3, 5, 7), None))
     check(AttentionMap([seen]).statistics(*want), want)
@@ -245,10 +245,10 @@ def test_the_maps_of_a_decoding_loop_join_into_that_of_one_pass(chunks, window, 
 
 def test_dense_refuses_what_is_too_large_to_hold():
     q = torch.zeros(1, 2, 5, 3)
-    map = AttentionMap([Seen(q=q, k=q, mask=Mask(), bias=None, scale=1.0)])
+    map = AttentionMap([LazyCall(q=q, k=q, mask=Mask(), bias=None, scale=1.0)])
     assert map.dense(limit=50).shape == (1, 2, 5, 5)
     with pytest.raises(ValueError, match="1 x 2 x 5 x 5 holds 50 weights, over the limit of 49"):
         map.dense(limit=49)
     long = torch.zeros(1, 1, 2**14, 1)
     with pytest.raises(ValueError, match="over the limit"):
-        AttentionMap([Seen(q=long, k=long, mask=Mask(), bias=None, scale=1.0)]).dense()
+        AttentionMap([LazyCall(q=long, k=long, mask=Mask(), bias=None, scale=1.0)]).dense()

@@ -46,7 +46,7 @@ from clearhead.layers.mlp import ACTIVATIONS, KINDS
 from clearhead.layers.recurrent import CELLS
 from clearhead.layers.stack import CONNECTIONS
 from clearhead.look import MEANING, AttentionMap, patch, scale, silence
-from clearhead.look.source import Kept, Seen
+from clearhead.look.call import DenseCall, LazyCall
 
 B, H, T, E = 2, 3, 7, 4
 WIDTH = H * E
@@ -114,10 +114,12 @@ def several() -> nn.ModuleList:
 
 
 def map(q: int = 5, k: int = T) -> AttentionMap:
-    return AttentionMap([Seen(q=torch.zeros(B, H, q, E), k=torch.zeros(B, H, k, E), mask=Mask(), bias=None, scale=1.0)])
+    return AttentionMap(
+        [LazyCall(q=torch.zeros(B, H, q, E), k=torch.zeros(B, H, k, E), mask=Mask(), bias=None, scale=1.0)]
+    )
 
 
-one_head = Kept(weights=torch.ones(B, 1, 1, 1))
+one_head = DenseCall(weights=torch.ones(B, 1, 1, 1))
 
 # What takes a word, and the words it takes: an unknown one is told all of them.
 WORDS = {
@@ -349,10 +351,10 @@ class Saw(Tap):
         self.explicit = explicit
 
     def seen(self, q, k, mask, bias, scale, lse) -> None:
-        self.source = Seen(q=q, k=k, mask=mask, bias=bias, scale=scale, given=lse)
+        self.source = LazyCall(q=q, k=k, mask=mask, bias=bias, scale=scale, given=lse)
 
     def weights(self, weights, mask):
-        self.source = Kept(weights=weights)
+        self.source = DenseCall(weights=weights)
         return weights
 
 

@@ -9,7 +9,7 @@ import torch
 
 from clearhead.layers import Alibi, Bias, Mask, Relative
 from clearhead.look import stream
-from clearhead.look.source import Seen
+from clearhead.look.call import LazyCall
 from clearhead.look.statistics import MEANING, statistics
 
 torch.manual_seed(0)
@@ -66,8 +66,8 @@ def worst(dtype: torch.dtype, only: list[str]) -> dict[str, float]:
             if label == "free" and DEVICE == "cuda":  # the interpreter knows no maximum of NaN
                 q[1, 2, 1] = float("nan")  # which must not be hidden
             k = torch.randn(2, 4 // group, m, 24, device=DEVICE, dtype=dtype)
-            seen = Seen(q=q, k=k, mask=mask, bias=bias, scale=scale)
-            exact = Seen(q=q.double(), k=k.double(), mask=mask, bias=bias, scale=scale)
+            seen = LazyCall(q=q, k=k, mask=mask, bias=bias, scale=scale)
+            exact = LazyCall(q=q.double(), k=k.double(), mask=mask, bias=bias, scale=scale)
             for grid, special in (None, 0), ((5, 7), 2):
                 if grid and n != m:
                     continue

@@ -14,7 +14,7 @@ import clearhead.look.capture as capture_file
 from clearhead import edit, watch
 from clearhead.layers import Additive, Attention, Block, Cache, Mask
 from clearhead.look import MEANING, AttentionMap, Notice, silence
-from clearhead.look.source import Seen
+from clearhead.look.call import LazyCall
 
 B, T, H, E = 2, 7, 3, 4
 WIDTH = H * E
@@ -146,8 +146,8 @@ def test_calls_of_a_module_join_along_tokens_whatever_its_name(name):
 
 
 def test_what_holds_a_model_is_watched_as_the_model(model):
-    ready = SimpleNamespace(model=model, tokens=None)
-    with watch(ready, "norm") as tape, edit(ready, {"norm": torch.zeros_like}):
+    bundle = SimpleNamespace(model=model, tokens=None)
+    with watch(bundle, "norm") as tape, edit(bundle, {"norm": torch.zeros_like}):
         assert not model(asked()).any()
     assert torch.equal(tape["norm"], model(asked()))
 
@@ -159,7 +159,7 @@ def test_what_holds_a_model_is_watched_as_the_model(model):
 def counted(monkeypatch) -> SimpleNamespace:
     """How often, and for what, anything was computed beside the answer."""
     seen = SimpleNamespace(statistics=[], settled=0, scores=0)
-    statistics, settle, scores = capture_file.statistics, capture_file.settle, Seen.scores
+    statistics, settle, scores = capture_file.statistics, capture_file.settle, LazyCall.scores
 
     def count_statistics(source, *want):
         seen.statistics.append(want)
@@ -175,7 +175,7 @@ def counted(monkeypatch) -> SimpleNamespace:
 
     monkeypatch.setattr(capture_file, "statistics", count_statistics)
     monkeypatch.setattr(capture_file, "settle", count_settle)
-    monkeypatch.setattr(Seen, "scores", count_scores)
+    monkeypatch.setattr(LazyCall, "scores", count_scores)
     return seen
 
 

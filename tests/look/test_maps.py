@@ -7,23 +7,23 @@ from torch import Tensor
 from clearhead import watch
 from clearhead.layers import Additive, Alibi, Attention, Bias, Cache, Mask
 from clearhead.look import AttentionMap
+from clearhead.look.call import DenseCall, LazyCall
 from clearhead.look.maps import settle
-from clearhead.look.source import Kept, Seen
 
 B, H, E = 2, 3, 5
 
 
-def seen(q: int, k: int, *, groups: int = H, mask: Mask | None = None, bias: Bias | None = None, **kind) -> Seen:
+def seen(q: int, k: int, *, groups: int = H, mask: Mask | None = None, bias: Bias | None = None, **kind) -> LazyCall:
     torch.manual_seed(q + k)
     mask = Mask() if mask is None else mask
-    return Seen(
+    return LazyCall(
         q=torch.randn(B, H, q, E, **kind), k=torch.randn(B, groups, k, E, **kind), mask=mask, bias=bias, scale=0.7
     )
 
 
-def weights_of(source: Seen | Kept) -> Tensor:
+def weights_of(source: LazyCall | DenseCall) -> Tensor:
     """The weights written out in float64; the softmax of a row that may look at nothing is zeros."""
-    if isinstance(source, Kept):
+    if isinstance(source, DenseCall):
         return source.weights.double()
     (_, _, n, m), far = source.shape, source.k.double().repeat_interleave(H // source.k.shape[1], dim=1)
     scores = source.q.double() @ far.mT * source.scale
@@ -35,8 +35,8 @@ def weights_of(source: Seen | Kept) -> Tensor:
     return scores.softmax(-1).nan_to_num(0.0)
 
 
-def kept(source: Seen) -> Kept:
-    return Kept(weights=weights_of(source).float(), offset=source.offset)
+def kept(source: LazyCall) -> DenseCall:
+    return DenseCall(weights=weights_of(source).float(), offset=source.offset)
 
 
 places = torch.arange(40)
@@ -49,7 +49,7 @@ MAPS = {
     "seen, alibi": [seen(40, 40, mask=Mask(causal=True), bias=Alibi(H).bias(places, places))],
     "seen, double": [seen(7, 11, dtype=torch.float64)],
     "kept": [kept(seen(7, 11))],
-    "kept, edited": [Kept(weights=weights_of(seen(7, 11)).float() * (torch.arange(11) != 2) * 0.5)],
+    "kept, edited": [DenseCall(weights=weights_of(seen(7, 11)).float() * (torch.arange(11) != 2) * 0.5)],
     "kept, causal": [kept(seen(9, 9, mask=Mask(causal=True)))],
     "joined": [
         seen(9, 9, mask=Mask(causal=True)),
@@ -170,8 +170,8 @@ def test_half_precision_is_summed_in_single(path):
     """Thousands of small weights would stop adding up long before 1."""
     torch.manual_seed(0)
     q, k = torch.randn(1, 1, 64, 8).bfloat16(), torch.randn(1, 1, 2000, 8).bfloat16()
-    source = Seen(q=q, k=k, mask=Mask(), bias=None, scale=0.1)
-    source = source if path == "seen" else Kept(weights=AttentionMap([source]).dense().bfloat16())
+    source = LazyCall(q=q, k=k, mask=Mask(), bias=None, scale=0.1)
+    source = source if path == "seen" else DenseCall(weights=AttentionMap([source]).dense().bfloat16())
     map = AttentionMap([source])
     full = map.dense().double()
     close(map.pool((8, 2)), full.unflatten(3, (2, 1000)).sum(-1).unflatten(2, (8, 8)).mean(3))
@@ -182,16 +182,16 @@ def test_half_precision_is_summed_in_single(path):
 @pytest.mark.parametrize("causal", [False, True])
 def test_a_tile_of_a_long_map_asks_little(monkeypatch, causal):
     """Of 100,000 x 100,000 weights, 64 rows' sums are the most that 64 x 64 of them can need."""
-    n, asked, scores = 100_000, [], Seen.scores
+    n, asked, scores = 100_000, [], LazyCall.scores
 
     def counted(self, rows, keys):
         asked.append((rows[1] - rows[0]) * (keys[1] - keys[0]))
         return scores(self, rows, keys)
 
-    monkeypatch.setattr(Seen, "scores", counted)
+    monkeypatch.setattr(LazyCall, "scores", counted)
     torch.manual_seed(0)
     q, k = torch.randn(1, 1, n, 8), torch.randn(1, 1, n, 8)
-    map = AttentionMap([Seen(q=q, k=k, mask=Mask(causal=causal), bias=None, scale=0.5)])
+    map = AttentionMap([LazyCall(q=q, k=k, mask=Mask(causal=causal), bias=None, scale=0.5)])
     rows, keys = (70_000, 70_064), (69_990, 70_054)
     tile = map.tile(rows, keys)
     assert max(asked) <= 64 * n
@@ -212,14 +212,14 @@ def test_settle_keeps_the_smaller(q, k):
     source = seen(q, k)
     smaller = settle(source)
     implied, written = source.q.numel() + source.k.numel(), B * H * q * k
-    assert isinstance(smaller, Kept if written <= implied else Seen)
+    assert isinstance(smaller, DenseCall if written <= implied else LazyCall)
     close(AttentionMap([smaller]).dense(), weights_of(source))
 
 
 def test_what_is_settled_knows_where_its_queries_stand():
     source = seen(1, 10, mask=Mask(causal=True, offset=9))
     now, then = AttentionMap([settle(source)]), AttentionMap([source])
-    assert isinstance(now.sources[0], Kept)
+    assert isinstance(now.sources[0], DenseCall)
     for name, value in then.statistics("distance", "rms", "position").items():
         close(now.statistics(name)[name], value)
 

@@ -11,7 +11,7 @@ import torch
 
 from clearhead.layers import Mask
 from clearhead.look import stream
-from clearhead.look.source import Seen
+from clearhead.look.call import LazyCall
 
 CASES = Path(__file__).with_name("stream_cases.py")
 
@@ -41,4 +41,4 @@ def test_on_the_gpu():
 def test_they_serve_only_what_they_can():
     """On a CPU, for float64 and for other types of query and key the tiled reference answers."""
     q = torch.zeros(1, 1, 4, 8)
-    assert not stream.serves(Seen(q=q, k=q, mask=Mask(), bias=None, scale=1.0))
+    assert not stream.serves(LazyCall(q=q, k=q, mask=Mask(), bias=None, scale=1.0))

@@ -27,7 +27,7 @@ def place(name: str) -> Path:
     return Path(root) / name
 
 
-def smollm2() -> tuple[ch.Ready, Any]:
+def smollm2() -> tuple[ch.Bundle, Any]:
     found = pytest.importorskip("transformers")
     pytest.importorskip("gguf")
     pytest.importorskip("accelerate")
@@ -74,7 +74,7 @@ def test_bert_says_the_same(name: str, used: int, ignored: int, answer: str) -> 
 def test_minilm_embeds_the_same() -> None:
     found = pytest.importorskip("transformers")
     folder = place("minilm")
-    ready, theirs = ch.load(folder, device="cpu"), found.BertModel.from_pretrained(folder).eval()
+    bundle, theirs = ch.load(folder, device="cpu"), found.BertModel.from_pretrained(folder).eval()
     tokenizer = found.AutoTokenizer.from_pretrained(folder)
     texts = [
         "A dog runs.",
@@ -83,11 +83,11 @@ def test_minilm_embeds_the_same() -> None:
         "Stock prices fell 3.5% on Monday.",
     ]
     batch = tokenizer(texts, padding=True, return_tensors="pt")
-    rows = [ready.tokens.wrapped(text) for text in texts]
+    rows = [bundle.tokens.wrapped(text) for text in texts]
     assert [row.tolist() for row in rows] == [tokenizer(text)["input_ids"] for text in texts]
     mask = batch["attention_mask"]
     known = (theirs(**batch).last_hidden_state * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
-    mine = ready.model(batch["input_ids"], lengths=mask.sum(1))
+    mine = bundle.model(batch["input_ids"], lengths=mask.sum(1))
     assert float((mine - known).abs().max()) < 1e-5
     alike = torch.nn.functional.normalize(mine) @ torch.nn.functional.normalize(mine).T
     assert alike[0, 2] > 0.6 > 0.3 > alike[0, 3]
@@ -113,19 +113,19 @@ def test_gpt2_writes_the_same() -> None:
 
 @pytest.mark.slow
 def test_smollm2_writes_the_same() -> None:
-    ready, theirs = smollm2()
+    bundle, theirs = smollm2()
     asked = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
-    same_words(ready.model, theirs, ready.tokens.marked(asked).tolist())
+    same_words(bundle.model, theirs, bundle.tokens.marked(asked).tolist())
 
 
 @torch.no_grad()
 def test_smollm2_knows_the_capital_of_france() -> None:
     pytest.importorskip("gguf")
-    ready = ch.load(place("smollm2"), device="cpu")
-    assert "<|im_start|>" in ready.chat
+    bundle = ch.load(place("smollm2"), device="cpu")
+    assert "<|im_start|>" in bundle.chat
     asked = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
-    ids = ready.tokens.marked(asked).tolist()
-    while ids[-1] not in ready.special.ends or len(ids) < 20:
-        ids.append(int(ready.model(torch.tensor([ids]))[0, -1].argmax()))
+    ids = bundle.tokens.marked(asked).tolist()
+    while ids[-1] not in bundle.special.ends or len(ids) < 20:
+        ids.append(int(bundle.model(torch.tensor([ids]))[0, -1].argmax()))
         assert len(ids) < 60
-    assert "Paris" in ready.tokens.decode(ids)
+    assert "Paris" in bundle.tokens.decode(ids)

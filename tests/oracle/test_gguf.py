@@ -136,24 +136,24 @@ def test_tokens_by_byte_pairs(cut: str, tmp_path: Path) -> None:
         "token_merges": merges, "bos_token_id": 1, "eos_token_id": 2, "eot_token_id": 2, "add_bos_token": True,
         "chat_template": "{{ messages }}",
     }  # fmt: skip
-    ready = ch.load(written(tmp_path / "a.gguf", oracle(vocab=len(names)), **said), device="cpu")
-    assert ready.chat == "{{ messages }}"
-    assert ready.special == Special(pad=None, start=1, ends=(2,))
+    bundle = ch.load(written(tmp_path / "a.gguf", oracle(vocab=len(names)), **said), device="cpu")
+    assert bundle.chat == "{{ messages }}"
+    assert bundle.special == Special(pad=None, start=1, ends=(2,))
     if cut == "smollm":
         before = plain._tokenizer.pre_tokenizer
         plain._tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(True), before])
     for text in [*texts, "naïve 漢字 👩\u200d👧  \n\n\t x 3.14159 ½ <start> <end>", "", " "]:
-        assert ready.tokens.encode(text).tolist() == plain.encode(text).tolist(), text
-        assert ready.tokens.decode(ready.tokens.encode(text)) == text
-    assert ready.tokens.wrapped("A dog").tolist() == [1, *plain.encode("A dog")]
-    assert ready.tokens.marked("A<end>dog").tolist() == [*plain.encode("A"), 2, *plain.encode("dog")]
-    kept = ch.load(ch.save(ready, tmp_path / "kept"), device="cpu")
-    assert (kept.tokens, kept.chat, kept.special) == (ready.tokens, ready.chat, ready.special)
-    ch.save(ready, tmp_path / "theirs", layout="huggingface")
+        assert bundle.tokens.encode(text).tolist() == plain.encode(text).tolist(), text
+        assert bundle.tokens.decode(bundle.tokens.encode(text)) == text
+    assert bundle.tokens.wrapped("A dog").tolist() == [1, *plain.encode("A dog")]
+    assert bundle.tokens.marked("A<end>dog").tolist() == [*plain.encode("A"), 2, *plain.encode("dog")]
+    kept = ch.load(ch.save(bundle, tmp_path / "kept"), device="cpu")
+    assert (kept.tokens, kept.chat, kept.special) == (bundle.tokens, bundle.chat, bundle.special)
+    ch.save(bundle, tmp_path / "theirs", layout="huggingface")
     theirs = pytest.importorskip("transformers").AutoTokenizer.from_pretrained(tmp_path / "theirs")
-    assert theirs("A dog 12")["input_ids"] == ready.tokens.wrapped("A dog 12").tolist()
-    assert theirs.chat_template == ready.chat
-    assert ch.load(tmp_path / "theirs", device="cpu").chat == ready.chat
+    assert theirs("A dog 12")["input_ids"] == bundle.tokens.wrapped("A dog 12").tolist()
+    assert theirs.chat_template == bundle.chat
+    assert ch.load(tmp_path / "theirs", device="cpu").chat == bundle.chat
 
 
 @pytest.mark.parametrize("lead", [True, False])
@@ -172,22 +172,22 @@ def test_tokens_by_sentencepiece(lead: bool, tmp_path: Path) -> None:
         "token_scores": [oracle_.get_score(i) for i in range(n)], "bos_token_id": 1, "eos_token_id": 2,
         "unk_token_id": 0, "add_space_prefix": lead,
     }  # fmt: skip
-    ready = ch.load(written(tmp_path / "a.gguf", oracle(vocab=n), **said), device="cpu")
-    assert isinstance(ready.tokens, Pieces)
+    bundle = ch.load(written(tmp_path / "a.gguf", oracle(vocab=n), **said), device="cpu")
+    assert isinstance(bundle.tokens, Pieces)
     rng = random.Random(0)
     drawn = ["".join(rng.choices("aenrdogs  .Aß漢\n\t", k=20)) for _ in range(100)]
     for text in [*texts, *drawn, "👩\u200d👧 \x00", "", " ", "  two"]:
-        assert ready.tokens.encode(text).tolist() == oracle_.encode(text), text
-        assert ready.tokens.decode(oracle_.encode(text)) == oracle_.decode(oracle_.encode(text)), text
-    assert ready.tokens.wrapped("A dog").tolist() == [1, *oracle_.encode("A dog")]
-    assert ready.tokens.marked("A</s>dog").tolist() == [*oracle_.encode("A"), 2, *oracle_.encode("dog")]
-    kept = ch.load(ch.save(ready, tmp_path / "kept"), device="cpu")
-    assert (kept.tokens, kept.special) == (ready.tokens, ready.special)
-    ch.save(ready, tmp_path / "theirs", layout="huggingface")
+        assert bundle.tokens.encode(text).tolist() == oracle_.encode(text), text
+        assert bundle.tokens.decode(oracle_.encode(text)) == oracle_.decode(oracle_.encode(text)), text
+    assert bundle.tokens.wrapped("A dog").tolist() == [1, *oracle_.encode("A dog")]
+    assert bundle.tokens.marked("A</s>dog").tolist() == [*oracle_.encode("A"), 2, *oracle_.encode("dog")]
+    kept = ch.load(ch.save(bundle, tmp_path / "kept"), device="cpu")
+    assert (kept.tokens, kept.special) == (bundle.tokens, bundle.special)
+    ch.save(bundle, tmp_path / "theirs", layout="huggingface")
     again = spm.SentencePieceProcessor(model_file=str(tmp_path / "theirs" / "tokenizer.model"))
     assert all(again.encode(text) == oracle_.encode(text) for text in [*texts, *drawn])
     back = ch.load(tmp_path / "theirs", device="cpu").tokens
-    assert back.wrapped(texts[0]).tolist() == ready.tokens.wrapped(texts[0]).tolist()
+    assert back.wrapped(texts[0]).tolist() == bundle.tokens.wrapped(texts[0]).tolist()
 
 
 def test_mistakes_are_named(tmp_path: Path) -> None:

@@ -115,8 +115,8 @@ WAYS = [(case, write) for case in CASES for write in (whole, sharded, pickled)]
 def test_a_folder_of_theirs_says_the_same_in_our_hands(case: str, write: Callable, tmp_path: Path) -> None:
     theirs = oracle(case)
     write(theirs, tmp_path)
-    ready = ch.load(tmp_path, device="cpu")
-    ours = ready.model
+    bundle = ch.load(tmp_path, device="cpu")
+    ours = bundle.model
     assert not ours.training
     x = ids(CONTEXT)
     logits, their_logits = ours(x), answer(theirs, x)
@@ -139,21 +139,21 @@ def test_a_folder_of_theirs_says_the_same_in_our_hands(case: str, write: Callabl
 def test_a_folder_of_ours_says_the_same_in_their_hands(case: str, tmp_path: Path) -> None:
     found = pytest.importorskip("transformers")
     oracle(case).save_pretrained(tmp_path / "theirs")
-    ready = ch.load(tmp_path / "theirs", device="cpu")
-    ch.save(ready, tmp_path / "ours", layout="huggingface")
+    bundle = ch.load(tmp_path / "theirs", device="cpu")
+    ch.save(bundle, tmp_path / "ours", layout="huggingface")
     kind = getattr(found, json.loads((tmp_path / "ours" / "config.json").read_text())["architectures"][0])
     again = kind.from_pretrained(tmp_path / "ours", attn_implementation="eager").eval()
-    close(ready.model(ids()), answer(again, ids()), "logits")
+    close(bundle.model(ids()), answer(again, ids()), "logits")
     one, other = (load_file(tmp_path / who / "model.safetensors") for who in ("theirs", "ours"))
     if kind.__name__ == "BertModel":
         one = {f"bert.{name}": x for name, x in one.items()}
     assert one.keys() == other.keys()
     assert all(torch.equal(one[name], other[name]) for name in one)
     back = ch.load(tmp_path / "ours", device="cpu")
-    assert (back.config, back.special) == (ready.config, ready.special)
-    kept = ch.load(ch.save(ready, tmp_path / "kept"), device="cpu")
-    assert (kept.config, kept.special) == (ready.config, ready.special)
-    assert kept.labels == back.labels == ready.labels == (LABELS if "classes" in case else None)
+    assert (back.config, back.special) == (bundle.config, bundle.special)
+    kept = ch.load(ch.save(bundle, tmp_path / "kept"), device="cpu")
+    assert (kept.config, kept.special) == (bundle.config, bundle.special)
+    assert kept.labels == back.labels == bundle.labels == (LABELS if "classes" in case else None)
 
 
 @cases
@@ -193,8 +193,8 @@ def test_heads_for_other_questions_are_left_out_by_name(tmp_path: Path) -> None:
     }
     theirs.config.save_pretrained(tmp_path)
     torch.save(old, tmp_path / "pytorch_model.bin")
-    ready = ch.load(tmp_path, device="cpu")
-    close(ready.model(ids()), theirs(ids()).prediction_logits, "logits")
+    bundle = ch.load(tmp_path, device="cpu")
+    close(bundle.model(ids()), theirs(ids()).prediction_logits, "logits")
     left = certificate(tmp_path, compare=False).ignored.keys()
     assert {name.rpartition(".")[0] for name in left} >= {"bert.pooler.dense", "cls.seq_relationship"}
     assert not any("predictions" in name for name in left)
@@ -209,15 +209,15 @@ def test_sentences_as_their_pooling_says(pool: str, tmp_path: Path) -> None:
     (tmp_path / "a" / "1_Pooling").mkdir()
     path = tmp_path / "a" / "1_Pooling" / "config.json"
     path.write_text(json.dumps({"word_embedding_dimension": D, **modes}))
-    ready = ch.load(tmp_path / "a", device="cpu")
+    bundle = ch.load(tmp_path / "a", device="cpu")
     lengths = torch.tensor([T, 4])
     mask = (torch.arange(T) < lengths[:, None]).long()
     states = theirs(ids(), attention_mask=mask).last_hidden_state
     mean = (states * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
-    close(ready.model(ids(), lengths=lengths), mean if pool == "mean" else states[:, 0], "vectors")
-    assert ready.config.pool == pool
-    back = ch.load(ch.save(ready, tmp_path / "b", layout="huggingface"), device="cpu")
-    assert back.config == ready.config
+    close(bundle.model(ids(), lengths=lengths), mean if pool == "mean" else states[:, 0], "vectors")
+    assert bundle.config.pool == pool
+    back = ch.load(ch.save(bundle, tmp_path / "b", layout="huggingface"), device="cpu")
+    assert back.config == bundle.config
     path.write_text(json.dumps({"pooling_mode_max_tokens": True}))
     with pytest.raises(WeightsError, match=r"1_Pooling/config.json: pooling by max_tokens: expected one of cls_token"):
         ch.load(tmp_path / "a")

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import clearhead as ch
 from clearhead.decode import search
 from clearhead.layers import Mask, Sinusoid
-from clearhead.weights import Ready, Special, WeightsError, marian
+from clearhead.weights import Bundle, Special, WeightsError, marian
 
 S, V, W, PAD, END = 6, 17, 19, 16, 0  # tokens of a source, vocabularies of source and target, and two of their ids
 LENGTHS = torch.tensor([S, 4])
@@ -101,10 +101,10 @@ def as_safetensors(model: nn.Module, folder: Path) -> None:
 def test_a_folder_of_theirs_says_the_same_in_our_hands(kind, write, tmp_path):
     theirs = oracle(kind)
     write(theirs, tmp_path)
-    ready = ch.load(tmp_path, device="cpu")
-    ours = ready.model
-    assert ready.special == Special(pad=PAD, start=PAD, ends=(END,))
-    assert ready.tokens is None  # the folder has none
+    bundle = ch.load(tmp_path, device="cpu")
+    ours = bundle.model
+    assert bundle.special == Special(pad=PAD, start=PAD, ends=(END,))
+    assert bundle.tokens is None  # the folder has none
     assert not ours.training
     exact_positions(theirs)
     (memory, logits), (their_memory, their_logits) = says(ours), theirs_says(theirs)
@@ -126,9 +126,9 @@ def test_a_folder_of_theirs_says_the_same_in_our_hands(kind, write, tmp_path):
 def test_a_folder_of_ours_says_the_same_in_their_hands(kind, tmp_path):
     found = pytest.importorskip("transformers.models.marian")
     oracle(kind).save_pretrained(tmp_path / "theirs")
-    ready = ch.load(tmp_path / "theirs", device="cpu")
-    ours = ready.model
-    assert ch.save(ready, tmp_path / "ours", layout="huggingface") == tmp_path / "ours"
+    bundle = ch.load(tmp_path / "theirs", device="cpu")
+    ours = bundle.model
+    assert ch.save(bundle, tmp_path / "ours", layout="huggingface") == tmp_path / "ours"
     again = found.MarianMTModel.from_pretrained(
         tmp_path / "ours", dtype=torch.float64, attn_implementation="eager", local_files_only=True
     ).eval()
@@ -141,9 +141,9 @@ def test_a_folder_of_ours_says_the_same_in_their_hands(kind, tmp_path):
     assert one.keys() == other.keys()
     assert all(torch.equal(one[name], other[name]) for name in one)
     back = ch.load(tmp_path / "ours", device="cpu")
-    assert (back.config, back.special) == (ready.config, ready.special)
-    kept = ch.load(ch.save(ready, tmp_path / "native"), device="cpu")
-    assert (kept.config, kept.special) == (ready.config, ready.special)
+    assert (back.config, back.special) == (bundle.config, bundle.special)
+    kept = ch.load(ch.save(bundle, tmp_path / "native"), device="cpu")
+    assert (kept.config, kept.special) == (bundle.config, bundle.special)
     assert all(torch.equal(a, b) for a, b in zip(kept.model.parameters(), ours.parameters(), strict=True))
 
 
@@ -154,15 +154,15 @@ def test_a_model_of_our_own_goes_there(tmp_path):
     model = ch.build(
         "transformer", vocab=V, target_vocab=W, width=12, depth=1, heads=3, pairs="halves", tied=False, dropout=0.3
     ).eval()
-    ready = Ready(model.bfloat16(), None, model.config, special=Special(pad=3, start=1, ends=(2,)))
+    bundle = Bundle(model.bfloat16(), None, model.config, special=Special(pad=3, start=1, ends=(2,)))
     again = found.MarianMTModel.from_pretrained(
-        ch.save(ready, tmp_path, layout="huggingface"), dtype=torch.float32, attn_implementation="eager"
+        ch.save(bundle, tmp_path, layout="huggingface"), dtype=torch.float32, attn_implementation="eager"
     ).eval()
     torch.testing.assert_close(theirs_says(again)[1], says(model.float())[1], rtol=0.0, atol=1e-5)
     assert again.config.decoder_start_token_id == again.generation_config.decoder_start_token_id == 1
     assert again.config.dropout == again.config.attention_dropout == again.config.activation_dropout == 0.3
     back = ch.load(tmp_path, device="cpu", dtype="float32")
-    assert back.special == ready.special
+    assert back.special == bundle.special
     assert float(back.model.head.bias.detach().abs().max()) == 0.0
     torch.testing.assert_close(says(back.model)[1], says(model)[1])
 
@@ -270,7 +270,7 @@ def test_nothing_in_a_file_is_run(tmp_path, capsys):
 )
 def test_what_they_have_no_word_for_is_told(words, said, tmp_path):
     model = ch.build("transformer", vocab=V, width=12, depth=1, heads=3, **words)
-    ready = Ready(model, None, model.config, special=Special(pad=0, start=0, ends=(1,)))
+    bundle = Bundle(model, None, model.config, special=Special(pad=0, start=0, ends=(1,)))
     with pytest.raises(ValueError, match=said):
-        ch.save(ready, tmp_path / "model", layout="huggingface")
+        ch.save(bundle, tmp_path / "model", layout="huggingface")
     assert not (tmp_path / "model").exists()

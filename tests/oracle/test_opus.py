@@ -75,7 +75,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def ready(folder: Path) -> ch.Ready:
+def bundle(folder: Path) -> ch.Bundle:
     return ch.load(folder, device="cpu")
 
 
@@ -102,19 +102,19 @@ def same(pair: Pair, theirs: Any, text: str) -> None:
 @pytest.mark.parametrize(
     "text", [*ODD, *ENGLISH, *GERMAN, *(f"{code} A dog." for code in CODES), ">>deu<<A", ">>deu<<"]
 )
-def test_the_ids_and_the_text_are_theirs(ready, theirs, text):
+def test_the_ids_and_the_text_are_theirs(bundle, theirs, text):
     if text == ">><< a":  # theirs takes what no list knows for a language, and the text is lost
-        assert ready.tokens.read(text).tolist() == ready.tokens.read(" " + text).tolist()
+        assert bundle.tokens.read(text).tolist() == bundle.tokens.read(" " + text).tolist()
         return
-    same(ready.tokens, theirs, text)
+    same(bundle.tokens, theirs, text)
 
 
 @given(
     st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from("aeiour  ,.\u0301\u0308\u200dDWß"), max_size=60)
 )
-def test_any_text(ready, theirs, text):
+def test_any_text(bundle, theirs, text):
     if not text.startswith(">>"):
-        same(ready.tokens, theirs, text)
+        same(bundle.tokens, theirs, text)
 
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -164,28 +164,28 @@ def test_near_ties_are_cut_alike(kind, seed):
 
 
 @pytest.mark.parametrize("beams", [1, 4])
-def test_translations_are_theirs(folder, ready, theirs, beams):
+def test_translations_are_theirs(folder, bundle, theirs, beams):
     model = pytest.importorskip("transformers.models.marian").MarianMTModel.from_pretrained(folder).eval()
     texts = [">>deu<< " + text for text in ENGLISH]
     inputs = theirs(texts, return_tensors="pt", padding=True)
     rows = model.generate(
-        **inputs, num_beams=beams, do_sample=False, max_new_tokens=20, bad_words_ids=[[ready.special.pad]],
+        **inputs, num_beams=beams, do_sample=False, max_new_tokens=20, bad_words_ids=[[bundle.special.pad]],
         length_penalty=1.0, early_stopping=False,
     )  # fmt: skip
-    found = ch.translate(ready, texts, beams=beams, limit=20)
+    found = ch.translate(bundle, texts, beams=beams, limit=20)
     for one, row in zip(found, rows.tolist(), strict=True):
-        wanted = [i for i in row[1:] if i != ready.special.pad]
-        assert one.target == ready.tokens.target.pieces(wanted)
+        wanted = [i for i in row[1:] if i != bundle.special.pad]
+        assert one.target == bundle.tokens.target.pieces(wanted)
         assert one.text == theirs.decode(wanted, skip_special_tokens=True)
     assert len({one.text for one in found}) > 3
 
 
-def test_alignments_are_theirs(folder, ready, theirs):
+def test_alignments_are_theirs(folder, bundle, theirs):
     found = pytest.importorskip("transformers.models.marian")
     model = found.MarianMTModel.from_pretrained(folder, attn_implementation="eager").eval()
-    one = ch.translate(ready, ENGLISH[0], beams=3, limit=9)
-    ids = [ready.tokens.target.vocab[piece.replace(" ", "▁")] for piece in one.target]
-    before = torch.tensor([[ready.special.start, *ids[:-1]]])
+    one = ch.translate(bundle, ENGLISH[0], beams=3, limit=9)
+    ids = [bundle.tokens.target.vocab[piece.replace(" ", "▁")] for piece in one.target]
+    before = torch.tensor([[bundle.special.start, *ids[:-1]]])
     inputs = theirs(ENGLISH[0], return_tensors="pt")
     with torch.no_grad():
         weights = model(**inputs, decoder_input_ids=before, output_attentions=True).cross_attentions
@@ -194,21 +194,21 @@ def test_alignments_are_theirs(folder, ready, theirs):
     np.testing.assert_allclose(one.alignment.sum(1), 1.0, atol=1e-5)
 
 
-def test_a_folder_goes_back(folder, ready, theirs, tmp_path):
-    ch.save(ready, tmp_path, layout="huggingface")
+def test_a_folder_goes_back(folder, bundle, theirs, tmp_path):
+    ch.save(bundle, tmp_path, layout="huggingface")
     again, model = tokenizer(tmp_path), pytest.importorskip("transformers").MarianMTModel.from_pretrained(tmp_path)
     for text in [*ODD, *ENGLISH, ">>nds<< A dog."]:
         assert again(text)["input_ids"] == theirs(text)["input_ids"], text
         assert again(text_target=text)["input_ids"] == theirs(text_target=text)["input_ids"], text
-    assert (again.pad_token_id, again.eos_token_id, again.unk_token_id) == (ready.special.pad, 0, 1)
+    assert (again.pad_token_id, again.eos_token_id, again.unk_token_id) == (bundle.special.pad, 0, 1)
     inputs = again(ENGLISH[0], return_tensors="pt")
-    wanted = ch.translate(ready, ENGLISH[0], beams=1, limit=20)
+    wanted = ch.translate(bundle, ENGLISH[0], beams=1, limit=20)
     row = model.eval().generate(**inputs, num_beams=1, max_new_tokens=20)[0].tolist()[1:]
     assert again.decode(row, skip_special_tokens=True) == wanted.text
-    assert ch.load(tmp_path, device="cpu").tokens == ready.tokens
-    kept = ch.load(ch.save(ready, tmp_path / "ours"), device="cpu")
-    assert kept.tokens == ready.tokens
-    assert ch.translate(kept, ENGLISH[1]).text == ch.translate(ready, ENGLISH[1]).text
+    assert ch.load(tmp_path, device="cpu").tokens == bundle.tokens
+    kept = ch.load(ch.save(bundle, tmp_path / "ours"), device="cpu")
+    assert kept.tokens == bundle.tokens
+    assert ch.translate(kept, ENGLISH[1]).text == ch.translate(bundle, ENGLISH[1]).text
 
 
 def test_a_vocabulary_for_each_side(folder, tmp_path):
@@ -244,7 +244,7 @@ def test_one_tokenizer_for_both_sides(tmp_path):
     assert again.special == ch.weights.Special(pad=0, start=1, ends=(2,))
     assert (
         ch.translate(again, text, limit=5).target
-        == ch.translate(ch.Ready(model, again.tokens, model.config), text, limit=5).target
+        == ch.translate(ch.Bundle(model, again.tokens, model.config), text, limit=5).target
     )
 
 

@@ -8,7 +8,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from clearhead import plot
-from clearhead.train.folder import FolderError
+from clearhead.training.run_folder import FolderError
 
 
 def write(folder, *, steps=6, layers=2, heads=3, looks=True, scale=1.0):

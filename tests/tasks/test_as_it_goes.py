@@ -10,35 +10,35 @@ from clearhead.tasks.translate import translating
 
 
 @pytest.fixture(scope="module", params=["en-de", "en-de-rnn"])
-def ready(request):
+def bundle(request):
     return ch.load(request.param, device="cpu")
 
 
 @pytest.mark.parametrize("beams", [1, 4])
-def test_the_last_step_is_what_translate_finds(ready, beams):
-    seen = list(translating(ready, "Two dogs run across the green field.", beams=beams))
-    found = ch.translate(ready, "Two dogs run across the green field.", beams=beams, best=beams)
+def test_the_last_step_is_what_translate_finds(bundle, beams):
+    seen = list(translating(bundle, "Two dogs run across the green field.", beams=beams))
+    found = ch.translate(bundle, "Two dogs run across the green field.", beams=beams, best=beams)
     assert [one.text for one in seen[-1]] == [found.text, *(other.text for other in found.others)]
     assert seen[-1][0].score == pytest.approx(found.score, abs=1e-5)
 
 
-def test_it_grows_a_piece_at_a_time_and_the_best_stands_first(ready):
-    seen = list(translating(ready, "A dog runs.", beams=3))
+def test_it_grows_a_piece_at_a_time_and_the_best_stands_first(bundle):
+    seen = list(translating(bundle, "A dog runs.", beams=3))
     assert len(seen[0][0].target) == 1
     assert all(len(step[0].target) <= i + 1 for i, step in enumerate(seen))
     assert all([h.score for h in step] == sorted((h.score for h in step), reverse=True) for step in seen)
-    one = [step[0].target for step in translating(ready, "A dog runs.", beams=1)]
+    one = [step[0].target for step in translating(bundle, "A dog runs.", beams=1)]
     assert all(later[: len(sooner)] == sooner for sooner, later in pairwise(one))
 
 
-def test_white_space_is_translated_by_nothing(ready):
-    assert [step[0].text for step in translating(ready, " \t ")] == [""]
+def test_white_space_is_translated_by_nothing(bundle):
+    assert [step[0].text for step in translating(bundle, " \t ")] == [""]
 
 
-def test_an_answer_gives_the_tape_of_its_writing(ready):
-    found = ch.translate(ready, "A dog runs.", beams=2)
+def test_an_answer_gives_the_tape_of_its_writing(bundle):
+    found = ch.translate(bundle, "A dog runs.", beams=2)
     tape = found.tape("decoder.blocks.*.cross.weights")
     mean = np.mean([tape[name].dense()[0].numpy().mean(0) for name in tape.names], axis=0)
     assert np.allclose(mean, found.alignment, atol=1e-6)
     with pytest.raises(ValueError, match="nothing was translated"):
-        ch.translate(ready, " ").tape("decoder.blocks.*.cross.weights")
+        ch.translate(bundle, " ").tape("decoder.blocks.*.cross.weights")

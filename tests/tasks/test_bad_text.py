@@ -9,7 +9,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from clearhead import Ready, build, save, translate
+from clearhead import Bundle, build, save, translate
 from clearhead.cli import app, main
 from clearhead.data.files import as_line, as_lines
 from clearhead.look import Notice
@@ -38,7 +38,7 @@ BAD = {
 }
 
 
-def ready(kind: str = "words", family: str = "transformer", **options) -> Ready:
+def bundle(kind: str = "words", family: str = "transformer", **options) -> Bundle:
     torch.manual_seed(3)
     tokens = Pair(KINDS[kind](ENGLISH), KINDS[kind](GERMAN))
     sizes = {"vocab": len(tokens.source), "target_vocab": len(tokens.target), "width": 8, "depth": 1}
@@ -47,12 +47,12 @@ def ready(kind: str = "words", family: str = "transformer", **options) -> Ready:
     with torch.no_grad():
         for p in model.parameters():
             p.mul_(3.0)  # so that what it says depends on what it reads
-    return Ready(model, tokens, model.config)
+    return Bundle(model, tokens, model.config)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    return save(ready("subwords"), tmp_path_factory.mktemp("bad") / "model")
+    return save(bundle("subwords"), tmp_path_factory.mktemp("bad") / "model")
 
 
 def call(folder, text, *options, stdin=None):
@@ -61,7 +61,7 @@ def call(folder, text, *options, stdin=None):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_any_text_has_an_answer_and_moves_no_other(kind):
-    made = ready(kind)
+    made = bundle(kind)
     with pytest.warns(Notice):
         *found, last = translate(made, [*BAD.values(), ENGLISH[0]], beams=2, limit=6)
     assert len(found) == len(BAD)
@@ -76,7 +76,7 @@ def test_any_text_has_an_answer_and_moves_no_other(kind):
 
 
 def test_a_recurrent_model_reads_them_too():
-    made = ready("subwords", "rnn-seq2seq", attention="none")
+    made = bundle("subwords", "rnn-seq2seq", attention="none")
     with pytest.warns(Notice):
         found = translate(made, list(BAD.values()), beams=2, limit=6)
     assert len(found) == len(BAD)
@@ -84,7 +84,7 @@ def test_a_recurrent_model_reads_them_too():
 
 
 def test_what_is_too_long_is_told_once_with_its_numbers():
-    made = ready()
+    made = bundle()
     with pytest.warns(Notice) as told:
         found = translate(made, ["A dog", "dog " * 50, "", "cat " * 10_000, "cat"], beams=1)
     assert [one.cut and len(one.source) == CONTEXT for one in found] == [False, True, False, True, False]
@@ -97,7 +97,7 @@ def test_what_is_too_long_is_told_once_with_its_numbers():
 
 
 def test_the_limit_is_kept_and_never_more_than_the_context():
-    made = ready()  # whose positions are a table
+    made = bundle()  # whose positions are a table
     assert len(translate(made, "A dog", beams=1, limit=3).target) <= 3
     assert len(translate(made, "A dog", beams=1, limit=10_000).target) <= CONTEXT
     with pytest.raises(ValueError, match="expected 1 token or more"):

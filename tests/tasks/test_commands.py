@@ -6,7 +6,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from clearhead import Ready, build
+from clearhead import Bundle, build
 from clearhead.cli import app
 from clearhead.tasks import classify, embed, fill, generate
 from clearhead.tokens import Subwords
@@ -29,13 +29,13 @@ def folder(tmp_path_factory):
     home, tokens = tmp_path_factory.mktemp("models"), Subwords.of(TEXTS, size=300)
     sizes = {"context": 64, "width": 16, "depth": 1, "heads": 2}
     writer = build("gpt", vocab=len(tokens), positions="rotary", **sizes)
-    save(Ready(writer, tokens, writer.config, chat=TEMPLATE), home / "writer")
-    save(Ready(writer, tokens, writer.config), home / "mute")
-    save(Ready(writer, None, writer.config), home / "dumb")
+    save(Bundle(writer, tokens, writer.config, chat=TEMPLATE), home / "writer")
+    save(Bundle(writer, tokens, writer.config), home / "mute")
+    save(Bundle(writer, None, writer.config), home / "dumb")
     filler = build("bert", vocab=len(tokens) + 1, **sizes)  # and the mask
-    save(Ready(filler, tokens, filler.config), home / "filler")
+    save(Bundle(filler, tokens, filler.config), home / "filler")
     sorter = build("bert", vocab=len(tokens) + 1, answer="class", classes=2, **sizes)
-    save(Ready(sorter, tokens, sorter.config, labels=("bad", "good")), home / "sorter")
+    save(Bundle(sorter, tokens, sorter.config, labels=("bad", "good")), home / "sorter")
     return home
 
 

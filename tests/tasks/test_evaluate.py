@@ -6,7 +6,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from clearhead import Ready, build, config, evaluate, load, save, translate
+from clearhead import Bundle, build, config, evaluate, load, save, translate
 from clearhead.cli import app
 from clearhead.data.parallel import load_split
 from clearhead.metrics import bleu, bleu_by, chrf
@@ -16,7 +16,7 @@ ENGLISH = ["A dog runs .", "The cat eats a mouse .", "Two dogs see the cat .", "
 GERMAN = ["Ein Hund rennt .", "Die Katze frisst eine Maus .", "Zwei Hunde sehen die Katze .", "Eine Maus schläft ."]
 
 
-def ready(seed: int = 0) -> Ready:
+def bundle(seed: int = 0) -> Bundle:
     torch.manual_seed(seed)
     tokens = Pair(Words.of(ENGLISH), Words.of(GERMAN))
     model = build(
@@ -25,7 +25,7 @@ def ready(seed: int = 0) -> Ready:
     with torch.no_grad():
         for p in model.parameters():
             p.mul_(2.5)  # so that it says something else of every sentence
-    return Ready(model, tokens, model.config)
+    return Bundle(model, tokens, model.config)
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def run(tmp_path):
     """A run's folder: its recipe says which languages its model translates."""
 
     def make(**data):
-        save(ready(), tmp_path / "run" / "model")
+        save(bundle(), tmp_path / "run" / "model")
         config.write({"steps": 1, "data": data, "model": {"name": "transformer"}}, tmp_path / "run" / "recipe.toml")
         return tmp_path / "run"
 
@@ -59,7 +59,7 @@ def pair_file(path, sources=ENGLISH, targets=GERMAN):
 
 
 def test_scores_are_those_of_the_answers(tmp_path):
-    made, path = ready(), pair_file(tmp_path / "test.tsv")
+    made, path = bundle(), pair_file(tmp_path / "test.tsv")
     finished = []
     found = evaluate(made, path, beams=2, limit=7, done=lambda *n: finished.append(n))
     said = [one.text for one in translate(made, ENGLISH, beams=2, limit=7)]
@@ -72,7 +72,7 @@ def test_scores_are_those_of_the_answers(tmp_path):
 
 
 def test_a_model_that_is_right_has_a_hundred(tmp_path):
-    made = ready()
+    made = bundle()
     right = [one.text for one in translate(made, ENGLISH, beams=1, limit=7)]
     (tmp_path / "a.en").write_text("\r\n".join(ENGLISH))
     (tmp_path / "a.de").write_text("\n".join(right) + "\n")
@@ -83,7 +83,7 @@ def test_a_model_that_is_right_has_a_hundred(tmp_path):
 
 
 def test_a_protocol_has_the_plain_score_beside_it(tmp_path):
-    made, path = ready(), pair_file(tmp_path / "test.tsv")
+    made, path = bundle(), pair_file(tmp_path / "test.tsv")
     for protocol in ("moses", "words"):
         found = evaluate(made, str(path), beams=1, target="de", protocol=protocol)
         wanted = bleu_by(protocol, "de")(found.hypotheses, GERMAN)
@@ -93,7 +93,7 @@ def test_a_protocol_has_the_plain_score_beside_it(tmp_path):
 
 
 def test_sets_by_name(root):
-    made, ways = ready(), {"source": "en", "target": "de", "beams": 1, "limit": 4, "root": root}
+    made, ways = bundle(), {"source": "en", "target": "de", "beams": 1, "limit": 4, "root": root}
     found = evaluate(made, "multi30k", **ways)
     assert (found.sentences, found.data) == (4, "multi30k test_2016_flickr en-de")
     assert evaluate(made, "multi30k", split="test_2017_flickr", **ways).references == GERMAN[:3]
@@ -123,7 +123,7 @@ def test_a_recipe_that_says_nothing_means_the_usual(root, run):
 
 def test_answers_are_lines(tmp_path, monkeypatch):
     monkeypatch.setattr(Words, "decode", lambda self, ids: "ein\nHund")
-    found = evaluate(ready(), pair_file(tmp_path / "test.tsv"), beams=1, limit=2)
+    found = evaluate(bundle(), pair_file(tmp_path / "test.tsv"), beams=1, limit=2)
     assert found.hypotheses == ["ein Hund"] * 4
 
 
@@ -152,13 +152,13 @@ def test_what_cannot_be_evaluated(tmp_path, root, data, options, words):
     (tmp_path / "empty.tsv").write_text("")
     (tmp_path / "short.txt").write_text("A dog\nA cat\n")
     with pytest.raises(ValueError, match=words):
-        evaluate(ready(), data, root=root, **options)
+        evaluate(bundle(), data, root=root, **options)
 
 
 def test_other_kinds_of_models_say_so():
     model = build("bert", vocab=9, width=8, heads=2, depth=1)
     with pytest.raises(ValueError, match="this BERT cannot be evaluated: expected a model that translates"):
-        evaluate(Ready(model, None, model.config), "text.txt")
+        evaluate(Bundle(model, None, model.config), "text.txt")
 
 
 # The command line

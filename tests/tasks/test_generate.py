@@ -10,19 +10,19 @@ import torch
 import clearhead as ch
 from clearhead.tasks.generate import chat, conversation, generate, stream
 from clearhead.tokens import Characters, Subwords
-from clearhead.weights import Ready, Special
+from clearhead.weights import Bundle, Special
 
 TEXT = "the cat sat on the mat. über den Zaun sprang 漢字 a cat — and another cat, the last. "
 
 
-def ready(tokens=None, seed: int = 0, context: int = 64, special: Special | None = None, **more) -> Ready:
+def bundle(tokens=None, seed: int = 0, context: int = 64, special: Special | None = None, **more) -> Bundle:
     tokens = tokens or Subwords.of([TEXT * 3], size=300)
     torch.manual_seed(seed)
     model = ch.build("gpt", vocab=len(tokens), width=16, depth=1, heads=2, context=context)
     with torch.no_grad():
         for p in model.parameters():
             p.mul_(5.0 if p.ndim > 1 else 1.0)
-    return Ready(model, tokens, model.config, special=special or Special(), **more)
+    return Bundle(model, tokens, model.config, special=special or Special(), **more)
 
 
 TOKENS = {"subwords": None, "characters": Characters.of(TEXT)}
@@ -32,7 +32,7 @@ kinds = pytest.mark.parametrize("kind", TOKENS)
 @kinds
 @pytest.mark.parametrize("options", [{}, {"temperature": 1.5, "seed": 3}, {"top_k": 5}, {"repetition": 2.0}], ids=str)
 def test_pieces_make_the_whole(kind, options):
-    made = ready(TOKENS[kind])
+    made = bundle(TOKENS[kind])
     whole = generate(made, "the cat", max_new=20, **options)
     assert "".join(stream(made, "the cat", max_new=20, **options)) == whole.text
     assert len(whole.pieces) == 20
@@ -45,7 +45,7 @@ def test_pieces_make_the_whole(kind, options):
 
 @kinds
 def test_the_text_is_what_stands_after_the_prompt(kind):
-    made = ready(TOKENS[kind])
+    made = bundle(TOKENS[kind])
     for seed in range(5):
         found = generate(made, "the cat", max_new=9, temperature=2.0, seed=seed)
         start = made.tokens.encode("the cat")
@@ -55,7 +55,7 @@ def test_the_text_is_what_stands_after_the_prompt(kind):
 
 
 def test_stop_strings_cut_and_end():
-    made = ready(TOKENS["characters"])
+    made = bundle(TOKENS["characters"])
     whole = generate(made, "the", max_new=30, temperature=2.0, seed=1).text
     for stop in (whole[4:6], whole[10], whole[2:9]):
         found = generate(made, "the", max_new=30, temperature=2.0, seed=1, stop=(stop, "neverthere"))
@@ -67,7 +67,7 @@ def test_stop_strings_cut_and_end():
 
 
 def test_half_a_character_is_never_shown():
-    made = ready()
+    made = bundle()
     for seed in range(8):
         pieces = list(stream(made, "the", max_new=40, temperature=3.0, seed=seed))
         whole = generate(made, "the", max_new=40, temperature=3.0, seed=seed).text
@@ -77,7 +77,7 @@ def test_half_a_character_is_never_shown():
 
 
 def test_many_at_once_are_as_one_by_one_each_with_its_seed():
-    made = ready()
+    made = bundle()
     texts = ["the cat", "a", "on the mat. the cat"]
     options = {"max_new": 12, "temperature": 1.3}
     together = generate(made, texts, **options, seed=[4, 5, 6])
@@ -92,7 +92,7 @@ def test_many_at_once_are_as_one_by_one_each_with_its_seed():
 
 
 def test_samples_are_drawn_and_differ():
-    made = ready()
+    made = bundle()
     found = generate(made, "the", max_new=12, temperature=2.0, samples=4, seed=1)
     texts = [found.text, *(other.text for other in found.others)]
     assert len(set(texts)) == 4
@@ -102,12 +102,12 @@ def test_samples_are_drawn_and_differ():
 
 
 def test_an_end_ends():
-    plain = ready()
+    plain = bundle()
     whole = generate(plain, "the", max_new=12)
     names = {piece: i for i, piece in enumerate(plain.tokens.pieces(np.arange(len(plain.tokens))))}
     end = names[whole.pieces[5]]
     first = whole.pieces.index(whole.pieces[5])
-    made = ready(special=Special(ends=(end,)))
+    made = bundle(special=Special(ends=(end,)))
     found = generate(made, "the", max_new=12)
     assert found.ended == "end"
     assert found.pieces == whole.pieces[:first]
@@ -118,7 +118,7 @@ def test_an_end_ends():
 
 
 def test_beyond_the_context():
-    made = ready(TOKENS["characters"], context=16)
+    made = bundle(TOKENS["characters"], context=16)
     with pytest.raises(ValueError, match=r"a prompt of 7 tokens and 30 more: this model reads 16 at once.*slide=true"):
         generate(made, "the cat", max_new=30)
     found = generate(made, "the cat", max_new=30, slide=True)
@@ -134,7 +134,7 @@ TEMPLATE = (
 
 
 def test_a_conversation_is_written_as_its_template_says():
-    made = ready(chat=TEMPLATE)
+    made = bundle(chat=TEMPLATE)
     ids = conversation(made, [{"role": "user", "content": "a cat <end>"}])
     tokens = made.tokens
     assert ids[0] == tokens.start
@@ -143,11 +143,11 @@ def test_a_conversation_is_written_as_its_template_says():
     said = "".join(itertools.islice(chat(made, [{"role": "user", "content": "a cat"}], max_new=8), 20))
     assert isinstance(said, str)
     with pytest.raises(ValueError, match="this model has no chat template"):
-        conversation(ready(), [])
+        conversation(bundle(), [])
     with pytest.raises(ValueError, match="takes no such conversation: no system"):
-        conversation(ready(chat="{{ raise_exception('no system') }}"), [])
+        conversation(bundle(chat="{{ raise_exception('no system') }}"), [])
     with pytest.raises(ValueError, match="takes no such conversation"):  # a template is not a program
-        conversation(ready(chat="{{ ''.__class__.__mro__[1].__subclasses__() }}"), [])
+        conversation(bundle(chat="{{ ''.__class__.__mro__[1].__subclasses__() }}"), [])
 
 
 @pytest.mark.parametrize(
@@ -165,11 +165,11 @@ def test_a_conversation_is_written_as_its_template_says():
 )
 def test_what_makes_no_sense_is_told(options, problem):
     with pytest.raises(ValueError, match=problem):
-        generate(ready(), "the", **options)
+        generate(bundle(), "the", **options)
 
 
 def test_temperature_0_is_the_likeliest_and_beams_search():
-    made = ready()
+    made = bundle()
     assert generate(made, "the", max_new=9, temperature=0.0).text == generate(made, "the", max_new=9).text
     assert generate(made, "the", max_new=5, beams=4).logprob >= generate(made, "the", max_new=5).logprob - 1e-5
     with pytest.raises(ValueError, match="one answer can be streamed"):
@@ -180,4 +180,4 @@ def test_a_model_that_does_not_write_says_so():
     tokens = Characters.of(TEXT)
     model = ch.build("bert", vocab=len(tokens), width=8, depth=1, heads=2)
     with pytest.raises(ValueError, match="this BERT does not go on with texts"):
-        generate(Ready(model, tokens, model.config), "the")
+        generate(Bundle(model, tokens, model.config), "the")

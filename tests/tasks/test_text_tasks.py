@@ -8,31 +8,31 @@ import torch
 import torch.nn.functional as F
 
 import clearhead as ch
-from clearhead.data.reading import mask_of
+from clearhead.data.text_rows import mask_of
 from clearhead.look import Notice
 from clearhead.tasks import score
 from clearhead.tasks.text import classify, embed, fill, likelihood
 from clearhead.tokens import Characters, Subwords, Words
-from clearhead.weights import Ready
+from clearhead.weights import Bundle
 
 TEXTS = ["the cat sat", "a dog", "on the mat the cat and the dog sat and sat"]
 WORDS = Words.of(TEXTS)
 SIZES = {"width": 16, "depth": 1, "heads": 2, "context": 16}
 
 
-def bert(answer: str, tokens=WORDS, **more) -> Ready:
+def bert(answer: str, tokens=WORDS, **more) -> Bundle:
     torch.manual_seed(0)
     model = ch.build("bert", vocab=mask_of(tokens)[1], **SIZES, answer=answer, **more)
     with torch.no_grad():
         for p in model.parameters():
             p.mul_(4.0 if p.ndim > 1 else 1.0)
-    return Ready(model, tokens, model.config, labels=("bad", "good") if answer == "class" else None)
+    return Bundle(model, tokens, model.config, labels=("bad", "good") if answer == "class" else None)
 
 
-def gpt(tokens=WORDS, **more) -> Ready:
+def gpt(tokens=WORDS, **more) -> Bundle:
     torch.manual_seed(0)
     model = ch.build("gpt", vocab=len(tokens), **{**SIZES, **more})
-    return Ready(model, tokens, model.config)
+    return Bundle(model, tokens, model.config)
 
 
 READY = {

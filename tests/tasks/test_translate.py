@@ -5,7 +5,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from clearhead import Ready, build
+from clearhead import Bundle, build
 from clearhead.cli import app
 from clearhead.decode import search
 from clearhead.look import watch
@@ -18,7 +18,7 @@ ENGLISH = ["A dog runs .", "The cat eats a mouse .", "Two dogs see the cat .", "
 GERMAN = ["Ein Hund rennt .", "Die Katze frisst eine Maus .", "Zwei Hunde sehen die Katze .", "Eine Maus schläft ."] * 3
 
 
-def ready(family: str = "transformer", seed: int = 0, subwords: bool = False, **options) -> Ready:
+def bundle(family: str = "transformer", seed: int = 0, subwords: bool = False, **options) -> Bundle:
     torch.manual_seed(seed)
     kind = (lambda texts: Subwords.of(texts, size=300)) if subwords else Words.of
     tokens = Pair(kind(ENGLISH), kind(GERMAN))
@@ -31,7 +31,7 @@ def ready(family: str = "transformer", seed: int = 0, subwords: bool = False, **
     with torch.no_grad():
         for p in model.parameters():
             p.mul_(1.5)
-    return Ready(model, tokens, model.config)
+    return Bundle(model, tokens, model.config)
 
 
 FAMILIES = {
@@ -42,7 +42,7 @@ FAMILIES = {
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_many_at_once_are_as_one_by_one(family):
-    made = ready(family, **FAMILIES[family])
+    made = bundle(family, **FAMILIES[family])
     together = translate(made, ENGLISH[:4], beams=3)
     assert isinstance(together, list)
     for text, found in zip(ENGLISH, together, strict=False):
@@ -54,7 +54,7 @@ def test_many_at_once_are_as_one_by_one(family):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_an_alignment_belongs_to_its_answer(family):
-    made = ready(family, **FAMILIES[family])
+    made = bundle(family, **FAMILIES[family])
     found = translate(made, ENGLISH[1], beams=4, best=3)
     assert len(found.others) == 2
     for one in (found, *found.others):
@@ -65,7 +65,7 @@ def test_an_alignment_belongs_to_its_answer(family):
 
 
 def test_an_alignment_is_what_the_search_looked_at():
-    made = ready()
+    made = bundle()
     tokens = made.tokens
     ids = tokens.read(ENGLISH[1])
     inputs = _inputs(made, tokens, [ids])
@@ -77,13 +77,13 @@ def test_an_alignment_is_what_the_search_looked_at():
 
 
 def test_padding_is_never_looked_at():
-    made = ready()
+    made = bundle()
     short, long = translate(made, ["A dog .", ENGLISH[2]], beams=2)
     assert short.alignment.shape[1] == 4 < long.alignment.shape[1]
 
 
 def test_score_is_what_translate_thought_of_it():
-    made = ready(subwords=True)
+    made = bundle(subwords=True)
     found = translate(made, ENGLISH[0], beams=4, limit=40)
     if not found.cut:
         again = score(made, ENGLISH[0], found.text)
@@ -95,7 +95,7 @@ def test_score_is_what_translate_thought_of_it():
 
 
 def test_a_model_without_attention_says_so():
-    made = ready("rnn-seq2seq", attention="none")
+    made = bundle("rnn-seq2seq", attention="none")
     found = translate(made, ENGLISH[0], beams=2)
     with pytest.raises(ValueError, match="no attention to its source"):
         found.alignment  # noqa: B018
@@ -112,11 +112,11 @@ def test_batches_hold_rows_of_like_length():
 def test_a_model_that_does_not_translate_says_so():
     model = build("gpt", vocab=9, width=8, heads=2, depth=1)
     with pytest.raises(ValueError, match="GPT does not translate"):
-        translate(Ready(model, None, model.config), "A dog runs.")
+        translate(Bundle(model, None, model.config), "A dog runs.")
 
 
 def test_layers_and_heads_there_are_not():
-    found = translate(ready(), ENGLISH[0])
+    found = translate(bundle(), ENGLISH[0])
     with pytest.raises(ValueError, match="layer=2: there are 2"):
         found.attention(layer=2)
     with pytest.raises(ValueError, match="head=5: there are 2"):
@@ -131,7 +131,7 @@ def test_lines_of_a_file_or_a_sentence(tmp_path):
 
 
 def test_the_command_line(tmp_path):
-    made = ready()
+    made = bundle()
     save(made, tmp_path / "model")
     (tmp_path / "in.txt").write_text("A dog runs .\n\nThe cat .\n")
     command = ["translate", str(tmp_path / "model")]
@@ -147,7 +147,7 @@ def test_the_command_line(tmp_path):
 
 @pytest.mark.parametrize(("subwords", "verb"), [(False, "eats"), (True, "mouses")])
 def test_attention_between_words_is_that_between_their_pieces(subwords, verb):
-    made = ready(subwords=subwords)
+    made = bundle(subwords=subwords)
     text = f"The cat {verb} a mouse ."
     found = score(made, text, "Die Katze frisst eine Maus .")
     source, target, weights = found.by_word(layer=1, head=0)

@@ -136,8 +136,8 @@ def test_a_translator_has_a_certificate_too(tmp_path):
     pytest.importorskip("transformers")
     torch.manual_seed(0)
     model = ch.build("transformer", vocab=11, width=12, depth=1, heads=3, pairs="halves")
-    ready = ch.Ready(model, None, model.config, special=ch.weights.Special(pad=0, start=0, ends=(1,)))
-    found = certificate(ch.save(ready, tmp_path / "a", layout="huggingface"))
+    bundle = ch.Bundle(model, None, model.config, special=ch.weights.Special(pad=0, start=0, ends=(1,)))
+    found = certificate(ch.save(bundle, tmp_path / "a", layout="huggingface"))
     assert found.kind == "huggingface marian"
     assert found.difference < 1e-5
     assert Path(found.folder) == tmp_path / "a"

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import clearhead as ch
 from clearhead.layers import Learned
 from clearhead.tokens import Characters, Pair, Subwords, Words
-from clearhead.weights import Ready, WeightsError, fill, native
+from clearhead.weights import Bundle, WeightsError, fill, native
 
 TEXT = "to be or not to be"
 TOKENS = Characters.of(TEXT)
@@ -48,46 +48,46 @@ def test_a_folder_is_three_plain_files(folder):
 
 
 def test_ready_answers_a_text(folder):
-    ready = ch.load(folder, device="cpu")
-    assert isinstance(ready, Ready)
-    assert ready.device == torch.device("cpu")
-    assert ready.tokens == TOKENS
-    logits = ready(TEXT)
+    bundle = ch.load(folder, device="cpu")
+    assert isinstance(bundle, Bundle)
+    assert bundle.device == torch.device("cpu")
+    assert bundle.tokens == TOKENS
+    logits = bundle(TEXT)
     assert logits.shape == (len(TEXT), len(TOKENS))
     assert not logits.requires_grad
     assert torch.equal(logits, build().eval()(torch.from_numpy(TOKENS.encode(TEXT))[None])[0])
-    assert ready.model.head.weight is ready.model.embed.table
-    with ch.watch(ready, "blocks.*.attn.weights") as tape:
-        assert torch.equal(ready(TEXT), logits)
+    assert bundle.model.head.weight is bundle.model.embed.table
+    with ch.watch(bundle, "blocks.*.attn.weights") as tape:
+        assert torch.equal(bundle(TEXT), logits)
     assert tape["blocks.0.attn.weights"].shape == (1, 3, len(TEXT), len(TEXT))
     with pytest.raises(ValueError, match="the text is empty"):
-        ready("")
+        bundle("")
     with pytest.raises(ValueError, match="the text has 21 tokens: this model has learned positions of 20"):
-        ready("o" * 21)
+        bundle("o" * 21)
     with pytest.raises(ValueError, match="'x' at 1"):
-        ready("oxo")
+        bundle("oxo")
 
 
 def test_dropout_is_off_in_a_ready_model(tmp_path):
-    ready = Ready(build(dropout=0.5).train(), TOKENS, None)
-    assert torch.equal(ready(TEXT), ready(TEXT))
+    bundle = Bundle(build(dropout=0.5).train(), TOKENS, None)
+    assert torch.equal(bundle(TEXT), bundle(TEXT))
 
 
 def test_a_model_without_text(tmp_path):
     model = ch.build("deep", width=3)
-    ready = ch.load(ch.save(model, tmp_path), device="cpu")
-    assert ready.tokens is None
+    bundle = ch.load(ch.save(model, tmp_path), device="cpu")
+    assert bundle.tokens is None
     with pytest.raises(ValueError, match="this Deep has no tokens"):
-        ready("a")
+        bundle("a")
     with pytest.raises(WeightsError, match="7 tokens, and the model reads no tokens"):
         ch.save(model, tmp_path, tokens=TOKENS)
 
 
 def test_a_ready_model_is_saved_with_its_tokens_and_replaces_another(folder, tmp_path):
-    ready = ch.load(folder, device="cpu")
-    again = ch.load(ch.save(ready, tmp_path / "again"), device="cpu")
+    bundle = ch.load(folder, device="cpu")
+    again = ch.load(ch.save(bundle, tmp_path / "again"), device="cpu")
     assert again.tokens == TOKENS
-    assert torch.equal(again(TEXT), ready(TEXT))
+    assert torch.equal(again(TEXT), bundle(TEXT))
     ch.save(ch.build("deep", width=3), folder)
     other = ch.load(folder, device="cpu")
     assert type(other.model).__name__ == "Deep"
@@ -119,12 +119,12 @@ def test_types_are_kept_unless_another_is_asked_for(kind, tmp_path):
 
 
 def test_a_loaded_model_does_not_hang_on_its_file(folder):
-    ready = ch.load(folder, device="cpu")
-    before = ready(TEXT)
+    bundle = ch.load(folder, device="cpu")
+    before = bundle(TEXT)
     path = folder / "model.safetensors"
     path.write_bytes(bytes(path.stat().st_size))
     shutil.rmtree(folder)
-    assert torch.equal(ready(TEXT), before)
+    assert torch.equal(bundle(TEXT), before)
 
 
 def test_it_learns_as_the_model_that_was_saved(folder):
@@ -285,15 +285,15 @@ def test_a_full_disk_leaves_the_old_model_alone(folder, monkeypatch):
 
 def test_learned_positions_are_what_limits_a_text():
     assert isinstance(build().positions, Learned)
-    assert Ready(build(positions="rotary"), TOKENS, None)("o" * 50).shape == (50, len(TOKENS))
+    assert Bundle(build(positions="rotary"), TOKENS, None)("o" * 50).shape == (50, len(TOKENS))
 
 
 def test_a_pair_of_tokens_is_kept(tmp_path):
     subwords = Subwords.of(["a dog", "ein Hund"], size=270)
     for pair in (Pair(subwords, subwords), Pair(Words.of(["a dog"]), subwords)):
-        ready = ch.load(ch.save(ch.build("reader", vocab=270), tmp_path / "model", tokens=pair))
-        assert ready.tokens == pair
+        bundle = ch.load(ch.save(ch.build("reader", vocab=270), tmp_path / "model", tokens=pair))
+        assert bundle.tokens == pair
         with pytest.raises(ValueError, match="translates"):
-            ready("a dog")
+            bundle("a dog")
     with pytest.raises(WeightsError, match=f"there are {len(subwords)} target tokens, and the model was built for 9"):
         ch.save(ch.build("reader", vocab=9), tmp_path / "new", tokens=Pair(Words.of(["a dog"]), subwords))

@@ -5,19 +5,19 @@ import torch
 
 import clearhead as ch
 from clearhead.tokens import Characters
-from clearhead.weights import Ready
+from clearhead.weights import Bundle
 
 TOKENS = Characters.of("abcdef ")
 
 
-def ready() -> Ready:
+def bundle() -> Bundle:
     torch.manual_seed(0)
     model = ch.build("gpt", vocab=len(TOKENS), width=32, depth=1, heads=4, context=32)
-    return Ready(model, TOKENS, model.config)
+    return Bundle(model, TOKENS, model.config)
 
 
 def test_loaded_in_8_bits_is_rounded_after_loading(tmp_path):
-    made = ready()
+    made = bundle()
     ch.save(made, tmp_path / "x")
     loaded, rounded = ch.load(tmp_path / "x", dtype="int8"), ch.quantise(made)
     assert torch.equal(loaded("abc"), rounded("abc"))
@@ -31,10 +31,10 @@ def test_loaded_in_8_bits_is_rounded_after_loading(tmp_path):
 
 
 def test_it_is_for_a_cpu_and_is_not_saved(tmp_path):
-    rounded = ch.quantise(ready())
+    rounded = ch.quantise(bundle())
     with pytest.raises(ValueError, match="rounded weights is not saved"):
         ch.save(rounded, tmp_path / "y")
-    elsewhere = ready()
+    elsewhere = bundle()
     elsewhere.model.to("meta")
     with pytest.raises(ValueError, match="for a CPU, and this model is on meta"):
         ch.quantise(elsewhere)

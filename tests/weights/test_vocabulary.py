@@ -95,12 +95,12 @@ def test_a_chat_template_is_kept(files: dict, expected: str | None, tmp_path: Pa
     assert template == expected
     tokens = Subwords.of(["a dog"], size=270)
     model = ch.build("gpt", vocab=len(tokens), width=6, depth=1, heads=3, context=9)
-    ready = ch.Ready(model, tokens, model.config, chat=template)
+    bundle = ch.Bundle(model, tokens, model.config, chat=template)
     for layout in ("clearhead", "huggingface"):
-        again = ch.load(ch.save(ready, tmp_path / "model", layout=layout), device="cpu")
+        again = ch.load(ch.save(bundle, tmp_path / "model", layout=layout), device="cpu")
         assert again.chat == template
         assert again.tokens == tokens
-    ch.save(ch.Ready(model, tokens, model.config), tmp_path / "model")
+    ch.save(ch.Bundle(model, tokens, model.config), tmp_path / "model")
     assert ch.load(tmp_path / "model", device="cpu").chat is None  # that of the model before it is gone
 
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import clearhead as ch
 from clearhead.cli import app
-from clearhead.train import read_recipe
+from clearhead.training import read_recipe
 from clearhead.weights import WeightsError, shipped
 from clearhead.weights.zoo import ZOO, in_zoo
 
@@ -44,9 +44,9 @@ def test_a_shipped_model_is_small_whole_and_documented(name):
     assert not [p.name for p in folder.iterdir() if p.suffix in (".bin", ".pt", ".pkl")]
     recipe = read_recipe(folder / "recipe.toml")
     assert recipe == read_recipe(Path(__file__).parents[2] / "configs" / f"{name}.toml")
-    ready = ch.load(name)
-    assert sum(p.numel() for p in ready.model.parameters()) == card.parameters
-    assert {p.dtype for p in ready.model.parameters()} == {torch.float32}
+    bundle = ch.load(name)
+    assert sum(p.numel() for p in bundle.model.parameters()) == card.parameters
+    assert {p.dtype for p in bundle.model.parameters()} == {torch.float32}
     assert {p.dtype for p in ch.load(name, dtype="float16").model.parameters()} == {torch.float16}
     assert card.scores
     assert card.minutes > 0

@@ -17,7 +17,7 @@ from __future__ import annotations
 import io
 import sys
 
-from . import asking, house, training  # noqa: F401  (each adds its verbs)
+from . import inference, info, training  # noqa: F401  (each adds its verbs)
 from .verb import app
 
 __all__ = ["app", "main"]

@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from . import complete
-from .told import rows, show
+from . import completion
+from .arguments import DataFolder, Device, Json, Quiet, RecipeFile, Words
+from .output import rows, show
 from .verb import verb
-from .words import DataFolder, Device, Json, Quiet, RecipeFile, Words
 
 LOGGED = ("norm", "seconds", "share")  # of the last few steps only: for the curves and for --json
 
@@ -30,7 +30,7 @@ def train(
 ) -> None:
     """Train a recipe in a folder, or go on with what is there."""
     from ..config import load
-    from ..train import train
+    from ..training import train
 
     run = train(recipe, *overrides or (), out=out, data=data, device=device, quiet=quiet)
     last: dict[str, Any] = {}
@@ -67,7 +67,7 @@ def verify_resume(
     as_json: Json = False,
 ) -> None:
     """Show that a training that is killed and resumed equals one in peace, to the bit; exit 1 if not."""
-    from ..train import verify_resume
+    from ..training import verify_resume
 
     verdict = verify_resume(
         recipe, *overrides or (), out=out, kills=kills, world=world, data=data, device=device, seed=seed, quiet=quiet
@@ -92,7 +92,7 @@ def sweep(
     as_json: Json = False,
 ) -> None:
     """Train all combinations of alternatives, given with commas between them; a list in brackets is one value."""
-    from ..train import sweep
+    from ..training import sweep
 
     found = sweep(recipe, *overrides or (), out=out, data=data, device=device, jobs=jobs, quiet=quiet)
     show(found, as_json)
@@ -107,7 +107,7 @@ def sweep(
 def plot(
     runs: Annotated[
         list[Path],
-        typer.Argument(metavar="RUN", help="Run folders; several share their axes.", autocompletion=complete.runs),
+        typer.Argument(metavar="RUN", help="Run folders; several share their axes.", autocompletion=completion.runs),
     ],
     out: Annotated[
         Path | None,

@@ -13,7 +13,7 @@ from typing import Annotated, ParamSpec, TypeVar
 import typer
 
 from .. import __version__
-from .told import rank
+from .output import rank
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from .. import config
+from ..errors import nearest
 from . import labelled, translations
 from .batches import IGNORE, Batch, Data
 from .fetch import find
@@ -17,7 +17,7 @@ from .labelled import Labels, Sst2
 from .masked import Gaps, Masked
 from .pairs import PairFile
 from .parallel import load_split
-from .tasks import Copy, Identity, Most, Party, Recall, Reverse, Sequences, Vectors
+from .synthetic import Copy, Identity, Most, Party, Recall, Reverse, Sequences, Vectors
 from .text import Everyday, Files, Shakespeare, Subworded, Text
 from .token_files import TokenFile, Tokens, write_tokens
 from .translations import Mixture, Multi30k, Tatoeba
@@ -75,7 +75,5 @@ def make_data(name: str, options: Mapping[str, Any], *, seed: int, root: Path | 
 
 def _kind(name: str) -> tuple[type[Any], Callable[..., Data], str]:
     if name not in _KINDS:
-        near = get_close_matches(name, _KINDS)
-        hint = f"did you mean {' or '.join(near)}? " if near else ""
-        raise config.ConfigError(f"no data is named {name!r}: {hint}There are {', '.join(_KINDS)}")
+        raise config.ConfigError(f"no data {name!r}: expected one of {', '.join(_KINDS)}{nearest(name, _KINDS)}")
     return _KINDS[name]

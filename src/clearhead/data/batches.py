@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import InputError, InputIndexError
 from ..tokens import Pair, Tokens
 
 Batch = dict[str, np.ndarray]
@@ -44,13 +45,13 @@ class Data(ABC):
         their targets are all -100, or, where there are none, `weight` (b,) float32 is 0 instead of 1 there.
         """
         if step < 0:
-            raise ValueError(f"step={step}: steps are counted from 0")
+            raise InputError(f"step={step}: steps are counted from 0")
         return self._share(self._rows(step), lambda rows: self._train(step, rows), part, parts)
 
     def valid(self, index: int, part: int = 0, parts: int = 1) -> Batch:
         """A validation batch of `valid_batches`, or a part of it: the same whatever the seed of training."""
         if not 0 <= index < self.valid_batches:
-            raise IndexError(f"validation batch {index}: there are {self.valid_batches}, counted from 0")
+            raise InputIndexError(f"validation batch {index}: there are {self.valid_batches}, counted from 0")
         return self._share(self._valid_rows(index), lambda rows: self._valid(index, rows), part, parts)
 
     def close(self) -> None:
@@ -88,7 +89,7 @@ class Data(ABC):
 def share_rows(total: int, part: int, parts: int) -> Rows:
     """The rows of a part: part, part + parts, ...; as many in every part, so that row 0 may fill up the last."""
     if not 0 <= part < parts:
-        raise ValueError(f"part={part} of parts={parts}: parts are counted from 0")
+        raise InputError(f"part={part} of parts={parts}: parts are counted from 0")
     rows = np.arange(part, part + -(-total // parts) * parts, parts)
     return np.where(rows < total, rows, 0)
 
@@ -110,7 +111,7 @@ class Buckets:
         self.starts: list[int] = []
         for i, width in enumerate(ordered.tolist()):
             if width > batch_tokens:
-                raise ValueError(f"a row of {width} tokens does not fit into batch_tokens={batch_tokens}")
+                raise InputError(f"a row of {width} tokens does not fit into batch_tokens={batch_tokens}")
             if not self.starts or (i + 1 - self.starts[-1]) * width > batch_tokens:
                 self.starts.append(i)
         self.ends = [*self.starts[1:], len(ordered)][: len(self.starts)]

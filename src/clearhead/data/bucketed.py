@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from . import keyed
+from .. import counter_rng
 from .batches import Batch, Buckets, Data, Rows
 
 ROWS, BATCHES = 0, 1  # streams of random numbers
@@ -41,8 +41,8 @@ class Bucketed(Data):
         epoch, index = divmod(step, len(self.training.buckets))
         orders = self._orders
         if orders is None or orders[0] != epoch:
-            rows = self.training.buckets.order(keyed.permutation(self.seed, epoch, len(self.training), ROWS))
-            batches = keyed.permutation(self.seed, epoch, len(self.training.buckets), BATCHES)
+            rows = self.training.buckets.order(counter_rng.permutation(self.seed, epoch, len(self.training), ROWS))
+            batches = counter_rng.permutation(self.seed, epoch, len(self.training.buckets), BATCHES)
             self._orders = orders = (epoch, rows, batches)
         return int(orders[2][index]), orders[1]
 

@@ -11,9 +11,9 @@ import urllib.request
 import zipfile
 import zlib
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 
+from ..errors import DownloadError, nearest
 from .files import DataError
 
 
@@ -91,8 +91,7 @@ HOMES = {
 def find(name: str, root: Path | None = None) -> Path:
     """The file of a named set: in `root`, in $CLEARHEAD_DATA, in the user's cache folder, or fetched into it."""
     if name not in HOMES:
-        near = get_close_matches(name, HOMES) or sorted(HOMES)
-        raise DataError(f"no set of data is named {name!r}: did you mean {' or '.join(near)}?")
+        raise DataError(f"no data set {name!r}: expected one of {', '.join(sorted(HOMES))}{nearest(name, HOMES)}")
     home, cache = HOMES[name], cache_folder()
     given = os.environ.get("CLEARHEAD_DATA")
     folders = [folder for folder in (root, Path(given) if given else None, cache) if folder is not None]
@@ -141,7 +140,7 @@ def _fetch(name: str, home: Home, folder: Path) -> Path:
                 )
         except (OSError, http.client.HTTPException) as error:
             reason = getattr(error, "reason", None) or error
-            raise ConnectionError(
+            raise DownloadError(
                 f"cannot fetch {name} from {home.url} ({reason}); a copy may be put at {target}, "
                 "or into a folder named by --data or $CLEARHEAD_DATA"
             ) from error

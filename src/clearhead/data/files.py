@@ -6,8 +6,10 @@ import gzip
 import zlib
 from pathlib import Path
 
+from ..errors import InputError, MissingFileError
 
-class DataError(ValueError):
+
+class DataError(InputError):
     """A file of data is not what it should be; the sentence names the file, and the line where there is one."""
 
 
@@ -18,7 +20,7 @@ def locate(path: str | Path, root: Path | None = None) -> Path:
     for place in places:
         if place.exists():
             return place
-    raise FileNotFoundError(f"there is no file or folder {' or '.join(str(p.absolute()) for p in places)}")
+    raise MissingFileError(f"there is no file or folder {' or '.join(str(p.absolute()) for p in places)}")
 
 
 def read_text(path: Path, *, may_be_empty: bool = False) -> str:

@@ -12,7 +12,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from . import keyed, pictures
+from .. import counter_rng
+from ..errors import InputError
+from . import image_files
 from .batches import Batch, Data, Rows, share_rows
 from .files import DataError, locate
 
@@ -41,15 +43,15 @@ class ImageFolder:
     def __post_init__(self) -> None:
         for name, least in (("size", 1), ("rows", 1), ("valid_rows", 1), ("workers", 0), ("ahead", 0)):
             if getattr(self, name) < least:
-                raise ValueError(f"{name}={getattr(self, name)}: expected {least} or more")
+                raise InputError(f"{name}={getattr(self, name)}: expected {least} or more")
         if not 0 < self.least <= 1:
-            raise ValueError(f"least={self.least}: expected more than 0 and at most 1")
+            raise InputError(f"least={self.least}: expected more than 0 and at most 1")
         if not 0 <= self.share < 1:
-            raise ValueError(f"share={self.share}: expected 0 or more and less than 1")
+            raise InputError(f"share={self.share}: expected 0 or more and less than 1")
         if min(self.deviation) <= 0:
-            raise ValueError(f"deviation={self.deviation}: expected three numbers above 0")
+            raise InputError(f"deviation={self.deviation}: expected three numbers above 0")
         if self.valid_most is not None and self.valid_most < 0:
-            raise ValueError(f"valid_most={self.valid_most}: expected 0 or more")
+            raise InputError(f"valid_most={self.valid_most}: expected 0 or more")
 
 
 class Images(Data):
@@ -61,9 +63,9 @@ class Images(Data):
     def __init__(self, config: ImageFolder, *, seed: int, root: Path | None = None) -> None:
         self.config, self.seed = config, seed
         self.path = locate(config.path, root)
-        train, valid = pictures.find_pictures(self.path)
+        train, valid = image_files.find_pictures(self.path)
         if not valid:
-            order = keyed.permutation(0, 0, len(train), SPLIT).tolist()
+            order = counter_rng.permutation(0, 0, len(train), SPLIT).tolist()
             kept = int(len(train) * config.share)
             train, valid = [train[i] for i in sorted(order[kept:])], [train[i] for i in sorted(order[:kept])]
         self.classes = tuple(sorted({picture.label for picture in train}))
@@ -131,7 +133,7 @@ class Images(Data):
                     "a worker that decodes images has died, perhaps for want of memory; workers=0 decodes without"
                 ) from error
         else:
-            pixels = pictures.decode(*self._work(which, step, rows))
+            pixels = image_files.decode(*self._work(which, step, rows))
         mean, deviation = (np.array(x, np.float32)[:, None, None] for x in (self.config.mean, self.config.deviation))
         images = (pixels.astype(np.float32, order="C") / np.float32(255) - mean) / deviation
         return {"images": images, "labels": self.labels[which][self._which(which, step, rows)]}
@@ -144,7 +146,7 @@ class Images(Data):
         epoch, index = divmod(step, -(-len(train) // self.config.rows))
         if epoch not in self._orders:
             near = {e: order for e, order in self._orders.items() if abs(e - epoch) == 1}
-            self._orders = {**near, epoch: keyed.permutation(self.seed, epoch, len(train), ORDER)}
+            self._orders = {**near, epoch: counter_rng.permutation(self.seed, epoch, len(train), ORDER)}
         return self._orders[epoch][index * self.config.rows + rows]
 
     def _work(
@@ -155,7 +157,7 @@ class Images(Data):
         names = [self.sets[which][i].name for i in self._which(which, step, rows).tolist()]
         if which == "valid":
             return str(self.path), names, c.size, None, None
-        draws = keyed.uniform(self.seed, step, rows, pictures.DRAWS, CROPS)
+        draws = counter_rng.uniform(self.seed, step, rows, image_files.DRAWS, CROPS)
         if not c.flip:
             draws[:, -1] = -1
         return str(self.path), names, c.size, c.least if c.crop == "random" else None, draws
@@ -171,5 +173,7 @@ class Images(Data):
                 self._pool = ProcessPoolExecutor(self.config.workers, mp_context=context)
             shares = np.array_split(np.frombuffer(key[2], np.int64), self.config.workers)
             self._coming[key] = [
-                self._pool.submit(pictures.decode, *self._work(key[0], key[1], share)) for share in shares if len(share)
+                self._pool.submit(image_files.decode, *self._work(key[0], key[1], share))
+                for share in shares
+                if len(share)
             ]

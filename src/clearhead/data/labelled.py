@@ -11,13 +11,14 @@ from pathlib import Path
 
 import numpy as np
 
+from .. import counter_rng
+from ..errors import InputError
 from ..tokens import Tokens
-from . import keyed
 from .batches import Batch, Rows
 from .bucketed import Bucketed
 from .fetch import find
 from .files import DataError, as_lines, locate, read_text
-from .reading import Read, Reading, mask_of
+from .text_rows import Read, Reading, mask_of
 
 SENTIMENTS = ("negative", "positive")
 SST2 = {"train": "train", "valid": "dev", "test": "test"}  # its parts, and their files
@@ -51,7 +52,7 @@ class Labels(Reading):
     def __post_init__(self) -> None:
         Reading.__post_init__(self)
         if not 0 <= self.share < 1:
-            raise ValueError(f"share={self.share}: expected 0 or more and less than 1")
+            raise InputError(f"share={self.share}: expected 0 or more and less than 1")
 
 
 class Labelled(Bucketed):
@@ -100,7 +101,7 @@ def labelled(config: Labels, *, seed: int, root: Path | None = None) -> Labelled
     if config.valid_path is not None:
         return Labelled(config, lines, read_labels(locate(config.valid_path, root)), seed=seed, root=root)
     texts = list(dict.fromkeys(line.text for line in lines))
-    chance = keyed.uniform(0, 0, np.arange(len(texts)), 1, SPLIT)[:, 0]
+    chance = counter_rng.uniform(0, 0, np.arange(len(texts)), 1, SPLIT)[:, 0]
     kept = {one for one, u in zip(texts, chance, strict=True) if u < config.share}
     train, valid = ([line for line in lines if (line.text in kept) == there] for there in (False, True))
     return Labelled(config, train, valid, seed=seed, root=root)

@@ -14,14 +14,15 @@ from pathlib import Path
 
 import numpy as np
 
+from .. import counter_rng
+from ..errors import InputError
 from ..tokens import Tokens
-from . import keyed
 from .batches import IGNORE, Batch, Rows
 from .bucketed import Bucketed
 from .files import DataError, as_lines, locate, read_text
 from .labelled import read_sst2
-from .reading import Read, Reading, mask_of
 from .text import read_everyday
+from .text_rows import Read, Reading, mask_of
 
 GAPS, KINDS, OTHERS, SPLIT = 2, 3, 4, 5  # streams of random numbers, beside those of Bucketed
 VALID = 0  # the seed of the gaps of validation
@@ -39,11 +40,11 @@ class Gaps(Reading):
     def __post_init__(self) -> None:
         Reading.__post_init__(self)
         if not 0 < self.share < 1:
-            raise ValueError(f"share={self.share}: expected more than 0 and less than 1")
+            raise InputError(f"share={self.share}: expected more than 0 and less than 1")
         if not 0 <= self.valid_share < 1:
-            raise ValueError(f"valid_share={self.valid_share}: expected 0 or more and less than 1")
+            raise InputError(f"valid_share={self.valid_share}: expected 0 or more and less than 1")
         if not self.of:
-            raise ValueError("of is empty: expected sst2, everyday, or files")
+            raise InputError("of is empty: expected sst2, everyday, or files")
 
 
 class Masked(Bucketed):
@@ -55,7 +56,7 @@ class Masked(Bucketed):
     def __init__(self, config: Gaps, *, seed: int, root: Path | None = None) -> None:
         self.config = config
         texts = list(dict.fromkeys(_texts(config, root)))
-        kept = keyed.uniform(VALID, 0, np.arange(len(texts)), 1, SPLIT)[:, 0] >= config.valid_share
+        kept = counter_rng.uniform(VALID, 0, np.arange(len(texts)), 1, SPLIT)[:, 0] >= config.valid_share
         train = [one for one, keep in zip(texts, kept, strict=True) if keep]
         if not train:
             raise DataError(f"valid_share={config.valid_share} leaves no text to train on")
@@ -80,10 +81,10 @@ class Masked(Bucketed):
         ids, lengths, chosen = batch["ids"], batch["lengths"], batch["number"]
         width = ids.shape[1]
         can = (np.arange(width) < lengths[:, None]) & ~np.isin(ids, self.special)
-        u = np.where(can, keyed.uniform(seed, step, chosen, width, GAPS), 2.0)
+        u = np.where(can, counter_rng.uniform(seed, step, chosen, width, GAPS), 2.0)
         asked = (u < self.config.share) | ((u == u.min(1, keepdims=True)) & can)  # a short text has a gap too
-        how = keyed.uniform(seed, step, chosen, width, KINDS)
-        other = keyed.integers(seed, step, chosen, width, 0, len(self.tokens), OTHERS)
+        how = counter_rng.uniform(seed, step, chosen, width, KINDS)
+        other = counter_rng.integers(seed, step, chosen, width, 0, len(self.tokens), OTHERS)
         shown = np.where(how < 0.8, self.mask, np.where(how < 0.9, other, ids))
         return {
             "ids": np.where(asked, shown, ids),

@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from .. import counter_rng
+from ..errors import InputError
 from ..tokens import Characters
-from . import keyed
 from .batches import IGNORE, Batch, Buckets, Rows
 from .bucketed import Bucketed
 from .files import DataError, locate
@@ -32,10 +33,10 @@ class PairFile(Translating):
     def __post_init__(self) -> None:
         Translating.__post_init__(self)
         if not 0 <= self.share < 1:
-            raise ValueError(f"share={self.share}: expected 0 or more and less than 1")
+            raise InputError(f"share={self.share}: expected 0 or more and less than 1")
         for option in ("vocabulary", "size", "minimum", "joint", "lower", "longest") if self.join else ():
             if getattr(self, option) != Translating.__dataclass_fields__[option].default:
-                raise ValueError(f"{option} is for join=false: joined pairs are read as characters, and all of them")
+                raise InputError(f"{option} is for join=false: joined pairs are read as characters, and all of them")
 
     def read(self, root: Path | None) -> tuple[list[Line], list[Line]]:
         """The pairs to train and to validate on."""
@@ -106,6 +107,6 @@ def split_by_source(pairs: list[Line], share: float) -> tuple[list[Line], list[L
     """Training and validation pairs: a share of the different sources, with all their targets, validates."""
     number = {source: i for i, source in enumerate(dict.fromkeys(pair.source for pair in pairs))}
     kept = np.zeros(len(number), bool)
-    kept[keyed.permutation(0, 0, len(number), SPLIT)[: round(len(number) * share)]] = True
+    kept[counter_rng.permutation(0, 0, len(number), SPLIT)[: round(len(number) * share)]] = True
     train = [pair for pair in pairs if not kept[number[pair.source]]]
     return train, [pair for pair in pairs if kept[number[pair.source]]]

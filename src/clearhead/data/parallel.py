@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 
+from ..errors import InputError, nearest
 from .fetch import find
 from .files import DataError, as_lines, read_text
 
@@ -48,11 +48,10 @@ def load_split(
     if name not in SPLITS:
         raise DataError(f"no set of translations is named {name!r}: expected {' or '.join(SPLITS)}")
     if split not in SPLITS[name]:
-        near = get_close_matches(split, SPLITS[name], n=1)
-        hint = f"; the nearest is {near[0]}" if near else ""
+        hint = nearest(split, SPLITS[name])
         raise DataError(f"{name} has no part {split!r}: expected one of {', '.join(SPLITS[name])}{hint}")
     if join < 1:
-        raise ValueError(f"join={join}: expected 1 or more")
+        raise InputError(f"join={join}: expected 1 or more")
     if name == "multi30k":
         lines = read_multi30k(split, source, target, root)
     else:

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import InputError
 from ..tokens import Characters, Subwords
 from .fetch import find
 from .files import locate, read_text
@@ -28,9 +29,9 @@ class Files(Windowing):
     def __post_init__(self) -> None:
         Windowing.__post_init__(self)  # super() loses its class when slots make a new one
         if not self.path:
-            raise ValueError("path is empty: expected a text file, or several")
+            raise InputError("path is empty: expected a text file, or several")
         if self.separator == "":
-            raise ValueError("separator is empty: expected at least one character")
+            raise InputError("separator is empty: expected at least one character")
 
 
 class Text(Windows):

@@ -17,6 +17,7 @@ from typing import Literal
 import numpy as np
 
 from .. import config
+from ..errors import InputError
 from .files import DataError, locate
 from .windows import Windowing, Windows
 
@@ -63,7 +64,7 @@ def write_tokens(path: str | Path, documents: Iterable[np.ndarray], *, vocab: in
     path = Path(path)
     dtype: Literal["uint16", "uint32"] = "uint16" if vocab <= 1 << 16 else "uint32"
     if not 1 <= vocab <= 1 << 32:
-        raise ValueError(f"vocab={vocab}: expected 1 to {1 << 32}")
+        raise InputError(f"vocab={vocab}: expected 1 to {1 << 32}")
     parts = {target: target.with_name(target.name + ".part") for target in (path, _beside(path, "ends"))}
     tokens = count = 0
     try:
@@ -71,11 +72,11 @@ def write_tokens(path: str | Path, documents: Iterable[np.ndarray], *, vocab: in
             for number, document in enumerate(documents):
                 row = np.asarray(document)
                 if row.ndim != 1 or (row.size and row.dtype.kind not in "iu"):
-                    raise ValueError(
+                    raise InputError(
                         f"document {number} has shape {row.shape} and type {row.dtype}: expected a row of integers"
                     )
                 if row.size and not 0 <= row.min() <= row.max() < vocab:
-                    raise ValueError(
+                    raise InputError(
                         f"document {number} has ids from {row.min()} to {row.max()}: expected 0 to {vocab - 1}"
                     )
                 if row.size:
@@ -83,7 +84,7 @@ def write_tokens(path: str | Path, documents: Iterable[np.ndarray], *, vocab: in
                     tokens, count = tokens + row.size, count + 1
                     ends.write(np.array([tokens], "<i8").tobytes())
         if not tokens:
-            raise ValueError(f"no ids to write to {path}")
+            raise InputError(f"no ids to write to {path}")
         _beside(path, "json").unlink(missing_ok=True)  # an old header must never stand beside new ids
         for target, part in parts.items():
             os.replace(part, target)

@@ -14,6 +14,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import InputError
 from ..tokens import Pair, Tokens
 from .batches import IGNORE, Batch, Buckets, Data, Rows
 from .bucketed import Bucketed
@@ -38,7 +39,7 @@ class Multi30k(Translating):
         _two_languages(self.source, self.target)
         fewest, most = self.join_sentences
         if not 1 <= fewest <= most:
-            raise ValueError(f"join_sentences=[{fewest}, {most}]: expected the fewest, 1 or more, then the most")
+            raise InputError(f"join_sentences=[{fewest}, {most}]: expected the fewest, 1 or more, then the most")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,7 +55,7 @@ class Tatoeba(Translating):
         Translating.__post_init__(self)
         _two_languages(self.source, self.target)
         if "en" not in (self.source, self.target):
-            raise ValueError(f"source={self.source!r} and target={self.target!r}: expected one of them to be 'en'")
+            raise InputError(f"source={self.source!r} and target={self.target!r}: expected one of them to be 'en'")
         _shares(self.valid_share, self.test_share)
 
 
@@ -73,7 +74,7 @@ class Mixture(Translating):
         _two_languages(self.source, self.target)
         _shares(self.valid_share, self.test_share)
         if not self.of:
-            raise ValueError(f"of is empty: expected some of {', '.join(SPLITS)}, and files")
+            raise InputError(f"of is empty: expected some of {', '.join(SPLITS)}, and files")
 
 
 class Translations(Bucketed):
@@ -159,7 +160,7 @@ class Translated:
         self.rounding = config.rounding
         source_pad, pad, start = tokens.source.pad, tokens.target.pad, tokens.target.start
         if source_pad is None or pad is None or start is None:
-            raise ValueError(f"{tokens!r} has no <pad> and <start>: translations need them")
+            raise InputError(f"{tokens!r} has no <pad> and <start>: translations need them")
         self.source_pad, self.pad, self.start = source_pad, pad, start
         source = _examples(tokens.source, [line.source for line in lines], starts, counts)
         target = _examples(tokens.target, [line.target for line in lines], starts, counts)
@@ -228,9 +229,9 @@ def _joined(lines: int, fewest: int, most: int, *, apart: bool) -> tuple[Rows, N
 
 def _two_languages(source: str, target: str) -> None:
     if source == target:
-        raise ValueError(f"source and target are both {source!r}: expected two languages")
+        raise InputError(f"source and target are both {source!r}: expected two languages")
 
 
 def _shares(valid: float, test: float) -> None:
     if not (valid >= 0 and test >= 0 and valid + test < 1):
-        raise ValueError(f"valid_share={valid} and test_share={test}: expected 0 or more, together less than 1")
+        raise InputError(f"valid_share={valid} and test_share={test}: expected 0 or more, together less than 1")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from ..errors import InputError
 from ..tokens import Characters, Pair, Subwords, Tokens, Words
 from ..tokens.ids import SPECIAL
 
@@ -23,11 +24,11 @@ class Vocabulary:
     def __post_init__(self) -> None:
         least = 256 + len(SPECIAL) if self.vocabulary in ("subwords", "unigram") else len(SPECIAL) + 1
         if self.size < least:
-            raise ValueError(f"size={self.size}: expected {least} or more for {self.vocabulary}")
+            raise InputError(f"size={self.size}: expected {least} or more for {self.vocabulary}")
         if self.minimum < 1:
-            raise ValueError(f"minimum={self.minimum}: expected 1 or more")
+            raise InputError(f"minimum={self.minimum}: expected 1 or more")
         if self.lower and self.vocabulary == "characters":
-            raise ValueError("lower=true is for words and subwords: characters are kept as they are")
+            raise InputError("lower=true is for words and subwords: characters are kept as they are")
 
     def make(self, sources: Sequence[str], targets: Sequence[str]) -> Pair:
         """The tokens of texts: the same texts and options give the same tokens."""
@@ -58,8 +59,8 @@ class Translating(Vocabulary):
         Vocabulary.__post_init__(self)
         for name in ("batch_tokens", "rounding"):
             if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)}: expected 1 or more")
+                raise InputError(f"{name}={getattr(self, name)}: expected 1 or more")
         if self.longest is not None and self.longest < 2:
-            raise ValueError(f"longest={self.longest}: expected 2 or more, of which one is <end>")
+            raise InputError(f"longest={self.longest}: expected 2 or more, of which one is <end>")
         if self.valid_most is not None and self.valid_most < 0:
-            raise ValueError(f"valid_most={self.valid_most}: expected 0 or more")
+            raise InputError(f"valid_most={self.valid_most}: expected 0 or more")

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from . import keyed
+from .. import counter_rng
+from ..errors import InputError
 from .batches import IGNORE, Batch, Data, Rows
 from .files import DataError
 
@@ -26,11 +27,11 @@ class Windowing:
     def __post_init__(self) -> None:
         for name in ("context", "rows", "valid_rows"):
             if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)}: expected 1 or more")
+                raise InputError(f"{name}={getattr(self, name)}: expected 1 or more")
         if not 0 <= self.share < 1:
-            raise ValueError(f"share={self.share}: expected 0 or more and less than 1")
+            raise InputError(f"share={self.share}: expected 0 or more and less than 1")
         if self.valid_most is not None and self.valid_most < 0:
-            raise ValueError(f"valid_most={self.valid_most}: expected 0 or more")
+            raise InputError(f"valid_most={self.valid_most}: expected 0 or more")
 
 
 class Windows(Data):
@@ -64,7 +65,7 @@ class Windows(Data):
         return self.config.rows
 
     def _train(self, step: int, rows: Rows) -> Batch:
-        starts = keyed.integers(self.seed, step, rows, 1, 0, self.cut - self.config.context)
+        starts = counter_rng.integers(self.seed, step, rows, 1, 0, self.cut - self.config.context)
         return self._cut(starts, self.cut)
 
     def _valid_rows(self, index: int) -> int:

@@ -7,8 +7,8 @@ follow(...)                                                                     
 forced(model, inputs, ids, targets)                                             what the model thinks of given ones
 """
 
-from .choose import Choice
 from .forced import Ensemble, forced
+from .sampling import Choice
 from .search import STOPS, Hypothesis, Plan, follow, search, stream
 
 __all__ = ["STOPS", "Choice", "Ensemble", "Hypothesis", "Plan", "follow", "forced", "search", "stream"]

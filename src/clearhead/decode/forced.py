@@ -9,6 +9,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from ..errors import InputError
+
 
 @torch.no_grad()
 def forced(
@@ -26,7 +28,7 @@ class Ensemble(nn.Module):
     def __init__(self, models: Sequence[nn.Module]) -> None:
         super().__init__()
         if not models:
-            raise ValueError("an ensemble of no models: expected one or more")
+            raise InputError("an ensemble of no models: expected one or more")
         self.models = nn.ModuleList(models)
 
     def forward(self, ids: Int[Tensor, "b t"], **inputs: Tensor) -> Float[Tensor, "b t v"]:

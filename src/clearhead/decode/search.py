@@ -16,8 +16,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from . import captured
-from .choose import Choice, chances, draw, largest, repeat_less
+from ..errors import InputError
+from ..fast import cuda_graph
+from .sampling import Choice, chances, draw, largest, repeat_less
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,13 +64,13 @@ class Plan:
     def __post_init__(self) -> None:
         beams = self.best if self.choice.sample else self.beams
         if not 1 <= self.best <= beams:
-            raise ValueError(f"best={self.best} of beams={beams}: expected 1 or more, and no more than beams")
+            raise InputError(f"best={self.best} of beams={beams}: expected 1 or more, and no more than beams")
         if not -10.0 <= self.penalty <= 10.0:
-            raise ValueError(f"penalty={self.penalty}: expected -10 to 10, the power of a length")
+            raise InputError(f"penalty={self.penalty}: expected -10 to 10, the power of a length")
         if self.stop not in STOPS:
-            raise ValueError(f"stop={self.stop!r}: expected one of {', '.join(STOPS)}")
+            raise InputError(f"stop={self.stop!r}: expected one of {', '.join(STOPS)}")
         if self.ended is not None and self.beams > 1 and not self.choice.sample:
-            raise ValueError(f"ended with beams={self.beams}: expected one beam, or sampling")
+            raise InputError(f"ended with beams={self.beams}: expected one beam, or sampling")
 
 
 @torch.no_grad()
@@ -100,7 +101,7 @@ def stream(model: Any, inputs: Mapping[str, Tensor], **options: Any) -> Iterator
     """
     plan = Plan(**options)
     if plan.beams > 1 and not plan.choice.sample:
-        raise ValueError(f"beams={plan.beams} cannot be streamed: what is best is known at the end")
+        raise InputError(f"beams={plan.beams} cannot be streamed: what is best is known at the end")
     for here, _, _ in _steps(model, inputs, plan, []):
         yield here
 
@@ -137,9 +138,9 @@ def _steps(
     samples = best if choice.sample else 1
     room = [plan.limit] * rows if isinstance(plan.limit, int) else list(plan.limit)
     if len(room) != rows or min(room, default=1) < 1:
-        raise ValueError(f"limit={plan.limit}: expected 1 token or more, one number for all rows or one a row")
+        raise InputError(f"limit={plan.limit}: expected 1 token or more, one number for all rows or one a row")
     if prompts is not None and (len(prompts) != rows or not all(prompts)):
-        raise ValueError(f"{len(prompts)} prompts for {rows} rows: expected one a row, of a token or more")
+        raise InputError(f"{len(prompts)} prompts for {rows} rows: expected one a row, of a token or more")
     if not rows:
         return
     if samples > 1:  # each draw is a row of its own
@@ -151,11 +152,11 @@ def _steps(
     beam = _Beams(rows * samples, width, reader.last, device)
     done = [_Finished(width, plan.penalty, plan.stop) for _ in range(rows * samples)]
     ends = set() if plan.end is None else {plan.end} if isinstance(plan.end, int) else set(map(int, plan.end))
-    luck = chances(plan.seed, rows, samples, max(room)).to(device) if choice.sample else None
+    uniforms = chances(plan.seed, rows, samples, max(room)).to(device) if choice.sample else None
     try:
         for written in range(1, max(room) + 1):
             reader.make_room(beam)
-            quick = reader.ahead(beam, luck, written)
+            quick = reader.ahead(beam, uniforms, written)
             if quick is not None:
                 found = torch.zeros_like(quick[0]), quick[0], beam.scores + quick[1]
             else:
@@ -165,10 +166,10 @@ def _steps(
                 logp = reader.logp(logits)
                 if plan.banned:
                     logp[:, list(plan.banned)] = -math.inf
-                if luck is None:
+                if uniforms is None:
                     found = _best(logp, beam.scores, 2 * width if width > 1 else 1)
                 else:
-                    token = draw(choice.narrowed(logp), luck[beam.which, written - 1])
+                    token = draw(choice.narrowed(logp), uniforms[beam.which, written - 1])
                     found = torch.zeros_like(token), token, beam.scores + logp.gather(1, token)
             here = dict(zip(beam.which, found[1][:, 0].tolist(), strict=True)) if width == 1 else {}
             keep = beam.take(*found, ends=ends, done=done, written=written, room=room, ended=plan.ended)
@@ -201,14 +202,14 @@ class _Reader:
     ) -> None:  # fmt: skip
         self.model, self.inputs, self.width, self.plan = model, inputs, width, plan
         self.state: Any
-        self._ahead: captured.Ahead | None = None
+        self._ahead: cuda_graph.Ahead | None = None
         self._fresh = True  # nothing was written yet from what was read
         self.device = next(model.parameters()).device
         longest = max(map(len, prompts))
         self.most: int | None = getattr(model, "reach", None)  # tokens a row that the model reads at once
         total = longest + room - 1  # the last token is written, and not read
         if self.most is not None and total > self.most and not plan.slide:
-            raise ValueError(
+            raise InputError(
                 f"a prompt of {longest} tokens and {room} more: this model reads {self.most} at once; expected fewer, "
                 "or slide=true to forget the older half whenever they are full"
             )
@@ -238,12 +239,12 @@ class _Reader:
             self._logp = torch.empty_like(logits)
         return torch.log_softmax(logits, -1, out=self._logp[: len(logits)])
 
-    def ahead(self, beam: _Beams, luck: Tensor | None, written: int) -> tuple[Tensor, Tensor] | None:
+    def ahead(self, beam: _Beams, uniforms: Tensor | None, written: int) -> tuple[Tensor, Tensor] | None:
         """The next token of each row and its log-probability, where a GPU has written them already."""
         if self._fresh and self.width == 1:
             beam.move(self.device)  # read anew, it may stand where what was ahead was read
-            chance = None if luck is None else luck[beam.which, written - 1 :]
-            self._ahead = captured.Ahead.of(
+            chance = None if uniforms is None else uniforms[beam.which, written - 1 :]
+            self._ahead = cuda_graph.Ahead.of(
                 self.model, self.state, beam.last, self.plan.choice, self.plan.banned, chance,
                 lambda vocab: self.seen(beam, vocab),
             )  # fmt: skip

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from ..errors import InputError
 from .style import BLUES, FONT, INK, PAPER, SMALL, SOFT, Array, array, colours, dress, letters, sheet
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def heads(
     """
     x = array("weights", weights, ("heads", "queries", "keys"))
     if titles is not None and len(titles) != len(x):
-        raise ValueError(f"titles names {len(titles)} heads: weights has {len(x)}")
+        raise InputError(f"titles names {len(titles)} heads: weights has {len(x)}")
     names = [f"head {i}" for i in range(len(x))] if titles is None else [str(name) for name in titles]
     return _many(names, list(x), rows, columns, title, xlabel, ylabel, most, across, size, False)
 
@@ -100,7 +101,7 @@ def grids(
 ) -> Figure:
     """Named matrices side by side on one colour scale; booleans are drawn as yes (dark) and no (light)."""
     if not matrices:
-        raise ValueError("grids got no matrices: expected {name: matrix}")
+        raise InputError("grids got no matrices: expected {name: matrix}")
     found = [array(name, x, ("rows", "columns")) for name, x in matrices.items()]
     return _many(list(matrices), found, rows, columns, title, xlabel, ylabel, most, across, size, signed)
 
@@ -132,7 +133,7 @@ def _many(
     signed: bool,
 ) -> Figure:  # fmt: skip
     if across < 1:
-        raise ValueError(f"across={across}: expected 1 panel or more in a row")
+        raise InputError(f"across={across}: expected 1 panel or more in a row")
     if not signed:
         for name, x in zip(names, found, strict=True):
             _not_negative(name, x)
@@ -206,7 +207,7 @@ def _names(
     if names is None:
         return
     if len(names) != n:
-        raise ValueError(f"{axis} has {len(names)} names: there are {n} to name")
+        raise InputError(f"{axis} has {len(names)} names: there are {n} to name")
     named = [i for i, name in enumerate(names) if name]
     step = ceil(len(named) / MOST_NAMES)
     at = named[:: max(step, 1)]
@@ -249,7 +250,7 @@ def _bar(
 
 def _not_negative(name: str, x: Array) -> Array:
     if x.dtype != bool and np.nanmin(x) < 0:
-        raise ValueError(
+        raise InputError(
             f"{name} goes down to {np.nanmin(x):.3g}: weights are 0 or more; for signed values there is "
             "matrix, and grids with signed=True"
         )
@@ -260,7 +261,7 @@ def _top(found: Sequence[Array], most: float | None) -> float:
     """The end of the colour scale, which always begins at 0."""
     if most is not None:
         if not most > 0:
-            raise ValueError(f"most={most}: the colour scale goes from 0 to a number above it")
+            raise InputError(f"most={most}: the colour scale goes from 0 to a number above it")
         return float(most)
     top = max(float(np.nanmax(np.abs(x.astype(float)))) for x in found)
     return top if top > 1e-280 else 1.0  # matplotlib takes a scale that is smaller for an empty one

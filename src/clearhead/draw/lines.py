@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from ..errors import InputError
 from .style import HAIR, PALETTE, SMALL, SOFT, VOID, Array, array, colours, dress, letters, sheet
 
 if TYPE_CHECKING:
@@ -69,13 +70,13 @@ def panels(
     inches. Lines in `faint` are pale, behind the others, and not in the legend.
     """
     if not plots:
-        raise ValueError("panels got no plots: expected {title: {name: (x, y)}}")
+        raise InputError("panels got no plots: expected {title: {name: (x, y)}}")
     each = {"xlabel": xlabel, "ylabel": ylabel, "log": log}
     words = {key: _each(key, value, len(plots)) for key, value in each.items()}
     names = list(dict.fromkeys(name for lines in plots.values() for name in lines))
     for key, some in (("dashed", dashed), ("faint", faint)):
         if unknown := [repr(name) for name in some if name not in names]:
-            raise ValueError(f"{key} names {', '.join(unknown)}: the lines are {', '.join(map(repr, names))}")
+            raise InputError(f"{key} names {', '.join(unknown)}: the lines are {', '.join(map(repr, names))}")
     plain = [n for n in names if n not in dashed and n not in faint]
     colour = {
         **(_shades(plain) if ordered else _colours(plain, "lines")),
@@ -84,7 +85,7 @@ def panels(
     }
     across = len(plots) if across is None else min(across, len(plots))
     if across < 1:
-        raise ValueError(f"across={across}: expected 1 plot or more in a row")
+        raise InputError(f"across={across}: expected 1 plot or more in a row")
     down = ceil(len(plots) / across)
     figure = sheet(width * across + 0.5, height * down, title)
     every = list(figure.subplots(down, across, squeeze=False, sharey="row" if shared else "none").flat)
@@ -118,12 +119,12 @@ def bars(
 ) -> Figure:
     """Groups {name: values} of bars, a bar of each group over every one of `names`."""
     if not groups:
-        raise ValueError("bars got no groups: expected {name: values}")
+        raise InputError("bars got no groups: expected {name: values}")
     colour = _colours(list(groups), "groups")
     found = {name: array(name, values, ("bars",)) for name, values in groups.items()}
     for name, values in found.items():
         if len(values) != len(names):
-            raise ValueError(f"{name!r} holds {len(values)} values for {len(names)} names: expected one a name")
+            raise InputError(f"{name!r} holds {len(values)} values for {len(names)} names: expected one a name")
     figure = sheet(width, height)
     axes = figure.subplots()
     dress(axes, xlabel=xlabel, ylabel=ylabel, title=title)
@@ -143,9 +144,9 @@ def _plot(
     axes: Axes, lines: Lines, log: str, colour: Mapping[str, str], dashed: set[str], faint: set[str], steps: bool
 ) -> None:
     if log not in LOGS:
-        raise ValueError(f"log={log!r}: expected x, y, xy, auto or nothing")
+        raise InputError(f"log={log!r}: expected x, y, xy, auto or nothing")
     if not lines:
-        raise ValueError("a plot got no lines: expected {name: (x, y)}")
+        raise InputError("a plot got no lines: expected {name: (x, y)}")
     pairs = {name: _pair(name, line) for name, line in lines.items()}
     auto = log == "auto"
     if auto:
@@ -153,7 +154,7 @@ def _plot(
     for name, (x, y) in pairs.items():
         for axis, values in (("x", x), ("y", y)):
             if axis in log and np.nanmin(values) <= 0 and not auto:
-                raise ValueError(
+                raise InputError(
                     f"log={log!r} with {axis} down to {np.nanmin(values):.3g} in {name!r}: a logarithm needs "
                     "numbers above 0"
                 )
@@ -189,10 +190,10 @@ def _plain_numbers(axes: Axes, log: str) -> None:
 
 def _pair(name: str, line: tuple[npt.ArrayLike, npt.ArrayLike]) -> tuple[Array, Array]:
     if not isinstance(line, tuple | list) or len(line) != 2:
-        raise ValueError(f"{name!r} is a {type(line).__name__}: expected a pair (x, y)")
+        raise InputError(f"{name!r} is a {type(line).__name__}: expected a pair (x, y)")
     x, y = array(f"x of {name!r}", line[0], ("points",)), array(f"y of {name!r}", line[1], ("points",))
     if len(x) != len(y):
-        raise ValueError(f"{name!r} has {len(x)} x and {len(y)} y: expected as many")
+        raise InputError(f"{name!r} has {len(x)} x and {len(y)} y: expected as many")
     return x, y
 
 
@@ -206,13 +207,13 @@ def _spans(values: Sequence[Array], factor: float) -> bool:
 def _each(key: str, value: str | Sequence[str], n: int) -> list[str]:
     found = [value] * n if isinstance(value, str) else list(value)
     if len(found) != n:
-        raise ValueError(f"{key} has {len(found)} for {n} plots: expected one for all, or one a plot")
+        raise InputError(f"{key} has {len(found)} for {n} plots: expected one for all, or one a plot")
     return found
 
 
 def _colours(names: Sequence[str], what: str) -> dict[str, str]:
     if len(names) > len(PALETTE):
-        raise ValueError(f"{len(names)} {what}: there are {len(PALETTE)} colours that everybody can tell apart")
+        raise InputError(f"{len(names)} {what}: there are {len(PALETTE)} colours that everybody can tell apart")
     return dict(zip(names, PALETTE, strict=False))
 
 

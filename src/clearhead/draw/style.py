@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from ..errors import InputError, InputTypeError
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.colors import Colormap
@@ -74,18 +76,18 @@ def array(name: str, values: npt.ArrayLike, axes: tuple[str, ...]) -> Array:
     try:
         x = np.asarray(values)
     except Exception as problem:  # ragged lists, and the arrays of others that numpy may not read
-        raise ValueError(f"{name} cannot be read as an array {expected}: {problem}") from problem
+        raise InputError(f"{name} cannot be read as an array {expected}: {problem}") from problem
     if x.dtype.kind not in "biuf":
-        raise ValueError(f"{name} holds {x.dtype}: expected real numbers {expected}")
+        raise InputError(f"{name} holds {x.dtype}: expected real numbers {expected}")
     if x.ndim != len(axes):
-        raise ValueError(f"{name} has shape {x.shape}: expected {expected}")
+        raise InputError(f"{name} has shape {x.shape}: expected {expected}")
     if x.size == 0:
-        raise ValueError(f"{name} has shape {x.shape}: there is nothing to draw")
+        raise InputError(f"{name} has shape {x.shape}: there is nothing to draw")
     if x.dtype.kind == "f":
         if np.isinf(x).any():
-            raise ValueError(f"{name} holds an infinite number: expected finite ones, or NaN for none")
+            raise InputError(f"{name} holds an infinite number: expected finite ones, or NaN for none")
         if np.isnan(x).all():
-            raise ValueError(f"{name} holds only NaN: there is nothing to draw")
+            raise InputError(f"{name} holds only NaN: there is nothing to draw")
     return x
 
 
@@ -94,11 +96,11 @@ def save(figure: Figure, path: str | PathLike[str], *, dpi: float = 110) -> Path
     from matplotlib.figure import Figure
 
     if not isinstance(figure, Figure):
-        raise TypeError(f"save got a {type(figure).__name__}: expected the figure that a verb of draw returned")
+        raise InputTypeError(f"save got a {type(figure).__name__}: expected the figure that a verb of draw returned")
     target = Path(fspath(path))
     known = sorted(figure.canvas.get_supported_filetypes())
     if target.suffix[1:].lower() not in known:
-        raise ValueError(f"{target.name!r}: expected a name that ends in one of .{', .'.join(known)}")
+        raise InputError(f"{target.name!r}: expected a name that ends in one of .{', .'.join(known)}")
     target.parent.mkdir(parents=True, exist_ok=True)
     undated = {"png": {"Software": None}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}
     figure.savefig(

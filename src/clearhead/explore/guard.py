@@ -16,6 +16,8 @@ from urllib.parse import parse_qs, urlsplit
 import msgspec
 from starlette.exceptions import HTTPException
 
+from ..errors import InputError
+
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
@@ -42,7 +44,7 @@ class Guard:
 
     def __init__(self, app: Any, *, host: str = "127.0.0.1", token: str | None = None, body: int = BODY) -> None:
         if host not in LOOPBACK and not token:
-            raise ValueError(f"host={host!r} lets other machines in: expected a token that they must know")
+            raise InputError(f"host={host!r} lets other machines in: expected a token that they must know")
         self.app, self.host, self.token, self.body = app, host, token, body
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from .. import config
-from ..train.folder import Folder, FolderError
-from .shapes import RunLine
-from .shelf import UnknownError, new_id
+from ..training.run_folder import Folder, FolderError
+from .schemas import RunLine
+from .store import UnknownError, new_id
 
 DEPTH = 3  # folders that are looked into for runs
 MOST = 200  # runs that are listed

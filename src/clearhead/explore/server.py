@@ -17,19 +17,20 @@ from starlette.exceptions import HTTPException as HttpError
 
 from .. import __version__
 from ..decode import Choice
+from ..errors import InputError
 from ..tasks.translate import Translation, translating
-from ..train.folder import FolderError
-from . import shapes
-from .byhand import by_hand, fading, places
+from ..training.run_folder import FolderError
+from . import schemas
 from .guard import BODY, Guard
-from .looks import CELLS, Look, of_text, of_translation, prompt, writing
+from .inspections import CELLS, Look, of_text, of_translation, prompt, writing
+from .request_queue import BusyError, Queue, line
 from .runs import Runs
-from .shelf import MEMORY, Looks, Model, Shelf, UnknownError
-from .turns import BusyError, Queue, line
+from .store import MEMORY, Looks, Model, Shelf, UnknownError
+from .worked_attention import by_hand, fading, places
 
 PAGE = Path(__file__).parent / "page"
 PROBLEMS: dict[int | str, dict[str, Any]] = {
-    status: {"model": shapes.Problem} for status in (400, 401, 403, 404, 413, 421, 422, 503)
+    status: {"model": schemas.Problem} for status in (400, 401, 403, 404, 413, 421, 422, 503)
 }
 STREAM: dict[int | str, dict[str, Any]] = {
     200: {"content": {"application/x-ndjson": {"schema": {"$ref": "#/components/schemas/Event"}}}}, **PROBLEMS
@@ -89,56 +90,56 @@ def make_app(
     async def part(name: str) -> Response:
         return _file(files, name)
 
-    @app.get("/api/models", responses=PROBLEMS, response_model=list[shapes.ModelLine], dependencies=queued)
+    @app.get("/api/models", responses=PROBLEMS, response_model=list[schemas.ModelLine], dependencies=queued)
     async def models_() -> Response:
         """The models that can be asked."""
         return _json(await queue.run(lambda: [_told(model, device) for model in shelf.models.values()]))
 
-    @app.get("/api/models/one", responses=PROBLEMS, response_model=shapes.ModelLine, dependencies=queued)
-    async def model_(model: shapes.Id) -> Response:
+    @app.get("/api/models/one", responses=PROBLEMS, response_model=schemas.ModelLine, dependencies=queued)
+    async def model_(model: schemas.Id) -> Response:
         """One model: also that of a finished training, run-ID."""
         one = shelf[model]
         return _json(await queue.run(lambda: _told(one, device)))
 
     @app.post("/api/translate", responses=STREAM, response_class=StreamingResponse, dependencies=queued)
-    async def translate(asked: shapes.Translate, request: Request) -> Response:
+    async def translate(asked: schemas.Translate, request: Request) -> Response:
         """A translation as it is written, line by line of JSON: the beams after every step, then the answers."""
         model = shelf[asked.model]
 
         async def work() -> AsyncIterator[Any]:
-            ready = await queue.run(lambda: model.ready(device))
+            bundle = await queue.run(lambda: model.bundle(device))
             last: list[Translation] = []
-            steps = translating(ready, asked.text, beams=asked.beams, penalty=asked.penalty)
+            steps = translating(bundle, asked.text, beams=asked.beams, penalty=asked.penalty)
             async for last in queue.each(steps, model.turn):
                 yield {"beams": [_plain(one) for one in last]}
-            found = [one async for one in queue.each((of_translation(ready, one) for one in last), model.turn)]
+            found = [one async for one in queue.each((of_translation(bundle, one) for one in last), model.turn)]
             yield {"translations": [_plain(one) for one in last], "looks": [_kept(looks, look) for look in found]}
 
         return _stream(work, queue, request)
 
     @app.post("/api/write", responses=STREAM, response_class=StreamingResponse, dependencies=queued)
-    async def write(asked: shapes.Write, request: Request) -> Response:
+    async def write(asked: schemas.Write, request: Request) -> Response:
         """How a text goes on, token by token, and then what every token of it looked at."""
         model = shelf[asked.model]
         off = {int(layer): heads for layer, heads in asked.off.items()}
 
         async def work() -> AsyncIterator[Any]:
-            ready = await queue.run(lambda: model.ready(device))
-            ids = await queue.run(lambda: prompt(ready, asked.text))
+            bundle = await queue.run(lambda: model.bundle(device))
+            ids = await queue.run(lambda: prompt(bundle, asked.text))
             if asked.max_new:
                 heat = asked.temperature
                 drawn = Choice(sample=True, temperature=heat or 1.0, top_k=asked.top_k, top_p=asked.top_p)
                 choice = drawn if heat else Choice()
-                steps = writing(ready, ids, max_new=asked.max_new, choice=choice, seed=asked.seed, off=off)
+                steps = writing(bundle, ids, max_new=asked.max_new, choice=choice, seed=asked.seed, off=off)
                 async for token in queue.each(steps, model.turn):
                     ids.append(token["id"])
                     yield {"token": token}
-            async for found in queue.told(lambda done: of_text(ready, ids, off, done), model.turn):
+            async for found in queue.told(lambda done: of_text(bundle, ids, off, done), model.turn):
                 yield {"progress": found} if isinstance(found, tuple) else {"look": _kept(looks, found)}
 
         return _stream(work, queue, request)
 
-    @app.get("/api/looks/map", responses=PROBLEMS, response_model=shapes.Tile, dependencies=queued)
+    @app.get("/api/looks/map", responses=PROBLEMS, response_model=schemas.Tile, dependencies=queued)
     async def map_(
         look: LookId,
         group: GroupName,
@@ -175,13 +176,13 @@ def make_app(
 
         return _stream(work, queue, request)
 
-    @app.get("/api/looks/lens", responses=PROBLEMS, response_model=shapes.LensShape, dependencies=queued)
+    @app.get("/api/looks/lens", responses=PROBLEMS, response_model=schemas.LensShape, dependencies=queued)
     async def lens(look: LookId, at: Annotated[int, Query(ge=0, le=2**31)]) -> Response:
         """What the model would say after a token if it stopped at each layer."""
         kept = looks[look]
         return _json(await queue.run(lambda: kept.lens(at)))
 
-    @app.get("/api/looks/candidates", responses=PROBLEMS, response_model=shapes.CandidatesShape, dependencies=queued)
+    @app.get("/api/looks/candidates", responses=PROBLEMS, response_model=schemas.CandidatesShape, dependencies=queued)
     async def candidates(
         look: LookId, first: Annotated[int, Query(ge=1, le=2**31)], last: Annotated[int, Query(ge=1, le=2**31)]
     ) -> Response:
@@ -189,12 +190,12 @@ def make_app(
         kept = looks[look]
         return _json(await queue.run(lambda: kept.candidates(first, last)))
 
-    @app.post("/api/build", responses=PROBLEMS, response_model=shapes.ByHandShape, dependencies=queued)
-    async def build(asked: shapes.Build) -> Response:
+    @app.post("/api/build", responses=PROBLEMS, response_model=schemas.ByHandShape, dependencies=queued)
+    async def build(asked: schemas.Build) -> Response:
         """Attention by hand: every number of it."""
         return _json((await queue.run(lambda: by_hand(**asked.model_dump()))).to_dict())
 
-    @app.get("/api/positions", responses=PROBLEMS, response_model=shapes.PlacesShape, dependencies=queued)
+    @app.get("/api/positions", responses=PROBLEMS, response_model=schemas.PlacesShape, dependencies=queued)
     async def positions(
         kind: Annotated[str, Query(pattern="^(sinusoid|rotary|alibi|sincos2d)$")] = "sinusoid",
         width: Annotated[int, Query(ge=2, le=256)] = 64,
@@ -203,10 +204,10 @@ def make_app(
     ) -> Response:
         """The vectors that tell positions, and how alike any two are."""
         if kind == "sincos2d" and length > 16:
-            raise ValueError(f"a picture of {length} patches a side: expected at most 16")
+            raise InputError(f"a picture of {length} patches a side: expected at most 16")
         return _json(await queue.run(lambda: places(kind, width=width, length=length, base=base)))
 
-    @app.get("/api/memory", responses=PROBLEMS, response_model=shapes.FadingShape, dependencies=queued)
+    @app.get("/api/memory", responses=PROBLEMS, response_model=schemas.FadingShape, dependencies=queued)
     async def memory_(
         gamma: Annotated[float, Query(gt=0.0, le=1.0)] = 0.9,
         length: Annotated[int, Query(ge=1, le=128)] = 24,
@@ -215,13 +216,13 @@ def make_app(
         """How much of each guest a memory that forgets has left."""
         return _json(await queue.run(lambda: fading(gamma, length=length, sharpness=sharpness)))
 
-    @app.get("/api/runs", responses=PROBLEMS, response_model=list[shapes.RunLine], dependencies=queued)
+    @app.get("/api/runs", responses=PROBLEMS, response_model=list[schemas.RunLine], dependencies=queued)
     async def runs_() -> Response:
         """The trainings in the folder that the server was given."""
         return _json(await queue.run(trainings.listed))
 
-    @app.get("/api/runs/one", responses=PROBLEMS, response_model=shapes.RunShape, dependencies=queued)
-    async def run_(run: shapes.Id, since: Annotated[int, Query(ge=0, le=2**31)] = 0) -> Response:
+    @app.get("/api/runs/one", responses=PROBLEMS, response_model=schemas.RunShape, dependencies=queued)
+    async def run_(run: schemas.Id, since: Annotated[int, Query(ge=0, le=2**31)] = 0) -> Response:
         """What a training has measured, from record `since` on."""
         return _json(await queue.run(lambda: trainings.records(run, since)))
 
@@ -342,7 +343,7 @@ def _describe(app: FastAPI) -> None:
 
     def described() -> dict[str, Any]:
         found = whole()
-        for kind in (shapes.Event, shapes.HeadsOfLayer):
+        for kind in (schemas.Event, schemas.HeadsOfLayer):
             schema = kind.model_json_schema(ref_template="#/components/schemas/{model}")
             found["components"]["schemas"] |= {**schema.pop("$defs", {}), kind.__name__: schema}
         return found

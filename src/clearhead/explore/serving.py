@@ -12,13 +12,10 @@ import webbrowser
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from ..errors import InputError, MissingPackageError
 from .guard import LOOPBACK
 
 NEEDED = ("fastapi", "uvicorn")
-
-
-class MissingError(RuntimeError):
-    """A package that the explorer needs is not there."""
 
 
 def serve(
@@ -35,11 +32,11 @@ def serve(
     """Serve the explorer of the models that ship, and of these folders, until it is interrupted."""
     missing = [name for name in NEEDED if not _there(name)]
     if missing:
-        raise MissingError(f"the explorer needs {' and '.join(missing)}: pip install {' '.join(missing)}")
+        raise MissingPackageError(f"the explorer needs {' and '.join(missing)}: pip install {' '.join(missing)}")
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read when torch is loaded: a browser needs the cores too
     import uvicorn
 
-    from ..look import Notice
+    from ..errors import Notice
     from ..weights import shipped
     from ..weights.folder import find
     from .server import make_app
@@ -48,7 +45,7 @@ def serve(
         if str(model) not in shipped():
             find(model)  # a mistake is told now, not in the page
     if runs is not None and not Path(runs).is_dir():
-        raise ValueError(f"--runs {runs}: there is no such folder")
+        raise InputError(f"--runs {runs}: there is no such folder")
     if host not in LOOPBACK and token is None:
         token = secrets.token_urlsafe(16)
     warnings.simplefilter("ignore", Notice)  # the page says them
@@ -88,7 +85,7 @@ def _listen(host: str, port: int) -> socket.socket:
             last = problem
             continue
         return found
-    raise ValueError(f"no free port from {port} on at {host}: {last.strerror}; give another with --port") from last
+    raise InputError(f"no free port from {port} on at {host}: {last.strerror}; give another with --port") from last
 
 
 def _there(name: str) -> bool:

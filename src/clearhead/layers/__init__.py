@@ -1,11 +1,12 @@
 """Tensor -> tensor: the parts every model is built from. Knows no file, no text and no model."""
 
+from ..fast.cpu_decode import Swift
+from ..fast.int8 import Int8, quantise
 from .attention import PROJECTIONS, SCORES, Additive, Attention, Bilinear, Tap, attend
 from .bias import Bias
 from .block import Block
 from .cache import Cache
 from .embed import Patches, Tokens, resize
-from .int8 import Int8, quantise
 from .linear import Linear, Together
 from .mask import Mask
 from .memory import Memory
@@ -26,7 +27,6 @@ from .positions import (
 )
 from .recurrent import Recurrent
 from .stack import Stack
-from .swift import Swift
 
 __all__ = [
     "MLP",

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from ..errors import InputError, InputTypeError
 from .bias import Bias, as_bias
 from .fused import FREE, fused
 from .linear import Linear, Together
@@ -131,7 +132,7 @@ def attend(
         return out if tap is None else tap.heads(out)
     q, k, scale = scored
     if q.shape[-1] != k.shape[-1]:
-        raise ValueError(
+        raise InputError(
             f"queries of width {q.shape[-1]} and keys of width {k.shape[-1]} have no dot product: expected equal "
             "widths, or a score such as Bilinear"
         )
@@ -172,23 +173,23 @@ def _score(score: str | Score) -> Score:
     if callable(score):
         return score
     if score not in SCORES:
-        raise ValueError(f"score={score!r}: expected one of {', '.join(SCORES)}, or a module such as Additive")
+        raise InputError(f"score={score!r}: expected one of {', '.join(SCORES)}, or a module such as Additive")
     return SCORES[score]
 
 
 def _check(q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Bias | None) -> None:
     for name, x in (("q", q), ("k", k), ("v", v)):
         if x.ndim != 4:
-            raise ValueError(f"{name} has shape {tuple(x.shape)}: expected (batch, heads, tokens, width)")
+            raise InputError(f"{name} has shape {tuple(x.shape)}: expected (batch, heads, tokens, width)")
     if k.shape[:3] != v.shape[:3] or q.shape[0] != k.shape[0]:
-        raise ValueError(
+        raise InputError(
             f"q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}: "
             "expected one batch size, and a value for every key of every head"
         )
     if not q.dtype == k.dtype == v.dtype and not torch.is_autocast_enabled(q.device.type):
-        raise TypeError(f"q {q.dtype}, k {k.dtype}, v {v.dtype}: expected one type")
+        raise InputTypeError(f"q {q.dtype}, k {k.dtype}, v {v.dtype}: expected one type")
     if q.shape[1] % k.shape[1]:
-        raise ValueError(f"{q.shape[1]} query heads over {k.shape[1]} key heads: expected a multiple")
+        raise InputError(f"{q.shape[1]} query heads over {k.shape[1]} key heads: expected a multiple")
     size = (q.shape[0], q.shape[1], q.shape[2], k.shape[2])
     mask.fit(*size)
     if bias is not None:
@@ -225,37 +226,37 @@ class Attention(nn.Module):
         kv_heads = heads if kv_heads is None else kv_heads
         context = width if context is None else context
         if min(heads, width, kv_heads, context) < 1:
-            raise ValueError(
+            raise InputError(
                 f"width={width}, heads={heads}, kv_heads={kv_heads}, context={context}: expected 1 or more of each"
             )
         if not 0.0 <= dropout < 1.0:
-            raise ValueError(f"dropout={dropout}: expected a share of weights, from 0 to below 1")
+            raise InputError(f"dropout={dropout}: expected a share of weights, from 0 to below 1")
         if bias not in (True, False, "qkv"):
-            raise ValueError(f"bias={bias!r}: expected true, false or 'qkv'")
+            raise InputError(f"bias={bias!r}: expected true, false or 'qkv'")
         if project not in PROJECTIONS:
-            raise ValueError(f"project={project!r}: expected one of {', '.join(PROJECTIONS)}")
+            raise InputError(f"project={project!r}: expected one of {', '.join(PROJECTIONS)}")
         if heads % kv_heads:
-            raise ValueError(f"heads={heads}, kv_heads={kv_heads}: expected heads to be a multiple of kv_heads")
+            raise InputError(f"heads={heads}, kv_heads={kv_heads}: expected heads to be a multiple of kv_heads")
         if head is None:
             if width % heads:
-                raise ValueError(f"width={width} does not divide into heads={heads}: give head, the width of one")
+                raise InputError(f"width={width} does not divide into heads={heads}: give head, the width of one")
             head = width // heads
         value = head if value is None else value
         if min(head, value) < 1:
-            raise ValueError(f"head={head}, value={value}: expected widths of 1 or more")
+            raise InputError(f"head={head}, value={value}: expected widths of 1 or more")
         raw = project in ("qk", "none")  # values are the context itself, split over the heads
         if raw and context % kv_heads:
-            raise ValueError(f"unprojected values of width {context} do not divide into {kv_heads} heads")
+            raise InputError(f"unprojected values of width {context} do not divide into {kv_heads} heads")
         value = context // kv_heads if raw else value
         if "k=v" in project and value != head:
-            raise ValueError(f"project={project!r} with head={head} and value={value}: expected equal widths")
+            raise InputError(f"project={project!r} with head={head} and value={value}: expected equal widths")
         if "q=k" in project and (context != width or kv_heads != heads):
-            raise ValueError(
+            raise InputError(
                 f"project={project!r}: expected context = width and kv_heads = heads, got "
                 f"context={context}, width={width}, kv_heads={kv_heads}, heads={heads}"
             )
         if project == "none" and (heads * head != width or kv_heads * head != context):
-            raise ValueError(
+            raise InputError(
                 f"project='none' splits the input over the heads: expected width = heads x head = "
                 f"{heads * head} and context = kv_heads x head = {kv_heads * head}, got {width}, {context}"
             )

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from ..errors import InputError
 from .mask import at, broadcasts, four
 
 
@@ -29,20 +30,20 @@ class Bias:
     def __post_init__(self) -> None:
         by_distance = self.slope is not None or self.table is not None
         if by_distance == (self.q_at is None or self.k_at is None) or not (by_distance or self.dense is not None):
-            raise ValueError("a bias is dense, or a slope or table with the positions q_at and k_at")
+            raise InputError("a bias is dense, or a slope or table with the positions q_at and k_at")
         if self.table is not None and self.table.shape[1] % 2 == 0:
-            raise ValueError(f"a table of {self.table.shape[1]} columns: expected distances -m..m, an odd number")
+            raise InputError(f"a table of {self.table.shape[1]} columns: expected distances -m..m, an odd number")
 
     def fit(self, b: int, h: int, q: int, k: int) -> None:
         """Raise unless the bias can serve (b, h, q, k) scores."""
         for name in ("slope", "table"):
             part = getattr(self, name)
             if part is not None and part.shape[0] not in (1, h):
-                raise ValueError(f"the bias has a {name} for {part.shape[0]} heads: expected {h}")
+                raise InputError(f"the bias has a {name} for {part.shape[0]} heads: expected {h}")
         for name, n in (("q_at", q), ("k_at", k)):
             at = getattr(self, name)
             if at is not None and (at.shape[-1] != n or at.ndim > 2 or (at.ndim == 2 and at.shape[0] not in (1, b))):
-                raise ValueError(f"{name} has shape {tuple(at.shape)}: expected ({n},) or ({b}, {n})")
+                raise InputError(f"{name} has shape {tuple(at.shape)}: expected ({n},) or ({b}, {n})")
         if self.dense is not None:
             broadcasts("bias", self.dense, b, h, q, k)
 

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from ..errors import InputError
 from .attention import Attention, Score
 from .cache import Cache
 from .mask import Mask
@@ -48,7 +49,7 @@ class Block(nn.Module):
     ) -> None:
         super().__init__()
         if order not in ORDERS:
-            raise ValueError(f"order={order!r}: expected one of {', '.join(ORDERS)}")
+            raise InputError(f"order={order!r}: expected one of {', '.join(ORDERS)}")
         self.order, self.dropout = order, dropout
         inner = dropout if inner_dropout is None else inner_dropout
         common = {"kv_heads": kv_heads, "head": head, "bias": bias, "dropout": inner}
@@ -71,7 +72,7 @@ class Block(nn.Module):
         cache: Cache | None = None,
     ) -> Float[Tensor, "b t d"]:
         if (context is None) != (self.cross is None):
-            raise ValueError(
+            raise InputError(
                 "a block with cross-attention needs a context" if context is None
                 else "a context was given to a block built without cross=True"
             )  # fmt: skip

@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from ..errors import InputError
 from .mask import Mask
 
 
@@ -53,7 +54,7 @@ class Cache:
         """Store the next tokens and return everything so far."""
         tokens = k.shape[2]
         if self.furthest + tokens > self.limit:
-            raise ValueError(
+            raise InputError(
                 f"{tokens} more tokens after {self.furthest}: the cache holds {self.limit}; give it a larger limit"
             )
         if (
@@ -61,7 +62,7 @@ class Cache:
             or k.shape[3] != self.k.shape[3]
             or v.shape != (*k.shape[:3], self.v.shape[3])
         ):
-            raise ValueError(
+            raise InputError(
                 f"k {tuple(k.shape)} and v {tuple(v.shape)} do not fit a cache of k {tuple(self.k.shape)} "
                 f"and v {tuple(self.v.shape)}"
             )

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from ..errors import InputError
 from .positions import SinCos2d, grid
 
 
@@ -48,7 +49,7 @@ class Patches(nn.Module):
     ) -> None:
         super().__init__()
         if positions not in ("learned", "sincos2d", "none"):
-            raise ValueError(f"positions={positions!r}: expected learned, sincos2d or none for patches")
+            raise InputError(f"positions={positions!r}: expected learned, sincos2d or none for patches")
         self.patch = (patch, patch) if isinstance(patch, int) else patch
         self.grid = (grid, grid) if isinstance(grid, int) else grid
         self.project = nn.Conv2d(channels, width, self.patch, stride=self.patch)
@@ -67,7 +68,7 @@ class Patches(nn.Module):
     def size(self, height: int, width: int) -> tuple[int, int]:
         """The grid of patches of an image; raises if it cannot be cut evenly."""
         if height % self.patch[0] or width % self.patch[1] or not height or not width:
-            raise ValueError(
+            raise InputError(
                 f"an image of {height} x {width} does not divide into patches of {self.patch[0]} x {self.patch[1]}"
             )
         return height // self.patch[0], width // self.patch[1]
@@ -91,7 +92,7 @@ class Patches(nn.Module):
 def resize(table: Float[Tensor, "t d"], old: tuple[int, int], new: tuple[int, int]) -> Float[Tensor, "n d"]:
     """A grid of position vectors, interpolated (bicubic) to another size; the same grid comes back untouched."""
     if table.shape[0] != old[0] * old[1]:
-        raise ValueError(f"{table.shape[0]} positions are not a grid of {old[0]} x {old[1]}")
+        raise InputError(f"{table.shape[0]} positions are not a grid of {old[0]} x {old[1]}")
     if old == new:
         return table
     field = table.reshape(1, *old, -1).permute(0, 3, 1, 2)

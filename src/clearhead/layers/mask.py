@@ -11,6 +11,8 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from ..errors import InputError, InputTypeError
+
 PerRow = int | Sequence[int] | Tensor  # one number for all, or one a row of the batch
 Predicate = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
@@ -32,16 +34,16 @@ class Mask:
 
     def __post_init__(self) -> None:
         if self.window is not None and (not isinstance(self.window, int) or self.window < 1):
-            raise ValueError(f"window={self.window}: a query sees at least itself, so a window is an int of 1 or more")
+            raise InputError(f"window={self.window}: a query sees at least itself, so a window is an int of 1 or more")
         object.__setattr__(self, "lengths", _per_row("lengths", self.lengths))
         object.__setattr__(self, "offset", _per_row("offset", self.offset))
         if self.documents is not None and (self.documents.ndim != 2 or self.documents.is_floating_point()):
-            raise ValueError(
+            raise InputError(
                 f"documents has shape {tuple(self.documents.shape)} and type {self.documents.dtype}: "
                 "expected integers (batch, keys)"
             )
         if self.allow is not None and self.allow.dtype != torch.bool:
-            raise TypeError(f"allow is {self.allow.dtype}: expected torch.bool, true where one may look")
+            raise InputTypeError(f"allow is {self.allow.dtype}: expected torch.bool, true where one may look")
 
     def to(self, device: torch.device | str) -> Mask:
         """The mask with its tensors on a device: moved once, not by every layer."""
@@ -78,7 +80,7 @@ class Mask:
     def fit(self, b: int, h: int, q: int, k: int) -> None:
         """Raise unless the mask can serve (b, h, q, k) scores: by shapes, and by values only on the host."""
         if self.placed and self.offset is None and q != k:
-            raise ValueError(
+            raise InputError(
                 f"{q} queries over {k} keys: say where the first query stands among the keys by Mask(offset=...)"
                 + (f", for example offset={k - q} for the last {q}" if q < k else "")
             )
@@ -86,12 +88,12 @@ class Mask:
             return
         for name, rows in (("lengths", self.lengths), ("offset", self.offset)):
             if isinstance(rows, Tensor) and rows.shape[0] not in (1, b):
-                raise ValueError(f"{name} has {rows.shape[0]} rows: expected {b}, one a row of the batch")
+                raise InputError(f"{name} has {rows.shape[0]} rows: expected {b}, one a row of the batch")
         longest = _largest(self.lengths)
         if longest is not None and longest > k:
-            raise ValueError(f"lengths go up to {longest}: there are only {k} keys")
+            raise InputError(f"lengths go up to {longest}: there are only {k} keys")
         if self.documents is not None and self.documents.shape not in ((1, k), (b, k)):
-            raise ValueError(f"documents has shape {tuple(self.documents.shape)}: expected ({b}, {k}), a number a key")
+            raise InputError(f"documents has shape {tuple(self.documents.shape)}: expected ({b}, {k}), a number a key")
         if self.allow is not None:
             broadcasts("allow", self.allow, b, h, q, k)
 
@@ -181,7 +183,7 @@ def broadcasts(name: str, x: Tensor, b: int, h: int, q: int, k: int) -> None:
     shape, full = tuple(x.shape), (b, h, q, k)
     pairs = zip(reversed(shape), reversed(full), strict=False)
     if len(shape) > 4 or any(have not in (1, want) for have, want in pairs):
-        raise ValueError(
+        raise InputError(
             f"{name} has shape {shape}: expected one that broadcasts to (batch, heads, queries, keys) = {full}"
         )
 
@@ -211,7 +213,7 @@ def _per_row(name: str, value: PerRow | None) -> int | Tensor | None:
     if isinstance(value, Sequence | Tensor):
         value = torch.as_tensor(value)
         if value.ndim != 1 or (value.numel() and (value.is_floating_point() or value.dtype == torch.bool)):
-            raise ValueError(
+            raise InputError(
                 f"{name} has shape {tuple(value.shape)} and type {value.dtype}: expected an int, or integers (batch,)"
             )
         least = int(value.min()) if value.numel() and _readable(value) else 0
@@ -219,7 +221,7 @@ def _per_row(name: str, value: PerRow | None) -> int | Tensor | None:
         try:
             value = least = operator.index(value)
         except TypeError:
-            raise ValueError(f"{name}={value!r}: expected an int, or integers (batch,)") from None
+            raise InputError(f"{name}={value!r}: expected an int, or integers (batch,)") from None
     if least < 0:
-        raise ValueError(f"{name} holds {least}: expected numbers of 0 or more")
+        raise InputError(f"{name} holds {least}: expected numbers of 0 or more")
     return value

@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from .exact import Exact
+from ..errors import InputError
+from .exact_buffers import Exact
 
 
 class Memory(Exact):
@@ -26,14 +27,14 @@ class Memory(Exact):
     ) -> None:
         super().__init__()
         if heads < 1 or width % heads:
-            raise ValueError(f"width={width} does not divide into heads={heads}")
+            raise InputError(f"width={width} does not divide into heads={heads}")
         gammas = [float(g) for g in gamma] if isinstance(gamma, Sequence) else [float(gamma)] * heads
         if len(gammas) != heads:
-            raise ValueError(f"{len(gammas)} gammas for {heads} heads: expected one, or one a head")
+            raise InputError(f"{len(gammas)} gammas for {heads} heads: expected one, or one a head")
         if not all(0 < g <= 1 for g in gammas):
-            raise ValueError(f"gamma={gamma}: expected numbers in (0, 1]; 1 forgets nothing")
+            raise InputError(f"gamma={gamma}: expected numbers in (0, 1]; 1 forgets nothing")
         if learned and 1.0 in gammas:
-            raise ValueError("gamma=1 is the end of its range, where it cannot learn: start below 1")
+            raise InputError("gamma=1 is the end of its range, where it cannot learn: start below 1")
         self.heads = heads
         self.value = nn.Linear(width, width)
         # Learned, gamma is a sigmoid, which keeps it in (0, 1); fixed, its logarithm is exact in any precision.

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from ..errors import InputError
 from .linear import Linear, Together
 
 
@@ -46,10 +47,10 @@ class MLP(nn.Module):
     ) -> None:
         super().__init__()
         if kind not in KINDS:
-            raise ValueError(f"mlp={kind!r}: expected one of {', '.join(KINDS)}")
+            raise InputError(f"mlp={kind!r}: expected one of {', '.join(KINDS)}")
         hidden = 4 * width if hidden is None else hidden
         if min(width, hidden) < 1 or not 0.0 <= dropout < 1.0:
-            raise ValueError(
+            raise InputError(
                 f"width={width}, hidden={hidden}, dropout={dropout}: expected 1 or more, and a share below 1"
             )
         self.kind, self.dropout = kind, dropout

@@ -7,6 +7,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from ..errors import InputError
+
 FEW = 1 << 13  # numbers up to which the time of an operation is not that of its numbers
 
 
@@ -34,5 +36,5 @@ NORMS = {"layer": nn.LayerNorm, "rms": RMSNorm, "none": nn.Identity}
 def make_norm(kind: str, width: int, *, eps: float = 1e-5) -> nn.Module:
     """The normalisation a word names."""
     if kind not in NORMS:
-        raise ValueError(f"norm={kind!r}: expected one of {', '.join(NORMS)}")
+        raise InputError(f"norm={kind!r}: expected one of {', '.join(NORMS)}")
     return nn.Identity() if kind == "none" else NORMS[kind](width, eps=eps)

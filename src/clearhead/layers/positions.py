@@ -20,8 +20,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from ..errors import InputError
 from .bias import Bias
-from .exact import Exact
+from .exact_buffers import Exact
 
 PAIRS = ("halves", "neighbours")  # which columns make a pair: i with i + e/2, or 2i with 2i+1
 
@@ -50,7 +51,7 @@ class Vectors(Positions):
     def __init__(self, width: int, *, join: str = "add") -> None:
         super().__init__()
         if join not in ("add", "concatenate"):
-            raise ValueError(f"join={join!r}: expected add or concatenate")
+            raise InputError(f"join={join!r}: expected add or concatenate")
         self.width, self.join = width, join
         self.extra = width if join == "concatenate" else 0
 
@@ -64,7 +65,7 @@ class Vectors(Positions):
         if self.join == "concatenate":
             return torch.cat([x, p.expand(*x.shape[:2], -1)], dim=-1)
         if p.shape[-1] != x.shape[-1]:
-            raise ValueError(f"positions of width {p.shape[-1]} cannot be added to tokens of width {x.shape[-1]}")
+            raise InputError(f"positions of width {p.shape[-1]} cannot be added to tokens of width {x.shape[-1]}")
         return x + p
 
 
@@ -77,7 +78,7 @@ class Sinusoid(Vectors):
     def __init__(self, width: int, *, base: float = 10_000.0, pairs: str = "neighbours", join: str = "add") -> None:
         super().__init__(width, join=join)
         if pairs not in PAIRS:
-            raise ValueError(f"pairs={pairs!r}: expected {' or '.join(PAIRS)}")
+            raise InputError(f"pairs={pairs!r}: expected {' or '.join(PAIRS)}")
         self.base, self.pairs = base, pairs
 
     def vectors(self, at: Tensor) -> Float[Tensor, "*b t d"]:
@@ -97,7 +98,7 @@ class Learned(Vectors):
         if at.device.type == "cpu" and not torch.compiler.is_compiling() and at.numel():
             least, most = int(at.min()), int(at.max())
             if least < 0 or most >= self.context:
-                raise ValueError(
+                raise InputError(
                     f"position {least if least < 0 else most}: the learned table has positions 0 to {self.context - 1}"
                 )
         return self.table[at]
@@ -112,17 +113,17 @@ class SinCos2d(Vectors):
     def __init__(self, width: int, *, base: float = 10_000.0, join: str = "add") -> None:
         super().__init__(width, join=join)
         if width % 4:
-            raise ValueError(f"width={width}: a sine and a cosine of a row and of a column need a multiple of 4")
+            raise InputError(f"width={width}: a sine and a cosine of a row and of a column need a multiple of 4")
         self.base = base
 
     def add(self, x: Float[Tensor, "b t d"], at: Tensor | None = None) -> Float[Tensor, "b t o"]:
         if at is None:
-            raise ValueError(f"{x.shape[1]} tokens in which grid? Give their places: at=grid(y, x)")
+            raise InputError(f"{x.shape[1]} tokens in which grid? Give their places: at=grid(y, x)")
         return super().add(x, at)
 
     def vectors(self, at: Tensor) -> Float[Tensor, "*b t d"]:
         if at.shape[-1] != 2:
-            raise ValueError(f"at has shape {tuple(at.shape)}: expected (..., 2), a row and a column a token")
+            raise InputError(f"at has shape {tuple(at.shape)}: expected (..., 2), a row and a column a token")
         half = self.width // 2
         return torch.cat([_waves(at[..., 0], half, self.base), _waves(at[..., 1], half, self.base)], dim=-1)
 
@@ -155,15 +156,15 @@ class Rotary(Positions):
     ) -> None:
         super().__init__()
         if head < 2 or head % 2:
-            raise ValueError(f"head={head}: rotary positions turn pairs of columns, so the head width must be even")
+            raise InputError(f"head={head}: rotary positions turn pairs of columns, so the head width must be even")
         if pairs not in PAIRS:
-            raise ValueError(f"pairs={pairs!r}: expected {' or '.join(PAIRS)}")
+            raise InputError(f"pairs={pairs!r}: expected {' or '.join(PAIRS)}")
         if scaling not in (None, "linear", "ntk", "yarn", "llama3"):
-            raise ValueError(f"scaling={scaling!r}: expected linear, ntk, yarn or llama3")
+            raise InputError(f"scaling={scaling!r}: expected linear, ntk, yarn or llama3")
         if scaling in ("yarn", "llama3") and context is None:
-            raise ValueError(f"scaling={scaling!r} needs context, the length that was trained")
+            raise InputError(f"scaling={scaling!r} needs context, the length that was trained")
         if factor < 1.0:
-            raise ValueError(f"factor={factor}: a context is stretched by 1 or more")
+            raise InputError(f"factor={factor}: a context is stretched by 1 or more")
         self.head, self.pairs, self.loudness = head, pairs, 1.0
         if scaling == "ntk":
             base = base * factor ** (head / (head - 2)) if head > 2 else base
@@ -193,7 +194,7 @@ class Rotary(Positions):
     ) -> tuple[Float[Tensor, "b h t e"], Float[Tensor, "b g t e"]]:
         for name, x in (("q", q), ("k", k)):
             if x.shape[-1] != self.head:
-                raise ValueError(f"{name} has head width {x.shape[-1]}: these rotary positions turn {self.head}")
+                raise InputError(f"{name} has head width {x.shape[-1]}: these rotary positions turn {self.head}")
         cos, sin = self.angles(at, q.dtype)
         return self.turned(q, cos, sin), self.turned(k, cos, sin)
 
@@ -244,7 +245,7 @@ class Alibi(Positions):
     def __init__(self, heads: int) -> None:
         super().__init__()
         if heads < 1:
-            raise ValueError(f"heads={heads}: expected 1 or more")
+            raise InputError(f"heads={heads}: expected 1 or more")
         below = 2 ** int(math.log2(heads))
         slopes = [2.0 ** (-8 * i / below) for i in range(1, below + 1)]
         slopes += [2.0 ** (-4 * i / below) for i in range(1, 2 * (heads - below), 2)]
@@ -268,7 +269,7 @@ class Relative(Positions):
         super().__init__()
         exact = buckets // 2 if causal else buckets // 4  # distances with a bucket of their own
         if exact < 1 or reach <= exact:
-            raise ValueError(
+            raise InputError(
                 f"buckets={buckets}, reach={reach}: expected at least {2 if causal else 4} buckets, and a reach past "
                 f"the first {exact} distances, which have a bucket each"
             )
@@ -330,7 +331,7 @@ def make_positions(
         "relative": lambda: Relative(heads, causal=causal),
     }
     if kind not in makers:
-        raise ValueError(f"positions={kind!r}: expected one of {', '.join(makers)}")
+        raise InputError(f"positions={kind!r}: expected one of {', '.join(makers)}")
     if join != "add" and kind not in ("sinusoid", "learned", "sincos2d"):
-        raise ValueError(f"join={join!r} with positions={kind!r}: only sinusoid, learned and sincos2d join tokens")
+        raise InputError(f"join={join!r} with positions={kind!r}: only sinusoid, learned and sincos2d join tokens")
     return makers[kind]()

@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from ..errors import InputError
 from .mask import PerRow
 
 # "rnn": h = tanh(W x + U h + b). "gru": Cho et al. 2014, with the reset gate after the product with U, as
@@ -38,7 +39,7 @@ class Recurrent(nn.Module):
     ) -> None:
         super().__init__()
         if cell not in CELLS:
-            raise ValueError(f"cell={cell!r}: expected one of {', '.join(CELLS)}")
+            raise InputError(f"cell={cell!r}: expected one of {', '.join(CELLS)}")
         self.cell = CELLS[cell](
             width, hidden or width, depth, batch_first=True, bidirectional=bidirectional,
             dropout=dropout if depth > 1 else 0.0,
@@ -56,10 +57,10 @@ class Recurrent(nn.Module):
             return out, state
         sizes = torch.as_tensor(lengths).reshape(-1).cpu()
         if sizes.is_floating_point() or sizes.shape[0] not in (1, x.shape[0]):
-            raise ValueError(f"lengths={lengths}: expected an int, or {x.shape[0]} of them, one a row")
+            raise InputError(f"lengths={lengths}: expected an int, or {x.shape[0]} of them, one a row")
         sizes = sizes.expand(x.shape[0])
         if int(sizes.min()) < 1 or int(sizes.max()) > x.shape[1]:
-            raise ValueError(f"lengths from {int(sizes.min())} to {int(sizes.max())}: expected 1 to {x.shape[1]}")
+            raise InputError(f"lengths from {int(sizes.min())} to {int(sizes.max())}: expected 1 to {x.shape[1]}")
         packed = pack_padded_sequence(x, sizes, batch_first=True, enforce_sorted=False)
         out, state = self.cell(packed, state)
         return pad_packed_sequence(out, batch_first=True, total_length=x.shape[1])[0], state

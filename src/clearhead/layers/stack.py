@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from ..errors import InputError
 from .mlp import ACTIVATIONS
 from .norm import make_norm
 
@@ -31,9 +32,9 @@ class Stack(nn.Module):
     ) -> None:
         super().__init__()
         if connect not in CONNECTIONS:
-            raise ValueError(f"connect={connect!r}: expected one of {', '.join(CONNECTIONS)}")
+            raise InputError(f"connect={connect!r}: expected one of {', '.join(CONNECTIONS)}")
         if activation not in ACTIVATIONS:
-            raise ValueError(f"activation={activation!r}: expected one of {', '.join(ACTIVATIONS)}")
+            raise InputError(f"activation={activation!r}: expected one of {', '.join(ACTIVATIONS)}")
         self.connect, self.activation = connect, activation
         dense = connect == "dense"
         self.layers = nn.ModuleList(nn.Linear(width * (k + 1 if dense else 1), width) for k in range(depth))

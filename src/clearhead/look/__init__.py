@@ -6,7 +6,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from .capture import Notice, edit, watch
+from ..errors import InputError, Notice
+from .capture import edit, watch
 from .edits import patch, scale, silence
 from .maps import AttentionMap
 from .statistics import MEANING, statistics
@@ -54,8 +55,8 @@ def _every(tape: Tape, name: str, *, grid: tuple[int, int] | None = None, specia
         elif path + "weights" in tape:
             found.append(tape[path + "weights"].statistics(name, grid=grid, special=special)[name])
     if not found:
-        raise ValueError(f"nothing on this tape tells {name}: watch '...attn.{name}' or '...attn.weights'")
+        raise InputError(f"nothing on this tape tells {name}: watch '...attn.{name}' or '...attn.weights'")
     sizes = sorted({tuple(x.shape) for x in found})
     if len(sizes) > 1:
-        raise ValueError(f"layers of sizes {sizes} do not stack: take {name} from the tape one by one")
+        raise InputError(f"layers of sizes {sizes} do not stack: take {name} from the tape one by one")
     return torch.stack(found)

@@ -18,21 +18,18 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
+from ..errors import InputError, InputKeyError, InputTypeError, Notice
 from ..layers import Attention, Bias, Mask, Tap
+from .call import Call, DenseCall, LazyCall
 from .maps import DENSE_LIMIT, settle
-from .source import Kept, Seen, Source
 from .statistics import MEANING, statistics
-from .tape import Keep, Tape, matching, nearest
+from .tape import Keep, Tape, matching, nearest_addresses
 
 EDITABLE = ("q", "k", "v", "scores", "weights", "heads")
 WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module")  # what compiling and checkpointing put into a module's name
 BORN_INSIDE = (*EDITABLE, *MEANING)  # the addresses of an attention, beside those of modules
 
 Edit = Callable[[Tensor], Tensor]
-
-
-class Notice(UserWarning):
-    """Something is done the slow way because of what was asked; the numbers are right."""
 
 
 @contextmanager
@@ -47,11 +44,11 @@ def watch(model: Any, *names: str, grad: bool = False, keep: Keep = "all") -> It
     root = _root(model)
     addresses = _addresses(root)
     if not names:
-        raise ValueError("watch what? Name at least one address, for example 'blocks.*.attn.weights'")
+        raise InputError("watch what? Name at least one address, for example 'blocks.*.attn.weights'")
     chosen = [name for pattern in names for name in _resolve(pattern, addresses)]
     chosen = [name for name in addresses if name in set(chosen)]  # each once, in the model's order
     if not callable(keep) and keep not in ("all", "last"):
-        raise ValueError(f"keep={keep!r}: expected 'all', 'last' or a function of a record")
+        raise InputError(f"keep={keep!r}: expected 'all', 'last' or a function of a record")
     tape, mine = Tape({name: addresses[name][1] for name in chosen}, grad), threading.get_ident()
     if grad and any(addresses[name][1] in ("scores", "weights") for name in chosen):
         _say("gradients of scores and weights are asked for: these layers compute their attention explicitly")
@@ -97,7 +94,7 @@ def edit(model: Any, changes: Mapping[str, Edit]) -> Iterator[None]:
                     stack.callback(module.register_forward_hook(hook).remove)
                     continue
                 if leaf not in EDITABLE:
-                    raise ValueError(f"{name!r} is a measurement: expected one of {', '.join(EDITABLE)}, or a module")
+                    raise InputError(f"{name!r} is a measurement: expected one of {', '.join(EDITABLE)}, or a module")
                 if leaf in ("scores", "weights"):
                     _say(f"{pattern!r} is edited: these layers compute their attention explicitly")
                 assert isinstance(module, Attention)
@@ -122,7 +119,7 @@ class _Listener:
             continues = value.shape[2] == 1 if continues is None else continues
             self.tape.record(self.wanted[leaf], value, self.keep, continues)
 
-    def look(self, source: Source) -> None:
+    def look(self, source: Call) -> None:
         """Take from what was seen all that is wanted and not yet heard."""
         if self.thread != threading.get_ident():
             return
@@ -135,10 +132,10 @@ class _Listener:
         self.queries = (offset if isinstance(offset, int) else 0) + queries
         if "weights" in self.wanted:
             self.hear("weights", settle(source), continues)
-        if "scores" in self.wanted and isinstance(source, Seen):
+        if "scores" in self.wanted and isinstance(source, LazyCall):
             b, h, q, k = source.shape
             if b * h * q * k > DENSE_LIMIT:
-                raise ValueError(
+                raise InputError(
                     f"scores of {b} x {h} x {q} x {k} are over the limit of {DENSE_LIMIT:,}: watch weights, and "
                     "ask their map for a tile"
                 )
@@ -172,7 +169,7 @@ class _Tap(Tap):
         weights = self._edit("weights", weights)
         offset = mask.offset if isinstance(mask.offset, int | Tensor) else 0
         for listener in list(self.listeners):
-            listener.look(Kept(weights=_own(weights, listener.grad and listener.explicit), offset=offset))
+            listener.look(DenseCall(weights=_own(weights, listener.grad and listener.explicit), offset=offset))
         return weights
 
     def heads(self, out: Tensor) -> Tensor:
@@ -182,7 +179,7 @@ class _Tap(Tap):
     def seen(self, q: Tensor, k: Tensor, mask: Mask, bias: Bias | None, scale: float, lse: Tensor | None) -> None:
         bias = None if bias is None else bias.owned()
         lse = None if lse is None else lse.detach()
-        source = Seen(q=q.detach(), k=k.detach(), mask=mask, bias=bias, scale=scale, given=lse)
+        source = LazyCall(q=q.detach(), k=k.detach(), mask=mask, bias=bias, scale=scale, given=lse)
         for listener in list(self.listeners):
             listener.look(source)
 
@@ -221,7 +218,7 @@ def _join(attention: Attention, part: str, entry: Any, stack: ExitStack) -> None
         if attention.tap is None:
             attention.tap = _Tap()
         elif not isinstance(attention.tap, _Tap):
-            raise ValueError(f"this attention has a {type(attention.tap).__name__} of its own as its tap")
+            raise InputError(f"this attention has a {type(attention.tap).__name__} of its own as its tap")
         tap: Any = attention.tap
         entries: list[Any] = getattr(tap, part)
         entries.append(entry)
@@ -238,7 +235,9 @@ def _join(attention: Attention, part: str, entry: Any, stack: ExitStack) -> None
 def _root(model: Any) -> nn.Module:
     model = getattr(model, "model", model) if not isinstance(model, nn.Module) else model
     if not isinstance(model, nn.Module):
-        raise TypeError(f"expected a torch module or something that holds one as .model, got {type(model).__name__}")
+        raise InputTypeError(
+            f"expected a torch module or something that holds one as .model, got {type(model).__name__}"
+        )
     return model
 
 
@@ -262,7 +261,7 @@ def _addresses(root: nn.Module) -> dict[str, tuple[nn.Module, str | None]]:
 def _resolve(pattern: str, addresses: Mapping[str, Any]) -> list[str]:
     found = matching(pattern, addresses)
     if not found:
-        raise KeyError(f"no address {pattern!r} in this model{nearest(pattern, addresses)}")
+        raise InputKeyError(f"no address {pattern!r} in this model{nearest_addresses(pattern, addresses)}")
     return found
 
 
@@ -270,7 +269,7 @@ def _changed(name: str, change: Edit, x: Any) -> Any:
     y = change(x)
     if isinstance(x, Tensor) and (not isinstance(y, Tensor) or y.shape != x.shape):
         got = tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__
-        raise ValueError(f"the edit of {name} returned {got}: expected a tensor of shape {tuple(x.shape)}")
+        raise InputError(f"the edit of {name} returned {got}: expected a tensor of shape {tuple(x.shape)}")
     return y
 
 
@@ -286,7 +285,7 @@ def _own(value: Any, grad: bool) -> Any:
             x.retain_grad()
         return x
 
-    return value if isinstance(value, Seen | Kept) else tree_map(own, value)
+    return value if isinstance(value, LazyCall | DenseCall) else tree_map(own, value)
 
 
 def _say(message: str, level: int = 4) -> None:

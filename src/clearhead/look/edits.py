@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from ..errors import InputError, InputIndexError
+
 Edit = Callable[[Tensor], Tensor]
 
 
@@ -40,7 +42,7 @@ def patch(heads: Sequence[int], what: Tensor) -> Edit:
     def change(x: Tensor) -> Tensor:
         _check(heads, x)
         if what.shape != x.shape:
-            raise ValueError(f"a patch of shape {tuple(what.shape)} does not fit heads of shape {tuple(x.shape)}")
+            raise InputError(f"a patch of shape {tuple(what.shape)} does not fit heads of shape {tuple(x.shape)}")
         x = x.clone()
         x[:, list(heads)] = what[:, list(heads)].to(x)
         return x
@@ -50,7 +52,7 @@ def patch(heads: Sequence[int], what: Tensor) -> Edit:
 
 def _check(heads: Sequence[int] | Mapping[int, float], x: Tensor) -> None:
     if x.ndim != 4:
-        raise ValueError(f"an activation of shape {tuple(x.shape)} has no heads: expected an address '...attn.heads'")
+        raise InputError(f"an activation of shape {tuple(x.shape)} has no heads: expected an address '...attn.heads'")
     wrong = [head for head in heads if not 0 <= head < x.shape[1]]
     if wrong:
-        raise IndexError(f"heads {wrong}: there are {x.shape[1]}, counted from 0")
+        raise InputIndexError(f"heads {wrong}: there are {x.shape[1]}, counted from 0")

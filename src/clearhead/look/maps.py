@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from .source import Kept, Source, band, bands, steps, tile
+from ..errors import InputError, InputIndexError, InputTypeError
+from .call import Call, DenseCall, band, bands, steps, tile
 from .statistics import statistics
 
 DENSE_LIMIT = 1 << 26  # weights that dense() will hold: 256 MB in float32
@@ -22,12 +23,12 @@ class AttentionMap:
     weight 0 there. Nothing of size queries x keys is held unless dense() is asked for.
     """
 
-    def __init__(self, sources: Sequence[Source]) -> None:
+    def __init__(self, sources: Sequence[Call]) -> None:
         if not sources:
-            raise ValueError("an attention map needs at least one call")
+            raise InputError("an attention map needs at least one call")
         heads = {source.shape[:2] for source in sources}
         if len(heads) > 1:
-            raise ValueError(
+            raise InputError(
                 f"calls of (batch, heads) {sorted(heads)} do not join into one map: take them apart with tape.calls"
             )
         self.sources = list(sources)
@@ -44,14 +45,14 @@ class AttentionMap:
     def only(self, head: int) -> AttentionMap:
         """The map of one head, for what would take long for all of them."""
         if not 0 <= head < self.shape[1]:
-            raise IndexError(f"head {head}: there are {self.shape[1]}, counted from 0")
+            raise InputIndexError(f"head {head}: there are {self.shape[1]}, counted from 0")
         return AttentionMap([source.only(head) for source in self.sources])
 
     def row(self, i: int) -> Float[Tensor, "b h k"]:
         """Where query i looks."""
         q = self.shape[2]
         if not -q <= i < q:
-            raise IndexError(f"query {i}: there are {q}")
+            raise InputIndexError(f"query {i}: there are {q}")
         i %= q
         return self.tile((i, i + 1), (0, self.shape[3]))[:, :, 0]
 
@@ -59,7 +60,7 @@ class AttentionMap:
         """The weights of queries rows[0]..rows[1]-1 on keys keys[0]..keys[1]-1."""
         for name, (low, high), most in (("rows", rows, self.shape[2]), ("keys", keys, self.shape[3])):
             if not 0 <= low < high <= most:
-                raise IndexError(f"{name} {low}..{high}: expected a range within 0..{most}")
+                raise InputIndexError(f"{name} {low}..{high}: expected a range within 0..{most}")
         parts = []
         for source, first in self._placed():
             own = (max(rows[0] - first, 0), min(rows[1] - first, source.shape[2]))
@@ -77,7 +78,7 @@ class AttentionMap:
         """The k largest weights of each query, largest first, and their keys."""
         keys = self.shape[3]
         if not 1 <= k <= keys:
-            raise ValueError(f"top({k}): there are {keys} keys")
+            raise InputError(f"top({k}): there are {keys} keys")
         weights, index = [], []
         for source in self.sources:
             for b in bands(source):
@@ -101,7 +102,7 @@ class AttentionMap:
         b, h, q, k = self.shape
         ny, nx = (size, size) if isinstance(size, int) else size
         if ny < 1 or nx < 1:
-            raise ValueError(f"pool({size}): expected sizes of 1 or more")
+            raise InputError(f"pool({size}): expected sizes of 1 or more")
         ny, nx = min(ny, q), min(nx, k)
         sums = self.sources[0].zeros(b, h, ny, nx)
         columns = torch.arange(k, device=sums.device) * nx // k
@@ -117,7 +118,7 @@ class AttentionMap:
         """The whole matrix, if it is not too large to hold."""
         b, h, q, k = self.shape
         if b * h * q * k > limit:
-            raise ValueError(
+            raise InputError(
                 f"the map of {b} x {h} x {q} x {k} holds {b * h * q * k:,} weights, over the limit of {limit:,}: "
                 "ask for row, tile, top or pool, or raise limit"
             )
@@ -154,13 +155,13 @@ class AttentionMap:
         given = torch.as_tensor(keys, device=self.sources[0].device)
         if given.dtype == torch.bool:
             if given.shape != (k,):
-                raise ValueError(f"a boolean set of shape {tuple(given.shape)}: expected ({k},)")
+                raise InputError(f"a boolean set of shape {tuple(given.shape)}: expected ({k},)")
             chosen = given
         else:
             if given.numel() and given.is_floating_point():
-                raise TypeError(f"keys {given.tolist()}: expected whole numbers, or booleans")
+                raise InputTypeError(f"keys {given.tolist()}: expected whole numbers, or booleans")
             if given.numel() and (int(given.min()) < 0 or int(given.max()) >= k):
-                raise IndexError(f"keys from {int(given.min())} to {int(given.max())}: there are {k}")
+                raise InputIndexError(f"keys from {int(given.min())} to {int(given.max())}: there are {k}")
             chosen = torch.zeros(k, dtype=torch.bool, device=given.device)
             chosen[given.long()] = True
         return self._rows(lambda b: b.weights @ chosen[slice(*b.keys)].to(b.weights.dtype))
@@ -168,7 +169,7 @@ class AttentionMap:
     def _rows(self, of: Callable[..., Tensor]) -> Tensor:
         return torch.cat([of(b) for source in self.sources for b in bands(source)], dim=2)
 
-    def _placed(self) -> Iterator[tuple[Source, int]]:
+    def _placed(self) -> Iterator[tuple[Call, int]]:
         """Each call with the number of its first query."""
         first = 0
         for source in self.sources:
@@ -184,12 +185,12 @@ def join(name: str, parts: list[Tensor]) -> Tensor:
     return torch.stack([F.pad(part, (0, keys - part.shape[2])) for part in parts]).sum(0)
 
 
-def settle(source: Source) -> Source:
+def settle(source: Call) -> Call:
     """Keep whichever is smaller, what was seen or its weights: a decoding step's weights are a few rows."""
     b, h, q, k = source.shape
-    if isinstance(source, Kept):
+    if isinstance(source, DenseCall):
         return source
     if b * h * q * k > source.q.numel() + source.k.numel():
         return source.owned()
     part = band(source, (0, q), (0, k))
-    return Kept(weights=part.weights, offset=source.offset)
+    return DenseCall(weights=part.weights, offset=source.offset)

@@ -14,8 +14,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from ..errors import InputError
 from . import stream
-from .source import Band, Source, bands
+from .call import Band, Call, bands
 
 # What each name means, for query i with weights p_ij (0 in all of them where a query may look at nothing).
 MEANING = {
@@ -36,7 +37,7 @@ PLACED = ("distance", "rms", "position")  # those that ask where a token stands
 class Places:
     """Where queries and keys stand: on a line, or in a grid after `special` tokens that stand nowhere."""
 
-    def __init__(self, source: Source, grid: tuple[int, int] | None = None, special: int = 0) -> None:
+    def __init__(self, source: Call, grid: tuple[int, int] | None = None, special: int = 0) -> None:
         _, _, n, k = source.shape
         offset, device = source.offset, source.device
         self.grid = grid
@@ -46,7 +47,7 @@ class Places:
             self.k = torch.arange(k, device=device).float()[None, :, None]
             return
         if not n == k == grid[0] * grid[1] + special:
-            raise ValueError(
+            raise InputError(
                 f"{n} queries and {k} keys are not {special} special tokens and a grid of "
                 f"{grid[0]} x {grid[1]} = {grid[0] * grid[1]}"
             )
@@ -58,12 +59,12 @@ def check(want: Iterable[str]) -> None:
     """Raise for a statistic there is not."""
     for name in want:
         if name not in MEANING:
-            raise ValueError(f"no statistic {name!r}: expected one of {', '.join(MEANING)}")
+            raise InputError(f"no statistic {name!r}: expected one of {', '.join(MEANING)}")
 
 
 @torch.no_grad()
 def statistics(
-    source: Source, *want: str, grid: tuple[int, int] | None = None, special: int = 0
+    source: Call, *want: str, grid: tuple[int, int] | None = None, special: int = 0
 ) -> dict[str, Float[Tensor, "b h n"] | Int[Tensor, "b h n"] | Float[Tensor, "b h n c"]]:
     """The named statistics of one call, a number for each row, head and query (or key, for `received`).
 
@@ -72,7 +73,7 @@ def statistics(
     """
     check(want)
     if special < 0 or (special and grid is None):
-        raise ValueError(f"special={special}, grid={grid}: expected a number of tokens before a grid")
+        raise InputError(f"special={special}, grid={grid}: expected a number of tokens before a grid")
     placed = [name for name in want if name in PLACED]
     places = Places(source, grid, special) if placed else None
     if not placed or grid is None or not special:
@@ -84,11 +85,11 @@ def statistics(
     return result | (_compute(source, others, None) if others else {})
 
 
-def _compute(source: Source, want: Sequence[str], places: Places | None) -> dict[str, Tensor]:
+def _compute(source: Call, want: Sequence[str], places: Places | None) -> dict[str, Tensor]:
     return stream.statistics(source, want, places) if stream.serves(source) else tiled(source, want, places)
 
 
-def tiled(source: Source, want: Sequence[str], places: Places | None) -> dict[str, Tensor]:
+def tiled(source: Call, want: Sequence[str], places: Places | None) -> dict[str, Tensor]:
     """The readable reference: each band's weights in full, and what is wanted of them."""
     b, h, _, k = source.shape
     rows: dict[str, list[Tensor]] = {name: [] for name in want if name != "received"}

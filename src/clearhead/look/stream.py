@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from .source import Seen, Source
+from .call import Call, LazyCall
 
 if TYPE_CHECKING:
     from .statistics import Places
@@ -30,11 +30,11 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 AVAILABLE = find_spec("triton") is not None
 
 
-def serves(source: Source) -> bool:
+def serves(source: Call) -> bool:
     """Whether the kernels can take these queries and keys."""
     return (
         AVAILABLE
-        and isinstance(source, Seen)
+        and isinstance(source, LazyCall)
         and (source.device.type == "cuda" or INTERPRETED)
         and source.q.dtype == source.k.dtype
         and source.q.dtype in (torch.float32, torch.float16, torch.bfloat16)
@@ -44,9 +44,9 @@ def serves(source: Source) -> bool:
     )
 
 
-def statistics(source: Source, want: Sequence[str], places: Places | None) -> dict[str, Tensor]:
+def statistics(source: Call, want: Sequence[str], places: Places | None) -> dict[str, Tensor]:
     """The named statistics of one call."""
-    assert isinstance(source, Seen)
+    assert isinstance(source, LazyCall)
     wanted, n = set(want), source.shape[2]
     lse, peak, most = _normalise(source, bool(wanted & {"peak", "maximum"}))
     result: dict[str, Tensor] = {"peak": peak, "maximum": most}
@@ -64,7 +64,7 @@ def statistics(source: Source, want: Sequence[str], places: Places | None) -> di
     return {name: value if name == "peak" else value.float() for name, value in result.items() if name in wanted}
 
 
-def _normalise(source: Seen, peak: bool) -> tuple[Tensor, Tensor, Tensor]:
+def _normalise(source: LazyCall, peak: bool) -> tuple[Tensor, Tensor, Tensor]:
     """The log-sum-exp in base 2, and if wanted the key most looked at and its weight, each (b, h, q)."""
     from .stream_kernels import normalise
 
@@ -81,7 +81,7 @@ def _normalise(source: Seen, peak: bool) -> tuple[Tensor, Tensor, Tensor]:
     return lse, best[0].long(), most
 
 
-def _measure(source: Seen, want: set[str], places: Places | None, lse: Tensor) -> tuple[list[Tensor], Tensor]:
+def _measure(source: LazyCall, want: set[str], places: Places | None, lse: Tensor) -> tuple[list[Tensor], Tensor]:
     """Sums of p log2 p, p d, p d^2, p y, p x for each query in float64, and what each key receives."""
     from .stream_kernels import measure
 
@@ -110,7 +110,7 @@ def _blocks(n: int, size: int) -> int:
     return -(-n // size)
 
 
-def _sizes(source: Seen) -> dict[str, int]:
+def _sizes(source: LazyCall) -> dict[str, int]:
     """The largest tiles that fit the chip; the first of each row ran fastest on a Hopper GPU."""
     width, bytes_ = max(16, 1 << (source.q.shape[-1] - 1).bit_length()), source.q.element_size()
     if INTERPRETED:
@@ -130,7 +130,7 @@ def _shared_memory(device: torch.device) -> int:
     return int(getattr(properties, "shared_memory_per_block_optin", properties.shared_memory_per_block))
 
 
-def _flags(source: Seen) -> dict[str, Any]:
+def _flags(source: LazyCall) -> dict[str, Any]:
     mask, bias = source.mask, source.bias
     at = None if bias is None or bias.q_at is None else bias
     return {
@@ -147,7 +147,7 @@ def _flags(source: Seen) -> dict[str, Any]:
     }
 
 
-def _arguments(source: Seen) -> list[Any]:
+def _arguments(source: LazyCall) -> list[Any]:
     """The kernels' common arguments: tensors with their strides, 0 along an axis that is shared."""
     mask, bias, q, k = source.mask, source.bias, source.q, source.k
     b, h, n, m = source.shape

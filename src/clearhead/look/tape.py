@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
@@ -10,8 +9,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from ..errors import InputError, InputKeyError, nearest
+from .call import DenseCall, LazyCall
 from .maps import AttentionMap, join
-from .source import Kept, Seen
 from .statistics import MEANING
 
 Keep = Literal["all", "last"] | Callable[[Any], Any]
@@ -34,13 +34,13 @@ class Tape:
     def calls(self, name: str) -> list[Any]:
         """The records of an address, one a call."""
         if name not in self._calls:
-            raise KeyError(f"{name!r} is not on this tape{nearest(name, self._calls)}")
+            raise InputKeyError(f"{name!r} is not on this tape{nearest_addresses(name, self._calls)}")
         if not self._calls[name]:
-            raise KeyError(
+            raise InputKeyError(
                 f"nothing was recorded at {name!r}: the model did not run it inside the `with`, or ran inside a "
                 "compiled function that this tape cannot see"
             )
-        return [AttentionMap([x]) if isinstance(x, Seen | Kept) else x for x in self._calls[name]]
+        return [AttentionMap([x]) if isinstance(x, LazyCall | DenseCall) else x for x in self._calls[name]]
 
     def __getitem__(self, name: str) -> Any:
         """The record of an address: a tensor, or an AttentionMap for weights; the steps of a decoding loop joined."""
@@ -49,14 +49,14 @@ class Tape:
             return records[0]
         problem = f"{len(records)} calls of {name!r} are not the steps of one text: take them apart with tape.calls"
         if name in self._apart or kind in ("k", "v", "scores"):  # each step's keys hold those of the last
-            raise ValueError(f"{problem}, or watch with keep='last'")
+            raise InputError(f"{problem}, or watch with keep='last'")
         if all(isinstance(r, AttentionMap) for r in records):
             return AttentionMap([source for record in records for source in record.sources])
         try:
             measured = kind is not None and kind in MEANING
             return join(str(kind), records) if measured else torch.cat(records, dim=2 if kind else 1)
         except (RuntimeError, TypeError) as cause:
-            raise ValueError(problem) from cause
+            raise InputError(problem) from cause
 
     def __contains__(self, name: str) -> bool:
         return bool(self._calls.get(name))
@@ -68,25 +68,25 @@ class Tape:
     def gradient(self, name: str) -> Tensor:
         """The gradient that a backward pass left at an address watched with grad=True."""
         if not self._grad:
-            raise ValueError("this tape keeps no gradients: watch with grad=True")
+            raise InputError("this tape keeps no gradients: watch with grad=True")
         self.calls(name)  # raises if there are none
-        kept = [x.weights if isinstance(x, Kept) else x for x in self._calls[name]]
+        kept = [x.weights if isinstance(x, DenseCall) else x for x in self._calls[name]]
         if not all(isinstance(x, Tensor) for x in kept):
-            raise ValueError(f"{name!r} is not one tensor: its gradient cannot be told")
+            raise InputError(f"{name!r} is not one tensor: its gradient cannot be told")
         grads = [x.grad for x in kept if x.grad is not None]
         missing = len(kept) - len(grads)
         if missing:
-            raise ValueError(
+            raise InputError(
                 f"{missing} of {len(kept)} calls of {name!r} have no gradient: run backward on the model's output"
             )
         if len(grads) > 1 and (name in self._apart or self._leaves[name] in ("k", "v", "scores", "weights")):
-            raise ValueError(f"the gradients of {len(grads)} calls of {name!r} do not join: watch them one by one")
+            raise InputError(f"the gradients of {len(grads)} calls of {name!r} do not join: watch them one by one")
         return torch.cat(grads, dim=2 if self._leaves[name] else 1)
 
     def record(self, name: str, value: Any, keep: Keep, continues: bool) -> None:
         """Add a call; `continues` says that it goes on from the one before."""
         if callable(keep):
-            value = keep(AttentionMap([value]) if isinstance(value, Seen | Kept) else value)
+            value = keep(AttentionMap([value]) if isinstance(value, LazyCall | DenseCall) else value)
         if keep == "last":
             self._calls[name].clear()
         elif self._calls[name] and not continues:
@@ -101,8 +101,6 @@ def matching(pattern: str, names: Mapping[str, Any]) -> list[str]:
     return [name for name in names if expression.fullmatch(name)]
 
 
-def nearest(name: str, names: Mapping[str, Any]) -> str:
-    """The known names most like one that is not, also with numbers written as *."""
-    known = {**dict.fromkeys(names), **{re.sub(r"\b\d+\b", "*", n): None for n in names}}
-    near = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
-    return f"; the nearest are {', '.join(near)}" if near else ""
+def nearest_addresses(name: str, names: Mapping[str, Any]) -> str:
+    """errors.nearest() over addresses, which may also be written with * for a number."""
+    return nearest(name, [*names, *dict.fromkeys(re.sub(r"\b\d+\b", "*", n) for n in names)])

@@ -5,7 +5,6 @@ The room is a verb too: clearhead.models() lists the families, whatever has impo
 
 from __future__ import annotations
 
-import difflib
 import sys
 from importlib import import_module
 from types import ModuleType
@@ -14,6 +13,7 @@ from typing import Any
 from torch import nn
 
 from ..config import read
+from ..errors import InputError, nearest
 
 # Name: (module, class, what it is). A module is imported when its family is first asked for.
 FAMILIES = {
@@ -34,9 +34,7 @@ def families() -> dict[str, str]:
 def family(name: str) -> tuple[type[nn.Module], type[Any]]:
     """A family's class and its Config."""
     if name not in FAMILIES:
-        near = difflib.get_close_matches(name.lower(), FAMILIES, n=1, cutoff=0.5)
-        hint = f"; the nearest is {near[0]}" if near else ""
-        raise ValueError(f"no model {name!r}: expected one of {', '.join(FAMILIES)}{hint}")
+        raise InputError(f"no model {name!r}: expected one of {', '.join(FAMILIES)}{nearest(name, FAMILIES)}")
     module, kind, _ = FAMILIES[name]
     found = import_module(f".{module}", __name__)
     return getattr(found, kind), found.Config
@@ -53,7 +51,7 @@ def name_of(model: nn.Module) -> str:
     for name, (module, kind, _) in FAMILIES.items():
         if type(model).__name__ == kind and type(model).__module__ == f"{__name__}.{module}":
             return name
-    raise ValueError(f"{type(model).__name__} is of no known family: expected one of {', '.join(FAMILIES)}")
+    raise InputError(f"{type(model).__name__} is of no known family: expected one of {', '.join(FAMILIES)}")
 
 
 class _Room(ModuleType):

@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from ..errors import InputError
 from ..layers import Block, Linear, Mask, Tokens, make_norm, make_positions
 from ..layers.mlp import ACTIVATIONS
 
@@ -49,20 +50,20 @@ class Config:
     def __post_init__(self) -> None:
         for name in ("vocab", "context", "width", "heads", "hidden", "classes"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)}: expected 1 or more")
+                raise InputError(f"{name}={getattr(self, name)}: expected 1 or more")
         for name in ("depth", "types"):
             if getattr(self, name) < 0:
-                raise ValueError(f"{name}={getattr(self, name)}: expected 0 or more")
+                raise InputError(f"{name}={getattr(self, name)}: expected 0 or more")
         if self.width % self.heads:
-            raise ValueError(f"width={self.width} does not divide into heads={self.heads}")
+            raise InputError(f"width={self.width} does not divide into heads={self.heads}")
         if self.positions == "rotary" and self.width // self.heads % 2:
-            raise ValueError(
+            raise InputError(
                 f"positions='rotary' turn pairs of columns: width={self.width} / heads={self.heads} is not even"
             )
         if self.classes is not None and self.answer != "class":
-            raise ValueError(f"classes={self.classes} are for answer='class', and this is {self.answer!r}")
+            raise InputError(f"classes={self.classes} are for answer='class', and this is {self.answer!r}")
         if not 0.0 <= self.dropout < 1.0:
-            raise ValueError(f"dropout={self.dropout}: expected a share from 0 to below 1")
+            raise InputError(f"dropout={self.dropout}: expected a share from 0 to below 1")
 
 
 class BERT(nn.Module):
@@ -72,7 +73,7 @@ class BERT(nn.Module):
         super().__init__()
         c = self.config = config
         if c.answer == "class" and c.classes is None:
-            raise ValueError("answer='class' of how many? Give classes, or data that have them")
+            raise InputError("answer='class' of how many? Give classes, or data that have them")
         self.embed = Tokens(c.vocab, c.width)
         self.types = Tokens(c.types, c.width) if c.types else None
         self.positions = make_positions(
@@ -121,7 +122,7 @@ class BERT(nn.Module):
         if self.types is not None:
             x = x + (self.types(torch.zeros_like(ids) if types is None else types))
         elif types is not None:
-            raise ValueError("types of tokens were given to a model that tells none apart (types=0)")
+            raise InputError("types of tokens were given to a model that tells none apart (types=0)")
         x = self.embed_norm(self.positions.add(x, at))
         x = F.dropout(x, self.config.dropout, self.training)
         mask = Mask(lengths=lengths, documents=documents)

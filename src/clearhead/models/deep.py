@@ -13,6 +13,7 @@ from typing import Literal
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from ..errors import InputError
 from ..layers import Stack
 
 
@@ -29,7 +30,7 @@ class Config:
     def __post_init__(self) -> None:
         for name, least in (("width", 1), ("depth", 0)):
             if getattr(self, name) < least:
-                raise ValueError(f"{name}={getattr(self, name)}: expected {least} or more")
+                raise InputError(f"{name}={getattr(self, name)}: expected {least} or more")
 
 
 class Deep(nn.Module):

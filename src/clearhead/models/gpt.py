@@ -21,9 +21,10 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from ..errors import InputError
 from ..layers import Block, Cache, Linear, Mask, Swift, Tokens, make_norm, make_positions
 from ..layers.fused import rows_allowed
-from .state import Written
+from .state import KVState
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,21 +58,21 @@ class Config:
     def __post_init__(self) -> None:
         for name in ("vocab", "context", "width", "heads", "kv_heads", "head", "hidden", "trained", "window"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)}: expected 1 or more")
+                raise InputError(f"{name}={getattr(self, name)}: expected 1 or more")
         if self.depth < 0:
-            raise ValueError(f"depth={self.depth}: expected 0 or more")
+            raise InputError(f"depth={self.depth}: expected 0 or more")
         if self.head is None and self.width % self.heads:
-            raise ValueError(f"width={self.width} does not divide into heads={self.heads}: give head, the width of one")
+            raise InputError(f"width={self.width} does not divide into heads={self.heads}: give head, the width of one")
         if self.kv_heads is not None and self.heads % self.kv_heads:
-            raise ValueError(f"kv_heads={self.kv_heads} does not divide heads={self.heads}")
+            raise InputError(f"kv_heads={self.kv_heads} does not divide heads={self.heads}")
         if self.positions == "rotary" and self.each % 2:
-            raise ValueError(f"positions='rotary' turn pairs of columns: a head's width of {self.each} is not even")
+            raise InputError(f"positions='rotary' turn pairs of columns: a head's width of {self.each} is not even")
         if self.positions != "rotary" and (self.scaling or self.base != 10_000.0):
-            raise ValueError(f"base and scaling are of positions='rotary', and these are {self.positions!r}")
+            raise InputError(f"base and scaling are of positions='rotary', and these are {self.positions!r}")
         if self.base <= 1.0 or self.factor < 1.0:
-            raise ValueError(f"base={self.base}, factor={self.factor}: expected a base above 1, a factor of 1 or more")
+            raise InputError(f"base={self.base}, factor={self.factor}: expected a base above 1, a factor of 1 or more")
         if not 0.0 <= self.dropout < 1.0:
-            raise ValueError(f"dropout={self.dropout}: expected a share from 0 to below 1")
+            raise InputError(f"dropout={self.dropout}: expected a share from 0 to below 1")
 
     @property
     def each(self) -> int:
@@ -84,7 +85,7 @@ class Config:
         return self.window is not None and self.positions in ("none", "rotary", "alibi", "relative")
 
 
-class State(Written):
+class State(KVState):
     """What each row has read and written, and the quick way to go on by one token, where there is one."""
 
     swift: Swift | None = None
@@ -150,7 +151,7 @@ class GPT(nn.Module):
         """Make room for `limit` tokens a row, those of the prompt among them; there is nothing to read before them."""
         c, like = self.config, self.embed.table
         if self.reach is not None and limit > self.reach:
-            raise ValueError(f"{limit} tokens, prompt and answer together: this model reads {c.context} at once")
+            raise InputError(f"{limit} tokens, prompt and answer together: this model reads {c.context} at once")
         state = State(c.depth, rows, c.kv_heads or c.heads, limit, c.each, dtype=like.dtype, device=like.device)
         if not self.training and not torch.is_grad_enabled():
             for block in self.blocks:

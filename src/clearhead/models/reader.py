@@ -22,6 +22,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from ..errors import InputError
 from ..layers import MLP, Attention, Linear, Mask, Memory, Positions, Tokens, make_norm, make_positions
 
 
@@ -44,23 +45,23 @@ class Config:
     def __post_init__(self) -> None:
         for name in ("vocab", "context", "width", "heads", "hidden"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)}: expected 1 or more")
+                raise InputError(f"{name}={getattr(self, name)}: expected 1 or more")
         if self.width % self.heads:
-            raise ValueError(f"width={self.width} does not divide into heads={self.heads}")
+            raise InputError(f"width={self.width} does not divide into heads={self.heads}")
         gammas = self.gamma if isinstance(self.gamma, Sequence) else (self.gamma,)
         if not all(0 < gamma <= 1 for gamma in gammas) or len(gammas) not in (1, self.heads):
-            raise ValueError(f"gamma={self.gamma}: expected one number in (0, 1], or {self.heads}, one a head")
+            raise InputError(f"gamma={self.gamma}: expected one number in (0, 1], or {self.heads}, one a head")
         if self.learned and self.mix != "forget":
-            raise ValueError(f"learned=true with mix={self.mix!r}: only mix='forget' has a gamma to learn")
+            raise InputError(f"learned=true with mix={self.mix!r}: only mix='forget' has a gamma to learn")
         if self.learned and 1 in gammas:
-            raise ValueError(f"learned=true with gamma={self.gamma}: 1 is the end of its range, start below it")
+            raise InputError(f"learned=true with gamma={self.gamma}: 1 is the end of its range, start below it")
         if self.mix != "attention" and self.positions in ("rotary", "alibi", "relative"):
-            raise ValueError(
+            raise InputError(
                 f"positions={self.positions!r} act inside attention: with mix={self.mix!r} expected none, sinusoid or "
                 "learned"
             )
         if self.positions == "rotary" and self.width // self.heads % 2:
-            raise ValueError(
+            raise InputError(
                 f"positions='rotary' turn pairs of columns: width={self.width} / heads={self.heads} is not even"
             )
 

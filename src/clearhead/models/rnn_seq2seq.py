@@ -23,9 +23,10 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from ..errors import InputError
 from ..layers import Additive, Attention, Bilinear, Linear, Recurrent, Tokens
 from ..layers.mask import PerRow
-from .state import Source
+from .state import SourceMemory
 
 # Where what was looked up goes, if the config does not say: with the additive score the state before asks, and the
 # cell is told; with products the state after asks, and only the readout is told: all steps are computed at once.
@@ -52,21 +53,21 @@ class Config:
     def __post_init__(self) -> None:
         for name in ("vocab", "target_vocab", "context", "width", "hidden", "depth"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)}: expected 1 or more")
+                raise InputError(f"{name}={getattr(self, name)}: expected 1 or more")
         if self.bidirectional and self.hidden % 2:
-            raise ValueError(f"hidden={self.hidden} does not divide into two directions: expected an even number")
+            raise InputError(f"hidden={self.hidden} does not divide into two directions: expected an even number")
         if self.feed == "start" and self.attention != "none":
-            raise ValueError(
+            raise InputError(
                 f"feed='start' uses no attention: with attention={self.attention!r} expected input, readout"
             )
         if not 0.0 <= self.dropout < 1.0:
-            raise ValueError(f"dropout={self.dropout}: expected a share from 0 to below 1")
+            raise InputError(f"dropout={self.dropout}: expected a share from 0 to below 1")
 
 
 class State:
     """What a decoder holds of a sentence while it writes."""
 
-    def __init__(self, cell: list[Tensor], source: Source, at: Int[Tensor, "b"]) -> None:
+    def __init__(self, cell: list[Tensor], source: SourceMemory, at: Int[Tensor, "b"]) -> None:
         self.cell = cell  # of each layer its state (b, hidden), and after them the LSTMs' memories
         self.source = source  # its memory: keys and values, or the one vector, or nothing
         self.at = at  # how many tokens each row has written
@@ -226,7 +227,7 @@ class Turn(nn.Module):
             contexts.append(context)
         return torch.cat([torch.cat(outs, dim=1), torch.cat(contexts, dim=1), x], dim=-1)
 
-    def _ask(self, x: Float[Tensor, "b t o"], source: Source) -> Float[Tensor, "b t c"]:
+    def _ask(self, x: Float[Tensor, "b t o"], source: SourceMemory) -> Float[Tensor, "b t c"]:
         """Rows that share a source ask it together, as one."""
         assert self.cross is not None
         asked = x.reshape(-1, source.fold * x.shape[1], x.shape[2])  # (b n, t, o) -> (b, n t, o)
@@ -284,7 +285,7 @@ class RNNSeq2Seq(nn.Module):
         `lengths` are those of the sources; on the host, they spare an accelerator a wait.
         """
         if documents is not None or at is not None:
-            raise ValueError("an RNN reads one text from its beginning: expected neither documents nor at")
+            raise InputError("an RNN reads one text from its beginning: expected neither documents nor at")
         return self.decoder(ids, self._read(source, lengths))
 
     def forward(
@@ -311,7 +312,7 @@ class RNNSeq2Seq(nn.Module):
         memory = self.encoder(source, lengths, last)
         held = cast(Turn, self.decoder.blocks[0]).remember(memory, last)
         at = torch.zeros(source.shape[0], dtype=torch.long, device=source.device)
-        return State(last, Source([held], None if lengths is None else lengths.to(source.device)), at)
+        return State(last, SourceMemory([held], None if lengths is None else lengths.to(source.device)), at)
 
 
 def _attention(c: Config) -> Attention | None:

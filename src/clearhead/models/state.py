@@ -14,7 +14,7 @@ from torch import Tensor
 from ..layers import Cache, Mask
 
 
-class Written:
+class KVState:
     """Keys and values of all tokens so far, a cache a layer; all of them stand at the same place."""
 
     def __init__(
@@ -57,7 +57,7 @@ class Written:
             cache.reorder(index)
 
 
-class Source:
+class SourceMemory:
     """What was read of each source, once, however many neighbouring rows (the beams of a search) write from it.
 
     Their number is `fold`; rows that share a source must go on sharing one.

@@ -17,10 +17,11 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from ..errors import InputError
 from ..layers import Block, Linear, Mask, Positions, Swift, Tokens, make_norm, make_positions
 from ..layers.fused import rows_allowed
 from ..layers.linear import Step, quick_many
-from .state import Source, Written
+from .state import KVState, SourceMemory
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,20 +54,20 @@ class Config:
         sizes = ("vocab", "target_vocab", "context", "width", "heads", "kv_heads", "hidden", "decoder_depth")
         for name in sizes:
             if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)}: expected 1 or more")
+                raise InputError(f"{name}={getattr(self, name)}: expected 1 or more")
         if self.depth < 0:
-            raise ValueError(f"depth={self.depth}: expected 0 or more")
+            raise InputError(f"depth={self.depth}: expected 0 or more")
         if self.width % self.heads:
-            raise ValueError(f"width={self.width} does not divide into heads={self.heads}")
+            raise InputError(f"width={self.width} does not divide into heads={self.heads}")
         if self.kv_heads is not None and self.heads % self.kv_heads:
-            raise ValueError(f"kv_heads={self.kv_heads} does not divide heads={self.heads}")
+            raise InputError(f"kv_heads={self.kv_heads} does not divide heads={self.heads}")
         if self.positions == "rotary" and self.width // self.heads % 2:
-            raise ValueError(
+            raise InputError(
                 f"positions='rotary' turn pairs of columns: width={self.width} / heads={self.heads} is not even"
             )
         for name in ("dropout", "inner_dropout"):
             if not 0.0 <= getattr(self, name) < 1.0:
-                raise ValueError(f"{name}={getattr(self, name)}: expected a share from 0 to below 1")
+                raise InputError(f"{name}={getattr(self, name)}: expected a share from 0 to below 1")
 
 
 class State:
@@ -78,7 +79,7 @@ class State:
     swift: Swift | None = None
     readout: Step | None = None
 
-    def __init__(self, written: Written, source: Source) -> None:
+    def __init__(self, written: KVState, source: SourceMemory) -> None:
         self.written, self.source = written, source
 
     @property
@@ -131,7 +132,7 @@ class Decoder(nn.Module):
         *,
         documents: Int[Tensor, "b t"] | None = None,
         at: Int[Tensor, "*b t"] | None = None,
-        written: Written | None = None,
+        written: KVState | None = None,
     ) -> Float[Tensor, "b t d"]:
         """Its states; `memory` is the encoder's answer, or what each block's cross-attention remembers of it."""
         mask = Mask(causal=True, documents=documents) if written is None else written.mask()
@@ -209,13 +210,13 @@ class Transformer(nn.Module):
         x = self.encoder(source, Mask(lengths=lengths))
         memory = [cast(Block, block).cross.remember(x) for block in self.decoder.blocks]  # type: ignore[union-attr]
         c, like = self.config, memory[0][0]
-        written = Written(
+        written = KVState(
             len(memory), rows, c.kv_heads or c.heads, limit, c.width // c.heads, dtype=like.dtype, device=like.device
         )
         # What is not a number, and a sentence of no tokens, are the blocks' to answer.
         plain = quick and x.device.type == "cpu" and not any(k.sum().isnan() for k, _ in memory)
         plain = plain and (lengths is None or bool((lengths > 0).all()))
-        state = State(written, Source(memory, lengths))
+        state = State(written, SourceMemory(memory, lengths))
         if plain:
             state.swift = Swift.of(self.decoder.blocks, self.decoder.positions, None, copies=True)
             state.readout = quick_many(self.head) if type(self.head) is Linear else None

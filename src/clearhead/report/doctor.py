@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from .. import __version__
+from ..errors import InputError
 from ..layers import Mask, attend
 from ..tasks import generate, likelihood, score, translate
 from ..tokens import Pair
@@ -66,16 +67,16 @@ def doctor(*, device: str = "auto") -> Health:
 def _asked(name: str, device: str) -> str:
     """Load a model and let it answer: what its search says of the answer, reading it must say too."""
     began = time.perf_counter()
-    ready, text = load(name, device=device), ASKED[name]
-    if isinstance(ready.tokens, Pair):
-        found: Any = translate(ready, text, beams=3)
-        answer, again = found.text, score(ready, text, found.text).logprob
+    bundle, text = load(name, device=device), ASKED[name]
+    if isinstance(bundle.tokens, Pair):
+        found: Any = translate(bundle, text, beams=3)
+        answer, again = found.text, score(bundle, text, found.text).logprob
     else:
-        found = generate(ready, text, max_new=8)
+        found = generate(bundle, text, max_new=8)
         answer = text + found.text
-        again = sum(one or 0.0 for one in likelihood(ready, answer).logprobs[-len(found.pieces) :])
+        again = sum(one or 0.0 for one in likelihood(bundle, answer).logprobs[-len(found.pieces) :])
     if not abs(again - found.logprob) <= 1e-2:
-        raise ValueError(f"searching gives {answer!r} {found.logprob:.3f}, and reading it {again:.3f}")
+        raise InputError(f"searching gives {answer!r} {found.logprob:.3f}, and reading it {again:.3f}")
     return f"{text} -> {answer} ({time.perf_counter() - began:.2f} s)"
 
 

@@ -11,7 +11,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from .. import draw
-from ..train.folder import Folder, FolderError
+from ..errors import InputError
+from ..training.run_folder import Folder, FolderError
 
 HEADS = {  # what the view inside measures of a head, and in which words it is drawn
     "entropy": "entropy (nats)",
@@ -29,7 +30,7 @@ def plot(*runs: str | os.PathLike[str], out: str | os.PathLike[str] | None = Non
     One run gives its curves and, if it was looked inside, heads and blocks by step; several share their axes.
     """
     if not runs:
-        raise ValueError("plot got no run: expected one run folder or more")
+        raise InputError("plot got no run: expected one run folder or more")
     names = _names([Path(run) for run in runs])
     metrics = {name: _metrics(Path(run)) for name, run in zip(names, runs, strict=True)}
     figures = {"": _several(metrics)} if len(metrics) > 1 else _one(*metrics.values(), title=names[0])
@@ -53,7 +54,7 @@ def _names(runs: Sequence[Path]) -> list[str]:
     """The shortest ends of the paths that tell the runs apart."""
     full = [run.resolve().parts for run in runs]
     if len(set(full)) < len(full):
-        raise ValueError("plot got a run twice: expected different folders")
+        raise InputError("plot got a run twice: expected different folders")
     depth = 1
     while len({parts[-depth:] for parts in full}) < len(full):
         depth += 1

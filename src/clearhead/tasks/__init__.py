@@ -1,4 +1,4 @@
-"""tasks/: the verbs people came for. They take a Ready and plain text, and give back plain results."""
+"""tasks/: the verbs people came for. They take a Bundle and plain text, and give back plain results."""
 
 from .evaluate import TranslationScores, evaluate
 from .generate import Generation, Writing, chat, conversation, generate, stream

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,10 +18,11 @@ from .. import config
 from ..data import data_config
 from ..data.files import DataError, as_line, locate
 from ..data.parallel import SPLITS, Line, load_split, read_pairs, read_two
+from ..errors import InputError, nearest
 from ..metrics import Score, bleu, bleu_by, chrf
 from ..tokens import Pair
-from ..weights import Ready
-from .measure import ClassOptions, ClassScores, TextOptions, TextScores, class_scores, text_scores
+from ..weights import Bundle
+from .evaluate_text import ClassOptions, ClassScores, TextOptions, TextScores, class_scores, text_scores
 from .translate import translate
 
 Place = str | Path
@@ -93,7 +93,7 @@ class TranslationScores:
 
 
 def evaluate(
-    ready: Ready,
+    bundle: Bundle,
     data: Place | Sequence[Place],
     *,
     root: Path | None = None,  # a folder in which files are looked for first
@@ -106,30 +106,30 @@ def evaluate(
     of references, and `TranslationOptions`; a language model the file of a text, or shakespeare, and `TextOptions`; a
     classifier a file of text TAB label, or sst2, and `ClassOptions`.
     """
-    if isinstance(ready.tokens, Pair):
-        return _translations(ready, data, config.read(TranslationOptions, options), root, done)
+    if isinstance(bundle.tokens, Pair):
+        return _translations(bundle, data, config.read(TranslationOptions, options), root, done)
     if not isinstance(data, Place):
-        raise ValueError(f"{len(data)} files: this {type(ready.model).__name__} does not translate, expected one")
-    if getattr(ready.config, "answer", None) == "class":
-        return class_scores(ready, data, config.read(ClassOptions, options), root, done)
-    if hasattr(ready.model, "read"):
-        return text_scores(ready, data, config.read(TextOptions, options), root, done)
-    raise ValueError(
+        raise InputError(f"{len(data)} files: this {type(ready.model).__name__} does not translate, expected one")
+    if getattr(bundle.config, "answer", None) == "class":
+        return class_scores(bundle, data, config.read(ClassOptions, options), root, done)
+    if hasattr(bundle.model, "read"):
+        return text_scores(bundle, data, config.read(TextOptions, options), root, done)
+    raise InputError(
         f"this {type(ready.model).__name__} cannot be evaluated: expected a model that translates, says what comes "
         "next, or sorts texts"
     )
 
 
 def _translations(
-    ready: Ready, data: Place | Sequence[Place], chosen: TranslationOptions, root: Path | None, done: Done | None
+    bundle: Bundle, data: Place | Sequence[Place], chosen: TranslationOptions, root: Path | None, done: Done | None
 ) -> TranslationScores:
-    known = _trained_on(ready)
+    known = _trained_on(bundle)
     known |= {side: word for side in ("source", "target") if (word := getattr(chosen, side)) is not None}
     by_protocol = bleu_by(chosen.protocol, known.get("target"))
     name, sources, references = _texts(data, chosen, known, root)
     start = time.perf_counter()
     found = translate(
-        ready, sources, beams=chosen.beams, penalty=chosen.penalty, limit=chosen.limit,
+        bundle, sources, beams=chosen.beams, penalty=chosen.penalty, limit=chosen.limit,
         batch_tokens=chosen.batch_tokens, done=None if done is None else lambda n: done(n, len(sources)),
     )  # fmt: skip
     seconds = time.perf_counter() - start
@@ -149,7 +149,7 @@ def _texts(
     if isinstance(data, str) and data in SPLITS:
         split = chosen.split or next(part for part in SPLITS[data] if part.startswith("test"))
         if not known.keys() >= {"source", "target"}:
-            raise ValueError(
+            raise InputError(
                 f"{data} has several languages, and no recipe lies with the model that says which it translates: "
                 "expected source and target, like source='en', target='de'"
             )
@@ -163,10 +163,10 @@ def _texts(
         return name, list(together), list(together.values())
     for option in ("split", "join"):
         if (given := getattr(chosen, option)) != TranslationOptions.__dataclass_fields__[option].default:
-            raise ValueError(f"{option}={given!r} is for {' and '.join(SPLITS)}: a file is taken as it is")
+            raise InputError(f"{option}={given!r} is for {' and '.join(SPLITS)}: a file is taken as it is")
     names = [data] if isinstance(data, Place) else list(data)
     if len(names) not in (1, 2):
-        raise ValueError(f"{len(names)} files: expected one of source TAB target, or one of sources and one of targets")
+        raise InputError(f"{len(names)} files: expected one of source TAB target, or one of sources and one of targets")
     paths = [_file(name, root) for name in names]
     lines: list[Line] = read_pairs(paths[0]) if len(paths) == 1 else read_two(*paths)
     return " ".join(map(str, names)), [line.source for line in lines], [line.target for line in lines]
@@ -176,14 +176,13 @@ def _file(name: Place, root: Path | None) -> Path:
     try:
         return locate(name, root)
     except FileNotFoundError as cause:
-        near = get_close_matches(str(name), SPLITS, n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
+        hint = nearest(name, SPLITS)
         raise DataError(f"{cause}, and no set of that name: there are {' and '.join(SPLITS)}{hint}") from cause
 
 
-def _trained_on(ready: Ready) -> dict[str, Any]:
+def _trained_on(bundle: Bundle) -> dict[str, Any]:
     """What the recipe that lies with a model, or with the run that it is of, says of its languages and test parts."""
-    places = [] if ready.folder is None else [ready.folder, *ready.folder.parents[: ready.folder.name == "model"]]
+    places = [] if bundle.folder is None else [bundle.folder, *bundle.folder.parents[: bundle.folder.name == "model"]]
     for path in (place / "recipe.toml" for place in places):
         if path.is_file():
             data = config.load(path)["data"]

@@ -11,8 +11,9 @@ import numpy as np
 
 from .. import decode
 from ..decode import Choice, Hypothesis, search
+from ..errors import InputError
 from ..tokens import Pair, Pieces, Subwords, Tokens
-from ..weights import Ready
+from ..weights import Bundle
 
 BATCH_TOKENS = 8192  # tokens of prompts and answers that are written at a time
 HALF = "\ufffd"  # how a character looks of which not all bytes are there
@@ -60,15 +61,15 @@ class Writing:
 
     def __post_init__(self) -> None:
         if self.max_new < 1:
-            raise ValueError(f"max_new={self.max_new}: expected 1 or more")
+            raise InputError(f"max_new={self.max_new}: expected 1 or more")
         if self.samples < 1:
-            raise ValueError(f"samples={self.samples}: expected 1 or more")
+            raise InputError(f"samples={self.samples}: expected 1 or more")
         if "" in self.stops:
-            raise ValueError("stop has an empty text: expected texts that end an answer")
+            raise InputError("stop has an empty text: expected texts that end an answer")
         if self.samples > 1 and self.temperature == 0.0:
-            raise ValueError(f"samples={self.samples} with temperature=0: all would be the same")
+            raise InputError(f"samples={self.samples} with temperature=0: all would be the same")
         if self.beams > 1 and (self.choice.sample or self.stops):
-            raise ValueError(f"beams={self.beams}: a search draws nothing, and knows no stop strings")
+            raise InputError(f"beams={self.beams}: a search draws nothing, and knows no stop strings")
 
     @property
     def stops(self) -> tuple[str, ...]:
@@ -84,20 +85,20 @@ class Writing:
         return Choice(sample=True, repetition=self.repetition, **(drawn | {"temperature": self.temperature or 1.0}))
 
 
-def generate(ready: Ready, text: str | Sequence[str], **options: Any) -> Generation | list[Generation]:
+def generate(bundle: Bundle, text: str | Sequence[str], **options: Any) -> Generation | list[Generation]:
     """Go on with a text, or with many at once: generate(gpt2, "Attention is", max_new=40, top_p=0.9, seed=7).text
 
     The options are those of Writing.
     """
-    writing, tokens = _writing(options), _tokens(ready)
+    writing, tokens = _writing(options), _tokens(bundle)
     texts = [text] if isinstance(text, str) else list(text)
-    prompts = [_prompt(ready, tokens, one) for one in texts]
+    prompts = [_prompt(bundle, tokens, one) for one in texts]
     seeds = _seeds(writing, len(texts))
     found: list[Generation | None] = [None] * len(texts)
     for rows in _batches([(len(prompt) + writing.max_new) * writing.samples for prompt in prompts]):
         batch = [prompts[i] for i in rows]
         answers = search(
-            ready.model, {}, start=batch, end=_ends(ready), limit=writing.max_new, beams=writing.beams,
+            bundle.model, {}, start=batch, end=_ends(bundle), limit=writing.max_new, beams=writing.beams,
             best=writing.samples, choice=writing.choice, slide=writing.slide, seed=[seeds[i] for i in rows],
             ended=_watcher(tokens, writing.stops),
         )  # fmt: skip
@@ -109,22 +110,22 @@ def generate(ready: Ready, text: str | Sequence[str], **options: Any) -> Generat
     return results[0] if isinstance(text, str) else results
 
 
-def stream(ready: Ready, text: str, **options: Any) -> Iterator[str]:
+def stream(bundle: Bundle, text: str, **options: Any) -> Iterator[str]:
     """The same of one text, piece by piece, as it is written: for piece in stream(gpt2, "Once upon"): print(piece)"""
-    tokens = _tokens(ready)
-    yield from _pieces(ready, tokens, _prompt(ready, tokens, text), _writing(options))
+    tokens = _tokens(bundle)
+    yield from _pieces(bundle, tokens, _prompt(bundle, tokens, text), _writing(options))
 
 
-def chat(ready: Ready, messages: Sequence[Message], **options: Any) -> Iterator[str]:
+def chat(bundle: Bundle, messages: Sequence[Message], **options: Any) -> Iterator[str]:
     """What a model that is talked to answers, piece by piece: chat(ready, [{"role": "user", "content": "Hello!"}])"""
-    yield from _pieces(ready, _tokens(ready), conversation(ready, messages), _writing(options))
+    yield from _pieces(bundle, _tokens(bundle), conversation(bundle, messages), _writing(options))
 
 
-def conversation(ready: Ready, messages: Sequence[Message]) -> list[int]:
+def conversation(bundle: Bundle, messages: Sequence[Message]) -> list[int]:
     """The ids of a conversation up to where the model answers, as the checkpoint's own template writes it."""
-    tokens = _tokens(ready)
-    if ready.chat is None or not isinstance(tokens, Subwords | Pieces):
-        raise ValueError("this model has no chat template: it goes on with texts, and is not talked to")
+    tokens = _tokens(bundle)
+    if bundle.chat is None or not isinstance(tokens, Subwords | Pieces):
+        raise InputError("this model has no chat template: it goes on with texts, and is not talked to")
     from jinja2 import TemplateError
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -136,20 +137,20 @@ def conversation(ready: Ready, messages: Sequence[Message]) -> list[int]:
     special = {"bos_token": tokens.start, "eos_token": tokens.end, "pad_token": tokens.pad}
     names = {name: "" if i is None else tokens.pieces([i])[0] for name, i in special.items()}
     try:
-        text = room.from_string(ready.chat).render(messages=list(messages), add_generation_prompt=True, **names)
+        text = room.from_string(bundle.chat).render(messages=list(messages), add_generation_prompt=True, **names)
     except TemplateError as cause:
-        raise ValueError(f"the chat template takes no such conversation: {cause}") from cause
+        raise InputError(f"the chat template takes no such conversation: {cause}") from cause
     return [int(i) for i in tokens.marked(text)]
 
 
-def _pieces(ready: Ready, tokens: Tokens, prompt: list[int], writing: Writing) -> Iterator[str]:
+def _pieces(bundle: Bundle, tokens: Tokens, prompt: list[int], writing: Writing) -> Iterator[str]:
     """Text as soon as it is sure: whole characters, and nothing that may be the beginning of a stop string."""
     if writing.samples > 1 or writing.beams > 1:
-        raise ValueError("one answer can be streamed: expected samples=1 and beams=1")
-    ends, ids, shown = _ends(ready), [int(i) for i in prompt], ""
+        raise InputError("one answer can be streamed: expected samples=1 and beams=1")
+    ends, ids, shown = _ends(bundle), [int(i) for i in prompt], ""
     before, first = tokens.decode(np.array(ids, np.int64)), len(ids)
     steps = decode.stream(
-        ready.model, {}, start=[prompt], end=ends, limit=writing.max_new, choice=writing.choice,
+        bundle.model, {}, start=[prompt], end=ends, limit=writing.max_new, choice=writing.choice,
         slide=writing.slide, seed=_seeds(writing, 1), ended=_watcher(tokens, writing.stops),
     )  # fmt: skip
     for new in steps:
@@ -221,36 +222,36 @@ def _writing(options: Mapping[str, Any]) -> Writing:
     return read(Writing, options)
 
 
-def _tokens(ready: Ready) -> Tokens:
-    name = type(ready.model).__name__
-    if isinstance(ready.tokens, Pair) or not hasattr(ready.model, "read"):
-        raise ValueError(f"this {name} does not go on with texts: expected a GPT")
-    if ready.tokens is None:
-        raise ValueError(f"this {name} was trained on numbers, not on texts: expected one with tokens")
-    return ready.tokens
+def _tokens(bundle: Bundle) -> Tokens:
+    name = type(bundle.model).__name__
+    if isinstance(bundle.tokens, Pair) or not hasattr(bundle.model, "read"):
+        raise InputError(f"this {name} does not go on with texts: expected a GPT")
+    if bundle.tokens is None:
+        raise InputError(f"this {name} was trained on numbers, not on texts: expected one with tokens")
+    return bundle.tokens
 
 
-def _prompt(ready: Ready, tokens: Tokens, text: str) -> list[int]:
+def _prompt(bundle: Bundle, tokens: Tokens, text: str) -> list[int]:
     """The ids that a text is gone on from; an empty one begins where texts do."""
     ids = [int(i) for i in (tokens.wrapped(text) if isinstance(tokens, Subwords | Pieces) else tokens.encode(text))]
     if ids:
         return ids
-    special = ready.special
+    special = bundle.special
     begin = [] if special is None else [i for i in (special.start, *special.ends) if i is not None]
     if not begin:
-        raise ValueError("the prompt is empty, and the model has no token that begins a text: expected some text")
+        raise InputError("the prompt is empty, and the model has no token that begins a text: expected some text")
     return [int(begin[0])]
 
 
-def _ends(ready: Ready) -> list[int]:
-    return [] if ready.special is None else [int(i) for i in ready.special.ends]
+def _ends(bundle: Bundle) -> list[int]:
+    return [] if bundle.special is None else [int(i) for i in bundle.special.ends]
 
 
 def _seeds(writing: Writing, rows: int) -> list[int]:
     """A seed for each prompt."""
     if isinstance(writing.seed, tuple):
         if len(writing.seed) != rows:
-            raise ValueError(f"{len(writing.seed)} seeds for {rows} texts: expected one for all, or one a text")
+            raise InputError(f"{len(writing.seed)} seeds for {rows} texts: expected one for all, or one a text")
         return list(writing.seed)
     return [(writing.seed or 0) + row for row in range(rows)]
 

@@ -17,15 +17,16 @@ from jaxtyping import Float
 
 from ..data.files import DataError, as_lines, as_text, read_text
 from ..decode import Hypothesis, follow, forced, search
-from ..look import Notice, Tape, watch
+from ..errors import InputError, Notice
+from ..look import Tape, watch
 from ..tokens import Pair
-from ..weights import Ready
+from ..weights import Bundle
 
 CROSS = "decoder.blocks.*.cross.weights"
 FILES = (".txt", ".tsv", ".csv", ".md", ".gz")  # what the names of files of text end with, and sentences do not
 
 
-class NoAttentionError(ValueError):
+class NoAttentionError(InputError):
     """A model that squeezes its source through one vector was asked what it looked at."""
 
 
@@ -69,7 +70,7 @@ class Translation:
     def tape(self, *names: str) -> Tape:
         """What the model did at these addresses while it wrote this, by one pass over the whole answer."""
         if self._watched is None:
-            raise ValueError("nothing was translated here: there is nothing to watch")
+            raise InputError("nothing was translated here: there is nothing to watch")
         return self._watched(names)
 
     @property
@@ -131,7 +132,7 @@ def _lines(text: str) -> list[str]:
 
 
 def translate(
-    ready: Ready,
+    bundle: Bundle,
     text: str | Sequence[str],
     *,
     beams: int = 5,
@@ -149,10 +150,10 @@ def translate(
     Answers stand where their texts stood; white space alone is translated by nothing. A text that is longer than the
     context is cut there, with a Notice that names its number.
     """
-    tokens = _pair(ready)
+    tokens = _pair(bundle)
     texts = [text] if isinstance(text, str) else list(text)
     found: list[Translation | None] = [None] * len(texts)
-    read = _read(ready, tokens, texts)
+    read = _read(bundle, tokens, texts)
     waiting = [i for i, one in enumerate(texts) if one.strip() and len(read[i][0]) > 1]  # more than the end
     for i in set(range(len(texts))) - set(waiting):
         found[i] = Translation(text="", score=0.0, logprob=0.0, source=[], target=[])
@@ -160,15 +161,15 @@ def translate(
         done(len(texts) - len(waiting))
     for rows in _batches([len(read[i][0]) for i in waiting], batch_tokens):
         batch = [waiting[row] for row in rows]
-        inputs = _inputs(ready, tokens, [read[i][0] for i in batch])
+        inputs = _inputs(bundle, tokens, [read[i][0] for i in batch])
         wanted = [2 * len(read[i][0]) + 20 if limit is None else limit for i in batch]
         answers = search(
-            ready.model, inputs, start=_start(tokens), end=_end(tokens), beams=beams, best=best,
-            limit=[min(n, _context(ready)) for n in wanted],
+            bundle.model, inputs, start=_start(tokens), end=_end(tokens), beams=beams, best=best,
+            limit=[min(n, _context(bundle)) for n in wanted],
             penalty=penalty, sample=sample, temperature=temperature, seed=seed, banned=_banned(tokens),
         )  # fmt: skip
         for i, hypotheses in zip(batch, answers, strict=True):
-            first, *others = [_translation(ready, tokens, *read[i], h) for h in hypotheses]
+            first, *others = [_translation(bundle, tokens, *read[i], h) for h in hypotheses]
             object.__setattr__(first, "others", others)
             found[i] = first
         if done is not None:
@@ -178,59 +179,59 @@ def translate(
 
 
 def translating(
-    ready: Ready, text: str, *, beams: int = 5, penalty: float = 1.0, limit: int | None = None
+    bundle: Bundle, text: str, *, beams: int = 5, penalty: float = 1.0, limit: int | None = None
 ) -> Iterator[list[Translation]]:
     """A translation as it is written: after every step what the beams have, the best first, and at last the answers.
 
     The first of the last is what `translate` finds.
     """
-    tokens = _pair(ready)
-    ((ids, cut),) = _read(ready, tokens, [text])
+    tokens = _pair(bundle)
+    ((ids, cut),) = _read(bundle, tokens, [text])
     if not text.strip() or len(ids) < 2:
         yield [Translation(text="", score=0.0, logprob=0.0, source=[], target=[])]
         return
     wanted = 2 * len(ids) + 20 if limit is None else limit
     steps = follow(
-        ready.model, _inputs(ready, tokens, [ids]), start=_start(tokens), end=_end(tokens), beams=beams, best=beams,
-        limit=min(wanted, _context(ready)), penalty=penalty, banned=_banned(tokens),
+        bundle.model, _inputs(bundle, tokens, [ids]), start=_start(tokens), end=_end(tokens), beams=beams, best=beams,
+        limit=min(wanted, _context(bundle)), penalty=penalty, banned=_banned(tokens),
     )  # fmt: skip
     while True:
         with torch.no_grad():  # whatever thread takes the next step
             found = next(steps, None)
         if found is None:
             return
-        yield [_translation(ready, tokens, ids, cut, h) for h in found[0]]
+        yield [_translation(bundle, tokens, ids, cut, h) for h in found[0]]
 
 
-def given(ready: Ready, source: str, target: str) -> Translation:
+def given(bundle: Bundle, source: str, target: str) -> Translation:
     """What a model thinks of a given translation: forced decoding, with its attention."""
-    tokens = _pair(ready)
-    ((ids, cut),) = _read(ready, tokens, [source])
+    tokens = _pair(bundle)
+    ((ids, cut),) = _read(bundle, tokens, [source])
     wanted = tokens.written(target)
-    inputs = _inputs(ready, tokens, [ids])
-    before = torch.from_numpy(np.concatenate([[_start(tokens)], wanted[:-1]]))[None].to(ready.device)
-    logprob = float(forced(ready.model, inputs, before, torch.from_numpy(wanted)[None].to(ready.device)).sum())
+    inputs = _inputs(bundle, tokens, [ids])
+    before = torch.from_numpy(np.concatenate([[_start(tokens)], wanted[:-1]]))[None].to(bundle.device)
+    logprob = float(forced(bundle.model, inputs, before, torch.from_numpy(wanted)[None].to(bundle.device)).sum())
     found = Hypothesis(ids=tuple(wanted[:-1].tolist()), logprob=logprob, score=logprob / len(wanted), finished=True)
-    return _translation(ready, tokens, ids, cut, found)
+    return _translation(bundle, tokens, ids, cut, found)
 
 
 def align(
-    ready: Ready, source: np.ndarray, written: Sequence[int], layer: int | None = None, head: int | None = None
+    bundle: Bundle, source: np.ndarray, written: Sequence[int], layer: int | None = None, head: int | None = None
 ) -> Float[np.ndarray, "t s"]:
     """Attention from each written id to each source id, by one pass over the whole answer.
 
     The pass gives the weights of the search itself, to rounding: a decoder's states depend on what was written only.
     """
-    return _mean(_watched(ready, source, written, [CROSS]), layer, head)
+    return _mean(_watched(bundle, source, written, [CROSS]), layer, head)
 
 
 @torch.no_grad()
-def _watched(ready: Ready, source: np.ndarray, written: Sequence[int], names: Sequence[str]) -> Tape:
-    tokens = _pair(ready)
-    before = torch.tensor([[_start(tokens), *written[:-1]]], device=ready.device)
+def _watched(bundle: Bundle, source: np.ndarray, written: Sequence[int], names: Sequence[str]) -> Tape:
+    tokens = _pair(bundle)
+    before = torch.tensor([[_start(tokens), *written[:-1]]], device=bundle.device)
     try:
-        with watch(ready.model, *names) as tape:
-            ready.model(before, **_inputs(ready, tokens, [source]))
+        with watch(bundle.model, *names) as tape:
+            bundle.model(before, **_inputs(bundle, tokens, [source]))
     except KeyError as cause:
         if list(names) != [CROSS]:
             raise
@@ -245,18 +246,18 @@ def _mean(tape: Tape, layer: int | None, head: int | None) -> Float[np.ndarray, 
     layers = [tape[name].dense()[0].float().cpu().numpy() for name in tape.names]  # (h, t, s) each
     for name, number, most in (("layer", layer, len(layers)), ("head", head, layers[0].shape[0])):
         if number is not None and not -most <= number < most:
-            raise ValueError(f"{name}={number}: there are {most}, counted from 0")
+            raise InputError(f"{name}={number}: there are {most}, counted from 0")
     chosen = layers if layer is None else [layers[layer]]
     return np.mean([x.mean(0) if head is None else x[head] for x in chosen], axis=0)
 
 
-def _translation(ready: Ready, tokens: Pair, ids: np.ndarray, cut: bool, h: Hypothesis) -> Translation:
+def _translation(bundle: Bundle, tokens: Pair, ids: np.ndarray, cut: bool, h: Hypothesis) -> Translation:
     written = [*h.ids, _end(tokens)] if h.finished else list(h.ids)
     return Translation(
         text=tokens.target.decode(np.array(h.ids, np.int64)), score=h.score, logprob=h.logprob,
         source=tokens.source.pieces(ids), target=tokens.target.pieces(written), cut=cut or not h.finished,
         _words=(tokens.source.words(ids), tokens.target.words(written)),
-        _watched=lambda names: _watched(ready, ids, written, names),
+        _watched=lambda names: _watched(bundle, ids, written, names),
     )  # fmt: skip
 
 
@@ -277,21 +278,21 @@ def _joined(pieces: Sequence[str], words: Sequence[int]) -> tuple[list[str], lis
     return ["".join(pieces[i] for i in group).strip() for group in groups], groups
 
 
-def _pair(ready: Ready) -> Pair:
-    if not isinstance(ready.tokens, Pair):
-        raise ValueError(
+def _pair(bundle: Bundle) -> Pair:
+    if not isinstance(bundle.tokens, Pair):
+        raise InputError(
             f"this {type(ready.model).__name__} does not translate: expected a model with a pair of tokens"
         )
-    return ready.tokens
+    return bundle.tokens
 
 
-def _context(ready: Ready) -> int:
-    return int(getattr(ready.config, "context", 512))
+def _context(bundle: Bundle) -> int:
+    return int(getattr(bundle.config, "context", 512))
 
 
-def _read(ready: Ready, tokens: Pair, texts: Sequence[str]) -> list[tuple[np.ndarray, bool]]:
+def _read(bundle: Bundle, tokens: Pair, texts: Sequence[str]) -> list[tuple[np.ndarray, bool]]:
     """The ids of each source, at most as many as the model reads, and whether some were left out."""
-    rows, most = [tokens.read(text) for text in texts], _context(ready)
+    rows, most = [tokens.read(text) for text in texts], _context(bundle)
     long = [i for i, ids in enumerate(rows) if len(ids) > most]
     if long:
         names = ", ".join(str(i + 1) for i in long[:5]) + (f" and {len(long) - 5} more" if len(long) > 5 else "")
@@ -304,21 +305,21 @@ def _read(ready: Ready, tokens: Pair, texts: Sequence[str]) -> list[tuple[np.nda
     return [(np.append(ids[: most - 1], ids[-1:]), True) if len(ids) > most else (ids, False) for ids in rows]
 
 
-def _inputs(ready: Ready, tokens: Pair, rows: Sequence[np.ndarray]) -> dict[str, torch.Tensor]:
+def _inputs(bundle: Bundle, tokens: Pair, rows: Sequence[np.ndarray]) -> dict[str, torch.Tensor]:
     lengths = [len(row) for row in rows]
     source = np.full((len(rows), max(lengths)), tokens.source.pad, np.int64)
     for i, row in enumerate(rows):
         source[i, : len(row)] = row
     return {
-        "source": torch.from_numpy(source).to(ready.device),
-        "lengths": torch.tensor(lengths, device=ready.device),
+        "source": torch.from_numpy(source).to(bundle.device),
+        "lengths": torch.tensor(lengths, device=bundle.device),
     }
 
 
 def _batches(lengths: Sequence[int], most: int) -> list[list[int]]:
     """Rows of like length together, the longest first, so that a full memory shows at once."""
     if most < 1:
-        raise ValueError(f"batch_tokens={most}: expected 1 or more; a longer sentence goes by itself")
+        raise InputError(f"batch_tokens={most}: expected 1 or more; a longer sentence goes by itself")
     batches: list[list[int]] = []
     for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
         if not batches or (len(batches[-1]) + 1) * lengths[batches[-1][0]] > most:

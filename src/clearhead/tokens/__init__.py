@@ -19,7 +19,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ..config import atomic_write
+from ..atomic_files import atomic_write
+from ..errors import InputError
 from .characters import Characters
 from .ids import split
 from .pair import Pair, Tokens
@@ -57,7 +58,7 @@ def load(folder: str | Path) -> Tokens | Pair:
     folder = Path(folder)
     path = saved(folder)
     if path is None:
-        raise ValueError(f"{folder}: there is no tokens.json in this folder, and no tokenizer.json")
+        raise InputError(f"{folder}: there is no tokens.json in this folder, and no tokenizer.json")
     values = None if path.name == "tokenizer.json" else _json(path)
     if not isinstance(values, dict) or values.get("kind") != "pair":
         return _one(path)
@@ -65,9 +66,9 @@ def load(folder: str | Path) -> Tokens | Pair:
     for side, name in names.items():
         if name not in ("tokenizer.json", *_PARTS):
             known = ", ".join(("tokenizer.json", *_PARTS))
-            raise ValueError(f"{path}: {side} = {name!r}: expected a file beside it, one of {known}")
+            raise InputError(f"{path}: {side} = {name!r}: expected a file beside it, one of {known}")
         if not (folder / name).is_file():
-            raise ValueError(f"{path}: {side} = {name!r}: there is no such file")
+            raise InputError(f"{path}: {side} = {name!r}: there is no such file")
     source = _one(folder / names["source"])
     return Pair(source, source if names["source"] == names["target"] else _one(folder / names["target"]))
 
@@ -104,11 +105,11 @@ def _one(path: Path) -> Tokens:
     values = _json(path)
     kind = values.get("kind") if isinstance(values, dict) else None
     if not isinstance(kind, str) or kind not in _KINDS:
-        raise ValueError(f"{path}: kind = {kind!r}: expected one of {', '.join(_KINDS)}, pair")
+        raise InputError(f"{path}: kind = {kind!r}: expected one of {', '.join(_KINDS)}, pair")
     try:
         made: Characters | Words | Pieces = _KINDS[kind].from_dict(values)
     except ValueError as cause:
-        raise ValueError(f"{path}: {cause}") from cause
+        raise InputError(f"{path}: {cause}") from cause
     return made
 
 
@@ -116,4 +117,4 @@ def _json(path: Path) -> Any:
     try:
         return json.loads(path.read_bytes())
     except ValueError as cause:
-        raise ValueError(f"{path}: not a JSON file: {cause}") from cause
+        raise InputError(f"{path}: not a JSON file: {cause}") from cause

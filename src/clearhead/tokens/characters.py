@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
+from ..errors import InputError
 from .ids import END, PAD, SPECIAL, START, UNKNOWN, Ids, as_row, words_of
 
 
@@ -28,10 +29,10 @@ class Characters:
         self.symbols, self.special = tuple(symbols), special
         for place, symbol in enumerate(self.symbols):
             if len(symbol) != 1:
-                raise ValueError(f"symbol {place} is {symbol!r}: expected one character")
+                raise InputError(f"symbol {place} is {symbol!r}: expected one character")
         if len(set(self.symbols)) < len(self.symbols):
             twice = next(symbol for symbol in self.symbols if self.symbols.count(symbol) > 1)
-            raise ValueError(f"the symbol {twice!r} is given twice")
+            raise InputError(f"the symbol {twice!r} is given twice")
         self.pad, self.start = (PAD, START) if special else (None, None)
         self.end, self.unknown = (END, UNKNOWN) if special else (None, None)
         self._first = len(SPECIAL) if special else 0
@@ -55,7 +56,7 @@ class Characters:
         if ids.min(initial=0) < 0:
             at = int(np.argmax(ids < 0))
             before = text[:at]
-            raise ValueError(
+            raise InputError(
                 f"the character {text[at]!r} at {at} (line {before.count(chr(10)) + 1}, column "
                 f"{at - before.rfind(chr(10))}) is not one of the {len(self)} that are known: {self._preview()}"
             )
@@ -108,11 +109,11 @@ class Characters:
         """What to_dict gave."""
         symbols, special = values.get("symbols"), values.get("special", False)
         if set(values) - {"special"} != {"kind", "symbols"} or values["kind"] != cls.kind:
-            raise ValueError(f"expected kind = {cls.kind!r} and symbols, got {dict(values)!r:.200}")
+            raise InputError(f"expected kind = {cls.kind!r} and symbols, got {dict(values)!r:.200}")
         if not isinstance(symbols, list) or not all(isinstance(symbol, str) for symbol in symbols):
-            raise ValueError(f"symbols = {symbols!r:.200}: expected a list of characters")
+            raise InputError(f"symbols = {symbols!r:.200}: expected a list of characters")
         if not isinstance(special, bool):
-            raise ValueError(f"special = {special!r}: expected true or false")
+            raise InputError(f"special = {special!r}: expected true or false")
         return cls(symbols, special=special)
 
     def _preview(self) -> str:

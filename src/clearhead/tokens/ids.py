@@ -12,6 +12,8 @@ from typing import SupportsIndex
 import numpy as np
 from jaxtyping import Int
 
+from ..errors import InputError
+
 SPECIAL = ("<pad>", "<start>", "<end>", "<unk>")  # the first ids of every kind that has them
 PAD, START, END, UNKNOWN = range(len(SPECIAL))
 NAMES = {  # what others call the special ids, the first that is there
@@ -31,12 +33,12 @@ def as_row(ids: Ids, size: int) -> Int[np.ndarray, "t"]:
     """Ids as one row of int64; anything that is not an id below `size` raises, with its place."""
     found = np.asarray(ids if isinstance(ids, np.ndarray) else list(ids))
     if found.size and found.dtype.kind not in "iu":
-        raise ValueError(f"ids of type {found.dtype}: expected whole numbers")
+        raise InputError(f"ids of type {found.dtype}: expected whole numbers")
     if found.ndim != 1:
-        raise ValueError(f"ids of shape {found.shape}: expected one row")
+        raise InputError(f"ids of shape {found.shape}: expected one row")
     wrong = np.flatnonzero((found < 0) | (found >= size))
     if len(wrong):
-        raise ValueError(f"id {found[wrong[0]]} at {wrong[0]}: expected 0 to {size - 1}")
+        raise InputError(f"id {found[wrong[0]]} at {wrong[0]}: expected 0 to {size - 1}")
     return found.astype(np.int64)
 
 
@@ -46,7 +48,7 @@ def checked(text: str) -> str:
         try:
             text.encode()
         except UnicodeEncodeError as cause:
-            raise ValueError(f"{text[cause.start]!r} at {cause.start} is half a character: expected text") from cause
+            raise InputError(f"{text[cause.start]!r} at {cause.start} is half a character: expected text") from cause
     return text
 
 

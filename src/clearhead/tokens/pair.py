@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Int
 
+from ..errors import InputError
 from .characters import Characters
 from .pieces import Pieces
 from .subwords import Subwords
@@ -26,7 +27,7 @@ class Pair:
         for side in ("source", "target"):
             tokens = getattr(self, side)
             if tokens.pad is None or tokens.end is None:
-                raise ValueError(f"the {side} tokens, {tokens!r}, have no <pad> and <end>: a translation needs them")
+                raise InputError(f"the {side} tokens, {tokens!r}, have no <pad> and <end>: a translation needs them")
 
     @property
     def joint(self) -> bool:

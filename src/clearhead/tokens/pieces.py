@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
+from ..errors import InputError
 from .ids import NAMES, Ids, as_row, checked, words_of
 from .sentencepiece import CONTROL, SPACE, UNKNOWN, Model
 
@@ -39,9 +40,9 @@ class Pieces:
         self._own, self._first = vocab is None, first
         for piece, i in self.vocab.items():
             if type(i) is not int or i < 0:
-                raise ValueError(f"the piece {piece!r} has the number {i!r}: expected 0 or more")
+                raise InputError(f"the piece {piece!r} has the number {i!r}: expected 0 or more")
         if len(set(self.vocab.values())) < len(self.vocab):
-            raise ValueError(
+            raise InputError(
                 f"{len(self.vocab)} pieces with {len(set(self.vocab.values()))} numbers: expected one each"
             )
         self._names = {i: piece for piece, i in self.vocab.items()}
@@ -49,14 +50,14 @@ class Pieces:
         special = dict(special or {})
         for name in special:
             if name not in NAMES:
-                raise ValueError(f"special id {name}={special[name]}: expected one of {', '.join(NAMES)}")
+                raise InputError(f"special id {name}={special[name]}: expected one of {', '.join(NAMES)}")
         self._given = special
         self.pad, self.start, self.end, self.unknown = (
             special.get(name, next((self.vocab[word] for word in words if word in self.vocab), None))
             for name, words in NAMES.items()
         )
         if self.unknown is None:
-            raise ValueError("there is no piece for what is unknown: expected <unk>")
+            raise InputError("there is no piece for what is unknown: expected <unk>")
         self.codes = frozenset(piece for piece in self.vocab if piece.startswith(">>") and piece.endswith("<<"))
         self._special = frozenset(
             i
@@ -145,13 +146,13 @@ class Pieces:
     def from_dict(cls, values: Mapping[str, Any]) -> Pieces:
         """What to_dict gave."""
         if set(values) - {"vocab", "first"} != {"kind", "model", "special"} or values["kind"] != cls.kind:
-            raise ValueError(f"expected kind = {cls.kind!r}, model, special and vocab, got {', '.join(values)}")
+            raise InputError(f"expected kind = {cls.kind!r}, model, special and vocab, got {', '.join(values)}")
         model, vocab, special = values["model"], values.get("vocab"), values["special"]
         for name, table in (("vocab", vocab or {}), ("special", special)):
             if not isinstance(table, dict) or not all(type(i) is int for i in table.values()):
-                raise ValueError(f"{name} = {table!r:.200}: expected whole numbers by their names")
+                raise InputError(f"{name} = {table!r:.200}: expected whole numbers by their names")
         if not isinstance(model, str):
-            raise ValueError(f"model = {model!r:.200}: expected text in base 64")
+            raise InputError(f"model = {model!r:.200}: expected text in base 64")
         return cls(base64.b64decode(model, validate=True), vocab, special=special, first=values.get("first") is True)
 
     @cached_property

@@ -5,6 +5,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
+from ..errors import InputIndexError
+
 
 def read_fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
     """The fields of a message, by their numbers; numbers of a fixed width are left as bytes."""
@@ -21,10 +23,10 @@ def read_fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
             elif wire in (1, 5):
                 length = 8 if wire == 1 else 4
             else:
-                raise IndexError(f"byte {at}: a field of the unknown type {wire}")
+                raise InputIndexError(f"byte {at}: a field of the unknown type {wire}")
             value, at = data[at : at + length], at + length
             if at > len(data):
-                raise IndexError(f"a field ends {at - len(data)} bytes after the file")
+                raise InputIndexError(f"a field ends {at - len(data)} bytes after the file")
         yield number, value
 
 
@@ -58,5 +60,5 @@ def _number(value: int) -> bytes:
 
 def as_bytes(value: int | bytes) -> bytes:
     if isinstance(value, int):
-        raise IndexError("a number where a text was expected")
+        raise InputIndexError("a number where a text was expected")
     return value

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ..errors import InputError
 from .protobuf import as_bytes, read_fields, write_field
 
 SPACE = "\u2581"
@@ -43,9 +44,9 @@ class Model:
 
     def __post_init__(self) -> None:
         if self.kind not in ("unigram", "bpe"):
-            raise ValueError(f"a SentencePiece model of kind {self.kind!r}: expected unigram or bpe")
+            raise InputError(f"a SentencePiece model of kind {self.kind!r}: expected unigram or bpe")
         if self.types.count(UNKNOWN) != 1:
-            raise ValueError(f"a SentencePiece model with {self.types.count(UNKNOWN)} unknown pieces: expected one")
+            raise InputError(f"a SentencePiece model with {self.types.count(UNKNOWN)} unknown pieces: expected one")
 
     @classmethod
     def of(cls, data: bytes) -> Model:
@@ -53,7 +54,7 @@ class Model:
         try:
             return cls._of(data)
         except (IndexError, struct.error, UnicodeDecodeError) as cause:
-            raise ValueError(f"not a whole SentencePiece model ({cause or type(cause).__name__})") from cause
+            raise InputError(f"not a whole SentencePiece model ({cause or type(cause).__name__})") from cause
 
     @classmethod
     def read(cls, path: str | Path) -> Model:
@@ -61,7 +62,7 @@ class Model:
         try:
             return cls.of(Path(path).read_bytes())
         except ValueError as cause:
-            raise ValueError(f"{path}: {cause}") from cause
+            raise InputError(f"{path}: {cause}") from cause
 
     @classmethod
     def _of(cls, data: bytes) -> Model:
@@ -79,9 +80,9 @@ class Model:
             elif number == 3:
                 normalizer = dict(read_fields(as_bytes(value)))
             elif number == 5 and dict(read_fields(as_bytes(value))).get(2):
-                raise ValueError("a SentencePiece model with rules for what it writes: expected none")
+                raise InputError("a SentencePiece model with rules for what it writes: expected none")
         if not pieces:
-            raise ValueError("not a SentencePiece model: there are no pieces")
+            raise InputError("not a SentencePiece model: there are no pieces")
         return cls(
             pieces=tuple(pieces), scores=tuple(scores), types=tuple(types), kind=KINDS[int(trainer.get(3, 1))],
             suffix=bool(trainer.get(24, 0)), bytewise=bool(trainer.get(35, 0)), rules=as_bytes(normalizer.get(2, b"")),

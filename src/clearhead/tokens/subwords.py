@@ -19,6 +19,7 @@ import numpy as np
 from jaxtyping import Int
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
+from ..errors import InputError
 from .ids import NAMES, SPECIAL, UNKNOWN, Ids, as_row, checked, words_of
 
 _BYTES = 256
@@ -33,7 +34,7 @@ class Subwords:
         try:
             self._tokenizer = Tokenizer.from_str(content)
         except Exception as cause:  # the library raises this very class
-            raise ValueError(f"not a tokenizer: {cause}") from cause
+            raise InputError(f"not a tokenizer: {cause}") from cause
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._tokenizer.encode_special_tokens = True
@@ -54,13 +55,13 @@ class Subwords:
         `minimum` is how often a pair must stand in the texts to be merged (bpe). With `lower`, case is gone.
         """
         if kind not in ("bpe", "unigram"):
-            raise ValueError(f"kind={kind!r}: expected bpe or unigram")
+            raise InputError(f"kind={kind!r}: expected bpe or unigram")
         if size < _BYTES + len(SPECIAL):
-            raise ValueError(f"size={size}: expected {_BYTES + len(SPECIAL)} or more, the bytes and the special ids")
+            raise InputError(f"size={size}: expected {_BYTES + len(SPECIAL)} or more, the bytes and the special ids")
         if minimum < 1:
-            raise ValueError(f"minimum={minimum}: expected 1 or more")
+            raise InputError(f"minimum={minimum}: expected 1 or more")
         if isinstance(texts, str):
-            raise ValueError(f"expected several texts, got one: {texts[:40]!r}")
+            raise InputError(f"expected several texts, got one: {texts[:40]!r}")
         texts = [checked(text) for text in texts]
         settings: dict[str, Any] = {
             "vocab_size": size,
@@ -73,7 +74,7 @@ class Subwords:
             learned.train_from_iterator(texts, trainers.BpeTrainer(min_frequency=minimum, **settings))
             return cls(learned.to_str())
         if not any(text.strip() for text in texts):
-            raise ValueError("the texts are empty: unigram has nothing to learn pieces from")
+            raise InputError("the texts are empty: unigram has nothing to learn pieces from")
         learned.train_from_iterator(texts, trainers.UnigramTrainer(unk_token=SPECIAL[UNKNOWN], **settings))
         same = _bare(models.Unigram(_in_order(json.loads(learned.to_str())["model"]["vocab"]), UNKNOWN), lower)
         same.add_special_tokens(list(SPECIAL))
@@ -85,7 +86,7 @@ class Subwords:
         try:
             return cls(Path(path).read_text(encoding="utf-8"))
         except ValueError as cause:
-            raise ValueError(f"{path}: {cause}") from cause
+            raise InputError(f"{path}: {cause}") from cause
 
     def encode(self, text: str) -> Int[np.ndarray, "t"]:
         """The ids of a text, without special ones."""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
+from ..errors import InputError
 from .ids import APOSTROPHES, END, PAD, SPECIAL, START, UNKNOWN, Ids, as_row, split
 
 _OPENING, _CLOSING = frozenset("([{¿¡„“«"), frozenset(".,;:!?)]}%…”»")
@@ -30,13 +31,13 @@ class Words:
         self.lower = lower
         for word in words:
             if word.split() != [word]:
-                raise ValueError(f"{word!r} is not one word: expected no white space")
+                raise InputError(f"{word!r} is not one word: expected no white space")
         if len(self.counts) != len(self.symbols):
-            raise ValueError(f"{len(self.counts) - len(SPECIAL)} counts for {len(words)} words: expected as many")
+            raise InputError(f"{len(self.counts) - len(SPECIAL)} counts for {len(words)} words: expected as many")
         self._ids = {word: i for i, word in enumerate(self.symbols)}
         if len(self._ids) < len(self.symbols):
             twice = next(word for word, count in Counter(self.symbols).items() if count > 1)
-            raise ValueError(f"the word {twice!r} is given twice")
+            raise InputError(f"the word {twice!r} is given twice")
 
     @classmethod
     def of(cls, texts: Iterable[str], *, minimum: int = 1, most: int | None = None, lower: bool = False) -> Words:
@@ -45,9 +46,9 @@ class Words:
         Ids are by falling count, then by the alphabet; `most` does not count the special ids.
         """
         if minimum < 1:
-            raise ValueError(f"minimum={minimum}: expected 1 or more")
+            raise InputError(f"minimum={minimum}: expected 1 or more")
         if most is not None and most < 0:
-            raise ValueError(f"most={most}: expected 0 or more")
+            raise InputError(f"most={most}: expected 0 or more")
         counts: Counter[str] = Counter()
         for text in _texts(texts):
             counts.update(split(text.lower() if lower else text))
@@ -122,18 +123,18 @@ class Words:
     def from_dict(cls, values: Mapping[str, Any]) -> Words:
         """What to_dict gave."""
         if set(values) != {"kind", "symbols", "counts", "lower"} or values["kind"] != cls.kind:
-            raise ValueError(f"expected kind = {cls.kind!r}, symbols, counts and lower, got {dict(values)!r:.200}")
+            raise InputError(f"expected kind = {cls.kind!r}, symbols, counts and lower, got {dict(values)!r:.200}")
         symbols, counts, lower = values["symbols"], values["counts"], values["lower"]
         if not isinstance(symbols, list) or not all(isinstance(symbol, str) for symbol in symbols):
-            raise ValueError(f"symbols = {symbols!r:.200}: expected a list of words")
+            raise InputError(f"symbols = {symbols!r:.200}: expected a list of words")
         if not isinstance(counts, list) or not all(type(count) is int for count in counts):
-            raise ValueError(f"counts = {counts!r:.200}: expected a list of whole numbers")
+            raise InputError(f"counts = {counts!r:.200}: expected a list of whole numbers")
         if not isinstance(lower, bool):
-            raise ValueError(f"lower = {lower!r}: expected true or false")
+            raise InputError(f"lower = {lower!r}: expected true or false")
         return cls(symbols, counts, lower=lower)
 
 
 def _texts(texts: Iterable[str]) -> Iterable[str]:
     if isinstance(texts, str):
-        raise ValueError(f"expected several texts, got one: {texts[:40]!r}")
+        raise InputError(f"expected several texts, got one: {texts[:40]!r}")
     return texts

@@ -1,20 +1,29 @@
 """Folders <-> models.
 
-Ready        a model with its tokens and its config
+Bundle        a model with its tokens and its config
 load, save   our own folder (config.json, model.safetensors, tokens.json) or Hugging Face's; GGUF files are read
 shipped      the models that come with the package, by name, each with its card
 quantise     a model with weights in 8 bits
 certificate  what became of every tensor of a checkpoint, and how far its answers are from the reference's
 """
 
+from .bundle import Bundle, Special
 from .fill import WeightsError
 from .folder import load, save
 from .parity import Certificate, certificate, write_probe
-from .ready import Ready, Special
-from .rounded import quantise
+from .quantised import quantise
 from .zoo import Card, shipped
 
 __all__ = [
-    "Card", "Certificate", "Ready", "Special", "WeightsError",
-    "certificate", "load", "quantise", "save", "shipped", "write_probe",
+    "Bundle",
+    "Card",
+    "Certificate",
+    "Special",
+    "WeightsError",
+    "certificate",
+    "load",
+    "quantise",
+    "save",
+    "shipped",
+    "write_probe",
 ]  # fmt: skip

@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from .. import config
+from ..errors import InputError
 from ..models.bert import Config
+from .bundle import Special
 from .fill import WeightsError
-from .ready import Special
 from .table import Family, Row, pairs
 from .vocabulary import folder_tokens, write_subwords
 
@@ -64,7 +65,7 @@ class Theirs:
             answer |= {"pool": self.pooling, "pooler": False}
         elif WORDS in shapes:
             if not self.tie_word_embeddings:
-                raise ValueError("tie_word_embeddings=False: expected a head for words that is the embedding's table")
+                raise InputError("tie_word_embeddings=False: expected a head for words that is the embedding's table")
             answer = {"answer": "words"}
         elif CLASSES in shapes:
             answer = {"answer": "class", "classes": shapes[CLASSES][0]}

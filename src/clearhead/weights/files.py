@@ -19,7 +19,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from .. import config
-from .fill import WeightsError, nearest
+from ..errors import nearest
+from .fill import WeightsError
 
 WHOLE = ("model.safetensors", "pytorch_model.bin")
 PARTS = {f"{name}.index.json": name for name in WHOLE}

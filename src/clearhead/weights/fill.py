@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
+from ..errors import InputError, nearest
+
 TYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
 Slot = tuple[Tensor, list[tuple[nn.Module, str]]]  # a tensor of a model and all the places that hold it
 
 
-class WeightsError(ValueError):
+class WeightsError(InputError):
     """A folder of weights is not what it should be; the sentence names the file."""
 
 
@@ -70,9 +71,9 @@ def find_device(device: str | torch.device) -> torch.device:
     try:
         found = torch.device(device)
     except RuntimeError as cause:
-        raise ValueError(f"device={device!r}: expected auto, cpu, cuda, cuda:1, mps ...") from cause
+        raise InputError(f"device={device!r}: expected auto, cpu, cuda, cuda:1, mps ...") from cause
     if not there.get(found.type, True):
-        raise ValueError(
+        raise InputError(
             f"device={str(device)!r}: there is none here; there is {', '.join(k for k in there if there[k])}"
         )
     return found
@@ -82,11 +83,5 @@ def find_dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
     """The type of numbers a word names."""
     if isinstance(dtype, str) and dtype not in TYPES:
         known = (*TYPES, "int8")  # which is no type of a module's numbers: `load` knows it
-        raise ValueError(f"dtype={dtype!r}: expected one of {', '.join(known)}{nearest(dtype, known)}")
+        raise InputError(f"dtype={dtype!r}: expected one of {', '.join(known)}{nearest(dtype, known)}")
     return TYPES[dtype] if isinstance(dtype, str) else dtype
-
-
-def nearest(name: str, names: Iterable[str]) -> str:
-    """The end of a message: the known name that is most like one that is not known."""
-    near = difflib.get_close_matches(name, list(names), n=1, cutoff=0.6)
-    return f"; the nearest is {near[0]}" if near else ""

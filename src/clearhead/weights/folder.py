@@ -8,19 +8,20 @@ import torch
 from torch import nn
 
 from .. import config
+from ..errors import InputError, nearest
 from ..tokens import Pair, Tokens
 from . import gguf, huggingface, native
-from .fill import WeightsError, find_device, find_dtype, nearest
+from .bundle import Bundle
+from .fill import WeightsError, find_device, find_dtype
 from .hub import fetch, is_name
-from .ready import Ready
-from .rounded import quantise
+from .quantised import quantise
 from .table import Used
 from .zoo import ZOO, in_zoo, shipped
 
 LAYOUTS = ("clearhead", "huggingface")
 
 
-def load(folder: str | Path, device: str | torch.device = "auto", dtype: str | torch.dtype | None = None) -> Ready:
+def load(folder: str | Path, device: str | torch.device = "auto", dtype: str | torch.dtype | None = None) -> Bundle:
     """The model of a folder that `save` wrote, of a finished run's folder, or of one of Hugging Face's; or a GGUF file.
 
     A name like "en-de" that is no folder here is one of the models that ship with the package; one like "org/name" is
@@ -35,14 +36,14 @@ def load(folder: str | Path, device: str | torch.device = "auto", dtype: str | t
     return read(path, kind, device, torch.float32 if dtype is None and path.parent == ZOO else dtype)[0]
 
 
-def read(path: Path, kind: str, device: torch.device, dtype: torch.dtype | None) -> tuple[Ready, Used]:
+def read(path: Path, kind: str, device: torch.device, dtype: torch.dtype | None) -> tuple[Bundle, Used]:
     """The model at a path that `find` gave, and what became of its tensors."""
     reader = native if kind == "clearhead" else gguf if kind.startswith("gguf") else huggingface
     return reader.load(path, device, dtype)
 
 
 def save(
-    model: Ready | nn.Module,
+    model: Bundle | nn.Module,
     folder: str | Path,
     *,
     tokens: Tokens | Pair | None = None,
@@ -53,20 +54,20 @@ def save(
     `layout` "huggingface" is what the from_pretrained of their libraries reads.
     """
     if layout not in LAYOUTS:
-        raise ValueError(f"layout={layout!r}: expected one of {', '.join(LAYOUTS)}{nearest(layout, LAYOUTS)}")
-    bare = model.model if isinstance(model, Ready) else model
+        raise InputError(f"layout={layout!r}: expected one of {', '.join(LAYOUTS)}{nearest(layout, LAYOUTS)}")
+    bare = model.model if isinstance(model, Bundle) else model
     bare = getattr(bare, "_orig_mod", bare)  # what torch.compile wraps
     training = bare.training
-    if isinstance(model, Ready):
+    if isinstance(model, Bundle):
         same = tokens is None or tokens == model.tokens
-        ready = Ready(
+        bundle = Bundle(
             bare, model.tokens if tokens is None else tokens, model.config, model.folder,
             model.special if same else None, model.chat, model.labels,
         )  # fmt: skip
     else:
-        ready = Ready(bare, tokens, getattr(bare, "config", None))
+        bundle = Bundle(bare, tokens, getattr(bare, "config", None))
     try:
-        return (native if layout == "clearhead" else huggingface).save(ready, Path(folder))
+        return (native if layout == "clearhead" else huggingface).save(bundle, Path(folder))
     finally:
         bare.train(training)
 

@@ -22,9 +22,9 @@ from ..models.gpt import Config
 from ..tokens import Pieces, Subwords, Tokens
 from ..tokens.sentencepiece import CONTROL, DEFINED, Model
 from . import huggingface, llama
+from .bundle import Bundle, Special
 from .files import Tensors
 from .fill import WeightsError
-from .ready import Ready, Special
 from .table import Row, Used, Way
 
 TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1")
@@ -48,7 +48,7 @@ CUTS = {
 }  # fmt: skip
 
 
-def load(path: Path, device: torch.device, dtype: torch.dtype | None) -> tuple[Ready, Used]:
+def load(path: Path, device: torch.device, dtype: torch.dtype | None) -> tuple[Bundle, Used]:
     """The model of a file with its tokens, and what became of the file's tensors."""
     said, tensors = read(path)
     kind = said.get("general.architecture")
@@ -62,7 +62,7 @@ def load(path: Path, device: torch.device, dtype: torch.dtype | None) -> tuple[R
         pad=said.get("tokenizer.ggml.padding_token_id"), start=said.get("tokenizer.ggml.bos_token_id"),
         ends=tuple(dict.fromkeys(ends)),
     )  # fmt: skip
-    return Ready(model, tokens, model.config, path, special, said.get("tokenizer.chat_template")), used
+    return Bundle(model, tokens, model.config, path, special, said.get("tokenizer.chat_template")), used
 
 
 def read(path: Path) -> tuple[dict[str, Any], Tensors]:

@@ -16,8 +16,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from ..models.gpt import Config
+from .bundle import Special
 from .fill import WeightsError
-from .ready import Special
 from .table import JOINED, JOINED_TURNED, TURNED, Family, Row, pairs
 from .vocabulary import folder_tokens, write_subwords
 

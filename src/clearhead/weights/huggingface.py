@@ -13,11 +13,13 @@ from typing import Any, get_args, get_type_hints
 import torch
 
 from .. import config
+from ..atomic_files import atomic_write, replacing
+from ..errors import nearest
 from ..models import family as family_of_ours
 from ..models import name_of
+from .bundle import Bundle, Special, check_tokens
 from .files import Tensors, opened
-from .fill import WeightsError, nearest
-from .ready import Ready, Special, check_tokens
+from .fill import WeightsError
 from .table import Family, Used, fill, given_away, stored
 from .tensors import write_tensors
 from .vocabulary import chat_template, remove, write_chat
@@ -47,7 +49,7 @@ def kind_of(table: config.Table) -> str:
     return str(kind)
 
 
-def load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> tuple[Ready, Used]:
+def load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> tuple[Bundle, Used]:
     """The model of a folder with its tokens, and what became of the folder's tensors."""
     table = config.load(folder / "config.json")
     family = find(kind_of(table))
@@ -57,7 +59,7 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> tuple
     tokens = family.tokens(folder, theirs)
     check_tokens(tokens, model.config, str(folder))
     special, labels = special_ids(folder, table), class_names(table, getattr(model.config, "classes", None))
-    return Ready(model, tokens, model.config, folder, special, chat_template(folder), labels), used
+    return Bundle(model, tokens, model.config, folder, special, chat_template(folder), labels), used
 
 
 def build(
@@ -114,9 +116,9 @@ def class_names(table: config.Table, classes: int | None) -> tuple[str, ...] | N
     return tuple(str(found[str(i)]) for i in range(classes))
 
 
-def save(ready: Ready, folder: Path) -> Path:
+def save(bundle: Bundle, folder: Path) -> Path:
     """Write a model as their folder, which from_pretrained reads; returns the folder."""
-    name, special = name_of(ready.model), ready.special or Special()
+    name, special = name_of(bundle.model), bundle.special or Special()
     if name not in LAYOUTS:
         known = ", ".join(LAYOUTS)
         raise WeightsError(f"{name}: there is no Hugging Face layout for such a model here: expected one of {known}")
@@ -124,33 +126,33 @@ def save(ready: Ready, folder: Path) -> Path:
     for kind in LAYOUTS[name]:
         family = find(kind)
         try:
-            said = family.written(ready.config, special)
+            said = family.written(bundle.config, special)
             break
         except WeightsError as problem:
             refused.append(str(problem))
     else:
         raise WeightsError("; or ".join(refused))
-    check_tokens(ready.tokens, ready.config, "cannot be saved")
+    check_tokens(bundle.tokens, bundle.config, "cannot be saved")
     with TemporaryDirectory() as scratch:  # tokens that they have no file for are told before anything is changed
-        if ready.tokens is not None:
-            family.write_tokens(ready.tokens, Path(scratch), special)
+        if bundle.tokens is not None:
+            family.write_tokens(bundle.tokens, Path(scratch), special)
         files = {path.name: path.read_bytes() for path in Path(scratch).iterdir()}
-    tensors = given_away(ready.model, family.rows(ready.config)) | family.also(ready.model)
+    tensors = given_away(bundle.model, family.rows(bundle.config)) | family.also(bundle.model)
     folder.mkdir(parents=True, exist_ok=True)
-    with config.replacing(folder / "model.safetensors") as temporary:
+    with replacing(folder / "model.safetensors") as temporary:
         write_tensors(temporary, {name: x.detach().cpu() for name, x in tensors.items()})
     remove(folder)  # of another model
     for file, content in files.items():
-        config.atomic_write(folder / file, content)
-    write_chat(ready.chat, folder)
-    family.write_beside(ready.config, folder)
+        atomic_write(folder / file, content)
+    write_chat(bundle.chat, folder)
+    family.write_beside(bundle.config, folder)
     ids = {key: said.get(key) for key in ("pad_token_id", "bos_token_id", "decoder_start_token_id", "eos_token_id")}
     banned = {"bad_words_ids": [[special.pad]]} if "decoder_start_token_id" in said else {}
     config.write({key: i for key, i in ids.items() if i is not None} | banned, folder / "generation_config.json")
-    if ready.labels is not None:
-        said["id2label"] = {str(i): label for i, label in enumerate(ready.labels)}
-        said["label2id"] = {label: i for i, label in enumerate(ready.labels)}
-    config.write({**said, "dtype": stored(next(ready.model.parameters()))}, folder / "config.json")
+    if bundle.labels is not None:
+        said["id2label"] = {str(i): label for i, label in enumerate(bundle.labels)}
+        said["label2id"] = {label: i for i, label in enumerate(bundle.labels)}
+    config.write({**said, "dtype": stored(next(bundle.model.parameters()))}, folder / "config.json")
     return folder
 
 

@@ -16,9 +16,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from ..errors import InputError
 from ..models.gpt import Config
+from .bundle import Special
 from .fill import WeightsError
-from .ready import Special
 from .table import Family, Row, pairs
 from .vocabulary import folder_tokens, write_subwords
 
@@ -57,15 +58,15 @@ class Theirs:
 
     def __post_init__(self) -> None:
         if self.attention_bias != self.mlp_bias:
-            raise ValueError(
+            raise InputError(
                 f"attention_bias={self.attention_bias} and mlp_bias={self.mlp_bias}: expected both or neither"
             )
         if self.model_type == "qwen2" and self.use_sliding_window:
-            raise ValueError("use_sliding_window=True: only some layers have a window, expected none")
+            raise InputError("use_sliding_window=True: only some layers have a window, expected none")
         if self.model_type != "llama" and self.num_key_value_heads is None:
-            raise ValueError(f"model_type={self.model_type!r} without num_key_value_heads: expected their number")
+            raise InputError(f"model_type={self.model_type!r} without num_key_value_heads: expected their number")
         if self.partial_rotary_factor != 1.0:
-            raise ValueError(f"partial_rotary_factor={self.partial_rotary_factor}: expected every column to turn")
+            raise InputError(f"partial_rotary_factor={self.partial_rotary_factor}: expected every column to turn")
 
     def ours(self, shapes: Mapping[str, tuple[int, ...]]) -> Config:
         """The same in our words."""
@@ -91,11 +92,11 @@ class Theirs:
         if kind == "default":
             return found
         if kind not in ("linear", "llama3"):
-            raise ValueError(f"rope_type={kind!r}: expected default, linear or llama3")
+            raise InputError(f"rope_type={kind!r}: expected default, linear or llama3")
         if kind == "llama3":
             for name, usual in (("low_freq_factor", 1.0), ("high_freq_factor", 4.0)):
                 if said.get(name, usual) != usual:
-                    raise ValueError(f"{name}={said[name]}: expected {usual}")
+                    raise InputError(f"{name}={said[name]}: expected {usual}")
             found["trained"] = said.get("original_max_position_embeddings", self.max_position_embeddings)
         return found | {"scaling": kind, "factor": float(said.get("factor", 1.0))}
 

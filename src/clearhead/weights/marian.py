@@ -23,12 +23,14 @@ import torch
 from torch import Tensor
 
 from .. import config
+from ..atomic_files import atomic_write
+from ..errors import InputError
 from ..layers import Sinusoid
 from ..models.transformer import Config, Transformer
 from ..tokens import Pair, Pieces, Subwords, Tokens
 from ..tokens.sentencepiece import Model
+from .bundle import Special
 from .fill import WeightsError
-from .ready import Special
 from .table import ROW, Family, Row, pairs
 from .vocabulary import read_json, special_words, subwords, write_subwords
 
@@ -79,15 +81,15 @@ class Theirs:
         for name in ("attention_heads", "ffn_dim"):
             one, other = getattr(self, f"encoder_{name}"), getattr(self, f"decoder_{name}")
             if one != other:
-                raise ValueError(f"encoder_{name}={one} and decoder_{name}={other}: expected equal ones")
+                raise InputError(f"encoder_{name}={one} and decoder_{name}={other}: expected equal ones")
         if self.share_encoder_decoder_embeddings and not self.tie_word_embeddings:
-            raise ValueError(
+            raise InputError(
                 "share_encoder_decoder_embeddings with tie_word_embeddings=False: versions of their library disagree "
                 "on which tables that shares; expected both, or share_encoder_decoder_embeddings=False"
             )
         for name in ("pad_token_id", "decoder_start_token_id", "eos_token_id"):
             if not 0 <= getattr(self, name) < (self.decoder_vocab_size or self.vocab_size):
-                raise ValueError(f"{name}={getattr(self, name)}: there is no such token in the vocabulary")
+                raise InputError(f"{name}={getattr(self, name)}: there is no such token in the vocabulary")
 
     def ours(self, shapes: Mapping[str, tuple[int, ...]]) -> Config:
         """The same in our words. Only one share of dropout is kept, that of what is added to the stream."""
@@ -196,8 +198,8 @@ def write_tokens(tokens: Tokens | Pair, folder: Path, special: Special) -> None:
         raise WeightsError(
             f"{source!r} and {target!r}: a Marian folder has SentencePiece's pieces, or one tokenizer for both"
         )
-    config.atomic_write(folder / "source.spm", source.model.to_bytes())
-    config.atomic_write(folder / "target.spm", target.model.to_bytes())
+    atomic_write(folder / "source.spm", source.model.to_bytes())
+    atomic_write(folder / "target.spm", target.model.to_bytes())
     config.write(source.vocab, folder / "vocab.json")
     apart = source.vocab != target.vocab
     if apart:

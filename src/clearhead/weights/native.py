@@ -20,10 +20,11 @@ from torch import nn
 
 from .. import __version__, config
 from .. import tokens as text
+from ..atomic_files import replacing
 from ..models import family, name_of
+from .bundle import Bundle, Special, check_tokens
 from .files import open_safetensors
 from .fill import WeightsError, check_type, compare, put, slots, state
-from .ready import Ready, Special, check_tokens
 from .table import Used, stored
 from .tensors import write_tensors
 from .vocabulary import chat_template, write_chat
@@ -40,28 +41,28 @@ class Saved:
     labels: tuple[str, ...] | None = None  # what its classes are called
 
 
-def save(ready: Ready, folder: Path) -> Path:
+def save(bundle: Bundle, folder: Path) -> Path:
     """Write a model, and the tokens it reads, into a folder, each file whole or not at all; returns the folder."""
-    model = ready.model
-    written = {"clearhead": __version__, "model": name_of(model), "options": config.dump(ready.config)}
-    if ready.special != Special.of(ready.tokens):
-        written["special"] = config.dump(ready.special)
-    if ready.labels is not None:
-        written["labels"] = list(ready.labels)
-    check_tokens(ready.tokens, ready.config, "cannot be saved")
+    model = bundle.model
+    written = {"clearhead": __version__, "model": name_of(model), "options": config.dump(bundle.config)}
+    if bundle.special != Special.of(bundle.tokens):
+        written["special"] = config.dump(bundle.special)
+    if bundle.labels is not None:
+        written["labels"] = list(bundle.labels)
+    check_tokens(bundle.tokens, bundle.config, "cannot be saved")
     folder.mkdir(parents=True, exist_ok=True)
-    with config.replacing(folder / "model.safetensors") as temporary:  # first: a full disk leaves the rest alone
+    with replacing(folder / "model.safetensors") as temporary:  # first: a full disk leaves the rest alone
         write_tensors(temporary, {name: tensor.detach().cpu() for name, tensor in state(model).items()})
-    if ready.tokens is None:
+    if bundle.tokens is None:
         text.remove(folder)  # of another model
     else:
-        text.save(ready.tokens, folder)
-    write_chat(ready.chat, folder)
+        text.save(bundle.tokens, folder)
+    write_chat(bundle.chat, folder)
     config.write(written, folder / "config.json")  # last: a new folder without it is not whole
     return folder
 
 
-def load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> tuple[Ready, Used]:
+def load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> tuple[Bundle, Used]:
     """The model of a folder that `save` wrote, and what became of the folder's tensors."""
     table = config.load(folder / "config.json")
     saved = config.read(Saved, table)
@@ -78,7 +79,7 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> tuple
     with torch.device("meta"):  # numbers that are about to be replaced are neither drawn nor stored
         model = kind(chosen)
     used = _fill(model, folder / "model.safetensors", device, dtype)
-    return Ready(model, tokens, chosen, folder, saved.special, chat_template(folder), saved.labels), used
+    return Bundle(model, tokens, chosen, folder, saved.special, chat_template(folder), saved.labels), used
 
 
 @torch.no_grad()

@@ -21,9 +21,9 @@ from torch import Tensor
 
 from ..models import name_of
 from . import folder as door
+from .bundle import Bundle
 from .files import open_safetensors
 from .fill import WeightsError
-from .ready import Ready
 from .tensors import write_tensors
 
 PROBE = "probe.safetensors"  # ids (b, t), logits (b, t, v) and, of a translator, source (b, s)
@@ -72,28 +72,28 @@ class Certificate:
 def certificate(folder: str | Path, *, compare: bool = True) -> Certificate:
     """The parity certificate of a checkpoint; without `compare` only what became of its tensors."""
     path, kind = door.find(folder)
-    ready, used = door.read(path, kind, torch.device("cpu"), torch.float32)
+    bundle, used = door.read(path, kind, torch.device("cpu"), torch.float32)
     reference, difference, largest, note = None, None, None, None if compare else "nobody asked"
     if compare:
         try:
-            reference, ours, theirs = _answers(ready, path, kind)
+            reference, ours, theirs = _answers(bundle, path, kind)
             difference, largest = float((ours - theirs).abs().max()), float(theirs.abs().max())
         except _NoReferenceError as problem:
             note = str(problem)
     return Certificate(
-        folder=str(path), kind=kind, model=name_of(ready.model),
-        parameters=sum(p.numel() for p in ready.model.parameters()),
+        folder=str(path), kind=kind, model=name_of(bundle.model),
+        parameters=sum(p.numel() for p in bundle.model.parameters()),
         files=used.files, types=used.types, used=used.used, ignored=used.ignored, reference=reference,
         difference=difference, largest=largest, note=note,
     )  # fmt: skip
 
 
 @torch.no_grad()
-def write_probe(ready: Ready, folder: str | Path, *, seed: int = 0) -> Path:
+def write_probe(bundle: Bundle, folder: str | Path, *, seed: int = 0) -> Path:
     """Write what a model answers to drawn ids into a folder, for whoever loads it later; returns the file."""
-    asked = _asked(ready, seed)
+    asked = _asked(bundle, seed)
     path = Path(folder) / PROBE
-    write_tensors(path, {**asked, "logits": _ours(ready, asked).float().cpu().contiguous()})
+    write_tensors(path, {**asked, "logits": _ours(bundle, asked).float().cpu().contiguous()})
     return path
 
 
@@ -102,7 +102,7 @@ class _NoReferenceError(Exception):
 
 
 @torch.no_grad()
-def _answers(ready: Ready, path: Path, kind: str) -> tuple[str, Tensor, Tensor]:
+def _answers(bundle: Bundle, path: Path, kind: str) -> tuple[str, Tensor, Tensor]:
     probe = (path if path.is_dir() else path.parent) / PROBE
     if probe.is_file():
         with open_safetensors(probe) as file:
@@ -110,34 +110,34 @@ def _answers(ready: Ready, path: Path, kind: str) -> tuple[str, Tensor, Tensor]:
         theirs = found.pop("logits", None)
         if theirs is None or "ids" not in found:
             raise WeightsError(f"{probe}: there are no ids and logits: expected what was asked and what is answered")
-        ours = _ours(ready, found)
+        ours = _ours(bundle, found)
         if ours.shape != theirs.shape:
             raise WeightsError(f"{probe}: logits {tuple(theirs.shape)}, and the model says {tuple(ours.shape)}")
         return PROBE, ours, theirs.float()
-    asked = _asked(ready, 0)
-    name, theirs = _transformers(ready, path, kind, asked)
-    return name, _ours(ready, asked), theirs
+    asked = _asked(bundle, 0)
+    name, theirs = _transformers(bundle, path, kind, asked)
+    return name, _ours(bundle, asked), theirs
 
 
-def _asked(ready: Ready, seed: int) -> dict[str, Tensor]:
+def _asked(bundle: Bundle, seed: int) -> dict[str, Tensor]:
     """Drawn ids, of a translator for both sides."""
-    c, dice = ready.config, torch.Generator().manual_seed(seed)
+    c, dice = bundle.config, torch.Generator().manual_seed(seed)
     tokens = min(TOKENS, getattr(c, "context", TOKENS))
     target = getattr(c, "target_vocab", None) or c.vocab
     asked = {"ids": torch.randint(0, target, (ROWS, tokens), generator=dice)}
-    if name_of(ready.model) == "transformer":
+    if name_of(bundle.model) == "transformer":
         asked["source"] = torch.randint(0, c.vocab, (ROWS, tokens), generator=dice)
     return asked
 
 
-def _ours(ready: Ready, asked: dict[str, Tensor]) -> Tensor:
-    inputs = {name: x.to(ready.device) for name, x in asked.items()}
+def _ours(bundle: Bundle, asked: dict[str, Tensor]) -> Tensor:
+    inputs = {name: x.to(bundle.device) for name, x in asked.items()}
     with torch.enable_grad():  # by the usual products: the quick ones of an answer round a little more
-        out: Tensor = ready.model(inputs.pop("ids"), **inputs)
+        out: Tensor = bundle.model(inputs.pop("ids"), **inputs)
     return out.detach().float()
 
 
-def _transformers(ready: Ready, path: Path, kind: str, asked: dict[str, Tensor]) -> tuple[str, Tensor]:
+def _transformers(bundle: Bundle, path: Path, kind: str, asked: dict[str, Tensor]) -> tuple[str, Tensor]:
     """What transformers says."""
     if kind == "clearhead":
         raise _NoReferenceError("a folder of our own, which comes back to the bit")
@@ -156,10 +156,10 @@ def _transformers(ready: Ready, path: Path, kind: str, asked: dict[str, Tensor])
         if "source" in asked:
             model = transformers.AutoModelForSeq2SeqLM.from_pretrained(where, **words).eval()
             return name, model(input_ids=asked["source"], decoder_input_ids=asked["ids"]).logits
-        if name_of(ready.model) != "bert":
+        if name_of(bundle.model) != "bert":
             model = transformers.AutoModelForCausalLM.from_pretrained(where, **words).eval()
             return name, model(asked["ids"]).logits
-        return name, _bert(ready.config, transformers, where, words, asked["ids"])
+        return name, _bert(bundle.config, transformers, where, words, asked["ids"])
 
 
 def _bert(c: Any, transformers: Any, where: Path, words: dict[str, Any], ids: Tensor) -> Tensor:

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from ..tokens import Pair, Tokens
+from .bundle import Special
 from .files import Tensors
 from .fill import WeightsError, check_type, compare, put, slots
-from .ready import Special
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,11 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from .. import config
+from ..atomic_files import atomic_write
 from ..tokens import Pair, Pieces, Subwords, Tokens
 from ..tokens.sentencepiece import Model
+from .bundle import Special
 from .fill import WeightsError
-from .ready import Special
 
 CHAT = "chat_template.jinja"
 FILES = (
@@ -137,10 +138,10 @@ def write_subwords(tokens: Tokens | Pair, folder: Path, special: Special) -> Non
     }  # fmt: skip
     said = {word: tokens.pieces([i])[0] for word, i in ids.items() if i is not None and i < len(tokens)}
     if isinstance(tokens, Subwords):
-        config.atomic_write(folder / "tokenizer.json", tokens.to_str().encode())
+        atomic_write(folder / "tokenizer.json", tokens.to_str().encode())
         kind = "PreTrainedTokenizerFast"
     else:
-        config.atomic_write(folder / "tokenizer.model", tokens.model.to_bytes())
+        atomic_write(folder / "tokenizer.model", tokens.model.to_bytes())
         kind = "LlamaTokenizer"
     config.write({"tokenizer_class": kind, **said}, folder / "tokenizer_config.json")
 
@@ -156,4 +157,4 @@ def write_chat(template: str | None, folder: Path) -> None:
     if template is None:
         (folder / CHAT).unlink(missing_ok=True)
     else:
-        config.atomic_write(folder / CHAT, template.encode())
+        atomic_write(folder / CHAT, template.encode())

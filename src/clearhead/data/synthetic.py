@@ -1,0 +1,216 @@
+"""Small tasks made of thin air: reverse, copy, most, recall and identity. Fresh examples at every step, no files.
+
+Sequences are made of symbols 0, 1, ... and of special tokens that follow them. Rows shorter than the longest are filled
+up at the end, where nothing is counted and a causal model cannot look.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import counter_rng
+from ..errors import InputError
+from .batches import IGNORE, Batch, Data, Rows
+
+Length = int | tuple[int, int]  # one for all, or (shortest, longest)
+VALID = 1 << 16  # streams from here on are for validation; they are read with seed 0 whatever the seed of training
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sequences:
+    """Options of reverse, copy and most."""
+
+    symbols: int = 10  # how many different symbols
+    length: Length = 10  # symbols a row: a number, or (shortest, longest), all alike in probability
+    rows: int = 64  # sequences a step
+    valid_length: Length | None = None  # symbols a row in validation; None: as in training
+    valid_rows: int = 64  # sequences a validation batch
+    valid_batches: int = 8  # validation batches
+
+    def __post_init__(self) -> None:
+        _at_least(1, symbols=self.symbols, rows=self.rows, valid_rows=self.valid_rows)
+        _at_least(0, valid_batches=self.valid_batches)
+        for name, length in (("length", self.length), ("valid_length", self.valid_length)):
+            if length is not None:
+                shortest, longest = _range(length)
+                if not 1 <= shortest <= longest:
+                    raise InputError(f"{name}={length}: expected a number of 1 or more, or (shortest, longest)")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Party(Sequences):
+    """Options of recall; `length` counts the guests."""
+
+    age: int | None = None  # how many guests came after the important one; None: any, alike in probability
+    valid_age: int | None = None  # the same in validation; None: as in training
+
+    def __post_init__(self) -> None:
+        Sequences.__post_init__(self)  # super() loses its class when slots make a new one
+        for name, age, length in (
+            ("age", self.age, self.length),
+            ("valid_age", self.asked_age, self.valid_length or self.length),
+        ):
+            if age is not None and not 0 <= age < _range(length)[0]:
+                raise InputError(
+                    f"{name}={age}: expected 0 to {_range(length)[0] - 1}, as many as can come after a guest"
+                )
+
+    @property
+    def asked_age(self) -> int | None:
+        """The age in validation."""
+        return self.age if self.valid_age is None else self.valid_age
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Vectors:
+    """Options of identity."""
+
+    width: int = 16  # numbers a vector
+    rows: int = 64  # vectors a step
+    valid_rows: int = 64  # vectors a validation batch
+    valid_batches: int = 8  # validation batches
+
+    def __post_init__(self) -> None:
+        _at_least(1, width=self.width, rows=self.rows, valid_rows=self.valid_rows)
+        _at_least(0, valid_batches=self.valid_batches)
+
+
+class Task(Data):
+    """Rows drawn by their key: training in one stream, validation in another."""
+
+    def __init__(self, config: Sequences | Vectors, *, seed: int, root: Path | None = None) -> None:
+        self.config, self.seed = config, seed
+        self.valid_batches = config.valid_batches
+
+    def _rows(self, step: int) -> int:
+        return self.config.rows
+
+    def _valid_rows(self, index: int) -> int:
+        return self.config.valid_rows
+
+    def _train(self, step: int, rows: Rows) -> Batch:
+        return self._draw(self.seed, step, rows, 0)
+
+    def _valid(self, index: int, rows: Rows) -> Batch:
+        return self._draw(0, index, rows, VALID)
+
+    @abstractmethod
+    def _draw(self, seed: int, step: int, rows: Rows, stream: int) -> Batch:
+        """Rows by their key, from this stream on."""
+
+
+class SequenceTask(Task):
+    """A row of symbols, and what is asked about it."""
+
+    kind = "sequences"
+    config: Sequences
+    specials = 1  # SEP, which ends the row and asks
+
+    def __init__(self, config: Sequences, *, seed: int, root: Path | None = None) -> None:
+        super().__init__(config, seed=seed)
+        self.sizes = {"vocab": config.symbols + self.specials}
+
+    def _draw(self, seed: int, step: int, rows: Rows, stream: int) -> Batch:
+        c = self.config
+        shortest, longest = _range(c.length if stream < VALID or c.valid_length is None else c.valid_length)
+        x = counter_rng.integers(seed, step, rows, longest, 0, c.symbols, stream)
+        n = counter_rng.integers(seed, step, rows, 1, shortest, longest + 1, stream + 1)
+        return self._ask(x, n, seed, step, rows, stream + 2)
+
+    @abstractmethod
+    def _ask(self, x: NDArray[np.int64], n: NDArray[np.int64], seed: int, step: int, rows: Rows, stream: int) -> Batch:
+        """Ids and targets from symbols x (b, longest), of which a row has the first n (b, 1)."""
+
+
+class Copy(SequenceTask):
+    """x1 ... xn SEP x1 ... xn, counted after SEP."""
+
+    def _answer(self, at: NDArray[np.int64], n: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Which symbol stands at this place of the answer."""
+        return at
+
+    def _ask(self, x: NDArray[np.int64], n: NDArray[np.int64], seed: int, step: int, rows: Rows, stream: int) -> Batch:
+        longest = x.shape[1]
+        at = np.arange(2 * longest + 1)
+        answer = at - n - 1  # the place in the answer: negative up to SEP
+        answered = (answer >= 0) & (answer < n)
+        source = np.where(answered, self._answer(answer, n), at)
+        inside = (at < n) | answered
+        whole = np.take_along_axis(x, np.where(inside, source, 0), axis=1)
+        whole = np.where(inside, whole, self.config.symbols)
+        return {"ids": whole[:, :-1].copy(), "targets": np.where(answered, whole, IGNORE)[:, 1:].copy()}
+
+
+class Reverse(Copy):
+    """x1 ... xn SEP xn ... x1, counted after SEP."""
+
+    def _answer(self, at: NDArray[np.int64], n: NDArray[np.int64]) -> NDArray[np.int64]:
+        return n - 1 - at
+
+
+class Most(SequenceTask):
+    """x1 ... xn SEP: which symbol is there most often? Order does not matter, and there is always one answer."""
+
+    def _ask(self, x: NDArray[np.int64], n: NDArray[np.int64], seed: int, step: int, rows: Rows, stream: int) -> Batch:
+        b, longest = x.shape
+        at, row = np.arange(longest), np.arange(b)[:, None]
+        inside = at < n
+        slots = np.where(inside, row * self.config.symbols + x, b * self.config.symbols)
+        counts = np.bincount(slots.ravel(), minlength=b * self.config.symbols + 1)[:-1].reshape(b, self.config.symbols)
+        uniforms = counter_rng.uniform(seed, step, rows, self.config.symbols + longest, stream)
+        winner = np.argmax(counts + uniforms[:, : self.config.symbols], axis=1)[:, None]  # of equals, any
+        # Where others have as many, one of theirs becomes one of the winner's: then it is alone at the top.
+        rival = inside & (x != winner) & (np.take_along_axis(counts, x, axis=1) == counts[row, winner])
+        chosen = np.argmax(np.where(rival, uniforms[:, self.config.symbols :], -1.0), axis=1)[:, None]
+        x = np.where(rival & (at == chosen), winner, x)
+        ids = np.full((b, longest + 1), self.config.symbols, np.int64)
+        ids[:, :-1][inside] = x[inside]
+        return {"ids": ids, "targets": np.where(np.arange(longest + 1) == n, winner, IGNORE)}
+
+
+class Recall(SequenceTask):
+    """The party: guests come, MARK stands before the important one, and ASK at the end asks who it was."""
+
+    config: Party
+    specials = 2  # MARK, ASK
+
+    def _ask(self, x: NDArray[np.int64], n: NDArray[np.int64], seed: int, step: int, rows: Rows, stream: int) -> Batch:
+        c, longest = self.config, x.shape[1]
+        fixed = c.age if stream < VALID else c.asked_age
+        drawn = (counter_rng.bits(seed, step, rows, 1, stream) % n.astype(np.uint64)).astype(np.int64)
+        important = n - 1 - (drawn if fixed is None else fixed)  # its place among the guests
+        at = np.arange(longest + 2)
+        guest = np.clip(at - (at > important), 0, longest - 1)
+        ids = np.where(at <= n, np.take_along_axis(x, guest, axis=1), c.symbols + 1)
+        ids = np.where(at == important, c.symbols, ids)
+        return {"ids": ids, "targets": np.where(at == n + 1, np.take_along_axis(x, important, axis=1), IGNORE)}
+
+
+class Identity(Task):
+    """y = x, standard normal: what a layer must be able to pass on."""
+
+    kind = "vectors"
+    config: Vectors
+
+    def __init__(self, config: Vectors, *, seed: int, root: Path | None = None) -> None:
+        super().__init__(config, seed=seed)
+        self.sizes = {"width": config.width}
+
+    def _draw(self, seed: int, step: int, rows: Rows, stream: int) -> Batch:
+        x = counter_rng.normal(seed, step, rows, self.config.width, stream).astype(np.float32)
+        return {"x": x, "y": x.copy()}
+
+
+def _range(length: Length) -> tuple[int, int]:
+    return (length, length) if isinstance(length, int) else length
+
+
+def _at_least(least: int, **numbers: int) -> None:
+    for name, number in numbers.items():
+        if number < least:
+            raise InputError(f"{name}={number}: expected {least} or more")

@@ -1,0 +1,61 @@
+"""The errors and warnings that are written for the person who uses the library.
+
+Every error that a user can cause and mend derives from UserError, and from the built-in class that Python programmers
+expect for it. The command line prints such an error as one sentence; any other exception is a bug and shows its
+traceback.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(Exception):
+    """A mistake that the user can mend: the message says what was given and what was expected."""
+
+
+class InputError(UserError, ValueError):
+    """An argument has a value that cannot be used."""
+
+
+class InputTypeError(UserError, TypeError):
+    """An argument has a type that cannot be used."""
+
+
+class InputIndexError(UserError, IndexError):
+    """A number, such as a layer or a head, is out of range."""
+
+
+class InputKeyError(UserError, KeyError):
+    """A name is not known."""
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""  # KeyError would show the message in quotes
+
+
+class MissingFileError(UserError, FileNotFoundError):
+    """A file or folder does not exist."""
+
+
+class DownloadError(UserError, ConnectionError):
+    """A file cannot be downloaded."""
+
+
+class MissingPackageError(UserError, RuntimeError):
+    """An optional package is needed and not installed."""
+
+
+class Notice(UserWarning):
+    """The result is right, but was obtained in another way than the user may expect: slower, or of a shortened text."""
+
+
+def nearest(name: object, names: Iterable[str], *, most: int = 3) -> str:
+    """Return "; the nearest is X" for an error message about an unknown name, or "" if no known name is similar.
+
+    Case is ignored.
+    """
+    known = {other.lower(): other for other in names}
+    found = difflib.get_close_matches(str(name).lower(), list(known), n=most, cutoff=0.5)
+    words = [known[other] for other in found]
+    return f"; the nearest {'is' if len(words) == 1 else 'are'} {', '.join(words)}" if words else ""

@@ -1,0 +1,190 @@
+"""One process or many: who this worker is, and how a model is spread over all of them. No model knows of it.
+
+ddp    every worker holds the whole model; gradients are summed                 (Li et al. 2020)
+fsdp   every worker holds a share of each block, gathered when it is needed     (Zhao et al. 2023, FSDP2)
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from ..errors import InputError
+
+_TRAININGS = itertools.count()  # of this process; every worker counts the same
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """The workers of a run, and which of them this is."""
+
+    rank: int
+    size: int
+    device: torch.device
+    joined: bool = False  # whether the group of workers was made here, and ends here
+
+    @staticmethod
+    def join(device: str = "auto") -> World:
+        """The world that torchrun made, or this process alone."""
+        rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+        kind = device
+        if device == "auto":
+            kind = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+        try:
+            found = torch.device(kind)
+        except RuntimeError as cause:
+            raise InputError(f"device={device!r}: expected auto, cpu, cuda, cuda:1 or mps") from cause
+        if found.type == "cuda":
+            if not torch.cuda.is_available():
+                raise InputError(f"device={device!r}: no CUDA device is here; expected cpu, or auto")
+            if (found.index or 0) >= torch.cuda.device_count():
+                raise InputError(
+                    f"device={device!r}: the CUDA devices here are cuda:0 to {torch.cuda.device_count() - 1}"
+                )
+            if found.index is None:
+                found = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+            torch.cuda.set_device(found)
+        joined = "RANK" in os.environ and not dist.is_initialized()
+        if joined:
+            # Under a name of its own: a second training of these processes would find the first one's addresses.
+            store = next(dist.rendezvous("env://"))[0]  # type: ignore[attr-defined]
+            store = dist.PrefixStore(f"training {next(_TRAININGS)}", store)  # type: ignore[attr-defined]
+            backend = "cpu:gloo,cuda:nccl" if found.type == "cuda" else "gloo"
+            dist.init_process_group(backend, store=store, rank=rank, world_size=size)
+        return World(rank, size, found, joined)
+
+    def leave(self) -> None:
+        """Take leave of the other workers."""
+        if self.joined and dist.is_initialized():
+            dist.destroy_process_group()
+
+    def sum(self, *numbers: float | int) -> list[float]:
+        """Each number summed over all workers, on the host, in one exchange."""
+        if self.size == 1:
+            return [float(x) for x in numbers]
+        total = torch.tensor(numbers, dtype=torch.float64)
+        dist.all_reduce(total)
+        return total.tolist()
+
+    def broadcast(self, word: str) -> str:
+        """What worker 0 says, to all."""
+        if self.size == 1:
+            return word
+        length = torch.tensor([len(word.encode())])
+        dist.broadcast(length, 0)
+        if not length:
+            return ""
+        letters = torch.zeros(int(length), dtype=torch.uint8)
+        if self.rank == 0:
+            letters = torch.frombuffer(bytearray(word.encode()), dtype=torch.uint8)
+        dist.broadcast(letters, 0)
+        return bytes(letters.tolist()).decode()
+
+
+def blocks(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """The repeated parts of a model, by their address: blocks.0, encoder.blocks.3, ..."""
+    for name, module in model.named_modules():
+        if re.search(r"(^|\.)blocks\.\d+$", name):
+            yield name, module
+
+
+def recompute(model: nn.Module) -> None:
+    """Let blocks forget their activations and compute them again when the gradient comes (Chen et al. 2016)."""
+    for _, block in blocks(model):
+        block.forward = partial(checkpoint, block.forward, use_reentrant=False)
+
+
+def shard(model: nn.Module, world: World, precision: str) -> None:
+    """Give every worker its share of each block and of the rest (FSDP2). The forward pass gathers what it needs."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
+
+    mesh = init_device_mesh(world.device.type, (world.size,))
+    bfloat16 = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    options: dict[str, Any] = {
+        "mesh": mesh,
+        "mp_policy": bfloat16 if precision == "bfloat16" else MixedPrecisionPolicy(),
+    }
+    for _, block in blocks(model):
+        fully_shard(block, **options)
+    fully_shard(model, **options, reshard_after_forward=False)  # the readout is used right after `states`
+    if hasattr(model, "states"):
+        register_fsdp_forward_method(model, "states")
+
+
+def let_go(model: nn.Module) -> None:
+    """Give back what a forward pass without a backward gathered: else the next would compute with old weights."""
+    if hasattr(model, "reshard"):
+        model.reshard()  # type: ignore[operator]
+
+
+def narrow(model: nn.Module) -> None:
+    """Let a model compute in bfloat16, all but its batch norms: in 8 bits a running mean would stop moving."""
+    for module in model.modules():
+        if not isinstance(module, nn.modules.batchnorm._BatchNorm):
+            module._apply(lambda x: x.bfloat16() if x.is_floating_point() else x, recurse=False)
+
+
+class _Sum(torch.autograd.Function):
+    """The sum over all workers, whose gradient is the sum of theirs."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        total = x.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        return _Sum.apply(grads[0])
+
+
+class SyncedBatchNorm(nn.modules.batchnorm._BatchNorm):
+    """Batch norm over the rows of all workers, on any device; torch's own knows only GPUs."""
+
+    @staticmethod
+    def convert(model: nn.Module) -> None:
+        """Make every batch norm of a model one over all workers, in place."""
+        for module in model.modules():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                module.__class__ = SyncedBatchNorm
+
+    def _check_input_dim(self, input: Tensor) -> None:  # what torch's kinds differ in; they have checked before
+        return
+
+    def forward(self, input: Tensor) -> Tensor:
+        shape, wide = [1, -1] + [1] * (input.ndim - 2), input.float()
+        mean, variance = self.running_mean, self.running_var
+        if self.training or mean is None or variance is None:
+            mean, variance = self._measure(wide, shape)
+        out = (wide - mean.view(shape)) * (variance + self.eps).rsqrt().view(shape)
+        if self.affine:
+            out = out * self.weight.view(shape) + self.bias.view(shape)
+        return out.to(input.dtype)
+
+    def _measure(self, x: Tensor, shape: list[int]) -> tuple[Tensor, Tensor]:
+        """Mean and variance of each channel over all workers; in training the running ones follow."""
+        axes = [i for i in range(x.ndim) if i != 1]
+        sums = _Sum.apply(torch.cat([x.sum(axes), x.new_full((1,), x.numel() / x.shape[1])]))
+        n = sums[-1]
+        mean = sums[:-1] / n
+        # About the mean: a difference of mean squares would cancel where the mean is large.
+        variance = _Sum.apply((x - mean.view(shape)).square().sum(axes)) / n
+        if self.training and self.running_mean is not None and self.running_var is not None:
+            with torch.no_grad():
+                assert self.num_batches_tracked is not None
+                self.num_batches_tracked.add_(1)
+                share = 1.0 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
+                self.running_mean.lerp_(mean, share)
+                self.running_var.lerp_(variance * n / (n - 1).clamp(min=1), share)
+        return mean, variance

@@ -1,0 +1,266 @@
+"""The optimiser of a training: who is decayed, who is stepped by what, clipping, float32 masters and averages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ..errors import InputError
+from .muon import Muon, local
+
+NAMES = ("adamw", "sgd", "muon")
+# Muon is for matrices between hidden states. A name with one of these parts looks something up, reads out, or
+# scores with one vector a head: Jordan et al. 2024 leave such to AdamW.
+EDGES = frozenset({"table", "places", "cls_place", "embed", "head", "readout", "score"})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OptimConfig:
+    name: str = "adamw"  # adamw, sgd, or muon (for matrices inside, with adamw for the rest)
+    lr: float = 1e-3  # peak learning rate, which the schedule scales
+    betas: tuple[float, float] = (0.9, 0.95)  # adamw: memory of the gradient and of its square
+    momentum: float = 0.9  # sgd, muon: memory of the gradient
+    decay: float = 0.1  # weight decay of matrices; decoupled but for sgd, where it joins the gradient
+    eps: float = 1e-8  # adamw: added to the root of the mean square
+    clip: float | None = 1.0  # largest norm of all gradients together; 0 (or None, which becomes 0) = any
+    ema: float = 0.0  # share of the average of weights that each step keeps; 0 = no average
+
+    def __post_init__(self) -> None:
+        if self.name not in NAMES:
+            raise InputError(f"name={self.name!r}: expected one of {', '.join(NAMES)}")
+        if self.clip is None:
+            object.__setattr__(self, "clip", 0.0)  # TOML has no word for nothing: a written recipe must say it
+        for field in ("lr", "eps"):
+            if not 0.0 < getattr(self, field) < float("inf"):
+                raise InputError(f"{field}={getattr(self, field)}: expected a number above 0")
+        for field in ("decay", "clip"):
+            if not 0.0 <= getattr(self, field) < float("inf"):
+                raise InputError(f"{field}={getattr(self, field)}: expected 0 or more")
+        for field in ("momentum", "ema"):
+            if not 0.0 <= getattr(self, field) < 1.0:
+                raise InputError(f"{field}={getattr(self, field)}: expected a share from 0 to below 1")
+        if not all(0.0 <= beta < 1.0 for beta in self.betas):
+            raise InputError(f"betas={self.betas}: expected two shares from 0 to below 1")
+
+
+class Optimiser:
+    """Steps parameters, and knows all that must be saved to go on to the bit.
+
+    With `masters` the parameters (bfloat16) are what the model computes with, and float32 masters of them are what
+    is stepped; the sum of many small updates is then not rounded away (Micikevicius et al. 2018, 3.1). Nothing in
+    `step` and `gather` waits for the device. Sharded parameters (FSDP2) are stepped where they lie.
+    """
+
+    def __init__(self, named: Mapping[str, nn.Parameter] | nn.Module, config: OptimConfig, *, masters: bool) -> None:
+        if isinstance(named, nn.Module):
+            named = dict(named.named_parameters())
+        self.config = config
+        self.parameters: dict[str, Tensor] = {name: p for name, p in named.items() if p.requires_grad}
+        if not self.parameters:
+            raise InputError("no parameter asks for a gradient: there is nothing to train")
+        if len({id(p) for p in self.parameters.values()}) < len(self.parameters):
+            raise InputError("one parameter has two names, and would be stepped twice: give it once")
+        with torch.no_grad():
+            self.masters = {n: _wide(p.detach()).clone() for n, p in self.parameters.items()} if masters else {}
+            averages = self.weights() if config.ema else {}
+            self.averages = {n: _wide(w.detach()).clone() for n, w in averages.items()}
+        self._optimisers = _make(self.weights(), config)
+        # By our own kernel where it can be: AdamW over masters on a GPU.
+        self._quick = config.name == "adamw" and all(
+            m.is_cuda and m.is_contiguous() and not hasattr(m, "device_mesh")
+            for m in self.masters.values() or [torch.empty(0)]
+        )
+        self.prepare()
+
+    def weights(self) -> dict[str, Tensor]:
+        """What is stepped, and saved as the model's weights: the masters, or the parameters themselves."""
+        return dict(self.masters or self.parameters)
+
+    @torch.no_grad()
+    def gather(self) -> None:
+        """Add the gradients of a micro-batch to float32 ones and clear them, so that many small ones add up.
+
+        Without masters there is nothing to do: autograd adds them up in the parameters' own type.
+        """
+        if not self.masters:
+            return
+        arrived, sums, added = [], [], []
+        for name, master in self.masters.items():
+            p = self.parameters[name]
+            if p.grad is None:
+                continue
+            wide = torch.empty_like(master)
+            arrived.append((wide, p.grad))
+            p.grad = None
+            if master.grad is None:
+                master.grad = wide
+            else:
+                sums.append(local(master.grad))
+                added.append(local(wide))
+        _copy(arrived)
+        if sums:  # of one type: a mixed sum would be one kernel a tensor
+            torch._foreach_add_(sums, added)
+
+    def gradients(self) -> dict[str, Tensor]:
+        """The gradients that the next step will take, by name, before they are clipped."""
+        if not self.masters:
+            return {name: p.grad for name, p in self.parameters.items() if p.grad is not None}
+        found = {n: _sum(master.grad, self.parameters[n].grad) for n, master in self.masters.items()}
+        return {name: grad for name, grad in found.items() if grad is not None}
+
+    @torch.no_grad()
+    def step(self, lr_scale: float = 1.0) -> Float[Tensor, ""]:
+        """Clip, step, average and clear the gradients; gives their norm before clipping, on the device."""
+        lr, weights = self.config.lr * lr_scale, self.weights()
+        if self._quick:
+            norm = self._step_quickly(lr)
+        else:
+            self.gather()
+            grads = [w.grad for w in weights.values() if w.grad is not None]
+            if not grads:
+                raise RuntimeError("no parameter has a gradient: call backward() before step()")
+            norm = _norm(grads)
+            if self.config.clip:
+                torch._foreach_mul_([local(g) for g in grads], (self.config.clip / (norm + 1e-6)).clamp(max=1.0))
+            for optimiser in self._optimisers:
+                for group in optimiser.param_groups:
+                    group["lr"] = lr
+                optimiser.step()
+            self.restore()
+        if self.averages:
+            now = [local(_wide(w.detach())) for w in weights.values()]
+            torch._foreach_lerp_([local(a) for a in self.averages.values()], now, 1 - self.config.ema)
+        for w in (*weights.values(), *self.parameters.values()):
+            w.grad = None
+        return norm
+
+    def _step_quickly(self, lr: float) -> Tensor:
+        """The same by one kernel a tensor, straight from the gradients that are there to the weights."""
+        from . import adamw_kernel
+
+        (optimiser,), homes = self._optimisers, {id(m): n for n, m in self.masters.items()}
+        found = self.gradients()
+        if not found:
+            raise RuntimeError("no parameter has a gradient: call backward() before step()")
+        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(list(found.values()), 2, torch.float32)))
+        for group in optimiser.param_groups:
+            names = [homes[id(m)] for m in group["params"] if homes[id(m)] in found]
+            states = [optimiser.state[self.masters[n]] for n in names]
+            torch._foreach_add_([state["step"] for state in states], 1)
+            rows = (
+                (self.parameters[n], found[n], self.masters[n], state["exp_avg"], state["exp_avg_sq"], state["step"])
+                for n, state in zip(names, states, strict=True)
+            )
+            adamw_kernel.step(
+                rows, norm, clip=float(self.config.clip or 0.0), lr=lr, betas=self.config.betas, eps=self.config.eps,
+                decay=group["weight_decay"],
+            )  # fmt: skip
+        return norm
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        """Copy the masters into the model's parameters."""
+        _copy([(self.parameters[name], master) for name, master in self.masters.items()])
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Within it the model computes with the averages, if there are any; after it, with the same bits as before."""
+        kept = {name: self.parameters[name].detach().clone() for name in self.averages}
+        with torch.no_grad():
+            _copy([(self.parameters[name], average) for name, average in self.averages.items()])
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                _copy([(self.parameters[name], old) for name, old in kept.items()])
+
+    def prepare(self) -> None:
+        """Make all state that torch's optimisers would only make in their first step, as zeros."""
+        for optimiser in self._optimisers:
+            for group in optimiser.param_groups:
+                for p in group["params"]:
+                    if not optimiser.state[p]:
+                        optimiser.state[p].update(_fresh(optimiser, p, group.get("momentum", 0.0)))
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All state beside the parameters, by flat names; filled in place (and `restore`d), a training goes on.
+
+        optim/<name>/<state>, master/<name> (the tensors of `weights`, if there are masters) and ema/<name>.
+        """
+        names = {id(w): name for name, w in self.weights().items()}
+        found = {}
+        for optimiser in self._optimisers:
+            for p, state in optimiser.state.items():
+                for key, value in state.items():
+                    assert isinstance(value, Tensor), f"{key} is a {type(value).__name__}, and would not be saved"
+                    found[f"optim/{names[id(p)]}/{key}"] = value
+        found |= {f"master/{name}": master for name, master in self.masters.items()}
+        found |= {f"ema/{name}": average for name, average in self.averages.items()}
+        return found
+
+
+def is_matrix(p: Tensor) -> bool:
+    """Whether it mixes numbers, and is decayed; a scale a head (h, 1, 1) or a token (1, 1, d) is a vector still."""
+    return p.ndim == 2 or (p.ndim > 2 and sum(n > 1 for n in p.shape) >= 2)
+
+
+def is_inside(name: str, p: Tensor) -> bool:
+    """Whether it is a matrix between hidden states, which Muon may step."""
+    return p.ndim == 2 and EDGES.isdisjoint(name.split("."))
+
+
+def _make(weights: Mapping[str, Tensor], config: OptimConfig) -> list[torch.optim.Optimizer]:
+    made: list[torch.optim.Optimizer] = []
+    inside = [w for n, w in weights.items() if config.name == "muon" and is_inside(n, w)]
+    if inside:
+        made.append(Muon(inside, config.lr, momentum=config.momentum, weight_decay=config.decay))
+    rest = [w for n, w in weights.items() if not (config.name == "muon" and is_inside(n, w))]
+    groups = [
+        {"params": [w for w in rest if is_matrix(w)], "weight_decay": config.decay},
+        {"params": [w for w in rest if not is_matrix(w)], "weight_decay": 0.0},
+    ]
+    groups = [group for group in groups if group["params"]]
+    if groups and config.name == "sgd":
+        made.append(torch.optim.SGD(groups, config.lr, momentum=config.momentum, foreach=True))
+    elif groups:
+        made.append(torch.optim.AdamW(groups, config.lr, betas=config.betas, eps=config.eps, fused=True))
+    return made
+
+
+def _fresh(optimiser: torch.optim.Optimizer, p: Tensor, momentum: float) -> dict[str, Tensor]:
+    """The state before the first step; a test holds it against what torch makes."""
+    if isinstance(optimiser, torch.optim.AdamW):
+        step = torch.zeros((), dtype=torch.float32, device=p.device)
+        return {"step": step, "exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
+    return {"momentum_buffer": torch.zeros_like(p)} if momentum or isinstance(optimiser, Muon) else {}
+
+
+def _norm(grads: Iterable[Tensor]) -> Tensor:
+    """The norm of all gradients together; those sharded over one mesh are summed over it."""
+    meshes: dict[object, list[Tensor]] = {}
+    for grad in grads:
+        meshes.setdefault(getattr(grad, "device_mesh", None), []).append(grad)
+    norms = [torch.nn.utils.get_total_norm(group) for group in meshes.values()]
+    norms = [norm.full_tensor() if hasattr(norm, "full_tensor") else norm for norm in norms]
+    return norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
+
+
+def _sum(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+    """What there is of two gradients of one weight."""
+    return b if a is None else a if b is None else a + b
+
+
+def _wide(x: Tensor) -> Tensor:
+    """In float32 or better."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def _copy(pairs: list[tuple[Tensor, Tensor]]) -> None:
+    """Copy each second into its first, whatever their types."""
+    if pairs:
+        torch._foreach_copy_([local(a) for a, _ in pairs], [local(b) for _, b in pairs])

@@ -1,0 +1,58 @@
+"""The view inside while training: what every head looks at, and how large activations and gradients are."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import Notice
+from ..layers import Attention
+from ..look import watch
+from .distributed import blocks
+from .objective import Objective
+
+ROWS = 4  # rows of the batch that are looked at
+STATISTICS = ("entropy", "distance", "sink")
+
+
+def gradients(model: nn.Module, found: Mapping[str, Tensor]) -> dict[str, float]:
+    """The norm of the gradient of each block, and of all that is in none, as `rest`, from the gradients by name."""
+    names = [name for name, _ in blocks(model)]
+    norms: dict[str, list[Tensor]] = {}
+    for name, gradient in found.items():
+        home = next((block for block in names if name.startswith(f"{block}.")), "rest")
+        norm = torch.linalg.vector_norm(gradient.detach(), dtype=torch.float32)
+        norms.setdefault(home, []).append(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)
+    return {home: float(torch.linalg.vector_norm(torch.stack(each))) for home, each in norms.items()}
+
+
+@torch.no_grad()
+def activations(objective: Objective, batch: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Entropy, distance and sink of every head, and the root mean square of what each block passes on.
+
+    Averaged over a few rows of the batch and all their queries; the model runs eagerly, and as in evaluation.
+    """
+    model, few = objective.model, {name: x[:ROWS] for name, x in batch.items()}
+    heads = [name for name, m in model.named_modules() if isinstance(m, Attention)]
+    want = [f"{name}.{kind}" for name in heads for kind in STATISTICS] + [name for name, _ in blocks(model)]
+    if not want:
+        return {}
+    training = model.training
+    model.eval()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Notice)  # that a compiled model is watched eagerly
+            with watch(model, *want) as tape:
+                objective.measure(few)
+        found: dict[str, Any] = {}
+        for name in want:
+            x = tape[name].float()
+            is_head = name.rsplit(".", 1)[-1] in STATISTICS
+            found[name] = x.mean((0, 2)).tolist() if is_head else float(x.square().mean().sqrt())
+        return found
+    finally:
+        model.train(training)

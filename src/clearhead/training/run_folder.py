@@ -1,0 +1,233 @@
+"""The run folder: one training, its recipe, its facts and its metrics, written so that a crash tears nothing.
+
+recipe.toml     what was asked for
+facts.json      what it ran with: command, versions, machine, seed, every attempt
+metrics.jsonl   one line of JSON a record, its step first
+checkpoints/    see checkpoint.py
+lock            held by the one process that writes here; holder.json says which
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import math
+import os
+import platform
+import secrets
+import socket
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import filelock
+import numpy as np
+import torch
+
+from .. import __version__, config
+from ..atomic_files import atomic_write
+from ..errors import InputError, UserError
+
+
+class FolderError(UserError, RuntimeError):
+    """A run folder cannot be used; the message says why and what would help."""
+
+
+class Folder:
+    """The folder of one run. The process that writes holds its lock; others open it with lock=False."""
+
+    def __init__(self, path: str | Path, *, create: bool = True, lock: bool = True) -> None:
+        self.path = Path(path)
+        self.checkpoints = self.path / "checkpoints"
+        self._lock: filelock.BaseFileLock | None = None
+        if create:
+            try:
+                self.path.mkdir(parents=True, exist_ok=True)
+            except OSError as cause:
+                raise FolderError(f"the run folder {self.path} cannot be made: {cause.strerror}") from cause
+        elif not self.path.is_dir():
+            raise FolderError(f"there is no run folder {self.path}")
+        if lock:
+            self._acquire()
+            self._rewrite(None)  # a line that a crash tore must not run into the next one
+
+    def _acquire(self) -> None:
+        holder = self.path / "holder.json"
+        # One object for one holder: a singleton or a thread-local lock would let a second Folder of this process in.
+        held = filelock.FileLock(self.path / "lock", timeout=0, thread_local=False)
+        try:
+            held.acquire()
+            try:
+                atomic_write(holder, to_json({"pid": os.getpid(), "host": socket.gethostname()}))
+            except OSError:
+                held.release()
+                raise
+        except filelock.Timeout as cause:
+            raise FolderError(
+                f"the run folder {self.path} is in use by {_holder(holder)}; only one may write"
+            ) from cause
+        except OSError as cause:
+            raise FolderError(f"the run folder {self.path} cannot be written to: {cause.strerror or cause}") from cause
+        self._lock = held
+
+    def close(self) -> None:
+        """Give the lock back; it also dies with its process."""
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def __enter__(self) -> Folder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # Metrics
+
+    def log(self, record: Mapping[str, Any]) -> None:
+        """Append one record, `step` first. JSON knows no NaN and no infinity: they become null, read as None."""
+        step = record.get("step")
+        if not isinstance(step, int) or isinstance(step, bool):
+            raise InputError(f"a record of metrics needs a whole number as its step, not {step!r}")
+        line = json.dumps(_plain({"step": step, **record}), allow_nan=False)
+        with open(self.path / "metrics.jsonl", "ab") as file:
+            file.write(line.encode() + b"\n")
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """All records, oldest first; a last line that is still being written, or was torn by a crash, is left out."""
+        return [record for _, record in self._lines()]
+
+    def cut(self, step: int) -> None:
+        """Forget every record after `step`, and any torn line: a resumed run writes them again."""
+        self._rewrite(step)
+
+    def _lines(self) -> list[tuple[bytes, dict[str, Any]]]:
+        path, found = self.path / "metrics.jsonl", []
+        if not path.exists():
+            return []
+        lines = [line for line in path.read_bytes().split(b"\n") if line]
+        for number, line in enumerate(lines, start=1):
+            try:
+                record = json.loads(line)
+            except ValueError as cause:
+                if number == len(lines):
+                    break
+                raise FolderError(f"{path}:{number}: this is no line of JSON: {line[:60]!r}") from cause
+            if not isinstance(record, dict) or not isinstance(record.get("step"), int):
+                raise FolderError(f"{path}:{number}: expected an object with a step, found {line[:60]!r}")
+            found.append((line, record))
+        return found
+
+    def _rewrite(self, step: int | None) -> None:
+        path = self.path / "metrics.jsonl"
+        if path.exists():
+            kept = b"".join(line + b"\n" for line, record in self._lines() if step is None or record["step"] <= step)
+            if kept != path.read_bytes():
+                atomic_write(path, kept)
+
+    # What was asked for, and what it ran with
+
+    def keep_recipe(self, recipe: Mapping[str, Any], *, may_change: Collection[str] = ()) -> None:
+        """Write recipe.toml, or compare with the one there. `may_change` names keys ("train.steps") or sections ("log")
+        that a resumed run may set anew; any other difference would make it another run, and is an error."""
+        path, given = self.path / "recipe.toml", dict(_flat(recipe))
+        if path.exists():
+            kept = dict(_flat(config.load(path)))
+            differ = [key for key in sorted(kept.keys() | given) if kept.get(key) != given.get(key)]
+            bad = [key for key in differ if not any(key == free or key.startswith(f"{free}.") for free in may_change)]
+            if bad:
+                told = "; ".join(f"{key} was {_told(kept, key)}, now {_told(given, key)}" for key in bad)
+                raise FolderError(
+                    f"{path} belongs to another recipe: {told}. Resume with the same recipe, or train in another folder"
+                )
+            if not differ:
+                return
+        config.write(_plain_recipe(recipe), path)
+
+    def facts(self) -> dict[str, Any]:
+        """What facts.json says; empty before the first attempt."""
+        path = self.path / "facts.json"
+        if not path.exists():
+            return {}
+        try:
+            return dict(json.loads(path.read_bytes()))
+        except ValueError as cause:
+            raise FolderError(
+                f"{path} is damaged ({cause}): move it away, and the next attempt writes a new one"
+            ) from cause
+
+    def begin(self, *, command: Sequence[str], seed: int, device: torch.device | str, step: int = 0) -> str:
+        """Note a new attempt that starts after `step`, and return its name, which no other attempt has."""
+        facts = self.facts() or {"seed": seed, "attempts": []}
+        if facts.get("seed") != seed:
+            raise FolderError(f"{self.path} was trained with seed {facts.get('seed')}, not with {seed}")
+        name = f"{len(facts['attempts']) + 1:03d}-{secrets.token_hex(4)}"
+        facts["attempts"].append(
+            {
+                "name": name,
+                "step": step,
+                "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+                "command": list(command),
+                "versions": {
+                    "python": platform.python_version(),
+                    "torch": str(torch.__version__),
+                    "clearhead": __version__,
+                    "numpy": np.__version__,
+                },
+                "platform": platform.platform(),
+                "device": _device_name(torch.device(device)),
+            }
+        )
+        atomic_write(self.path / "facts.json", to_json(facts))
+        return name
+
+
+def to_json(value: Any) -> bytes:
+    """Strict JSON, one key a line, for files that people read too."""
+    return (json.dumps(value, indent=1, allow_nan=False) + "\n").encode()
+
+
+def _plain(value: Any) -> Any:
+    """Numbers of numpy and torch as Python's; what JSON cannot say as null."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, np.generic | torch.Tensor | np.ndarray):
+        value = value.item()  # raises for more than one number
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _plain_recipe(value: Any) -> Any:
+    """A recipe as TOML can hold it: lists for tuples, and no None."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain_recipe(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list | tuple):
+        return [_plain_recipe(item) for item in value]
+    return str(value) if isinstance(value, Path) else value
+
+
+def _flat(recipe: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in _plain_recipe(recipe).items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _told(recipe: Mapping[str, Any], key: str) -> str:
+    return repr(recipe[key]) if key in recipe else "not set"
+
+
+def _holder(path: Path) -> str:
+    try:
+        holder = json.loads(path.read_bytes())
+        return f"process {holder['pid']} on {holder['host']}"
+    except (OSError, ValueError, KeyError, TypeError):
+        return "another process"
+
+
+def _device_name(device: torch.device) -> str:
+    if device.type == "cuda":
+        return f"{device}: {torch.cuda.get_device_name(device)}"
+    return f"{device}: {platform.processor() or platform.machine()}"

@@ -1,0 +1,368 @@
+"""sweep: train the alternatives of a recipe, each in its own folder, and lay them side by side.
+
+sweep("configs/reverse.toml", "model.positions=none,sinusoid,rotary", "seed=1,2,3", out="runs/positions")
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+import re
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console, Group
+from rich.table import Table
+
+from .. import config, draw
+from ..atomic_files import atomic_write
+from ..errors import InputError
+from .checkpoint import latest
+from .loop import train
+from .recipe import Recipe, read_recipe
+from .run_folder import Folder, FolderError, to_json
+from .subprocesses import Child, command, stoppable
+
+MEASURES = ("loss", "valid_loss", "valid_accuracy")
+COLOURS = 7  # lines that can be told apart; of more alternatives, the best have a colour
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trial:
+    """One alternative, and what became of it."""
+
+    choices: dict[str, str]  # override: value, of those that have alternatives
+    folder: Path
+    finished: bool = False
+    parameters: int | None = None
+    loss: float | None = None  # the last ones
+    valid_loss: float | None = None
+    valid_accuracy: float | None = None
+    minutes: float = 0.0  # of training, without validation and starting
+    error: str = ""  # why it failed
+
+    @property
+    def name(self) -> str:
+        return ", ".join(_words(self.choices))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Mean:
+    """One alternative over its seeds: (mean, sample standard deviation) of each measure."""
+
+    choices: dict[str, str]
+    seeds: int
+    loss: tuple[float, float] | None = None
+    valid_loss: tuple[float, float] | None = None
+    valid_accuracy: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sweep:
+    """All alternatives; kept as sweep.json and sweep.png in the folder."""
+
+    folder: Path
+    trials: list[Trial]
+
+    @property
+    def finished(self) -> bool:
+        return all(trial.finished for trial in self.trials)
+
+    @property
+    def means(self) -> list[Mean]:
+        """Over seeds, where they have alternatives."""
+        if "seed" not in self.trials[0].choices:
+            return []
+        means = []
+        for choices, trials in _without_seed(self.trials):
+            found: dict[str, Any] = {}
+            for measure in MEASURES:
+                values = [x for trial in trials if (x := getattr(trial, measure)) is not None]
+                if values:
+                    found[measure] = (statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0)
+            means.append(Mean(choices=choices, seeds=sum(trial.finished for trial in trials), **found))
+        return means
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain values."""
+        trials = [dataclasses.asdict(trial) | {"folder": str(trial.folder)} for trial in self.trials]
+        return {
+            "folder": str(self.folder), "finished": self.finished, "trials": trials,
+            "means": [dataclasses.asdict(mean) for mean in self.means],
+        }  # fmt: skip
+
+    def __rich__(self) -> Group:
+        right, shown = {"justify": "right"}, _shown(self.trials)
+        table = Table(*self.trials[0].choices)
+        for head in ("parameters", *(measure.replace("_", " ") for measure in shown), "minutes"):
+            table.add_column(head, **right)  # type: ignore[arg-type]
+        for trial in self.trials:
+            size = "" if trial.parameters is None else f"{trial.parameters:,}"
+            values = [_said(getattr(trial, measure)) for measure in shown]
+            table.add_row(*trial.choices.values(), size, *values, f"{trial.minutes:.2g}")
+        parts: list[Any] = [table]
+        if self.means:
+            table = Table(*self.means[0].choices, title="over seeds: mean ± standard deviation", title_justify="left")
+            table.add_column("seeds", **right)  # type: ignore[arg-type]
+            for measure in shown:
+                table.add_column(measure.replace("_", " "), **right)  # type: ignore[arg-type]
+            for mean in self.means:
+                pairs = [getattr(mean, measure) for measure in shown]
+                values = ["" if pair is None else f"{_said(pair[0])} ± {_said(pair[1])}" for pair in pairs]
+                table.add_row(*mean.choices.values(), str(mean.seeds), *values)
+            parts.append(table)
+        parts += [f"failed: {trial.name}: {trial.error}" for trial in self.trials if trial.error]
+        parts += [f"unfinished: {trial.name}" for trial in self.trials if not trial.finished and not trial.error]
+        return Group(*parts)
+
+
+def sweep(
+    recipe: str | Path | Mapping[str, Any] | Recipe,
+    *overrides: str,
+    out: str | Path,
+    data: str | Path | None = None,
+    device: str = "auto",
+    jobs: int = 1,  # trainings at a time, each in a process of its own if more than one
+    quiet: bool = False,
+) -> Sweep:
+    """Train every combination of the overrides' alternatives; those that are finished in `out` are not trained again.
+
+    `seed=1,2,3` are three alternatives; a list in brackets is one value. One that fails does not stop the others.
+    """
+    if jobs < 1:
+        raise InputError(f"jobs={jobs}: expected 1 or more")
+    out, talk = Path(out), Console(stderr=True, highlight=False, markup=False, quiet=quiet)
+    fixed, choices = alternatives(*overrides)
+    plans = [
+        _Plan(choices=choice, folder=out / name, words=(*fixed, *_words(choice)))
+        for choice, name in zip(choices, folder_names(choices), strict=True)
+    ]
+    _read(recipe, plans)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as cause:
+        raise FolderError(f"the folder {out} cannot be made: {cause.strerror}") from cause
+    if not isinstance(recipe, str | Path):
+        config.write(config.dump(read_recipe(recipe)), out / "recipe.toml")
+        recipe = out / "recipe.toml"
+    waiting = [plan for plan in plans if plan.recipe is not None and not is_finished(plan.folder, plan.recipe)]
+    for plan in plans:
+        if plan not in waiting:
+            talk.print(f"{plan.name}: {plan.error or 'finished before'}", soft_wrap=True)
+    with stoppable():
+        if jobs == 1:
+            _one_by_one(recipe, waiting, data, device, talk)
+        else:
+            _side_by_side(recipe, waiting, data, device, jobs, talk)
+    found = Sweep(folder=out, trials=[_trial(plan) for plan in plans])
+    atomic_write(out / "sweep.json", to_json(found.to_dict()))
+    _draw(found)
+    return found
+
+
+@dataclass(kw_only=True, slots=True)
+class _Plan:
+    """An alternative that is to be trained."""
+
+    choices: dict[str, str]
+    folder: Path
+    words: tuple[str, ...]  # all its overrides
+    recipe: Recipe | None = None
+    error: str = ""
+
+    @property
+    def name(self) -> str:
+        return ", ".join(_words(self.choices))
+
+
+def alternatives(*overrides: str) -> tuple[list[str], list[dict[str, str]]]:
+    """The overrides with one value, and the product of those with several: ["steps=9"], [{"seed": "1"}, ...]."""
+    fixed, several = [], {}
+    for word in overrides:
+        name, equals, text = (part.strip() for part in word.partition("="))
+        values = _split(text)
+        if not equals or len(values) < 2:
+            fixed.append(word)
+            continue
+        if not all(values):
+            raise config.ConfigError(f"on the command line: {word}: an alternative is empty")
+        if len(set(values)) < len(values) or name in several:
+            raise config.ConfigError(f"on the command line: {word}: an alternative is given twice")
+        several[name] = values
+    if not several:
+        raise config.ConfigError("nothing to sweep: expected alternatives with commas between them, like seed=1,2,3")
+    return fixed, [dict(zip(several, chosen, strict=True)) for chosen in itertools.product(*several.values())]
+
+
+def folder_names(choices: Sequence[Mapping[str, str]]) -> list[str]:
+    """A folder's name for each alternative, by its choices: positions=rotary,seed=1."""
+    keys = list(choices[0])
+    short = {key: key.rsplit(".", 1)[-1] for key in keys}
+    if len(set(short.values())) < len(keys):
+        short = {key: key for key in keys}
+
+    def plain(text: str) -> str:
+        return re.sub(r"[^\w.+-]+", "-", text).strip("-.") or "-"
+
+    names = [",".join(f"{short[key]}={plain(choice[key])}" for key in keys) for choice in choices]
+    seen: dict[str, int] = {}
+    for i, name in enumerate(names):  # what differs only in signs that a folder cannot have gets a number
+        seen[name.lower()] = seen.get(name.lower(), 0) + 1
+        names[i] = name if seen[name.lower()] == 1 else f"{name}~{seen[name.lower()]}"
+    return names
+
+
+def is_finished(folder: Path, recipe: Recipe) -> bool:
+    """Whether a folder holds the finished training of exactly this recipe."""
+    kept = folder / "recipe.toml"
+    if not kept.exists() or not (folder / "model" / "model.safetensors").exists():
+        return False
+    try:
+        same = config.dump(read_recipe(kept)) == config.dump(recipe)
+    except config.ConfigError:
+        return False
+    found = latest(folder / "checkpoints") if same else None
+    if found is None:
+        return False
+    found.close()
+    stopped = recipe.run.patience and found.facts["best"]["waited"] >= recipe.run.patience
+    return found.step == recipe.steps or bool(stopped)
+
+
+def _read(recipe: str | Path | Mapping[str, Any] | Recipe, plans: list[_Plan]) -> None:
+    """Read all recipes before any is trained; raises if none can be read."""
+    for plan in plans:
+        try:
+            plan.recipe = read_recipe(recipe, *plan.words)
+        except ValueError as problem:
+            plan.error = str(problem)
+            if all(other.error for other in plans):
+                raise
+
+
+def _one_by_one(
+    recipe: str | Path, plans: list[_Plan], data: str | Path | None, device: str, talk: Console
+) -> None:  # fmt: skip
+    for n, plan in enumerate(plans, 1):
+        talk.print(f"{n} of {len(plans)}: {plan.name}", soft_wrap=True)
+        try:
+            run = train(recipe, *plan.words, out=plan.folder, data=data, device=device, quiet=talk.quiet)
+        except (RuntimeError, ValueError, OSError, MemoryError) as problem:
+            plan.error = (str(problem).strip() or type(problem).__name__).splitlines()[0]
+            talk.print(f"{plan.name}: {plan.error}", soft_wrap=True)
+            continue
+        if not run.finished:  # somebody asked it to stop, and means all of them
+            return
+
+
+def _side_by_side(
+    recipe: str | Path, plans: list[_Plan], data: str | Path | None, device: str, jobs: int, talk: Console
+) -> None:  # fmt: skip
+    threads, left = max(1, torch.get_num_threads() // jobs), list(plans)
+    running: list[tuple[_Plan, Child]] = []
+    with ExitStack() as stack:
+        while left or running:
+            while left and len(running) < jobs:
+                plan = left.pop(0)
+                talk.print(f"{plan.name}: started", soft_wrap=True)
+                line = command(recipe, *plan.words, out=plan.folder, data=data, device=device)
+                log = plan.folder.with_name(f"{plan.folder.name}.log")
+                running.append((plan, stack.enter_context(Child(line, threads=threads, log=log))))
+            for plan, child in [pair for pair in running if not pair[1].running]:
+                running.remove((plan, child))
+                if code := child.process.returncode:
+                    plan.error = child.told(code)
+                talk.print(f"{plan.name}: {plan.error or 'done'}", soft_wrap=True)
+            time.sleep(0.05)
+
+
+def _trial(plan: _Plan) -> Trial:
+    """What a folder tells of an alternative."""
+    if plan.error or plan.recipe is None or not plan.folder.is_dir():
+        return Trial(choices=plan.choices, folder=plan.folder, error=plan.error)
+    metrics = Folder(plan.folder, create=False, lock=False).metrics()
+    last: dict[str, Any] = {}
+    for line in metrics:
+        last |= {measure: line[measure] for measure in MEASURES if measure in line}
+    parameters = None
+    if found := latest(plan.folder / "checkpoints"):
+        parameters = sum(math.prod(found.shape(name)) for name in found.names if name.startswith("model/"))
+    return Trial(
+        choices=plan.choices, folder=plan.folder, finished=is_finished(plan.folder, plan.recipe),
+        parameters=parameters, minutes=sum(line.get("seconds", 0.0) for line in metrics) / 60, **last,
+    )  # fmt: skip
+
+
+def _draw(found: Sweep) -> None:
+    """sweep.png: loss and validation loss against steps, a colour an alternative, the mean over seeds."""
+    lines: dict[str, dict[str, tuple[Any, Any]]] = {"loss": {}, "validation loss": {}}
+    last: dict[str, float] = {}
+    for choices, trials in _without_seed(found.trials):
+        name = ", ".join(word.rsplit(".", 1)[-1] for word in _words(choices)) or "mean over seeds"
+        runs = [Folder(t.folder, create=False, lock=False).metrics() for t in trials if t.folder.is_dir()]
+        for title, measure in (("loss", "loss"), ("validation loss", "valid_loss")):
+            line = _mean_line(runs, measure)
+            if line is not None:
+                lines[title][name] = line
+                last[name] = float(line[1][-1])
+    plots = {title: some for title, some in lines.items() if some and max(len(x) for x, _ in some.values()) > 1}
+    if plots:
+        faint = sorted(last, key=lambda name: last[name])[COLOURS:]
+        figure = draw.panels(plots, xlabel="steps", ylabel="loss", log="auto", faint=faint, width=4.2, height=3.2)
+        draw.save(figure, found.folder / "sweep.png")
+
+
+def _mean_line(runs: list[list[dict[str, Any]]], measure: str) -> tuple[Any, Any] | None:
+    """A measure against steps, averaged over the runs that have reached a step."""
+    values: dict[int, list[float]] = {}
+    for metrics in runs:
+        for line in metrics:
+            if line.get(measure) is not None:
+                values.setdefault(line["step"], []).append(line[measure])
+    steps = sorted(values)
+    return (np.array(steps), np.array([statistics.fmean(values[step]) for step in steps])) if steps else None
+
+
+def _without_seed(trials: Sequence[Trial]) -> list[tuple[dict[str, str], list[Trial]]]:
+    groups: dict[tuple[tuple[str, str], ...], list[Trial]] = {}
+    for trial in trials:
+        rest = tuple((key, value) for key, value in trial.choices.items() if key != "seed")
+        groups.setdefault(rest, []).append(trial)
+    return [(dict(rest), some) for rest, some in groups.items()]
+
+
+def _split(text: str) -> list[str]:
+    """A text at its commas, but not those in brackets or quotes."""
+    parts, depth, quote = [""], 0, ""
+    for sign in text:
+        if quote:
+            quote = "" if sign == quote else quote
+        elif sign in "\"'":
+            quote = sign
+        else:
+            depth += (sign in "[{") - (sign in "]}")
+        if sign == "," and not quote and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += sign
+    return [part.strip() for part in parts]
+
+
+def _shown(trials: Sequence[Trial]) -> list[str]:
+    return [measure for measure in MEASURES if any(getattr(trial, measure) is not None for trial in trials)]
+
+
+def _words(choices: Mapping[str, str]) -> list[str]:
+    return [f"{key}={value}" for key, value in choices.items()]
+
+
+def _said(value: float | None) -> str:
+    return "" if value is None else f"{value:.4f}" if abs(value) >= 1e-3 or value == 0 else f"{value:.1e}"

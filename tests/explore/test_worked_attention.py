@@ -1,0 +1,83 @@
+"""Attention by hand: every switch does what the page says it does."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from clearhead.explore.worked import WK, WQ, WV, X
+from clearhead.explore.worked_attention import by_hand, fading, places
+
+EXAMPLE = {"x": X.tolist(), "wq": WQ.tolist(), "wk": WK.tolist(), "wv": WV.tolist()}
+
+
+def test_every_number_is_the_written_out_one():
+    found = by_hand(**EXAMPLE, score="scaled", sharpness=2.0, causal=True)
+    x, q, k, v = X.double(), X.double() @ WQ.double(), X.double() @ WK.double(), X.double() @ WV.double()
+    scores = 2.0 * q @ k.T / math.sqrt(3)
+    assert torch.allclose(found.x, x)
+    assert torch.allclose(found.scores[0], scores)
+    weights = scores.masked_fill(torch.ones(3, 3).triu(1).bool(), -math.inf).softmax(-1)
+    assert torch.allclose(found.weights[0], weights)
+    assert torch.allclose(found.out, weights @ v)
+
+
+@pytest.mark.parametrize("score", ["dot", "scaled", "cosine", "additive"])
+def test_sharp_attention_is_a_lookup(score):
+    soft, sharp = (by_hand(**EXAMPLE, score=score, sharpness=s).weights[0] for s in (1e-3, 1e4))
+    assert torch.allclose(soft, torch.full_like(soft, 1 / 3), atol=0.01)
+    best = by_hand(**EXAMPLE, score=score).scores[0]
+    hits = (best == best.amax(-1, keepdim=True)).double()
+    assert torch.allclose(sharp, hits / hits.sum(-1, keepdim=True), atol=1e-3)
+
+
+def test_heads_are_apart():
+    wide = {name: [row * 2 for row in EXAMPLE[name]] for name in ("wq", "wk", "wv")}
+    found = by_hand(EXAMPLE["x"], **wide, heads=2)
+    one = by_hand(**EXAMPLE)
+    assert torch.allclose(found.weights[0], one.weights[0])
+    assert torch.allclose(found.weights[1], one.weights[0])
+    assert torch.allclose(found.out, torch.cat([one.out, one.out], dim=1))
+
+
+@pytest.mark.parametrize(("options", "moves"), [
+    ({}, False), ({"score": "cosine"}, False), ({"causal": True}, True), ({"window": 1}, False), ({"window": 2}, True),
+    ({"positions": "sinusoid"}, True), ({"positions": "alibi"}, True),
+])  # fmt: skip
+def test_answers_move_with_their_words_unless_something_tells_the_order(options, moves):
+    found = by_hand(**EXAMPLE, **options, order=[2, 0, 1])
+    assert (found.moved > 1e-6) is moves
+    if not moves:
+        assert torch.allclose(found.out, by_hand(**EXAMPLE, **options).out[[2, 0, 1]])
+
+
+def test_rotary_positions_turn_even_heads():
+    wide = EXAMPLE | {name: [[*row, 0.0] for row in EXAMPLE[name]] for name in ("wq", "wk")}
+    assert by_hand(**wide, positions="rotary", order=[1, 0, 2]).moved > 1e-6
+    with pytest.raises(ValueError, match="even"):
+        by_hand(**EXAMPLE, positions="rotary")
+
+
+@pytest.mark.parametrize(("change", "words"), [
+    ({"wq": [[1.0]]}, "Wq has 1 rows"), ({"heads": 2}, "3 columns, which 2 heads"), ({"x": []}, "X is no matrix"),
+    ({"wk": [[1.0, 2]] * 4}, "Wq has 3 columns and Wk 2"), ({"order": [0, 0, 1]}, "each once"),
+    ({"x": [[1e300, 0, 0, 0]]}, "beyond"), ({"score": "guess"}, "score='guess'"),
+])  # fmt: skip
+def test_mistakes(change, words):
+    with pytest.raises(ValueError, match=words.replace("[", r"\[")):
+        by_hand(**EXAMPLE | change)
+
+
+def test_rotary_places_look_alike_by_distance_only():
+    found = np.array(places("rotary", width=16, length=9)["similarity"])
+    assert np.allclose(found[2, 5], found[4, 7])
+    assert np.allclose(np.diag(found), 1.0)
+    alibi = np.array(places("alibi", width=64, length=9)["similarity"])
+    assert np.allclose(alibi, -np.abs(np.subtract.outer(range(9), range(9))) / 2)
+
+
+def test_a_memory_that_forgets_nothing_shares_evenly():
+    found = fading(1.0, length=5, sharpness=0.0)
+    assert np.allclose(found["share"][4], 0.2)
+    assert np.allclose(found["attention"], [1, 1 / 2, 1 / 3, 1 / 4, 1 / 5])

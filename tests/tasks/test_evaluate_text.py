@@ -1,0 +1,122 @@
+"""evaluate, of language models and classifiers: the numbers are those that anyone would count by hand."""
+
+import json
+import math
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from clearhead import Bundle, build
+from clearhead.cli import app
+from clearhead.data.files import DataError
+from clearhead.tasks import classify, evaluate
+from clearhead.tokens import Characters, Words
+from clearhead.weights import save
+
+TEXT = "the cat sat on the mat. the dog sat on the cat. " * 3
+
+
+def writer(context: int = 16) -> Bundle:
+    torch.manual_seed(0)
+    tokens = Characters.of(TEXT)
+    model = build("gpt", vocab=len(tokens), context=context, width=16, depth=2, heads=2, positions="rotary")
+    return Bundle(model, tokens, model.config)
+
+
+def sorter() -> Bundle:
+    torch.manual_seed(0)
+    tokens = Words.of(["good bad film . ! very"])
+    model = build(
+        "bert", vocab=len(tokens), context=16, width=16, depth=1, heads=2, answer="class", classes=2, pool="mean"
+    )
+    return Bundle(model, tokens, model.config, labels=("negative", "positive"))
+
+
+@pytest.fixture
+def text(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text(TEXT)
+    return path
+
+
+@pytest.fixture
+def labels(tmp_path):
+    path = tmp_path / "labels.tsv"
+    path.write_text("good film !\tpositive\nbad film .\tnegative\nvery bad\tnegative\ngood\tpositive\n")
+    return path
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("stride", [1, 5, 16])
+def test_perplexity_counts_every_token_once_with_what_its_window_has_before_it(text, stride):
+    made = writer()
+    found = evaluate(made, text, stride=stride)
+    ids = torch.from_numpy(made.tokens.encode(TEXT))
+    total, told, begin = 0.0, 1, 0
+    while told < len(ids):  # written out: windows of the context, of which only the new tokens count
+        window = ids[begin : begin + 17]
+        logp = made.model(window[None, :-1])[0].log_softmax(-1)
+        for i in range(told, begin + len(window)):
+            total += float(logp[i - begin - 1, ids[i]])
+        told, begin = begin + len(window), begin + stride
+    assert found.tokens == len(ids) - 1
+    assert found.logprob == pytest.approx(total, rel=1e-4)
+    assert found.perplexity == pytest.approx(math.exp(-total / (len(ids) - 1)), rel=1e-4)
+    assert found.bits_a_byte == pytest.approx(-total / math.log(2) / len(TEXT), rel=1e-4)
+
+
+def test_the_last_part_of_a_text(text):
+    found = evaluate(writer(), text, last=0.25)
+    assert found.bytes == round(len(TEXT) * 0.25)
+    assert found.tokens == found.bytes - 1
+
+
+def test_accuracy_and_what_was_taken_for_what(labels):
+    made = sorter()
+    found = evaluate(made, labels)
+    said = [classify(made, line.split("\t")[0])[0][0] for line in labels.read_text().splitlines()]
+    assert found.hypotheses == said
+    assert found.accuracy == sum(a == b for a, b in zip(said, found.references, strict=True)) / 4
+    assert sum(n for row in found.confusion.values() for n in row.values()) == 4
+    assert found.confusion["positive"]["negative"] == sum(
+        a == "negative" and b == "positive" for a, b in zip(said, found.references, strict=True)
+    )
+
+
+def test_progress_is_told_and_ends(text, labels):
+    for made, data in ((writer(), text), (sorter(), labels)):
+        told = []
+        evaluate(made, data, done=lambda n, of, told=told: told.append((n, of)))
+        assert sum(n for n, _ in told) == told[0][1]
+
+
+def test_mistakes(text, labels, tmp_path):
+    with pytest.raises(DataError, match=r"none\.txt"):
+        evaluate(writer(), tmp_path / "none.txt")
+    with pytest.raises(ValueError, match=r"last=0.0: expected a share"):
+        evaluate(writer(), text, last=0.0)
+    with pytest.raises(ValueError, match=r"strid\b.*stride"):
+        evaluate(writer(), text, strid=3)
+    with pytest.raises(ValueError, match=r"2 files: this GPT does not translate"):
+        evaluate(writer(), [text, text])
+    with pytest.raises(ValueError, match=r"split='test' is for sst2"):
+        evaluate(sorter(), labels, split="test")
+    labels.write_text("good\tpositive\nodd\tneutral\n")
+    with pytest.raises(DataError, match=r"labels\.tsv:2: the label 'neutral' is none of the model's"):
+        evaluate(sorter(), labels)
+
+
+def test_the_command_line(text, labels, tmp_path):
+    call = CliRunner().invoke
+    save(writer(), tmp_path / "writer")
+    found = call(app, ["evaluate", str(tmp_path / "writer"), str(text), "stride=4", "--json"])
+    assert json.loads(found.stdout)["tokens"] == len(TEXT) - 1
+    refused = call(app, ["evaluate", str(tmp_path / "writer"), str(text), "--out", str(tmp_path / "a.txt")])
+    assert refused.exit_code != 0
+    assert not (tmp_path / "a.txt").exists()
+    save(sorter(), tmp_path / "sorter")
+    out = tmp_path / "said.txt"
+    found = call(app, ["evaluate", str(tmp_path / "sorter"), str(labels), "--out", str(out)])
+    assert "accuracy" in found.stdout
+    assert set(out.read_text().split()) <= {"negative", "positive"}

@@ -1,0 +1,405 @@
+"""The loop: a run that was broken off and resumed equals an unbroken one to the bit, and looking changes nothing."""
+
+import json
+import os
+import random
+import signal
+import struct
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+from trainings import VECTORS, metrics, near, recipe, same_bits, state, weights
+
+from clearhead import config, load
+from clearhead.training import loop, optim
+from clearhead.training.loop import train
+from clearhead.training.recipe import Recipe
+
+pytestmark = pytest.mark.usefixtures("own_models")
+
+TEXT = "one two three\n\nfour five six\n\nseven\n\n" * 20
+
+
+def go(table, out, *overrides):
+    return train(table, *overrides, out=out, device="cpu", quiet=True)
+
+
+def parameters(run):
+    return {name: p.detach() for name, p in run.model.model.named_parameters()}
+
+
+class BrokenError(Exception):
+    """A crash at a chosen step."""
+
+
+def broken_at(monkeypatch, step, how):
+    """Let the run crash in the middle of a step, or be asked to stop during it."""
+    real = optim.Optimiser.step
+
+    def strange(self, *args):
+        strange.left -= 1
+        if strange.left == 0:
+            if how == "crash":
+                raise BrokenError
+            os.kill(os.getpid(), signal.SIGTERM)
+        return real(self, *args)
+
+    strange.left = step
+    monkeypatch.setattr(optim.Optimiser, "step", strange)
+
+
+def go_broken(table, out, monkeypatch, steps=((3, "crash"), (1, "crash"), (3, "stop"), (2, "crash"))):
+    """Run with breaks, each so many steps after the last start, and then to the end."""
+    for step, how in steps:
+        with monkeypatch.context() as patch:
+            broken_at(patch, step, how)
+            try:
+                if (run := go(table, out)).finished:  # patience ran out before the break
+                    return run
+            except BrokenError:
+                assert how == "crash"
+    return go(table, out)
+
+
+CASES = {
+    "adamw": {},
+    "sgd": {"optim__name": "sgd"},
+    "muon": {"optim__name": "muon", "optim__ema": 0.9},
+    "ema, dropout": {"optim__ema": 0.8, "model__dropout": 0.3},
+    "accumulate, dropout": {"accumulate": 4, "model__dropout": 0.3},
+    "masters": {"precision": "bfloat16", "accumulate": 2, "optim__ema": 0.9},
+    "recompute": {"recompute": True, "model__dropout": 0.3, "initial": "normal"},
+    "patience": {"run__patience": 4, "run__valid_every": 1, "optim__lr": 0.3, "run__keep": 1},
+    "rare saves": {"run__save_every": 5, "run__valid_every": 3, "run__inside_every": 4, "run__log_every": 3},
+    "alone saves": {"run__save_every": 1, "run__keep": 1},
+    "reader": {"model": {"name": "reader", "width": 12, "heads": 3, "mix": "attention"}, "precision": "bfloat16"},
+    "smoothing, rotary": {"smoothing": 0.1, "model__positions": "rotary", "schedule__shape": "constant"},
+    "vectors": {**VECTORS, "optim__ema": 0.5, "accumulate": 4},
+    "batch norm": {**VECTORS, "model": {"name": "normed"}, "run__patience": 3, "run__valid_every": 1},
+    "batch norm, masters": {**VECTORS, "model": {"name": "normed"}, "precision": "bfloat16"},
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_resumed_run_equals_an_unbroken_one_to_the_bit(tmp_path, monkeypatch, case):
+    every = {"run__valid_every": 2, "run__save_every": 2, "run__inside_every": 3, "steps": 9}
+    table = recipe(**{**every, **CASES[case]})
+    whole = go(table, tmp_path / "whole")
+    parts = go_broken(table, tmp_path / "parts", monkeypatch)
+    same_bits(state(whole.folder), state(parts.folder))
+    same_bits(weights(whole.model), weights(parts.model))
+    assert metrics(whole.folder) == metrics(parts.folder)
+    assert len(json.loads((parts.folder / "facts.json").read_text())["attempts"]) == (3 if case == "patience" else 5)
+
+
+def test_packed_documents_resume_to_the_bit(tmp_path, monkeypatch):
+    (tmp_path / "text.txt").write_text(TEXT)
+    data = {
+        "name": "text", "path": str(tmp_path / "text.txt"), "separator": "\n\n", "documents": True, "context": 16,
+        "rows": 5, "valid_rows": 3, "valid_most": 2,
+    }  # fmt: skip
+    table = recipe(data=data, model__context=16, run__save_every=3, run__valid_every=4, run__inside_every=2, steps=9)
+    whole = go(table, tmp_path / "whole")
+    parts = go_broken(table, tmp_path / "parts", monkeypatch)
+    same_bits(state(whole.folder), state(parts.folder))
+    assert metrics(whole.folder) == metrics(parts.folder)
+    assert whole.model.tokens.decode(whole.model.tokens.encode("three")) == "three"
+
+
+def test_a_break_before_the_first_checkpoint_starts_again(tmp_path, monkeypatch):
+    table = recipe(run__save_every=0)
+    whole = go(table, tmp_path / "whole")
+    parts = go_broken(table, tmp_path / "parts", monkeypatch, [(5, "crash"), (3, "crash")])
+    same_bits(state(whole.folder), state(parts.folder))
+    assert metrics(whole.folder) == metrics(parts.folder)
+    assert scalars(parts.folder) == scalars(whole.folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("case", CASES)
+def test_breaks_at_any_step(tmp_path, monkeypatch, case, seed):
+    uniforms = random.Random(seed)
+    every = {f"run__{name}_every": uniforms.randint(1, 6) for name in ("valid", "save", "inside", "log")}
+    table = recipe(**{**every, **CASES[case], "steps": 16})
+    whole = go(table, tmp_path / "whole")
+    last = metrics(whole.folder)[-1]["step"]
+    done, breaks = 0, 0
+    while breaks < 5 and done < last - 1:
+        step, how = uniforms.randint(1, last - done - 1) if last - done > 1 else 1, uniforms.choice(["crash", "stop"])
+        with monkeypatch.context() as patch:
+            broken_at(patch, step, how)
+            try:
+                finished = go(table, tmp_path / "parts").finished
+            except BrokenError:
+                finished = False
+        if finished:
+            break
+        found = loop.latest(tmp_path / "parts" / "checkpoints")
+        done, breaks = found.step if found else 0, breaks + 1
+    parts = go(table, tmp_path / "parts")
+    same_bits(state(whole.folder), state(parts.folder))
+    same_bits(weights(whole.model), weights(parts.model))
+    assert metrics(whole.folder) == metrics(parts.folder)
+
+
+@pytest.mark.parametrize("case", ["ema, dropout", "masters", "batch norm"])
+def test_looking_and_validating_change_nothing(tmp_path, case):
+    table = recipe(**{**CASES[case], "run__patience": 0, "run__valid_every": 0, "run__save_every": 0})
+    plain = go(table, tmp_path / "plain")
+    looked = go(table, tmp_path / "looked", "run.inside_every=1", "run.valid_every=1", "run.save_every=3")
+    assert sum("valid_loss" in record for record in looked.metrics) == 8
+    assert sum("inside" in record for record in looked.metrics) == 8
+    same_bits(state(plain.folder), state(looked.folder))
+    same_bits(weights(plain.model), weights(looked.model))
+    losses = [[r for r in metrics(run.folder) if "loss" in r] for run in (plain, looked)]
+    assert losses[0] == losses[1]
+
+
+def test_what_is_seen_inside(tmp_path):
+    run = go(recipe(run__inside_every=4), tmp_path)
+    seen = [record["inside"] for record in run.metrics if "inside" in record]
+    assert len(seen) == 2
+    assert seen[0].keys() == {
+        "gradient", "blocks.0", "blocks.1",
+        *(f"blocks.{i}.attn.{word}" for i in (0, 1) for word in ("entropy", "distance", "sink")),
+    }  # fmt: skip
+    assert seen[0]["gradient"].keys() == {"blocks.0", "blocks.1", "rest"}
+    assert len(seen[0]["blocks.1.attn.sink"]) == 3
+    assert all(0 <= x <= 1 for x in seen[0]["blocks.1.attn.sink"])
+    norms = {r["step"]: r["norm"] for r in run.metrics if "norm" in r}
+    whole = sum(x**2 for x in seen[0]["gradient"].values()) ** 0.5
+    assert whole == pytest.approx(norms[4], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("parts", "more"),
+    [
+        (2, {}), (4, {}), (8, {}),  # that do not divide the rows; more than there are
+        (3, {"smoothing": 0.1, "optim__ema": 0.9, "recompute": True}), (4, VECTORS),
+    ],
+)  # fmt: skip
+def test_accumulating_parts_equals_the_whole_batch(tmp_path, parts, more):
+    table = recipe(**more, steps=5)
+    if more is not VECTORS:  # a bias of keys changes no attention: its gradient is rounding, which AdamW would blow up
+        table["model"]["bias"] = False
+    whole, pieces = (go(table, tmp_path / str(k), f"accumulate={k}") for k in (1, parts))
+    near(state(pieces.folder), state(whole.folder), rtol=1e-4, atol=1e-5)
+    assert [r["step"] for r in metrics(pieces.folder)] == [r["step"] for r in metrics(whole.folder)]
+    for a, b in zip(metrics(pieces.folder), metrics(whole.folder), strict=True):
+        assert a == pytest.approx(b, rel=1e-4)
+
+
+def test_patience_ends_with_the_best_model(tmp_path, monkeypatch):
+    table = recipe(steps=60, optim__lr=0.5, optim__clip=0.0, run__valid_every=2, run__patience=2, run__keep=1)
+    run = go(table, tmp_path / "a")
+    valid = [(r["valid_loss"], r["step"]) for r in run.metrics if "valid_loss" in r]
+    _, step = min(valid)
+    assert valid[-1][1] == step + 4 < 60
+    assert {p.name for p in (tmp_path / "a" / "checkpoints").iterdir()} == {
+        f"step-{s:08d}" for s in (step, valid[-1][1])
+    }
+    best = loop.Checkpoint(tmp_path / "a" / "checkpoints" / f"step-{step:08d}")
+    same_bits({name: best.read(f"model/{name}") for name, _ in run.model.model.named_parameters()}, parameters(run))
+    # Trained again, it trains nothing.
+    before = metrics(tmp_path / "a")
+    rerun = go(table, tmp_path / "a")
+    same_bits(weights(run.model), weights(rerun.model))
+    assert metrics(tmp_path / "a") == before
+    # With more patience it goes on.
+    assert go(table, tmp_path / "a", "run.patience=3").metrics[-1]["step"] > before[-1]["step"]
+
+
+def test_the_best_model_has_the_buffers_and_averages_of_its_step(tmp_path):
+    table = recipe(
+        **VECTORS, steps=40, schedule__shape="constant", optim__lr=0.5, optim__ema=0.3, run__valid_every=1,
+        run__patience=3,
+    )  # fmt: skip
+    table["model"] = {"name": "normed"}
+    run = go(table, tmp_path / "a")
+    _, step = min((r["valid_loss"], r["step"]) for r in run.metrics if "valid_loss" in r)
+    assert run.metrics[-1]["step"] == step + 3
+    shorter = go(table, tmp_path / "b", f"steps={step}")
+    same_bits(weights(shorter.model), weights(run.model))
+
+
+def test_patience_that_comes_late_finds_no_best_of_before(tmp_path):
+    table = recipe(schedule__shape="constant", run__valid_every=1, run__keep=1, optim__lr=0.5, optim__clip=0.0)
+    first = go(table, tmp_path)
+    _, step = min((r["valid_loss"], r["step"]) for r in first.metrics if "valid_loss" in r)
+    assert step < 8  # the best was before the last, and nobody kept it
+    more = go(table, tmp_path, "steps=14", "run.patience=3")
+    later = [(r["valid_loss"], r["step"]) for r in more.metrics if "valid_loss" in r and r["step"] > 8]
+    best = loop.Checkpoint(tmp_path / "checkpoints" / f"step-{min(later)[1]:08d}")
+    same_bits({name: best.read(f"model/{name}") for name in parameters(more)}, parameters(more))
+
+
+def test_a_finished_run_trains_nothing_and_a_longer_one_goes_on(tmp_path, monkeypatch):
+    table = recipe(schedule__shape="constant", model__dropout=0.2)
+    first = go(table, tmp_path / "a")
+    bytes_before = (tmp_path / "a/metrics.jsonl").read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr(optim.Optimiser, "step", None)
+        second = go(table, tmp_path / "a")
+    same_bits(weights(first.model), weights(second.model))
+    assert (tmp_path / "a/metrics.jsonl").read_bytes() == bytes_before
+    longer = go(table, tmp_path / "a", "steps=12")
+    whole = go(table, tmp_path / "b", "steps=12")
+    same_bits(state(longer.folder), state(whole.folder))
+    same_bits(weights(longer.model), weights(load(tmp_path / "b", device="cpu")))
+    with pytest.raises(loop.TrainingError, match=r"step-00000012 is past the recipe's 8 steps"):
+        go(table, tmp_path / "a")
+
+
+def test_the_loss_goes_down(tmp_path):
+    table = recipe(
+        steps=80, data__rows=32, data__length=3, model__width=32, model__heads=4, run__log_every=20, optim__lr=5e-3
+    )
+    run = go(table, tmp_path)
+    losses = [record["loss"] for record in run.metrics if "loss" in record]
+    assert losses[-1] < 0.5 * losses[0]
+    assert run.metrics[-1]["valid_accuracy"] > 0.6
+    logits = run.model.model(torch.tensor([[1, 2, 3, 5]]))
+    assert logits.shape == (1, 4, 6)
+
+
+READER = {"name": "reader", "width": 12, "heads": 3}
+WORDS = [  # every word at least once
+    {"optim__name": "adamw", "schedule__shape": "constant", "initial": "default", "precision": "float32"},
+    {"optim__name": "sgd", "schedule__shape": "cosine", "initial": "xavier", "precision": "bfloat16"},
+    {"optim__name": "muon", "schedule__shape": "linear", "initial": "kaiming", "precision": "tf32"},
+    {"optim__name": "muon", "schedule__shape": "inverse-sqrt", "initial": "normal", "precision": "bfloat16"},
+    {"deterministic": True, "smoothing": 0.2, "optim__clip": 0.0, "optim__momentum": 0.0, "optim__name": "sgd"},
+    {"recompute": True, "precision": "bfloat16", "model__tied": False, "model__positions": "alibi"},
+    {"model__depth": 0, "data__valid_batches": 0},
+    {"data__name": "copy", "model": {**READER, "mix": "sum"}},
+    {"data__name": "most", "model": {**READER, "mix": "forget"}},
+    {
+        "data": {"name": "recall", "symbols": 4, "length": 5, "rows": 6, "valid_rows": 4, "valid_batches": 1},
+        "model": {**READER, "mix": "attention"},
+    },
+]
+
+
+@pytest.mark.parametrize("words", WORDS, ids=str)
+def test_every_word_trains(tmp_path, words):
+    run = go(recipe(**words, steps=3, run__inside_every=2, run__valid_every=2), tmp_path)
+    assert run.finished
+    assert all(r["loss"] > 0 for r in run.metrics if "loss" in r)
+    assert {p.dtype for p in run.model.model.parameters()} == {torch.float32}
+    assert not run.model.model.training
+
+
+def test_vectors_train(tmp_path):
+    run = go(recipe(**VECTORS, steps=60, optim__lr=3e-2, run__valid_every=20), tmp_path)
+    valid = [r for r in run.metrics if "valid_loss" in r]
+    assert valid[-1]["valid_loss"] < 0.2 * valid[0]["valid_loss"] or valid[-1]["valid_loss"] < 0.05
+    assert "valid_accuracy" not in valid[-1]
+
+
+def pictures(folder):
+    """Red and green pictures, a folder each."""
+    for name, colour in (("green", (30, 200, 30)), ("red", (200, 30, 30))):
+        (folder / name).mkdir(parents=True)
+        for i in range(9):
+            Image.new("RGB", (12, 10), tuple(c + 5 * i for c in colour)).save(folder / name / f"{i}.png")
+    return {"name": "images", "path": str(folder), "size": 8, "rows": 5, "share": 0.25, "valid_rows": 3}
+
+
+def test_images_train_and_resume(tmp_path, monkeypatch):
+    data = pictures(tmp_path / "pictures")
+    table = recipe(steps=30, optim__lr=0.1, data=data, model={"name": "pixels"}, run__valid_every=3, run__save_every=4)
+    run = go(table, tmp_path / "whole")
+    assert run.metrics[-1]["valid_accuracy"] == 1.0
+    parts = go_broken(table, tmp_path / "parts", monkeypatch, [(7, "crash"), (9, "stop")])
+    same_bits(state(run.folder), state(parts.folder))
+    assert metrics(run.folder) == metrics(parts.folder)
+
+
+def scalars(folder):
+    """What TensorBoard makes of a run's events: {tag: [(step, value), ...]}, less the times."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    found = EventAccumulator(str(folder / "events"), size_guidance={"scalars": 0})
+    found.Reload()
+    return {
+        tag: [(event.step, event.value) for event in found.Scalars(tag)]
+        for tag in found.Tags()["scalars"]
+        if tag not in loop.TIMES
+    }
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_events_and_metrics_agree(tmp_path, monkeypatch):
+    table = recipe(run__inside_every=2, run__valid_every=3, run__save_every=3)
+    go_broken(table, tmp_path, monkeypatch)
+    wanted = {}
+    for record in metrics(tmp_path):
+        for tag, value in loop._flat({name: x for name, x in record.items() if name != "step"}):
+            (narrow,) = struct.unpack("f", struct.pack("f", value))
+            wanted.setdefault(tag, []).append((record["step"], narrow))
+    assert scalars(tmp_path) == wanted
+
+
+def test_nothing_is_left_behind(tmp_path, monkeypatch):
+    torch.manual_seed(11)
+    expected = torch.rand(3)
+    torch.manual_seed(11)
+    handlers = [signal.getsignal(s) for s in (signal.SIGTERM, signal.SIGINT)]
+    threads = set(threading.enumerate())
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.set_float32_matmul_precision("medium")
+    try:
+        for i, (words, crash) in enumerate([({}, False), ({"precision": "tf32", "deterministic": True}, True)]):
+            with monkeypatch.context() as patch:
+                if crash:
+                    broken_at(patch, 4, "crash")
+                    with pytest.raises(BrokenError):
+                        go(recipe(**words, run__save_every=1), tmp_path / str(i))
+                else:
+                    go(recipe(**words), tmp_path / str(i))
+            assert torch.are_deterministic_algorithms_enabled()
+            assert torch.is_deterministic_algorithms_warn_only_enabled()
+            assert torch.get_float32_matmul_precision() == "medium"
+            assert [signal.getsignal(s) for s in (signal.SIGTERM, signal.SIGINT)] == handlers
+            assert set(threading.enumerate()) <= threads
+            assert not torch.distributed.is_initialized()
+    finally:
+        torch.use_deterministic_algorithms(False)
+        torch.set_float32_matmul_precision("highest")
+    assert torch.equal(torch.rand(3), expected)  # the caller's own random numbers go on
+
+
+def test_a_training_in_another_thread_minds_no_signals(tmp_path):
+    found = []
+    thread = threading.Thread(target=lambda: found.append(go(recipe(steps=2), tmp_path)))
+    thread.start()
+    thread.join()
+    assert found[0].finished
+
+
+def test_recipes_may_come_as_files_tables_and_recipes(tmp_path):
+    table = recipe(steps=2)
+    config.write(table, tmp_path / "small.toml")
+    runs = [
+        train(source, out=tmp_path / str(i), device="cpu", quiet=True)
+        for i, source in enumerate((table, tmp_path / "small.toml", config.read(Recipe, config.Table(table))))
+    ]
+    for run in runs[1:]:
+        same_bits(weights(run.model), weights(runs[0].model))
+        assert (run.folder / "recipe.toml").read_text() == (runs[0].folder / "recipe.toml").read_text()
+    os.chdir(tmp_path)
+    assert train("small.toml", device="cpu", quiet=True).folder == Path("runs/small")
+
+
+def test_the_talk_goes_to_stderr_and_a_quiet_run_says_nothing(tmp_path, capsys):
+    train(recipe(run__valid_every=4), out=tmp_path / "a", device="cpu")
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "step 8/8" in said.err
+    assert "step 4: valid loss" in said.err
+    go(recipe(), tmp_path / "b")
+    assert capsys.readouterr() == ("", "")

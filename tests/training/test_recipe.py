@@ -1,0 +1,155 @@
+"""Recipes: every mistake is told with its place, before anything is built."""
+
+import pytest
+from trainings import recipe
+
+from clearhead import config
+from clearhead.config import ConfigError
+from clearhead.training.loop import train
+from clearhead.training.recipe import MAY_CHANGE, Recipe, RunConfig, read_recipe, section
+
+pytestmark = pytest.mark.usefixtures("own_models")
+
+FILE = """\
+steps = 10
+seed = 1
+
+[data]
+name = "reverse"
+symbols = 5
+
+[model]
+name = "gpt"
+width = 12
+heads = 3
+
+[optim]
+lr = 1e-3
+
+[run]
+log_every = 1
+"""
+
+
+def write(folder, text):
+    path = folder / "recipe.toml"
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "told"),
+    [
+        ("seed = 1", "sead = 1", 2, r"unknown key sead; the nearest are .*seed"),
+        ("lr = 1e-3", "learning = 1e-3", 14, r"unknown key optim\.learning"),
+        ("log_every = 1", "log_evry = 1", 17, r"unknown key run\.log_evry; the nearest are? .*log_every"),
+        ("symbols = 5", "symbol = 5", 6, r"unknown key data\.symbol; the nearest is symbols"),
+        ("width = 12", "widht = 12", 10, r"unknown key model\.widht; the nearest are width"),
+        ("lr = 1e-3", "heads = 3", 14, r"unknown key optim\.heads"),
+        ("steps = 10", 'steps = "ten"', 1, r"steps = 'ten': expected a whole number, got text"),
+        ("steps = 10", "steps = 1.5", 1, r"steps = 1\.5: expected a whole number"),
+        ("steps = 10", "steps = true", 1, r"steps = True: expected a whole number"),
+        ("lr = 1e-3", 'lr = "fast"', 14, r"optim\.lr = 'fast': expected a number, got text"),
+        ("width = 12", "width = [12]", 10, r"model\.width = \[12\]: expected a whole number"),
+        ("symbols = 5", "symbols = 0", 6, r"data: symbols=0: expected 1 or more"),
+        ("heads = 3", "heads = 5", 10, r"model: width=12 does not divide into heads=5"),
+        ("steps = 10", "steps = 0", 1, r"steps=0: expected 1 or more"),
+        ("lr = 1e-3", "lr = 0.0", 14, r"optim: lr=0\.0: expected a number above 0"),
+        ("lr = 1e-3", 'name = "adam"', 14, r"optim: name='adam': expected one of adamw, sgd, muon"),
+        ("seed = 1", "smoothing = 1.0", 2, r"smoothing=1\.0: expected a share"),
+        ("seed = 1", "accumulate = 0", 2, r"accumulate=0: expected 1 or more"),
+        ("seed = 1", 'precision = "float16"', 2, r"precision='float16': expected one of float32, tf32, bfloat16"),
+        ("seed = 1", 'initial = "zeros"', 2, r"initial='zeros': expected one of default, xavier, kaiming, normal"),
+        ("seed = 1", 'spread = "dpp"', 2, r"spread='dpp': expected one of ddp, fsdp"),
+        ("log_every = 1", "patience = 2", 17, r"run: patience counts validations: expected valid_every"),
+        ("log_every = 1", "keep = 0", 17, r"run: keep=0: expected 1 or more"),
+        ("log_every = 1", "save_every = -1", 17, r"run: save_every=-1: expected 0 or more"),
+        ('"reverse"', '"revers"', 5, r"data\.name = 'revers': expected one of .*; the nearest is reverse"),
+        ('"gpt"', '"gtp"', 9, r"model\.name = 'gtp': expected one of .*; the nearest is gpt"),
+        ('name = "gpt"\n', "", 8, r"model has no name: expected one of gpt"),
+        ('name = "gpt"', "name = 3", 9, r"model\.name = 3: expected one of gpt"),
+        ("[optim]", "[optimiser]", 13, r"unknown key optimiser"),
+        ("steps = 10\n", "", 1, r"missing steps \(a whole number\)"),
+        ("steps = 10", "steps = = 10", 1, r"Invalid value"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_told_with_file_and_line(tmp_path, old, new, line, told):
+    assert FILE.count(old) == 1
+    path = write(tmp_path, FILE.replace(old, new))
+    with pytest.raises(ConfigError, match=told) as error:
+        read_recipe(path)
+    assert str(error.value).startswith(f"{path}:{line}: ")
+
+
+@pytest.mark.parametrize(
+    ("word", "told"),
+    [
+        ("optim.lrr=1", r"unknown key optim\.lrr; the nearest is lr"),
+        ("model.positions=rotery", r"model\.positions = 'rotery': expected one of .*; the nearest is rotary"),
+        ("data.length=many", r"data\.length = 'many': expected a whole number or a list"),
+        ("data.name=nothing", r"data\.name = 'nothing': expected one of"),
+        ("run.keep=0", r"run: keep=0"),
+        ("steps=ten", r"steps = 'ten': expected a whole number"),
+        ("steps", r"'steps': expected name=value"),
+        ("seed.x=1", r"seed\.x=1: seed = 1 is not a table"),
+    ],
+)
+def test_mistakes_on_the_command_line_are_told_as_such(tmp_path, word, told):
+    with pytest.raises(ConfigError, match=f"^on the command line: {told}"):
+        read_recipe(write(tmp_path, FILE), word)
+
+
+def test_overrides_win(tmp_path):
+    made = read_recipe(
+        write(tmp_path, FILE), "optim.lr=1e-2", "steps=3", "model.width=24", "schedule.warmup=2", "seed=7"
+    )
+    assert (made.optim.lr, made.steps, made.seed, made.schedule.warmup) == (1e-2, 3, 7, 2)
+    assert section(made, "model", vocab=6)[1].width == 24
+    assert section(made, "model", vocab=6)[1].heads == 3
+
+
+def test_sizes_come_from_the_data_and_may_not_contradict_it(tmp_path):
+    made = read_recipe(write(tmp_path, FILE))
+    assert section(made, "model", vocab=6)[1].vocab == 6
+    path = write(tmp_path, FILE.replace("width = 12", "width = 12\nvocab = 9"))
+    with pytest.raises(ConfigError) as told:
+        train(path, out=tmp_path / "run", device="cpu")
+    assert str(told.value) == f"{path}:11: model.vocab = 9: the data says 6"
+    with pytest.raises(ConfigError, match=r"^on the command line: model\.vocab = 5: the data says 6"):
+        train(write(tmp_path, FILE), "model.vocab=5", out=tmp_path / "run", device="cpu")
+    assert not (tmp_path / "run").exists()
+    agreed = FILE.replace("width = 12", "width = 12\nvocab = 6\ncontext = 20")
+    assert train(write(tmp_path, agreed), "steps=1", out=tmp_path / "run", device="cpu", quiet=True).finished
+
+
+def test_a_recipe_is_written_and_read_again_the_same(tmp_path):
+    made = read_recipe(recipe(optim__clip=0.0, run__patience=1, run__valid_every=2, data__valid_length=3))
+    for name in ("a.toml", "a.json"):
+        config.write(made, tmp_path / name)
+        again = read_recipe(tmp_path / name)
+        assert config.dump(again) == config.dump(made)
+    assert config.dump(read_recipe(made)) == config.dump(made)
+    assert config.dump(read_recipe(config.load(tmp_path / "a.toml"))) == config.dump(made)
+
+
+def test_a_table_that_was_loaded_keeps_its_places(tmp_path):
+    path = write(tmp_path, FILE.replace("lr = 1e-3", "rate = 1e-3"))
+    with pytest.raises(ConfigError, match=rf"^{path}:14: unknown key optim\.rate"):
+        read_recipe(config.load(path))
+
+
+def test_reading_a_recipe_leaves_what_it_was_given():
+    table = recipe()
+    read_recipe(table, "optim.lr=1", "model.width=24")
+    assert table == recipe()
+
+
+def test_every_key_that_may_change_is_a_key():
+    assert set(MAY_CHANGE) <= set(Recipe.__dataclass_fields__)
+    assert RunConfig() == RunConfig(log_every=10)
+
+
+def test_a_file_that_is_not_there_is_told(tmp_path):
+    write(tmp_path, FILE)
+    with pytest.raises(ConfigError, match=r"recipes\.toml: there is no such file; the nearest is .*recipe\.toml"):
+        read_recipe(tmp_path / "recipes.toml")

@@ -1,0 +1,421 @@
+"""What may go wrong while training: signals, NaN, full disks, damage, other people. Nothing whole is ever lost."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from trainings import VECTORS, metrics, recipe, same_bits, state, weights
+
+from clearhead import config
+from clearhead.data import DataError
+from clearhead.training import loop, optim, trainer
+from clearhead.training.checkpoint import Checkpoint, CheckpointError
+from clearhead.training.loop import TrainingError, train
+from clearhead.training.run_folder import Folder, FolderError
+
+pytestmark = pytest.mark.usefixtures("own_models")
+
+
+def go(table, out, *words, quiet=True):
+    return train(table, *words, out=out, device="cpu", quiet=quiet)
+
+
+def at_step(monkeypatch, step, do):
+    """Do something in the middle of a step, counted from 1 at the start of the process's run."""
+    real, left = optim.Optimiser.step, [step]
+
+    def counted(self, *args):
+        left[0] -= 1
+        if left[0] == 0:
+            do()
+        return real(self, *args)
+
+    monkeypatch.setattr(optim.Optimiser, "step", counted)
+
+
+def finite(folder):
+    """Every checkpoint of a run holds numbers only; returns their steps."""
+    found = [Checkpoint(path) for path in sorted((folder / "checkpoints").glob("step-*"))]
+    for checkpoint in found:
+        assert all(checkpoint.read(name).isfinite().all() for name in checkpoint.names)
+    return [checkpoint.step for checkpoint in found]
+
+
+def resumes(table, out, whole):
+    """What is left is enough to go on, and to end as if nothing had happened."""
+    run = go(table, out)
+    assert run.finished
+    same_bits(state(out), state(whole))
+    assert metrics(out) == metrics(whole)
+
+
+@pytest.fixture(scope="module")
+def table():
+    return recipe(run__save_every=2, model__dropout=0.1)
+
+
+@pytest.fixture(scope="module")
+def whole(table, tmp_path_factory, own_models):
+    """The same training in peace."""
+    return go(table, tmp_path_factory.mktemp("whole") / "run").folder
+
+
+# Signals
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_after_the_step_and_says_how_to_go_on(tmp_path, monkeypatch, capsys, table, whole, number):
+    with monkeypatch.context() as patch:
+        at_step(patch, 5, lambda: os.kill(os.getpid(), number))
+        run = go(table, tmp_path, quiet=False)
+    assert not run.finished
+    assert run.model is None
+    assert state(tmp_path)["step"] == 5
+    assert f"{tmp_path}: unfinished at step 5 of 8; the same command resumes it" in capsys.readouterr().err
+    assert go(table, tmp_path, quiet=False).finished
+    assert f"{tmp_path}: going on from step 5 of 8" in capsys.readouterr().err
+    same_bits(state(tmp_path), state(whole))
+
+
+def test_a_second_interrupt_does_not_wait(tmp_path, monkeypatch, table, whole):
+    def twice():
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        at_step(patch, 5, twice)
+        with pytest.raises(KeyboardInterrupt):
+            go(table, tmp_path)
+    assert state(tmp_path)["step"] == 4
+    resumes(table, tmp_path, whole)
+
+
+def test_a_signal_in_the_last_step_finishes(tmp_path, monkeypatch, table):
+    at_step(monkeypatch, 8, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    assert go(table, tmp_path).finished
+
+
+def test_a_stopped_command_ends_well_and_the_same_command_resumes(tmp_path, table):
+    config.write({**table, "steps": 100_000, "run": {"log_every": 5}}, tmp_path / "long.toml")
+    command = [sys.executable, "-m", "clearhead", "train", str(tmp_path / "long.toml"), "--device", "cpu"]
+    command += ["--out", str(tmp_path / "run")]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    lines = tmp_path / "run" / "metrics.jsonl"
+    while not (lines.exists() and lines.stat().st_size) and process.poll() is None:
+        time.sleep(0.05)
+    process.terminate()
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode == 0, said
+    step = int(state(tmp_path / "run")["step"])
+    assert f"unfinished at step {step} of 100000; the same command resumes it" in said
+    run = go(tmp_path / "long.toml", tmp_path / "run", f"steps={step + 3}")
+    assert run.metrics[-1]["step"] == step + 3
+
+
+# Numbers that are none
+
+
+@pytest.mark.parametrize("rate", [1e30, 1e38])  # 1e38: the first update itself leaves the numbers
+@pytest.mark.parametrize("more", [{}, {"precision": "bfloat16"}, {"optim__name": "sgd", "optim__ema": 0.5}])
+def test_a_rate_far_too_large_is_told_and_never_saved(tmp_path, rate, more):
+    table = recipe(
+        **more, optim__lr=rate, run__save_every=1, run__log_every=100, run__valid_every=1, schedule__warmup=0
+    )
+    with pytest.raises(
+        TrainingError, match=r"(became|left the numbers).* in step \d, whose batch is that of seed 3 and"
+    ):
+        go(table, tmp_path)
+    finite(tmp_path)
+
+
+@pytest.mark.parametrize(("step", "last"), [(1, None), (6, 4)])
+def test_a_loss_that_is_no_number_names_step_seed_and_checkpoint(tmp_path, monkeypatch, table, whole, step, last):
+    real, left = trainer.Objective.forward, [step]
+
+    def sometimes(self, batch):
+        left[0] -= 1
+        return real(self, batch) * (float("nan") if left[0] == 0 else 1.0)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer.Objective, "forward", sometimes)
+        with pytest.raises(TrainingError) as told:
+            go(table, tmp_path)
+    good = (
+        f"the last good checkpoint is {tmp_path / 'checkpoints/step-00000004'}"
+        if last
+        else "there is no checkpoint yet"
+    )
+    assert str(told.value) == (
+        f"{tmp_path}: the loss became nan in step {step}, whose batch is that of seed 3 and step {step - 1} counted "
+        f"from 0; {good}"
+    )
+    assert finite(tmp_path) == ([2, 4] if last else [])
+    resumes(table, tmp_path, whole)
+
+
+def test_a_gradient_that_is_no_number_is_told_too(tmp_path, monkeypatch, table):
+    real, left = optim.Optimiser.step, [3]
+
+    def poisoned(self, *args):
+        left[0] -= 1
+        if left[0] == 0:
+            next(iter(self.parameters.values())).grad.view(-1)[0] = float("inf")
+        return real(self, *args)
+
+    monkeypatch.setattr(optim.Optimiser, "step", poisoned)
+    with pytest.raises(TrainingError, match="the gradient's norm became inf in step 3"):
+        go(table, tmp_path)
+    assert finite(tmp_path) == [2]
+
+
+# The disk
+
+
+@pytest.fixture
+def small_disk():
+    """A function that sets the size no file may pass, once a checkpoint is whole; put back afterwards."""
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def fill(size, after=None):
+        while after is not None and not after.exists():
+            time.sleep(0.01)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+
+    yield fill
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_full_disk_while_saving_leaves_the_last_checkpoint(tmp_path, monkeypatch, table, whole, small_disk):
+    with monkeypatch.context() as patch:
+        at_step(patch, 3, lambda: small_disk(20_000, tmp_path / "checkpoints/step-00000002"))
+        with pytest.raises(CheckpointError) as told:
+            go(table, tmp_path)
+    small_disk(-1)
+    assert str(told.value) == (
+        f"step 4 could not be saved in {tmp_path / 'checkpoints'}: the disk is full; "
+        f"the last whole checkpoint is {tmp_path / 'checkpoints/step-00000002'}"
+    )
+    assert finite(tmp_path) == [2]
+    resumes(table, tmp_path, whole)
+
+
+def test_a_full_disk_while_logging_is_told_with_what_is_safe(tmp_path, monkeypatch, table, whole, small_disk):
+    with monkeypatch.context() as patch:
+        at_step(patch, 6, lambda: small_disk(500, tmp_path / "checkpoints/step-00000004"))
+        with pytest.raises(TrainingError) as told:
+            go(table, tmp_path)
+    small_disk(-1)
+    assert str(told.value).startswith(f"{tmp_path}: step 6 cannot be written down: File too large; the last whole")
+    assert str(told.value).endswith("step-00000004")
+    resumes(table, tmp_path, whole)
+
+
+def test_a_full_disk_at_the_end_loses_nothing(tmp_path, monkeypatch, table, whole, small_disk):
+    real = loop.save
+
+    def full(*args, **options):
+        small_disk(5000)
+        return real(*args, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "save", full)
+        with pytest.raises(TrainingError, match=r"cannot be written down: .*; the last whole checkpoint is .*00008"):
+            go(table, tmp_path)
+    small_disk(-1)
+    resumes(table, tmp_path, whole)
+
+
+def damage(path):
+    file = next(path.glob("*.safetensors"))
+    data = bytearray(file.read_bytes())
+    data[-3] ^= 1
+    file.write_bytes(data)
+
+
+def test_a_damaged_checkpoint_is_passed_over_and_told(tmp_path, monkeypatch, capsys, table, whole):
+    with monkeypatch.context() as patch:
+        at_step(patch, 7, lambda: os.kill(os.getpid(), signal.SIGTERM))
+        go(table, tmp_path)
+    damage(tmp_path / "checkpoints" / "step-00000007")
+    resumes(table, tmp_path, whole)
+    said = capsys.readouterr().err
+    assert "step-00000007" in said
+    assert "passed over" in said
+
+
+def test_if_no_checkpoint_is_whole_nothing_is_overwritten(tmp_path, table):
+    go(table, tmp_path, "steps=4")
+    for path in (tmp_path / "checkpoints").iterdir():
+        damage(path)
+    before = (tmp_path / "metrics.jsonl").read_bytes()
+    with pytest.raises(TrainingError, match="no checkpoint is whole"):
+        go(table, tmp_path)
+    assert (tmp_path / "metrics.jsonl").read_bytes() == before
+
+
+def test_the_best_checkpoint_damaged_is_told(tmp_path, capsys):
+    table = recipe(steps=40, optim__lr=0.5, optim__clip=0.0, run__valid_every=1, run__patience=3)
+    run = go(table, tmp_path)
+    _, best = min((r["valid_loss"], r["step"]) for r in run.metrics if "valid_loss" in r)
+    damage(tmp_path / "checkpoints" / f"step-{best:08d}")
+    again = go(table, tmp_path)
+    assert again.finished
+    assert "the best model is lost with it" in capsys.readouterr().err
+
+
+# Other people, other recipes
+
+
+def test_a_folder_in_use_is_refused(tmp_path, table):
+    go(table, tmp_path, "steps=3")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and path.name != "holder.json"}
+    with Folder(tmp_path), pytest.raises(FolderError, match=rf"is in use by process {os.getpid()} on"):
+        go(table, tmp_path)
+    after = {path: path.read_bytes() for path in before}
+    assert after == before
+
+
+@pytest.mark.parametrize(
+    ("word", "told"),
+    [
+        ("model.width=15", r"model\.width was 12, now 15"),
+        ("model.norm=rms", r"model\.norm was not set, now 'rms'"),
+        ("seed=4", "seed was 3, now 4"),
+        ("optim.name=sgd", r"optim\.name was 'adamw', now 'sgd'"),
+        ("data.rows=7", r"data\.rows was 6, now 7"),
+        ("precision=bfloat16", "precision was 'float32', now 'bfloat16'"),
+    ],
+)
+def test_another_recipe_is_refused_by_its_keys(tmp_path, table, word, told):
+    go(table, tmp_path, "steps=2")
+    with pytest.raises(FolderError, match=rf"recipe\.toml belongs to another recipe: {told}"):
+        go(table, tmp_path, word)
+
+
+def test_what_changes_no_more_than_rounding_may_change(tmp_path, table):
+    go(table, tmp_path, "steps=2")
+    words = ["accumulate=2", "recompute=true", "run.log_every=2", "spread=fsdp", "steps=4"]
+    assert go(table, tmp_path, *words).metrics[-1]["step"] == 4
+
+
+def test_a_checkpoint_of_another_model_is_refused_by_its_names(tmp_path, table):
+    go(table, tmp_path, "steps=2")
+    (tmp_path / "recipe.toml").unlink()  # somebody tidied up
+    with pytest.raises(CheckpointError, match=r"step-00000002 is of another model or optimiser.*lacks .*_buffer"):
+        go(table, tmp_path, "optim.name=sgd")
+    (tmp_path / "recipe.toml").unlink()
+    with pytest.raises(CheckpointError, match=r"is float32 \(6, 12\), but the tensor to fill is float32 \(6, 15\)"):
+        go(table, tmp_path, "model.width=15")
+
+
+# Errors come before the first step, and before the folder
+
+
+def bad_data(folder):
+    """Data that cannot be trained on, and what is told."""
+    files = {"empty.txt": "", "short.txt": "abc", "bad.tsv": "a\tb\nc d\n", "empty.tsv": ""}
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    text, pairs = ({"name": name, "path": str(folder)} for name in ("text", "pairs"))
+    yield {**text, "path": f"{folder}/none.txt"}, "none.txt"
+    yield {**text, "path": f"{folder}/empty.txt"}, r"empty\.txt"
+    yield {**text, "path": f"{folder}/short.txt", "context": 16}, r"short\.txt has 2 tokens to train on"
+    yield {**pairs, "path": f"{folder}/bad.tsv"}, r"bad\.tsv:2: expected two columns"
+    yield {**pairs, "path": f"{folder}/empty.tsv"}, r"empty\.tsv"
+    yield {**pairs, "path": f"{folder}/none.tsv"}, r"none\.tsv"
+    yield {"name": "images", "path": f"{folder}/no-such-folder"}, "no-such-folder"
+
+
+def test_bad_data_is_told_before_anything_is_written(tmp_path):
+    for data, told in bad_data(tmp_path):
+        with pytest.raises((DataError, FileNotFoundError), match=told):
+            go(recipe(data=data), tmp_path / "run")
+        assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_that_cannot_be_made_is_told(tmp_path, table):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FolderError, match="cannot be made"):
+        go(table, tmp_path / "file" / "run")
+    with pytest.raises(FolderError, match="cannot be made"):
+        go(table, tmp_path / "file")
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_without_leave_to_write_is_told(tmp_path, table):
+    (tmp_path / "run").mkdir(mode=0o500)
+    with pytest.raises(FolderError, match="cannot be written to"):
+        go(table, tmp_path / "run")
+
+
+def test_models_and_data_that_do_not_go_together_are_told(tmp_path):
+    with pytest.raises(ValueError, match="Deep does not read tokens, and the data are sequences"):
+        go(recipe(model={"name": "deep"}), tmp_path / "run")
+    with pytest.raises(ValueError, match="GPT reads tokens, and the data are vectors"):
+        go(recipe(data=VECTORS["data"], model={"name": "gpt", "vocab": 5, "heads": 2, "width": 4}), tmp_path / "run")
+    with pytest.raises(TrainingError, match=r"run\.patience = 2 waits for a better validation"):
+        go(recipe(run__patience=2, run__valid_every=1, data__valid_batches=0), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_recipe_that_failed_at_once_gives_way_to_a_better_one(tmp_path):
+    with pytest.raises(ValueError, match="position 7"):  # rows of 8 tokens
+        go(recipe(model__context=7), tmp_path)
+    assert go(recipe(model__context=8, seed=4, steps=2), tmp_path).finished
+
+
+def test_a_device_that_is_not_here_is_told(tmp_path, table):
+    with pytest.raises(ValueError, match="expected auto, cpu, cuda"):
+        train(table, out=tmp_path, device="abacus")
+
+
+def test_a_data_worker_that_fails_ends_the_run(tmp_path, monkeypatch, table, whole):
+    from clearhead.data.synthetic import Reverse
+
+    real = Reverse._train
+
+    def fails(self, step, rows):
+        if step == 5:
+            raise DataError("row 5 is gone")
+        return real(self, step, rows)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Reverse, "_train", fails)
+        with pytest.raises(DataError, match="row 5 is gone"):
+            go(table, tmp_path)
+    resumes(table, tmp_path, whole)
+
+
+COMPILED = """
+import sys, warnings
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+import torch
+from trainings import recipe, state
+from clearhead.train.loop import train
+folder = Path(sys.argv[2])
+table = recipe(steps=3, run__inside_every=2, run__valid_every=2, model__depth=1, model__bias=False)
+plain = train(table, out=folder / "plain", device="cpu", quiet=True)
+quick = train(table, "compile=true", out=folder / "quick", device="cpu", quiet=True)
+torch.testing.assert_close(state(quick.folder), state(plain.folder), rtol=1e-3, atol=1e-4)
+"""
+
+
+def test_a_compiled_training_equals_an_eager_one(tmp_path):
+    """In a process of its own, without the checks of types that tests add."""
+    here = os.path.dirname(__file__)
+    done = subprocess.run([sys.executable, "-c", COMPILED, here, str(tmp_path)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_model_of_a_folder_is_the_model_of_the_run(tmp_path, table):
+    from clearhead import load
+
+    run = go(table, tmp_path)
+    same_bits(weights(load(tmp_path, device="cpu")), weights(run.model))
+    assert torch.equal(state(tmp_path)["model/embed.table"], run.model.model.embed.table)

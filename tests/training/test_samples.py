@@ -1,0 +1,113 @@
+"""Samples while training: of validation texts, by the model as it is then, and without a trace in what is learned."""
+
+import pytest
+from trainings import metrics, same_bits, state
+
+import clearhead as ch
+from clearhead.training import TrainingError, optim, progress, samples, train
+
+LINES = "".join(f"line {i} says {'abcdefg'[i % 7]}\n" for i in range(120))
+PAIRS = {f"{a} {b}": f"{x} {y}" for a, x in (("one", "eins"), ("two", "zwei"), ("six", "sechs"))
+         for b, y in (("dogs", "Hunde"), ("cats", "Katzen"), ("men", "Männer"))}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch):
+    monkeypatch.setattr(progress, "peak", lambda *_: 1e12)
+
+
+@pytest.fixture
+def text(tmp_path):
+    (tmp_path / "lines.txt").write_text(LINES)
+    return {
+        "steps": 8, "seed": 3,
+        "data": {"name": "text", "path": str(tmp_path / "lines.txt"), "context": 24, "rows": 4, "valid_rows": 4},
+        "model": {"name": "gpt", "context": 40, "width": 12, "depth": 2, "heads": 3, "dropout": 0.1},
+        "optim": {"lr": 1e-2, "ema": 0.9},
+        "run": {"log_every": 1, "valid_every": 4},
+    }  # fmt: skip
+
+
+def of(run):
+    return {record["step"]: record["samples"] for record in run.metrics if "samples" in record}
+
+
+def go(table, out, *overrides):
+    return train(table, *overrides, out=out, device="cpu", quiet=True)
+
+
+def test_texts_go_on_from_beginnings_that_are_always_the_same(text, tmp_path):
+    run = go(text, tmp_path / "run", "run.sample_every=3")
+    found = of(run)
+    assert list(found) == [3, 6, 8]
+    for some in found.values():
+        assert len(some) == 3
+        assert [one["given"] for one in some] == [one["given"] for one in found[8]]
+        assert all(one["given"] + one["wanted"] in LINES[len(LINES) * 8 // 10 :] for one in some)
+    last = found[8]
+    again = ch.generate(run.model, [one["given"] for one in last], max_new=28, temperature=0.7, seed=(0, 1, 2))
+    assert [one["written"] for one in last] == [one.text for one in again]  # the average's, which is what is kept
+    assert found[3] != last
+
+
+def test_nothing_of_the_training_is_touched(text, tmp_path):
+    for name, every in (("with", 1), ("without", 0)):
+        go(text, tmp_path / name, f"run.sample_every={every}")
+    same_bits(state(tmp_path / "with"), state(tmp_path / "without"))
+    assert [one for one in metrics(tmp_path / "with") if "samples" not in one] == metrics(tmp_path / "without")
+
+
+def test_a_training_that_breaks_off_writes_the_same_samples_in_the_end(text, tmp_path, monkeypatch):
+    words = ("steps=9", "run.sample_every=2", "run.save_every=4")
+    whole = go(text, tmp_path / "whole", *words)
+    for owner, name, call in ((optim.Optimiser, "step", 7), (samples, "samples", 2)):  # in a step, and in writing
+        real, left = getattr(owner, name), [call]
+
+        def breaks(*given, real=real, left=left):
+            left[0] -= 1
+            if not left[0]:
+                raise KeyboardInterrupt
+            return real(*given)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, breaks)
+            with pytest.raises(KeyboardInterrupt):
+                go(text, tmp_path / "parts", *words)
+    parts = go(text, tmp_path / "parts", *words)
+    assert list(of(parts)) == [2, 4, 6, 8, 9]
+    assert metrics(parts.folder) == metrics(whole.folder)
+    same_bits(state(parts.folder), state(whole.folder))
+
+
+@pytest.mark.parametrize("name", ["transformer", "rnn-seq2seq"])
+def test_translators_are_asked_for_sentences_that_they_do_not_learn(name, tmp_path):
+    (tmp_path / "p.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in PAIRS.items()), encoding="utf-8")
+    table = {
+        "steps": 4,
+        "data": {
+            "name": "pairs",
+            "path": str(tmp_path / "p.tsv"),
+            "join": False,
+            "vocabulary": "characters",
+            "share": 0.4,
+        },
+        "model": {"name": name, "width": 8, "dropout": 0.1} | ({"heads": 2} if name == "transformer" else {}),
+        "run": {"sample_every": 4},
+    }
+    run = go(table, tmp_path / "run")
+    (some,) = of(run).values()
+    assert some
+    for one in some:
+        assert PAIRS[one["given"]] == one["wanted"]
+        assert one["written"] == ch.translate(run.model, one["given"], beams=1).text
+
+
+def test_what_has_no_text_is_told_before_anything_is_learned(text, tmp_path):
+    symbols = {"name": "reverse", "symbols": 5, "length": 4, "rows": 8}
+    with pytest.raises(TrainingError, match=r"run\.sample_every = 2: there is no text to write here"):
+        go(text | {"data": symbols}, tmp_path / "run", "run.sample_every=2")
+    (tmp_path / "p.tsv").write_text("one\teins\ntwo\tzwei\n")
+    joined = {"name": "pairs", "path": str(tmp_path / "p.tsv"), "share": 0.0}
+    with pytest.raises(TrainingError, match=r"expected 0, or data of text or of translations"):
+        go(text | {"data": joined}, tmp_path / "run", "run.sample_every=2")
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()

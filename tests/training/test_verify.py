@@ -1,0 +1,179 @@
+"""verify_resume finds nothing where there is nothing, and a single bit where there is one."""
+
+import dataclasses
+import fnmatch
+import json
+import random
+import shutil
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from clearhead.cli import app
+from clearhead.config import write
+from clearhead.training import Verdict, progress, read_recipe, train, verify_resume
+from clearhead.training.checkpoint import Writer, latest, step_name
+from clearhead.training.run_folder import FolderError
+from clearhead.training.verify import Kill, Part, _Runs, compare, compare_to_rounding, draw_kills
+
+RECIPE = {
+    "steps": 30, "seed": 1,
+    "data": {"name": "reverse", "symbols": 5, "length": 4, "rows": 8, "valid_rows": 8, "valid_batches": 1},
+    "model": {"name": "gpt", "context": 9, "width": 16, "depth": 1, "heads": 2},
+    "optim": {"ema": 0.9},
+    "run": {"valid_every": 10, "inside_every": 15},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    """Two folders of one run."""
+    folder = tmp_path_factory.mktemp("runs")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(progress, "peak", lambda *_: 1e12)
+        train(RECIPE, "run.log_every=1", "steps=12", out=folder / "a", quiet=True, device="cpu")
+    shutil.copytree(folder / "a", folder / "b")
+    return folder / "a", folder / "b"
+
+
+@pytest.fixture
+def pair(two, tmp_path):
+    """The same, to be changed."""
+    return shutil.copytree(two[0], tmp_path / "a"), shutil.copytree(two[1], tmp_path / "b")
+
+
+def bad(parts):
+    return {part.name for part in parts if part.equal < part.count}
+
+
+def test_a_killed_training_equals_one_in_peace(tmp_path):
+    verdict = verify_resume(RECIPE, out=tmp_path / "v", kills=2, device="cpu", quiet=True)
+    assert verdict.hits == 2
+    assert verdict.passed, verdict
+    counts = {part.name: part.count for part in verdict.parts}
+    assert counts.keys() == {"weights", "optimiser", "averages", "lines of metrics", "facts"}
+    assert counts["averages"] == counts["weights"]
+    assert counts["lines of metrics"] == 30 + 3 + 2
+    assert all(0 < kill.step < 30 for kill in verdict.kills)
+    attempts = json.loads((tmp_path / "v" / "broken" / "facts.json").read_text())["attempts"]
+    assert len(attempts) == 3
+    assert [attempt["step"] for attempt in attempts] == sorted(attempt["step"] for attempt in attempts)
+    assert attempts[-1]["step"] > 0  # it went on from a checkpoint
+    assert json.loads(json.dumps(verdict.to_dict()))["passed"]
+    with pytest.raises(FolderError, match="whole is of an earlier verification"):
+        verify_resume(RECIPE, out=tmp_path / "v", quiet=True)
+
+
+def test_a_resumed_training_that_differs_by_rounding_is_found(tmp_path, monkeypatch):
+    """Resumed in two halves a batch, the sums of gradients have another order: a few last bits."""
+
+    def whole(runs, name, *words):
+        often = ("run.log_every=1", "run.save_every=10", "run.keep=9")
+        train(RECIPE, *often, *words, out=runs.out / name, quiet=True, device="cpu")
+
+    def broken(runs, name, *_):
+        shutil.copytree(runs.out / "whole", runs.out / name)
+        for step in (20, 30):
+            shutil.rmtree(runs.out / name / "checkpoints" / step_name(step))
+        whole(runs, name, "accumulate=2")
+        return [Kill(target=10, during="step", step=10, hit=True)]
+
+    monkeypatch.setattr(_Runs, "whole", whole)
+    monkeypatch.setattr(_Runs, "broken", broken)
+    write(RECIPE, tmp_path / "tiny.toml")
+    words = ["verify-resume", str(tmp_path / "tiny.toml"), "--out", str(tmp_path / "v"), "--kills", "1", "--json"]
+    found = CliRunner().invoke(app, words)
+    assert found.exit_code == 1
+    told = json.loads(found.stdout)
+    assert (told["hits"], told["equal"], told["passed"]) == (1, False, False)
+    parts = {part["name"]: part for part in told["parts"]}
+    for name in ("weights", "optimiser", "averages", "lines of metrics"):
+        assert parts[name]["equal"] < parts[name]["count"]
+        assert 0 < parts[name]["largest"] < 1e-3
+    assert parts["weights"]["first"].startswith("model/")
+    shutil.rmtree(tmp_path / "v")
+    found = CliRunner().invoke(app, words[:-1])
+    assert found.exit_code == 1
+    assert "NOT equal" in found.stdout
+
+
+def test_the_same_run_is_equal(two):
+    assert bad(compare(*two)) == set()
+    assert all(part.largest == 0 and not part.first for part in compare(*two))
+    assert bad(compare_to_rounding(*two, within=1e-4)) == set()
+
+
+@pytest.mark.parametrize(
+    ("kind", "part"),
+    [("model/*.weight", "weights"), ("ema/*.weight", "averages"), ("optim/*.weight/exp_avg", "optimiser")],
+)
+def test_one_bit_of_one_tensor_is_found(pair, kind, part):
+    a, b = pair
+    found = latest(b / "checkpoints")
+    tensors = {name: found.read(name) for name in found.names}
+    name = fnmatch.filter(tensors, kind)[-1]
+    tensors[name].reshape(-1)[-1:].view(torch.int32).bitwise_xor_(1)
+    writer = Writer(b / "checkpoints", attempt="changed")
+    writer.save(found.step, tensors, found.facts)
+    writer.wait()
+    parts = {found.name: found for found in compare(a, b)}
+    assert bad(parts.values()) == {part}
+    assert parts[part].count - parts[part].equal == 1
+    assert parts[part].first == name
+    assert 0 < parts[part].largest < 1e-6
+
+
+def test_a_changed_line_of_metrics_is_found(pair):
+    a, b = pair
+    lines = (b / "metrics.jsonl").read_text().splitlines()
+    record = json.loads(lines[3])
+    lines[3] = json.dumps(record | {"seconds": 1.0})
+    (b / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    assert bad(compare(a, b)) == set()  # times are not compared
+    lines[3] = json.dumps(record | {"loss": record["loss"] * (1 + 1e-3)})
+    (b / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    part = next(part for part in compare(a, b) if part.name == "lines of metrics")
+    assert (part.count - part.equal, part.first) == (1, "line 4")
+    assert part.largest == pytest.approx(record["loss"] * 1e-3)
+    losses, norms = compare_to_rounding(a, b, within=1e-4)
+    assert (losses.count - losses.equal, losses.first) == (1, "step 4")
+    assert norms.equal == norms.count
+    (b / "metrics.jsonl").write_text("\n".join(lines[:-1]) + "\n")
+    assert next(part for part in compare(a, b) if part.name == "lines of metrics").equal == part.count - 2
+
+
+def test_equal_is_not_enough_if_the_kills_missed(tmp_path):
+    part = Part(name="weights", count=1, equal=1, largest=0.0)
+    kills = [Kill(target=3, during="step", step=3, hit=True), Kill(target=9, during="step", step=9, hit=False)]
+    verdict = Verdict(folder=tmp_path, steps=9, kills=kills, parts=[part])
+    assert verdict.equal
+    assert not verdict.passed
+    assert verdict.hits == 1
+    worse = dataclasses.replace(verdict, kills=kills[:1], workers=2, world=[dataclasses.replace(part, equal=0)])
+    assert not worse.passed
+    assert dataclasses.replace(verdict, kills=kills[:1]).passed
+
+
+@pytest.mark.parametrize("kills", [1, 2, 5])
+def test_kills_spread_over_the_run_and_end_before_it_does(kills):
+    recipe = read_recipe(RECIPE, "steps=200", "run.save_every=10")
+    for seed in range(20):
+        drawn = draw_kills(recipe, kills, random.Random(seed), 0.8)
+        steps = [step for step, _ in drawn]
+        assert steps == sorted(steps)
+        assert steps[0] >= 1
+        assert steps[-1] <= 170
+        assert all(step % 10 == 0 for step, during in drawn if during == "checkpoint")
+        assert sum(during == "checkpoint" for _, during in drawn) == kills // 2
+    assert max(s for seed in range(20) for s, _ in draw_kills(recipe, kills, random.Random(seed), 0.1)) <= 30
+
+
+def test_what_cannot_be_verified_is_told_before_anything_runs(tmp_path):
+    with pytest.raises(ValueError, match="kills=0: expected 1 or more"):
+        verify_resume(RECIPE, out=tmp_path, kills=0)
+    with pytest.raises(ValueError, match="world=1: expected 2 workers or more"):
+        verify_resume(RECIPE, out=tmp_path, world=1)
+    with pytest.raises(ValueError, match=r"model.dropout = 0.1: expected 0 where workers are compared"):
+        verify_resume(RECIPE, "model.dropout=0.1", out=tmp_path, world=2)
+    assert not list(tmp_path.iterdir())

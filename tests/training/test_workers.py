@@ -1,0 +1,204 @@
+"""Two workers equal one to rounding: real processes over gloo, made by torchrun."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from trainings import VECTORS, metrics, near, recipe, state
+
+from clearhead.training.distributed import SyncedBatchNorm
+from clearhead.training.loop import train
+
+pytestmark = pytest.mark.usefixtures("own_models")
+SCRIPT = Path(__file__).with_name("train_workers.py")
+# A bias of keys changes no attention: its gradient is rounding, which AdamW and Muon would blow up.
+PLAIN = {"model__bias": False, "run__valid_every": 2, "steps": 6}
+UNEVEN = {"data__length": [1, 12], "data__rows": 4, "model__context": 24}  # a mean a worker would be another mean
+
+CASES = {
+    "ddp": PLAIN | UNEVEN,
+    "fsdp": PLAIN | UNEVEN | {"spread": "fsdp", "run__inside_every": 2},
+    "ddp, odd rows": PLAIN | {"data__rows": 5, "data__valid_rows": 3, "run__inside_every": 2},
+    "fsdp, odd rows, parts": PLAIN | {"data__rows": 5, "accumulate": 3, "spread": "fsdp"},
+    "ddp, parts, averages": PLAIN | UNEVEN | {"accumulate": 2, "optim__ema": 0.7, "smoothing": 0.2},
+    "fsdp, averages": PLAIN | {"optim__ema": 0.7, "spread": "fsdp", "smoothing": 0.2, "recompute": True},
+    "ddp, muon": PLAIN | {"optim__name": "muon", "recompute": True},
+    "fsdp, muon": PLAIN | {"optim__name": "muon", "spread": "fsdp", "optim__ema": 0.9},
+    "fsdp, sgd": PLAIN | {"optim__name": "sgd", "spread": "fsdp", "optim__lr": 0.1},
+    "ddp, masters, parts": PLAIN | UNEVEN | {"precision": "bfloat16", "accumulate": 2, "optim__name": "sgd"},
+    "ddp, masters": PLAIN | {"precision": "bfloat16", "optim__ema": 0.9},
+    "fsdp, bfloat16": PLAIN | {"precision": "bfloat16", "spread": "fsdp", "accumulate": 2},
+    "ddp, vectors": {**VECTORS, "data__rows": 5},
+    "ddp, batch norm": {**VECTORS, "data__rows": 5, "model": {"name": "normed"}, "run__valid_every": 2},
+    "fsdp, batch norm": {**VECTORS, "model": {"name": "normed"}, "spread": "fsdp", "run__valid_every": 3},
+    "fsdp, batch norm, bfloat16": {
+        **VECTORS, "model": {"name": "normed"}, "spread": "fsdp", "precision": "bfloat16", "run__valid_every": 3,
+    },
+    "ddp, reader": {"model": {"name": "reader", "width": 12, "heads": 3, "mix": "attention"}, "optim__name": "sgd"},
+}  # fmt: skip
+LOOSE = {name for name in CASES if "bfloat16" in name or "masters" in name}
+RESUMED = {"fsdp on one": "fsdp", "one on fsdp": "fsdp", "one on ddp": "ddp"}
+
+
+def environment():
+    path = os.pathsep.join([str(SCRIPT.parent), os.environ.get("PYTHONPATH", "")])
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
+
+
+def torchrun(entries, folder):
+    """The process that runs these trainings by two workers."""
+    folder.mkdir(exist_ok=True)
+    (folder / "list.json").write_text(json.dumps(entries))
+    command = [
+        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
+        str(SCRIPT), str(folder / "list.json"),
+    ]  # fmt: skip
+    with open(folder / "log", "wb") as log:
+        return subprocess.Popen(command, stdout=log, stderr=log, env=environment())
+
+
+def finish(process, folder):
+    try:
+        code = process.wait(100)
+    finally:
+        if process.poll() is None:
+            process.kill()  # its workers see that it is gone
+            process.wait()
+    assert code == 0, (folder / "log").read_text()
+
+
+def table(**changes):
+    changes.setdefault("run__log_every", 1)
+    return recipe(**changes)
+
+
+def go(given, out, *words):
+    return train(given, *words, out=out, device="cpu", quiet=True)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory, own_models):
+    """Every case by two workers, in one torchrun; what one worker did is trained meanwhile."""
+    top = tmp_path_factory.mktemp("world")
+    entries = [{"recipe": table(**case), "out": str(top / name)} for name, case in CASES.items()]
+    long = table(**PLAIN, run__save_every=3, schedule__shape="constant", optim__ema=0.5)
+    for spread in ("ddp", "fsdp"):  # stopped by one worker's signal, and gone on with by both
+        out = str(top / f"stopped {spread}")
+        entries += [{"recipe": {**long, "spread": spread}, "out": out, **stop} for stop in ({"stop": 3}, {})]
+    for name, spread in RESUMED.items():
+        if name.startswith("one on"):
+            go(long, top / name, "steps=4")
+        words = [f"spread={spread}", *([] if name.startswith("one on") else ["steps=4"])]
+        entries.append({"recipe": long, "out": str(top / name), "words": words})
+    process = torchrun(entries, top / "run")
+    ones = {name: go(table(**case), top / "one" / name) for name, case in CASES.items()}
+    ones["long"] = go(long, top / "one" / "long")
+    finish(process, top / "run")
+    for name in RESUMED:
+        if name.endswith("on one"):
+            go(long, top / name)
+    return top, {name: run.folder for name, run in ones.items()}
+
+
+def compare(a, b, **tolerance):
+    """All that two runs left; what every worker saw of its own rows inside is its own."""
+    near(state(a), state(b), **tolerance)
+    for mine, theirs in zip(metrics(a), metrics(b), strict=True):
+        if "inside" in mine:
+            mine, theirs = mine["inside"]["gradient"], theirs["inside"]["gradient"]
+        assert mine == pytest.approx(theirs, rel=10 * tolerance["rtol"], abs=tolerance["atol"])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_two_workers_equal_one(world, name):
+    top, ones = world
+    # In bfloat16 each worker rounds its own part of the gradient.
+    compare(top / name, ones[name], **({"rtol": 0.1, "atol": 2e-2} if name in LOOSE else {"rtol": 1e-4, "atol": 2e-5}))
+
+
+@pytest.mark.parametrize("name", RESUMED)
+def test_a_run_is_resumed_by_another_number_of_workers(world, name):
+    top, ones = world
+    compare(top / name, ones["long"], rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("spread", ["ddp", "fsdp"])
+def test_a_signal_to_one_worker_stops_all_at_one_step(world, spread):
+    top, ones = world
+    compare(top / f"stopped {spread}", ones["long"], rtol=1e-4, atol=2e-5)
+    attempts = json.loads((top / f"stopped {spread}" / "facts.json").read_text())["attempts"]
+    assert [attempt["step"] for attempt in attempts] == [0, 4]  # the flag is shared at the start of the next step
+
+
+def test_a_mean_a_worker_would_be_seen(world):
+    """The rows of the two workers count so differently that the test above tells a wrong normalisation."""
+    from clearhead.data import make_data
+    from clearhead.training.objective import count
+
+    given = table(**CASES["ddp"])
+    name = given["data"].pop("name")
+    data = make_data(name, given["data"], seed=given["seed"])
+    counts = [[count(data.batch(step, part, 2)) for part in (0, 1)] for step in range(4)]
+    assert max(max(pair) / min(pair) for pair in counts) > 1.5, counts
+
+
+@pytest.fixture
+def alone():
+    """A group of one worker, made by somebody else."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def test_a_group_of_workers_that_was_there_before_stays(tmp_path, alone):
+    assert go(recipe(steps=1), tmp_path).finished
+    assert dist.is_initialized()
+
+
+@pytest.mark.parametrize("mean", [0.0, 1e3])  # 1e3: a difference of squares would have no digit left
+@pytest.mark.parametrize("options", [{}, {"momentum": None}, {"affine": False}, {"track_running_stats": False}])
+def test_a_synced_batch_norm_is_a_batch_norm(alone, mean, options):
+    torch.manual_seed(0)
+    ours, theirs = (nn.ModuleList([nn.BatchNorm2d(3, **options)]) for _ in range(2))
+    SyncedBatchNorm.convert(ours)
+    for training in (True, True, False):
+        x = (torch.randn(4, 3, 5, 2) * torch.tensor([1.0, 0.1, 3.0]).view(3, 1, 1) + mean).requires_grad_()
+        grad, answers = torch.randn(4, 3, 5, 2), []
+        for norm in (ours, theirs):
+            norm.train(training)
+            y = norm[0](x)
+            answers.append((y, *torch.autograd.grad(y, [x, *norm.parameters()], grad), *norm.buffers()))
+        near(*answers, rtol=1e-4, atol=1e-2 if mean else 1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds its workers in /proc")
+def test_sigterm_to_the_workers_saves_and_the_same_command_resumes(tmp_path):
+    given = recipe(**PLAIN | {"steps": 100_000}, run__log_every=20)
+    entry = {"recipe": given, "out": str(tmp_path / "run")}
+    process = torchrun([entry | {"stop": 10**9}], tmp_path / "first")
+    lines = tmp_path / "run" / "metrics.jsonl"
+    deadline = time.monotonic() + 120
+    while not (lines.exists() and lines.stat().st_size):
+        assert process.poll() is None, (tmp_path / "first" / "log").read_text()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    workers = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    assert len(workers) == 2
+    for pid in workers:
+        os.kill(int(pid), signal.SIGTERM)
+    finish(process, tmp_path / "first")
+    step = int(state(tmp_path / "run")["step"])
+    assert 2 <= step < 100_000
+    finish(torchrun([entry | {"words": [f"steps={step + 5}"]}], tmp_path / "second"), tmp_path / "second")
+    found = state(tmp_path / "run")
+    assert found["step"] == step + 5
+    assert all(x.isfinite().all() for x in found.values() if isinstance(x, torch.Tensor))

@@ -1,0 +1,123 @@
+"""Small trainings for the tests of the loop: a recipe of seconds, what a run left, and a model with batch norms."""
+
+import copy
+import sys
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from types import ModuleType
+from unittest.mock import patch
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from clearhead.models import FAMILIES
+from clearhead.training import progress
+from clearhead.training.checkpoint import latest
+from clearhead.training.loop import TIMES
+from clearhead.training.run_folder import Folder
+
+
+def recipe(**changes):
+    """A training of a moment; changes are named with two underscores for a dot: recipe(optim__name="sgd")."""
+    table = {
+        "steps": 8, "seed": 3,
+        "data": {"name": "reverse", "symbols": 5, "length": [1, 4], "rows": 6, "valid_rows": 5, "valid_batches": 2},
+        "model": {"name": "gpt", "context": 9, "width": 12, "depth": 2, "heads": 3},
+        "optim": {"lr": 1e-2},
+        "schedule": {"warmup": 3},
+        "run": {"log_every": 1},
+    }  # fmt: skip
+    for name, value in copy.deepcopy(changes).items():
+        *sections, key = name.split("__")
+        inner = table
+        for section in sections:
+            inner = inner.setdefault(section, {})
+        inner[key] = value
+    return table
+
+
+VECTORS = {
+    "data": {"name": "identity", "width": 4, "rows": 6, "valid_rows": 5, "valid_batches": 2},
+    "model": {"name": "deep", "depth": 3},
+}
+
+
+def state(folder):
+    """Every tensor of the newest checkpoint."""
+    found = latest(folder / "checkpoints", say=lambda words: (_ for _ in ()).throw(AssertionError(words)))
+    return {name: found.read(name) for name in found.names} | {"step": torch.tensor(found.step)}
+
+
+def weights(bundle):
+    return {name: x.detach() for name, x in bundle.model.state_dict().items()}
+
+
+def metrics(folder):
+    """The metrics less what no two runs have in common."""
+    found = Folder(folder, create=False, lock=False).metrics()
+    return [{name: x for name, x in record.items() if name not in TIMES} for record in found]
+
+
+def same_bits(a, b):
+    assert a.keys() == b.keys()
+    for name in a:
+        assert a[name].dtype == b[name].dtype, name
+        assert torch.equal(a[name], b[name]), f"{name} differs by {(a[name].double() - b[name].double()).abs().max()}"
+
+
+def near(a, b, **tolerance):
+    torch.testing.assert_close(a, b, **tolerance)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Config:
+    """Of both models here."""
+
+    width: int = 4  # of vectors
+    classes: int = 2  # of images
+
+
+class Normed(nn.Module):
+    """Vectors -> vectors, through a batch norm."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.config = config
+        self.first, self.norm = nn.Linear(config.width, 7, bias=False), nn.BatchNorm1d(7)
+        self.last = nn.Linear(7, config.width)
+
+    def forward(self, x):
+        return self.last(F.relu(self.norm(self.first(x))))
+
+
+class Pixels(nn.Module):
+    """Images -> the logits of classes, through a batch norm."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.config = config
+        self.first, self.norm = nn.Conv2d(3, 5, 3, bias=False), nn.BatchNorm2d(5)
+        self.head = nn.Linear(5, config.classes)
+
+    def forward(self, x):
+        return self.head(F.relu(self.norm(self.first(x))).mean((2, 3)))
+
+
+for _kind in (Normed, Pixels):
+    _kind.__module__ = f"clearhead.models.{_kind.__name__.lower()}"
+
+
+@contextmanager
+def own_models():
+    """Within it the models of this file stand in the house, and nobody measures how fast the machine is."""
+    with ExitStack() as stack:
+        modules = {kind.__module__: ModuleType(kind.__module__) for kind in (Normed, Pixels)}
+        for kind in (Normed, Pixels):
+            vars(modules[kind.__module__]).update({kind.__name__: kind, "Config": Config})
+        names = {kind.__name__.lower(): (kind.__name__.lower(), kind.__name__, "") for kind in (Normed, Pixels)}
+        stack.enter_context(patch.dict(sys.modules, modules))
+        stack.enter_context(patch.dict(FAMILIES, names))
+        # Measured once a run, it would take longer than these runs.
+        stack.enter_context(patch.object(progress, "peak", lambda *_: 1e12))
+        yield
