@@ -32,7 +32,7 @@ from typing import Any
 import torch
 
 import clearhead as ch
-from clearhead.decode import search
+from clearhead.decode import Plan, search
 
 Way = Callable[[list[list[int]], int], list[list[int]]]  # prompts and how many tokens -> what is written
 LLAMA = {"rms_norm_eps": 1e-5, "attention_bias": False, "max_position_embeddings": 2048}
@@ -85,7 +85,7 @@ def ours(folder: Path, device: str, dtype: str) -> Way:
     model = ch.load(folder, device=device, dtype=dtype).model
 
     def way(prompts: list[list[int]], new: int) -> list[list[int]]:
-        return [list(row[0].ids) for row in search(model, {}, start=prompts, end=None, limit=new)]
+        return [list(row[0].ids) for row in search(model, {}, Plan(start=prompts, end=None, limit=new))]
 
     return way
 

@@ -36,7 +36,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import clearhead as ch
-from clearhead.decode import search
+from clearhead.decode import Plan, search
 from clearhead.layers import Attention
 from clearhead.layers.attention import Tap
 from clearhead.training.objective import Objective
@@ -146,7 +146,7 @@ def forward(model: nn.Module, batch: dict[str, Tensor]) -> None:
 
 def write(model: nn.Module, batch: dict[str, Tensor]) -> None:
     source = batch["source"]
-    found = search(model, {"source": source}, start=START, end=END, limit=source.shape[1], banned=[END])
+    found = search(model, {"source": source}, Plan(start=START, end=END, limit=source.shape[1], banned=[END]))
     assert len(found[0][0].ids) == source.shape[1]
 
 

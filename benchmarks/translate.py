@@ -85,7 +85,7 @@ def our_way(folder: Path, vocab: int, threads: int) -> Way:
     import torch
 
     import clearhead as ch
-    from clearhead.decode import search
+    from clearhead.decode import Plan, search
 
     torch.set_num_threads(threads)
     bundle = ch.load(str(folder / "marian"), device="cpu")
@@ -94,9 +94,8 @@ def our_way(folder: Path, vocab: int, threads: int) -> Way:
     def translate(sources: list[list[int]], beams: int, new: int) -> Answers:
         source, lengths = torch.tensor(sources), torch.tensor([len(row) for row in sources])
         found = search(
-            bundle.model, {"source": source, "lengths": lengths}, start=special.start, end=special.ends[0],
-            beams=beams, limit=new, banned=[special.pad, *special.ends],
-        )  # fmt: skip
+            bundle.model, {"source": source, "lengths": lengths}, Plan(start=special.start, end=special.ends[0],
+            beams=beams, limit=new, banned=[special.pad, *special.ends],))  # fmt: skip
         return [row[0].ids for row in found]
 
     return translate

@@ -169,7 +169,7 @@ def test_every_line_of_a_json_file(file):
 def test_odd_keys_have_lines_too(file):
     table = load(file('a.b = 1\n"c.d" = {e = 1, f = {g = 2}}\n[x.y]\nz = 1\n[[list]]\n[other]\nw = 0\n'))
     assert table.line("a.b") == 1
-    assert table.source.lines["c.d", "f", "g"] == 2
+    assert table.origin.lines["c.d", "f", "g"] == 2
     assert [table.line(n) for n in ("x", "x.y", "x.y.z", "list", "other.w")] == [3, 3, 4, 5, 7]
 
 
@@ -476,7 +476,7 @@ def test_every_key_that_is_written_has_a_line(recipe):
 
         def check(inner):
             for name, value in inner.items():
-                line = table.source.lines[(*inner.key, name)]
+                line = table.origin.lines[(*inner.key, name)]
                 assert rows[line - 1].strip()
                 if isinstance(value, Table):
                     check(value)

@@ -72,14 +72,14 @@ class Table(dict[str, Any]):
     """The values of a file, or of a section of it, that remember where they stand. Inner tables are Tables too."""
 
     def __init__(
-        self, values: Mapping[str, Any] | Iterable[Any] = (), *, source: Origin | None = None, key: Key = ()
+        self, values: Mapping[str, Any] | Iterable[Any] = (), *, origin: Origin | None = None, key: Key = ()
     ) -> None:
-        self.source, self.key = source or Origin(), key
+        self.origin, self.key = origin or Origin(), key
         super().__init__({name: self._inside(value, (*key, str(name))) for name, value in dict(values).items()})
 
     def _inside(self, value: Any, key: Key) -> Any:
         if isinstance(value, Mapping):
-            return Table(value, source=self.source, key=key)
+            return Table(value, origin=self.origin, key=key)
         if isinstance(value, list | tuple):
             return [self._inside(x, (*key, str(i))) for i, x in enumerate(value)]
         return value
@@ -87,17 +87,17 @@ class Table(dict[str, Any]):
     @property
     def path(self) -> str | None:
         """The file, as it was named; None for values made in Python."""
-        return self.source.path
+        return self.origin.path
 
     def line(self, name: str = "") -> int | None:
         """The line of a dotted name below this table; None if the file does not have it."""
         key = (*self.key, *name.split(".")) if name else self.key
-        return None if self.path is None else self.source.lines.get(key)
+        return None if self.path is None else self.origin.lines.get(key)
 
     def without(self, *names: str) -> Table:
         """This table less some of its keys: what is left for another reader."""
         left = {name: value for name, value in self.items() if name not in names}
-        return Table(left, source=self.source, key=self.key)
+        return Table(left, origin=self.origin, key=self.key)
 
 
 def load(path: str | Path) -> Table:
@@ -117,13 +117,13 @@ def load(path: str | Path) -> Table:
         at, last = re.search(r" line (\d+)", str(cause)), str(cause).endswith("(at end of document)")
         line = f":{at[1]}" if at else f":{text.count(chr(10)) + 1}" if last else ""
         raise ConfigError(f"{name}{line}: {cause}") from cause
-    return Table(values, source=Origin(name, text))
+    return Table(values, origin=Origin(name, text))
 
 
 def override(table: Mapping[str, Any], *words: str) -> Table:
     """A copy with the values of words like "optim.lr=1e-3": read as TOML, or else as plain text."""
     table = table if isinstance(table, Table) else Table(table)
-    out, changed = Table(table, source=Origin(), key=table.key), set(table.source.changed)
+    out, changed = Table(table, origin=Origin(), key=table.key), set(table.origin.changed)
     for word in words:
         key, value = _assignment(word)
         inner: dict[str, Any] = out
@@ -135,14 +135,14 @@ def override(table: Mapping[str, Any], *words: str) -> Table:
                 )
         inner[key[-1]] = value
         changed.add((*table.key, *key))
-    return Table(out, source=Origin(table.path, table.source.text, frozenset(changed)), key=table.key)
+    return Table(out, origin=Origin(table.path, table.origin.text, frozenset(changed)), key=table.key)
 
 
 def read(kind: type[T], table: Mapping[str, Any], *, where: str = "") -> T:
     """The dataclass `kind` with the values of a table; `where` is the table's dotted name, if it does not know it."""
-    source = table.source if isinstance(table, Table) else Origin()
+    origin = table.origin if isinstance(table, Table) else Origin()
     key = tuple(where.split(".")) if where else table.key if isinstance(table, Table) else ()
-    return _build(kind, table, key, source)
+    return _build(kind, table, key, origin)
 
 
 def dump(config: Any) -> dict[str, Any]:
@@ -166,7 +166,7 @@ def write(config: Any, path: str | Path) -> None:
     atomic_write(path, data)
 
 
-def _build(kind: Any, table: Mapping[str, Any], key: Key, source: Origin) -> Any:
+def _build(kind: Any, table: Mapping[str, Any], key: Key, origin: Origin) -> Any:
     """One dataclass from one table."""
     hints, known = get_type_hints(kind), {f.name: f for f in fields(kind) if f.init}
     for name in table:
@@ -175,50 +175,50 @@ def _build(kind: Any, table: Mapping[str, Any], key: Key, source: Origin) -> Any
             inside = [f"{n}.{name}" for n, m in sections if name in get_type_hints(m)]
             hint = f"; there is {', '.join(inside)}" if inside else nearest(name, known)
             hint = hint or f"; the known keys are {', '.join(known)}"
-            raise ConfigError(f"{source.place((*key, name))}unknown key {'.'.join((*key, name))}{hint}")
+            raise ConfigError(f"{origin.place((*key, name))}unknown key {'.'.join((*key, name))}{hint}")
     needed = [n for n, f in known.items() if f.default is MISSING and f.default_factory is MISSING and n not in table]
     if needed:
         names = ", ".join(f"{'.'.join((*key, n))} ({_say(hints[n])})" for n in needed)
-        raise ConfigError(f"{source.place(key)}missing {names}")
-    values = {name: _value(hints[name], value, (*key, name), source) for name, value in table.items()}
+        raise ConfigError(f"{origin.place(key)}missing {names}")
+    values = {name: _value(hints[name], value, (*key, name), origin) for name, value in table.items()}
     try:
         return kind(**values)
     except ValueError as cause:
         told = [word for word in re.findall(r"\w+", str(cause)) if word in table]  # the fields that it is about
         section = f"{'.'.join(key)}: " if key else ""
-        raise ConfigError(f"{source.place((*key, *told[:1]))}{section}{cause}") from cause
+        raise ConfigError(f"{origin.place((*key, *told[:1]))}{section}{cause}") from cause
 
 
-def _value(kind: Any, value: Any, key: Key, source: Origin) -> Any:
+def _value(kind: Any, value: Any, key: Key, origin: Origin) -> Any:
     """One value as its annotation says: containers here, so that each item has its place, the rest by msgspec."""
     members = _members(kind)
     boxes = [member for member in members if isinstance(value, _shape(member))]
     for member in boxes[:-1]:
         with suppress(ConfigError):
-            return _boxed(member, value, key, source)
+            return _boxed(member, value, key, origin)
     if boxes:
-        return _boxed(boxes[-1], value, key, source)
+        return _boxed(boxes[-1], value, key, origin)
     scalars = tuple(member for member in members if not _shape(member))
     with suppress(msgspec.ValidationError):
         if scalars:
             return value if Any in scalars else msgspec.convert(value, Union[scalars], strict=True)  # noqa: UP007
     words = [x for m in members if get_origin(m) is Literal for x in get_args(m) if isinstance(x, str)]
     got = nearest(value, words) if words and isinstance(value, str) else f", got {_say(type(value))}"
-    raise _mismatch(key, source, value, f"{_say(kind)}{got}")
+    raise _mismatch(key, origin, value, f"{_say(kind)}{got}")
 
 
-def _boxed(kind: Any, value: Any, key: Key, source: Origin) -> Any:
+def _boxed(kind: Any, value: Any, key: Key, origin: Origin) -> Any:
     """A dataclass, a dict, a list or a tuple from a value that has its shape."""
     if is_dataclass(kind):
-        return _build(kind, value, key, source)
+        return _build(kind, value, key, origin)
     box, inner = get_origin(kind) or kind, get_args(kind) or (Any, Any)
     if box in (dict, Mapping):  # left as it is where anything goes: a Table goes on knowing its lines
         anything = inner[1] is Any and isinstance(value, dict)
-        return value if anything else {n: _value(inner[1], v, (*key, n), source) for n, v in value.items()}
+        return value if anything else {n: _value(inner[1], v, (*key, n), origin) for n, v in value.items()}
     kinds = inner if box is tuple and get_args(kind) and Ellipsis not in inner else inner[:1] * len(value)
     if len(kinds) != len(value):
-        raise _mismatch(key, source, value, f"{_say(kind)}, got {len(value)}")
-    items = (_value(k, v, (*key, str(i)), source) for i, (k, v) in enumerate(zip(kinds, value, strict=True)))
+        raise _mismatch(key, origin, value, f"{_say(kind)}, got {len(value)}")
+    items = (_value(k, v, (*key, str(i)), origin) for i, (k, v) in enumerate(zip(kinds, value, strict=True)))
     return list(items) if box is list else tuple(items)
 
 
@@ -234,8 +234,8 @@ def _shape(kind: Any) -> tuple[type, ...]:
     return (list, tuple) if box in (list, tuple, Sequence) else ()
 
 
-def _mismatch(key: Key, source: Origin, value: Any, expected: str) -> ConfigError:
-    return ConfigError(f"{source.place(key)}{'.'.join(key)} = {reprlib.repr(value)}: expected {expected}")
+def _mismatch(key: Key, origin: Origin, value: Any, expected: str) -> ConfigError:
+    return ConfigError(f"{origin.place(key)}{'.'.join(key)} = {reprlib.repr(value)}: expected {expected}")
 
 
 def _say(kind: Any) -> str:

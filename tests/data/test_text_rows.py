@@ -8,7 +8,7 @@ import pytest
 
 from clearhead.data import IGNORE, DataError, make_data
 from clearhead.data.labelled import read_sst2
-from clearhead.data.text_rows import around, mask_of
+from clearhead.data.text_rows import with_special, mask_of
 from clearhead.tokens import Subwords, Words, save
 
 TEXTS = [f"film {i} was {'good' if i % 3 else 'bad'} and {'long ' * (i % 7)}so it went on" for i in range(200)]
@@ -88,8 +88,8 @@ def test_the_mask_is_the_vocabularys_own_or_its_last():
 def test_a_text_between_its_ends_is_cut_inside():
     words = Words.of(["a b c d"])
     ids = words.encode("a b c d")
-    assert around(words, ids).tolist() == [words.start, *ids, words.end]
-    assert around(words, ids, 4).tolist() == [words.start, *ids[:2], words.end]
+    assert with_special(words, ids).tolist() == [words.start, *ids, words.end]
+    assert with_special(words, ids, 4).tolist() == [words.start, *ids[:2], words.end]
 
 
 def test_labels_and_texts_stay_together(labels):

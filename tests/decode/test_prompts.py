@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from clearhead.decode import Choice, search, stream
+from clearhead.decode import Choice, Plan, search, stream
 from clearhead.models import build
 
 V, END = 13, 0
@@ -42,7 +42,7 @@ def greedy(made, text: list[int], new: int, ends: tuple[int, ...] = (END,), reac
 @pytest.mark.parametrize("kind", KINDS)
 def test_rows_of_different_lengths_are_written_as_if_alone(kind):
     made = model(kind)
-    found = search(made, {}, start=PROMPTS, end=END, limit=9)
+    found = search(made, {}, Plan(start=PROMPTS, end=END, limit=9))
     for prompt, (answer,) in zip(PROMPTS, found, strict=True):
         assert list(answer.ids) == greedy(made, prompt, 9)
         assert answer.finished == (len(answer.ids) < 9)
@@ -50,18 +50,18 @@ def test_rows_of_different_lengths_are_written_as_if_alone(kind):
 
 def test_there_may_be_several_ends_or_none():
     made = model()
-    endless = search(made, {}, start=PROMPTS, end=None, limit=9)
+    endless = search(made, {}, Plan(start=PROMPTS, end=None, limit=9))
     assert [len(a.ids) for (a,) in endless] == [9, 9, 9]
     ends = {endless[0][0].ids[4], endless[2][0].ids[2]}
-    for prompt, (answer,) in zip(PROMPTS, search(made, {}, start=PROMPTS, end=list(ends), limit=9), strict=True):
+    for prompt, (answer,) in zip(PROMPTS, search(made, {}, Plan(start=PROMPTS, end=list(ends), limit=9)), strict=True):
         assert list(answer.ids) == greedy(made, prompt, 9, tuple(ends))
 
 
 @torch.no_grad()
 def test_beams_go_on_from_prompts_and_find_no_worse():
     made = model()
-    one = search(made, {}, start=PROMPTS, end=None, limit=4, penalty=0.0)
-    wide = search(made, {}, start=PROMPTS, end=None, limit=4, beams=V**3, penalty=0.0)
+    one = search(made, {}, Plan(start=PROMPTS, end=None, limit=4, penalty=0.0))
+    wide = search(made, {}, Plan(start=PROMPTS, end=None, limit=4, beams=V**3, penalty=0.0))
     for prompt, (a,), (b,) in zip(PROMPTS, one, wide, strict=True):
         assert b.logprob >= a.logprob - 1e-5
         ids = torch.tensor([[*prompt, *b.ids]])
@@ -76,21 +76,21 @@ SAMPLED = {"start": PROMPTS, "end": END, "limit": 9, "choice": Choice(sample=Tru
 def test_a_row_draws_the_same_whatever_its_neighbours(kind):
     made = model(kind)
     seeds = [11, 12, 13]
-    together = search(made, {}, **SAMPLED, seed=seeds, best=2)
+    together = search(made, {}, Plan(**SAMPLED, seed=seeds, best=2))
     assert [len(row) for row in together] == [2, 2, 2]
     for prompt, seed, answers in zip(PROMPTS, seeds, together, strict=True):
-        (alone,) = search(made, {}, **{**SAMPLED, "start": [prompt]}, seed=[seed], best=2)
+        (alone,) = search(made, {}, Plan(**{**SAMPLED, "start": [prompt]}, seed=[seed], best=2))
         assert [a.ids for a in alone] == [a.ids for a in answers]
-    again = search(made, {}, **{**SAMPLED, "start": PROMPTS[::-1]}, seed=seeds[::-1], best=2)
+    again = search(made, {}, Plan(**{**SAMPLED, "start": PROMPTS[::-1]}, seed=seeds[::-1], best=2))
     assert [[a.ids for a in row] for row in again[::-1]] == [[a.ids for a in row] for row in together]
-    other = search(made, {}, **SAMPLED, seed=[11, 12, 14], best=2)
+    other = search(made, {}, Plan(**SAMPLED, seed=[11, 12, 14], best=2))
     assert [a.ids for a in other[0]] == [a.ids for a in together[0]]
     assert [a.ids for a in other[2]] != [a.ids for a in together[2]]
 
 
 def test_more_samples_begin_with_the_same():
     made = model()
-    few, many = (search(made, {}, **SAMPLED, seed=[1, 2, 3], best=n) for n in (2, 5))
+    few, many = (search(made, {}, Plan(**SAMPLED, seed=[1, 2, 3], best=n)) for n in (2, 5))
     for a, b in zip(few, many, strict=True):
         assert {x.ids for x in a} <= {x.ids for x in b}
 
@@ -99,32 +99,32 @@ def test_streamed_is_searched():
     made = model()
     words = {**SAMPLED, "seed": [1, 2, 3], "best": 2}
     texts: dict[int, list[int]] = {i: [] for i in range(6)}
-    for new in stream(made, {}, **words):
+    for new in stream(made, {}, Plan(**words)):
         for row, token in new.items():
             texts[row].append(token)
-    found = search(made, {}, **words)
+    found = search(made, {}, Plan(**words))
     for i, row in enumerate(found):
         whole = {(*a.ids, END) if a.finished else a.ids for a in row}
         assert whole == {tuple(texts[2 * i]), tuple(texts[2 * i + 1])}
     with pytest.raises(ValueError, match="beams=3 cannot be streamed"):
-        next(stream(made, {}, start=PROMPTS, end=END, beams=3))
+        next(stream(made, {}, Plan(start=PROMPTS, end=END, beams=3)))
 
 
 def test_gradients_are_nobodys_between_two_tokens_of_a_stream():
-    for _ in stream(model(), {}, start=PROMPTS, end=None, limit=2):
+    for _ in stream(model(), {}, Plan(start=PROMPTS, end=None, limit=2)):
         assert torch.is_grad_enabled()
 
 
 def test_a_row_ends_when_it_is_told_to():
     made = model()
-    whole = search(made, {}, start=PROMPTS, end=None, limit=9)
+    whole = search(made, {}, Plan(start=PROMPTS, end=None, limit=9))
     asked = []
 
     def ended(row: int, ids) -> bool:
         asked.append((row, len(ids)))
         return row == 1 and len(ids) == 3
 
-    found = search(made, {}, start=PROMPTS, end=None, limit=9, ended=ended)
+    found = search(made, {}, Plan(start=PROMPTS, end=None, limit=9, ended=ended))
     assert found[1][0].ids == whole[1][0].ids[:3]
     assert not found[1][0].finished
     assert found[0][0].ids == whole[0][0].ids
@@ -135,7 +135,7 @@ def test_a_row_ends_when_it_is_told_to():
 def test_repetition_counts_the_prompt_and_what_was_written(penalty):
     transformers = pytest.importorskip("transformers.generation.logits_process")
     made, process = model(), transformers.RepetitionPenaltyLogitsProcessor(penalty)
-    found = search(made, {}, start=PROMPTS, end=END, limit=8, choice=Choice(repetition=penalty))
+    found = search(made, {}, Plan(start=PROMPTS, end=END, limit=8, choice=Choice(repetition=penalty)))
     for prompt, (answer,) in zip(PROMPTS, found, strict=True):
         text = list(prompt)
         for token in [*answer.ids, END] if answer.finished else answer.ids:
@@ -152,25 +152,25 @@ def test_beyond_the_context_the_older_half_is_forgotten(kind, beams):
     made = model(kind, context=8)
     prompts = [*PROMPTS, list(range(1, 12)), [5] * 21, list(range(1, 9))]
     with pytest.raises(ValueError, match=r"a prompt of 21 tokens and 20 more: this model reads 8 at once.*slide"):
-        search(made, {}, start=prompts, end=None, limit=20)
-    found = search(made, {}, start=prompts, end=None, limit=20, slide=True, beams=beams)
+        search(made, {}, Plan(start=prompts, end=None, limit=20))
+    found = search(made, {}, Plan(start=prompts, end=None, limit=20, slide=True, beams=beams))
     if beams == 1:
         for prompt, (answer,) in zip(prompts, found, strict=True):
             assert list(answer.ids) == greedy(made, prompt, 20, ends=(), reach=8)
     assert [len(a.ids) for (a,) in found] == [20] * 6
-    fits = search(made, {}, start=[prompts[0]], end=None, limit=4)  # exactly full
+    fits = search(made, {}, Plan(start=[prompts[0]], end=None, limit=4))  # exactly full
     assert list(fits[0][0].ids) == greedy(made, prompts[0], 4, ends=())
 
 
 def test_a_model_with_a_window_has_no_end():
     made = model("window", context=8)
-    (answer,) = search(made, {}, start=[PROMPTS[0]], end=None, limit=30)[0]
+    (answer,) = search(made, {}, Plan(start=[PROMPTS[0]], end=None, limit=30))[0]
     assert list(answer.ids) == greedy(made, PROMPTS[0], 30, ends=())
 
 
 def test_prompts_must_be_there():
     with pytest.raises(ValueError, match="of a token or more"):
-        search(model(), {}, start=[[1], []], end=END)
-    assert search(model(), {}, start=[], end=END) == []
+        search(model(), {}, Plan(start=[[1], []], end=END))
+    assert search(model(), {}, Plan(start=[], end=END)) == []
     with pytest.raises(ValueError, match="2 seeds for 3 rows"):
-        search(model(), {}, **SAMPLED, seed=[1, 2])
+        search(model(), {}, Plan(**SAMPLED, seed=[1, 2]))

@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from clearhead.decode import STOPS, Ensemble, forced, search
+from clearhead.decode import STOPS, Choice, Ensemble, Plan, forced, search
 from clearhead.decode.sampling import largest
 from clearhead.models import build
 
@@ -47,16 +47,16 @@ KINDS = [{"positions": "sinusoid"}, {"positions": "rotary", "order": "pre"}, {"p
 def test_batched_equals_alone(options, beams):
     made, given = model(**options), inputs()
     words = {"start": START, "end": END, "limit": 6, "beams": beams, "best": beams, "banned": BANNED}
-    together = search(made, given, **words)
+    together = search(made, given, Plan(**words))
     for row, answers in enumerate(together):
-        (single,) = search(made, alone(given, row), **words)
+        (single,) = search(made, alone(given, row), Plan(**words))
         assert [h.ids for h in answers] == [h.ids for h in single]
         assert [h.logprob for h in answers] == pytest.approx([h.logprob for h in single], abs=1e-4)
 
 
 def test_a_beam_of_one_is_greedy():
     made, given = model(), inputs()
-    for row, (found,) in enumerate(search(made, given, start=START, end=END, limit=6, banned=BANNED)):
+    for row, (found,) in enumerate(search(made, given, Plan(start=START, end=END, limit=6, banned=BANNED))):
         ids: list[int] = []
         while len(ids) < 6:
             logits = made(torch.tensor([[START, *ids]]), **alone(given, row))[0, -1]
@@ -73,7 +73,7 @@ def test_a_beam_of_one_is_greedy():
 def test_the_score_of_an_answer_is_what_the_model_thinks_of_it(stop):
     made, given = model(1), inputs()
     words = {"start": START, "end": END, "limit": 5, "beams": 4, "best": 4, "penalty": 0.7, "stop": stop}
-    for row, answers in enumerate(search(made, given, **words)):
+    for row, answers in enumerate(search(made, given, Plan(**words))):
         assert [h.score for h in answers] == sorted((h.score for h in answers), reverse=True)
         for h in answers:
             tokens = [*h.ids, END] if h.finished else list(h.ids)
@@ -87,7 +87,7 @@ def test_a_wide_enough_beam_finds_what_brute_force_finds(penalty):
     made, given = model(2), inputs()
     limit, most = 3, sum(len(WORDS) ** n for n in range(4))
     words = {"start": START, "end": END, "limit": limit, "beams": 2 * most, "best": 3, "banned": BANNED}
-    found = search(made, given, penalty=penalty, stop="sure", **words)
+    found = search(made, given, Plan(penalty=penalty, stop="sure", **words))
     for row, answers in enumerate(found):
         every = []
         for n in range(limit + 1):
@@ -100,21 +100,21 @@ def test_a_wide_enough_beam_finds_what_brute_force_finds(penalty):
 
 def test_each_row_has_its_own_limit():
     made, given = model(), inputs()
-    found = search(made, given, start=START, end=END, limit=[1, 4, 2], banned=(*BANNED, END))
+    found = search(made, given, Plan(start=START, end=END, limit=[1, 4, 2], banned=(*BANNED, END)))
     assert [len(answers[0].ids) for answers in found] == [1, 4, 2]
     assert not any(answers[0].finished for answers in found)
 
 
 def test_sampling_draws_by_the_models_own_probabilities():
     made, given = model(3), inputs(1)
-    drawn = search(made, given, start=START, end=END, limit=1, sample=True, best=4000, seed=5)[0]
+    drawn = search(made, given, Plan(start=START, end=END, limit=1, choice=Choice(sample=True), best=4000, seed=5))[0]
     p = made(torch.tensor([[START]]), **given)[0, -1].softmax(-1).detach()
     ends = sum(h.finished for h in drawn) / len(drawn)
     assert ends == pytest.approx(float(p[END]), abs=0.03)
     for word in WORDS:
         share = sum(h.ids == (word,) for h in drawn) / len(drawn)
         assert share == pytest.approx(float(p[word]), abs=0.03)
-    again = search(made, given, start=START, end=END, limit=1, sample=True, best=4000, seed=5)[0]
+    again = search(made, given, Plan(start=START, end=END, limit=1, choice=Choice(sample=True), best=4000, seed=5))[0]
     assert drawn == again
 
 
@@ -122,13 +122,13 @@ def test_an_ensemble_averages_probabilities_and_of_one_is_itself():
     given = inputs()
     words = {"start": START, "end": END, "limit": 6, "beams": 3, "banned": BANNED}
     a, b = model(4), model(5)
-    one, same = search(a, given, **words), search(Ensemble([a, a]), given, **words)
+    one, same = search(a, given, Plan(**words)), search(Ensemble([a, a]), given, Plan(**words))
     assert [h[0].ids for h in one] == [h[0].ids for h in same]
     both = Ensemble([a, b])
     ids = torch.tensor([[START, 3]] * 3)
     mean = (a(ids, **given).softmax(-1) + b(ids, **given).softmax(-1)) / 2
     torch.testing.assert_close(both(ids, **given).exp(), mean)
-    for row, (found,) in enumerate(search(both, given, **words)):
+    for row, (found,) in enumerate(search(both, given, Plan(**words))):
         tokens = [*found.ids, END] if found.finished else list(found.ids)
         assert found.logprob == pytest.approx(think(both, alone(given, row), tokens), abs=1e-4)
 
@@ -146,12 +146,12 @@ def test_an_ensemble_averages_probabilities_and_of_one_is_itself():
 )
 def test_what_makes_no_sense_is_told(words, problem):
     with pytest.raises(ValueError, match=problem):
-        search(model(), inputs(), start=START, end=END, **words)
+        search(model(), inputs(), Plan(start=START, end=END, **words))
 
 
 def test_no_rows_no_answers():
     given = {"source": torch.zeros(0, 5, dtype=torch.long), "lengths": torch.zeros(0, dtype=torch.long)}
-    assert search(model(), given, start=START, end=END) == []
+    assert search(model(), given, Plan(start=START, end=END)) == []
 
 
 @pytest.mark.parametrize(("v", "k"), [(7, 3), (5000, 2), (5003, 4), (70_001, 10), (4096, 1)])

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 
 import clearhead as ch
-from clearhead.decode import Choice, search, stream
+from clearhead.decode import Choice, Plan, search, stream
 from clearhead.fast import cuda_graph, gpu_decode
 from clearhead.fast.gpu_decode import FEW, MATRIX, Stepper, Tile
 from clearhead.layers import attend
@@ -179,10 +179,10 @@ def searches(kind: str, dtype: torch.dtype, long: int) -> None:
         cases["slide"] = {**plain, "limit": 44, "slide": True}
     for label, options in cases.items():
         used = []
-        quick, usual = search(model, {}, **options), cuda_graph.Ahead.of
+        quick, usual = search(model, {}, Plan(**options)), cuda_graph.Ahead.of
         cuda_graph.Ahead.of = staticmethod(lambda *a, used=used: used.append(1))
         try:
-            slow = search(model, {}, **options)
+            slow = search(model, {}, Plan(**options))
         finally:
             cuda_graph.Ahead.of = usual
         assert used, "the search does not ask for a captured step"
@@ -194,9 +194,9 @@ def searches(kind: str, dtype: torch.dtype, long: int) -> None:
                     assert one.ids == other.ids, (label, same, one, other)
                     assert abs(one.logprob - other.logprob) < 1e-3 * max(1, len(one.ids)), (label, one, other)
         print(f"search: {kind}, {label}, {dtype}: the same")
-    want = [tuple(h[0].ids) for h in search(model, {}, **plain)]
+    want = [tuple(h[0].ids) for h in search(model, {}, Plan(**plain))]
     texts, heard = {0: [], 1: [], 2: []}, []
-    for i, new in enumerate(stream(model, {}, **plain)):
+    for i, new in enumerate(stream(model, {}, Plan(**plain))):
         for row, token in new.items():
             texts[row].append(token)
         if i == 2:  # somebody begins to listen: the rest is the modules'
@@ -206,8 +206,8 @@ def searches(kind: str, dtype: torch.dtype, long: int) -> None:
     if dtype == torch.float32:
         assert [tuple(texts[row]) for row in range(3)] == want
     print(f"search: {kind}, a late listener, {dtype}: the same")
-    one, other = ([list(new.values()) for new in stream(model, {}, **plain)] for _ in range(2))
-    both = list(zip(stream(model, {}, **plain), stream(model, {}, **plain), strict=True))
+    one, other = ([list(new.values()) for new in stream(model, {}, Plan(**plain))] for _ in range(2))
+    both = list(zip(stream(model, {}, Plan(**plain)), stream(model, {}, Plan(**plain)), strict=True))
     assert one == other == [list(new.values()) for new, _ in both] == [list(new.values()) for _, new in both]
     print(f"search: {kind}, two at a time, {dtype}: the same")
 

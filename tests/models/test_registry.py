@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import clearhead as ch
 from clearhead.layers import Attention, Positions
-from clearhead.models import FAMILIES, family, name_of
+from clearhead.models import FAMILIES, family, family_of
 
 B, T, S, V, W = 2, 7, 5, 11, 13  # rows, tokens, tokens of a source, vocabulary, that of a target
 WORDS = {"vocab": V, "context": 9, "width": 12}
@@ -163,7 +163,7 @@ def test_every_family_is_here():
 @every
 def test_builds_and_runs(case):
     model, x = build(case), inputs(case)
-    assert name_of(model) == CASES[case][0]
+    assert family_of(model) == CASES[case][0]
     assert isinstance(model, family(CASES[case][0])[0])
     out = model(**x)
     assert out.shape == shape(case)
@@ -474,7 +474,7 @@ def test_an_unknown_family_names_the_nearest():
     ):
         ch.build("GTP", vocab=V)
     with pytest.raises(ValueError, match="Linear is of no known family"):
-        name_of(nn.Linear(2, 2))
+        family_of(nn.Linear(2, 2))
 
 
 DOORS = {

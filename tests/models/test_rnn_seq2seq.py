@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import clearhead as ch
-from clearhead.decode import forced, search
+from clearhead.decode import Plan, forced, search
 from clearhead.models.rnn_seq2seq import FEEDS, _gru, _lstm
 
 B, S, T, V, W = 3, 6, 5, 11, 13  # rows, source tokens, target tokens, source vocabulary, target vocabulary
@@ -226,7 +226,7 @@ def test_the_search_finds_what_forced_decoding_thinks_of_it(attention):
     model, x = build(attention=attention), batch(5)
     inputs = {k: x[k] for k in ("source", "lengths")}
     for beams in (1, 3):
-        for row, (found, *_) in enumerate(search(model, inputs, start=1, end=2, beams=beams, limit=6)):
+        for row, (found, *_) in enumerate(search(model, inputs, Plan(start=1, end=2, beams=beams, limit=6))):
             ids = torch.tensor([[1, *found.ids]])
             targets = torch.tensor([[*found.ids, 2 if found.finished else -100]])
             alone = {k: v[row : row + 1] for k, v in inputs.items()}

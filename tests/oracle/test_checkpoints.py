@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import clearhead as ch
-from clearhead.decode import search
+from clearhead.decode import Plan, search
 from clearhead.weights import certificate
 
 ENOUGH = 1e-4  # in float32, of logits of some tens
@@ -100,7 +100,7 @@ def same_words(ours: nn.Module, theirs: Any, prompt: list[int], new: int = 200) 
     start = torch.tensor([prompt])
     row = theirs.generate(start, attention_mask=torch.ones_like(start), do_sample=False, max_new_tokens=new)
     assert row.shape[1] == len(prompt) + new
-    (found,) = search(ours, {}, start=[prompt], end=None, limit=new)[0]
+    (found,) = search(ours, {}, Plan(start=[prompt], end=None, limit=new))[0]
     assert list(found.ids) == row[0, len(prompt) :].tolist()
 
 

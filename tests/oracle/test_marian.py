@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import clearhead as ch
-from clearhead.decode import search
+from clearhead.decode import Plan, search
 from clearhead.layers import Mask, Sinusoid
 from clearhead.weights import Bundle, Special, WeightsError, marian
 
@@ -179,7 +179,7 @@ def test_greedy_writes_the_same(kind, seed, tmp_path):
     written = theirs.generate(
         source, attention_mask=mask, do_sample=False, num_beams=1, max_new_tokens=12, bad_words_ids=[[PAD]]
     )
-    found = search(ours, {"source": source, "lengths": LENGTHS}, start=PAD, end=END, limit=12, banned=[PAD])
+    found = search(ours, {"source": source, "lengths": LENGTHS}, Plan(start=PAD, end=END, limit=12, banned=[PAD]))
     for row, (answer,) in zip(written.tolist(), found, strict=True):
         expected = [token for token in row[1:] if token != PAD]
         assert [*answer.ids, *([END] if answer.finished else [])] == expected

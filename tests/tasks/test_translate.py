@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from clearhead import Bundle, build
 from clearhead.cli import app
-from clearhead.decode import search
+from clearhead.decode import Plan, search
 from clearhead.look import watch
 from clearhead.tasks import align, score, translate
 from clearhead.tasks.translate import CROSS, _batches, _inputs, _joined, sentences
@@ -70,7 +70,7 @@ def test_an_alignment_is_what_the_search_looked_at():
     ids = tokens.read(ENGLISH[1])
     inputs = _inputs(made, tokens, [ids])
     with watch(made.model, CROSS) as tape:
-        (hypothesis,) = search(made.model, inputs, start=1, end=2, limit=6, banned=(0, 1))[0]
+        (hypothesis,) = search(made.model, inputs, Plan(start=1, end=2, limit=6, banned=(0, 1)))[0]
     written = [*hypothesis.ids, 2] if hypothesis.finished else list(hypothesis.ids)
     seen = np.mean([tape[name].dense()[0].mean(0).numpy() for name in tape.names], 0)[: len(written)]
     np.testing.assert_allclose(align(made, ids, written), seen, atol=1e-5)

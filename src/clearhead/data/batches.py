@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InputError, InputIndexError
-from ..tokens import Pair, Tokens
+from ..tokens import Pair, Tokenizer
 
 Batch = dict[str, np.ndarray]
 Rows = NDArray[np.int64]
@@ -32,7 +32,7 @@ class Data(ABC):
     """
 
     kind: Literal["sequences", "translations", "masked", "labelled", "vectors", "images"]
-    tokens: Tokens | Pair | None = None  # how text becomes ids, where there is text
+    tokens: Tokenizer | Pair | None = None  # how text becomes ids, where there is text
     classes: tuple[str, ...] | None = None  # what the classes are called, where there are some
     sizes: dict[str, int]  # what a model must know: {"vocab": 65}, {"width": 16}, {"classes": 10} ...
     steps_an_epoch: int | None = None  # None where there is no end of fresh examples

@@ -1,4 +1,4 @@
-"""Picture files in a folder or a zip file, one folder a class: which there are, and how one becomes an array."""
+"""Image files in a folder or a zip file, one folder per class: which there are, and how one becomes an array."""
 
 from __future__ import annotations
 
@@ -7,15 +7,22 @@ import math
 import struct
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import InputError
 from .files import DataError
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+ImageLike = Any  # a path, the bytes of a file, a PIL image, or an array (height, width[, channels]) of bytes
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
 BESIDE = ("val", "valid", "validation", "test")  # what a folder to validate on is called, beside "train"
@@ -69,18 +76,51 @@ def decode(
 def _decode_one(root: str, name: str, size: int, least: float | None, row: list[float] | None) -> NDArray[np.uint8]:
     from PIL import Image
 
-    try:
-        with Image.open(_bytes(root, name)) as file:
-            image = file.convert("RGB")
-    except (
-        OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error, zipfile.BadZipFile, KeyError,
-        Image.DecompressionBombError,
-    ) as error:  # fmt: skip
-        raise DataError(f"{root}: {name} is not a whole picture: {error}") from error
+    image = _opened_image(lambda: _bytes(root, name), f"{root}: {name}")
     crop = middle(*image.size) if row is None or least is None else piece(*image.size, least, row)
     image = image.resize((size, size), Image.Resampling.BILINEAR, box=crop)
     pixels = np.asarray(image).transpose(2, 0, 1)
     return pixels[:, :, ::-1] if row is not None and 0 <= row[4] < 0.5 else pixels
+
+
+def open_image(image: ImageLike) -> Image.Image:
+    """An RGB image from a path, the bytes of a file, a PIL image, or an array (height, width[, channels]) of bytes.
+
+    It is turned upright as its EXIF data says.
+    """
+    from PIL import Image, ImageOps
+
+    if isinstance(image, str | Path):
+        path = Path(image)
+        if not path.is_file():
+            raise DataError(f"{path}: there is no such file: expected an image")
+        return _opened_image(lambda: path, str(path))
+    if isinstance(image, bytes):
+        return _opened_image(lambda: io.BytesIO(image), "the image")
+    if isinstance(image, np.ndarray):
+        if image.dtype != np.uint8 or image.ndim not in (2, 3) or (image.ndim == 3 and image.shape[2] not in (3, 4)):
+            raise InputError(
+                f"an array of shape {image.shape} and type {image.dtype}: expected bytes (height, width), or with 3 or "
+                "4 channels last"
+            )
+        return Image.fromarray(image).convert("RGB")
+    if not isinstance(image, Image.Image):
+        raise InputError(f"a {type(image).__name__}: expected a path, a PIL image or an array")
+    return ImageOps.exif_transpose(image).convert("RGB")
+
+
+def _opened_image(source: Callable[[], Any], name: str) -> Image.Image:
+    """Read an image file; `name` is for the message if it is not one."""
+    from PIL import Image, ImageOps
+
+    try:
+        with Image.open(source()) as file:
+            return ImageOps.exif_transpose(file).convert("RGB")
+    except (
+        OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error, zipfile.BadZipFile, KeyError,
+        Image.DecompressionBombError,
+    ) as error:  # fmt: skip
+        raise DataError(f"{name} is not a whole image: {error}") from error
 
 
 def middle(width: int, height: int) -> tuple[float, float, float, float]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from .. import counter_rng
 from ..errors import InputError
-from ..tokens import Tokens
+from ..tokens import Tokenizer
 from .batches import Batch, Rows
 from .bucketed import Bucketed
 from .fetch import find
@@ -59,7 +59,7 @@ class Labelled(Bucketed):
     """Texts as ids and labels as numbers; an epoch has every text once."""
 
     kind = "labelled"
-    tokens: Tokens
+    tokens: Tokenizer
 
     def __init__(
         self, config: Reading, train: Sequence[Label], valid: Sequence[Label], *, seed: int, root: Path | None = None

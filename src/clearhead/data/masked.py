@@ -16,7 +16,7 @@ import numpy as np
 
 from .. import counter_rng
 from ..errors import InputError
-from ..tokens import Tokens
+from ..tokens import Tokenizer
 from .batches import IGNORE, Batch, Rows
 from .bucketed import Bucketed
 from .files import DataError, as_lines, locate, read_text
@@ -51,7 +51,7 @@ class Masked(Bucketed):
     """Texts with gaps: every text once an epoch, with other gaps each time."""
 
     kind = "masked"
-    tokens: Tokens
+    tokens: Tokenizer
 
     def __init__(self, config: Gaps, *, seed: int, root: Path | None = None) -> None:
         self.config = config

@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 
 from .. import tokens as text
 from ..errors import InputError
-from ..tokens import Pair, Tokens
+from ..tokens import Pair, Tokenizer
 from .batches import Batch, Buckets, Rows
 from .files import DataError
 from .translations import Ragged
 from .vocabulary import Vocabulary
 
-MASKS = ("[MASK]", "<mask>")  # what others call the token of a gap
+MASKS = ("[MASK]", "<mask>")  # names of the mask token
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,7 +48,7 @@ class Reading:
             raise InputError(f"valid_most={self.valid_most}: expected 0 or more")
         self._vocabulary()
 
-    def make(self, texts: Sequence[str], root: Path | None = None) -> Tokens:
+    def make(self, texts: Sequence[str], root: Path | None = None) -> Tokenizer:
         """The tokens of a folder, or of the training text."""
         if self.tokens is None:
             return self._vocabulary()._one(texts)
@@ -69,9 +69,9 @@ class Reading:
 class Read:
     """Texts as ids, and their buckets."""
 
-    def __init__(self, texts: Sequence[str], tokens: Tokens, config: Reading) -> None:
+    def __init__(self, texts: Sequence[str], tokens: Tokenizer, config: Reading) -> None:
         self.pad = tokens.pad or 0
-        self.ids = Ragged([around(tokens, row, config.longest) for row in tokens.encode_all(list(texts))])
+        self.ids = Ragged([with_special(tokens, row, config.longest) for row in tokens.encode_all(list(texts))])
         self.rounding = config.rounding
         self.buckets = Buckets(self.ids.lengths, config.batch_tokens, config.rounding)
 
@@ -87,18 +87,16 @@ class Read:
         return {"ids": ids, "lengths": self.ids.lengths[chosen], "number": chosen}
 
 
-def around(tokens: Tokens, ids: np.ndarray, longest: int | None = None) -> np.ndarray:
-    """The ids of a text between the tokens that begin and end one, where there are such tokens; cut to `longest`."""
+def with_special(tokens: Tokenizer, ids: np.ndarray, longest: int | None = None) -> np.ndarray:
+    """The ids of a text between its start and end tokens, where there are such tokens; cut to `longest`."""
     start, end = (np.array([] if i is None else [i], np.int64) for i in (tokens.start, tokens.end))
     inside = ids if longest is None else ids[: longest - len(start) - len(end)]
     return np.concatenate([start, inside, end]).astype(np.int64)
 
 
-def mask_of(tokens: Tokens) -> tuple[int, int]:
-    """The id of a gap, and how many ids a model must know: a vocabulary without such a token gets it as its last."""
-    marked = getattr(tokens, "marked", None)
+def mask_of(tokens: Tokenizer) -> tuple[int, int]:
+    """The id of the mask token (the last, if the vocabulary has none), and the size of the vocabulary with it."""
     for name in MASKS:
-        found = [] if marked is None else marked(name).tolist()
-        if len(found) == 1 and tokens.pieces(found) == [name]:
-            return int(found[0]), len(tokens)
+        if name in tokens.special_names:
+            return tokens.special_names[name], len(tokens)
     return len(tokens), len(tokens) + 1

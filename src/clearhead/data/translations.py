@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InputError
-from ..tokens import Pair, Tokens
+from ..tokens import Pair, Tokenizer
 from .batches import IGNORE, Batch, Buckets, Data, Rows
 from .bucketed import Bucketed
 from .files import DataError, locate
@@ -209,7 +209,7 @@ class Ragged:
         return rows
 
 
-def _examples(tokens: Tokens, texts: list[str], starts: Rows, counts: NDArray[np.int64]) -> list[np.ndarray]:
+def _examples(tokens: Tokenizer, texts: list[str], starts: Rows, counts: NDArray[np.int64]) -> list[np.ndarray]:
     """The ids of neighbouring texts with a space between them, then <end>: as if the joined text were encoded."""
     first = tokens.encode_all(texts)
     later = tokens.encode_all([" " + text for text in texts]) if (counts > 1).any() else first

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..errors import InputError
-from ..tokens import Characters, Pair, Subwords, Tokens, Words
+from ..tokens import Characters, Pair, Subwords, Tokenizer, Words
 from ..tokens.ids import SPECIAL
 
 
@@ -37,7 +37,7 @@ class Vocabulary:
             return Pair(both, both)
         return Pair(self._one(sources), self._one(targets))
 
-    def _one(self, texts: Sequence[str]) -> Tokens:
+    def _one(self, texts: Sequence[str]) -> Tokenizer:
         if self.vocabulary == "characters":
             return Characters.of("".join({c for text in texts for c in text} | {" "}), special=True)
         if self.vocabulary == "words":

@@ -1,12 +1,13 @@
-"""Which tokens may come next, and the one that is drawn: what sampling does to a model's logits.
+"""Sampling: which tokens may come next, and which one is chosen.
 
-repetition    the logits of tokens that were there are divided by it if positive, else multiplied (Keskar et al. 2019)
+repetition    logits of tokens that the text already has are divided by it if positive, else multiplied by it
+              (Keskar et al. 2019)
 temperature   all logits are divided by it
-top_k         only the k largest (Fan et al. 2018)
-top_p         only the fewest whose probabilities reach p (Holtzman et al. 2020)
-min_p         only those at least min_p times as probable as the first (Nguyen et al. 2024)
+top_k         keep the k largest (Fan et al. 2018)
+top_p         keep the fewest whose probabilities reach p (Holtzman et al. 2020)
+min_p         keep those at least min_p times as probable as the likeliest (Nguyen et al. 2024)
 
-They act in this order, each on what the one before has left.
+They act in this order, each on the result of the one before.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ LEAST = 1e-6  # logits divided by less, or multiplied by more than its inverse, 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Choice:
-    """How the next token is chosen. Without `sample`, the likeliest is taken, and only `repetition` matters."""
+    """How the next token is chosen. Without `sample` it is the likeliest, and only `repetition` matters."""
 
-    sample: bool = False  # draw each token instead of taking the likeliest
-    temperature: float = 1.0  # below 1 draws likelier tokens, above 1 stranger ones
-    top_k: int | None = None  # tokens to choose from
-    top_p: float | None = None  # probability that they have together
-    min_p: float | None = None  # probability that each has at least, as a share of the likeliest's
-    repetition: float = 1.0  # above 1, what was there becomes less likely
+    sample: bool = False  # sample each token instead of taking the likeliest
+    temperature: float = 1.0  # below 1 prefers likelier tokens, above 1 flattens the distribution
+    top_k: int | None = None  # number of likeliest tokens to sample from
+    top_p: float | None = None  # sample from the fewest tokens with this total probability
+    min_p: float | None = None  # sample from tokens with at least this share of the likeliest token's probability
+    repetition: float = 1.0  # above 1 makes tokens less likely that the text already has
 
     def __post_init__(self) -> None:
         if not LEAST <= self.temperature < math.inf:
@@ -52,27 +53,50 @@ class Choice:
                 f"repetition={self.repetition}: expected a number above 0, {LEAST:g} to {1 / LEAST:g}, 1 for no penalty"
             )
 
+    def pick(
+        self,
+        logits: Float[Tensor, "r v"],
+        *,
+        uniforms: Float[Tensor, "r"] | None = None,
+        seen: Bool[Tensor, "r v"] | None = None,
+        banned: Int[Tensor, "n"] | None = None,
+    ) -> tuple[Int[Tensor, "r 1"], Float[Tensor, "r 1"]]:
+        """Choose the next token of each row; returns it and its log-probability under the model.
+
+        `uniforms` are the random numbers of sampling, `seen` marks the tokens that each row already has, and `banned`
+        are tokens that must not come. Penalties decide what is chosen; they do not change the log-probability.
+        """
+        logp = logits.log_softmax(-1)
+        ranked = logp if seen is None else penalise(logits, seen, self.repetition).log_softmax(-1)
+        ranked = ranked if banned is None else ranked.index_fill(1, banned, -math.inf)
+        if not self.sample:
+            token = largest(ranked, 1)[1]
+        else:
+            assert uniforms is not None
+            token = draw(self.narrowed(ranked), uniforms)
+        return token, logp.gather(1, token)
+
     def narrowed(self, logits: Float[Tensor, "r v"]) -> Float[Tensor, "r v"]:
-        """The logits to draw from: what may not come is -inf."""
+        """The logits to sample from: -inf for tokens that must not come."""
         x = logits if self.temperature == 1.0 else logits / self.temperature
         x = x if self.top_k is None else top_k(x, self.top_k)
         x = x if self.top_p is None or self.top_p == 1.0 else top_p(x, self.top_p)
         return x if self.min_p is None else min_p(x, self.min_p)
 
 
-def repeat_less(logits: Float[Tensor, "r v"], seen: Bool[Tensor, "r v"], penalty: float) -> Float[Tensor, "r v"]:
-    """Tokens that were seen become less likely, or more with a penalty below 1."""
+def penalise(logits: Float[Tensor, "r v"], seen: Bool[Tensor, "r v"], penalty: float) -> Float[Tensor, "r v"]:
+    """Make tokens less likely that were seen, or likelier with a penalty below 1."""
     return torch.where(seen, torch.where(logits > 0, logits / penalty, logits * penalty), logits)
 
 
 def top_k(logits: Float[Tensor, "r v"], k: int) -> Float[Tensor, "r v"]:
-    """Only the k largest, and those equal to the last of them."""
+    """Keep the k largest logits, and those equal to the last of them."""
     least = largest(logits, min(k, logits.shape[-1]))[0][:, -1:]
     return logits.masked_fill(logits < least, -math.inf)
 
 
 def top_p(logits: Float[Tensor, "r v"], p: float) -> Float[Tensor, "r v"]:
-    """Only the fewest whose probabilities together reach p, and those equal to the last of them."""
+    """Keep the fewest logits whose probabilities reach p, and those equal to the last of them."""
     whole = logits.logsumexp(-1, keepdim=True)
     first = NUCLEUS if logits.device.type == "cpu" else logits.shape[-1]  # a GPU is not asked: the host would wait
     for most in (min(first, logits.shape[-1]), logits.shape[-1]):  # they are rarely many: sorting all takes long
@@ -86,33 +110,37 @@ def top_p(logits: Float[Tensor, "r v"], p: float) -> Float[Tensor, "r v"]:
 
 
 def min_p(logits: Float[Tensor, "r v"], p: float) -> Float[Tensor, "r v"]:
-    """Only those at least p times as probable as the likeliest."""
+    """Keep the logits of tokens at least p times as probable as the likeliest."""
     return logits.masked_fill(logits < logits.amax(-1, keepdim=True) + math.log(p), -math.inf)
 
 
-def draw(logits: Float[Tensor, "r v"], chance: Float[Tensor, "r"]) -> Int[Tensor, "r 1"]:
-    """For each row the token at which the sum of probabilities passes its chance, a number from 0 to below 1."""
-    whole = logits.double().softmax(-1).cumsum(-1)
-    wanted = chance.double()[:, None] * whole[:, -1:]
-    return torch.searchsorted(whole, wanted, right=True).clamp(max=logits.shape[-1] - 1)
+def draw(logits: Float[Tensor, "r v"], uniforms: Float[Tensor, "r"]) -> Int[Tensor, "r 1"]:
+    """Sample a token per row: the one at which the cumulative probability passes the row's uniform number."""
+    cumulative = logits.double().softmax(-1).cumsum(-1)
+    wanted = uniforms.double()[:, None] * cumulative[:, -1:]
+    return torch.searchsorted(cumulative, wanted, right=True).clamp(max=logits.shape[-1] - 1)
 
 
-def chances(seed: int | Sequence[int], rows: int, samples: int, tokens: int) -> Float[Tensor, "n t"]:
-    """A chance for each token of each sample of each row.
+def uniforms(seed: int | Sequence[int], rows: int, samples: int, tokens: int) -> Float[Tensor, "n t"]:
+    """A random number in [0, 1) for each token of each sample of each row.
 
-    With one seed, sample j of row i has its own; with a seed a row, a row's do not depend on where it stands.
+    With one seed, sample j of row i has its own numbers; with one seed per row, a row's numbers do not depend on its
+    place in the batch.
     """
     if isinstance(seed, int):
         found = counter_rng.uniform(seed, 0, np.arange(rows * samples), tokens)
     else:
         if len(seed) != rows:
-            raise InputError(f"{len(seed)} seeds for {rows} rows: expected one for all, or one a row")
+            raise InputError(f"{len(seed)} seeds for {rows} rows: expected one for all, or one per row")
         found = np.concatenate([counter_rng.uniform(one, 0, np.arange(samples), tokens) for one in seed])
     return torch.from_numpy(found)
 
 
 def largest(x: Float[Tensor, "r v"], k: int) -> tuple[Float[Tensor, "r k"], Int[Tensor, "r k"]]:
-    """topk of long rows, on a CPU: the k largest numbers lie in the k blocks with the largest maxima, or after them."""
+    """The k largest numbers of each row and their places; on a CPU faster than topk for long rows.
+
+    They lie in the k blocks with the largest maxima, or after the last whole block.
+    """
     whole = x.shape[1] // BLOCK * BLOCK
     if whole < 16 * k * BLOCK or x.device.type != "cpu":
         return x.max(-1, keepdim=True) if k == 1 else x.topk(k, dim=-1)

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from .. import decode
-from ..decode import Choice
+from ..decode import Choice, Plan
 from ..errors import InputError
 from ..look import AttentionMap, Tape, edit, silence, watch
 from ..look.call import LazyCall
 from ..tasks.translate import Translation
-from ..tokens import Pair, Pieces, Subwords, Tokens
+from ..tokens import Pair, Pieces, Subwords, Tokenizer
 from ..weights import Bundle
 
 STATISTICS = {  # what tells heads apart, and in which words
@@ -167,7 +167,7 @@ class Look:
         return sum(group.size() for group in self.groups.values()) + sum(x.nbytes for x in self.states)
 
 
-def likeliest(tokens: Tokens, logits: Tensor, top: int) -> list[list[list[Any]]]:
+def likeliest(tokens: Tokenizer, logits: Tensor, top: int) -> list[list[list[Any]]]:
     """For each row of logits the likeliest pieces and their probabilities."""
     known = logits[..., : len(tokens)].float().softmax(-1)
     high, which = known.topk(min(top, known.shape[-1]), dim=-1)
@@ -237,7 +237,9 @@ def writing(
     Watching and editing last for one step: between steps others may use the model.
     """
     tokens, ends = _tokens(bundle), [] if bundle.special is None else [int(i) for i in bundle.special.ends]
-    steps = decode.stream(bundle.model, {}, start=[list(ids)], end=ends, limit=max_new, choice=choice, seed=[seed])
+    steps = decode.stream(
+        bundle.model, {}, Plan(start=[list(ids)], end=ends, limit=max_new, choice=choice, seed=[seed])
+    )
     while True:
         changed = edit(bundle.model, switched_off(off))
         with torch.no_grad(), changed, watch(bundle.model, "head", keep="last") as tape:
@@ -303,9 +305,9 @@ def _has(modules: Mapping[str, Any], pattern: str) -> bool:
     return pattern.replace("*", "0").removesuffix(".weights") in modules
 
 
-def _tokens(bundle: Bundle) -> Tokens:
+def _tokens(bundle: Bundle) -> Tokenizer:
     if "write" not in kinds(bundle):
-        raise InputError(f"this {type(ready.model).__name__} does not write: expected a GPT, and tokens that it reads")
+        raise InputError(f"this {type(bundle.model).__name__} does not write: expected a GPT, and tokens that it reads")
     assert bundle.tokens is not None
     assert not isinstance(bundle.tokens, Pair)
     return bundle.tokens

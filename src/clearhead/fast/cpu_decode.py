@@ -1,8 +1,8 @@
-"""A step of one token through many blocks: the operations of Block, to the bit, and nothing between them.
+"""Decoding on a CPU: one token per row through all blocks, in few calls.
 
-On a CPU a step of a small model takes as long as its weights are read, and then as long again for what Python does
-between some twenty operations a block: calling modules, checking shapes, choosing kernels. All of that is the same at
-every step, so it is done once, when a text is begun.
+A step of a small model takes as long as reading its weights, and then as long again for what Python does between some
+twenty operations per block: calling modules, checking shapes, choosing kernels. All of that is the same at every step,
+so it is done once, when decoding starts. The operations are those of layers.Block.
 """
 
 from __future__ import annotations
@@ -14,46 +14,92 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.nn.modules import module as globally
 
-from ..layers.attention import Attention
-from ..layers.block import Block
-from ..layers.cache import Cache
-from ..layers.fused import attend_step
-from ..layers.linear import Step, quick_many
-from ..layers.mlp import ACTIVATIONS, MLP
+from ..layers import MLP, Block, Cache, Mask, Positions, Rotary
+from ..layers.fused import mask_tile
+from ..layers.mlp import ACTIVATIONS
 from ..layers.norm import RMSNorm
-from ..layers.positions import Learned, Positions, Rotary, Sinusoid
+from ..models import DecoderStack, Model
+from ..models.state import DecoderState
+from .hooks import Hooks
+from .products import Step, accelerate, join, quick, quick_packed
+from .supported import supports_block, supports_positions
 
 
-class Swift:
-    """Blocks that take one token a row. `of` gives None where a choice of theirs is not known here.
+class CpuDecoder:
+    """The steps of a model's decoder. `of` returns None for a model with a choice that is not known here."""
 
-    With `copies`, rows that go together are multiplied by copies of the weights (layers.linear.quick_many): as quick as
-    a single row, rounded otherwise than the blocks do.
-    """
-
-    def __init__(self, blocks: list[Block], positions: Positions, window: int | None, copies: bool = False) -> None:
-        self.rotary = positions if isinstance(positions, Rotary) else None
-        self.window = window
-        self.layers = [_Layer(block, quick_many if copies else _quick) for block in blocks]
-        self.attentions = [each for block in blocks for each in (block.attn, block.cross) if each is not None]
-        modules = [m for block in blocks for m in block.modules()]
-        self.ears: list[Any] = [hooks for m in modules for hooks in (m._forward_hooks, m._forward_pre_hooks)]
-        self.ears += [globally._global_forward_hooks, globally._global_forward_pre_hooks]
+    def __init__(self, stack: DecoderStack, blocks: BlockSteps) -> None:
+        self.stack, self.blocks = stack, blocks
+        self.hooks = Hooks([*stack.blocks, *([] if stack.owner is None else [_Shell(stack.owner)])])
+        # With cross-attention, batches are the rule: packed weights pay for the output layer too.
+        self._head = quick_packed(stack.head) if stack.cross and isinstance(stack.head, nn.Linear) else None
+        self._head_hooks = Hooks([stack.head])
 
     @staticmethod
-    def of(blocks: Iterable[nn.Module], positions: Positions, window: int | None, copies: bool = False) -> Swift | None:
-        """For blocks that have been joined, outside training, on a CPU."""
-        known = [cast(Block, block) for block in blocks]
-        if type(positions) not in (Positions, Learned, Sinusoid, Rotary) or torch.is_grad_enabled():
+    def of(model: nn.Module, state: Any) -> CpuDecoder | None:
+        """The decoder of a model outside training, for a state that its `start` made."""
+        stack = model.decoder_stack if isinstance(model, Model) else None
+        if stack is None or model.training or torch.is_grad_enabled() or not isinstance(state, DecoderState):
             return None
-        return Swift(known, positions, window, copies) if known and all(_fits(block) for block in known) else None
+        if stack.embed.table.device.type != "cpu" or not _finite(state):
+            return None
+        accelerate(model)
+        blocks = BlockSteps.of(stack.blocks, stack.positions, stack.window, packed=stack.cross)
+        return None if blocks is None else CpuDecoder(stack, blocks)
 
     @property
-    def unheard(self) -> bool:
-        """Nobody listens to a module or inside an attention."""
-        return not any(self.ears) and all(attention.tap is None for attention in self.attentions)
+    def unhooked(self) -> bool:
+        """True if nobody watches or edits what the steps skip."""
+        return not self.hooks.any()
+
+    def step(self, ids: Int[Tensor, "b 1"], state: DecoderState) -> Float[Tensor, "b 1 v"] | None:
+        """The logits after one more token per row; None if a number is NaN: then the model's own step must answer."""
+        kv, source, stack = state.kv, state.source, self.stack
+        at = kv.positions(1)
+        allowed = _allowed(kv.mask(stack.window), kv.caches[0].furthest + 1, ids.device)
+        memory: Sequence[tuple[Tensor, ...]] = ()
+        shown = None
+        if source is not None:
+            memory = source.memory
+            shown = _allowed(source.mask, memory[0][0].shape[2], ids.device, source.fold)
+        x = self.blocks(stack.positions.add(stack.embed(ids), at), at, kv.caches, allowed, memory, shown)
+        if x is None:
+            return None
+        kv.advance(1)
+        x = stack.norm(x)
+        return stack.head(x) if self._head is None or self._head_hooks.any() else self._head(x)
+
+
+class _Shell(nn.Module):
+    """A module without its children, so that only its own hooks count."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self._forward_hooks, self._forward_pre_hooks = module._forward_hooks, module._forward_pre_hooks
+
+
+class BlockSteps:
+    """Transformer blocks that take one token per row.
+
+    With `packed`, batches are multiplied by packed copies of the weights (products.quick_packed): as fast as a single
+    row, but rounded differently than the blocks do.
+    """
+
+    def __init__(self, blocks: list[Block], positions: Positions, window: int | None, packed: bool = False) -> None:
+        self.rotary = positions if isinstance(positions, Rotary) else None
+        self.window = window
+        self.layers = [_Layer(block, quick_packed if packed else quick) for block in blocks]
+
+    @staticmethod
+    def of(
+        blocks: Iterable[nn.Module], positions: Positions, window: int | None, packed: bool = False
+    ) -> BlockSteps | None:
+        """For blocks outside training, on a CPU; None where one of them has a choice that is not known here."""
+        known = [cast(Block, block) for block in blocks]
+        if not supports_positions(positions) or torch.is_grad_enabled():
+            return None
+        return BlockSteps(known, positions, window, packed) if known and all(map(supports_block, known)) else None
 
     def __call__(
         self,
@@ -64,14 +110,14 @@ class Swift:
         memory: Sequence[tuple[Tensor, ...]] = (),
         shown: Tensor | None = None,
     ) -> Float[Tensor, "b 1 d"] | None:
-        """The blocks' answer; None if a number went wrong, which the blocks themselves tell as they should.
+        """The output of the last block; None if a score is NaN, which a fused kernel may take for a masked row.
 
-        `allowed` says where each row may look, (b, 1, 1, k), where rows stand at different places. `memory` is what
-        cross-attention looks at, keys and values that are numbers, perhaps once for several neighbouring rows, and
-        `shown` where it may.
+        `allowed` (b, 1, 1, k) says which keys each row may attend to, where rows are at different positions. `memory`
+        holds the keys and values of cross-attention, perhaps once for several neighbouring rows, and `shown` which of
+        them each row may attend to.
         """
         angles = None if self.rotary is None else self.rotary.angles(at, x.dtype)
-        seen = []
+        queries = []
         for i, (layer, cache) in enumerate(zip(self.layers, caches, strict=True)):
             y = layer.qkv(layer.attn_norm(x) if layer.pre else x)
             y = y.view(x.shape[0], 1, layer.heads + 2 * layer.kv_heads, layer.head).transpose(1, 2)  # (b, h + 2g, 1, e)
@@ -81,94 +127,87 @@ class Swift:
             q, k = torch.split_with_sizes(both, [layer.heads, layer.kv_heads], 1)
             if angles is not None and not layer.aligned:
                 q, k = (cast(Rotary, self.rotary).turned(each, *angles) for each in (q, k))
-            seen += [both] if layer.aligned else [q, k]
+            queries += [both] if layer.aligned else [q, k]
             keys, values = cache.append(k, v)
             if self.window is not None and allowed is None and keys.shape[2] > self.window:
                 keys, values = keys[:, :, -self.window :], values[:, :, -self.window :]
-            out = attend_step(q, keys, values, allowed, layer.scale)
+            out = _attend(q, keys, values, allowed, layer.scale)
             x = x + layer.out(out.transpose(1, 2).flatten(2))
             x = x if layer.pre else layer.attn_norm(x)
             if layer.cross is not None:
                 q = layer.cross.query(layer.cross.norm(x) if layer.pre else x)
-                seen.append(q.view(x.shape[0], layer.heads, 1, layer.head))
+                queries.append(q.view(x.shape[0], layer.heads, 1, layer.head))
                 keys, values = memory[i]
                 x = x + layer.cross(q, keys, values, shown)
                 x = x if layer.pre else layer.cross.norm(x)
             x = x + layer.down(layer.inner(layer.mlp_norm(x) if layer.pre else x))
             x = x if layer.pre else layer.mlp_norm(x)
-        return None if torch.cat(seen, dim=1).sum().isnan() else x
+        return None if torch.cat(queries, dim=1).sum().isnan() else x
 
 
 class _Layer:
-    """A block's operations."""
+    """A block's operations, with their kernels chosen."""
 
     def __init__(self, block: Block, quick: Callable[[Any], Step]) -> None:
         attn, mlp = block.attn, block.mlp
-        assert attn.together is not None
         assert attn.out is not None
-        self.heads, self.kv_heads = attn.heads, attn.kv_heads
-        self.head = attn.together.sizes[0] // attn.heads
-        # How a product is rounded may depend on where its numbers lie: heads of such widths lie alike, turned together
-        # or apart, as the blocks turn them.
+        self.heads, self.kv_heads, self.head = attn.heads, attn.kv_heads, attn.head_width
+        # How a product is rounded may depend on memory alignment: heads of such widths are aligned alike, whether they
+        # are rotated together or one by one, as in the block.
         self.aligned = self.head % 16 == 0
         self.scale = 1.0 if attn.score == "dot" else self.head**-0.5
         self.attn_norm, self.mlp_norm = _norm(block.attn_norm), _norm(block.mlp_norm)
-        self.qkv = quick(attn.together)
+        self.qkv = quick(join(attn.query, attn.key, attn.value))
         self.out, self.down = quick(attn.out), quick(mlp.down)
-        self.inner = _gated(mlp, quick) if mlp.together is not None else _plain(mlp, quick)
+        self.inner = _plain(mlp, quick) if mlp.gate is None else _gated(mlp, quick)
         self.pre, self.cross = block.order == "pre", None if block.cross is None else _Cross(block, quick)
 
 
 class _Cross:
-    """The operations of a block's look at what was read."""
+    """The operations of a block's cross-attention."""
 
     def __init__(self, block: Block, quick: Callable[[Any], Step]) -> None:
         cross = block.cross
         assert cross is not None
-        assert cross.query is not None
-        assert cross.out is not None
         assert block.cross_norm is not None
-        self.heads, self.head = cross.heads, cross.query.out_features // cross.heads
+        self.heads, self.head = cross.heads, cross.head_width
         self.scale = 1.0 if cross.score == "dot" else self.head**-0.5
         self.query, self.out, self.norm = quick(cross.query), quick(cross.out), _norm(block.cross_norm)
 
     def __call__(self, q: Float[Tensor, "b 1 d"], k: Tensor, v: Tensor, shown: Tensor | None) -> Float[Tensor, "b 1 d"]:
-        asked = q.view(k.shape[0], -1, self.heads, self.head).transpose(1, 2)  # neighbours that share what was read
-        out = attend_step(asked, k, v, shown, self.scale)
+        folded = q.view(k.shape[0], -1, self.heads, self.head).transpose(1, 2)  # neighbours that share a source
+        out = _attend(folded, k, v, shown, self.scale)
         return self.out(out.transpose(1, 2).reshape(q.shape[0], 1, -1))
 
 
-def _fits(block: Block) -> bool:
-    attn, mlp, cross = block.attn, block.mlp, block.cross
-    plain = not block.training and (cross is None or _asks(cross))
-    known = type(attn) is Attention and attn.together is not None and attn.together.holds and attn.out is not None
-    scored = attn.score in ("dot", "scaled") and not isinstance(attn.sharpness, Tensor)
-    gated = type(mlp) is MLP and (mlp.gate is None or (mlp.together is not None and mlp.together.holds))
-    return plain and known and scored and gated
+def _attend(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, scale: float) -> Tensor:
+    return F.scaled_dot_product_attention(q, k, v, allowed, scale=scale, enable_gqa=q.shape[1] != k.shape[1])
 
 
-def _asks(cross: Attention) -> bool:
-    known = type(cross) is Attention and cross.query is not None and cross.out is not None
-    return known and cross.score in ("dot", "scaled") and not isinstance(cross.sharpness, Tensor)
+def _allowed(mask: Mask, keys: int, device: torch.device, queries: int = 1) -> Tensor | None:
+    """Which keys a few queries per row may attend to; None where the range of keys in reach says it all."""
+    return None if mask.numbers else mask_tile(mask, queries, keys, (0, queries), (0, keys), device)[0]
+
+
+def _finite(state: DecoderState) -> bool:
+    """True unless a source has NaN keys or no tokens, cases that are left to the blocks."""
+    if state.source is None:
+        return True
+    lengths = state.source.lengths
+    return not any(k.sum().isnan() for k, _ in state.source.memory) and (lengths is None or bool((lengths > 0).all()))
 
 
 def _norm(norm: nn.Module) -> Step:
     if isinstance(norm, RMSNorm):
         return norm.forward
     if isinstance(norm, nn.LayerNorm):
-        shape, scale, shift, add = norm.normalized_shape, norm.weight, norm.bias, norm.eps
-        return lambda x: torch.layer_norm(x, shape, scale, shift, add)
+        shape, scale, shift, eps = norm.normalized_shape, norm.weight, norm.bias, norm.eps
+        return lambda x: torch.layer_norm(x, shape, scale, shift, eps)
     return norm
 
 
-def _quick(m: Any) -> Step:
-    step: Step = m.quick()
-    return step
-
-
 def _gated(mlp: MLP, quick: Callable[[Any], Step]) -> Step:
-    assert mlp.together is not None
-    both, hidden = quick(mlp.together), mlp.up.out_features
+    both, hidden = quick(join(mlp.gate, mlp.up)), mlp.up.out_features
 
     def inner(x: Tensor) -> Tensor:
         gate, up = torch.split_with_sizes(both(x), [hidden, hidden], -1)

@@ -1,36 +1,47 @@
-"""Tokens ahead of their reader: a GPU writes step after step while the host still looks at the first.
+"""CUDA-graph decoding that runs several tokens ahead of the host.
 
-A step, from a token's vector to the choice of the next token and its vector, is captured once as a CUDA graph and then
-replayed; none of it waits for the host. What was written goes to the host some steps at a time. Where an answer ends,
-only the host knows: what was written past an end is dropped.
+A step, from a token's embedding to the choice of the next token and its embedding, is captured once as a CUDA graph and
+then replayed; none of it waits for the host. Tokens are copied to the host some steps at a time. Only the host knows
+where an answer ends: tokens past an end are dropped.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from ..decode.sampling import Choice, draw, repeat_less
-from ..models import gpt
-from .gpu_decode import Stepper
+from ..models import Model
+from ..models.state import DecoderState
+from . import gpu_decode
+from .gpu_decode import GpuDecoder
 
-AT_ONCE = 8  # steps that go to the host together
+AT_ONCE = 8  # steps that are copied to the host together
 UNDER_WAY = 2 * AT_ONCE  # steps that the GPU is asked for before the host waits
-ROUND = 256  # tokens: graphs for texts of a like length are the same
+ROUND = 256  # tokens: the limit of a graph is rounded up to this, so that similar texts share one
 WORTH = 8  # tokens from which a graph is worth its capture
-KEPT = 1 / 8  # of a GPU's memory, that keys and values may hold until the next search
+KEPT = 1 / 8  # of a GPU's memory, that an idle graph's KV cache may hold
+
+
+class Choice(Protocol):
+    """How the next token is chosen: decode.Choice."""
+
+    sample: bool
+    repetition: float
+
+    def pick(
+        self, logits: Tensor, *, uniforms: Tensor | None, seen: Tensor | None, banned: Tensor | None
+    ) -> tuple[Tensor, Tensor]: ...
 
 
 class Graph:
-    """One step of a model, its choice of a token included, on storage that stands still."""
+    """One step of a model, the choice of a token included, on static storage."""
 
-    def __init__(self, stepper: Stepper, choice: Choice, banned: Sequence[int]) -> None:
+    def __init__(self, stepper: GpuDecoder, choice: Choice, banned: Sequence[int]) -> None:
         device, rows, limit = stepper.stream.device, stepper.rows, stepper.limit
         self.stepper, self.choice = stepper, choice
         self.banned = torch.tensor(list(banned), dtype=torch.long, device=device) if banned else None
@@ -48,14 +59,14 @@ class Graph:
             self._capture()
 
     def begin(
-        self, state: gpt.State, last: Int[Tensor, "b 1"], uniforms: Float[Tensor, "b t"] | None,
+        self, state: DecoderState, last: Int[Tensor, "b 1"], uniforms: Float[Tensor, "b t"] | None,
         seen: Bool[Tensor, "b v"] | None,
     ) -> None:  # fmt: skip
-        """Go on from a state and the last token of each row."""
-        first = state.caches[0]
+        """Continue from a state and the last token of each row."""
+        caches = state.kv.caches
         self.stepper.begin(
-            [c.k for c in state.caches], [c.v for c in state.caches], first.at, last[:, 0], first.furthest
-        )
+            [c.k for c in caches], [c.v for c in caches], caches[0].at, last[:, 0], caches[0].furthest
+        )  # fmt: skip
         if self.uniforms is not None and uniforms is not None:
             self.uniforms[:, : uniforms.shape[1]].copy_(uniforms[:, : self.uniforms.shape[1]])
         if self.seen is not None and seen is not None:
@@ -82,25 +93,19 @@ class Graph:
             self.events[0][1].synchronize()
 
     def step(self) -> None:
-        """Write one token a row."""
-        stepper, choice = self.stepper, self.choice
+        """Append one token to each row."""
+        stepper = self.stepper
         logits = stepper()
         if self.banned is None and self.seen is None and self.uniforms is None:
             stepper.take()
             return
-        if self.seen is not None:
-            logits = repeat_less(logits, self.seen.scatter_(1, stepper.token[:, None], True), choice.repetition)
-        logp = logits.log_softmax(-1)
-        if self.banned is not None:
-            logp = logp.index_fill(1, self.banned, -math.inf)
-        if self.uniforms is None:
-            token = logp.max(-1, keepdim=True).indices
-        else:
-            token = draw(choice.narrowed(logp), self.uniforms.gather(1, stepper.count[:, None])[:, 0])
-        stepper.take(token[:, 0], logp.gather(1, token)[:, 0])
+        seen = None if self.seen is None else self.seen.scatter_(1, stepper.token[:, None], True)
+        uniforms = None if self.uniforms is None else self.uniforms.gather(1, stepper.count[:, None])[:, 0]
+        token, logp = self.choice.pick(logits, uniforms=uniforms, seen=seen, banned=self.banned)
+        stepper.take(token[:, 0], logp[:, 0])
 
     def _capture(self) -> None:
-        """Run once, so that all is compiled and has its place; then write down what is to be done."""
+        """Run the step twice, so that all kernels are compiled and all memory is allocated; then capture it."""
         here, side = torch.cuda.current_stream(), torch.cuda.Stream()
         side.wait_stream(here)
         with torch.cuda.stream(side):
@@ -114,59 +119,61 @@ class Graph:
             self.step()
 
 
-class Ahead:
-    """A search of one beam, some steps ahead of its reader. `of` gives None where a model cannot be captured."""
+class GraphDecoder:
+    """A search of one beam that runs some steps ahead of the host. `of` returns None if a model cannot be captured."""
 
-    def __init__(self, graph: Graph, state: gpt.State, model: nn.Module, key: Any) -> None:
+    def __init__(self, graph: Graph, state: DecoderState, model: nn.Module, key: Any) -> None:
         self.graph, self.state, self.model, self.key = graph, state, model, key
-        self.steps = state.caches[0].limit - state.caches[0].furthest  # that there is room for
+        first = state.kv.caches[0]
+        self.steps = first.limit - first.furthest  # that there is room for
         self.asked = self.given = 0
-        self.rows = list(range(state.rows))  # that are still looked at
+        self.rows = list(range(state.rows))  # rows whose search is not over
 
     @staticmethod
     def of(
-        model: Any, state: Any, last: Int[Tensor, "b 1"], choice: Choice, banned: Sequence[int],
+        model: nn.Module, state: Any, last: Int[Tensor, "b 1"], choice: Choice, banned: Sequence[int],
         uniforms: Float[Tensor, "b t"] | None, seen: Callable[[int], Tensor],
-    ) -> Ahead | None:  # fmt: skip
-        """Go on from a state with the last token of each row.
+    ) -> GraphDecoder | None:  # fmt: skip
+        """Continue from a state with the last token of each row.
 
-        `luck` are the chances of the draws from here on; `seen` says which of so many tokens stand in each row.
+        `uniforms` are the random numbers of sampling from here on; seen(vocab) marks the tokens that each row has.
         """
-        if type(model) is not gpt.GPT or type(state) is not gpt.State or model.training:
+        stack = model.decoder_stack if isinstance(model, Model) else None
+        if stack is None or model.training or not isinstance(state, DecoderState):
             return None
-        if torch.is_autocast_enabled(last.device.type):  # numbers of other types: the modules' business
+        if not stack.embed.table.is_cuda and not gpu_decode.INTERPRETED:
             return None
-        limit, steps = state.caches[0].limit, state.caches[0].limit - state.caches[0].furthest
+        if torch.is_autocast_enabled(last.device.type):  # kernels of other dtypes: left to the modules
+            return None
+        first = state.kv.caches[0]
+        limit, steps = first.limit, first.limit - first.furthest
         key = (state.rows, choice, tuple(banned), tuple(p.data_ptr() for p in model.parameters()))
         known, graph = _IDLE.pop(model, None), None
         if known is not None and known[0] == key and known[1].stepper.limit >= limit:
             graph = known[1]
         if graph is None:
             if known is not None and known[1].graph is not None:
-                torch.cuda.synchronize()  # what it has still to write is written
-            del known  # before room is made for another
-            if model.embed.table.is_cuda:
+                torch.cuda.synchronize()  # it may still be running
+            del known  # before memory is allocated for another
+            if stack.embed.table.is_cuda:
                 if steps < WORTH:
                     return None
                 limit = -(-limit // ROUND) * ROUND
-            window = model.config.window
-            stepper = Stepper.of(
-                model.embed, model.positions, model.blocks, model.norm, model.head, window, state.rows, limit
-            )
-            if stepper is None or not stepper.unheard:
+            stepper = GpuDecoder.of(stack, state.rows, limit)
+            if stepper is None or not stepper.unhooked:
                 return None
             graph = Graph(stepper, choice, banned)
-        ahead = Ahead(graph, state, model, key)
-        if steps < 1 or not ahead.unheard:
-            ahead.close()
+        decoder = GraphDecoder(graph, state, model, key)
+        if steps < 1 or not decoder.unhooked:
+            decoder.close()
             return None
         graph.begin(state, last, uniforms, None if graph.seen is None else seen(graph.stepper.vocab))
-        return ahead
+        return decoder
 
     @property
-    def unheard(self) -> bool:
-        """Nobody listens inside the model: what is captured calls nobody."""
-        return self.graph.stepper.unheard
+    def unhooked(self) -> bool:
+        """True if nobody watches or edits the model: a captured graph calls no hooks."""
+        return self.graph.stepper.unhooked
 
     def __call__(self) -> tuple[Int[Tensor, "r 1"], Float[Tensor, "r 1"]]:
         """The next token of each row that is looked at, and its log-probability, on the host."""
@@ -180,29 +187,29 @@ class Ahead:
         return token, score
 
     def keep(self, index: Sequence[int]) -> None:
-        """From now on only these of the rows are looked at."""
+        """Continue with these rows only."""
         self.rows = [self.rows[i] for i in index]
 
     def settle(self) -> None:
-        """Bring the state to where the reader is: the rows that are looked at, with the tokens that were given."""
+        """Copy the KV cache back into the state: of the rows whose search is not over, as far as the host has read."""
         state, stepper = self.state, self.graph.stepper
         index = torch.tensor(self.rows, device=stepper.at.device)
         if len(self.rows) < state.rows:
             state.reorder(index)
-        filled = state.caches[0].furthest + self.given
-        for cache, k, v in zip(state.caches, stepper.k, stepper.v, strict=True):
+        filled = state.kv.caches[0].furthest + self.given
+        for cache, k, v in zip(state.kv.caches, stepper.k, stepper.v, strict=True):
             cache.k[:, :, :filled] = k[index, :, :filled]
             cache.v[:, :, :filled] = v[index, :, :filled]
-        state.advance(self.given)
+        state.kv.advance(self.given)
         self.close()
 
     def close(self) -> None:
-        """The graph may serve another."""
+        """Let the next search of this model use the graph."""
         stepper = self.graph.stepper
         size, device = sum(x.nbytes for x in (*stepper.k, *stepper.v)), stepper.stream.device
         if device.type != "cuda" or size <= torch.cuda.get_device_properties(device).total_memory * KEPT:
             _IDLE[self.model] = (self.key, self.graph)
 
 
-# The graph that served a model last. It is taken from here while it serves, so that no two searches share one.
+# The graph of each model's last search. A running search takes it out, so that no two searches share one.
 _IDLE: WeakKeyDictionary[nn.Module, tuple[Any, Graph]] = WeakKeyDictionary()

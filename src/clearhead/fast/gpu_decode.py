@@ -1,32 +1,30 @@
-"""A step of one token a row on a GPU, by a few kernels on storage that stands still: what a CUDA graph can hold.
+"""Decoding on a GPU: one token per row by a few kernels on static storage, which a CUDA graph can capture.
 
-Swift is its sister on a CPU. Five kernels a block for up to MATRIX rows (step_kernels.py); for more, products are
-torch's. The stream of vectors is float32, whatever the weights are.
+Five kernels per block for up to MATRIX rows (gpu_kernels.py); for more rows torch computes the products. The residual
+stream is float32, whatever the dtype of the weights.
 """
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from itertools import pairwise
 from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.nn.modules import module as globally
 
-from ..layers.attention import Attention
-from ..layers.block import Block
-from ..layers.embed import Tokens
-from ..layers.linear import Linear
-from ..layers.mlp import ACTIVATIONS, MLP
+from ..layers import Block, Learned, Linear, Rotary, Sinusoid, Vectors
+from ..layers.mlp import ACTIVATIONS
 from ..layers.norm import RMSNorm
-from ..layers.positions import Learned, Positions, Rotary, Sinusoid
+from ..models import DecoderStack
+from .hooks import Hooks
+from .products import join
+from .supported import supports_block, supports_positions
 
 # The kernels also run on a CPU, slowly, in Triton's interpreter: that is how they are tested without a GPU.
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -79,22 +77,19 @@ def _warps(columns: int, bytes_: int) -> int:
     return max(1, min(4, columns * bytes_ // 512))
 
 
-class Stepper:
-    """Blocks between an embedding and a readout. `of` gives None where a choice of theirs is not known here."""
+class GpuDecoder:
+    """The steps of a decoder. `of` returns None for a model with a choice that is not known here."""
 
     def __init__(
-        self, embed: Tokens, positions: Positions, blocks: Sequence[Block], norm: nn.Module, head: Linear,
-        window: int | None, rows: int, limit: int, *, tiles: Mapping[str, Tile] | None = None, pdl: bool | None = None,
-        few: int = FEW, splits: int | None = None, keys: int = KEYS,
+        self, stack: DecoderStack, rows: int, limit: int, *, tiles: Mapping[str, Tile] | None = None,
+        pdl: bool | None = None, few: int = FEW, splits: int | None = None, keys: int = KEYS,
     ) -> None:  # fmt: skip
-        like = embed.table
-        self.rows, self.limit, self.window, self.few, self.keys = rows, limit, window, few, keys
+        embed, positions, norm, head = stack.embed, stack.positions, stack.norm, stack.head
+        blocks, like = [cast(Block, block) for block in stack.blocks], embed.table
+        self.rows, self.limit, self.window, self.few, self.keys = rows, limit, stack.window, few, keys
         self.width, self.vocab = like.shape[1], head.out_features
-        self.heads, self.groups, self.head, _, self.hidden = _sizes(blocks[0])
-        modules = [m for part in (embed, positions, *blocks, norm, head) for m in part.modules()]
-        self.ears: list[Any] = [hooks for m in modules for hooks in (m._forward_hooks, m._forward_pre_hooks)]
-        self.ears += [globally._global_forward_hooks, globally._global_forward_pre_hooks]
-        self.attentions = [block.attn for block in blocks]
+        self.heads, self.groups, self.head, self.hidden = _sizes(blocks[0])
+        self.hooks = Hooks([embed, positions, *blocks, norm, head])
         self.layers = [_Layer(block) for block in blocks]
         self.norm, self.readout = _norm(norm, like), head.weight
         self.table, self.loud = embed.table, embed.scale
@@ -135,32 +130,29 @@ class Stepper:
             self.cos, self.sin = (x.reshape(limit, e) for x in positions.angles(everywhere, torch.float32))
 
     @staticmethod
-    def of(
-        embed: Tokens, positions: Positions, blocks: Iterable[nn.Module], norm: nn.Module, head: nn.Module,
-        window: int | None, rows: int, limit: int, **how: Any,
-    ) -> Stepper | None:  # fmt: skip
-        """For a model outside training, on a GPU (or interpreted)."""
-        known, like = [cast(Block, block) for block in blocks], embed.table
+    def of(stack: DecoderStack, rows: int, limit: int, **how: Any) -> GpuDecoder | None:
+        """The decoder of a model outside training, on a GPU (or in Triton's interpreter)."""
+        blocks, like = [cast(Block, block) for block in stack.blocks], stack.embed.table
         here = AVAILABLE and (like.device.type == "cuda" or INTERPRETED) and not torch.is_grad_enabled()
-        if not here or like.dtype not in (torch.float32, torch.bfloat16, torch.float16) or rows < 1 or not known:
+        if not here or like.dtype not in (torch.float32, torch.bfloat16, torch.float16) or rows < 1 or not blocks:
             return None
-        if type(positions) not in (Positions, Learned, Sinusoid, Rotary) or getattr(positions, "join", "add") != "add":
+        positions, norm, head = stack.positions, stack.norm, stack.head
+        joined = isinstance(positions, Vectors) and positions.join != "add"
+        if not supports_positions(positions) or joined or stack.cross:
             return None
-        for block in known:
-            block.join()
-        if not all(_fits(block, like) for block in known) or not _norm_fits(norm) or type(head) is not Linear:
+        if not all(_fits(block, like) for block in blocks) or not _norm_fits(norm) or type(head) is not Linear:
             return None
-        sizes = {(*_sizes(block), block.mlp.kind) for block in known}
-        _, _, each, value, hidden, _ = next(iter(sizes))
+        sizes = {(*_sizes(block), block.mlp.kind) for block in blocks}
+        _, _, _, hidden, _ = next(iter(sizes))
         plain = head.bias is None and _like(head.weight, like) and all(_like(p, like) for p in norm.parameters())
-        if len(sizes) != 1 or each != value or not plain or max(like.shape[1], hidden) > WIDEST:
+        if len(sizes) != 1 or not plain or max(like.shape[1], hidden) > WIDEST:
             return None
-        return Stepper(embed, positions, known, norm, head, window, rows, limit, **how)
+        return GpuDecoder(stack, rows, limit, **how)
 
     @property
-    def unheard(self) -> bool:
-        """Nobody listens to a module or inside an attention."""
-        return not any(self.ears) and all(attention.tap is None for attention in self.attentions)
+    def unhooked(self) -> bool:
+        """True if nobody watches or edits a module that the kernels skip."""
+        return not self.hooks.any()
 
     def begin(
         self, k: Sequence[Float[Tensor, "b g n e"]], v: Sequence[Float[Tensor, "b g n e"]], at: Int[Tensor, "b"],
@@ -320,32 +312,15 @@ class _Layer:
     def __init__(self, block: Block) -> None:
         attn, mlp = block.attn, block.mlp
         assert attn.out is not None
-        self.qkv, self.qkv_bias = _laid(attn.query, attn.key, attn.value)
-        self.up, self.up_bias = _laid(mlp.up) if mlp.gate is None else _laid(mlp.gate, mlp.up)
+        qkv, up = join(attn.query, attn.key, attn.value), mlp.up if mlp.gate is None else join(mlp.gate, mlp.up)
+        assert qkv is not None
+        assert up is not None
+        self.qkv, self.qkv_bias, self.up, self.up_bias = qkv.weight, qkv.bias, up.weight, up.bias
         self.out, self.out_bias = attn.out.weight, attn.out.bias
         self.down, self.down_bias = mlp.down.weight, mlp.down.bias
         self.kind, self.hidden = mlp.kind, mlp.up.out_features
         self.attn_norm, self.mlp_norm = _norm(block.attn_norm, self.out), _norm(block.mlp_norm, self.out)
-        self.scale = 1.0 if attn.score == "dot" else _sizes(block)[2] ** -0.5
-
-
-def _laid(*maps: nn.Module | None) -> tuple[Tensor, Tensor | None]:
-    """The weights of maps that lie side by side, as one, and their biases."""
-    weights = [cast(Linear, m).weight.data for m in maps]
-    biases = [cast(Linear, m).bias for m in maps]
-    joined = weights[0].as_strided((sum(w.shape[0] for w in weights), weights[0].shape[1]), weights[0].stride())
-    return joined, None if biases[0] is None else biases[0].data.as_strided((joined.shape[0],), (1,))
-
-
-def _side_by_side(*maps: nn.Module | None) -> bool:
-    """Whether they do."""
-    if not all(type(m) is Linear and m.weight.is_contiguous() for m in maps):
-        return False
-    biases: list[Tensor | None] = [cast(Linear, m).bias for m in maps]
-    given = [b for b in biases if b is not None]
-    weights: list[Tensor] = [cast(Linear, m).weight for m in maps]
-    pairs = [*pairwise(weights), *pairwise(given)]
-    return len(given) in (0, len(maps)) and all(a.data_ptr() + a.nbytes == b.data_ptr() for a, b in pairs)
+        self.scale = 1.0 if attn.score == "dot" else attn.head_width**-0.5
 
 
 def _norm(norm: nn.Module, anything: Tensor) -> _Norm:
@@ -363,29 +338,17 @@ def _norm_fits(norm: nn.Module) -> bool:
 
 
 def _fits(block: Block, like: Tensor) -> bool:
-    attn, mlp = block.attn, block.mlp
-    plain = block.order == "pre" and block.cross is None and not block.training and type(mlp) is MLP
-    known = type(attn) is Attention and attn.project == "qkv" and attn.score in ("dot", "scaled")
-    if not plain or not known or not _norm_fits(block.attn_norm) or not _norm_fits(block.mlp_norm):
+    if block.order != "pre" or block.cross is not None or not supports_block(block):
         return False
-    joined = _side_by_side(attn.query, attn.key, attn.value) and (mlp.gate is None or _side_by_side(mlp.gate, mlp.up))
-    maps = all(type(m) is Linear for m in (attn.out, mlp.up, mlp.down))
-    return (
-        joined and maps and not isinstance(attn.sharpness, Tensor) and all(_like(p, like) for p in block.parameters())
-    )
+    norms = _norm_fits(block.attn_norm) and _norm_fits(block.mlp_norm)
+    maps = all(type(m) is Linear for m in (block.attn.query, block.attn.out, block.mlp.up, block.mlp.down))
+    return norms and maps and all(_like(p, like) for p in block.parameters())
 
 
-def _sizes(block: Block) -> tuple[int, int, int, int, int]:
-    """Heads, their groups, their widths, and the width inside."""
+def _sizes(block: Block) -> tuple[int, int, int, int]:
+    """Query heads, key heads, the width of a head, and the width inside the MLP."""
     attn = block.attn
-    each = cast(Linear, attn.query).out_features // attn.heads
-    return (
-        attn.heads,
-        attn.kv_heads,
-        each,
-        cast(Linear, attn.value).out_features // attn.kv_heads,
-        block.mlp.up.out_features,
-    )
+    return attn.heads, attn.kv_heads, attn.head_width, block.mlp.up.out_features
 
 
 def _like(weight: Tensor, like: Tensor) -> bool:

@@ -20,7 +20,8 @@ from jaxtyping import Int8 as Bytes
 from torch import Tensor, nn
 
 from ..errors import InputError
-from ..layers.linear import Linear, Step
+from ..layers import Linear
+from .products import Step, register_join
 
 MOST = 127  # the largest number of a byte
 FINE = 254  # parts of 1 that the lower byte counts: up to half of them, either way
@@ -56,10 +57,7 @@ class Int8(nn.Module):
         assert self.weight is not None
         return self.weight
 
-    def forward(self, x: Float[Tensor, "*b i"], said: Float[Tensor, "*b o"] | None = None) -> Float[Tensor, "*b o"]:
-        """`said` is the answer, where a product for several maps has given it."""
-        if said is not None:
-            return said
+    def forward(self, x: Float[Tensor, "*b i"]) -> Float[Tensor, "*b o"]:
         if self.share is not None:
             whole, start = self.share
             return whole(x)[..., start : start + self.out_features]
@@ -77,27 +75,9 @@ class Int8(nn.Module):
         out = out.to(x.dtype).view(*x.shape[:-1], self.out_features)
         return out if self.bias is None else out + self.bias
 
-    holds = True  # its parts are itself
-
-    def lies(self) -> tuple[Any, ...]:
-        """What must be the same of all that are put together."""
-        return (self.scale.device, self.share is None)
-
     def quick(self) -> Step:
-        """The same, where no gradient is asked for."""
+        """The product without gradients, with the choice of the kernel made once."""
         return self.forward if self.product is None else self._many
-
-    def beside(self, *others: Int8) -> Int8:
-        """One map that says what this one and others say, one after the other; they become its parts."""
-        parts = (self, *others)
-        biases = [part.bias for part in parts]
-        bias = None if biases[0] is None else torch.cat([b for b in biases if b is not None])
-        whole = Int8(torch.cat([p.numbers() for p in parts]), torch.cat([p.scale for p in parts]), bias)
-        start = 0
-        for part in parts:
-            part.weight = part.product = None
-            part.share, start = (whole, start), start + part.out_features
-        return whole
 
     def _save_to_state_dict(self, *args: Any) -> None:
         raise InputError("a model of rounded weights is not saved: save the one that it was made of")
@@ -106,8 +86,33 @@ class Int8(nn.Module):
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
 
 
-def quantise(model: Module) -> Module:
-    """A copy of a model whose linear maps are rounded; it shares all else, such as embeddings, with the original."""
+class JoinedInt8:
+    """Several Int8 maps of one input as one product; the maps become parts of it."""
+
+    def __init__(self, *maps: Int8) -> None:
+        self.maps = maps
+        biases = [m.bias for m in maps]
+        bias = None if biases[0] is None else torch.cat([b for b in biases if b is not None])
+        self.whole = Int8(torch.cat([m.numbers() for m in maps]), torch.cat([m.scale for m in maps]), bias)
+        start = 0
+        for m in maps:
+            m.weight = m.product = None
+            m.share, start = (self.whole, start), start + m.out_features
+
+    @property
+    def valid(self) -> bool:
+        return all(m.share is not None and m.share[0] is self.whole for m in self.maps)
+
+    def quick(self) -> Step:
+        """The outputs of all maps, concatenated."""
+        return self.whole.quick()
+
+
+register_join(Int8, JoinedInt8, lambda m: (m.scale.device,))
+
+
+def quantised(model: Module) -> Module:
+    """A copy of a model whose linear maps have 8-bit weights; it shares everything else, such as embeddings."""
     memo: dict[int, Any] = {id(p): p for p in model.parameters()}
     memo |= {id(m): Int8.of(m) for m in model.modules() if type(m) is Linear}
     return copy.deepcopy(model, memo)

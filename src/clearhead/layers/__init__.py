@@ -1,13 +1,11 @@
 """Tensor -> tensor: the parts every model is built from. Knows no file, no text and no model."""
 
-from ..fast.cpu_decode import Swift
-from ..fast.int8 import Int8, quantise
 from .attention import PROJECTIONS, SCORES, Additive, Attention, Bilinear, Tap, attend
 from .bias import Bias
 from .block import Block
 from .cache import Cache
 from .embed import Patches, Tokens, resize
-from .linear import Linear, Together
+from .linear import Linear
 from .mask import Mask
 from .memory import Memory
 from .mlp import MLP
@@ -41,7 +39,6 @@ __all__ = [
     "Bilinear",
     "Block",
     "Cache",
-    "Int8",
     "Learned",
     "Linear",
     "Mask",
@@ -54,15 +51,12 @@ __all__ = [
     "SinCos2d",
     "Sinusoid",
     "Stack",
-    "Swift",
     "Tap",
-    "Together",
     "Tokens",
     "Vectors",
     "attend",
     "grid",
     "make_norm",
     "make_positions",
-    "quantise",
     "resize",
 ]

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from ..errors import InputError, InputTypeError
 from .bias import Bias, as_bias
 from .fused import FREE, fused
-from .linear import Linear, Together
+from .linear import Linear
 from .mask import Mask
 
 if TYPE_CHECKING:
@@ -270,17 +270,11 @@ class Attention(nn.Module):
         self.out = Linear(heads * value, width, bias=bias is True) if out else None
         # Cosines lie in [-1, 1], too flat for a softmax: each head learns its sharpness (Liu et al. 2022, Eq. 2).
         self.sharpness = nn.Parameter(torch.full((heads, 1, 1), 10.0)) if score == "cosine" else 1.0
+        self.head_width, self.value_width = head, value
         self.tap: Tap | None = None
-        self.together: Together | None = None  # one product for queries, keys and values of x itself
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "tap": None, "together": None}  # a copy is not watched, and lies elsewhere
-
-    def join(self) -> None:
-        """Lay the projections side by side, for steps that are no longer than it takes to read them."""
-        if self.together is None or not self.together.holds:
-            maps = (self.query, self.key, self.value)
-            self.together = Together(*maps) if Together.can(*maps) else None
+        return {**self.__dict__, "tap": None}  # a copy is not watched
 
     def remember(self, context: Float[Tensor, "b k c"]) -> tuple[Float[Tensor, "b g k e"], Float[Tensor, "b g k w"]]:
         """Keys and values of a context, to be computed once and looked at many times."""
@@ -304,12 +298,8 @@ class Attention(nn.Module):
         `at` is where the tokens of x stand, for `positions` to turn or bias by; if not given, they stand from 0 on,
         or from where the `cache` ends. With a cache the keys are all it holds, and these.
         """
-        if context is None and self.together is not None:
-            q, k, v = self.together(x)
-            q, k, v = _split(q, self.heads), _split(k, self.kv_heads), _split(v, self.kv_heads)
-        else:
-            q = _split(x if self.query is None else self.query(x), self.heads)
-            k, v = context if isinstance(context, tuple) else self.remember(x if context is None else context)
+        q = _split(x if self.query is None else self.query(x), self.heads)
+        k, v = context if isinstance(context, tuple) else self.remember(x if context is None else context)
         if positions is not None:
             if at is None:
                 at = torch.arange(x.shape[1], device=x.device) if cache is None else cache.positions(x.shape[1])

@@ -85,11 +85,6 @@ class Block(nn.Module):
         y = self.mlp_norm(x) if pre else x
         return self._way(x, self.mlp_norm, self.mlp(y))
 
-    def join(self) -> None:
-        """Lay side by side what is asked the same: see layers.Together."""
-        self.attn.join()
-        self.mlp.join()
-
     def _way(self, x: Tensor, norm: nn.Module, y: Tensor) -> Tensor:
         x = x + (F.dropout(y, self.dropout) if self.training else y)
         return x if self.order == "pre" else norm(x)

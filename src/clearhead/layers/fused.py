@@ -107,17 +107,6 @@ def _sdpa(
     return _honest(q, k, out, causal) if mask is None else out
 
 
-def attend_step(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, scale: float) -> Tensor:
-    """What `fused` answers a single query a row, with the choice made; a NaN among scores may read as 0."""
-    grouped = q.shape[1] != k.shape[1]
-    return F.scaled_dot_product_attention(q, k, v, allowed, scale=scale, enable_gqa=grouped)
-
-
-def rows_allowed(mask: Mask, keys: int, device: torch.device, queries: int = 1) -> Tensor | None:
-    """Where a few queries a row may look, if plain numbers do not tell: what `fused` would make of the mask."""
-    return None if mask.numbers else _tile(mask, queries, keys, (0, queries), (0, keys), device)[0]
-
-
 def _honest(q: Tensor, k: Tensor, out: Tensor, causal: bool) -> Tensor:
     """The CPU kernel takes scores that are all NaN for a query that may look at nothing: say NaN, not its zeros."""
     if q.device.type != "cpu" or 0 in (*q.shape, *k.shape):
@@ -173,7 +162,7 @@ def _band(
     tile = None if bias is None else bias.tile(rows, keys).to(q.dtype)
     if mask.free:
         return _sdpa(q, k, v, tile, scale, dropout)
-    allowed, none = _tile(mask, n, m, rows, keys, q.device)
+    allowed, none = mask_tile(mask, n, m, rows, keys, q.device)
     tile = allowed if tile is None else tile.masked_fill(~allowed, float("-inf"))
     out = _sdpa(q, k, v, tile, scale, dropout)
     return out if none is None else out.masked_fill(none, 0.0)
@@ -183,7 +172,7 @@ def _band(
 _TILES: WeakKeyDictionary[Mask, dict[tuple[Any, ...], tuple[Tensor, Tensor | None]]] = WeakKeyDictionary()
 
 
-def _tile(
+def mask_tile(
     mask: Mask, n: int, m: int, rows: tuple[int, int], keys: tuple[int, int], device: torch.device
 ) -> tuple[Tensor, Tensor | None]:
     """Who may look at whom, and which queries may look at nothing.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -11,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..errors import InputError
-from .linear import Linear, Together
+from .linear import Linear
 
 
 def gelu_tanh(x: Tensor) -> Tensor:
@@ -57,21 +56,7 @@ class MLP(nn.Module):
         self.gate = Linear(width, hidden, bias=bias) if kind == "swiglu" else None
         self.up = Linear(width, hidden, bias=bias)
         self.down = Linear(hidden, width, bias=bias)
-        self.together: Together | None = None  # one product for gate and up
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "together": None}  # a copy lies elsewhere
-
-    def join(self) -> None:
-        """Lay gate and up side by side, for steps that are no longer than it takes to read them."""
-        if self.together is None or not self.together.holds:
-            maps = (self.gate, self.up)
-            self.together = Together(*maps) if Together.can(*maps) else None
 
     def forward(self, x: Float[Tensor, "*b d"]) -> Float[Tensor, "*b d"]:
-        if self.gate is None:
-            x = ACTIVATIONS[self.kind](self.up(x))
-        else:
-            gate, up = (self.gate(x), self.up(x)) if self.together is None else self.together(x)
-            x = F.silu(gate) * up
-        return self.down(F.dropout(x, self.dropout) if self.training else x)
+        inner = ACTIVATIONS[self.kind](self.up(x)) if self.gate is None else F.silu(self.gate(x)) * self.up(x)
+        return self.down(F.dropout(inner, self.dropout) if self.training else inner)

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..errors import InputError, Notice
-from .capture import edit, watch
+from .capture import edit, new_text, watch
 from .edits import patch, scale, silence
 from .maps import AttentionMap
 from .statistics import MEANING, statistics
@@ -21,6 +21,7 @@ __all__ = [
     "distance",
     "edit",
     "entropy",
+    "new_text",
     "patch",
     "received",
     "scale",

@@ -7,6 +7,7 @@ still answers, and what was asked for is computed beside it.
 
 from __future__ import annotations
 
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -50,9 +51,11 @@ def watch(model: Any, *names: str, grad: bool = False, keep: Keep = "all") -> It
     if not callable(keep) and keep not in ("all", "last"):
         raise InputError(f"keep={keep!r}: expected 'all', 'last' or a function of a record")
     tape, mine = Tape({name: addresses[name][1] for name in chosen}, grad), threading.get_ident()
+    text = _Text(mine)
     if grad and any(addresses[name][1] in ("scores", "weights") for name in chosen):
         _say("gradients of scores and weights are asked for: these layers compute their attention explicitly")
     with _alone(root) as stack:
+        _follow(root, text, stack)
         inside: dict[Attention, dict[str, str]] = {}
         for name in chosen:
             module, leaf = addresses[name]
@@ -64,11 +67,11 @@ def watch(model: Any, *names: str, grad: bool = False, keep: Keep = "all") -> It
             def hook(_: nn.Module, __: Any, out: Any, name: str = name) -> None:
                 if threading.get_ident() == mine:
                     one = isinstance(out, Tensor) and out.ndim == 3 and out.shape[1] == 1  # a token at a time
-                    tape.record(name, _own(out, grad), keep, one)
+                    tape.record(name, _own(out, grad), keep, one, text.number)
 
             stack.callback(module.register_forward_hook(hook).remove)
         for attention, wanted in inside.items():
-            _join(attention, "listeners", _Listener(tape, wanted, grad, keep, mine), stack)
+            _join(attention, "listeners", _Listener(tape, wanted, grad, keep, text), stack)
         yield tape
 
 
@@ -102,11 +105,40 @@ def edit(model: Any, changes: Mapping[str, Edit]) -> Iterator[None]:
         yield
 
 
+class _Text:
+    """Counts the texts that a watch has seen: steps of one text join on the tape, those of different texts do not."""
+
+    def __init__(self, thread: int) -> None:
+        self.thread, self.number = thread, 0
+
+    def next(self, *_: Any) -> None:
+        if threading.get_ident() == self.thread:
+            self.number += 1
+
+
+_TEXTS: WeakKeyDictionary[nn.Module, list[_Text]] = WeakKeyDictionary()
+
+
+def new_text(model: Any) -> None:
+    """Tell everybody who watches a model that its next step begins another text: a search does so when it starts."""
+    for text in list(_TEXTS.get(_root(model), ())):
+        text.next()
+
+
+def _follow(root: nn.Module, text: _Text, stack: ExitStack) -> None:
+    """Count a new text whenever the model itself is called, or `new_text` is."""
+    with _LOCK:
+        _TEXTS.setdefault(root, []).append(text)
+    stack.callback(lambda: _TEXTS[root].remove(text))
+    stack.callback(root.register_forward_pre_hook(text.next).remove)
+
+
 class _Listener:
     """One watch's interest in one attention."""
 
-    def __init__(self, tape: Tape, wanted: dict[str, str], grad: bool, keep: Keep, thread: int) -> None:
-        self.tape, self.wanted, self.grad, self.keep, self.thread = tape, wanted, grad, keep, thread
+    def __init__(self, tape: Tape, wanted: dict[str, str], grad: bool, keep: Keep, text: _Text) -> None:
+        self.tape, self.wanted, self.grad, self.keep = tape, wanted, grad, keep
+        self.text, self.thread = text, text.thread
         self.explicit = grad and bool({"scores", "weights"} & set(wanted))
         self.measures = [leaf for leaf in wanted if leaf in MEANING]
         self.queries = 0  # where the last call ended
@@ -117,7 +149,7 @@ class _Listener:
             if leaf in EDITABLE:
                 value = _own(value, self.grad)
             continues = value.shape[2] == 1 if continues is None else continues
-            self.tape.record(self.wanted[leaf], value, self.keep, continues)
+            self.tape.record(self.wanted[leaf], value, self.keep, continues, self.text.number)
 
     def look(self, source: Call) -> None:
         """Take from what was seen all that is wanted and not yet heard."""
@@ -175,7 +207,6 @@ class _Tap(Tap):
     def heads(self, out: Tensor) -> Tensor:
         return self._pass("heads", out)
 
-    @torch.compiler.disable
     def seen(self, q: Tensor, k: Tensor, mask: Mask, bias: Bias | None, scale: float, lse: Tensor | None) -> None:
         bias = None if bias is None else bias.owned()
         lse = None if lse is None else lse.detach()
@@ -217,6 +248,8 @@ def _join(attention: Attention, part: str, entry: Any, stack: ExitStack) -> None
     with _LOCK:
         if attention.tap is None:
             attention.tap = _Tap()
+            if "torch._dynamo" in sys.modules:  # else nothing is compiled, and importing it takes a second
+                attention.tap.seen = torch.compiler.disable(attention.tap.seen)  # type: ignore[method-assign]
         elif not isinstance(attention.tap, _Tap):
             raise InputError(f"this attention has a {type(attention.tap).__name__} of its own as its tap")
         tap: Any = attention.tap

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from typing import Any, Literal
 
 import torch
@@ -23,7 +24,8 @@ class Tape:
     def __init__(self, leaves: dict[str, str | None], grad: bool) -> None:
         self._leaves = leaves  # what each address asks of the inside of an attention; None for a module's output
         self._calls: dict[str, list[Any]] = {name: [] for name in leaves}
-        self._apart: set[str] = set()  # addresses with a call that does not go on where the last one ended
+        self._starts: dict[str, list[int]] = {name: [] for name in leaves}  # calls that begin another text
+        self._text: dict[str, int] = {}  # the number of the last call's text
         self._grad = grad
 
     @property
@@ -42,13 +44,29 @@ class Tape:
             )
         return [AttentionMap([x]) if isinstance(x, LazyCall | DenseCall) else x for x in self._calls[name]]
 
+    def texts(self, name: str) -> list[Any]:
+        """The record of each text: its decoding steps joined, as in tape[name]."""
+        records = self.calls(name)
+        bounds = [*self._starts[name], len(records)]
+        return [self._joined(name, records[a:b]) for a, b in pairwise(bounds)]
+
     def __getitem__(self, name: str) -> Any:
         """The record of an address: a tensor, or an AttentionMap for weights; the steps of a decoding loop joined."""
-        records, kind = self.calls(name), self._leaves[name]
+        records = self.calls(name)
+        if len(self._starts[name]) > 1:
+            raise InputError(
+                f"{name!r} was recorded for {len(self._starts[name])} texts: take them apart with tape.texts or "
+                "tape.calls, or watch with keep='last'"
+            )
+        return self._joined(name, records)
+
+    def _joined(self, name: str, records: list[Any]) -> Any:
+        """The records of one text as one."""
+        kind = self._leaves[name]
         if len(records) == 1:
             return records[0]
-        problem = f"{len(records)} calls of {name!r} are not the steps of one text: take them apart with tape.calls"
-        if name in self._apart or kind in ("k", "v", "scores"):  # each step's keys hold those of the last
+        problem = f"{len(records)} calls of {name!r} do not join: take them apart with tape.calls"
+        if kind in ("k", "v", "scores"):  # each step's keys include those before it
             raise InputError(f"{problem}, or watch with keep='last'")
         if all(isinstance(r, AttentionMap) for r in records):
             return AttentionMap([source for record in records for source in record.sources])
@@ -79,18 +97,20 @@ class Tape:
             raise InputError(
                 f"{missing} of {len(kept)} calls of {name!r} have no gradient: run backward on the model's output"
             )
-        if len(grads) > 1 and (name in self._apart or self._leaves[name] in ("k", "v", "scores", "weights")):
+        if len(grads) > 1 and (len(self._starts[name]) > 1 or self._leaves[name] in ("k", "v", "scores", "weights")):
             raise InputError(f"the gradients of {len(grads)} calls of {name!r} do not join: watch them one by one")
         return torch.cat(grads, dim=2 if self._leaves[name] else 1)
 
-    def record(self, name: str, value: Any, keep: Keep, continues: bool) -> None:
-        """Add a call; `continues` says that it goes on from the one before."""
+    def record(self, name: str, value: Any, keep: Keep, continues: bool, text: int = 0) -> None:
+        """Add a call; it continues the one before if `continues` is True and it belongs to the same text."""
         if callable(keep):
             value = keep(AttentionMap([value]) if isinstance(value, LazyCall | DenseCall) else value)
         if keep == "last":
             self._calls[name].clear()
-        elif self._calls[name] and not continues:
-            self._apart.add(name)
+            self._starts[name].clear()
+        if not self._calls[name] or not continues or self._text.get(name) != text:
+            self._starts[name].append(len(self._calls[name]))
+        self._text[name] = text
         self._calls[name].append(value)
 
 

@@ -1,79 +1,76 @@
-"""BERT: an encoder that reads a text both ways, and fills its gaps, sorts it, or stands for it.
+"""BERT: a bidirectional encoder that predicts masked tokens, classifies, or embeds a text.
 
-Devlin et al. 2019. It learns a language by masked words; what it has learned is then taken over by a model that sorts
-texts, or by one whose single vector a text is compared by (Reimers and Gurevych 2019).
+Devlin et al. 2019. It is pretrained on masked tokens; fine-tuned, it classifies texts, or gives each a vector to
+compare it by (Reimers and Gurevych 2019).
 
     ids -> embed + types + positions -> norm -> blocks, norms after -> states
-    answer="words"      transform -> head -> the logits of each token          (b, t, v)
-    answer="class"      pool -> pooler -> head -> the logits of each class     (b, classes)
-    answer="sentence"   pool -> pooler -> one vector                           (b, d)
+    answer="words"      transform -> head -> logits of each token          (b, t, v)
+    answer="class"      pool -> pooler -> head -> logits of each class     (b, classes)
+    answer="sentence"   pool -> pooler -> one vector                       (b, d)
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import ClassVar, Literal, cast
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from ..checks import at_least, fraction
 from ..errors import InputError
 from ..layers import Block, Linear, Mask, Tokens, make_norm, make_positions
 from ..layers.mlp import ACTIVATIONS
+from ..layers.words import MLPKind, Norm, Order, Position
+from .heads import check_heads
+from .model import Model, random_ids
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Config:
     """The sizes and choices of a BERT; the defaults are its base model's."""
 
-    vocab: int  # different tokens
-    context: int = 512  # tokens a learned table of positions has room for
-    width: int = 768  # of the stream of vectors, one a token
-    depth: int = 12  # blocks
-    heads: int = 12  # of attention, in each block
-    hidden: int | None = None  # width inside the MLP; None for 4 x width
-    types: int = 2  # kinds of tokens that are told apart: those of a first and of a second text; 0: none
-    positions: Literal["none", "sinusoid", "learned", "rotary", "alibi", "relative"] = "learned"  # how order is told
-    order: Literal["pre", "post"] = "post"  # norms before what a block adds, or after it
-    norm: Literal["layer", "rms", "none"] = "layer"  # keeps the stream's size
-    eps: float = 1e-12  # added to a variance before its root
-    mlp: Literal["relu", "leaky_relu", "gelu", "gelu_tanh", "silu", "tanh", "swiglu"] = "gelu"  # its activation
+    vocab: int  # number of tokens in the vocabulary
+    context: int = 512  # tokens per row; learned positions have a table of this size
+    width: int = 768  # width of the residual stream (d_model)
+    depth: int = 12  # number of blocks
+    heads: int = 12  # attention heads per block
+    hidden: int | None = None  # width inside the MLP; None: 4 x width
+    types: int = 2  # token types (segments): of a first and of a second text; 0: none
+    positions: Position = "learned"  # how token order is encoded
+    order: Order = "post"  # norm before each sublayer, or after each residual addition
+    norm: Norm = "layer"  # kind of normalisation
+    eps: float = 1e-12  # added to the variance in a norm
+    mlp: MLPKind = "gelu"  # activation of the MLP; swiglu has a gate
     bias: bool = True  # linear maps have one
-    answer: Literal["words", "class", "sentence"] = "words"  # what it is asked for
-    classes: int | None = None  # answer="class": how many there are
+    answer: Literal["words", "class", "sentence"] = "words"  # what forward returns: masked tokens, classes, a vector
+    classes: int | None = None  # class: number of classes
     pool: Literal["first", "mean"] = "first"  # class, sentence: the first token's vector, or the mean of all
-    pooler: bool = True  # class, sentence: a linear map and a tanh come after
-    dropout: float = 0.1  # share of what is dropped, in training
+    pooler: bool = True  # class, sentence: a linear map and a tanh after pooling
+    dropout: float = 0.1  # share dropped in training
 
     def __post_init__(self) -> None:
-        for name in ("vocab", "context", "width", "heads", "hidden", "classes"):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise InputError(f"{name}={getattr(self, name)}: expected 1 or more")
-        for name in ("depth", "types"):
-            if getattr(self, name) < 0:
-                raise InputError(f"{name}={getattr(self, name)}: expected 0 or more")
-        if self.width % self.heads:
-            raise InputError(f"width={self.width} does not divide into heads={self.heads}")
-        if self.positions == "rotary" and self.width // self.heads % 2:
-            raise InputError(
-                f"positions='rotary' turn pairs of columns: width={self.width} / heads={self.heads} is not even"
-            )
+        at_least(self, 1, "vocab", "context", "width", "heads", "hidden", "classes")
+        at_least(self, 0, "depth", "types")
+        fraction(self, "dropout")
+        check_heads(self.width, self.heads, positions=self.positions)
         if self.classes is not None and self.answer != "class":
             raise InputError(f"classes={self.classes} are for answer='class', and this is {self.answer!r}")
-        if not 0.0 <= self.dropout < 1.0:
-            raise InputError(f"dropout={self.dropout}: expected a share from 0 to below 1")
 
 
-class BERT(nn.Module):
+class BERT(Model):
     """Token ids (b, t) -> what its config's `answer` says."""
+
+    methods: ClassVar[tuple[str, ...]] = ("states", "encode")
+    config: Config
 
     def __init__(self, config: Config) -> None:
         super().__init__()
         c = self.config = config
         if c.answer == "class" and c.classes is None:
-            raise InputError("answer='class' of how many? Give classes, or data that have them")
+            raise InputError("answer='class' needs the number of classes: give classes, or train on data that has them")
         self.embed = Tokens(c.vocab, c.width)
         self.types = Tokens(c.types, c.width) if c.types else None
         self.positions = make_positions(
@@ -99,9 +96,11 @@ class BERT(nn.Module):
             self.head = Linear(c.width, c.classes) if c.classes is not None else nn.Identity()
 
     @property
-    def fits(self) -> tuple[str, ...]:
-        """The kinds of data it can learn from."""
-        return {"words": ("masked",), "class": ("labelled",), "sentence": ()}[self.config.answer]
+    def can(self) -> frozenset[str]:  # type: ignore[override]
+        return frozenset({"encode", {"words": "fill", "class": "classify", "sentence": "embed"}[self.config.answer]})
+
+    def example_inputs(self, rows: int, size: int, generator: torch.Generator) -> dict[str, Tensor]:
+        return {"ids": random_ids(self.config.vocab, rows, min(size, self.config.context), generator)}
 
     def encode(
         self,
@@ -112,17 +111,18 @@ class BERT(nn.Module):
         documents: Int[Tensor, "b t"] | None = None,
         at: Int[Tensor, "*b t"] | None = None,
     ) -> Float[Tensor, "b t d"]:
-        """What it has made of each token.
+        """A vector per token.
 
-        `lengths` says how many of a row's ids are its text, `types` of which kind each is (0 if not given),
-        `documents` numbers texts that were packed into one row, and `at` says where each token stands in its own.
+        `lengths` is the number of tokens of each row that are not padding, `types` the type of each token (0 if not
+        given), `documents` numbers texts that are packed into one row, and `at` is the position of each token in its
+        own.
         """
         at = torch.arange(ids.shape[1], device=ids.device) if at is None else at
         x = self.embed(ids)
         if self.types is not None:
             x = x + (self.types(torch.zeros_like(ids) if types is None else types))
         elif types is not None:
-            raise InputError("types of tokens were given to a model that tells none apart (types=0)")
+            raise InputError("token types were given to a model that has none (types=0)")
         x = self.embed_norm(self.positions.add(x, at))
         x = F.dropout(x, self.config.dropout, self.training)
         mask = Mask(lengths=lengths, documents=documents)
@@ -139,7 +139,7 @@ class BERT(nn.Module):
         documents: Int[Tensor, "b t"] | None = None,
         at: Int[Tensor, "*b t"] | None = None,
     ) -> Float[Tensor, "b *t d"]:
-        """What its head reads: a vector a token (words), or one a text."""
+        """The input of `head`: a vector per token (words), or one per text."""
         x = self.encode(ids, lengths=lengths, types=types, documents=documents, at=at)
         if self.config.answer == "words":
             # A gate belongs to an MLP: the transform of a gated model has its activation alone.

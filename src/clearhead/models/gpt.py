@@ -1,108 +1,100 @@
-"""GPT: a decoder that reads a text and says, at every token, which one comes next.
+"""GPT: a decoder that predicts the next token at every position of a text.
 
-Radford et al. 2018 and 2019 (GPT-2: learned positions, norms before, a final norm, the readout tied to the
-embedding). Every choice of the core is one word of the config: rotary positions, grouped heads, rms norms and a
-gated MLP turn it into the Llama of Touvron et al. 2023; a window besides into the Mistral of Jiang et al. 2023, and
-biases of queries, keys and values alone into Qwen2 (Yang et al. 2024).
+Radford et al. 2018 and 2019 (GPT-2: learned positions, norms before each sublayer, a final norm, the output tied to the
+embedding). Every other choice is one word of the config: rotary positions, grouped heads, RMS norms and a gated MLP
+make it the Llama of Touvron et al. 2023; a window besides the Mistral of Jiang et al. 2023; biases of queries, keys
+and values alone the Qwen2 of Yang et al. 2024.
 
     ids -> embed (+ positions) -> dropout -> blocks -> norm -> head -> logits
 
-Decoding: start makes room, read takes a prompt, each row of its own length, and step writes.
+Decoding: start makes the KV cache, read fills it with a prompt, each row of its own length, and step adds tokens.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, ClassVar, Literal, cast
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from ..checks import at_least, fraction
 from ..errors import InputError
-from ..layers import Block, Cache, Linear, Mask, Swift, Tokens, make_norm, make_positions
-from ..layers.fused import rows_allowed
-from .state import KVState
+from ..layers import Block, Cache, Linear, Mask, Tokens, make_norm, make_positions
+from ..layers.words import DotScore, MLPKind, Norm, Order, Position, Projection, Rope
+from .heads import check_heads
+from .model import DecoderStack, Model, random_ids
+from .state import DecoderState, KVState
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Config:
     """The sizes and choices of a GPT; the defaults are GPT-2's."""
 
-    vocab: int  # different tokens
-    context: int = 1024  # tokens it is trained to read at once
-    width: int = 768  # of the stream of vectors, one a token
-    depth: int = 12  # blocks
-    heads: int = 12  # of attention, in each block
-    kv_heads: int | None = None  # key and value heads, each serving heads / kv_heads; None for as many as heads
-    head: int | None = None  # width of a head; None for width / heads
-    hidden: int | None = None  # width inside the MLP; None for 4 x width
-    positions: Literal["none", "sinusoid", "learned", "rotary", "alibi", "relative"] = "learned"  # how order is told
-    base: float = 10_000.0  # rotary: of the wavelengths, the longest of which is nearly 2 pi base tokens
-    scaling: Literal["linear", "ntk", "yarn", "llama3"] | None = None  # rotary: how a shorter context was stretched
+    vocab: int  # number of tokens in the vocabulary
+    context: int = 1024  # tokens per row that it is trained on
+    width: int = 768  # width of the residual stream (d_model)
+    depth: int = 12  # number of blocks
+    heads: int = 12  # attention heads per block
+    kv_heads: int | None = None  # key and value heads, each shared by heads / kv_heads query heads; None: as many
+    head: int | None = None  # width of a head; None: width / heads
+    hidden: int | None = None  # width inside the MLP; None: 4 x width
+    positions: Position = "learned"  # how token order is encoded
+    base: float = 10_000.0  # rotary: the longest wavelength is almost 2 pi base tokens
+    scaling: Rope | None = None  # rotary: how a shorter context was stretched
     factor: float = 1.0  # rotary: by how much
-    trained: int | None = None  # rotary: tokens of the context before it was stretched; None for context / factor
-    window: int | None = None  # a token looks at so many, itself the last of them; None: at all before it
-    score: Literal["dot", "scaled", "cosine"] = "scaled"  # how a query is compared with a key
-    project: Literal["qkv", "q=k", "k=v", "q=k=v", "qk", "none"] = "qkv"  # which of queries, keys, values are learned
-    order: Literal["pre", "post"] = "pre"  # norms before what a block adds, or after it
-    norm: Literal["layer", "rms", "none"] = "layer"  # keeps the stream's size
-    eps: float = 1e-5  # added to a variance before its root
-    mlp: Literal["relu", "leaky_relu", "gelu", "gelu_tanh", "silu", "tanh", "swiglu"] = "gelu_tanh"  # its activation
+    trained: int | None = None  # rotary: the context before it was stretched; None: context / factor
+    window: int | None = None  # keys that a query attends to, itself the last of them; None: all before it
+    score: DotScore = "scaled"  # how a query is compared with a key
+    project: Projection = "qkv"  # which of queries, keys and values are projected
+    order: Order = "pre"  # norm before each sublayer, or after each residual addition
+    norm: Norm = "layer"  # kind of normalisation
+    eps: float = 1e-5  # added to the variance in a norm
+    mlp: MLPKind = "gelu_tanh"  # activation of the MLP; swiglu has a gate
     bias: bool | Literal["qkv"] = True  # linear maps have one; "qkv": only those of queries, keys and values
-    tied: bool = True  # the readout is the embedding's table
-    dropout: float = 0.0  # share of what is dropped, in training
+    tied: bool = True  # the output matrix is the embedding table
+    dropout: float = 0.0  # share dropped in training
 
     def __post_init__(self) -> None:
-        for name in ("vocab", "context", "width", "heads", "kv_heads", "head", "hidden", "trained", "window"):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise InputError(f"{name}={getattr(self, name)}: expected 1 or more")
-        if self.depth < 0:
-            raise InputError(f"depth={self.depth}: expected 0 or more")
-        if self.head is None and self.width % self.heads:
-            raise InputError(f"width={self.width} does not divide into heads={self.heads}: give head, the width of one")
-        if self.kv_heads is not None and self.heads % self.kv_heads:
-            raise InputError(f"kv_heads={self.kv_heads} does not divide heads={self.heads}")
-        if self.positions == "rotary" and self.each % 2:
-            raise InputError(f"positions='rotary' turn pairs of columns: a head's width of {self.each} is not even")
+        at_least(self, 1, "vocab", "context", "width", "heads", "kv_heads", "head", "hidden", "trained", "window")
+        at_least(self, 0, "depth")
+        fraction(self, "dropout")
+        check_heads(self.width, self.heads, positions=self.positions, head=self.head, kv_heads=self.kv_heads)
         if self.positions != "rotary" and (self.scaling or self.base != 10_000.0):
-            raise InputError(f"base and scaling are of positions='rotary', and these are {self.positions!r}")
+            raise InputError(f"base and scaling are for positions='rotary', not {self.positions!r}")
         if self.base <= 1.0 or self.factor < 1.0:
             raise InputError(f"base={self.base}, factor={self.factor}: expected a base above 1, a factor of 1 or more")
-        if not 0.0 <= self.dropout < 1.0:
-            raise InputError(f"dropout={self.dropout}: expected a share from 0 to below 1")
 
     @property
-    def each(self) -> int:
-        """The width of a head."""
+    def head_width(self) -> int:
+        """Width of a head."""
         return self.head or self.width // self.heads
 
     @property
     def endless(self) -> bool:
-        """Whether texts of any length look to it like those of its context."""
+        """True if a text of any length looks like one of its own context: a window, and no table of positions."""
         return self.window is not None and self.positions in ("none", "rotary", "alibi", "relative")
 
 
-class State(KVState):
-    """What each row has read and written, and the quick way to go on by one token, where there is one."""
+class GPT(Model):
+    """Token ids (b, t) -> logits of each next token (b, t, v)."""
 
-    swift: Swift | None = None
-
-
-class GPT(nn.Module):
-    """Token ids (b, t) -> the logits of each next token (b, t, v)."""
+    can = frozenset({"predict", "generate", "encode"})
+    methods: ClassVar[tuple[str, ...]] = ("states",)
+    config: Config
 
     def __init__(self, config: Config) -> None:
         super().__init__()
         c = self.config = config
-        waves = c.positions == "sinusoid"  # as large as 1: a small table would drown in them (Vaswani et al. 2017, 3.4)
+        waves = c.positions == "sinusoid"  # of size 1: small embeddings would drown in them (Vaswani et al. 2017, 3.4)
         self.embed = Tokens(c.vocab, c.width, scale=waves)
         rotary = c.positions == "rotary"
         stretch: dict[str, Any] = {"base": c.base, "scaling": c.scaling, "factor": c.factor} if rotary else {}
         self.positions = make_positions(
-            c.positions, width=c.width, heads=c.heads, head=c.each, causal=True, **stretch,
+            c.positions, width=c.width, heads=c.heads, head=c.head_width, causal=True, **stretch,
             context=c.context if c.positions == "learned" else c.trained or int(c.context / c.factor),
         )  # fmt: skip
         self.blocks = nn.ModuleList(
@@ -118,9 +110,18 @@ class GPT(nn.Module):
             self.head.weight = self.embed.table
 
     @property
-    def reach(self) -> int | None:
-        """Tokens of a text that it can read at once, prompt and answer together; None: any number."""
+    def max_tokens(self) -> int | None:
         return None if self.config.endless else self.config.context
+
+    @property
+    def decoder_stack(self) -> DecoderStack:
+        return DecoderStack(
+            embed=self.embed, positions=self.positions, blocks=self.blocks, norm=self.norm, head=self.head,
+            window=self.config.window,
+        )  # fmt: skip
+
+    def example_inputs(self, rows: int, size: int, generator: torch.Generator) -> dict[str, Tensor]:
+        return {"ids": random_ids(self.config.vocab, rows, min(size, self.config.context), generator)}
 
     def states(
         self,
@@ -129,14 +130,18 @@ class GPT(nn.Module):
         documents: Int[Tensor, "b t"] | None = None,
         at: Int[Tensor, "*b t"] | None = None,
     ) -> Float[Tensor, "b t d"]:
-        """What the model has made of each token, ready for the readout.
+        """The residual stream after the last norm: the input of `head`.
 
-        `documents` numbers the texts that were packed into one row, none of which sees another; `at` says where
-        each token stands in its own.
+        `documents` numbers the texts that are packed into one row, none of which attends to another; `at` is the
+        position of each token in its own text.
         """
         at = torch.arange(ids.shape[1], device=ids.device) if at is None else at
         mask = Mask(causal=True, window=self.config.window, documents=documents)
-        return self._through(self.positions.add(self.embed(ids), at), mask, at)
+        return self._blocks(self.positions.add(self.embed(ids), at), mask, at)
+
+    def encode(self, ids: Int[Tensor, "b t"], *, lengths: Int[Tensor, "b"] | None = None) -> Float[Tensor, "b t d"]:
+        """A vector per token. Padding at the end of a row cannot change the tokens before it."""
+        return self.states(ids)
 
     def forward(
         self,
@@ -147,42 +152,39 @@ class GPT(nn.Module):
     ) -> Float[Tensor, "b t v"]:
         return self.head(self.states(ids, documents=documents, at=at))
 
-    def start(self, inputs: Mapping[str, Tensor], rows: int, limit: int) -> State:
-        """Make room for `limit` tokens a row, those of the prompt among them; there is nothing to read before them."""
+    def start(self, inputs: Mapping[str, Tensor], rows: int, limit: int) -> DecoderState:
+        """Make a KV cache for `limit` tokens per row, prompt and answer together; there are no other inputs."""
         c, like = self.config, self.embed.table
-        if self.reach is not None and limit > self.reach:
+        if self.max_tokens is not None and limit > self.max_tokens:
             raise InputError(f"{limit} tokens, prompt and answer together: this model reads {c.context} at once")
-        state = State(c.depth, rows, c.kv_heads or c.heads, limit, c.each, dtype=like.dtype, device=like.device)
-        if not self.training and not torch.is_grad_enabled():
-            for block in self.blocks:
-                cast(Block, block).join()
-            if like.device.type == "cpu":
-                state.swift = Swift.of(self.blocks, self.positions, c.window)
-        return state
+        attention = cast(Block, self.blocks[0]).attn if c.depth else None
+        return DecoderState(
+            KVState(
+                c.depth, rows, c.kv_heads or c.heads, limit, c.head_width,
+                value=None if attention is None else attention.value_width, dtype=like.dtype, device=like.device,
+            )
+        )  # fmt: skip
 
-    def read(self, ids: Int[Tensor, "b t"], state: State, counts: Int[Tensor, "b"] | None = None) -> State:
-        """Read tokens of which nothing is asked: a prompt but for its last. Of each row only the first `counts`."""
+    def read(
+        self, ids: Int[Tensor, "b t"], state: DecoderState, counts: Int[Tensor, "b"] | None = None
+    ) -> DecoderState:
+        """Read prompt tokens whose logits are not needed: of each row the first `counts`, or all."""
         self._step(ids, state)
-        state.advance(ids.shape[1] if counts is None else counts)
+        state.kv.advance(ids.shape[1] if counts is None else counts)
         return state
 
-    def step(self, ids: Int[Tensor, "b t"], state: State) -> tuple[Float[Tensor, "b t v"], State]:
-        """Write the next tokens of every row, and say what may come after each."""
+    def step(self, ids: Int[Tensor, "b t"], state: DecoderState) -> tuple[Float[Tensor, "b t v"], DecoderState]:
+        """Append tokens to every row, and return the logits of what follows each."""
         x = self._step(ids, state)
-        state.advance(ids.shape[1])
+        state.kv.advance(ids.shape[1])
         return self.head(x), state
 
-    def _step(self, ids: Tensor, state: State) -> Tensor:
-        at, mask = state.positions(ids.shape[1]), state.mask(self.config.window)
+    def _step(self, ids: Tensor, state: DecoderState) -> Tensor:
+        at = state.kv.positions(ids.shape[1])
         x = self.positions.add(self.embed(ids), at)
-        if ids.shape[1] == 1 and state.swift is not None and state.swift.unheard:
-            allowed = rows_allowed(mask, state.caches[0].furthest + 1, ids.device)
-            quick = state.swift(x, at, state.caches, allowed)
-            if quick is not None:
-                return self.norm(quick)
-        return self._through(x, mask, at, state.caches)
+        return self._blocks(x, state.kv.mask(self.config.window), at, state.kv.caches)
 
-    def _through(self, x: Tensor, mask: Mask, at: Tensor, caches: Sequence[Cache | None] = ()) -> Tensor:
+    def _blocks(self, x: Tensor, mask: Mask, at: Tensor, caches: Sequence[Cache | None] = ()) -> Tensor:
         x = F.dropout(x, self.config.dropout, self.training)
         for block, cache in zip(self.blocks, caches or [None] * len(self.blocks), strict=False):
             x = block(x, mask=mask, positions=self.positions, at=at, cache=cache)

@@ -16,14 +16,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
+import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from ..checks import at_least
 from ..errors import InputError
 from ..layers import MLP, Attention, Linear, Mask, Memory, Positions, Tokens, make_norm, make_positions
+from ..layers.words import MLPKind, Norm, Position
+from .heads import check_heads
+from .model import Model, random_ids
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,17 +42,14 @@ class Config:
     heads: int = 1  # parts of the memory, each with its own gamma, or heads of attention
     gamma: float | tuple[float, ...] = 0.9  # forget: what is left after a step, in (0, 1]; one for all, or one a head
     learned: bool = False  # forget: gamma is learned, from there
-    positions: Literal["none", "sinusoid", "learned", "rotary", "alibi", "relative"] = "none"  # how order is told
-    hidden: int | None = None  # width inside the MLP; None for 4 x width
-    norm: Literal["layer", "rms", "none"] = "layer"  # of what is held: a sum grows with the stream
-    mlp: Literal["relu", "leaky_relu", "gelu", "gelu_tanh", "silu", "tanh", "swiglu"] = "gelu"  # its activation
+    positions: Position = "none"  # how token order is encoded
+    hidden: int | None = None  # width inside the MLP; None: 4 x width
+    norm: Norm = "layer"  # normalisation of the memory's output: a sum grows with the sequence
+    mlp: MLPKind = "gelu"  # activation of the MLP; swiglu has a gate
 
     def __post_init__(self) -> None:
-        for name in ("vocab", "context", "width", "heads", "hidden"):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise InputError(f"{name}={getattr(self, name)}: expected 1 or more")
-        if self.width % self.heads:
-            raise InputError(f"width={self.width} does not divide into heads={self.heads}")
+        at_least(self, 1, "vocab", "context", "width", "heads", "hidden")
+        check_heads(self.width, self.heads, positions=self.positions)
         gammas = self.gamma if isinstance(self.gamma, Sequence) else (self.gamma,)
         if not all(0 < gamma <= 1 for gamma in gammas) or len(gammas) not in (1, self.heads):
             raise InputError(f"gamma={self.gamma}: expected one number in (0, 1], or {self.heads}, one a head")
@@ -59,10 +61,6 @@ class Config:
             raise InputError(
                 f"positions={self.positions!r} act inside attention: with mix={self.mix!r} expected none, sinusoid or "
                 "learned"
-            )
-        if self.positions == "rotary" and self.width // self.heads % 2:
-            raise InputError(
-                f"positions='rotary' turn pairs of columns: width={self.width} / heads={self.heads} is not even"
             )
 
 
@@ -93,8 +91,12 @@ class Holding(nn.Module):
         return x + self.mlp(x)
 
 
-class Reader(nn.Module):
-    """Token ids (b, t) -> the logits of an answer at each of them (b, t, v)."""
+class Reader(Model):
+    """Token ids (b, t) -> logits of an answer at each of them (b, t, v)."""
+
+    can = frozenset({"predict"})
+    methods: ClassVar[tuple[str, ...]] = ("states",)
+    config: Config
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -107,6 +109,9 @@ class Reader(nn.Module):
         )
         self.blocks = nn.ModuleList([Holding(c)])
         self.head = Linear(c.width, c.vocab, bias=False)
+
+    def example_inputs(self, rows: int, size: int, generator: torch.Generator) -> dict[str, Tensor]:
+        return {"ids": random_ids(self.config.vocab, rows, min(size, self.config.context), generator)}
 
     def states(
         self,

@@ -16,16 +16,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import ClassVar, Literal, cast
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from ..checks import at_least, fraction
 from ..errors import InputError
 from ..layers import Additive, Attention, Bilinear, Linear, Recurrent, Tokens
 from ..layers.mask import PerRow
+from .model import Model, random_ids
 from .state import SourceMemory
 
 # Where what was looked up goes, if the config does not say: with the additive score the state before asks, and the
@@ -51,17 +53,14 @@ class Config:
     dropout: float = 0.2  # share of what is dropped, in training: of tokens' vectors, between layers, of the readout
 
     def __post_init__(self) -> None:
-        for name in ("vocab", "target_vocab", "context", "width", "hidden", "depth"):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise InputError(f"{name}={getattr(self, name)}: expected 1 or more")
+        at_least(self, 1, "vocab", "target_vocab", "context", "width", "hidden", "depth")
+        fraction(self, "dropout")
         if self.bidirectional and self.hidden % 2:
             raise InputError(f"hidden={self.hidden} does not divide into two directions: expected an even number")
         if self.feed == "start" and self.attention != "none":
             raise InputError(
                 f"feed='start' uses no attention: with attention={self.attention!r} expected input, readout"
             )
-        if not 0.0 <= self.dropout < 1.0:
-            raise InputError(f"dropout={self.dropout}: expected a share from 0 to below 1")
 
 
 class State:
@@ -257,8 +256,13 @@ class Decoder(nn.Module):
         return F.dropout(torch.tanh(self.readout(x)), self.dropout, self.training)
 
 
-class RNNSeq2Seq(nn.Module):
-    """A source sentence and the target's tokens so far -> the logits of each next one."""
+class RNNSeq2Seq(Model):
+    """A source sentence and the target's tokens so far -> logits of each next one."""
+
+    reads = "pairs"
+    can = frozenset({"translate"})
+    methods: ClassVar[tuple[str, ...]] = ("states",)
+    config: Config
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -271,43 +275,34 @@ class RNNSeq2Seq(nn.Module):
         if c.tied:
             self.head.weight = target.table
 
-    def states(
-        self,
-        ids: Int[Tensor, "b t"],
-        *,
-        source: Int[Tensor, "b s"],
-        lengths: Int[Tensor, "b"] | None = None,
-        documents: Int[Tensor, "b t"] | None = None,
-        at: Int[Tensor, "*b t"] | None = None,
-    ) -> Float[Tensor, "b t d"]:
-        """What the decoder has made of each token, ready for the readout.
+    def example_inputs(self, rows: int, size: int, generator: torch.Generator) -> dict[str, Tensor]:
+        c = self.config
+        ids = random_ids(c.target_vocab or c.vocab, rows, size, generator)
+        return {"ids": ids, "source": random_ids(c.vocab, rows, size, generator)}
 
-        `lengths` are those of the sources; on the host, they spare an accelerator a wait.
+    def states(
+        self, ids: Int[Tensor, "b t"], *, source: Int[Tensor, "b s"], lengths: Int[Tensor, "b"] | None = None
+    ) -> Float[Tensor, "b t d"]:
+        """The decoder's output: the input of `head`.
+
+        `lengths` are those of the sources; if they are on the host, an accelerator need not be waited for.
         """
-        if documents is not None or at is not None:
-            raise InputError("an RNN reads one text from its beginning: expected neither documents nor at")
-        return self.decoder(ids, self._read(source, lengths))
+        return self.decoder(ids, self._encode(source, lengths))
 
     def forward(
-        self,
-        ids: Int[Tensor, "b t"],
-        *,
-        source: Int[Tensor, "b s"],
-        lengths: Int[Tensor, "b"] | None = None,
-        documents: Int[Tensor, "b t"] | None = None,
-        at: Int[Tensor, "*b t"] | None = None,
+        self, ids: Int[Tensor, "b t"], *, source: Int[Tensor, "b s"], lengths: Int[Tensor, "b"] | None = None
     ) -> Float[Tensor, "b t v"]:
-        return self.head(self.states(ids, source=source, lengths=lengths, documents=documents, at=at))
+        return self.head(self.states(ids, source=source, lengths=lengths))
 
     def start(self, inputs: Mapping[str, Tensor], rows: int, limit: int) -> State:
-        """Read the sources (`source`, and `lengths` where they differ); a state needs no room, whatever the limit."""
-        return self._read(inputs["source"], inputs.get("lengths"))
+        """Encode the sources (`source`, and `lengths` where they differ); the limit does not matter."""
+        return self._encode(inputs["source"], inputs.get("lengths"))
 
     def step(self, ids: Int[Tensor, "b t"], state: State) -> tuple[Float[Tensor, "b t v"], State]:
-        """Write the next tokens of every row, and say what may come after each."""
+        """Append tokens to every row, and return the logits of what follows each."""
         return self.head(self.decoder(ids, state)), state
 
-    def _read(self, source: Tensor, lengths: Tensor | None) -> State:
+    def _encode(self, source: Tensor, lengths: Tensor | None) -> State:
         last: list[Tensor] = []
         memory = self.encoder(source, lengths, last)
         held = cast(Turn, self.decoder.blocks[0]).remember(memory, last)

@@ -1,6 +1,7 @@
-"""What a decoder holds between two steps: what each row has written, and what it reads from.
+"""What a decoder holds between two steps: the keys and values of each row, and the source it attends to.
 
-A state can `expand(n)`, each row becoming n neighbours, and `reorder(index)`, row i becoming what row index[i] was.
+A state can `expand(n)`, after which each row is n neighbouring rows, and `reorder(index)`, after which row i is what
+row index[i] was.
 """
 
 from __future__ import annotations
@@ -15,14 +16,23 @@ from ..layers import Cache, Mask
 
 
 class KVState:
-    """Keys and values of all tokens so far, a cache a layer; all of them stand at the same place."""
+    """The KV cache of every layer; all of them are at the same position."""
 
     def __init__(
-        self, layers: int, rows: int, heads: int, limit: int, head: int, *, dtype: torch.dtype, device: torch.device
+        self,
+        layers: int,
+        rows: int,
+        heads: int,
+        limit: int,
+        head: int,
+        *,
+        value: int | None = None,  # width of a value head; `head` if not given
+        dtype: torch.dtype,
+        device: torch.device,
     ) -> None:
         # A model without layers still counts its tokens: in a cache of no heads.
         sizes = (rows, heads if layers else 0, limit, head)
-        self.caches = [Cache(*sizes, dtype=dtype, device=device) for _ in range(max(layers, 1))]
+        self.caches = [Cache(*sizes, value=value, dtype=dtype, device=device) for _ in range(max(layers, 1))]
 
     @property
     def rows(self) -> int:
@@ -30,51 +40,48 @@ class KVState:
 
     @property
     def at(self) -> Int[Tensor, "b"]:
-        """How many tokens each row has."""
+        """The number of tokens of each row."""
         return self.caches[0].at
 
     def positions(self, tokens: int) -> Int[Tensor, "b t"]:
-        """Where the next tokens of each row stand."""
+        """The positions of each row's next tokens."""
         return self.caches[0].positions(tokens)
 
     def mask(self, window: int | None = None) -> Mask:
-        """Who of the next tokens may look at whom."""
+        """Which keys each of the next tokens may attend to."""
         return self.caches[0].mask(window=window)
 
     def advance(self, tokens: int | Int[Tensor, "b"]) -> None:
-        """Each row has these tokens more."""
+        """Count these tokens as read."""
         for cache in self.caches:
             cache.advance(tokens)
 
     def expand(self, n: int) -> None:
-        """Each row becomes n neighbouring rows."""
         for cache in self.caches:
             cache.expand(n)
 
     def reorder(self, index: Int[Tensor, "n"]) -> None:
-        """Row i becomes what row index[i] was."""
         for cache in self.caches:
             cache.reorder(index)
 
 
 class SourceMemory:
-    """What was read of each source, once, however many neighbouring rows (the beams of a search) write from it.
+    """The encoded sources, each kept once however many neighbouring rows (the beams of a search) decode from it.
 
-    Their number is `fold`; rows that share a source must go on sharing one.
+    Their number is `fold`; rows that share a source must keep sharing one.
     """
 
     def __init__(self, memory: Sequence[tuple[Tensor, ...]], lengths: Tensor | None) -> None:
-        self.memory = list(memory)  # for each layer that looks: keys and values, or whatever else it needs
+        self.memory = list(memory)  # for each layer with cross-attention: keys and values, or whatever else it needs
         self.lengths = lengths
-        self.mask = Mask(lengths=lengths)  # one for all steps: what a kernel makes of it is made once
+        self.mask = Mask(lengths=lengths)  # one for all steps, so that kernels prepare it once
         self.fold = 1
 
     def expand(self, n: int) -> None:
-        """Each row becomes n neighbouring rows."""
         self.fold *= n
 
     def reorder(self, index: Int[Tensor, "n"], rows: int) -> None:
-        """Row i of now as many rows becomes what row index[i] was."""
+        """As above; `rows` is the number of rows before."""
         source = index[:: self.fold] // self.fold
         if len(index) == rows and torch.equal(source, torch.arange(len(source), device=index.device)):
             return  # beams changed places within their sources
@@ -82,3 +89,24 @@ class SourceMemory:
         if self.lengths is not None:
             self.lengths = self.lengths[source]
             self.mask = Mask(lengths=self.lengths)
+
+
+class DecoderState:
+    """The state of a Transformer decoder: the KV caches of what it has written, and its sources if it has some."""
+
+    def __init__(self, kv: KVState, source: SourceMemory | None = None) -> None:
+        self.kv, self.source = kv, source
+
+    @property
+    def rows(self) -> int:
+        return self.kv.rows
+
+    def expand(self, n: int) -> None:
+        if self.source is not None:
+            self.source.expand(n)
+        self.kv.expand(n)
+
+    def reorder(self, index: Int[Tensor, "n"]) -> None:
+        if self.source is not None:
+            self.source.reorder(index, self.rows)
+        self.kv.reorder(index)

@@ -1,7 +1,7 @@
 """evaluate: how good a model is on data that it has not seen, in numbers that others can repeat.
 
-What is measured depends on what the model is: BLEU and chrF of a translator, perplexity of a language model, accuracy
-of a classifier. Another kind joins by its options, its result and a line in `evaluate`.
+The measure follows from what the model can do: BLEU and chrF of a translator, perplexity of a language model, accuracy
+of a classifier. Another kind joins by its options, its result and a line in EVALUATIONS.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from ..data.files import DataError, as_line, locate
 from ..data.parallel import SPLITS, Line, load_split, read_pairs, read_two
 from ..errors import InputError, nearest
 from ..metrics import Score, bleu, bleu_by, chrf
-from ..tokens import Pair
 from ..weights import Bundle
 from .evaluate_text import ClassOptions, ClassScores, TextOptions, TextScores, class_scores, text_scores
 from .translate import translate
@@ -96,33 +95,63 @@ def evaluate(
     bundle: Bundle,
     data: Place | Sequence[Place],
     *,
-    root: Path | None = None,  # a folder in which files are looked for first
+    split: str | None = None,
+    source: str | None = None,
+    target: str | None = None,
+    join: int | None = None,
+    protocol: Literal["plain", "moses", "words"] | None = None,
+    beams: int | None = None,
+    penalty: float | None = None,
+    limit: int | None = None,
+    batch_tokens: int | None = None,
+    stride: int | None = None,
+    last: float | None = None,
+    root: Path | None = None,
     done: Done | None = None,
-    **options: Any,
 ) -> TranslationScores | TextScores | ClassScores:
-    """Measure a model: evaluate(load("en-de"), "multi30k", split="test_2017_flickr", protocol="moses").bleu.value
+    """Measure a model on data: BLEU and chrF of a translator, perplexity of a language model, accuracy of a classifier.
 
-    A translator takes the name of a set (multi30k, tatoeba), a file of source TAB target, or a file of sources and one
-    of references, and `TranslationOptions`; a language model the file of a text, or shakespeare, and `TextOptions`; a
-    classifier a file of text TAB label, or sst2, and `ClassOptions`.
+    Args:
+        bundle: The model.
+        data: A translator takes the name of a set (multi30k, tatoeba), a file of source TAB target, or a file of
+            sources and one of references; a language model a text file, or shakespeare; a classifier a file of text
+            TAB label, or sst2.
+        split: Translator, classifier: the part of a named set; its test part if not given.
+        source: Translator: the source language, "en"; as in the model's own recipe if not given.
+        target: Translator: the target language.
+        join: Translator: neighbouring sentences of a named set that make one text; 1 if not given.
+        protocol: Translator: how texts are tokenised before they are compared; plain if not given.
+        beams: Translator: hypotheses of the search; 5 if not given.
+        penalty: Translator: the search ranks by log-probability / length^penalty; 1 if not given.
+        limit: Translator: tokens to write at most.
+        batch_tokens: Translator: source tokens that are translated at a time.
+        stride: Language model: tokens that a window of the model's context moves by; half the context if not given.
+        last: Language model: share of the text that is read, from its end; 1 if not given.
+        root: A folder in which files are looked for first.
+        done: Called with the number of texts just finished and the number of all.
+
+    Examples:
+        >>> scores = evaluate(clearhead.load("everyday"), "README.md", stride=256, last=0.05)
+        >>> scores.perplexity > 1
+        True
     """
-    if isinstance(bundle.tokens, Pair):
-        return _translations(bundle, data, config.read(TranslationOptions, options), root, done)
-    if not isinstance(data, Place):
-        raise InputError(f"{len(data)} files: this {type(ready.model).__name__} does not translate, expected one")
-    if getattr(bundle.config, "answer", None) == "class":
-        return class_scores(bundle, data, config.read(ClassOptions, options), root, done)
-    if hasattr(bundle.model, "read"):
-        return text_scores(bundle, data, config.read(TextOptions, options), root, done)
+    given = {
+        "split": split, "source": source, "target": target, "join": join, "protocol": protocol, "beams": beams,
+        "penalty": penalty, "limit": limit, "batch_tokens": batch_tokens, "stride": stride, "last": last,
+    }  # fmt: skip
+    for capability, (kind, measure) in EVALUATIONS.items():
+        if capability in bundle.can:
+            options = config.read(kind, {name: value for name, value in given.items() if value is not None})
+            return measure(bundle, data, options, root, done)
     raise InputError(
-        f"this {type(ready.model).__name__} cannot be evaluated: expected a model that translates, says what comes "
-        "next, or sorts texts"
-    )
+        f"this {bundle.name} cannot be evaluated: expected a translator, a language model or a classifier"
+    )  # fmt: skip
 
 
-def _translations(
+def translation_scores(
     bundle: Bundle, data: Place | Sequence[Place], chosen: TranslationOptions, root: Path | None, done: Done | None
 ) -> TranslationScores:
+    """BLEU and chrF of a translator."""
     known = _trained_on(bundle)
     known |= {side: word for side in ("source", "target") if (word := getattr(chosen, side)) is not None}
     by_protocol = bleu_by(chosen.protocol, known.get("target"))
@@ -181,7 +210,7 @@ def _file(name: Place, root: Path | None) -> Path:
 
 
 def _trained_on(bundle: Bundle) -> dict[str, Any]:
-    """What the recipe that lies with a model, or with the run that it is of, says of its languages and test parts."""
+    """The languages and the shares of validation and test data in the recipe beside a model, or of its run."""
     places = [] if bundle.folder is None else [bundle.folder, *bundle.folder.parents[: bundle.folder.name == "model"]]
     for path in (place / "recipe.toml" for place in places):
         if path.is_file():
@@ -190,3 +219,11 @@ def _trained_on(bundle: Bundle) -> dict[str, Any]:
             shared = ("source", "target", "valid_share", "test_share")
             return {option: getattr(options, option) for option in shared if hasattr(options, option)}
     return {}
+
+
+# What a model can do: the options and the function that measures it; the first that fits is taken.
+EVALUATIONS: dict[str, tuple[type[Any], Callable[..., Any]]] = {
+    "translate": (TranslationOptions, translation_scores),
+    "classify": (ClassOptions, class_scores),
+    "predict": (TextOptions, text_scores),
+}

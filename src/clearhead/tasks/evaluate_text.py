@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -127,8 +127,11 @@ class ClassScores:
         )
 
 
-def text_scores(bundle: Bundle, data: Place, chosen: TextOptions, root: Path | None, done: Done | None) -> TextScores:
+def text_scores(
+    bundle: Bundle, data: Place | Sequence[Place], chosen: TextOptions, root: Path | None, done: Done | None
+) -> TextScores:
     """The perplexity of a file, or of a named text."""
+    data = one_file(bundle, data)
     text = read_text(find(str(data), root) if str(data) in HOMES else _file(data, root, "shakespeare"))
     text = text[len(text) - round(len(text) * chosen.last) :]
     start = time.perf_counter()
@@ -140,9 +143,10 @@ def text_scores(bundle: Bundle, data: Place, chosen: TextOptions, root: Path | N
 
 
 def class_scores(
-    bundle: Bundle, data: Place, chosen: ClassOptions, root: Path | None, done: Done | None
+    bundle: Bundle, data: Place | Sequence[Place], chosen: ClassOptions, root: Path | None, done: Done | None
 ) -> ClassScores:
     """The accuracy on a file of text TAB label, or on a part of sst2."""
+    data = one_file(bundle, data)
     if data == "sst2":
         part = chosen.split or "test"
         name, lines = f"sst2 {part}", read_sst2(part, root)
@@ -164,6 +168,13 @@ def class_scores(
     return ClassScores(
         data=name, hypotheses=said, references=[line.label for line in lines], seconds=time.perf_counter() - start
     )
+
+
+def one_file(bundle: Bundle, data: Place | Sequence[Place]) -> Place:
+    """The name of the data; raises for several files, which only a translator takes."""
+    if not isinstance(data, Place):
+        raise InputError(f"{len(data)} files: this {bundle.name} does not translate, expected one")
+    return data
 
 
 def _file(data: Place, root: Path | None, known: str) -> Path:

@@ -1,4 +1,4 @@
-"""embed, likelihood, fill and classify: what a model makes of whole texts."""
+"""embed, likelihood, fill and classify: a model's view of whole texts."""
 
 from __future__ import annotations
 
@@ -14,34 +14,36 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from ..data.text_rows import MASKS, around, mask_of
+from ..checks import one_of
+from ..data.text_rows import MASKS, mask_of, with_special
 from ..errors import InputError, Notice
-from ..tokens import Pair, Pieces, Subwords, Tokens
 from ..weights import Bundle
+from .batching import batches, padded
 
-BATCH_TOKENS = 8192  # padded tokens that are read at a time
+LOGITS = 1 << 24  # logits that are held at a time
+POOLS = ("mean", "first", "last")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Likelihood:
-    """What a language model thinks of a text."""
+    """The log-probability of a text under a language model, token by token."""
 
     logprob: float  # the sum over the tokens that count, in nats
-    logprobs: list[float | None]  # of each token after those before it; None where nothing stands before
-    pieces: list[str]  # the tokens
+    logprobs: list[float | None]  # of each token given those before it; None for the first, which has none before it
+    pieces: list[str]  # the text of each token
 
     @property
     def counted(self) -> int:
-        """How many tokens count."""
+        """The number of tokens that count."""
         return sum(one is not None for one in self.logprobs)
 
     @property
     def perplexity(self) -> float:
-        """exp of the mean surprise a token."""
+        """exp of the mean negative log-probability per token."""
         return math.exp(-self.logprob / max(self.counted, 1))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for machines."""
+        """Plain values, for JSON."""
         return {
             "logprob": self.logprob, "perplexity": self.perplexity, "pieces": self.pieces, "logprobs": self.logprobs
         }  # fmt: skip
@@ -51,25 +53,30 @@ class Likelihood:
 def embed(
     bundle: Bundle, text: str | Sequence[str], *, pool: str | None = None, normalise: bool = True
 ) -> Float[np.ndarray, "*n d"]:
-    """A vector for a text, or for each of many: their products are cosines, unless normalise=False.
+    """Return a vector for a text, or one for each of many.
 
-    A model made for sentences pools as it was made to; of any other, `pool` takes the mean of its tokens' vectors, the
-    first or the last (mean if not given).
+    Args:
+        bundle: A model that encodes text: a BERT or a GPT.
+        text: One text, or several.
+        pool: How the vectors of a text's tokens become one: mean, first or last. If not given, a model made for
+            sentences pools as it was trained to, and any other takes the mean.
+        normalise: Scale vectors to length 1, so that their dot products are cosines.
+
+    Examples:
+        >>> embed(clearhead.load("everyday"), ["A dog runs.", "A cat sleeps."]).shape
+        (2, 160)
     """
-    tokens, model = _tokens(bundle), bundle.model
-    own = getattr(bundle.config, "answer", None) == "sentence"
-    if pool not in (None, "mean", "first", "last"):
-        raise InputError(f"pool={pool!r}: expected mean, first or last")
-    if not own and not hasattr(model, "encode") and not hasattr(model, "read"):
-        raise InputError(f"this {type(model).__name__} gives texts no vector: expected a BERT or a GPT")
+    tokens, own = bundle.tokenizer(), "embed" in bundle.can and pool is None
+    if pool is not None:
+        one_of("pool", pool, POOLS)
+    if not own:
+        bundle.require("encode", "a BERT or a GPT")
     texts = [text] if isinstance(text, str) else list(text)
-    rows = [_read(bundle, tokens, one) for one in texts]
+    rows = [_read(bundle, one) for one in texts]
     found = np.zeros((len(texts), bundle.config.width), np.float32)
-    for batch, ids, lengths in _batches(bundle, tokens, rows):
-        if own and pool is None:
-            x = model(ids, lengths=lengths)
-        else:
-            x = _pooled(_states(bundle, ids, lengths), lengths, pool or "mean")
+    for batch, ids, lengths in _batches(bundle, tokens.pad, rows):
+        model: Any = bundle.model
+        x = model(ids, lengths=lengths) if own else _pooled(model.encode(ids, lengths=lengths), lengths, pool or "mean")
         found[batch] = (F.normalize(x.float(), dim=-1) if normalise else x.float()).cpu().numpy()
     return found[0] if isinstance(text, str) else found
 
@@ -80,58 +87,82 @@ def likelihood(
     text: str,
     *,
     stride: int | None = None,
-    done: Callable[[int, int], None] | None = None,  # is told how many tokens have just been read, of how many
+    done: Callable[[int, int], None] | None = None,
 ) -> Likelihood:
-    """The log-probability of a text, token by token.
+    """Return the log-probability of a text, token by token.
 
-    A text longer than the model's context is read in windows that go on by `stride` tokens (half the context if not
-    given): each token is counted once, with all that its window has before it.
+    Args:
+        bundle: A language model.
+        text: The text.
+        stride: A text longer than the model's context is read in windows that move by so many tokens (half the context
+            if not given); each token counts once, with everything that its window has before it.
+        done: Called with the number of tokens just read and the number of all.
+
+    Examples:
+        >>> round(likelihood(clearhead.load("everyday"), "The man walks.").perplexity)
+        35
     """
-    tokens, reach = _tokens(bundle), getattr(bundle.model, "reach", None)
-    if not hasattr(bundle.model, "read"):
-        raise InputError(f"this {type(ready.model).__name__} does not say what comes next: expected a GPT")
-    ids = _ids(bundle, tokens, text)
+    bundle.require("predict", "a GPT")
+    tokens, model = bundle.tokenizer(), bundle.model
+    ids = [int(i) for i in tokens.wrapped(text)]
     if not ids:
         raise InputError("the text is empty: expected a token or more")
-    most = reach or len(ids)
+    most = bundle.max_tokens or len(ids)
     stride = max(most // 2, 1) if stride is None else stride
     if not 1 <= stride <= most:
         raise InputError(f"stride={stride}: expected 1 to {most}, the model's context")
     found: list[float | None] = [None] * len(ids)
-    row, told, begin = torch.tensor([ids], device=bundle.device), 1, 0  # the first token has nothing before it
-    while told < len(ids):
-        last = min(begin + most, len(ids) - 1)  # the last token that is asked for; all before it can be read
-        x = bundle.model.states(row[:, begin:last])[0, told - 1 - begin :]  # type: ignore[operator]
-        logp = bundle.model.head(x).float().log_softmax(-1)  # type: ignore[operator]
-        found[told : last + 1] = logp.gather(1, row[0, told : last + 1, None])[:, 0].tolist()
+    row, known, begin = torch.tensor([ids], device=bundle.device), 1, 0  # the first token has nothing before it
+    while known < len(ids):
+        last = min(begin + most, len(ids) - 1)  # the last token that this window predicts
+        x = model.states(row[:, begin : min(last + 1, begin + most)])[0, known - 1 - begin : last - begin]  # type: ignore[operator]
+        found[known : last + 1] = _logprobs(model.head, x, row[0, known : last + 1]).tolist()  # type: ignore[arg-type]
         if done is not None:
-            done(last + 1 - told, len(ids) - 1)
-        told, begin = last + 1, begin + stride
+            done(last + 1 - known, len(ids) - 1)
+        known, begin = last + 1, begin + stride
     whole = sum((one for one in found if one is not None), 0.0)
     return Likelihood(logprob=whole, logprobs=found, pieces=tokens.pieces(np.array(ids, np.int64)))
 
 
+def _logprobs(head: torch.nn.Linear, x: Float[Tensor, "t d"], targets: Tensor) -> Float[Tensor, "t"]:
+    """The log-probability of each target; the logits of few tokens are held at a time."""
+    rows = max(LOGITS // head.out_features, 1)
+    parts = zip(x.split(rows), targets.split(rows), strict=True)
+    return torch.cat([head(part).float().log_softmax(-1).gather(1, ids[:, None])[:, 0] for part, ids in parts])
+
+
 @torch.no_grad()
 def fill(bundle: Bundle, text: str, *, top: int = 5) -> list[list[tuple[str, float]]]:
-    """For each gap of a text, written [MASK], the likeliest tokens and their probabilities: "Paris is in [MASK]." """
-    tokens = _tokens(bundle)
-    if getattr(bundle.config, "answer", None) != "words":
-        raise InputError(f"this {type(ready.model).__name__} fills no gaps: expected a BERT with answer='words'")
+    """Return the likeliest tokens of each gap of a text, with their probabilities.
+
+    Args:
+        bundle: A model trained on masked tokens: a BERT with answer="words".
+        text: A text with gaps, written [MASK]: "Paris is in [MASK]."
+        top: Tokens to return for each gap.
+
+    Examples:
+        >>> words = clearhead.tokens.Words(["a", "cat", "sleeps"])
+        >>> bert = clearhead.build("bert", vocab=len(words) + 1, context=8, width=8, depth=1, heads=2)
+        >>> len(fill(clearhead.Bundle(bert, words), "a [MASK] sleeps", top=2)[0])
+        2
+    """
+    bundle.require("fill", "a BERT with answer='words'")
+    tokens, model = bundle.tokenizer(), bundle.model
     if top < 1:
         raise InputError(f"top={top}: expected 1 or more")
     mask, _ = mask_of(tokens)
     for word in MASKS:
         text = text.replace(word, MASKS[0])
-    parts = [tokens.encode(part.strip() if isinstance(tokens, Subwords) else part) for part in text.split(MASKS[0])]
+    parts = [tokens.encode(p if tokens.spaces_are_tokens else p.strip()) for p in text.split(MASKS[0])]
     if len(parts) < 2:
-        raise InputError(f"{text[:60]!r} has no gap: expected one or more {MASKS[0]} in it")
+        raise InputError(f"{text[:60]!r} has no gap: expected one or more {MASKS[0]}")
     inside = np.concatenate([parts[0], *(np.append([mask], part) for part in parts[1:])]).astype(np.int64)
-    ids = torch.from_numpy(around(tokens, inside))[None].to(bundle.device)
-    if ids.shape[1] > bundle.config.context:
-        raise InputError(f"the text has {ids.shape[1]} tokens: this model reads {ready.config.context} at once")
+    ids = torch.from_numpy(with_special(tokens, inside))[None].to(bundle.device)
+    if bundle.max_tokens is not None and ids.shape[1] > bundle.max_tokens:
+        raise InputError(f"the text has {ids.shape[1]} tokens: this model reads {bundle.max_tokens} at once")
     gaps = (ids[0] == mask).nonzero()[:, 0]
-    x = bundle.model.states(ids)[0, gaps]  # type: ignore[operator]
-    p = bundle.model.head(x).float().softmax(-1)[:, : len(tokens)]  # type: ignore[operator]
+    x = model.states(ids)[0, gaps]  # type: ignore[operator]
+    p = model.head(x).float().softmax(-1)[:, : len(tokens)]  # type: ignore[operator]
     high, token = p.topk(min(top, p.shape[1]), dim=-1)
     return [
         list(zip((piece.strip() for piece in tokens.pieces(t.tolist())), h.tolist(), strict=True))
@@ -143,24 +174,31 @@ def fill(bundle: Bundle, text: str, *, top: int = 5) -> list[list[tuple[str, flo
 def classify(
     bundle: Bundle, text: str | Sequence[str], *, top: int | None = None
 ) -> list[tuple[str, float]] | list[list[tuple[str, float]]]:
-    """The classes of a text, or of each of many, with their probabilities, the likeliest first."""
-    tokens = _tokens(bundle)
-    if getattr(bundle.config, "answer", None) != "class":
-        raise InputError(f"this {type(ready.model).__name__} sorts nothing: expected a BERT with answer='class'")
+    """Return the classes of a text, or of each of many, with their probabilities, the likeliest first.
+
+    Args:
+        bundle: A classifier: a BERT with answer="class".
+        text: One text, or several.
+        top: Classes to return; all if not given.
+
+    Examples:
+        >>> words = clearhead.tokens.Words(["good", "bad", "film"])
+        >>> options = {"width": 8, "depth": 1, "heads": 2, "answer": "class", "classes": 2}
+        >>> bert = clearhead.build("bert", vocab=len(words), context=8, **options)
+        >>> len(classify(clearhead.Bundle(bert, words, labels=("negative", "positive")), "good film"))
+        2
+    """
+    bundle.require("classify", "a BERT with answer='class'")
+    tokens = bundle.tokenizer()
     texts = [text] if isinstance(text, str) else list(text)
-    rows = [_read(bundle, tokens, one) for one in texts]
+    rows = [_read(bundle, one) for one in texts]
     names = bundle.labels or tuple(str(i) for i in range(bundle.config.classes))
     found: list[list[tuple[str, float]]] = [[] for _ in texts]
-    for batch, ids, lengths in _batches(bundle, tokens, rows):
+    for batch, ids, lengths in _batches(bundle, tokens.pad, rows):
         p, order = bundle.model(ids, lengths=lengths).float().softmax(-1).sort(dim=-1, descending=True)
         for i, shares, classes in zip(batch, p.tolist(), order.tolist(), strict=True):
             found[i] = [(names[c], share) for c, share in zip(classes, shares, strict=True)][:top]
     return found[0] if isinstance(text, str) else found
-
-
-def _states(bundle: Bundle, ids: Tensor, lengths: Tensor) -> Tensor:
-    model: Any = bundle.model
-    return model.encode(ids, lengths=lengths) if hasattr(model, "encode") else model.states(ids)
 
 
 def _pooled(x: Float[Tensor, "b t d"], lengths: Tensor, pool: str) -> Float[Tensor, "b d"]:
@@ -172,37 +210,22 @@ def _pooled(x: Float[Tensor, "b t d"], lengths: Tensor, pool: str) -> Float[Tens
     return (x * inside[..., None]).sum(1) / lengths[:, None]
 
 
-def _tokens(bundle: Bundle) -> Tokens:
-    if bundle.tokens is None or isinstance(bundle.tokens, Pair):
-        raise InputError(f"this {type(ready.model).__name__} reads no texts: expected a model with tokens of its own")
-    return bundle.tokens
-
-
-def _ids(bundle: Bundle, tokens: Tokens, text: str) -> list[int]:
-    """The ids of a text, with the special ones that its model expects around it: an encoder's begin and end."""
-    if not hasattr(bundle.model, "read"):
-        return around(tokens, tokens.encode(text)).tolist()
-    return [int(i) for i in (tokens.wrapped(text) if isinstance(tokens, Subwords | Pieces) else tokens.encode(text))]
-
-
-def _read(bundle: Bundle, tokens: Tokens, text: str) -> list[int]:
-    """The ids of a text, at most as many as the model reads."""
-    ids, most = _ids(bundle, tokens, text), getattr(bundle.model, "reach", bundle.config.context)
+def _read(bundle: Bundle, text: str) -> list[int]:
+    """The ids of a text with the special ones around it, at most as many as the model reads."""
+    tokens, most = bundle.tokenizer(), bundle.max_tokens
+    causal = "predict" in bundle.can
+    ids = [int(i) for i in (tokens.wrapped(text) if causal else with_special(tokens, tokens.encode(text)))]
     if not ids:
         raise InputError("a text is empty: expected a token or more")
     if most is None or len(ids) <= most:
         return ids
     warnings.warn(f"a text of {len(ids)} tokens is longer than the {most} this model reads: it is cut there", Notice, 3)
-    return [*ids[: most - 1], ids[-1]]  # the end stays
+    return [*ids[: most - 1], ids[-1]]  # the end token stays
 
 
-def _batches(bundle: Bundle, tokens: Tokens, rows: Sequence[list[int]]) -> Iterator[tuple[list[int], Tensor, Tensor]]:
-    """Rows of like length together: their numbers, their padded ids and their lengths."""
-    waiting = sorted(range(len(rows)), key=lambda i: -len(rows[i]))
-    while waiting:
-        most = max(BATCH_TOKENS // len(rows[waiting[0]]), 1)
-        batch, waiting = waiting[:most], waiting[most:]
-        longest = len(rows[batch[0]])
-        ids = [rows[i] + [tokens.pad or 0] * (longest - len(rows[i])) for i in batch]
-        lengths = torch.tensor([len(rows[i]) for i in batch], device=bundle.device)
-        yield batch, torch.tensor(ids, device=bundle.device), lengths
+def _batches(
+    bundle: Bundle, pad: int | None, rows: Sequence[list[int]]
+) -> Iterator[tuple[list[int], Tensor, Tensor]]:  # fmt: skip
+    """Rows of similar length together: their numbers, their padded ids and their lengths."""
+    for batch in batches([len(row) for row in rows], bundle.model):
+        yield batch, *padded([rows[i] for i in batch], pad or 0, bundle.device)

@@ -23,37 +23,38 @@ from ..atomic_files import atomic_write
 from ..errors import InputError
 from .characters import Characters
 from .ids import split
-from .pair import Pair, Tokens
+from .pair import Pair
 from .pieces import Pieces
 from .subwords import Subwords
+from .tokenizer import Tokenizer
 from .words import Words
 
-__all__ = ["Characters", "Pair", "Pieces", "Subwords", "Tokens", "Words", "load", "remove", "save", "saved", "split"]
+__all__ = ["Characters", "Pair", "Pieces", "Subwords", "Tokenizer", "Words", "load", "remove", "save", "saved", "split"]
 
 _KINDS: dict[str, Any] = {Characters.kind: Characters, Words.kind: Words, Pieces.kind: Pieces}
 _ENTRIES = ("tokens.json", "tokenizer.json")  # where loading begins
 _PARTS = tuple(f"{side}.{entry}" for side in ("source", "target", "both") for entry in _ENTRIES)
 
 
-def save(tokens: Tokens | Pair, folder: str | Path) -> Path:
+def save(tokens: Tokenizer | Pair, folder: str | Path) -> Path:
     """Write tokens into a folder, which is made where there is none; the file to begin reading with is returned."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     if isinstance(tokens, Pair):
         entry, names = "tokens.json", _names(tokens)
         for side, name in names.items():
-            atomic_write(folder / name, _content(getattr(tokens, side)))
+            atomic_write(folder / name, getattr(tokens, side).content())
         atomic_write(folder / entry, (json.dumps({"kind": "pair", **names}) + "\n").encode())
         kept = {entry, *names.values()}
     else:
         entry = "tokenizer.json" if isinstance(tokens, Subwords) else "tokens.json"
-        atomic_write(folder / entry, _content(tokens))
+        atomic_write(folder / entry, tokens.content())
         kept = {entry}
     remove(folder, keep=kept)
     return folder / entry
 
 
-def load(folder: str | Path) -> Tokens | Pair:
+def load(folder: str | Path) -> Tokenizer | Pair:
     """The tokens that were saved in a folder, whatever their kind; also those of another's tokenizer.json."""
     folder = Path(folder)
     path = saved(folder)
@@ -93,13 +94,7 @@ def _names(pair: Pair) -> dict[str, str]:
     return {side: f"{side}.{ending}" for side, ending in endings.items()}
 
 
-def _content(tokens: Tokens) -> bytes:
-    if isinstance(tokens, Subwords):
-        return tokens.to_str().encode()
-    return (json.dumps(tokens.to_dict()) + "\n").encode()  # ASCII: half a surrogate pair is kept too
-
-
-def _one(path: Path) -> Tokens:
+def _one(path: Path) -> Tokenizer:
     if path.name.endswith("tokenizer.json"):
         return Subwords.read(path)
     values = _json(path)

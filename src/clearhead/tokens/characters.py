@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 from jaxtyping import Int
 
 from ..errors import InputError
-from .ids import END, PAD, SPECIAL, START, UNKNOWN, Ids, as_row, words_of
+from .ids import END, PAD, SPECIAL, START, UNKNOWN, Ids, as_json, as_row, words_of
+from .tokenizer import Tokenizer
 
 
-class Characters:
+class Characters(Tokenizer):
     """A fixed alphabet: the id of a character is its place in `symbols`. decode(encode(text)) == text.
 
     With `special`, <pad> <start> <end> <unk> come first: the id of a character is its place and four, and one that is
@@ -20,10 +21,7 @@ class Characters:
     """
 
     kind = "characters"
-    pad: int | None
-    start: int | None
-    end: int | None
-    unknown: int | None
+    spaces_are_tokens = True
 
     def __init__(self, symbols: Iterable[str], *, special: bool = False) -> None:
         self.symbols, self.special = tuple(symbols), special
@@ -62,10 +60,6 @@ class Characters:
             )
         return ids
 
-    def encode_all(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """The ids of each of many texts."""
-        return [self.encode(text) for text in texts]
-
     def decode(self, ids: Ids) -> str:
         """The text of ids; special ids are left out, but <unk> is shown."""
         found = as_row(ids, len(self))
@@ -99,6 +93,13 @@ class Characters:
 
     def __repr__(self) -> str:
         return f"Characters({self._preview()}{', special=True' if self.special else ''})"
+
+    @property
+    def special_names(self) -> dict[str, int]:
+        return dict(zip(SPECIAL, range(len(SPECIAL)), strict=True)) if self.special else {}
+
+    def content(self) -> bytes:
+        return as_json(self.to_dict())
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for a JSON file."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 from functools import cache
 from itertools import groupby
-from typing import SupportsIndex
+from typing import Any, SupportsIndex
 
 import numpy as np
 from jaxtyping import Int
@@ -40,6 +41,11 @@ def as_row(ids: Ids, size: int) -> Int[np.ndarray, "t"]:
     if len(wrong):
         raise InputError(f"id {found[wrong[0]]} at {wrong[0]}: expected 0 to {size - 1}")
     return found.astype(np.int64)
+
+
+def as_json(values: dict[str, Any]) -> bytes:
+    """Plain data as the content of a JSON file; in ASCII, so that half of a surrogate pair survives."""
+    return (json.dumps(values) + "\n").encode()
 
 
 def checked(text: str) -> str:

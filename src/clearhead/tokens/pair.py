@@ -8,20 +8,15 @@ import numpy as np
 from jaxtyping import Int
 
 from ..errors import InputError
-from .characters import Characters
-from .pieces import Pieces
-from .subwords import Subwords
-from .words import Words
-
-Tokens = Characters | Words | Subwords | Pieces
+from .tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
 class Pair:
     """The tokens of both sides; where they are the same, one table of embeddings may serve both."""
 
-    source: Tokens
-    target: Tokens
+    source: Tokenizer
+    target: Tokenizer
 
     def __post_init__(self) -> None:
         for side in ("source", "target"):

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import base64
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -13,11 +12,12 @@ import numpy as np
 from jaxtyping import Int
 
 from ..errors import InputError
-from .ids import NAMES, Ids, as_row, checked, words_of
+from .ids import NAMES, Ids, as_json, as_row, checked, words_of
 from .sentencepiece import CONTROL, SPACE, UNKNOWN, Model
+from .tokenizer import Tokenizer
 
 
-class Pieces:
+class Pieces(Tokenizer):
     """What SentencePiece cuts a text into; an id is a piece's number in `vocab`, or in the model itself.
 
     A text may begin with what it shall become, where the list knows it: ">>fra<< A dog runs." What looks like another
@@ -81,15 +81,9 @@ class Pieces:
         ids = self.encode(text)
         return ids if not self._first or self.start is None else np.insert(ids, 0, self.start)
 
-    def marked(self, text: str) -> Int[np.ndarray, "t"]:
-        """The ids of a text in which special tokens are written out, as a chat template does."""
-        parts = self._marks.split(checked(text)) if self._special else [text]
-        ids = [[self.vocab[part]] if i % 2 else self.encode(part) for i, part in enumerate(parts) if part]
-        return np.concatenate([np.zeros(0, np.int64), *ids]).astype(np.int64)
-
-    def encode_all(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """The ids of each of many texts."""
-        return [self.encode(text) for text in texts]
+    @property
+    def special_names(self) -> dict[str, int]:
+        return {self._names[i]: i for i in sorted(self._special) if i in self._names}
 
     def decode(self, ids: Ids) -> str:
         """The text of ids; special ids, and what is unknown, are left out."""
@@ -132,6 +126,9 @@ class Pieces:
     def __repr__(self) -> str:
         return f"Pieces({len(self)}: {self._model.kind})"
 
+    def content(self) -> bytes:
+        return as_json(self.to_dict())
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for a JSON file; the model as the content of its own file, in base 64."""
         found: dict[str, Any] = {
@@ -154,11 +151,6 @@ class Pieces:
         if not isinstance(model, str):
             raise InputError(f"model = {model!r:.200}: expected text in base 64")
         return cls(base64.b64decode(model, validate=True), vocab, special=special, first=values.get("first") is True)
-
-    @cached_property
-    def _marks(self) -> re.Pattern[str]:
-        names = sorted((self._names[i] for i in self._special if i in self._names), key=len, reverse=True)
-        return re.compile(f"({'|'.join(map(re.escape, names))})")
 
     @cached_property
     def _control(self) -> list[str]:

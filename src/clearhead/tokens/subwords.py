@@ -17,22 +17,24 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Int
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Tokenizer as Backend
+from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from ..errors import InputError
 from .ids import NAMES, SPECIAL, UNKNOWN, Ids, as_row, checked, words_of
+from .tokenizer import Tokenizer
 
 _BYTES = 256
 
 
-class Subwords:
+class Subwords(Tokenizer):
     """A tokenizer.json, ours or another's. What looks like a special token in a text is text like any other."""
 
     kind = "subwords"
 
     def __init__(self, content: str) -> None:
         try:
-            self._tokenizer = Tokenizer.from_str(content)
+            self._tokenizer = Backend.from_str(content)
         except Exception as cause:  # the library raises this very class
             raise InputError(f"not a tokenizer: {cause}") from cause
         self._tokenizer.no_truncation()
@@ -137,6 +139,13 @@ class Subwords:
         ends = np.cumsum([0, *map(len, looks)]).tolist()
         return words_of("".join(looks), list(pairwise(ends)))
 
+    @property
+    def special_names(self) -> dict[str, int]:
+        return {self._name(i): i for i in sorted(self._special)}
+
+    def content(self) -> bytes:
+        return self.to_str().encode()
+
     def to_str(self) -> str:
         """The content of a tokenizer.json."""
         return str(self._tokenizer.to_str(pretty=True))
@@ -157,9 +166,9 @@ class Subwords:
         return f"Subwords({len(self)}: {type(self._tokenizer.model).__name__})"
 
     @cached_property
-    def _marking(self) -> Tokenizer:
+    def _marking(self) -> Backend:
         """A second one: whether special tokens are seen in a text is a state of the library's object."""
-        made = Tokenizer.from_str(self.to_str())
+        made = Backend.from_str(self.to_str())
         made.encode_special_tokens = False
         return made
 
@@ -179,9 +188,9 @@ class Subwords:
             return token.encode()
 
 
-def _bare(model: Any, lower: bool) -> Tokenizer:
+def _bare(model: Any, lower: bool) -> Backend:
     """A tokenizer that cuts at spaces and marks as GPT-2 does, on bytes written as letters."""
-    made = Tokenizer(model)
+    made = Backend(model)
     if lower:
         made.normalizer = normalizers.Lowercase()
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 from jaxtyping import Int
 
 from ..errors import InputError
-from .ids import APOSTROPHES, END, PAD, SPECIAL, START, UNKNOWN, Ids, as_row, split
+from .ids import APOSTROPHES, END, PAD, SPECIAL, START, UNKNOWN, Ids, as_json, as_row, split
+from .tokenizer import Tokenizer
 
 _OPENING, _CLOSING = frozenset("([{¿¡„“«"), frozenset(".,;:!?)]}%…”»")
 
 
-class Words:
+class Words(Tokenizer):
     """A fixed list of words: an id is a word's place in `symbols`, which begins with <pad> <start> <end> <unk>.
 
     Not lossless: white space is made even, words that are not known are <unk>, and with `lower` case is gone.
@@ -61,10 +62,6 @@ class Words:
         words = split(text.lower() if self.lower else text)
         return np.fromiter((self._ids.get(word, UNKNOWN) for word in words), np.int64, len(words))
 
-    def encode_all(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """The ids of each of many texts."""
-        return [self.encode(text) for text in texts]
-
     def decode(self, ids: Ids) -> str:
         """Words with spaces between them, closed up at punctuation; special ids are left out, but <unk> is shown."""
         text, quoted, closed = "", False, True  # closed: the next word follows without a space
@@ -108,6 +105,13 @@ class Words:
     def __repr__(self) -> str:
         few = " ".join(self.symbols[len(SPECIAL) : len(SPECIAL) + 5])
         return f"Words({len(self)}: {few}{' ...' if len(self) > len(SPECIAL) + 5 else ''})"
+
+    @property
+    def special_names(self) -> dict[str, int]:
+        return dict(zip(SPECIAL, range(len(SPECIAL)), strict=True))
+
+    def content(self) -> bytes:
+        return as_json(self.to_dict())
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for a JSON file; the special words are not written, they are always the same."""

@@ -106,7 +106,7 @@ def section(recipe: Recipe, name: str, **sizes: int) -> tuple[str, Any]:
     if kind not in known:
         given = " has no name" if kind is None else f".name = {kind!r}"
         raise config.ConfigError(
-            f"{table.source.place((*table.key, 'name'))}{name}{given}: expected one of {', '.join(known)}"
+            f"{table.origin.place((*table.key, 'name'))}{name}{given}: expected one of {', '.join(known)}"
             + nearest(kind, known)
         )
     options = table.without("name")
@@ -116,7 +116,7 @@ def section(recipe: Recipe, name: str, **sizes: int) -> tuple[str, Any]:
             continue
         if options.setdefault(size, value) != value:
             raise config.ConfigError(
-                f"{table.source.place((*table.key, size))}{name}.{size} = {options[size]}: the data says {value}"
+                f"{table.origin.place((*table.key, size))}{name}.{size} = {options[size]}: the data says {value}"
             )
     if name == "model" and not sizes:  # stand-ins, to check the rest before there is any data
         for size in ("vocab", "classes"):

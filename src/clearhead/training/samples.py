@@ -11,7 +11,7 @@ import numpy as np
 from torch import nn
 
 from ..data import IGNORE, Batch, Data
-from ..decode import Choice, search
+from ..decode import Choice, Plan, search
 from ..tasks import translate
 from ..tokens import Pair
 from ..weights import Bundle
@@ -51,7 +51,7 @@ def _texts(bundle: Bundle, batch: Batch) -> list[Sample]:
         return []
     ends = [] if bundle.special is None else [int(i) for i in bundle.special.ends]
     found = search(
-        bundle.model, {}, start=given.tolist(), end=ends, limit=limit, choice=CHOICE, seed=list(range(len(given)))
+        bundle.model, {}, Plan(start=given.tolist(), end=ends, limit=limit, choice=CHOICE, seed=list(range(len(given))))
     )
     written = [[i for i in hypotheses[0].ids if i not in ends] for hypotheses in found]
     texts = [[tokens.decode(np.array(row, np.int64)) for row in rows] for rows in (given, written, wanted)]

@@ -13,10 +13,12 @@ text, the first token's, or the mean of all where 1_Pooling says so (Reimers and
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
+
+from torch import Tensor
 
 from .. import config
 from ..errors import InputError
@@ -166,6 +168,18 @@ def ignored(c: Config) -> dict[str, None]:
     return dict.fromkeys(names)
 
 
+def reference(pretrained: Callable[[str], Any], asked: dict[str, Tensor], c: Config) -> Tensor:
+    """The answer of transformers: of its head, or the vector of each text."""
+    kinds = {"words": "BertForMaskedLM", "class": "BertForSequenceClassification", "sentence": "BertModel"}
+    out = pretrained(kinds[c.answer])(asked["ids"])
+    if c.answer != "sentence":
+        return cast(Tensor, out.logits)
+    if c.pooler:
+        return cast(Tensor, out.pooler_output)
+    states: Tensor = out.last_hidden_state
+    return states.mean(1) if c.pool == "mean" else states[:, 0]
+
+
 def rename(name: str) -> str:
     """The names of the first files, which call a norm's scale gamma and its shift beta."""
     return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
@@ -174,5 +188,5 @@ def rename(name: str) -> str:
 FAMILY = Family(
     model="bert", theirs=Theirs, ours=Theirs.ours, written=written, rows=rows, tokens=folder_tokens,
     write_tokens=write_subwords, wiring=WIRING, prefix="bert.", ignored=ignored, rename=rename, beside=beside,
-    write_beside=write_beside,
+    write_beside=write_beside, reference=reference,
 )  # fmt: skip

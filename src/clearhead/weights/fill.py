@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from ..errors import InputError, nearest
 
-TYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
 Slot = tuple[Tensor, list[tuple[nn.Module, str]]]  # a tensor of a model and all the places that hold it
 
 
@@ -61,27 +60,3 @@ def compare(given: Mapping[str, tuple[int, ...]], expected: Mapping[str, tuple[i
     if extra:
         more = f" (and {len(extra) - 1} more)" if len(extra) > 1 else ""
         raise WeightsError(f"{path}: the tensor {extra[0]} {given[extra[0]]}{more} has no place in this model")
-
-
-def find_device(device: str | torch.device) -> torch.device:
-    """The device a word names; "auto" is the first there is of cuda, mps and cpu."""
-    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
-    if device == "auto":
-        return torch.device(next(kind for kind, is_there in there.items() if is_there))
-    try:
-        found = torch.device(device)
-    except RuntimeError as cause:
-        raise InputError(f"device={device!r}: expected auto, cpu, cuda, cuda:1, mps ...") from cause
-    if not there.get(found.type, True):
-        raise InputError(
-            f"device={str(device)!r}: there is none here; there is {', '.join(k for k in there if there[k])}"
-        )
-    return found
-
-
-def find_dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
-    """The type of numbers a word names."""
-    if isinstance(dtype, str) and dtype not in TYPES:
-        known = (*TYPES, "int8")  # which is no type of a module's numbers: `load` knows it
-        raise InputError(f"dtype={dtype!r}: expected one of {', '.join(known)}{nearest(dtype, known)}")
-    return TYPES[dtype] if isinstance(dtype, str) else dtype

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 from torch import nn
 
 from .. import config
+from ..devices import find_device, find_dtype
 from ..errors import InputError, nearest
-from ..tokens import Pair, Tokens
+from ..tokens import Pair, Tokenizer
 from . import gguf, huggingface, native
 from .bundle import Bundle
-from .fill import WeightsError, find_device, find_dtype
+from .fill import WeightsError
 from .hub import fetch, is_name
 from .quantised import quantise
 from .table import Used
@@ -46,7 +48,7 @@ def save(
     model: Bundle | nn.Module,
     folder: str | Path,
     *,
-    tokens: Tokens | Pair | None = None,
+    tokens: Tokenizer | Pair | None = None,
     layout: str = "clearhead",
 ) -> Path:
     """Write a model, and the tokens it reads, into a folder; returns the folder.
@@ -60,12 +62,12 @@ def save(
     training = bare.training
     if isinstance(model, Bundle):
         same = tokens is None or tokens == model.tokens
-        bundle = Bundle(
-            bare, model.tokens if tokens is None else tokens, model.config, model.folder,
-            model.special if same else None, model.chat, model.labels,
+        bundle = replace(
+            model, model=bare, tokens=model.tokens if tokens is None else tokens,
+            special=model.special if same else None,
         )  # fmt: skip
     else:
-        bundle = Bundle(bare, tokens, getattr(bare, "config", None))
+        bundle = Bundle(bare, tokens)
     try:
         return (native if layout == "clearhead" else huggingface).save(bundle, Path(folder))
     finally:

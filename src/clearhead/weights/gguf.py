@@ -14,12 +14,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import Tokenizer as Backend
 from torch import Tensor
 
 from ..layers import Rotary
 from ..models.gpt import Config
-from ..tokens import Pieces, Subwords, Tokens
+from ..tokens import Pieces, Subwords, Tokenizer
 from ..tokens.sentencepiece import CONTROL, DEFINED, Model
 from . import huggingface, llama
 from .bundle import Bundle, Special
@@ -146,7 +147,7 @@ def neighbours(heads: int) -> Way:
     return Way(give, take)
 
 
-def tokens_of(said: dict[str, Any], path: Path) -> Tokens | None:
+def tokens_of(said: dict[str, Any], path: Path) -> Tokenizer | None:
     """How a file reads text."""
     kind, names = said.get("tokenizer.ggml.model"), said.get("tokenizer.ggml.tokens")
     if kind is None or not names:
@@ -163,7 +164,7 @@ def _byte_pairs(said: dict[str, Any], names: list[str], path: Path) -> Subwords:
     if cut not in CUTS:
         raise WeightsError(f"{path}: tokenizer.ggml.pre is {cut!r}: expected one of {', '.join(CUTS)}")
     merges = [tuple(line.split(" ", 1)) for line in said.get("tokenizer.ggml.merges", ())]
-    made = Tokenizer(models.BPE({name: i for i, name in enumerate(names)}, merges))
+    made = Backend(models.BPE({name: i for i, name in enumerate(names)}, merges))
     if cut == "qwen2":
         made.normalizer = normalizers.NFC()
     splits = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in CUTS[cut]]

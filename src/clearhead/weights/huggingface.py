@@ -16,10 +16,11 @@ from .. import config
 from ..atomic_files import atomic_write, replacing
 from ..errors import nearest
 from ..models import family as family_of_ours
-from ..models import name_of
+from ..models import family_of
 from .bundle import Bundle, Special, check_tokens
 from .files import Tensors, opened
 from .fill import WeightsError
+from .preprocessor import read_preprocessing, write_preprocessing
 from .table import Family, Used, fill, given_away, stored
 from .tensors import write_tensors
 from .vocabulary import chat_template, remove, write_chat
@@ -44,7 +45,7 @@ def kind_of(table: config.Table) -> str:
     if kind is None:
         kind = next((known for known, keys in MARKS.items() if all(key in table for key in keys)), None)
     if kind not in FAMILIES:
-        place, hint = table.source.place(("model_type",)), nearest(str(kind), FAMILIES)
+        place, hint = table.origin.place(("model_type",)), nearest(str(kind), FAMILIES)
         raise WeightsError(f"{place}model_type is {kind!r}: expected one of {', '.join(FAMILIES)}{hint}")
     return str(kind)
 
@@ -59,7 +60,11 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> tuple
     tokens = family.tokens(folder, theirs)
     check_tokens(tokens, model.config, str(folder))
     special, labels = special_ids(folder, table), class_names(table, getattr(model.config, "classes", None))
-    return Bundle(model, tokens, model.config, folder, special, chat_template(folder), labels), used
+    bundle = Bundle(
+        model, tokens, model.config, folder, special, chat_template(folder), labels,
+        preprocessing=read_preprocessing(folder) if model.reads == "images" else None,
+    )  # fmt: skip
+    return bundle, used
 
 
 def build(
@@ -84,13 +89,13 @@ def build(
 def said(family: Family, table: config.Table) -> Any:
     """What config.json says of a model, in their words."""
     if table.get("quantization_config") is not None:
-        place = table.source.place(("quantization_config",))
+        place = table.origin.place(("quantization_config",))
         raise WeightsError(
             f"{place}quantization_config: the numbers are packed in a way of their own, expected plain ones"
         )
     for name, value in family.wiring.items():
         if table.get(name, value) != value:
-            raise WeightsError(f"{table.source.place((name,))}{name} is {table[name]}: expected {value}")
+            raise WeightsError(f"{table.origin.place((name,))}{name} is {table[name]}: expected {value}")
     known = get_type_hints(family.theirs)
     unsaid = {name for name, hint in known.items() if table.get(name) is None and type(None) not in get_args(hint)}
     return config.read(family.theirs, table.without(*(name for name in table if name not in known or name in unsaid)))
@@ -118,7 +123,7 @@ def class_names(table: config.Table, classes: int | None) -> tuple[str, ...] | N
 
 def save(bundle: Bundle, folder: Path) -> Path:
     """Write a model as their folder, which from_pretrained reads; returns the folder."""
-    name, special = name_of(bundle.model), bundle.special or Special()
+    name, special = family_of(bundle.model), bundle.special or Special()
     if name not in LAYOUTS:
         known = ", ".join(LAYOUTS)
         raise WeightsError(f"{name}: there is no Hugging Face layout for such a model here: expected one of {known}")
@@ -145,6 +150,7 @@ def save(bundle: Bundle, folder: Path) -> Path:
     for file, content in files.items():
         atomic_write(folder / file, content)
     write_chat(bundle.chat, folder)
+    write_preprocessing(bundle.preprocessing, folder)
     family.write_beside(bundle.config, folder)
     ids = {key: said.get(key) for key in ("pad_token_id", "bos_token_id", "decoder_start_token_id", "eos_token_id")}
     banned = {"bad_words_ids": [[special.pad]]} if "decoder_start_token_id" in said else {}

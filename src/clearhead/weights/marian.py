@@ -27,7 +27,7 @@ from ..atomic_files import atomic_write
 from ..errors import InputError
 from ..layers import Sinusoid
 from ..models.transformer import Config, Transformer
-from ..tokens import Pair, Pieces, Subwords, Tokens
+from ..tokens import Pair, Pieces, Subwords, Tokenizer
 from ..tokens.sentencepiece import Model
 from .bundle import Special
 from .fill import WeightsError
@@ -186,7 +186,7 @@ def _pieces(folder: Path, side: str, file: str, said: Mapping[str, Any], special
         raise WeightsError(str(cause) if ".spm" in str(cause) else f"{folder / file}: {cause}") from cause
 
 
-def write_tokens(tokens: Tokens | Pair, folder: Path, special: Special) -> None:
+def write_tokens(tokens: Tokenizer | Pair, folder: Path, special: Special) -> None:
     """Write what MarianTokenizer reads; where both sides share one tokenizer.json, that, which AutoTokenizer reads."""
     if not isinstance(tokens, Pair):
         raise WeightsError(f"{tokens!r}: a Marian model has a pair of tokens")
@@ -231,8 +231,14 @@ def _bias(model: Transformer) -> dict[str, Tensor]:
     )
 
 
+def _reference(pretrained: Callable[[str], Any], asked: dict[str, Tensor], c: Config) -> Tensor:
+    """The answer of transformers."""
+    out = pretrained("AutoModelForSeq2SeqLM")(input_ids=asked["source"], decoder_input_ids=asked["ids"])
+    return cast(Tensor, out.logits)
+
+
 FAMILY = Family(
     model="transformer", theirs=Theirs, ours=Theirs.ours, written=_written, rows=rows, tokens=tokens,
-    write_tokens=write_tokens, wiring=WIRING, also=_bias,
+    write_tokens=write_tokens, wiring=WIRING, also=_bias, reference=_reference,
     ignored=lambda c: {f"model.{side}.embed_positions.weight": _is_waves for side in ("encoder", "decoder")},
 )  # fmt: skip

@@ -3,7 +3,8 @@
 config.json         {"clearhead": version, "model": family, "options": {...}}: build(family, **options)
 model.safetensors   every parameter and every buffer of its state; a shared one once, under its first name
 tokens.json         how text becomes ids, where the model reads text; or what else clearhead.tokens saves
-chat_template.jinja how a conversation becomes a text, where the model is talked to
+chat_template.jinja how a conversation becomes a text, of a chat model
+preprocessor_config.json   how an image becomes the model's input, of a model that reads images
 
 What is saved and loaded again is the same to the bit, whatever its type.
 """
@@ -21,10 +22,11 @@ from torch import nn
 from .. import __version__, config
 from .. import tokens as text
 from ..atomic_files import replacing
-from ..models import family, name_of
+from ..models import family, family_of
 from .bundle import Bundle, Special, check_tokens
 from .files import open_safetensors
 from .fill import WeightsError, check_type, compare, put, slots, state
+from .preprocessor import read_preprocessing, write_preprocessing
 from .table import Used, stored
 from .tensors import write_tensors
 from .vocabulary import chat_template, write_chat
@@ -44,7 +46,7 @@ class Saved:
 def save(bundle: Bundle, folder: Path) -> Path:
     """Write a model, and the tokens it reads, into a folder, each file whole or not at all; returns the folder."""
     model = bundle.model
-    written = {"clearhead": __version__, "model": name_of(model), "options": config.dump(bundle.config)}
+    written = {"clearhead": __version__, "model": family_of(model), "options": config.dump(bundle.config)}
     if bundle.special != Special.of(bundle.tokens):
         written["special"] = config.dump(bundle.special)
     if bundle.labels is not None:
@@ -58,6 +60,7 @@ def save(bundle: Bundle, folder: Path) -> Path:
     else:
         text.save(bundle.tokens, folder)
     write_chat(bundle.chat, folder)
+    write_preprocessing(bundle.preprocessing, folder)
     config.write(written, folder / "config.json")  # last: a new folder without it is not whole
     return folder
 
@@ -71,7 +74,7 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> tuple
     try:
         kind, options = family(saved.model)
     except ValueError as cause:
-        raise WeightsError(f"{table.source.place(('model',))}{cause}") from cause
+        raise WeightsError(f"{table.origin.place(('model',))}{cause}") from cause
     chosen = config.read(options, table["options"])
     beside = text.saved(folder)
     tokens = None if beside is None else text.load(folder)
@@ -79,7 +82,11 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> tuple
     with torch.device("meta"):  # numbers that are about to be replaced are neither drawn nor stored
         model = kind(chosen)
     used = _fill(model, folder / "model.safetensors", device, dtype)
-    return Bundle(model, tokens, chosen, folder, saved.special, chat_template(folder), saved.labels), used
+    bundle = Bundle(
+        model, tokens, chosen, folder, saved.special, chat_template(folder), saved.labels,
+        preprocessing=read_preprocessing(folder),
+    )  # fmt: skip
+    return bundle, used
 
 
 @torch.no_grad()

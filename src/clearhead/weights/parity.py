@@ -14,20 +14,21 @@ from contextlib import contextmanager, redirect_stderr
 from dataclasses import asdict, dataclass
 from io import StringIO
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..models import name_of
+from ..models import family_of
 from . import folder as door
+from . import huggingface
 from .bundle import Bundle
 from .files import open_safetensors
 from .fill import WeightsError
 from .tensors import write_tensors
 
-PROBE = "probe.safetensors"  # ids (b, t), logits (b, t, v) and, of a translator, source (b, s)
-ROWS, TOKENS = 2, 48  # that are compared
+PROBE = "probe.safetensors"  # the inputs of forward by their names, and `logits`, its output
+ROWS, SIZE = 2, 48  # rows that are compared, and their tokens (or pixels)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,7 +82,7 @@ def certificate(folder: str | Path, *, compare: bool = True) -> Certificate:
         except _NoReferenceError as problem:
             note = str(problem)
     return Certificate(
-        folder=str(path), kind=kind, model=name_of(bundle.model),
+        folder=str(path), kind=kind, model=family_of(bundle.model),
         parameters=sum(p.numel() for p in bundle.model.parameters()),
         files=used.files, types=used.types, used=used.used, ignored=used.ignored, reference=reference,
         difference=difference, largest=largest, note=note,
@@ -91,7 +92,7 @@ def certificate(folder: str | Path, *, compare: bool = True) -> Certificate:
 @torch.no_grad()
 def write_probe(bundle: Bundle, folder: str | Path, *, seed: int = 0) -> Path:
     """Write what a model answers to drawn ids into a folder, for whoever loads it later; returns the file."""
-    asked = _asked(bundle, seed)
+    asked = bundle.model.example_inputs(ROWS, SIZE, torch.Generator().manual_seed(seed))  # type: ignore[operator]
     path = Path(folder) / PROBE
     write_tensors(path, {**asked, "logits": _ours(bundle, asked).float().cpu().contiguous()})
     return path
@@ -108,37 +109,26 @@ def _answers(bundle: Bundle, path: Path, kind: str) -> tuple[str, Tensor, Tensor
         with open_safetensors(probe) as file:
             found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         theirs = found.pop("logits", None)
-        if theirs is None or "ids" not in found:
-            raise WeightsError(f"{probe}: there are no ids and logits: expected what was asked and what is answered")
+        if theirs is None or not found:
+            raise WeightsError(f"{probe}: expected the model's inputs by their names, and its output as logits")
         ours = _ours(bundle, found)
         if ours.shape != theirs.shape:
             raise WeightsError(f"{probe}: logits {tuple(theirs.shape)}, and the model says {tuple(ours.shape)}")
         return PROBE, ours, theirs.float()
-    asked = _asked(bundle, 0)
+    asked = bundle.model.example_inputs(ROWS, SIZE, torch.Generator().manual_seed(0))  # type: ignore[operator]
     name, theirs = _transformers(bundle, path, kind, asked)
     return name, _ours(bundle, asked), theirs
 
 
-def _asked(bundle: Bundle, seed: int) -> dict[str, Tensor]:
-    """Drawn ids, of a translator for both sides."""
-    c, dice = bundle.config, torch.Generator().manual_seed(seed)
-    tokens = min(TOKENS, getattr(c, "context", TOKENS))
-    target = getattr(c, "target_vocab", None) or c.vocab
-    asked = {"ids": torch.randint(0, target, (ROWS, tokens), generator=dice)}
-    if name_of(bundle.model) == "transformer":
-        asked["source"] = torch.randint(0, c.vocab, (ROWS, tokens), generator=dice)
-    return asked
-
-
 def _ours(bundle: Bundle, asked: dict[str, Tensor]) -> Tensor:
     inputs = {name: x.to(bundle.device) for name, x in asked.items()}
-    with torch.enable_grad():  # by the usual products: the quick ones of an answer round a little more
-        out: Tensor = bundle.model(inputs.pop("ids"), **inputs)
+    with torch.enable_grad():  # the usual products: the faster ones of inference round a little more
+        out: Tensor = bundle.model(**inputs)
     return out.detach().float()
 
 
 def _transformers(bundle: Bundle, path: Path, kind: str, asked: dict[str, Tensor]) -> tuple[str, Tensor]:
-    """What transformers says."""
+    """The answer of transformers."""
     if kind == "clearhead":
         raise _NoReferenceError("a folder of our own, which comes back to the bit")
     try:
@@ -152,27 +142,13 @@ def _transformers(bundle: Bundle, path: Path, kind: str, asked: dict[str, Tensor
         if importlib.util.find_spec("accelerate") is None:
             raise _NoReferenceError("transformers reads GGUF files only where accelerate is installed too")
         words, where = {**words, "gguf_file": path.name}, path.parent
+    family = huggingface.find("llama" if kind.startswith("gguf") else kind.removeprefix("huggingface "))
+
+    def pretrained(class_name: str) -> Any:
+        return getattr(transformers, class_name).from_pretrained(where, **words).eval()
+
     with _quiet():
-        if "source" in asked:
-            model = transformers.AutoModelForSeq2SeqLM.from_pretrained(where, **words).eval()
-            return name, model(input_ids=asked["source"], decoder_input_ids=asked["ids"]).logits
-        if name_of(bundle.model) != "bert":
-            model = transformers.AutoModelForCausalLM.from_pretrained(where, **words).eval()
-            return name, model(asked["ids"]).logits
-        return name, _bert(bundle.config, transformers, where, words, asked["ids"])
-
-
-def _bert(c: Any, transformers: Any, where: Path, words: dict[str, Any], ids: Tensor) -> Tensor:
-    """What its head says, or the vector of each text."""
-    kinds = {"words": "BertForMaskedLM", "class": "BertForSequenceClassification", "sentence": "BertModel"}
-    model = getattr(transformers, kinds[c.answer]).from_pretrained(where, **words).eval()
-    out = model(ids)
-    if c.answer != "sentence":
-        return cast(Tensor, out.logits)
-    if c.pooler:
-        return cast(Tensor, out.pooler_output)
-    states: Tensor = out.last_hidden_state
-    return states.mean(1) if c.pool == "mean" else states[:, 0]
+        return name, family.reference(pretrained, asked, bundle.config)
 
 
 @contextmanager

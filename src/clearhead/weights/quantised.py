@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from .. import layers
 from ..errors import InputError
+from ..fast import quantised
 from .bundle import Bundle
 
 
@@ -16,6 +16,6 @@ def quantise(bundle: Bundle) -> Bundle:
     """
     if bundle.device.type != "cpu":
         raise InputError(
-            f"weights in 8 bits are for a CPU, and this model is on {ready.device}: load it with device='cpu'"
+            f"weights in 8 bits are for a CPU, and this model is on {bundle.device}: load it with device='cpu'"
         )
-    return replace(bundle, model=layers.quantise(bundle.model))
+    return replace(bundle, model=quantised(bundle.model))

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..tokens import Pair, Tokens
+from ..tokens import Pair, Tokenizer
 from .bundle import Special
 from .files import Tensors
 from .fill import WeightsError, check_type, compare, put, slots
@@ -66,8 +66,8 @@ class Family:
     ours: Callable[[Any, Mapping[str, tuple[int, ...]]], Any]  # theirs, and the tensors' shapes -> our Config
     written: Callable[[Any, Special], dict[str, Any]]  # our Config -> their config.json; raises for what they have not
     rows: Callable[[Any], Iterable[Row]]
-    tokens: Callable[[Path, Any], Tokens | Pair | None]  # folder, theirs -> how its text is read
-    write_tokens: Callable[[Tokens | Pair, Path, Special], None]
+    tokens: Callable[[Path, Any], Tokenizer | Pair | None]  # folder, theirs -> how its text is read
+    write_tokens: Callable[[Tokenizer | Pair, Path, Special], None]
     wiring: Mapping[str, Any] = field(default_factory=dict)  # what config.json must say, where it says anything
     prefix: str = ""  # that tensors have in a model with its head, and not in one without
     ignored: Callable[[Any], Ignored] = lambda c: {}  # our Config -> what is no part of the model
@@ -75,6 +75,10 @@ class Family:
     beside: Callable[[Path], dict[str, Any]] = lambda folder: {}  # what files beside config.json say, in its words
     write_beside: Callable[[Any, Path], None] = lambda c, folder: None
     also: Callable[[Any], dict[str, Tensor]] = lambda model: {}  # tensors that they expect and we do not have
+    # How transformers answers: what loads one of its classes, the inputs of our forward, and our Config -> its output.
+    reference: Callable[[Callable[[str], Any], dict[str, Tensor], Any], Tensor] = lambda pretrained, asked, c: (
+        pretrained("AutoModelForCausalLM")(asked["ids"]).logits
+    )
 
 
 def pairs(names: Mapping[str, str], leaves: Sequence[str] = ("weight", "bias"), way: Way = SAME) -> Iterator[Row]:

@@ -12,11 +12,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import Tokenizer as Backend
 
 from .. import config
 from ..atomic_files import atomic_write
-from ..tokens import Pair, Pieces, Subwords, Tokens
+from ..tokens import Pair, Pieces, Subwords, Tokenizer
 from ..tokens.sentencepiece import Model
 from .bundle import Special
 from .fill import WeightsError
@@ -84,7 +85,7 @@ def byte_pairs(folder: Path) -> Subwords:
             if len(parts) != 2 or any(part not in vocab for part in (*parts, "".join(parts))):
                 raise WeightsError(f"{folder / 'merges.txt'}:{number}: {line!r}: expected two tokens that make a third")
             merges.append((parts[0], parts[1]))
-    made = Tokenizer(models.BPE(vocab, merges))
+    made = Backend(models.BPE(vocab, merges))
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = decoders.ByteLevel()
     words = special_words(folder)
@@ -105,7 +106,7 @@ def word_pieces(folder: Path) -> Subwords:
         if named[name] not in vocab:
             raise WeightsError(f"{path}: there is no {named[name]}, which every text has around it")
     lower = bool(words.get("do_lower_case", True))
-    made = Tokenizer(models.WordPiece(vocab, unk_token=named["unk"], max_input_chars_per_word=100))
+    made = Backend(models.WordPiece(vocab, unk_token=named["unk"], max_input_chars_per_word=100))
     made.normalizer = normalizers.BertNormalizer(
         clean_text=True,
         handle_chinese_chars=bool(words.get("tokenize_chinese_chars", True)),
@@ -127,7 +128,7 @@ def sentence_pieces(folder: Path) -> Pieces:
     return Pieces(model, first=bool(words.get("add_bos_token", True)))
 
 
-def write_subwords(tokens: Tokens | Pair, folder: Path, special: Special) -> None:
+def write_subwords(tokens: Tokenizer | Pair, folder: Path, special: Special) -> None:
     """Write what AutoTokenizer reads."""
     if not isinstance(tokens, Subwords | Pieces):
         raise WeightsError(f"{tokens!r}: a Hugging Face folder has subwords")

@@ -1,0 +1,65 @@
+"""The options of a search, and its results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ..checks import one_of
+from ..errors import InputError
+from .sampling import Choice
+
+STOPS = {
+    "full": "as soon as `beams` answers are finished",
+    "likely": "when no unfinished answer, as it is, scores better than the worst finished one",
+    "sure": "when no unfinished answer can ever score better, however it continues",
+}
+GREEDY = Choice()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Hypothesis:
+    """One answer: its ids (without the end token), and how likely the model finds it."""
+
+    ids: tuple[int, ...]
+    logprob: float  # sum of the log-probabilities of its tokens, the end included, in nats
+    score: float  # what the search ranked it by: log-probability / length^penalty
+    finished: bool  # True if it reached an end token; otherwise it was cut off: at the limit, or by `ended`
+
+    @property
+    def tokens(self) -> int:
+        """The number of tokens that its log-probability counts."""
+        return len(self.ids) + self.finished
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """The options of a search.
+
+    Examples:
+        >>> Plan(start=1, end=2, beams=5).penalty
+        1.0
+    """
+
+    start: int | Sequence[Sequence[int]]  # the first token of all rows, or a prompt for each row
+    end: int | Sequence[int] | None  # the token, or tokens, that end an answer
+    beams: int = 1  # hypotheses that are kept at a time
+    limit: int | Sequence[int] = 200  # tokens to write at most: one number for all rows, or one per row
+    penalty: float = 1.0  # score = logprob / length^penalty: 0 prefers short answers, 1 takes the mean
+    best: int = 1  # hypotheses to return per row, at most `beams`; samples per row when sampling
+    stop: str = "likely"  # full, likely or sure: when the search of a row is over (see STOPS)
+    choice: Choice = GREEDY  # how a token is chosen
+    banned: Sequence[int] = ()  # tokens that are never written: padding, the start
+    seed: int | Sequence[int] = 0  # of sampling; with one per row, a row's samples do not depend on the others
+    slide: bool = False  # past the model's context, forget the older half of what it has read
+    ended: Callable[[int, Sequence[int]], bool] | None = None  # whether answer i, with these ids so far, is to end
+
+    def __post_init__(self) -> None:
+        beams = self.best if self.choice.sample else self.beams
+        if not 1 <= self.best <= beams:
+            raise InputError(f"best={self.best} of beams={beams}: expected 1 or more, and no more than beams")
+        if not -10.0 <= self.penalty <= 10.0:
+            raise InputError(f"penalty={self.penalty}: expected -10 to 10, the power of a length")
+        one_of("stop", self.stop, STOPS)
+        if self.ended is not None and self.beams > 1 and not self.choice.sample:
+            raise InputError(f"ended with beams={self.beams}: expected one beam, or sampling")

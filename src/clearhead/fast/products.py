@@ -1,0 +1,230 @@
+"""Linear maps for inference on a CPU: the fastest product that this machine has, alone or for several maps at once.
+
+The usual product leaves most of the memory's bandwidth unused when it has few rows: oneDNN's takes as little as a third
+of its time, and a single row is fastest as several MKL products, each with a block of the weights
+(benchmarks/translate.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+from weakref import WeakKeyDictionary
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ..layers import Linear
+from ..layers.norm import RMSNorm
+
+LARGE = 1 << 18  # weights from which the choice of a product matters
+FEW = 4096  # rows up to which it does
+BLOCKS = 8  # blocks of weights that the product of a single row is computed in
+PACKED_ROWS = 32  # rows that packed weights are laid out for
+SMALL_NORM = 1 << 13  # numbers up to which a norm takes as long as its number of operations
+Step = Callable[[Tensor], Tensor]
+
+
+def accelerate(model: nn.Module) -> nn.Module:
+    """Let a model's linear maps and RMS norms use the fastest kernels when no gradient is needed; returns the model.
+
+    Nothing else changes: with gradients, under torch.compile, on other devices and in other dtypes they compute as
+    before.
+    """
+    for module in model.modules():
+        if type(module) is Linear:
+            module.product = product  # type: ignore[misc]
+        elif type(module) is RMSNorm:
+            module.normalise = rms_norm  # type: ignore[misc]
+    return model
+
+
+def product(x: Float[Tensor, "*b i"], weight: Float[Tensor, "o i"], bias: Tensor | None) -> Float[Tensor, "*b o"]:
+    """x W' + b, by whichever kernel is fastest for these shapes."""
+    if not takes_fast_product(x, weight):
+        return F.linear(x, weight, bias)
+    if x.numel() == weight.shape[1] and _in_blocks(weight):
+        return _Blocks(weight, bias)(x)
+    out: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    return out
+
+
+def takes_fast_product(x: Tensor, weight: Tensor) -> bool:
+    """True if oneDNN or MKL may compute x W', and is faster than the usual product."""
+    if torch.is_grad_enabled() or torch.compiler.is_compiling() or weight.numel() < LARGE:
+        return False
+    plain = x.dtype == weight.dtype == torch.float32 and type(weight) in (Tensor, nn.Parameter)
+    here = x.device.type == "cpu" and torch.backends.mkldnn.is_available()
+    return plain and here and 0 < x.numel() <= FEW * x.shape[-1] and not torch.is_autocast_enabled("cpu")
+
+
+def rms_norm(
+    x: Float[Tensor, "*b d"], shape: tuple[int, ...], weight: Tensor | None, eps: float | None
+) -> Float[Tensor, "*b d"]:
+    """F.rms_norm; for a few rows on a CPU one operation instead of torch's eight.
+
+    The layer norm of x beside -x, whose mean is 0, is the RMS norm of both.
+    """
+    eager = not torch.is_grad_enabled() and not torch.compiler.is_compiling() and weight is not None
+    if not eager or x.device.type != "cpu" or x.numel() > SMALL_NORM or not x.dtype == weight.dtype == torch.float32:  # type: ignore[union-attr]
+        return F.rms_norm(x, shape, weight, eps)
+    d = x.shape[-1]
+    both = torch.layer_norm(torch.cat([x, -x], dim=-1), (2 * d,), None, None, eps or 0.0)
+    return both.narrow(-1, 0, d) * weight
+
+
+def quick_product(weight: Float[Tensor, "o i"], bias: Tensor | None) -> Step:
+    """`product` by these weights with the choice of the kernel made once, for steps without gradients."""
+    if not takes_fast_product(weight[:1], weight):
+        return lambda x: F.linear(x, weight, bias)
+    pointwise, none = torch.ops.mkldnn._linear_pointwise.default, list[float]()
+    if not _in_blocks(weight):
+        return lambda x: pointwise(x, weight, bias, "none", none, "")
+    blocks, inputs = _Blocks(weight, bias), weight.shape[1]
+    return lambda x: blocks(x) if x.numel() == inputs else pointwise(x, weight, bias, "none", none, "")
+
+
+def _in_blocks(weight: Tensor) -> bool:
+    return torch.backends.mkl.is_available() and weight.is_contiguous() and weight.shape[0] >= BLOCKS
+
+
+class _Blocks:
+    """The product of a single row: the outputs in equal blocks, each a product of its own, and the remainder."""
+
+    def __init__(self, weight: Float[Tensor, "o i"], bias: Float[Tensor, "o"] | None) -> None:
+        o, i = weight.shape
+        n = min(max(BLOCKS, torch.get_num_threads()), o)
+        even = o // n * n
+        self.shape, self.bias = (n, i, 1), None if bias is None else bias[:even].view(n, -1, 1)
+        self.weight = weight[:even].view(n, -1, i)
+        self.rest = None if even == o else (weight[even:], None if bias is None else bias[even:])
+
+    def __call__(self, x: Float[Tensor, "*b i"]) -> Float[Tensor, "*b o"]:
+        column = x.reshape(1, -1).mT.expand(self.shape)  # a transposed row, not a column: MKL chooses by its strides
+        out = torch.bmm(self.weight, column) if self.bias is None else torch.baddbmm(self.bias, self.weight, column)
+        out = out.view(*x.shape[:-1], -1)
+        return out if self.rest is None else torch.cat([out, F.linear(x, *self.rest)], dim=-1)
+
+
+# Several maps of one input as one product
+
+
+class Map(Protocol):
+    """What `step_of` and `join` need of a linear map: our Linear or Int8."""
+
+    in_features: int
+    out_features: int
+
+
+class Joined:
+    """Several Linear maps of one input as one product: their weights lie side by side in one storage.
+
+    The maps keep working, and an update of their weights in place changes the product too. `valid` turns False when a
+    map gets other weights or moves to another device.
+    """
+
+    def __init__(self, *maps: Linear) -> None:
+        self.maps, self.sizes = maps, [m.out_features for m in maps]
+        with torch.no_grad():
+            self.weight = _side_by_side([m.weight for m in maps])
+            self.bias = None if maps[0].bias is None else _side_by_side([m.bias for m in maps])
+        self._addresses = self._places()
+
+    @property
+    def valid(self) -> bool:
+        """True as long as the maps' weights are where they were laid."""
+        return self._places() == self._addresses
+
+    def quick(self) -> Step:
+        """The outputs of all maps, concatenated."""
+        return quick_product(self.weight, self.bias)
+
+    def _places(self) -> list[int]:
+        found = [m.weight.data_ptr() for m in self.maps]
+        return found if self.bias is None else [*found, *(m.bias.data_ptr() for m in self.maps)]
+
+
+_JOINED: WeakKeyDictionary[nn.Module, Any] = WeakKeyDictionary()  # by the first of the maps
+
+
+def join(*maps: Any) -> Any | None:
+    """Join maps of one input into one product, or return the one they are joined in; None if they do not go together.
+
+    It moves the maps' weights into one storage; their values do not change.
+    """
+    if len(maps) < 2 or any(type(m) not in _JOINS for m in maps):
+        return None
+    if len({(type(m), m.in_features, m.bias is None, *_JOINS[type(m)][1](m)) for m in maps}) != 1:
+        return None
+    known = _JOINED.get(maps[0])
+    if known is None or known.maps != maps or not known.valid:
+        known = _JOINED[maps[0]] = _JOINS[type(maps[0])][0](*maps)
+    return known
+
+
+def register_join(kind: type, joined: Callable[..., Any], alike: Callable[[Any], tuple[Any, ...]]) -> None:
+    """Let `join` serve maps of this type: what joins them, and what must be equal for all that are joined."""
+    _JOINS[kind] = (joined, alike)
+
+
+_JOINS: dict[type, tuple[Callable[..., Any], Callable[[Any], tuple[Any, ...]]]] = {}
+register_join(Linear, Joined, lambda m: (m.weight.dtype, m.weight.device, type(m.weight.data)))
+
+
+def _side_by_side(parts: list[Tensor]) -> Tensor:
+    whole = torch.cat([part.data for part in parts])
+    for part, view in zip(parts, whole.split([part.shape[0] for part in parts]), strict=True):
+        part.data = view
+    return whole
+
+
+def quick(m: Any) -> Step:
+    """The product of a Linear, a Joined or an Int8 with the choice of the kernel made once."""
+    return quick_product(m.weight, m.bias) if isinstance(m, nn.Linear) else m.quick()
+
+
+# Copies of weights in oneDNN's own layout, for steps of several rows
+
+
+def quick_packed(m: Any) -> Step:
+    """`quick`, with packed weights for steps of several rows: as fast as for a single row.
+
+    The packed copy is made at the first step of more than one row, takes as much memory again, stays with the map, and
+    rounds in its own way. Each call of this function checks that it is still a copy.
+    """
+    step = quick(m)
+    if not isinstance(m, Linear | Joined) or not takes_fast_product(m.weight[:1], m.weight):
+        return step
+    inputs, bias, packed = m.weight.shape[1], m.bias, list[Tensor]()
+    pointwise, none = torch.ops.mkldnn._linear_pointwise.default, list[float]()
+
+    def many(x: Tensor) -> Tensor:
+        if not inputs < x.numel() <= FEW * inputs:
+            return step(x)
+        if not packed:
+            known = _PACKED.get(m)
+            if known is None or not known.matches(m.weight):
+                known = _PACKED[m] = _Packed(m.weight)
+            packed.append(known.weight)
+        out: Tensor = pointwise(x, packed[0], bias, "none", none, "")
+        return out
+
+    return many
+
+
+class _Packed:
+    """Weights in oneDNN's layout, with a fingerprint of the weights that they were copied from."""
+
+    def __init__(self, weight: Float[Tensor, "o i"]) -> None:
+        self.probe = torch.randn(1, weight.shape[1], generator=torch.Generator().manual_seed(0))
+        self.fingerprint = product(self.probe, weight, None)
+        self.weight = torch.ops.mkldnn._reorder_linear_weight(weight, PACKED_ROWS)
+
+    def matches(self, weight: Float[Tensor, "o i"]) -> bool:
+        """True if a fixed random input still gives the same product (a cheap fingerprint of the weights)."""
+        return torch.equal(product(self.probe, weight, None), self.fingerprint)
+
+
+_PACKED: WeakKeyDictionary[Any, _Packed] = WeakKeyDictionary()

@@ -1,0 +1,37 @@
+"""Which blocks and positions the fast decoders know."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from ..layers import MLP, Attention, Block, Learned, Positions, Rotary, Sinusoid
+from .products import join
+
+
+def supports_positions(positions: Positions) -> bool:
+    """True for positions that are added, rotated or absent; not for biases."""
+    return type(positions) in (Positions, Learned, Sinusoid, Rotary)
+
+
+def supports_block(block: Block) -> bool:
+    """True for a block outside training with plain attention and a plain or gated MLP.
+
+    It joins the block's projections (see products.join).
+    """
+    attn, mlp, cross = block.attn, block.mlp, block.cross
+    if block.training or type(mlp) is not MLP or not _plain(attn) or (cross is not None and not _plain(cross)):
+        return False
+    if attn.project != "qkv" or attn.head_width != attn.value_width:
+        return False
+    return join(attn.query, attn.key, attn.value) is not None and (mlp.gate is None or _joined(mlp))
+
+
+def _joined(mlp: MLP) -> bool:
+    return join(mlp.gate, mlp.up) is not None
+
+
+def _plain(attention: nn.Module) -> bool:
+    """True for scaled or unscaled dot-product attention with a query and an output projection."""
+    if type(attention) is not Attention or attention.query is None or attention.out is None:
+        return False
+    return attention.score in ("dot", "scaled") and not isinstance(attention.sharpness, Tensor)
