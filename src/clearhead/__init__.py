@@ -1,57 +1,53 @@
 """clearhead: build, train, run and look inside attention models.
 
-The map of the house; a room imports only rooms above it, and the reading order is the data's way.
+The folders, in reading order; each imports only those above it:
 
-    config    frozen dataclasses <-> TOML and JSON; every mistake is told with its place
-    draw/     arrays -> figures; knows no torch and no model
-    tokens/   text <-> ids
-    data/     files -> batches, each a function of (seed, step); the last room that knows files of data
-    layers/   tensor -> tensor: attend(), masks, positions, memory, blocks
-    models/   one family a file: gpt, bert, transformer, rnn_seq2seq, reader, deep
-    weights/  folders <-> models
-    look/     watch, edit, maps and exact statistics of attention
-    decode/   logits -> ids: one search for every decoder
-    metrics   how good an answer is, in numbers that others can repeat
-    tasks/    the verbs people came for: generate, chat, embed, fill, classify, score, translate, evaluate
-    train/    objective, optimiser, schedule, checkpoints, one loop; sweep, verify_resume
-    report/   whole stories told with the rooms above: plot, doctor
-    explore/  the page that shows it all, and its server
-    cli/      the command line: one subcommand = one public function
+    errors, checks, atomic_files, counter_rng, protobuf, devices   small parts that all folders share
+    config     frozen dataclasses <-> TOML and JSON; errors name the file and the line
+    draw/      arrays -> figures; knows no torch and no model
+    tokens/    text <-> ids
+    data/      files -> batches, each a function of (seed, step); image preprocessing
+    layers/    tensor -> tensor: attend(), masks, positions, memory, blocks
+    models/    one family per file: gpt, bert, transformer, rnn_seq2seq, reader, deep, mlp
+    fast/      the same computation, faster: CPU and GPU decoding, 8-bit weights
+    weights/   folders <-> models
+    look/      watch, edit, attention maps and exact statistics
+    decode/    logits -> ids: one search for every decoder
+    metrics    BLEU and chrF
+    tasks/     generate, chat, embed, fill, classify, score, translate, evaluate
+    training/  objectives, optimisers, schedules, checkpoints, one loop; verify_resume
+    report/    plot, sweep, doctor
+    explore/   the web page and its server
+    cli/       the command line: one subcommand per public function
 
-Everything is loaded when it is first used, so that importing clearhead imports no torch.
+Everything is imported when it is first used: importing clearhead imports no torch.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from . import config, data, decode, draw, layers, look, models, tasks, tokens, weights
+    from . import config, data, decode, draw, layers, look, models, tasks, tokens, training, weights
     from .look import edit, watch
-    from .models import build
-    from .report.plot import plot
-    from .tasks.evaluate import evaluate
-    from .tasks.generate import chat, generate, stream
-    from .tasks.score import score
-    from .tasks.text import classify, embed, fill, likelihood
-    from .tasks.translate import translate
+    from .models import build, families
+    from .report import plot, sweep
+    from .tasks import chat, classify, embed, evaluate, fill, generate, likelihood, score, stream, translate
     from .training import train, verify_resume
-    from .training.sweep import sweep
     from .weights import Bundle, load, quantise, save
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
-    "Bundle", "build", "chat", "classify", "config", "data", "decode", "draw", "edit", "embed", "evaluate", "fill",
-    "generate", "layers", "likelihood", "load", "look", "models", "plot", "quantise", "save", "score", "stream",
-    "sweep", "tasks", "tokens", "train", "translate", "verify_resume", "watch", "weights",
+    "Bundle", "build", "chat", "classify", "config", "data", "decode", "draw", "edit", "embed", "evaluate", "families",
+    "fill", "generate", "layers", "likelihood", "load", "look", "models", "plot", "quantise", "save", "score", "stream",
+    "sweep", "tasks", "tokens", "train", "training", "translate", "verify_resume", "watch", "weights",
 ]  # fmt: skip
 
-# The public verbs and the rooms they live in; any other public name is a room. A verb is not named like a room, which
-# would take its place as soon as anything imports it; models and train are both, rooms that can be called.
+# The public functions and the folders that they come from; any other public name is a folder.
 _HOME = {
-    "build": "models",
+    "build": "models", "families": "models",
     "Bundle": "weights", "load": "weights", "quantise": "weights", "save": "weights",
     "edit": "look", "watch": "look",
-    "sweep": "train", "verify_resume": "train", "plot": "report",
+    "train": "training", "verify_resume": "training", "plot": "report", "sweep": "report",
     "chat": "tasks", "classify": "tasks", "embed": "tasks", "evaluate": "tasks", "fill": "tasks", "generate": "tasks",
     "likelihood": "tasks", "score": "tasks", "stream": "tasks", "translate": "tasks",
 }  # fmt: skip

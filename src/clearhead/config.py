@@ -94,10 +94,18 @@ class Table(dict[str, Any]):
         key = (*self.key, *name.split(".")) if name else self.key
         return None if self.path is None else self.origin.lines.get(key)
 
+    def place(self, *names: str) -> str:
+        """The beginning of a message about a key below this table: "file:line: ", or "on the command line: "."""
+        return self.origin.place((*self.key, *names))
+
     def without(self, *names: str) -> Table:
-        """This table less some of its keys: what is left for another reader."""
+        """This table without some of its keys."""
         left = {name: value for name, value in self.items() if name not in names}
         return Table(left, origin=self.origin, key=self.key)
+
+    def with_defaults(self, defaults: Mapping[str, Any]) -> Table:
+        """This table with values for keys that it does not have."""
+        return Table({**defaults, **self}, origin=self.origin, key=self.key)
 
 
 def load(path: str | Path) -> Table:

@@ -11,17 +11,23 @@ from numpy.typing import NDArray
 
 from .errors import InputError
 
+CONSTANTS = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 _ONES = 2**64 - 1
-_GOLDEN, _FIRST, _SECOND = (np.uint64(c) for c in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+_GOLDEN, _FIRST, _SECOND = (np.uint64(c) for c in CONSTANTS)
 
 
 def bits(seed: int, step: int, rows: NDArray[np.int64], columns: int, stream: int = 0) -> NDArray[np.uint64]:
     """64 random bits for each (row, column). A row gets the same whatever other rows are asked for."""
-    key = np.zeros(1, np.uint64)
-    for word in (seed, stream, step):
-        key = _absorb(key, np.array([word & _ONES], np.uint64))
-    row = _absorb(key, np.asarray(rows).astype(np.uint64))
+    row = _absorb(np.array([key(seed, step, stream)], np.uint64), np.asarray(rows).astype(np.uint64))
     return _absorb(row[:, None], np.arange(columns, dtype=np.uint64))
+
+
+def key(seed: int, step: int, stream: int = 0) -> int:
+    """The state that rows and columns are mixed into."""
+    state = np.zeros(1, np.uint64)
+    for word in (seed, stream, step):
+        state = _absorb(state, np.array([word & _ONES], np.uint64))
+    return int(state[0])
 
 
 def integers(

@@ -9,7 +9,7 @@ from typing import Any
 from .. import config
 from ..errors import nearest
 from . import labelled, translations
-from .batches import IGNORE, Batch, Data
+from .batches import IGNORE, Batch, Data, share_rows
 from .fetch import find
 from .files import DataError
 from .images import ImageFolder, Images
@@ -17,7 +17,8 @@ from .labelled import Labels, Sst2
 from .masked import Gaps, Masked
 from .pairs import PairFile
 from .parallel import load_split
-from .synthetic import Copy, Identity, Most, Party, Recall, Reverse, Sequences, Vectors
+from .synthetic import Copy, Gaussians, Identity, Most, Party, Recall, Reverse, Sequences, Vectors
+from .synthetic import Mixture as GaussianMixture
 from .text import Everyday, Files, Shakespeare, Subworded, Text
 from .token_files import TokenFile, Tokens, write_tokens
 from .translations import Mixture, Multi30k, Tatoeba
@@ -33,6 +34,7 @@ __all__ = [
     "load_split",
     "make_data",
     "names",
+    "share_rows",
     "write_tokens",
 ]
 
@@ -42,6 +44,7 @@ _KINDS: dict[str, tuple[type[Any], Callable[..., Data], str]] = {  # name: its o
     "most": (Sequences, Most, "which symbol of a bag is there most often; order does not matter"),
     "recall": (Party, Recall, "the party: who was the important guest, so many guests ago"),
     "identity": (Vectors, Identity, "vectors of normal numbers, to be passed on unchanged"),
+    "gaussians": (GaussianMixture, Gaussians, "points around the centres of a mixture of normal distributions"),
     "shakespeare": (Windowing, Shakespeare, "tiny Shakespeare, a million characters"),
     "everyday": (Subworded, Everyday, "everyday English, 229,000 sentences, as subwords"),
     "text": (Files, Text, "plain text files, as characters"),

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import Callable, Mapping
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InputError, InputIndexError
 from ..tokens import Pair, Tokenizer
+from .preprocessing import Preprocessing
 
 Batch = dict[str, np.ndarray]
 Rows = NDArray[np.int64]
@@ -19,30 +20,33 @@ IGNORE = -100  # a target that is not counted
 
 
 class Data(ABC):
-    """Where batches come from. A batch is a dict of arrays of one of six kinds:
+    """A source of batches: dicts of arrays whose first axis is the row. Objectives know these keys:
 
-    sequences: ids (b, t) int64, targets (b, t) int64 with -100 for "not counted"; where documents are packed also
-               documents (b, t) int64, which is a number a document, and at (b, t) int64, the place in the document
-    translations: those of sequences, of what is written; source (b, s) int64, what is read, and lengths (b,) int64, how
-               much of each row of it is not padding
-    masked:    ids (b, t) int64 with gaps, targets (b, t) int64, what stood in them, lengths (b,) int64
-    labelled:  ids (b, t) int64, lengths (b,) int64, labels (b,) int64
-    vectors:   x (b, d) float32, y (b, d) float32
-    images:    images (b, 3, y, x) float32, labels (b,) int64
+    ids (b, t) int64        token ids                       targets (b, t) int64    ids to predict, -100: does not count
+    source (b, s) int64     ids of a source text            lengths (b,) int64      tokens that are not padding
+    documents (b, t) int64  a number per packed text        at (b, t) int64         position in the packed text
+    images (b, c, y, x)     uint8 pixels                    labels (b,) int64       classes
+    x, y (b, d) float32     vectors
     """
 
-    kind: Literal["sequences", "translations", "masked", "labelled", "vectors", "images"]
-    tokens: Tokenizer | Pair | None = None  # how text becomes ids, where there is text
-    classes: tuple[str, ...] | None = None  # what the classes are called, where there are some
-    sizes: dict[str, int]  # what a model must know: {"vocab": 65}, {"width": 16}, {"classes": 10} ...
-    steps_an_epoch: int | None = None  # None where there is no end of fresh examples
-    valid_batches: int = 0  # 0 if there is nothing to validate on
+    keys: tuple[str, ...]  # the keys of its batches
+    unit: str = "tokens"  # what throughput is counted in: tokens, images or vectors
+    tokens: Tokenizer | Pair | None = None  # the tokenizer of its text
+    classes: tuple[str, ...] | None = None  # the names of its classes
+    preprocessing: Preprocessing | None = None  # how its images become a model's input
+    sizes: dict[str, int]  # sizes that a model must have: {"vocab": 65}, {"width": 16}, {"classes": 10} ...
+    longest: int | None = None  # tokens of its longest row
+    sets_context: bool = True  # a model's context is `longest`, unless its recipe says otherwise
+    hint: str = ""  # a sentence for whoever gives it to a model that cannot learn from it
+    qualities: ClassVar[Mapping[str, tuple[str, Literal["lower", "higher"]]]] = {}  # of generated rows: see `judge`
+    steps_an_epoch: int | None = None  # None where examples are endless
+    valid_batches: int = 0  # 0 if there is no validation data
 
     def batch(self, step: int, part: int = 0, parts: int = 1) -> Batch:
         """The training batch of a step, or a worker's part of it: rows part, part + parts, part + 2 parts, ...
 
-        Every part has as many rows; where they do not divide, the last ones are filled up by rows that do not count:
-        their targets are all -100, or, where there are none, `weight` (b,) float32 is 0 instead of 1 there.
+        Every part has as many rows; where they do not divide evenly, the last parts are filled up with rows that do
+        not count: their targets are all -100, or, without targets, `weight` (b,) float32 is 0 there and 1 elsewhere.
         """
         if step < 0:
             raise InputError(f"step={step}: steps are counted from 0")
@@ -55,8 +59,20 @@ class Data(ABC):
         return self._share(self._valid_rows(index), lambda rows: self._valid(index, rows), part, parts)
 
     def close(self) -> None:
-        """Stop workers, where there are any."""
+        """Stop worker processes, if there are any."""
         return
+
+    def units(self, batch: Batch) -> int:
+        """The size of a batch in `unit`."""
+        return batch["ids"].size if self.unit == "tokens" else len(next(iter(batch.values())))
+
+    def judge(self, rows: np.ndarray) -> dict[str, np.ndarray]:
+        """Numbers per generated row, from whose means `judged` computes the `qualities` of a generator."""
+        return {}
+
+    def judged(self, means: dict[str, float]) -> dict[str, float]:
+        """The qualities of generated rows."""
+        return means
 
     @abstractmethod
     def _rows(self, step: int) -> int:

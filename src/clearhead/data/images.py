@@ -17,6 +17,7 @@ from ..errors import InputError
 from . import image_files
 from .batches import Batch, Data, Rows, share_rows
 from .files import DataError, locate
+from .preprocessing import Preprocessing
 
 ORDER, CROPS, SPLIT = 0, 1, 2  # streams of random numbers
 Key = tuple[str, int, bytes]  # "train" or "valid", step or index, rows
@@ -32,8 +33,8 @@ class ImageFolder:
     crop: Literal["random", "middle"] = "random"  # in training; validation takes the middle square
     least: float = 0.25  # the smallest share of the area that a random crop keeps
     flip: bool = True  # mirror half of the training images, left for right
-    mean: tuple[float, float, float] = (0.5, 0.5, 0.5)  # of red, green, blue from 0 to 1: taken away,
-    deviation: tuple[float, float, float] = (0.5, 0.5, 0.5)  # and then divided by this
+    mean: tuple[float, float, float] = (0.5, 0.5, 0.5)  # subtracted from red, green and blue, from 0 to 1
+    deviation: tuple[float, float, float] = (0.5, 0.5, 0.5)  # which are then divided by this
     share: float = 0.1  # part of the images kept for validation, where there is no folder of them
     valid_rows: int = 64  # images a validation batch
     valid_most: int | None = None  # validation batches at most; None: all
@@ -57,7 +58,8 @@ class ImageFolder:
 class Images(Data):
     """Every image once an epoch, in the order of (seed, epoch); crops and mirrors are keyed by (seed, step, row)."""
 
-    kind = "images"
+    keys = ("images", "labels")
+    unit = "images"
     classes: tuple[str, ...]
 
     def __init__(self, config: ImageFolder, *, seed: int, root: Path | None = None) -> None:
@@ -76,6 +78,8 @@ class Images(Data):
         number = {label: i for i, label in enumerate(self.classes)}
         self.labels = {name: np.array([number[p.label] for p in set_], np.int64) for name, set_ in self.sets.items()}
         self.sizes = {"classes": len(self.classes)}
+        size = (config.size, config.size)
+        self.preprocessing = Preprocessing(resize=config.size, crop=size, mean=config.mean, deviation=config.deviation)
         self.steps_an_epoch = -(-len(train) // config.rows)
         batches = -(-len(valid) // config.valid_rows)
         self.valid_batches = batches if config.valid_most is None else min(batches, config.valid_most)
@@ -134,9 +138,7 @@ class Images(Data):
                 ) from error
         else:
             pixels = image_files.decode(*self._work(which, step, rows))
-        mean, deviation = (np.array(x, np.float32)[:, None, None] for x in (self.config.mean, self.config.deviation))
-        images = (pixels.astype(np.float32, order="C") / np.float32(255) - mean) / deviation
-        return {"images": images, "labels": self.labels[which][self._which(which, step, rows)]}
+        return {"images": pixels, "labels": self.labels[which][self._which(which, step, rows)]}
 
     def _which(self, which: str, step: int, rows: Rows) -> NDArray[np.int64]:
         """The pictures of these rows, by number."""

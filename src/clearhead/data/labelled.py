@@ -58,7 +58,7 @@ class Labels(Reading):
 class Labelled(Bucketed):
     """Texts as ids and labels as numbers; an epoch has every text once."""
 
-    kind = "labelled"
+    keys = ("ids", "lengths", "labels")
     tokens: Tokenizer
 
     def __init__(
@@ -78,6 +78,7 @@ class Labelled(Bucketed):
             np.array([numbers[line.label] for line in lines], np.int64) for lines in (train, valid)
         )
         reads = [Read([line.text for line in lines], self.tokens, config) for lines in (train, valid)]
+        self.longest = config.longest
         self._open(*reads, seed=seed, valid_most=config.valid_most)
 
     def _train(self, step: int, rows: Rows) -> Batch:

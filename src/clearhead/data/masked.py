@@ -50,7 +50,7 @@ class Gaps(Reading):
 class Masked(Bucketed):
     """Texts with gaps: every text once an epoch, with other gaps each time."""
 
-    kind = "masked"
+    keys = ("ids", "targets", "lengths")
     tokens: Tokenizer
 
     def __init__(self, config: Gaps, *, seed: int, root: Path | None = None) -> None:
@@ -66,6 +66,7 @@ class Masked(Bucketed):
         special = (self.tokens.start, self.tokens.end, self.tokens.pad, self.mask)
         self.special = np.array([i for i in special if i is not None], np.int64)
         valid = [one for one, keep in zip(texts, kept, strict=True) if not keep]
+        self.longest = config.longest
         self._open(
             Read(train, self.tokens, config), Read(valid, self.tokens, config), seed=seed, valid_most=config.valid_most
         )

@@ -55,7 +55,8 @@ class Pairs(Bucketed):
     An epoch has every pair once. One source may have many targets: they all train, or they all validate.
     """
 
-    kind = "sequences"
+    keys = ("ids", "targets")
+    hint = "With join=false, pairs have a source and a target, for a model that translates"
     tokens: Characters
 
     def __init__(self, config: PairFile, *, seed: int, root: Path | None = None) -> None:
@@ -64,7 +65,8 @@ class Pairs(Bucketed):
         self.tokens = Characters.of("".join({c for pair in (*train, *valid) for c in pair.source + pair.target}))
         self.sep, self.end = len(self.tokens), len(self.tokens) + 1
         self.sizes = {"vocab": len(self.tokens) + 2}
-        joined = (Joined(lines, self.tokens, config) for lines in (train, valid))
+        joined = [Joined(lines, self.tokens, config) for lines in (train, valid)]
+        self.longest = max(int(rows.lengths.max(initial=1)) for rows in joined) - 1
         self._open(*joined, seed=seed, valid_most=config.valid_most)
 
 

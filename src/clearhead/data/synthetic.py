@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,7 +84,7 @@ class Vectors:
 class Task(Data):
     """Rows drawn by their key: training in one stream, validation in another."""
 
-    def __init__(self, config: Sequences | Vectors, *, seed: int, root: Path | None = None) -> None:
+    def __init__(self, config: Sequences | Vectors | Mixture, *, seed: int, root: Path | None = None) -> None:
         self.config, self.seed = config, seed
         self.valid_batches = config.valid_batches
 
@@ -107,13 +108,15 @@ class Task(Data):
 class SequenceTask(Task):
     """A row of symbols, and what is asked about it."""
 
-    kind = "sequences"
+    keys = ("ids", "targets")
     config: Sequences
     specials = 1  # SEP, which ends the row and asks
 
     def __init__(self, config: Sequences, *, seed: int, root: Path | None = None) -> None:
         super().__init__(config, seed=seed)
         self.sizes = {"vocab": config.symbols + self.specials}
+        one = np.zeros(1, np.int64)
+        self.longest = max(self._draw(0, 0, one, stream)["ids"].shape[1] for stream in (0, VALID))
 
     def _draw(self, seed: int, step: int, rows: Rows, stream: int) -> Batch:
         c = self.config
@@ -191,10 +194,63 @@ class Recall(SequenceTask):
         return {"ids": ids, "targets": np.where(at == n + 1, np.take_along_axis(x, important, axis=1), IGNORE)}
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Mixture:
+    """Options of gaussians."""
+
+    modes: int = 8  # normal distributions, evenly on a circle
+    radius: float = 2.0  # of the circle
+    deviation: float = 0.1  # of each distribution
+    rows: int = 128  # points per step
+    valid_rows: int = 256  # points per validation batch
+    valid_batches: int = 4  # validation batches
+
+    def __post_init__(self) -> None:
+        _at_least(1, modes=self.modes, rows=self.rows, valid_rows=self.valid_rows)
+        _at_least(0, valid_batches=self.valid_batches)
+        if self.radius <= 0 or self.deviation <= 0:
+            raise InputError(f"radius={self.radius}, deviation={self.deviation}: expected numbers above 0")
+
+
+class Gaussians(Task):
+    """Points in the plane around the centres of a mixture: x (b, 2), and the number of the centre, labels (b,)."""
+
+    keys = ("x", "labels")
+    unit = "vectors"
+    config: Mixture
+    qualities: ClassVar = {"near": ("share", "higher"), "modes": ("modes", "higher")}
+    NEAR = 3.0  # deviations from a centre that are near it
+    SHARE = 0.5  # of its fair share of points, from which a mode is found
+
+    def __init__(self, config: Mixture, *, seed: int, root: Path | None = None) -> None:
+        super().__init__(config, seed=seed)
+        self.sizes = {"width": 2, "classes": config.modes}
+        self.classes = tuple(f"mode {i}" for i in range(config.modes))
+        angle = 2 * np.pi * np.arange(config.modes) / config.modes
+        self.centres = (config.radius * np.stack([np.cos(angle), np.sin(angle)], axis=1)).astype(np.float32)
+
+    def _draw(self, seed: int, step: int, rows: Rows, stream: int) -> Batch:
+        labels = counter_rng.integers(seed, step, rows, 1, 0, self.config.modes, stream)[:, 0]
+        noise = self.config.deviation * counter_rng.normal(seed, step, rows, 2, stream + 1)
+        return {"x": (self.centres[labels] + noise).astype(np.float32), "labels": labels}
+
+    def judge(self, rows: np.ndarray) -> dict[str, np.ndarray]:
+        """For each centre, which points are near it."""
+        apart = np.linalg.norm(rows[:, None] - self.centres, axis=2)  # (b, modes)
+        near = (apart.argmin(1)[:, None] == np.arange(len(self.centres))) & (apart < self.NEAR * self.config.deviation)
+        return {f"mode {i}": near[:, i].astype(np.float32) for i in range(len(self.centres))}
+
+    def judged(self, means: dict[str, float]) -> dict[str, float]:
+        """The share of points that are near a centre, and the number of centres that have points."""
+        fair = self.SHARE / self.config.modes
+        return {"near": sum(means.values()), "modes": float(sum(share >= fair for share in means.values()))}
+
+
 class Identity(Task):
     """y = x, standard normal: what a layer must be able to pass on."""
 
-    kind = "vectors"
+    keys = ("x", "y")
+    unit = "vectors"
     config: Vectors
 
     def __init__(self, config: Vectors, *, seed: int, root: Path | None = None) -> None:

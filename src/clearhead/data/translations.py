@@ -80,7 +80,8 @@ class Mixture(Translating):
 class Translations(Bucketed):
     """Pairs of texts as ids. An epoch has every example once; the vocabulary is made from the training text alone."""
 
-    kind = "translations"
+    keys = ("ids", "targets", "source", "lengths")
+    sets_context = False
     tokens: Pair
 
     def __init__(
@@ -103,6 +104,8 @@ class Translations(Bucketed):
         validation = Translated(valid, self.tokens, config, _joined(len(valid), *join, apart=True))
         if not len(training):
             raise DataError(f"longest={config.longest} leaves no pair to train on")
+        sides = [side.lengths for part in (training, validation) for side in (part.source, part.target)]
+        self.longest = max(int(lengths.max(initial=1)) for lengths in sides)
         self.left_out = training.left_out + validation.left_out  # examples that were longer than `longest`
         self._open(training, validation, seed=seed, valid_most=config.valid_most)
 

@@ -42,8 +42,6 @@ class Windows(Data):
     what the window shows of it; the last id of a document has no target.
     """
 
-    kind = "sequences"
-
     def __init__(
         self, config: Windowing, *, seed: int, ids: np.ndarray, ends: NDArray[np.int64], vocab: int, name: str
     ) -> None:
@@ -51,6 +49,8 @@ class Windows(Data):
         self.ids = ids  # in memory or on disk: only windows of it are read
         self.ends = ends  # for each document the place after its last id, rising
         self.sizes = {"vocab": vocab}
+        self.keys = ("ids", "targets", *(("documents", "at") if config.documents else ()))
+        self.longest = config.context
         self.cut = int(len(ids) * (1 - config.share))  # training is before it, validation from it on
         if self.cut < config.context + 1:
             raise DataError(

@@ -20,6 +20,7 @@ FAMILIES = {
     "transformer": ("transformer", "Transformer", "an encoder and a decoder that attends to it, for translation"),
     "rnn-seq2seq": ("rnn_seq2seq", "RNNSeq2Seq", "two recurrent networks, for translation, with or without attention"),
     "reader": ("reader", "Reader", "one layer that remembers a sequence: a sum, a fading sum, or attention"),
+    "mlp": ("mlp", "Perceptron", "a multi-layer perceptron, from vectors to vectors"),
     "deep": ("deep", "Deep", "many simple layers, plain, dense or residual: how a signal gets through depth"),
 }
 

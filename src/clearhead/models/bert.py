@@ -64,6 +64,8 @@ class BERT(Model):
     """Token ids (b, t) -> what its config's `answer` says."""
 
     methods: ClassVar[tuple[str, ...]] = ("states", "encode")
+    head_parts: ClassVar[tuple[str, ...]] = ("head", "pooler", "transform", "transform_norm")
+    may_differ: ClassVar[frozenset[str]] = frozenset({"dropout", "answer", "classes", "pool", "pooler"})
     config: Config
 
     def __init__(self, config: Config) -> None:

@@ -44,6 +44,8 @@ class Model(nn.Module):
     config: Any
     reads: ClassVar[str] = "tokens"  # tokens, pairs (a source and a target), images or vectors
     can: frozenset[str] = frozenset()  # what this model can do
+    head_parts: ClassVar[tuple[str, ...]] = ("head",)  # submodules that make its output, new for another task
+    may_differ: ClassVar[frozenset[str]] = frozenset({"dropout", "inner_dropout"})  # options that weights do not need
     methods: ClassVar[tuple[str, ...]] = ()  # methods besides forward that use parameters: sharding must know them
 
     @property

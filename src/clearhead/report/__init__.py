@@ -1,8 +1,6 @@
-"""report/: whole stories told with the rooms above.
-
-plot    the curves of a training, and what its heads and blocks did meanwhile
-"""
+"""Whole stories told with the folders above: plot, sweep, doctor."""
 
 from .plot import plot
+from .sweep import sweep
 
-__all__ = ["plot"]
+__all__ = ["plot", "sweep"]

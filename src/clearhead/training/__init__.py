@@ -1,27 +1,16 @@
-"""train/: objectives, optimiser, schedule, distribution, checkpoints, and the one loop that uses them.
+"""Training: objectives, optimisers, schedules, distribution, checkpoints, and the one loop that uses them.
 
-run = train("configs/reverse.toml", "optim.lr=1e-3")       run.folder, run.metrics, run.model (a Bundle)
-sweep("configs/reverse.toml", "seed=1,2,3", out="runs/s")  the alternatives of a recipe, side by side
-verify_resume("configs/reverse.toml", out="runs/v")        a training with kills equals one in peace
-
-The room is its verb too: clearhead.train(...) trains, whatever has imported the room before.
+run = train("configs/reverse.toml", "optim.lr=1e-3")    run.folder, run.metrics, run.model (a Bundle)
+verify_resume("configs/reverse.toml", out="runs/v")     a training with kills equals one without
 """
 
-import sys
-from types import ModuleType
-
 from .loop import TIMES, Run, TrainingError, train
+from .objectives import Objective, objectives
 from .recipe import Recipe, read_recipe
-from .sweep import Sweep, sweep
+from .sweep import Sweep
 from .verify import Verdict, verify_resume
 
 __all__ = [
-    "TIMES", "Recipe", "Run", "Sweep", "TrainingError", "Verdict", "read_recipe", "sweep", "train", "verify_resume",
+    "TIMES", "Objective", "Recipe", "Run", "Sweep", "TrainingError", "Verdict", "objectives", "read_recipe", "train",
+    "verify_resume",
 ]  # fmt: skip
-
-
-class _Room(ModuleType):
-    __call__ = staticmethod(train)
-
-
-sys.modules[__name__].__class__ = _Room

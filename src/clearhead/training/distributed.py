@@ -1,7 +1,7 @@
-"""One process or many: who this worker is, and how a model is spread over all of them. No model knows of it.
+"""One process or many: which worker this is, and how a model is distributed over all of them. No model knows of it.
 
-ddp    every worker holds the whole model; gradients are summed                 (Li et al. 2020)
-fsdp   every worker holds a share of each block, gathered when it is needed     (Zhao et al. 2023, FSDP2)
+ddp    every worker holds the whole model; gradients are averaged               (Li et al. 2020)
+fsdp   every worker holds a shard of each block, gathered when it is needed     (Zhao et al. 2023, FSDP2)
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from ..errors import InputError
+from ..devices import find_device
+from ..models import Model
 
 _TRAININGS = itertools.count()  # of this process; every worker counts the same
 
@@ -37,22 +38,9 @@ class World:
     def join(device: str = "auto") -> World:
         """The world that torchrun made, or this process alone."""
         rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-        kind = device
-        if device == "auto":
-            kind = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
-        try:
-            found = torch.device(kind)
-        except RuntimeError as cause:
-            raise InputError(f"device={device!r}: expected auto, cpu, cuda, cuda:1 or mps") from cause
+        found = find_device(device)
         if found.type == "cuda":
-            if not torch.cuda.is_available():
-                raise InputError(f"device={device!r}: no CUDA device is here; expected cpu, or auto")
-            if (found.index or 0) >= torch.cuda.device_count():
-                raise InputError(
-                    f"device={device!r}: the CUDA devices here are cuda:0 to {torch.cuda.device_count() - 1}"
-                )
-            if found.index is None:
-                found = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+            found = torch.device("cuda", found.index or 0)
             torch.cuda.set_device(found)
         joined = "RANK" in os.environ and not dist.is_initialized()
         if joined:
@@ -64,7 +52,7 @@ class World:
         return World(rank, size, found, joined)
 
     def leave(self) -> None:
-        """Take leave of the other workers."""
+        """Leave the group of workers."""
         if self.joined and dist.is_initialized():
             dist.destroy_process_group()
 
@@ -76,8 +64,12 @@ class World:
         dist.all_reduce(total)
         return total.tolist()
 
+    def barrier(self) -> None:
+        """Wait until all workers are here."""
+        self.sum(0.0)
+
     def broadcast(self, word: str) -> str:
-        """What worker 0 says, to all."""
+        """The word of worker 0, on all workers."""
         if self.size == 1:
             return word
         length = torch.tensor([len(word.encode())])
@@ -92,20 +84,20 @@ class World:
 
 
 def blocks(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """The repeated parts of a model, by their address: blocks.0, encoder.blocks.3, ..."""
+    """The repeated parts of a model, by their address: blocks.0, encoder.blocks.3, or stages.2.0 of a CNN."""
     for name, module in model.named_modules():
-        if re.search(r"(^|\.)blocks\.\d+$", name):
+        if re.search(r"(^|\.)(blocks\.\d+|stages\.\d+\.\d+)$", name):
             yield name, module
 
 
 def recompute(model: nn.Module) -> None:
-    """Let blocks forget their activations and compute them again when the gradient comes (Chen et al. 2016)."""
+    """Gradient checkpointing: recompute the activations of blocks in the backward pass (Chen et al. 2016)."""
     for _, block in blocks(model):
         block.forward = partial(checkpoint, block.forward, use_reentrant=False)
 
 
 def shard(model: nn.Module, world: World, precision: str) -> None:
-    """Give every worker its share of each block and of the rest (FSDP2). The forward pass gathers what it needs."""
+    """Give every worker its shard of each block and of the rest (FSDP2). The forward pass gathers what it needs."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 
@@ -117,19 +109,19 @@ def shard(model: nn.Module, world: World, precision: str) -> None:
     }
     for _, block in blocks(model):
         fully_shard(block, **options)
-    fully_shard(model, **options, reshard_after_forward=False)  # the readout is used right after `states`
-    if hasattr(model, "states"):
-        register_fsdp_forward_method(model, "states")
+    fully_shard(model, **options, reshard_after_forward=False)  # the output layer is used right after `states`
+    for method in model.methods if isinstance(model, Model) else ():
+        register_fsdp_forward_method(model, method)
 
 
-def let_go(model: nn.Module) -> None:
-    """Give back what a forward pass without a backward gathered: else the next would compute with old weights."""
+def reshard(model: nn.Module) -> None:
+    """Free what a forward pass without a backward one gathered: else the next would compute with old weights."""
     if hasattr(model, "reshard"):
         model.reshard()  # type: ignore[operator]
 
 
 def narrow(model: nn.Module) -> None:
-    """Let a model compute in bfloat16, all but its batch norms: in 8 bits a running mean would stop moving."""
+    """Let a model compute in bfloat16, except for batch norms, whose running means would stop moving in 8 bits."""
     for module in model.modules():
         if not isinstance(module, nn.modules.batchnorm._BatchNorm):
             module._apply(lambda x: x.bfloat16() if x.is_floating_point() else x, recurse=False)

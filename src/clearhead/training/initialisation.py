@@ -28,8 +28,11 @@ Fans = tuple[int, int]  # how many numbers an output sums over, and how many out
 
 
 @torch.no_grad()
-def initialise(model: nn.Module, word: str, seed: int) -> None:
-    """Draw the model's first weights in place; the same numbers on every device and in every dtype, to rounding."""
+def initialise(model: nn.Module, word: str, seed: int, *, prefix: str = "") -> None:
+    """Draw the model's first weights in place; the same numbers on every device and in every dtype, to rounding.
+
+    `prefix` goes before the names of its parameters, so that two networks of one training get different numbers.
+    """
     if word not in WORDS:
         raise InputError(f"initial={word!r}: expected one of {', '.join(WORDS)}")
     if word == "default":
@@ -46,7 +49,7 @@ def initialise(model: nn.Module, word: str, seed: int) -> None:
                 parameter.zero_()
                 continue
             draw = torch.empty(parameter.shape, dtype=torch.float32, device="cpu")
-            key = _generator(seed, f"{path}.{leaf}" if path else leaf)
+            key = _generator(seed, prefix + (f"{path}.{leaf}" if path else leaf))
             if word == "xavier":
                 bound = math.sqrt(6 / sum(fans))
                 draw.uniform_(-bound, bound, generator=key)

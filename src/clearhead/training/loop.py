@@ -1,14 +1,14 @@
-"""The one loop: it serves a laptop, a GPU and many machines under torchrun, and a resumed run equals an unbroken one.
+"""The one loop: for a laptop, a GPU and many machines under torchrun; a resumed run equals an uninterrupted one.
 
-Nothing random is carried from step to step: the batch is a function of (seed, step), and dropout draws from a
-generator seeded by (seed, step, part of the batch). So a checkpoint is weights, optimiser state and a step.
+Nothing random is carried from step to step: the batch is a function of (seed, step), and dropout uses a generator that
+is seeded by (seed, step, part of the batch). So a checkpoint is weights, optimiser state, an objective's buffers and a
+step.
 """
 
 from __future__ import annotations
 
 import math
 import os
-import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -22,34 +22,42 @@ import torch
 from torch import Tensor
 
 from .. import config
-from ..data import make_data
+from ..data import Data, make_data
 from ..errors import UserError
 from ..weights import Bundle, load, save
-from . import progress, samples
+from . import progress
+from .best import Best
 from .checkpoint import Checkpoint, CheckpointError, DamagedError, Writer, latest, step_name
 from .distributed import World
 from .prefetch import Feed, Part
-from .recipe import MAY_CHANGE, Recipe, read_recipe, section
+from .pretrained import describe
+from .recipe import MAY_CHANGE, Recipe, named_options, read_recipe
 from .run_folder import Folder, FolderError
-from .schedule import scale
+from .setup import resolve
+from .signals import on_stop
 from .tensorboard import Events
-from .trainer import Trainee
+from .trainer import Trainer, Updated
 
-NONE_YET: dict[str, float] = {"loss": sys.float_info.max, "step": 0, "waited": 0}  # before the first validation
 TIMES = ("seconds", "rate", "share")  # the metrics that no two runs have in common
 
 
 class TrainingError(UserError, RuntimeError):
-    """A training cannot go on; the message says where it stands and what is safe."""
+    """A training cannot continue; the message says at which step it is and what is safe."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Run:
-    """What a training left: its folder, its metrics, and the model if it is finished."""
+    """The result of a training.
+
+    Attributes:
+        folder: The run folder.
+        metrics: All records of metrics.jsonl.
+        model: The trained model, a Bundle; None if the training was stopped before its last step.
+    """
 
     folder: Path
     metrics: list[dict[str, Any]]
-    model: Bundle | None  # None if it was stopped before its last step
+    model: Bundle | None
 
     @property
     def finished(self) -> bool:
@@ -59,12 +67,27 @@ class Run:
 def train(
     recipe: str | Path | Mapping[str, Any] | Recipe,
     *overrides: str,
-    out: str | Path | None = None,  # the run folder; runs/NAME if not given
-    data: str | Path | None = None,  # where files of data are looked for first
+    out: str | Path | None = None,
+    data: str | Path | None = None,
     device: str = "auto",
     quiet: bool = False,
 ) -> Run:
-    """Train a recipe in a folder, or go on with what is there: train("configs/reverse.toml", "optim.lr=1e-3")."""
+    """Train a recipe in a run folder, or resume the run that is there.
+
+    Args:
+        recipe: A .toml or .json file, a table, or a Recipe.
+        overrides: Values to change: "optim.lr=1e-3".
+        out: The run folder; runs/NAME if not given.
+        data: A folder in which data files are looked for first.
+        device: auto, cpu, cuda, cuda:1 or mps.
+        quiet: Print nothing but warnings.
+
+    Examples:
+        >>> recipe = {"steps": 2, "data": {"name": "reverse"}, "model": {"name": "gpt", "width": 16, "heads": 2}}
+        >>> run = train(recipe, "model.depth=1", out=tmp / "run", device="cpu", quiet=True)
+        >>> run.finished, "valid_loss" in run.metrics[-1]
+        (True, True)
+    """
     made = read_recipe(recipe, *overrides)
     if out is None:
         out = Path("runs") / (Path(recipe).stem if isinstance(recipe, str | Path) else "run")
@@ -74,7 +97,7 @@ def train(
     world = World.join(device)
     try:
         with (
-            _settings(made, world.device),
+            _torch_settings(made, world.device),
             _Loop(made, Path(out), None if data is None else Path(data), world, quiet) as loop,
         ):
             return loop.run()
@@ -83,8 +106,8 @@ def train(
 
 
 @contextmanager
-def _settings(recipe: Recipe, device: torch.device) -> Iterator[None]:
-    """The switches and generators of torch that a training turns, turned back afterwards."""
+def _torch_settings(recipe: Recipe, device: torch.device) -> Iterator[None]:
+    """Set torch's global settings and generators for a training, and restore them afterwards."""
     products, same = torch.get_float32_matmul_precision(), torch.are_deterministic_algorithms_enabled()
     warn = torch.is_deterministic_algorithms_warn_only_enabled()
     try:
@@ -103,33 +126,27 @@ class _Loop:
     def __init__(self, recipe: Recipe, out: Path, root: Path | None, world: World, quiet: bool) -> None:
         self.recipe, self.world = recipe, world
         with ExitStack() as stack:
-            table: Any = recipe.data
-            self.data = make_data(section(recipe, "data")[0], table.without("name"), seed=recipe.seed, root=root)
-            stack.callback(self.data.close)
-            if recipe.run.patience and not self.data.valid_batches:
-                raise TrainingError(
-                    f"run.patience = {recipe.run.patience} waits for a better validation, and this data has none: "
-                    "expected 0, or a share for validation"
-                )
-            self.trainee = Trainee(recipe, self.data, world)
-            if recipe.run.sample_every and not samples.writes(self.trainee.model, self.data):
-                raise TrainingError(
-                    f"run.sample_every = {recipe.run.sample_every}: there is no text to write here: "
-                    "expected 0, or data of text or of translations"
-                )
+            self.data = self._open(recipe.data, root, stack)
+            feeds = {name: self._open(table, root, stack) for name, table in recipe.feeds.items()}
+            resumes = any((out / "checkpoints").glob("step-*"))
+            setup = (Folder.read_setup(out) if resumes else None) or resolve(recipe, self.data, feeds)
+            self.trainer = Trainer(recipe, setup, self.data, world, fresh=not resumes)
+            self.best = Best(recipe.run, self.trainer.objective.measurements)
+            self._check()
             self.folder = Folder(out, lock=world.rank == 0)
             stack.callback(self.folder.close)
             if world.rank == 0:
                 self._keep_recipe()
+                self.folder.keep_setup(setup, unit=self.data.unit, objective=self.trainer.objective)
             self.step = 0
-            self.best = dict(NONE_YET)
-            found = self._found()
-            self.trainee.spread()
+            found = self._newest()
             if found is not None:
                 self._resume(found)
-            world.sum(0.0)  # nobody goes on, and tidies up, before all have read
+            world.barrier()  # nobody continues, and tidies up, before all have read
             self.talk = progress.Talk(steps=recipe.steps, start=self.step, quiet=quiet or world.rank > 0)
             stack.callback(self.talk.close)
+            if left_out := describe(self.trainer.left_out):
+                self.talk.say(left_out)
             attempt = ""
             self.events: Events | None = None
             if world.rank == 0:
@@ -142,12 +159,33 @@ class _Loop:
                 self.folder.checkpoints, rank=world.rank, world=world.size, attempt=attempt, keep=recipe.run.keep
             )
             stack.callback(self._settle)
-            self.feed = Feed(self.data, world, recipe.accumulate)
+            self.feed = Feed(self.data, feeds, self.trainer.objective, world, recipe.accumulate)
             stack.callback(self.feed.close)
             self.saved = self.step if found is not None else None
-            self.stopping = False
-            self._pending: list[tuple[int, Tensor, Tensor]] = []  # steps whose loss and norm nobody has read yet
+            self.stopping = self._agreed = False
+            self._pending: list[tuple[int, list[Updated]]] = []  # steps whose losses and norms nobody has read yet
             self._stack = stack.pop_all()
+
+    def _open(self, table: Any, root: Path | None, stack: ExitStack) -> Data:
+        name, _ = named_options(table, "data")
+        table = table if isinstance(table, config.Table) else config.Table(table)
+        data = make_data(name, table.without("name"), seed=self.recipe.seed, root=root)
+        stack.callback(data.close)
+        return data
+
+    def _check(self) -> None:
+        run = self.recipe.run
+        if self.best.kept and not self.data.valid_batches:
+            word = f"patience = {run.patience}" if run.patience else f"best = {run.best!r}"
+            raise TrainingError(
+                f"run.{word} needs validations, and this data has none to offer: expected it left out, or a share for "
+                "validation"
+            )
+        if run.sample_every and not self.trainer.objective.writes_text:
+            raise TrainingError(
+                f"run.sample_every = {run.sample_every}: there is no text to write here: expected 0, or data of text "
+                "or of translations"
+            )
 
     def __enter__(self) -> _Loop:
         return self
@@ -156,7 +194,7 @@ class _Loop:
         self._stack.close()
 
     def _keep_recipe(self) -> None:
-        """Write the recipe, or see that it is the folder's; one that failed before it learned anything gives way."""
+        """Write the recipe, or check that it is the folder's; one that failed before its first step is replaced."""
         recipe = config.dump(self.recipe)
         try:
             self.folder.keep_recipe(recipe, may_change=MAY_CHANGE)
@@ -167,13 +205,10 @@ class _Loop:
                 (self.folder.path / name).unlink(missing_ok=True)
             self.folder.keep_recipe(recipe, may_change=MAY_CHANGE)
 
-    def _settle(self) -> None:
-        """Let a checkpoint that is being written be finished; a failure of it has been told, or something else has."""
-        with suppress(CheckpointError):
-            self.writer.wait()
+    # Resuming
 
-    def _found(self) -> Checkpoint | None:
-        """The newest whole checkpoint, by the word of worker 0, which alone reads every byte."""
+    def _newest(self) -> Checkpoint | None:
+        """The newest intact checkpoint, as worker 0 finds it, which alone reads every byte."""
         name = ""
         if self.world.rank == 0:
             whole = latest(self.folder.checkpoints, say=lambda words: print(words, file=sys.stderr))
@@ -184,31 +219,44 @@ class _Loop:
         name = self.world.broadcast(name)
         if name == "damaged":
             raise TrainingError(
-                f"{self.folder.checkpoints}: no checkpoint is whole. Move the folder away to begin anew, or put one "
+                f"{self.folder.checkpoints}: no checkpoint is intact. Move the folder away to start again, or put one "
                 "back"
             )
         return Checkpoint(self.folder.checkpoints / name) if name else None
 
     def _resume(self, found: Checkpoint) -> None:
-        self.trainee.fill(found)
-        self.step, self.best = found.step, dict(found.facts["best"])
-        if self.recipe.run.patience and self.best["step"] != found.step and not self._best():
-            self.best = dict(NONE_YET)  # it was not kept: patience was not asked for, or its files were damaged
+        self.trainer.fill(found)
+        self.step, self.best.facts = found.step, dict(found.facts["best"])
+        if self.best.kept and self.best.step != found.step and not self._best_checkpoint():
+            self.best.forget()  # it was not kept, or its files are damaged
         if found.step > self.recipe.steps:
             raise TrainingError(
-                f"{found.path} is past the recipe's {self.recipe.steps} steps: give it more, or another folder"
+                f"{found.path} is past the recipe's {self.recipe.steps} steps: expected more steps, or another folder"
             )
+
+    def _best_checkpoint(self) -> Checkpoint | None:
+        """The checkpoint of the best validation, if there is one and it is intact."""
+        if not self.best.step:
+            return None
+        try:
+            found = Checkpoint(self.folder.checkpoints / step_name(self.best.step))
+            found.check()
+            return found
+        except DamagedError as problem:
+            if self.world.rank == 0:
+                print(f"{problem}: the best model is lost with it", file=sys.stderr)
+            return None
 
     # Running
 
     def run(self) -> Run:
-        recipe, finished = self.recipe, False
+        recipe = self.recipe
         if self.step:
-            self.talk.say(f"{self.folder.path}: going on from step {self.step} of {recipe.steps}")
-        with self._signals():
-            finished = self.step >= recipe.steps or self._out_of_patience
+            self.talk.say(f"{self.folder.path}: resuming at step {self.step} of {recipe.steps}")
+        with on_stop(self._ask_to_stop):
+            finished = self.step >= recipe.steps or self.best.out_of_patience
             batches = self.feed.steps(self.step, recipe.steps)
-            self._clock, self._tokens = time.perf_counter(), 0
+            self._restart_clock()
             while not finished:
                 self._update(next(batches))
                 finished = self.step >= recipe.steps
@@ -224,65 +272,90 @@ class _Loop:
             self.writer.wait()
         if not finished:
             self.talk.say(
-                f"{self.folder.path}: unfinished at step {self.step} of {recipe.steps}; the same command resumes it"
+                f"{self.folder.path}: stopped at step {self.step} of {recipe.steps}; the same command resumes it"
             )
         model = self._finish() if finished else None
         return Run(folder=self.folder.path, metrics=self.folder.metrics(), model=model)
 
-    @property
-    def _out_of_patience(self) -> bool:
-        """Whether patience has run out."""
-        return 0 < self.recipe.run.patience <= self.best["waited"]
+    def _ask_to_stop(self) -> bool:
+        """Stop after this step; returns whether that was asked before."""
+        before, self.stopping = self.stopping, True
+        return before
 
     def _due(self, every: int) -> bool:
         return bool(every) and self.step % every == 0
 
+    def _restart_clock(self) -> None:
+        self._clock, self._units = time.perf_counter(), 0
+
     def _update(self, parts: list[Part]) -> None:
-        """One update of the weights."""
+        """One step: the updates of all players."""
         recipe, world, index = self.recipe, self.world, self.step
-        counted, tokens, stop = world.sum(
-            sum(part.counted for part in parts), sum(part.size for part in parts), float(self.stopping)
+        counted, units, stop = world.sum(
+            sum(part.counted for part in parts), sum(part.units for part in parts), float(self.stopping)
         )
         self._agreed = stop > 0
-        loss, batch = self.trainee.backward(parts, index, counted)
         self.step += 1
         looks = self._due(recipe.run.inside_every)
-        view = self.trainee.look(batch) if looks else None
-        factor = scale(recipe.schedule, index, recipe.steps)
-        self._pending.append((self.step, loss, self.trainee.optimiser.step(factor)))
-        self._tokens += int(tokens)
+        if looks:
+            self.trainer.look_next()
+        reports, batch = self.trainer.step(parts, index, counted)
+        self._pending.append((self.step, reports))
+        self._units += int(units)
         logs = self._due(recipe.run.log_every) or self.step == recipe.steps
-        if logs or looks or world.device.type == "cpu":
-            loss_now, norm_now = self._read()
+        now = self._read() if logs or looks or world.device.type == "cpu" else {}
         words = None
         if logs:
             seconds = time.perf_counter() - self._clock
-            rate = self._tokens / max(seconds, 1e-9)
-            self._clock, self._tokens = time.perf_counter(), 0
-            share = rate / world.size * progress.flops(self.trainee.model, _length(batch)) / self._peak
-            words = {"loss": f"{loss_now:.4f}", "tokens/s": f"{rate:,.0f}", "of peak": f"{share:.0%}"}
-            record = {"loss": loss_now, "norm": norm_now, "lr": recipe.optim.lr * factor}
+            rate = self._units / max(seconds, 1e-9)
+            self._restart_clock()
+            share = rate / world.size * self._flops(batch, parts[-1].units) / self._peak
+            losses = {name: f"{now[name]:.4f}" for name in self.loss_names if name in now}
+            words = losses | {f"{self.data.unit}/s": f"{rate:,.0f}", "of peak": f"{share:.0%}"}
+            record = now | self.trainer.scheduled
             self._log(record | {"seconds": seconds, "rate": rate, "share": share})
-        if view is not None:
-            self._log({"inside": view})
+        if looks:
+            self._log({"inside": self.trainer.looked()})
         self.talk.moved(self.step, words)
+
+    @cached_property
+    def loss_names(self) -> list[str]:
+        """The name of each update's loss in the logs."""
+        return [update.loss for update in self.trainer.objective.updates]
 
     @cached_property
     def _peak(self) -> float:
         return progress.peak(self.world.device, self.recipe.precision)
 
-    def _read(self) -> tuple[float, float]:
-        """The loss and norm of the last step; stops if any since the last reading was not a number."""
-        mine = torch.stack([loss for _, loss, _ in self._pending]).tolist()
-        norms = torch.stack([norm for _, _, norm in self._pending]).tolist()
-        losses = self.world.sum(*(loss / self.world.size for loss in mine))
-        steps, self._pending = [step for step, _, _ in self._pending], []
-        for step, loss, norm in zip(steps, losses, norms, strict=True):
-            if not math.isfinite(loss):
-                self._refuse(step, f"the loss became {loss}")
-            if not math.isfinite(norm):
-                self._refuse(step, f"the gradient's norm became {norm}")
-        return losses[-1], norms[-1]
+    def _flops(self, batch: Mapping[str, Tensor], units: int) -> float:
+        """Floating-point operations per unit of data, counted once."""
+        if not hasattr(self, "_flops_per_unit"):
+            self._flops_per_unit = progress.training_flops(self.trainer.objective, batch) / max(units, 1)
+        return self._flops_per_unit
+
+    def _read(self) -> dict[str, float]:
+        """The losses, norms and learning rates of the last step; raises if one since the last reading is not finite."""
+        numbers = [x for _, reports in self._pending for r in reports for x in (*r.losses.values(), r.norm)]
+        read = iter(torch.stack([x.float() for x in numbers]).tolist())
+        several = len(self.trainer.trained) > 1
+        rows: list[tuple[int, dict[str, float], dict[str, float], dict[str, float]]] = []
+        for step, reports in self._pending:
+            losses, norms, rates = {}, {}, {}
+            for r in reports:
+                suffix = f"_{r.update.player}" if several else ""
+                losses |= {name: next(read) for name in r.losses}
+                norms[f"norm{suffix}"], rates[f"lr{suffix}"] = next(read), r.lr
+            rows.append((step, losses, norms, rates))
+        sums = iter(self.world.sum(*(x / self.world.size for _, losses, _, _ in rows for x in losses.values())))
+        self._pending, last = [], {}
+        for step, losses, norms, rates in rows:
+            losses = {name: next(sums) for name in losses}
+            for name, number in (losses | norms).items():
+                if not math.isfinite(number):
+                    what = "gradient's norm" if name in norms else name.replace("_", " ")
+                    self._refuse(step, f"the {what} became {number}")
+            last = losses | norms | rates
+        return last
 
     def _refuse(self, step: int, what: str) -> NoReturn:
         self.writer.wait()
@@ -306,112 +379,78 @@ class _Loop:
 
     @contextmanager
     def _disk(self) -> Iterator[None]:
-        """What the disk refuses, told with what is safe on it."""
+        """A disk error, told with the file and what is safe."""
         try:
             yield
         except OSError as cause:
             with suppress(CheckpointError):
                 self.writer.wait()
             found = latest(self.folder.checkpoints, say=lambda _: None)
-            last = f"the last whole checkpoint is {found.path}" if found else "there is no whole checkpoint yet"
+            last = f"the last intact checkpoint is {found.path}" if found else "there is no intact checkpoint yet"
+            where = cause.filename or self.folder.path
             raise TrainingError(
-                f"{self.folder.path}: step {self.step} cannot be written down: {cause.strerror or cause}; {last}"
+                f"{where}: step {self.step} cannot be written: {cause.strerror or cause}; {last}"
             ) from cause
 
     # Validation, checkpoints, the end
 
     def _validate(self) -> bool:
-        """Measure on validation data and log it; says whether patience has run out."""
+        """Measure on validation data and log it; returns whether patience has run out."""
         if not self.data.valid_batches:
             return False
-        record = self.trainee.measure(self.feed.valid())
+        record = self.trainer.measure(self.feed.valid())
         self._log(record)
         self.talk.say(
             f"step {self.step}: " + ", ".join(f"{name.replace('_', ' ')} {x:.4f}" for name, x in record.items())
         )
-        self._clock, self._tokens = time.perf_counter(), 0
-        if record["valid_loss"] < self.best["loss"]:
-            self.best = {"loss": record["valid_loss"], "step": self.step, "waited": 0}
-            if self.recipe.run.patience:
-                self._save()
-        else:
-            self.best["waited"] += 1
-        if self._out_of_patience:
-            best = f"{self.best['loss']:.4f} at step {self.best['step']}"
-            self.talk.say(f"no better loss in {self.best['waited']} validations: the best was {best}")
-        return self._out_of_patience
+        self._restart_clock()
+        if self.best.take(record, self.step) and self.best.kept:
+            self._save()
+        if self.best.out_of_patience:
+            best = f"{self.best.value:.4f} at step {self.best.step}"
+            name = self.best.name.replace("_", " ")
+            self.talk.say(f"no better {name} in {self.best.waited} validations: the best was {best}")
+        return self.best.out_of_patience
 
     def _sample(self) -> None:
-        """Write down what the model says by now. A copy of it speaks: nothing of the training is touched."""
-        model = self.trainee.trained()
+        """Log a few samples of text. A copy of the model writes them: the training is not touched."""
+        bundle = next(iter(self.trainer.export().values()))
         if self.world.rank:
             return
-        found = samples.samples(model.to(self.world.device), self.data)
+        bundle.model.to(self.world.device)
+        samples = self.trainer.objective.samples(bundle)
         with self._disk():
-            self.folder.log({"step": self.step, "samples": found})
-        for one in found[:1]:
+            self.folder.log({"step": self.step, "samples": samples})
+        for one in samples[:1]:
             self.talk.say(f"step {self.step}: {' '.join(one['given'].split())} … {' '.join(one['written'].split())}")
-        self._clock, self._tokens = time.perf_counter(), 0
+        self._restart_clock()
 
     def _save(self) -> None:
         if self.saved == self.step:
             return
         if self._pending:
             self._read()
-        if not self.trainee.sound():
-            self._refuse(self.step, "the weights left the numbers")
-        protect = [int(self.best["step"])] if self.recipe.run.patience else []
-        self.writer.save(self.step, self.trainee.tensors(), {"best": self.best}, protect=protect)
+        if not self.trainer.finite():
+            self._refuse(self.step, "a weight became infinite or NaN")
+        protect = [self.best.step] if self.best.kept else []
+        self.writer.save(self.step, self.trainer.tensors(), {"best": self.best.facts}, protect=protect)
         self.saved = self.step
 
-    def _best(self) -> Checkpoint | None:
-        """The checkpoint of the best validation, if there was one and it is whole."""
-        if not self.best["step"]:
-            return None
-        try:
-            found = Checkpoint(self.folder.checkpoints / step_name(int(self.best["step"])))
-            found.check()
-            return found
-        except DamagedError as problem:
-            if self.world.rank == 0:
-                print(f"{problem}: the best model is lost with it", file=sys.stderr)
-            return None
+    def _settle(self) -> None:
+        """Let a checkpoint that is being written be finished; a failure of it has been reported, or will not matter."""
+        with suppress(CheckpointError):
+            self.writer.wait()
 
     def _finish(self) -> Bundle:
-        """The trained model, kept in the folder as `model/`: the average, or the best, where the recipe asks for it."""
-        best = self._best() if self.recipe.run.patience and self.best["step"] != self.step else None
-        model = self.trainee.trained(best)
+        """The trained model, saved as model/ (other players in players/): the average, or the best, if asked for."""
+        best = self._best_checkpoint() if self.best.kept and self.best.step != self.step else None
+        made = self.trainer.export(best)
         if self.world.rank == 0:
             with self._disk():
-                bundle = Bundle(model, self.data.tokens, model.config, labels=self.data.classes)
-                save(bundle, self.folder.path / "model")
-        self.world.sum(0.0)  # all workers wait until it is there
+                for i, (name, bundle) in enumerate(made.items()):
+                    save(bundle, self.folder.path / "players" / name if i else self.folder.path / "model")
+        self.world.barrier()  # until it is there
         return load(self.folder.path / "model", device=str(self.world.device))
-
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
-        """SIGTERM, and Ctrl-C once, ask for a stop after the step; the flag is seen by all workers."""
-        self._agreed = False
-
-        def ask(number: int, _: object) -> None:
-            if number == signal.SIGINT and self.stopping:
-                raise KeyboardInterrupt
-            self.stopping = True
-
-        try:
-            old = {s: signal.signal(s, ask) for s in (signal.SIGTERM, signal.SIGINT)}
-        except ValueError:  # not the main thread: somebody else minds signals
-            yield
-            return
-        try:
-            yield
-        finally:
-            for number, handler in old.items():
-                signal.signal(number, handler)
-
-
-def _length(batch: Mapping[str, Tensor]) -> int:
-    return batch["ids"].shape[1] if "ids" in batch else 1
 
 
 def _flat(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:

@@ -15,6 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..errors import InputError
+from .tensors import local
 
 # x -> a x + b x^3 + c x^5, steep at 0: five rounds bring singular values of 0.01 to 1 into about 0.7 to 1.2.
 QUINTIC = (3.4445, -4.7750, 2.0315)
@@ -36,11 +37,6 @@ def orthogonalise(x: Float[Tensor, "*n r c"], *, rounds: int = 5, dtype: torch.d
         square = y @ y.mT
         y = torch.baddbmm(y, torch.baddbmm(square, square, square, beta=b, alpha=c), y, beta=a)
     return (y.mT if tall else y).reshape(x.shape).to(x.dtype)
-
-
-def local(x: Tensor) -> Tensor:
-    """This process's part of a sharded tensor (DTensor), or the tensor itself; it shares the memory."""
-    return x.to_local() if hasattr(x, "to_local") else x
 
 
 class Muon(torch.optim.Optimizer):

@@ -1,17 +1,19 @@
-"""The optimiser of a training: who is decayed, who is stepped by what, clipping, float32 masters and averages."""
+"""The optimiser of a player: which weights decay, which method steps which, clipping, and float32 masters."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from ..checks import one_of
 from ..errors import InputError
-from .muon import Muon, local
+from .muon import Muon
+from .schedule import Scalar, ends
+from .tensors import copy_all, local, wide
 
 NAMES = ("adamw", "sgd", "muon")
 # Muon is for matrices between hidden states. A name with one of these parts looks something up, reads out, or
@@ -21,31 +23,32 @@ EDGES = frozenset({"table", "places", "cls_place", "embed", "head", "readout", "
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OptimConfig:
-    name: str = "adamw"  # adamw, sgd, or muon (for matrices inside, with adamw for the rest)
+    """The optimiser of one player."""
+
+    name: str = "adamw"  # adamw, sgd, or muon (for hidden matrices, with adamw for the rest)
     lr: float = 1e-3  # peak learning rate, which the schedule scales
-    betas: tuple[float, float] = (0.9, 0.95)  # adamw: memory of the gradient and of its square
-    momentum: float = 0.9  # sgd, muon: memory of the gradient
-    decay: float = 0.1  # weight decay of matrices; decoupled but for sgd, where it joins the gradient
+    betas: tuple[float, float] = (0.9, 0.95)  # adamw: decay of the averages of the gradient and of its square
+    momentum: float = 0.9  # sgd, muon: decay of the average of the gradient
+    decay: Scalar = 0.1  # weight decay of matrices; decoupled, except for sgd, where it joins the gradient
     eps: float = 1e-8  # adamw: added to the root of the mean square
-    clip: float | None = 1.0  # largest norm of all gradients together; 0 (or None, which becomes 0) = any
-    ema: float = 0.0  # share of the average of weights that each step keeps; 0 = no average
+    clip: float | None = 1.0  # largest norm of all gradients together; 0 (or None, which becomes 0): no clipping
+    ema: Scalar = 0.0  # share of a moving average of the weights that each step keeps; 0: no average
 
     def __post_init__(self) -> None:
-        if self.name not in NAMES:
-            raise InputError(f"name={self.name!r}: expected one of {', '.join(NAMES)}")
+        one_of("name", self.name, NAMES)
         if self.clip is None:
             object.__setattr__(self, "clip", 0.0)  # TOML has no word for nothing: a written recipe must say it
         for field in ("lr", "eps"):
             if not 0.0 < getattr(self, field) < float("inf"):
                 raise InputError(f"{field}={getattr(self, field)}: expected a number above 0")
         for field in ("decay", "clip"):
-            if not 0.0 <= getattr(self, field) < float("inf"):
+            if not all(0.0 <= end < float("inf") for end in ends(getattr(self, field))):
                 raise InputError(f"{field}={getattr(self, field)}: expected 0 or more")
         for field in ("momentum", "ema"):
-            if not 0.0 <= getattr(self, field) < 1.0:
-                raise InputError(f"{field}={getattr(self, field)}: expected a share from 0 to below 1")
+            if not all(0.0 <= end < 1.0 for end in ends(getattr(self, field))):
+                raise InputError(f"{field}={getattr(self, field)}: expected a share, at least 0 and below 1")
         if not all(0.0 <= beta < 1.0 for beta in self.betas):
-            raise InputError(f"betas={self.betas}: expected two shares from 0 to below 1")
+            raise InputError(f"betas={self.betas}: expected two shares, at least 0 and below 1")
 
 
 class Optimiser:
@@ -66,9 +69,7 @@ class Optimiser:
         if len({id(p) for p in self.parameters.values()}) < len(self.parameters):
             raise InputError("one parameter has two names, and would be stepped twice: give it once")
         with torch.no_grad():
-            self.masters = {n: _wide(p.detach()).clone() for n, p in self.parameters.items()} if masters else {}
-            averages = self.weights() if config.ema else {}
-            self.averages = {n: _wide(w.detach()).clone() for n, w in averages.items()}
+            self.masters = {n: wide(p.detach()).clone() for n, p in self.parameters.items()} if masters else {}
         self._optimisers = _make(self.weights(), config)
         # By our own kernel where it can be: AdamW over masters on a GPU.
         self._quick = config.name == "adamw" and all(
@@ -102,7 +103,7 @@ class Optimiser:
             else:
                 sums.append(local(master.grad))
                 added.append(local(wide))
-        _copy(arrived)
+        copy_all(arrived)
         if sums:  # of one type: a mixed sum would be one kernel a tensor
             torch._foreach_add_(sums, added)
 
@@ -114,9 +115,15 @@ class Optimiser:
         return {name: grad for name, grad in found.items() if grad is not None}
 
     @torch.no_grad()
-    def step(self, lr_scale: float = 1.0) -> Float[Tensor, ""]:
-        """Clip, step, average and clear the gradients; gives their norm before clipping, on the device."""
+    def step(self, lr_scale: float = 1.0, decay: float | None = None) -> Float[Tensor, ""]:
+        """Clip the gradients, step, and clear them; returns their norm before clipping, on the device.
+
+        `decay` is the weight decay of this step, if it is not the config's.
+        """
         lr, weights = self.config.lr * lr_scale, self.weights()
+        for group in (group for optimiser in self._optimisers for group in optimiser.param_groups):
+            if decay is not None and group["decays"]:
+                group["weight_decay"] = decay
         if self._quick:
             norm = self._step_quickly(lr)
         else:
@@ -132,9 +139,6 @@ class Optimiser:
                     group["lr"] = lr
                 optimiser.step()
             self.restore()
-        if self.averages:
-            now = [local(_wide(w.detach())) for w in weights.values()]
-            torch._foreach_lerp_([local(a) for a in self.averages.values()], now, 1 - self.config.ema)
         for w in (*weights.values(), *self.parameters.values()):
             w.grad = None
         return norm
@@ -165,19 +169,7 @@ class Optimiser:
     @torch.no_grad()
     def restore(self) -> None:
         """Copy the masters into the model's parameters."""
-        _copy([(self.parameters[name], master) for name, master in self.masters.items()])
-
-    @contextmanager
-    def averaged(self) -> Iterator[None]:
-        """Within it the model computes with the averages, if there are any; after it, with the same bits as before."""
-        kept = {name: self.parameters[name].detach().clone() for name in self.averages}
-        with torch.no_grad():
-            _copy([(self.parameters[name], average) for name, average in self.averages.items()])
-        try:
-            yield
-        finally:
-            with torch.no_grad():
-                _copy([(self.parameters[name], old) for name, old in kept.items()])
+        copy_all([(self.parameters[name], master) for name, master in self.masters.items()])
 
     def prepare(self) -> None:
         """Make all state that torch's optimisers would only make in their first step, as zeros."""
@@ -190,7 +182,7 @@ class Optimiser:
     def tensors(self) -> dict[str, Tensor]:
         """All state beside the parameters, by flat names; filled in place (and `restore`d), a training goes on.
 
-        optim/<name>/<state>, master/<name> (the tensors of `weights`, if there are masters) and ema/<name>.
+        optim/<name>/<state>, and master/<name> (the tensors of `weights`, if there are masters).
         """
         names = {id(w): name for name, w in self.weights().items()}
         found = {}
@@ -199,9 +191,7 @@ class Optimiser:
                 for key, value in state.items():
                     assert isinstance(value, Tensor), f"{key} is a {type(value).__name__}, and would not be saved"
                     found[f"optim/{names[id(p)]}/{key}"] = value
-        found |= {f"master/{name}": master for name, master in self.masters.items()}
-        found |= {f"ema/{name}": average for name, average in self.averages.items()}
-        return found
+        return found | {f"master/{name}": master for name, master in self.masters.items()}
 
 
 def is_matrix(p: Tensor) -> bool:
@@ -216,13 +206,14 @@ def is_inside(name: str, p: Tensor) -> bool:
 
 def _make(weights: Mapping[str, Tensor], config: OptimConfig) -> list[torch.optim.Optimizer]:
     made: list[torch.optim.Optimizer] = []
+    decay = ends(config.decay)[0]
     inside = [w for n, w in weights.items() if config.name == "muon" and is_inside(n, w)]
     if inside:
-        made.append(Muon(inside, config.lr, momentum=config.momentum, weight_decay=config.decay))
+        made.append(Muon([{"params": inside, "decays": True}], config.lr, momentum=config.momentum, weight_decay=decay))
     rest = [w for n, w in weights.items() if not (config.name == "muon" and is_inside(n, w))]
     groups = [
-        {"params": [w for w in rest if is_matrix(w)], "weight_decay": config.decay},
-        {"params": [w for w in rest if not is_matrix(w)], "weight_decay": 0.0},
+        {"params": [w for w in rest if is_matrix(w)], "weight_decay": decay, "decays": True},
+        {"params": [w for w in rest if not is_matrix(w)], "weight_decay": 0.0, "decays": False},
     ]
     groups = [group for group in groups if group["params"]]
     if groups and config.name == "sgd":
@@ -253,14 +244,3 @@ def _norm(grads: Iterable[Tensor]) -> Tensor:
 def _sum(a: Tensor | None, b: Tensor | None) -> Tensor | None:
     """What there is of two gradients of one weight."""
     return b if a is None else a if b is None else a + b
-
-
-def _wide(x: Tensor) -> Tensor:
-    """In float32 or better."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))
-
-
-def _copy(pairs: list[tuple[Tensor, Tensor]]) -> None:
-    """Copy each second into its first, whatever their types."""
-    if pairs:
-        torch._foreach_copy_([local(a) for a, _ in pairs], [local(b) for _, b in pairs])

@@ -1,4 +1,4 @@
-"""The batches of a worker, made ahead of the model in a thread."""
+"""The batches of a worker, made in a thread ahead of the model."""
 
 from __future__ import annotations
 
@@ -7,35 +7,40 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from ..data import Data
+from ..data import Data, share_rows
 from .distributed import World
-from .objective import count
+from .objectives import Objective
 
-AHEAD = 3  # batches that are made while the model works
+AHEAD = 3  # batches that are made while the model computes
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What goes through the model at once: a part of a worker's share of a batch."""
+    """A micro-batch: what goes through the model at once, a part of a worker's share of a batch."""
 
     batch: dict[str, Tensor]
+    rows: Tensor  # (b,) the number of each row in the whole batch
     number: int  # among all parts of the batch, of all workers
-    counted: int  # targets, or rows, that the loss counts
-    size: int  # tokens, or rows, that the model reads
+    counted: int  # what the loss is divided by: tokens or rows
+    units: int  # its size in the data's unit
 
-    def to(self, device: torch.device) -> dict[str, Tensor]:
-        """The tensors on the model's device."""
-        return {name: x.to(device, non_blocking=True) for name, x in self.batch.items()}
+    def to(self, device: torch.device) -> tuple[dict[str, Tensor], Tensor]:
+        """The tensors and the row numbers on the model's device."""
+        moved = {name: x.to(device, non_blocking=True) for name, x in self.batch.items()}
+        return moved, self.rows.to(device, non_blocking=True)
 
 
 class Feed:
-    """The parts of each batch that a worker has to work on, step by step."""
+    """The parts of each batch that a worker computes, step by step; extra feeds add their keys as feed.key."""
 
-    def __init__(self, data: Data, world: World, accumulate: int) -> None:
-        self.data, self.world, self.accumulate = data, world, accumulate
+    def __init__(
+        self, data: Data, extra: Mapping[str, Data], objective: Objective, world: World, accumulate: int
+    ) -> None:  # fmt: skip
+        self.data, self.extra, self.objective, self.world, self.accumulate = data, extra, objective, world, accumulate
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="batches")
 
     def close(self) -> None:
@@ -54,20 +59,34 @@ class Feed:
     def valid(self) -> Iterator[Part]:
         """This worker's share of the validation batches."""
         for i in range(self.data.valid_batches):
-            yield self._part(self.data.valid(i, part=self.world.rank, parts=self.world.size), i)
+            part, parts = self.world.rank, self.world.size
+            batch = self.data.valid(i, part=part, parts=parts)
+            for name, extra in self.extra.items():
+                if extra.valid_batches:
+                    batch |= _named(name, extra.valid(i % extra.valid_batches, part=part, parts=parts))
+            yield self._part(batch, i, part, parts)
 
     def _make(self, step: int) -> list[Part]:
-        numbers = [i * self.world.size + self.world.rank for i in range(self.accumulate)]
         parts = self.world.size * self.accumulate
-        return [self._part(_real(self.data.batch(step, part=n, parts=parts)), n) for n in numbers]
+        numbers = [i * self.world.size + self.world.rank for i in range(self.accumulate)]
+        return [self._part(self._batch(step, n, parts), n, n, parts) for n in numbers]
 
-    def _part(self, batch: Mapping[str, Any], number: int) -> Part:
-        first = next(iter(batch.values()))
-        tensors = {name: torch.from_numpy(x) for name, x in batch.items()}
+    def _batch(self, step: int, part: int, parts: int) -> dict[str, Any]:
+        batch = _real(self.data.batch(step, part=part, parts=parts))
+        for name, extra in self.extra.items():
+            batch |= _named(name, _real(extra.batch(step, part=part, parts=parts)))
+        return batch
+
+    def _part(self, batch: dict[str, Any], number: int, part: int, parts: int) -> Part:
+        tensors = {name: torch.from_numpy(np.ascontiguousarray(x)) for name, x in batch.items()}
+        rows = torch.from_numpy(share_rows(parts * len(next(iter(batch.values()))), part, parts))
         if self.world.device.type == "cuda":
-            tensors = {name: x.pin_memory() for name, x in tensors.items()}
-        reads = batch["ids"].size if "ids" in batch else len(first)
-        return Part(tensors, number, count(batch), reads)
+            tensors, rows = {name: x.pin_memory() for name, x in tensors.items()}, rows.pin_memory()
+        return Part(tensors, rows, number, self.objective.count(batch), self.data.units(batch))
+
+
+def _named(feed: str, batch: Mapping[str, Any]) -> dict[str, Any]:
+    return {f"{feed}.{key}": x for key, x in batch.items()}
 
 
 def _real(batch: dict[str, Any]) -> dict[str, Any]:

@@ -1,33 +1,80 @@
-"""Going on from a trained model: its weights in a new one, whose head may be another."""
+"""Starting from trained weights: those of a whole model, or of a part of one, whose head may be new."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from ..errors import nearest
+from ..layers import Patches, resize
+from ..models import Model
 from ..weights import WeightsError, load
-
-# What reads a model's states, and is made anew where the answer is another; a tied readout is the embedding's.
-HEADS = ("head", "pooler", "transform", "transform_norm")
+from .recipe import Pretrained
 
 
-def in_head(name: str) -> bool:
-    """Whether a parameter belongs to the head."""
-    return name.split(".")[0] in HEADS
+def in_head(model: nn.Module, name: str) -> bool:
+    """True if a parameter belongs to the model's head."""
+    parts = model.head_parts if isinstance(model, Model) else ("head",)
+    return name.split(".")[0] in parts
 
 
 @torch.no_grad()
-def go_on(model: nn.Module, folder: str) -> list[str]:
-    """Give a model the weights of a folder's; gives the names that the folder had none for, all of its head."""
-    theirs = dict(load(folder, device="cpu", dtype="float32").model.named_parameters())
-    ours = dict(model.named_parameters())
-    for name, weight in ours.items():
-        if name in theirs and theirs[name].shape == weight.shape:
-            weight.copy_(theirs[name])
-        elif not in_head(name):
+def fill_pretrained(model: nn.Module, start: Pretrained) -> list[str]:
+    """Give a model, or a part of it, the weights of a folder; returns the folder's weights that have no place in it.
+
+    A head that the folder does not have, or has in another shape, keeps its random weights. A grid of positions for
+    images of another size is interpolated. Everything else must fit.
+    """
+    source, target = load(start.folder, device="cpu", dtype="float32").model, _part(model, start)
+    theirs = {**dict(source.named_parameters()), **_buffers(source)}
+    ours = {**dict(target.named_parameters()), **_buffers(target)}
+    for name, tensor in ours.items():
+        given = _fitted(name, theirs.get(name), tensor, source, target)
+        if given is not None:
+            tensor.copy_(given)
+        elif not in_head(target, name):
             there = f"has the shape {tuple(theirs[name].shape)}" if name in theirs else "is missing"
-            raise WeightsError(f"pretrained={folder!r}: {name} {there}, expected {tuple(weight.shape)}")
-    for name in theirs:
-        if name not in ours and not in_head(name):
-            raise WeightsError(f"pretrained={folder!r}: {name} has no place in the model of this recipe")
-    return [name for name in ours if name not in theirs or theirs[name].shape != ours[name].shape]
+            raise WeightsError(f"pretrained={start.folder!r}: {name} {there}, expected {tuple(tensor.shape)}")
+    unused = [name for name in theirs if name not in ours]
+    for name in unused:
+        if start.into is None and not in_head(source, name):
+            raise WeightsError(f"pretrained={start.folder!r}: {name} has no place in the model of this recipe")
+    changed = [name for name in theirs if name in ours and theirs[name].shape != ours[name].shape]
+    return [f"{start.folder}: {name}" for name in (*unused, *(n for n in changed if in_head(target, n)))]
+
+
+def _part(model: nn.Module, start: Pretrained) -> nn.Module:
+    if start.into is None:
+        return model
+    parts = dict(model.named_modules())
+    if start.into not in parts:
+        raise WeightsError(
+            f"pretrained: into = {start.into!r}: this model has no such part{nearest(start.into, parts)}"
+        )  # fmt: skip
+    return parts[start.into]
+
+
+def _buffers(model: nn.Module) -> dict[str, Tensor]:
+    kept = model.state_dict(keep_vars=True).keys()
+    return {name: x for name, x in model.named_buffers() if name in kept}
+
+
+def _fitted(name: str, given: Tensor | None, slot: Tensor, source: nn.Module, target: nn.Module) -> Tensor | None:
+    """A weight in the shape of its place; None if it does not fit."""
+    if given is None or given.shape == slot.shape:
+        return given
+    home, _, leaf = name.rpartition(".")
+    old, new = (dict(m.named_modules()).get(home) for m in (source, target))
+    if leaf == "places" and isinstance(old, Patches) and isinstance(new, Patches):
+        return resize(given, old.grid, new.grid)
+    return None
+
+
+def describe(left_out: list[str]) -> Any:
+    """A sentence about weights that were not used; None if all were."""
+    if not left_out:
+        return None
+    few = ", ".join(left_out[:5]) + (f" and {len(left_out) - 5} more" if len(left_out) > 5 else "")
+    return f"left out of the pretrained weights: {few}"

@@ -1,4 +1,4 @@
-"""The view inside while training: what every head looks at, and how large activations and gradients are."""
+"""Probes of a training: what every head attends to, and how large activations and gradients are."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..errors import Notice
 from ..layers import Attention
 from ..look import watch
 from .distributed import blocks
-from .objective import Objective
+from .objectives import Objective
 
 ROWS = 4  # rows of the batch that are looked at
 STATISTICS = ("entropy", "distance", "sink")
@@ -31,18 +31,18 @@ def gradients(model: nn.Module, found: Mapping[str, Tensor]) -> dict[str, float]
 
 
 @torch.no_grad()
-def activations(objective: Objective, batch: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Entropy, distance and sink of every head, and the root mean square of what each block passes on.
+def activations(objective: Objective, model: nn.Module, batch: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Entropy, distance and sink of every head, and the root mean square of each block's output.
 
-    Averaged over a few rows of the batch and all their queries; the model runs eagerly, and as in evaluation.
+    Averaged over a few rows of the batch and all their queries; the model runs eagerly, as in evaluation.
     """
-    model, few = objective.model, {name: x[:ROWS] for name, x in batch.items()}
+    few = {name: x[:ROWS] for name, x in batch.items()}
     heads = [name for name, m in model.named_modules() if isinstance(m, Attention)]
     want = [f"{name}.{kind}" for name in heads for kind in STATISTICS] + [name for name, _ in blocks(model)]
     if not want:
         return {}
-    training = model.training
-    model.eval()
+    training = objective.training
+    objective.eval()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Notice)  # that a compiled model is watched eagerly
@@ -50,9 +50,11 @@ def activations(objective: Objective, batch: Mapping[str, Tensor]) -> dict[str, 
                 objective.measure(few)
         found: dict[str, Any] = {}
         for name in want:
+            if name not in tape:  # a part that this objective does not run
+                continue
             x = tape[name].float()
             is_head = name.rsplit(".", 1)[-1] in STATISTICS
             found[name] = x.mean((0, 2)).tolist() if is_head else float(x.square().mean().sqrt())
         return found
     finally:
-        model.train(training)
+        objective.train(training)

@@ -1,18 +1,33 @@
-"""The talk of a training: a live bar where somebody watches, a line now and then where a file does."""
+"""The progress of a training: a live bar in a terminal, a line now and then in a log file; and how busy a device is."""
 
 from __future__ import annotations
 
 import math
 import sys
 import time
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
-from torch import nn
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from ..layers import Attention
+
+if TYPE_CHECKING:
+    from .objectives import Objective
+
+ROWS = 2  # of a batch, on which operations are counted
+# Attention is counted by its shapes, whatever kernel computes it.
+_UNCOUNTED = {
+    getattr(torch.ops.aten, name): lambda *args, **kwargs: 0
+    for name in (
+        "_scaled_dot_product_flash_attention", "_scaled_dot_product_efficient_attention",
+        "_scaled_dot_product_cudnn_attention", "_scaled_dot_product_flash_attention_for_cpu",
+    )
+}  # fmt: skip
 
 # Dense matrix products, in TFLOP/s, by the makers' data sheets: bf16, and float32 through tf32.
 PEAKS = {
@@ -25,12 +40,43 @@ PEAKS = {
 }
 
 
-def flops(model: nn.Module, tokens: int) -> float:
-    """Floating-point operations of a training step a token: 6 a weight of a matrix, and 12 a width, key and attention
-    (Chowdhery et al. 2022, appendix B); `tokens` is the length of a sequence."""
-    linear = sum(m.weight.numel() for m in model.modules() if isinstance(m, nn.Linear))
-    attention = sum(m.out.in_features for m in model.modules() if isinstance(m, Attention) and m.out is not None)
-    return 6.0 * linear + 12.0 * attention * tokens
+@torch.no_grad()
+def training_flops(objective: Objective, batch: Mapping[str, Tensor]) -> float:
+    """Floating-point operations of a training step on a batch: three times those of the losses' forward passes.
+
+    Matrix products and convolutions are counted as they run on a few rows; attention as two full products of queries
+    and keys, whatever its mask, which is the usual convention (Chowdhery et al. 2022, appendix B). Recomputation does
+    not count.
+    """
+    rows = len(next(iter(batch.values())))
+    few = {name: x[:ROWS] for name, x in batch.items()}
+    attention = 0.0
+
+    def attended(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], out: Tensor) -> None:
+        nonlocal attention
+        assert isinstance(module, Attention)
+        x, context = args[0], args[1] if len(args) > 1 else kwargs.get("context")
+        keys = (
+            x.shape[1] if context is None else context[0].shape[2] if isinstance(context, tuple) else context.shape[1]
+        )
+        attention += 2.0 * x.shape[0] * module.heads * x.shape[1] * keys * (module.head_width + module.value_width)
+
+    training = objective.training
+    objective.eval()
+    handles = [
+        module.register_forward_hook(attended, with_kwargs=True)
+        for module in objective.modules()
+        if isinstance(module, Attention)
+    ]
+    try:
+        with FlopCounterMode(display=False, custom_mapping=_UNCOUNTED) as counter:
+            for update in objective.updates:
+                getattr(objective, update.loss)(few)
+    finally:
+        for handle in handles:
+            handle.remove()
+        objective.train(training)
+    return 3.0 * (counter.get_total_flops() + attention) * rows / min(rows, ROWS)
 
 
 def peak(device: torch.device, precision: str) -> float:
@@ -53,7 +99,7 @@ def peak(device: torch.device, precision: str) -> float:
 
 
 class Talk:
-    """What worker 0 says on stderr; the other workers, and a quiet run, say nothing but warnings."""
+    """What worker 0 prints on stderr; the other workers, and a quiet run, print nothing but warnings."""
 
     def __init__(self, *, steps: int, start: int = 0, quiet: bool = False) -> None:
         self.console = Console(stderr=True, highlight=False)

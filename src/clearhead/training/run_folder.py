@@ -1,9 +1,11 @@
-"""The run folder: one training, its recipe, its facts and its metrics, written so that a crash tears nothing.
+"""The run folder: one training, its recipe, its facts and its metrics, written so that a crash damages nothing.
 
-recipe.toml     what was asked for
+recipe.toml     the recipe
+setup.json      the objective and the models, with the sizes that the data or a checkpoint gave; units of the metrics
 facts.json      what it ran with: command, versions, machine, seed, every attempt
-metrics.jsonl   one line of JSON a record, its step first
+metrics.jsonl   one record per line, its step first
 checkpoints/    see checkpoint.py
+model/          the trained model; players/NAME/ the other networks of the objective
 lock            held by the one process that writes here; holder.json says which
 """
 
@@ -17,8 +19,9 @@ import platform
 import secrets
 import socket
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import filelock
 import numpy as np
@@ -27,6 +30,10 @@ import torch
 from .. import __version__, config
 from ..atomic_files import atomic_write
 from ..errors import InputError, UserError
+
+if TYPE_CHECKING:
+    from .objectives import Objective
+    from .setup import Setup
 
 
 class FolderError(UserError, RuntimeError):
@@ -143,6 +150,29 @@ class Folder:
             if not differ:
                 return
         config.write(_plain_recipe(recipe), path)
+
+    def keep_setup(self, setup: Setup, *, unit: str, objective: Objective) -> None:
+        """Write setup.json: what is trained, and the units of what is measured."""
+        measured = {f"valid_{name}": asdict(one) for name, one in objective.measurements.items()}
+        losses = [update.loss for update in objective.updates]
+        about = {"unit": unit, "losses": losses, "measurements": measured}
+        atomic_write(self.path / "setup.json", to_json({**config.dump(setup), **about}))
+
+    @staticmethod
+    def read_setup(path: Path) -> Setup | None:
+        """What a run trains, as its folder says; None if it does not."""
+        from .setup import Setup
+
+        if not (path / "setup.json").is_file():
+            return None
+        return config.read(Setup, config.load(path / "setup.json").without("unit", "losses", "measurements"))
+
+    def about(self) -> dict[str, Any]:
+        """The unit of throughput, the names of the losses, and the measurements with their units; {} of an old run."""
+        if not (self.path / "setup.json").is_file():
+            return {}
+        table = config.load(self.path / "setup.json")
+        return {name: table[name] for name in ("unit", "losses", "measurements") if name in table}
 
     def facts(self) -> dict[str, Any]:
         """What facts.json says; empty before the first attempt."""

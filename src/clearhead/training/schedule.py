@@ -1,10 +1,12 @@
-"""How the learning rate moves over a training, as a pure function of the step."""
+"""How the learning rate, and any other number, changes over a training: pure functions of the step."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
+from ..checks import at_least, one_of
 from ..errors import InputError
 
 SHAPES = ("constant", "cosine", "linear", "inverse-sqrt")
@@ -12,15 +14,15 @@ SHAPES = ("constant", "cosine", "linear", "inverse-sqrt")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScheduleConfig:
-    shape: str = "cosine"  # constant, cosine, linear, inverse-sqrt: how it falls after the warm-up
+    """The learning rate, as a share of its peak."""
+
+    shape: str = "cosine"  # constant, cosine, linear or inverse-sqrt: how it falls after the warm-up
     warmup: int = 0  # steps over which it first rises linearly
-    final: float = 0.1  # share of the learning rate that cosine and linear fall to
+    final: float = 0.1  # share of the peak that cosine and linear fall to
 
     def __post_init__(self) -> None:
-        if self.shape not in SHAPES:
-            raise InputError(f"shape={self.shape!r}: expected one of {', '.join(SHAPES)}")
-        if self.warmup < 0:
-            raise InputError(f"warmup={self.warmup}: expected 0 steps or more")
+        one_of("shape", self.shape, SHAPES)
+        at_least(self, 0, "warmup")
         if not 0.0 <= self.final <= 1.0:
             raise InputError(f"final={self.final}: expected a share from 0 to 1")
         if self.shape == "inverse-sqrt" and self.warmup < 1:
@@ -28,11 +30,11 @@ class ScheduleConfig:
 
 
 def scale(config: ScheduleConfig, step: int, steps: int) -> float:
-    """The share of the learning rate that step `step` (from 0) of `steps` learns with.
+    """The share of the peak learning rate in step `step` (from 0) of `steps`.
 
-    The warm-up ends at 1 in its last step, and its first is not wasted. "cosine" is Eq. 5 of Loshchilov and Hutter
-    2017 without restarts; it and "linear" would reach `final` right after the last step, so that even final=0 learns
-    in every step. "inverse-sqrt" is Eq. 3 of Vaswani et al. 2017 divided by its peak; their first step is number 1.
+    The warm-up ends at 1 in its last step, and its first step already learns. "cosine" is Eq. 5 of Loshchilov and
+    Hutter 2017 without restarts; it and "linear" would reach `final` right after the last step, so that even final=0
+    learns in every step. "inverse-sqrt" is Eq. 3 of Vaswani et al. 2017 divided by its peak; their first step is 1.
     """
     if step < 0 or steps < 1:
         raise InputError(f"step={step} of steps={steps}: expected 0 or more, of 1 or more")
@@ -45,3 +47,33 @@ def scale(config: ScheduleConfig, step: int, steps: int) -> float:
     done = min((step - config.warmup) / max(steps - config.warmup, 1), 1.0)
     left = 1.0 - done if config.shape == "linear" else (1.0 + math.cos(math.pi * done)) / 2
     return config.final + (1.0 - config.final) * left
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scheduled:
+    """A number that moves from `start` to `final`: {start = 0.996, final = 1.0} in a recipe."""
+
+    start: float  # its value in the first step
+    final: float  # its value in the last of `steps`, and after them
+    shape: Literal["linear", "cosine"] = "cosine"  # the way from one to the other
+    steps: int | None = None  # over how many steps; None: the whole training
+
+    def __post_init__(self) -> None:
+        at_least(self, 1, "steps")
+
+
+Scalar = float | Scheduled  # an option that may be scheduled
+
+
+def value(scalar: Scalar, step: int, steps: int) -> float:
+    """The value of a number in step `step` (from 0) of `steps`."""
+    if not isinstance(scalar, Scheduled):
+        return float(scalar)
+    done = min(step / max((scalar.steps or steps) - 1, 1), 1.0)
+    moved = done if scalar.shape == "linear" else (1.0 - math.cos(math.pi * done)) / 2
+    return scalar.start + (scalar.final - scalar.start) * moved
+
+
+def ends(scalar: Scalar) -> tuple[float, float]:
+    """The first and the last value of a number."""
+    return (scalar.start, scalar.final) if isinstance(scalar, Scheduled) else (float(scalar), float(scalar))

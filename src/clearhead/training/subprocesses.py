@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from .loop import TrainingError
@@ -72,21 +69,3 @@ class Child:
         if code < 0:
             return f"the training was ended by signal {-code}" + (f"; it said: {lines[-1]}" if lines else "")
         return lines[-1] if lines else f"the training ended with code {code} and said nothing"
-
-
-@contextmanager
-def stoppable() -> Iterator[None]:
-    """SIGTERM leaves the block as an exit does, so that no child outlives its parent."""
-
-    def leave(number: int, _: object) -> None:
-        raise SystemExit(128 + number)
-
-    try:
-        old = signal.signal(signal.SIGTERM, leave)
-    except ValueError:  # not the main thread: somebody else minds signals
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, old)

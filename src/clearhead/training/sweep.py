@@ -1,7 +1,4 @@
-"""sweep: train the alternatives of a recipe, each in its own folder, and lay them side by side.
-
-sweep("configs/reverse.toml", "model.positions=none,sinusoid,rotary", "seed=1,2,3", out="runs/positions")
-"""
+"""Train the alternatives of a recipe, each in its own folder, and compare them: report.sweep draws them too."""
 
 from __future__ import annotations
 
@@ -17,22 +14,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from rich.console import Console, Group
 from rich.table import Table
 
-from .. import config, draw
+from .. import config
 from ..atomic_files import atomic_write
 from ..errors import InputError
 from .checkpoint import latest
 from .loop import train
 from .recipe import Recipe, read_recipe
 from .run_folder import Folder, FolderError, to_json
-from .subprocesses import Child, command, stoppable
-
-MEASURES = ("loss", "valid_loss", "valid_accuracy")
-COLOURS = 7  # lines that can be told apart; of more alternatives, the best have a colour
+from .signals import exit_on_sigterm
+from .subprocesses import Child, command
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,9 +37,7 @@ class Trial:
     folder: Path
     finished: bool = False
     parameters: int | None = None
-    loss: float | None = None  # the last ones
-    valid_loss: float | None = None
-    valid_accuracy: float | None = None
+    measures: dict[str, float] = dataclasses.field(default_factory=dict)  # the last losses and measurements, by name
     minutes: float = 0.0  # of training, without validation and starting
     error: str = ""  # why it failed
 
@@ -56,13 +48,11 @@ class Trial:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Mean:
-    """One alternative over its seeds: (mean, sample standard deviation) of each measure."""
+    """One alternative over its seeds."""
 
     choices: dict[str, str]
     seeds: int
-    loss: tuple[float, float] | None = None
-    valid_loss: tuple[float, float] | None = None
-    valid_accuracy: tuple[float, float] | None = None
+    measures: dict[str, tuple[float, float]]  # mean and sample standard deviation of each measure
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,31 +72,30 @@ class Sweep:
         if "seed" not in self.trials[0].choices:
             return []
         means = []
-        for choices, trials in _without_seed(self.trials):
-            found: dict[str, Any] = {}
-            for measure in MEASURES:
-                values = [x for trial in trials if (x := getattr(trial, measure)) is not None]
-                if values:
-                    found[measure] = (statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0)
-            means.append(Mean(choices=choices, seeds=sum(trial.finished for trial in trials), **found))
+        for choices, trials in without_seed(self.trials):
+            found = {}
+            for measure in measure_names(trials):
+                values = [trial.measures[measure] for trial in trials if measure in trial.measures]
+                found[measure] = (statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0)
+            means.append(Mean(choices=choices, seeds=sum(trial.finished for trial in trials), measures=found))
         return means
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values."""
-        trials = [dataclasses.asdict(trial) | {"folder": str(trial.folder)} for trial in self.trials]
+        trials = [_flat(trial) | {"folder": str(trial.folder)} for trial in self.trials]
         return {
             "folder": str(self.folder), "finished": self.finished, "trials": trials,
-            "means": [dataclasses.asdict(mean) for mean in self.means],
+            "means": [_flat(mean) for mean in self.means],
         }  # fmt: skip
 
     def __rich__(self) -> Group:
-        right, shown = {"justify": "right"}, _shown(self.trials)
+        right, shown = {"justify": "right"}, measure_names(self.trials)
         table = Table(*self.trials[0].choices)
         for head in ("parameters", *(measure.replace("_", " ") for measure in shown), "minutes"):
             table.add_column(head, **right)  # type: ignore[arg-type]
         for trial in self.trials:
             size = "" if trial.parameters is None else f"{trial.parameters:,}"
-            values = [_said(getattr(trial, measure)) for measure in shown]
+            values = [_number(trial.measures.get(measure)) for measure in shown]
             table.add_row(*trial.choices.values(), size, *values, f"{trial.minutes:.2g}")
         parts: list[Any] = [table]
         if self.means:
@@ -115,8 +104,8 @@ class Sweep:
             for measure in shown:
                 table.add_column(measure.replace("_", " "), **right)  # type: ignore[arg-type]
             for mean in self.means:
-                pairs = [getattr(mean, measure) for measure in shown]
-                values = ["" if pair is None else f"{_said(pair[0])} ± {_said(pair[1])}" for pair in pairs]
+                pairs = [mean.measures.get(measure) for measure in shown]
+                values = ["" if pair is None else f"{_number(pair[0])} ± {_number(pair[1])}" for pair in pairs]
                 table.add_row(*mean.choices.values(), str(mean.seeds), *values)
             parts.append(table)
         parts += [f"failed: {trial.name}: {trial.error}" for trial in self.trials if trial.error]
@@ -124,19 +113,16 @@ class Sweep:
         return Group(*parts)
 
 
-def sweep(
+def train_alternatives(
     recipe: str | Path | Mapping[str, Any] | Recipe,
     *overrides: str,
     out: str | Path,
     data: str | Path | None = None,
     device: str = "auto",
-    jobs: int = 1,  # trainings at a time, each in a process of its own if more than one
+    jobs: int = 1,
     quiet: bool = False,
 ) -> Sweep:
-    """Train every combination of the overrides' alternatives; those that are finished in `out` are not trained again.
-
-    `seed=1,2,3` are three alternatives; a list in brackets is one value. One that fails does not stop the others.
-    """
+    """Train every combination of the overrides' alternatives, and write sweep.json; see report.sweep."""
     if jobs < 1:
         raise InputError(f"jobs={jobs}: expected 1 or more")
     out, talk = Path(out), Console(stderr=True, highlight=False, markup=False, quiet=quiet)
@@ -157,14 +143,13 @@ def sweep(
     for plan in plans:
         if plan not in waiting:
             talk.print(f"{plan.name}: {plan.error or 'finished before'}", soft_wrap=True)
-    with stoppable():
+    with exit_on_sigterm():
         if jobs == 1:
             _one_by_one(recipe, waiting, data, device, talk)
         else:
             _side_by_side(recipe, waiting, data, device, jobs, talk)
     found = Sweep(folder=out, trials=[_trial(plan) for plan in plans])
     atomic_write(out / "sweep.json", to_json(found.to_dict()))
-    _draw(found)
     return found
 
 
@@ -288,50 +273,30 @@ def _trial(plan: _Plan) -> Trial:
     """What a folder tells of an alternative."""
     if plan.error or plan.recipe is None or not plan.folder.is_dir():
         return Trial(choices=plan.choices, folder=plan.folder, error=plan.error)
-    metrics = Folder(plan.folder, create=False, lock=False).metrics()
-    last: dict[str, Any] = {}
+    folder = Folder(plan.folder, create=False, lock=False)
+    metrics, about = folder.metrics(), folder.about()
+    names = [*about.get("losses", ["loss"]), *about.get("measurements", ())]
+    last: dict[str, float] = {}
     for line in metrics:
-        last |= {measure: line[measure] for measure in MEASURES if measure in line}
+        last |= {name: line[name] for name in names if line.get(name) is not None}
     parameters = None
     if found := latest(plan.folder / "checkpoints"):
-        parameters = sum(math.prod(found.shape(name)) for name in found.names if name.startswith("model/"))
+        weights = [name for name in found.names if name.split("/")[1] == "weight"]
+        parameters = sum(math.prod(found.shape(name)) for name in weights)
     return Trial(
         choices=plan.choices, folder=plan.folder, finished=is_finished(plan.folder, plan.recipe),
-        parameters=parameters, minutes=sum(line.get("seconds", 0.0) for line in metrics) / 60, **last,
+        parameters=parameters, minutes=sum(line.get("seconds", 0.0) for line in metrics) / 60,
+        measures={name: last[name] for name in names if name in last},
     )  # fmt: skip
 
 
-def _draw(found: Sweep) -> None:
-    """sweep.png: loss and validation loss against steps, a colour an alternative, the mean over seeds."""
-    lines: dict[str, dict[str, tuple[Any, Any]]] = {"loss": {}, "validation loss": {}}
-    last: dict[str, float] = {}
-    for choices, trials in _without_seed(found.trials):
-        name = ", ".join(word.rsplit(".", 1)[-1] for word in _words(choices)) or "mean over seeds"
-        runs = [Folder(t.folder, create=False, lock=False).metrics() for t in trials if t.folder.is_dir()]
-        for title, measure in (("loss", "loss"), ("validation loss", "valid_loss")):
-            line = _mean_line(runs, measure)
-            if line is not None:
-                lines[title][name] = line
-                last[name] = float(line[1][-1])
-    plots = {title: some for title, some in lines.items() if some and max(len(x) for x, _ in some.values()) > 1}
-    if plots:
-        faint = sorted(last, key=lambda name: last[name])[COLOURS:]
-        figure = draw.panels(plots, xlabel="steps", ylabel="loss", log="auto", faint=faint, width=4.2, height=3.2)
-        draw.save(figure, found.folder / "sweep.png")
+def _flat(one: Trial | Mean) -> dict[str, Any]:
+    """Plain values, each measure beside the other fields."""
+    values = dataclasses.asdict(one)
+    return values | values.pop("measures")
 
 
-def _mean_line(runs: list[list[dict[str, Any]]], measure: str) -> tuple[Any, Any] | None:
-    """A measure against steps, averaged over the runs that have reached a step."""
-    values: dict[int, list[float]] = {}
-    for metrics in runs:
-        for line in metrics:
-            if line.get(measure) is not None:
-                values.setdefault(line["step"], []).append(line[measure])
-    steps = sorted(values)
-    return (np.array(steps), np.array([statistics.fmean(values[step]) for step in steps])) if steps else None
-
-
-def _without_seed(trials: Sequence[Trial]) -> list[tuple[dict[str, str], list[Trial]]]:
+def without_seed(trials: Sequence[Trial]) -> list[tuple[dict[str, str], list[Trial]]]:
     groups: dict[tuple[tuple[str, str], ...], list[Trial]] = {}
     for trial in trials:
         rest = tuple((key, value) for key, value in trial.choices.items() if key != "seed")
@@ -356,13 +321,14 @@ def _split(text: str) -> list[str]:
     return [part.strip() for part in parts]
 
 
-def _shown(trials: Sequence[Trial]) -> list[str]:
-    return [measure for measure in MEASURES if any(getattr(trial, measure) is not None for trial in trials)]
+def measure_names(trials: Sequence[Trial]) -> list[str]:
+    """The losses and measurements that any of the trials has."""
+    return list(dict.fromkeys(name for trial in trials for name in trial.measures))
 
 
 def _words(choices: Mapping[str, str]) -> list[str]:
     return [f"{key}={value}" for key, value in choices.items()]
 
 
-def _said(value: float | None) -> str:
+def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.4f}" if abs(value) >= 1e-3 or value == 0 else f"{value:.1e}"

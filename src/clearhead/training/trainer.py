@@ -1,122 +1,237 @@
-"""What is trained: a model with its objective and its optimiser, on its device, in its precision, over all workers."""
+"""Trainer: an objective and its players, updated step by step. It knows no files."""
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
+from .. import config
 from ..data import Data
-from ..models import family
+from ..weights import Bundle
 from . import probes
+from .augmentation import augment, make_augmentations, normalise
 from .checkpoint import Checkpoint, CheckpointError
-from .distributed import SyncedBatchNorm, World, let_go, narrow, recompute, shard
+from .distributed import World, reshard
 from .initialisation import initialise
-from .muon import local
-from .objective import Objective
-from .optim import Optimiser
+from .objectives import Moment, Objective, Update
+from .objectives.objective import compute_dtype
+from .player import AveragePlayer, Player, TrainedPlayer, all_finite, buffers
 from .prefetch import Part
-from .pretrained import go_on, in_head
-from .recipe import Recipe, section
+from .pretrained import fill_pretrained, in_head
+from .recipe import Recipe, named_options, player_optim, pretrained_of
+from .schedule import scale
+from .setup import Setup
 
 
-def build_model(recipe: Recipe, data: Data) -> nn.Module:
-    """The model of a recipe with its first weights, the same on every worker."""
-    name, made = section(recipe, "model", **data.sizes)
-    torch.manual_seed(_key(recipe.seed, -1, 0))
-    model = family(name)[0](made)
-    initialise(model, recipe.initial, recipe.seed)
-    if recipe.pretrained is not None:
-        go_on(model, recipe.pretrained)
-    if recipe.learn == "head":
-        for weight_name, weight in model.named_parameters():
-            weight.requires_grad_(in_head(weight_name))
-    return model
+@dataclass(frozen=True, slots=True)
+class Updated:
+    """What one update of a step reports, on the device."""
+
+    update: Update
+    losses: dict[str, Tensor]  # by name; the first is the whole loss
+    norm: Tensor  # of the gradients, before clipping
+    lr: float
 
 
-class Trainee:
-    """A recipe's model in training."""
+class Losses(nn.Module):
+    """An objective's losses, as a module that owns the weights of the player they update, and no others.
 
-    def __init__(self, recipe: Recipe, data: Data, world: World) -> None:
-        self.recipe, self.data, self.world = recipe, data, world
-        self.model = build_model(recipe, data)
-        self.objective = Objective(self.model, data.kind, recipe.smoothing)
+    This is what distribution and compilation wrap.
+    """
 
-    def spread(self) -> None:
-        """Put the model on its device, in its precision, over all workers, and make the optimiser."""
-        recipe, world = self.recipe, self.world
-        self.model.to(world.device)
-        sharded = world.size > 1 and recipe.spread == "fsdp"
-        masters = recipe.precision == "bfloat16" and not sharded
-        if recipe.recompute:
-            recompute(self.model)
-        if world.size > 1:
-            SyncedBatchNorm.convert(self.model)
-        if masters:
-            narrow(self.model)
-        if sharded:
-            shard(self.model, world, recipe.precision)
-        self.optimiser = Optimiser(self.model, recipe.optim, masters=masters)
-        self.forward: nn.Module = self.objective
-        if world.size > 1 and not sharded:
-            self.forward = DistributedDataParallel(self.objective)
-        if recipe.compile:
-            self.forward = torch.compile(self.forward)  # type: ignore[assignment]
+    def __init__(self, objective: Objective, player: nn.Module) -> None:
+        super().__init__()
+        self.player = player
+        object.__setattr__(self, "objective", objective)  # not a child: its other players are not this one's
 
-    def backward(self, parts: list[Part], step: int, counted: float) -> tuple[Tensor, dict[str, Tensor]]:
-        """The gradient of a batch of which all workers count so much; gives its loss and the last part's tensors."""
-        self.model.train()
-        total = torch.zeros((), device=self.world.device)
-        for part in parts:
-            torch.manual_seed(_key(self.recipe.seed, step, part.number))
-            batch, last = part.to(self.world.device), part is parts[-1]
-            with self._alone(last):
-                # Workers average gradients: times their number, this is the gradient of the sum over all.
-                loss = self.forward(batch) * (self.world.size / max(counted, 1.0))
-                loss.backward()
-            if not last:
-                self.optimiser.gather()
-            total = total + loss.detach()
-        return total, batch
+    def forward(self, loss: str, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The losses of a batch by their names, the whole first."""
+        found = getattr(self.objective, loss)(batch)
+        if isinstance(found, Tensor):
+            return {loss: found}
+        return {loss: torch.stack([x.reshape(()) for x in found.values()]).sum(), **found}
 
-    def look(self, batch: dict[str, Tensor]) -> dict[str, Any]:
-        """The view inside, between a backward pass and the step: it changes nothing."""
-        view: dict[str, Any] = {"gradient": probes.gradients(self.model, self.optimiser.gradients())}
-        view |= probes.activations(self.objective, batch)
-        let_go(self.model)
+
+class Trainer:
+    """What a recipe trains."""
+
+    def __init__(
+        self, recipe: Recipe, setup: Setup, data: Data, world: World, *, fresh: bool = True
+    ) -> None:  # fmt: skip
+        """Build the players with their first weights; a run that is resumed (not `fresh`) loads no pretrained ones."""
+        self.recipe, self.setup, self.data, self.world = recipe, setup, data, world
+        self.left_out: list[str] = []  # weights of pretrained folders that found no place
+        roles = setup.kind.roles
+        self.players: dict[str, Player] = {}
+        for index, (name, role) in enumerate(roles.items()):
+            if role.average_of is None:
+                self.players[name] = self._trained(name, index, fresh)
+        for name, role in roles.items():
+            if role.average_of is not None:
+                self.players[name] = AveragePlayer(name, self._player(role.average_of), recipe, world)
+        options = config.read(setup.kind.Config, setup.options)
+        self.objective = setup.kind(options, {name: self.players[name].model for name in roles}, data)
+        self.objective.to(world.device)
+        self.objective.averages = {n: p.average for n, p in self.players.items() if isinstance(p, AveragePlayer)}
+        self.trained = {n: p for n, p in self.players.items() if isinstance(p, TrainedPlayer)}
+        for player in self.trained.values():
+            player.wrap(Losses(self.objective, player.model), compiled=recipe.compile)
+        self.augmentations = make_augmentations([named_options(one, "augment") for one in recipe.augment])
+
+    def _trained(self, name: str, index: int, fresh: bool) -> TrainedPlayer:
+        recipe, setup = self.recipe, self.setup.players[name]
+        torch.manual_seed(seed_of(recipe.seed, -1, index))
+        model = setup.build()
+        initialise(model, recipe.initial, recipe.seed, prefix="" if name == "model" else f"{name}.")
+        if fresh:
+            for start in pretrained_of(recipe, name):
+                self.left_out += fill_pretrained(model, start)
+        if recipe.learn == "head":
+            for weight_name, weight in model.named_parameters():
+                weight.requires_grad_(in_head(model, weight_name))
+        optim, schedule = player_optim(recipe, name)
+        return TrainedPlayer(name, setup, model, recipe, self.world, optim=optim, schedule=schedule)
+
+    def _player(self, name: str) -> TrainedPlayer:
+        player = self.players[name]
+        assert isinstance(player, TrainedPlayer)
+        return player
+
+    @property
+    def model(self) -> nn.Module:
+        """The network that is the result."""
+        return self.players[self.setup.kind.result].model
+
+    # A step
+
+    def step(self, parts: list[Part], step: int, counted: float) -> tuple[list[Updated], dict[str, Tensor]]:
+        """Perform the updates of a step, of which all workers together count so much; returns also the last batch."""
+        self.objective.train()
+        for player in self.players.values():
+            player.model.train(isinstance(player, TrainedPlayer))
+        self.scheduled = self.objective.set_scalars(step, self.recipe.steps)
+        updates = [update for update in self.objective.updates if step % update.every == 0]
+        several = len(self.objective.updates) > 1
+        # With one update each part is prepared when its turn comes; with several they all see the same parts.
+        prepared = [self._prepared(part, step) for part in parts] if several else []
+        reports, batch, moment = [], dict[str, Tensor](), None
+        for number, update in enumerate(updates):
+            player = self._player(update.player)
+            self._focus(player)
+            total: dict[str, Tensor] = {}
+            for i, part in enumerate(parts):
+                last = i == len(parts) - 1
+                batch, moment = prepared[i] if several else self._prepared(part, step)
+                torch.manual_seed(seed_of(self.recipe.seed, step, part.number, *([number] if number else [])))
+                with player.accumulating(last):
+                    # Workers average gradients: times their number, this is the gradient of the sum over all.
+                    factor = self.world.size / max(counted, 1.0)
+                    losses = {name: x * factor for name, x in player.forward(update.loss, batch).items()}
+                    losses[update.loss].backward()
+                if not last:
+                    player.optimiser.gather()
+                total = {name: total.get(name, 0.0) + x.detach() for name, x in losses.items()}
+            assert moment is not None
+            reports.append(self._update(update, player, total, moment, batch))
+        self._focus(None)
+        if moment is not None:
+            with torch.no_grad():
+                self.objective.after_step(moment)
+        return reports, batch
+
+    def _update(
+        self, update: Update, player: TrainedPlayer, losses: dict[str, Tensor], moment: Moment,
+        batch: Mapping[str, Tensor],
+    ) -> Updated:  # fmt: skip
+        if self.looking:
+            self.views[update.player] = self._view(update.player, player, batch)
+        factor = scale(player.schedule, moment.step, moment.steps)
+        norm = self.objective.step(update, player.optimiser, moment, factor)
+        player.follow(moment.step, moment.steps)
+        return Updated(update, losses, norm, player.optimiser.config.lr * factor)
+
+    def _focus(self, player: TrainedPlayer | None) -> None:
+        """Compute gradients for one player only; with a single one there is nothing to do."""
+        if len(self.trained) > 1:
+            for other in self.trained.values():
+                other.train_only(player is None or other is player)
+
+    @torch.no_grad()
+    def _prepared(self, part: Part, step: int, *, training: bool = True) -> tuple[dict[str, Tensor], Moment]:
+        """A part on the device: images augmented (in training) and normalised, then the objective's own preparation."""
+        batch, rows = part.to(self.world.device)
+        seed = self.recipe.seed if training else 0  # validation is the same whatever the seed
+        moment = Moment(seed=seed, step=step, steps=self.recipe.steps, rows=rows)
+        for name, x in batch.items():
+            if x.dtype == torch.uint8 and x.ndim == 4:
+                assert self.data.preprocessing is not None
+                images = augment(x, self.augmentations, moment) if training else x
+                batch[name] = normalise(images, self.data.preprocessing, compute_dtype(self.model))
+        if type(self.objective).prepare is not Objective.prepare:
+            torch.manual_seed(seed_of(seed, step, part.number, -1))
+            batch = self.objective.prepare(batch, moment)
+        return batch, moment
+
+    # Looking and measuring
+
+    looking = False  # whether the next step records activations and gradients
+    views: dict[str, dict[str, Any]]
+
+    def look_next(self) -> None:
+        """Record the inside of every player in the next step, between its backward pass and its update."""
+        self.looking, self.views = True, {}
+
+    def looked(self) -> dict[str, Any]:
+        """What the last step recorded: of several players by their names."""
+        self.looking = False
+        views = self.views
+        return views["model"] if list(views) == ["model"] else views
+
+    def _view(self, name: str, player: TrainedPlayer, batch: Mapping[str, Tensor]) -> dict[str, Any]:
+        view: dict[str, Any] = {"gradient": probes.gradients(player.model, player.optimiser.gradients())}
+        view |= probes.activations(self.objective, player.model, batch)
+        reshard(player.model)
         return view
 
     @torch.no_grad()
     def measure(self, parts: Iterable[Part]) -> dict[str, float]:
-        """Loss and accuracy on validation data, by the averages where there are any."""
-        found, counted = [], 0
-        self.model.eval()
-        with self.optimiser.averaged():
-            for part in parts:
-                found.append(self.objective.measure(part.to(self.world.device)))
+        """The objective's measurements on validation data, by averaged weights where there are some."""
+        sums: dict[str, list[Tensor]] = {}
+        counted = 0
+        self.objective.eval()
+        with ExitStack() as stack:
+            for player in self.players.values():
+                stack.enter_context(player.averaged())
+            for i, part in enumerate(parts):
+                batch, _ = self._prepared(part, i, training=False)
+                for name, x in self.objective.measure(batch).items():
+                    sums.setdefault(name, []).append(x)
                 counted += part.counted
-            let_go(self.model)
-        loss, right, n = self.world.sum(*(math.fsum(x) for x in torch.stack(found, 1).tolist()), counted)
-        return {"valid_loss": loss / n} | ({"valid_accuracy": right / n} if self.data.kind != "vectors" else {})
+            for player in self.players.values():
+                reshard(player.model)
+        totals = [math.fsum(torch.stack(x).tolist()) for x in sums.values()]
+        *whole, n = self.world.sum(*totals, counted)
+        means = {name: total / n for name, total in zip(sums, whole, strict=True)}
+        return {f"valid_{name}": x for name, x in self.objective.summarise(means).items()}
 
-    # Weights, kept and brought back
+    # Checkpoints and results
 
     def tensors(self) -> dict[str, Tensor]:
-        """All that a checkpoint holds: weights (the masters, where there are any), buffers, optimiser, averages."""
-        found = {f"model/{name}": weight for name, weight in self.optimiser.weights().items()}
-        found |= {f"buffer/{name}": x for name, x in _buffers(self.model).items()}
-        # Masters are the weights; a checkpoint names them once.
-        return found | {n: t for n, t in self.optimiser.tensors().items() if not n.startswith("master/")}
+        """All that a checkpoint holds: of each player, and the objective's own buffers."""
+        found = {f"{name}/{key}": x for name, player in self.players.items() for key, x in player.tensors().items()}
+        own = {n: x for n, x in buffers(self.objective).items() if not n.startswith("players.")}
+        return found | {f"objective/buffer/{n}": x for n, x in own.items()}
 
     @torch.no_grad()
     def fill(self, found: Checkpoint) -> None:
-        """Become what a checkpoint holds."""
+        """Continue from a checkpoint."""
         tensors = self.tensors()
         missing, extra = sorted(tensors.keys() - set(found.names)), sorted(set(found.names) - tensors.keys())
         if missing or extra:
@@ -130,57 +245,30 @@ class Trainee:
         for name, tensor in tensors.items():
             found.fill(name, tensor.detach())
         found.close()
-        self.optimiser.restore()
+        for player in self.players.values():
+            player.restore()
 
-    def sound(self) -> bool:
-        """Whether all weights, of all workers, are still numbers: a good loss may be followed by a bad update."""
-        kept = [*self.optimiser.weights().values(), *self.optimiser.averages.values()]
-        mine = [part for x in kept if (part := local(x.detach())).numel()]
-        largest = torch.stack([*torch._foreach_norm(mine, math.inf)]) if mine else torch.zeros(1)
-        return not self.world.sum(float(not largest.isfinite().all()))[0]
+    def finite(self) -> bool:
+        """True if all weights, of all workers, are finite: a good loss may be followed by a bad update."""
+        mine = [x for player in self.players.values() for x in player.finite()]
+        return not self.world.sum(float(not all_finite(mine)))[0]
 
-    @torch.no_grad()
-    def trained(self, best: Checkpoint | None = None) -> nn.Module:
-        """The model as it is to be kept: whole, on the CPU, with averages where there are any, or a checkpoint's."""
-        weights = self.optimiser.averages or self.optimiser.weights()
-        whole = {name: w.full_tensor() if hasattr(w, "full_tensor") else w for name, w in weights.items()}
-        model = build_model(self.recipe, self.data)
-        named = dict(model.named_parameters())
-        for name, weight in whole.items():
-            named[name].copy_(weight)
-        for name, buffer in _buffers(self.model).items():
-            model.get_buffer(name).copy_(buffer)
-        if best is not None:
-            prefix = "ema" if self.optimiser.averages else "model"
-            for name in whole:
-                best.fill(f"{prefix}/{name}", named[name].detach())
-            for name, buffer in _buffers(model).items():
-                best.fill(f"buffer/{name}", buffer)
-        return model
-
-    @contextmanager
-    def _alone(self, last: bool) -> Iterator[None]:
-        """Keep gradients to this worker until the last part of a batch."""
-        model: Any = self.model
-        wrapped: Any = getattr(self.forward, "_orig_mod", self.forward)
-        if hasattr(model, "set_requires_gradient_sync"):
-            model.set_requires_gradient_sync(last)
-            yield
-        elif isinstance(wrapped, DistributedDataParallel) and not last and not self.optimiser.masters:
-            # With masters every part's gradients are gathered, and gone, before the last could carry them along.
-            with wrapped.no_sync():
-                yield
-        else:
-            yield
+    def export(self, best: Checkpoint | None = None) -> dict[str, Bundle]:
+        """Every player as a Bundle, the result first."""
+        names = [self.setup.kind.result, *(n for n in self.players if n != self.setup.kind.result)]
+        made = {}
+        for name in names:
+            model: Any = self.players[name].export(best)
+            first = name == names[0]
+            made[name] = Bundle(
+                model, self.data.tokens if first else None,
+                labels=self.data.classes if first and "classify" in model.can else None,
+                preprocessing=self.data.preprocessing if first else None,
+            )  # fmt: skip
+        return made
 
 
-def _buffers(model: nn.Module) -> dict[str, Tensor]:
-    """The buffers that belong to a model's state."""
-    kept = set(model.state_dict(keep_vars=True))
-    return {name: buffer for name, buffer in model.named_buffers() if name in kept}
-
-
-def _key(*numbers: int) -> int:
+def seed_of(*numbers: int) -> int:
     """One seed out of several numbers, for torch's generators."""
     digest = hashlib.blake2b(repr(numbers).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1

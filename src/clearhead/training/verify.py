@@ -27,15 +27,16 @@ from .. import config
 from ..errors import InputError
 from .checkpoint import Checkpoint, latest
 from .loop import TIMES, TrainingError
-from .recipe import Recipe, read_recipe, section
+from .recipe import Recipe, read_recipe, section_name
 from .run_folder import Folder, FolderError
-from .subprocesses import Child, command, stoppable
+from .signals import exit_on_sigterm
+from .subprocesses import Child, command
 
 ROUNDING = {"float32": 1e-4, "tf32": 1e-2, "bfloat16": 5e-2}  # relative, that a few steps may add up to
 FIRST = 50  # steps in which workers are compared: later ones multiply every rounding, as chaos does
 TRIES = 3  # attempts to hit a training before it ends, each with earlier moments
 POLL = 0.0005  # seconds between two looks at a child's folder
-PARTS = {"weights": "model/", "buffers": "buffer/", "optimiser": "optim/", "averages": "ema/"}
+PARTS = {"weights": "weight", "buffers": "buffer", "optimiser": "optim", "averages": "average"}  # of a tensor's name
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -141,7 +142,7 @@ def verify_resume(
     config.write(config.dump(made), out / "recipe.toml")
     runs = _Runs(out, made, data, device, threads=max(1, torch.get_num_threads() // (world or 1)))
     found: list[Part] = []
-    with stoppable(), talk.status("", spinner="dots") as status:
+    with exit_on_sigterm(), talk.status("", spinner="dots") as status:
         status.update(f"training {made.steps} steps in peace")
         runs.whole("whole")
         talk.print(f"{out / 'whole'}: {made.steps} steps in peace", soft_wrap=True)
@@ -177,8 +178,8 @@ def compare(one: Path, other: Path) -> list[Part]:
     if a.step != b.step:
         raise TrainingError(f"{a.path} and {b.path} are of different steps: they cannot be compared")
     parts = []
-    for what, prefix in PARTS.items():
-        names = [name for name in dict.fromkeys((*a.names, *b.names)) if name.startswith(prefix)]
+    for what, kind in PARTS.items():
+        names = [name for name in dict.fromkeys((*a.names, *b.names)) if name.split("/")[1] == kind]
         bad, largest = [], 0.0
         for name in names:
             if name not in a.names or name not in b.names:
@@ -200,18 +201,24 @@ def compare_to_rounding(one: Path, other: Path, *, steps: int = FIRST, within: f
 
     A loss follows from all weights before it, so that these tell of every gradient and every step of the optimiser.
     """
-    mine, theirs = ({x["step"]: x for x in _lines(run) if "loss" in x and x["step"] <= steps} for run in (one, other))
+    mine, theirs = ({x["step"]: x for x in _lines(run) if _is_log(x) and x["step"] <= steps} for run in (one, other))
+    keys = list(dict.fromkeys(key for x in mine.values() for key in x if key != "step" and not key.startswith("lr")))
     parts = []
-    for name, key in (("losses", "loss"), ("norms", "norm")):
-        apart = {step: _relative(x[key], theirs.get(step, {}).get(key)) for step, x in mine.items()}
+    for key in keys:
+        apart = {step: _relative(x[key], theirs.get(step, {}).get(key)) for step, x in mine.items() if key in x}
         bad = [step for step, size in apart.items() if not size <= within]
         parts.append(
             Part(
-                name=f"{name}, first {len(apart)} steps", count=len(apart), equal=len(apart) - len(bad),
+                name=f"{key}, first {len(apart)} steps", count=len(apart), equal=len(apart) - len(bad),
                 largest=max(apart.values(), default=0.0), first=f"step {bad[0]}" if bad else "", within=within,
             )
         )  # fmt: skip
     return parts
+
+
+def _is_log(line: Mapping[str, Any]) -> bool:
+    """True for a line of losses, not of validation, samples or probes."""
+    return any(key.startswith("lr") for key in line)
 
 
 class _Runs:
@@ -231,7 +238,7 @@ class _Runs:
         """A training that nobody disturbs."""
         with self.start(name) as child:
             child.finish()
-        self.pace = statistics.median(line["seconds"] for line in _lines(self.out / name, TIMES[1:]) if "loss" in line)
+        self.pace = statistics.median(line["seconds"] for line in _lines(self.out / name, TIMES[1:]) if _is_log(line))
 
     def begun(self, name: str, world: int) -> None:
         """The first steps of a training by several workers."""
@@ -335,13 +342,16 @@ def _watched(recipe: Recipe, kills: int) -> Recipe:
 def _check_world(recipe: Recipe, world: int) -> None:
     if world < 2:
         raise InputError(f"world={world}: expected 2 workers or more")
-    model = section(recipe, "model")[1]
-    for field in dataclasses.fields(model):
-        if "dropout" in field.name and getattr(model, field.name):
-            raise InputError(
-                f"model.{field.name} = {getattr(model, field.name)}: expected 0 where workers are compared, since each "
-                "drops out other numbers than one worker would"
-            )
+    for table in (recipe.model, *(player.model for player in recipe.players.values())):
+        if not table:
+            continue
+        defaults = {f.name: f.default for f in dataclasses.fields(section_name(config.Table(table), "model")[1])}
+        for name in (name for name in defaults if "dropout" in name):
+            if share := table.get(name, defaults[name]):
+                raise InputError(
+                    f"model.{name} = {share}: expected 0 where workers are compared, since each drops out other "
+                    "numbers than one worker would"
+                )
 
 
 def _last(folder: Path) -> Checkpoint:

@@ -9,7 +9,7 @@ certificate  what became of every tensor of a checkpoint, and how far its answer
 
 from .bundle import Bundle, Special
 from .fill import WeightsError
-from .folder import load, save
+from .folder import load, read_config, save
 from .parity import Certificate, certificate, write_probe
 from .quantised import quantise
 from .zoo import Card, shipped
@@ -23,6 +23,7 @@ __all__ = [
     "certificate",
     "load",
     "quantise",
+    "read_config",
     "save",
     "shipped",
     "write_probe",

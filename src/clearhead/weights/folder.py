@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -11,6 +12,7 @@ from torch import nn
 from .. import config
 from ..devices import find_device, find_dtype
 from ..errors import InputError, nearest
+from ..models import family_of
 from ..tokens import Pair, Tokenizer
 from . import gguf, huggingface, native
 from .bundle import Bundle
@@ -42,6 +44,15 @@ def read(path: Path, kind: str, device: torch.device, dtype: torch.dtype | None)
     """The model at a path that `find` gave, and what became of its tensors."""
     reader = native if kind == "clearhead" else gguf if kind.startswith("gguf") else huggingface
     return reader.load(path, device, dtype)
+
+
+def read_config(folder: str | Path) -> tuple[str, dict[str, Any]]:
+    """The family of a folder's model and the options of its Config, which `build` takes."""
+    path, kind = find(folder)
+    if kind == "clearhead":
+        return native.read_config(path)
+    bundle = read(path, kind, torch.device("cpu"), None)[0]
+    return family_of(bundle.model), config.dump(bundle.config)
 
 
 def save(

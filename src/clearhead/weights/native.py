@@ -65,6 +65,12 @@ def save(bundle: Bundle, folder: Path) -> Path:
     return folder
 
 
+def read_config(folder: Path) -> tuple[str, dict[str, Any]]:
+    """The family of a folder's model, and the options of its Config."""
+    saved = config.read(Saved, config.load(folder / "config.json"))
+    return saved.model, dict(saved.options)
+
+
 def load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> tuple[Bundle, Used]:
     """The model of a folder that `save` wrote, and what became of the folder's tensors."""
     table = config.load(folder / "config.json")

@@ -1,0 +1,67 @@
+"""A multi-layer perceptron: vectors in, vectors out.
+
+x -> depth hidden layers, each a linear map, a norm and an activation -> readout -> y
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ..checks import at_least
+from ..layers import Linear, make_norm
+from ..layers.mlp import ACTIVATIONS
+from ..layers.words import Activation, Norm
+from .model import Model
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Config:
+    """The sizes and choices of a perceptron."""
+
+    inputs: int  # width of its input
+    outputs: int  # width of its output
+    width: int = 64  # of the hidden layers
+    depth: int = 2  # number of hidden layers
+    norm: Norm = "none"  # normalisation before each activation
+    activation: Activation = "relu"  # of the hidden layers
+
+    def __post_init__(self) -> None:
+        at_least(self, 1, "inputs", "outputs", "width")
+        at_least(self, 0, "depth")
+
+
+class Layer(nn.Module):
+    """activation(norm(W x + b))"""
+
+    def __init__(self, inputs: int, c: Config) -> None:
+        super().__init__()
+        self.linear, self.norm, self.activation = Linear(inputs, c.width), make_norm(c.norm, c.width), c.activation
+
+    def forward(self, x: Float[Tensor, "b i"]) -> Float[Tensor, "b d"]:
+        return ACTIVATIONS[self.activation](self.norm(self.linear(x)))
+
+
+class Perceptron(Model):
+    """Vectors (b, i) -> vectors (b, o)."""
+
+    reads = "vectors"
+    can = frozenset({"map"})
+    config: Config
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        c = self.config = config
+        self.blocks = nn.ModuleList(Layer(c.width if i else c.inputs, c) for i in range(c.depth))
+        self.head = Linear(c.width if c.depth else c.inputs, c.outputs)
+
+    def example_inputs(self, rows: int, size: int, generator: torch.Generator) -> dict[str, Tensor]:
+        return {"x": torch.randn(rows, self.config.inputs, generator=generator)}
+
+    def forward(self, x: Float[Tensor, "b i"]) -> Float[Tensor, "b o"]:
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)

@@ -1,0 +1,59 @@
+"""The best validation so far, by any measurement, and whether patience has run out."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from ..errors import InputError, nearest
+from .objectives import Measurement
+from .recipe import RunConfig
+
+NONE_YET: dict[str, float] = {"value": sys.float_info.max, "step": 0, "waited": 0}  # before the first validation
+
+
+class Best:
+    """The best value of a measurement, lower or higher being better; kept in checkpoints."""
+
+    def __init__(self, run: RunConfig, measurements: Mapping[str, Measurement]) -> None:
+        self.patience, self.kept = run.patience, bool(run.best or run.patience)
+        names = {f"valid_{name}": measurement for name, measurement in measurements.items()}
+        self.name = run.best or ("valid_loss" if "valid_loss" in names else next(iter(names), "valid_loss"))
+        if self.kept and self.name not in names:
+            raise InputError(
+                f"run.best = {self.name!r}: expected one of {', '.join(names)}{nearest(self.name, names)}"
+            )  # fmt: skip
+        self._sign = -1.0 if self.name in names and names[self.name].better == "higher" else 1.0
+        self.facts: dict[str, Any] = dict(NONE_YET)
+
+    @property
+    def step(self) -> int:
+        """The step of the best validation; 0 before the first."""
+        return int(self.facts["step"])
+
+    @property
+    def value(self) -> float:
+        return float(self._sign * self.facts["value"])
+
+    @property
+    def waited(self) -> int:
+        """Validations since the best one."""
+        return int(self.facts["waited"])
+
+    @property
+    def out_of_patience(self) -> bool:
+        return 0 < self.patience <= self.waited
+
+    def take(self, record: Mapping[str, float], step: int) -> bool:
+        """Compare a validation; returns True if it is the best so far."""
+        value = self._sign * record.get(self.name, sys.float_info.max)
+        if value < self.facts["value"]:
+            self.facts = {"value": value, "step": step, "waited": 0}
+            return True
+        self.facts["waited"] += 1
+        return False
+
+    def forget(self) -> None:
+        """Begin again: the checkpoint of the best was not kept, or is damaged."""
+        self.facts = dict(NONE_YET)

@@ -1,0 +1,63 @@
+"""Counter-based random numbers on the device of a batch: the numbers of counter_rng, bit for bit, computed by torch.
+
+A number depends on (seed, stream, step, row, column) alone: it is the same for any number of workers, and nothing has
+to be saved to resume a training.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from .. import counter_rng
+
+
+class DeviceRng:
+    """The random numbers of some rows of a step."""
+
+    def __init__(self, seed: int, step: int, rows: Int[Tensor, "b"], stream: int = 0) -> None:
+        self.seed, self.step, self.rows, self.stream = seed, step, rows, stream
+
+    def bits(self, columns: int) -> Int[Tensor, "b c"]:
+        """64 random bits per row and column, as int64."""
+        key = counter_rng.key(self.seed, self.step, self.stream)
+        row = _absorb(torch.tensor(_signed(key), device=self.rows.device), self.rows)
+        return _absorb(row[:, None], torch.arange(columns, device=self.rows.device))
+
+    def uniform(self, *shape: int) -> Float[Tensor, "b *n"]:
+        """Numbers 0 <= u < 1 with 24 random bits, float32, of shape (rows, *shape)."""
+        columns = math.prod(shape)
+        return (_shift(self.bits(columns), 40).to(torch.float32) * 2.0**-24).view(-1, *shape)
+
+    def normal(self, *shape: int) -> Float[Tensor, "b *n"]:
+        """Standard normal numbers, float32, of shape (rows, *shape) (Box and Muller 1958)."""
+        columns = math.prod(shape)
+        u = self.uniform(2 * columns)
+        radius = (-2 * torch.log1p(-u[:, :columns])).sqrt()
+        return (radius * torch.cos(2 * math.pi * u[:, columns:])).view(-1, *shape)
+
+
+def _signed(x: int) -> int:
+    """An unsigned 64-bit number as the signed one of the same bits."""
+    return x - (1 << 64) if x >= 1 << 63 else x
+
+
+_GOLDEN, _FIRST, _SECOND = (_signed(c) for c in counter_rng.CONSTANTS)
+
+
+def _absorb(key: Tensor, word: Tensor) -> Tensor:
+    return _mix(key ^ _mix(word + _GOLDEN))
+
+
+def _mix(x: Tensor) -> Tensor:
+    x = (x ^ _shift(x, 30)) * _FIRST
+    x = (x ^ _shift(x, 27)) * _SECOND
+    return x ^ _shift(x, 31)
+
+
+def _shift(x: Tensor, n: int) -> Tensor:
+    """A logical shift to the right: int64 would repeat its sign."""
+    return (x >> n) & ((1 << (64 - n)) - 1)

@@ -1,0 +1,52 @@
+"""Next token: the cross-entropy of each token given those before it.
+
+ids (b, t), targets (b, t) with -100 for "does not count"; of packed documents also documents (b, t) and at (b, t).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ...decode import Choice, Plan, search
+from ...tokens import Pair
+from ...weights import Bundle
+from .objective import Role, Sample
+from .token_loss import TokenObjective
+
+ROWS = 3  # samples at a time, always of the same rows and with the same seed
+GIVEN, WRITTEN = 12, 40  # tokens of a sample's prompt, and of its continuation
+CHOICE = Choice(sample=True, temperature=0.7)
+
+
+class NextToken(TokenObjective):
+    """Language modelling (Radford et al. 2018)."""
+
+    roles: ClassVar[Mapping[str, Role]] = {"model": Role(can="predict")}
+    reads: ClassVar[tuple[str, ...]] = ("ids", "targets")
+    may_read: ClassVar[tuple[str, ...]] = ("documents", "at")
+
+    @property
+    def writes_text(self) -> bool:  # type: ignore[override]
+        """True if every id that the model can write is text."""
+        tokens = self.data.tokens
+        if tokens is None or isinstance(tokens, Pair):
+            return False
+        return "generate" in self.player("model").can and self.data.sizes["vocab"] == len(tokens)
+
+    def samples(self, bundle: Bundle) -> list[Sample]:
+        tokens, data = bundle.tokenizer(), self.data
+        ids = (data.valid(0) if data.valid_batches else data.batch(0))["ids"][:ROWS]
+        n = min(GIVEN, (ids.shape[1] + 1) // 2)  # a short text is cut in the middle
+        given, wanted = ids[:, :n], ids[:, n : n + WRITTEN]
+        limit = WRITTEN if bundle.max_tokens is None else min(WRITTEN, bundle.max_tokens - n)
+        if limit < 1:
+            return []
+        ends = [] if bundle.special is None else [int(i) for i in bundle.special.ends]
+        plan = Plan(start=given.tolist(), end=ends, limit=limit, choice=CHOICE, seed=list(range(len(given))))
+        answers = search(bundle.model, {}, plan)
+        written = [[i for i in hypotheses[0].ids if i not in ends] for hypotheses in answers]
+        texts: Any = [[tokens.decode(np.array(row, np.int64)) for row in rows] for rows in (given, written, wanted)]
+        return [{"given": g, "written": w, "wanted": v} for g, w, v in zip(*texts, strict=True)]

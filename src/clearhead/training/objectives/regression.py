@@ -1,0 +1,32 @@
+"""Regression: the mean square error of vectors.
+
+x (b, d) and y (b, d).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from .objective import Measurement, Objective, Role, Tensors, compute_dtype, weighted_sum
+
+
+class Regression(Objective):
+    """Vectors to vectors."""
+
+    roles: ClassVar[Mapping[str, Role]] = {"model": Role(can="map")}
+    reads: ClassVar[tuple[str, ...]] = ("x", "y")
+    measurements: ClassVar[Mapping[str, Measurement]] = {"loss": Measurement("mean square/row")}
+
+    def loss(self, batch: Tensors) -> Tensor:
+        """The mean square over the width, summed over rows."""
+        model = self.player("model")
+        out = model(batch["x"].to(compute_dtype(model))).float()
+        return weighted_sum((out - batch["y"]).square().mean(-1), batch)
+
+    @torch.no_grad()
+    def measure(self, batch: Tensors) -> Tensors:
+        return {"loss": self.loss(batch)}

@@ -1,0 +1,130 @@
+"""Self-distillation: a student learns to predict the output of a teacher, which is a moving average of the student.
+
+DINO (Caron et al. 2021): both see noisy views of the same row, the teacher's outputs are centred, which keeps one
+output from winning everywhere, and sharpened by a low temperature, which keeps them from becoming uniform.
+
+x (b, d); labels (b,), if there are some, only measure what was learned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from ...checks import fraction
+from ...errors import InputError
+from ..schedule import Scalar, Scheduled, ends, value
+from .objective import Measurement, Moment, Objective, Role, Tensors, Update, compute_dtype, weighted_sum
+
+if TYPE_CHECKING:
+    from ...data import Data
+
+VIEWS = 1  # stream of random numbers
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SelfDistillationConfig:
+    """The options of self-distillation; the defaults are DINO's."""
+
+    momentum: Scalar = field(  # share of the teacher's weights that each step keeps
+        default_factory=lambda: Scheduled(start=0.996, final=1.0)
+    )
+    temperature: Scalar = 0.1  # the student's logits are divided by it
+    teacher_temperature: Scalar = 0.04  # the teacher's are divided by it
+    centre_momentum: float = 0.9  # share of the centre that each step keeps
+    noise: float = 0.1  # deviation of the noise that makes two views of a row
+
+    def __post_init__(self) -> None:
+        fraction(self, "centre_momentum")
+        for name in ("temperature", "teacher_temperature"):
+            if min(ends(getattr(self, name))) <= 0:
+                raise InputError(f"{name}={getattr(self, name)}: expected numbers above 0")
+        if not all(0 <= end <= 1 for end in ends(self.momentum)):
+            raise InputError(f"momentum={self.momentum}: expected shares from 0 to 1")
+
+
+class SelfDistillation(Objective):
+    """A student that is trained, and a teacher that follows it."""
+
+    Config: ClassVar[type[Any]] = SelfDistillationConfig
+    roles: ClassVar[Mapping[str, Role]] = {"student": Role(can="map"), "teacher": Role(average_of="student")}
+    updates: ClassVar[Sequence[Update]] = (Update("student"),)
+    reads: ClassVar[tuple[str, ...]] = ("x",)
+    may_read: ClassVar[tuple[str, ...]] = ("labels",)
+    result: ClassVar[str] = "teacher"
+    measurements: ClassVar[Mapping[str, Measurement]] = {
+        "loss": Measurement("nats/row"), "information": Measurement("nats", "higher"),
+    }  # fmt: skip
+    centre: Tensor
+
+    def __init__(self, config: SelfDistillationConfig, players: Mapping[str, nn.Module], data: Data) -> None:
+        super().__init__(config, players, data)
+        outputs = self.player("student").config.outputs
+        self.register_buffer("centre", torch.zeros(outputs))
+        self.register_buffer("total", torch.zeros(outputs + 1), persistent=False)  # of this step's outputs, and rows
+
+    @classmethod
+    def sizes(cls, config: SelfDistillationConfig, data: Data) -> dict[str, dict[str, int]]:
+        return {"student": {"inputs": data.sizes["width"]}}
+
+    def prepare(self, batch: Tensors, moment: Moment) -> Tensors:
+        x = batch["x"]
+        noise = self.config.noise * moment.rng(VIEWS).normal(2, x.shape[1])
+        return batch | {"first": x + noise[:, 0], "second": x + noise[:, 1]}
+
+    def loss(self, batch: Tensors) -> Tensor:
+        """Each view's student output against the teacher's of the other view (Eq. 2 and 3)."""
+        views = (batch["first"], batch["second"])
+        with torch.no_grad():
+            outputs = [self._outputs("teacher", view) for view in views]
+            if self.training:
+                self._gather(outputs, batch)
+        targets = [((out - self.centre) / self.scalar("teacher_temperature")).softmax(-1) for out in outputs]
+        students = [self._outputs("student", view) / self.scalar("temperature") for view in views]
+        pairs = ((targets[0], students[1]), (targets[1], students[0]))
+        each = torch.stack([-(target * student.log_softmax(-1)).sum(-1) for target, student in pairs]).mean(0)
+        return weighted_sum(each, batch)
+
+    def after_step(self, moment: Moment) -> None:
+        """Move the teacher towards the student, and the centre to the mean of the teacher's outputs (Eq. 4)."""
+        self.averages["teacher"].update(value(self.config.momentum, moment.step, moment.steps))
+        if dist.is_initialized():
+            dist.all_reduce(self.total)
+        mean = self.total[:-1] / self.total[-1].clamp(min=1.0)
+        self.centre.lerp_(mean, 1 - self.config.centre_momentum)
+        self.total.zero_()
+
+    @torch.no_grad()
+    def measure(self, batch: Tensors) -> Tensors:
+        """The loss, and how often each label meets each of the teacher's outputs."""
+        sums = {"loss": self.loss(batch)}
+        winner = self._outputs("teacher", batch["x"]).argmax(-1)
+        labels = batch.get("labels", torch.zeros_like(winner))
+        for label in range(self.data.sizes.get("classes", 1)):
+            for output in range(len(self.centre)):
+                hit = ((labels == label) & (winner == output)).float()
+                sums[f"{label} {output}"] = weighted_sum(hit, batch)
+        return sums
+
+    def summarise(self, means: dict[str, float]) -> dict[str, float]:
+        """The mutual information of labels and the teacher's outputs: how much of the classes it found by itself."""
+        loss = means.pop("loss")
+        joint = torch.tensor(list(means.values()), dtype=torch.float64).view(-1, len(self.centre))
+        apart = joint.sum(1, keepdim=True) * joint.sum(0, keepdim=True)
+        return {"loss": loss, "information": float((joint * (joint / apart).log()).nan_to_num(0.0).sum())}
+
+    def _outputs(self, player: str, x: Tensor) -> Tensor:
+        model = self.player(player)
+        out: Tensor = model(x.to(compute_dtype(model))).float()
+        return out
+
+    def _gather(self, outputs: list[Tensor], batch: Tensors) -> None:
+        """Add the outputs of real rows to this step's total."""
+        weight = batch["weight"][:, None] if "weight" in batch else torch.ones_like(outputs[0][:, :1])
+        rows = torch.stack([(out * weight).sum(0) for out in outputs]).mean(0)
+        self.total.add_(torch.cat([rows, weight.sum()[None]]))

@@ -1,0 +1,223 @@
+"""Player: one network of a training, on its device, in its precision, over all workers, with its optimiser."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from .average import Average, AverageNetwork
+from .checkpoint import Checkpoint
+from .distributed import SyncedBatchNorm, World, narrow, recompute, shard
+from .optim import OptimConfig, Optimiser
+from .recipe import Recipe
+from .schedule import ScheduleConfig, ends, value
+from .setup import PlayerSetup
+from .tensors import local, whole
+
+
+class Player:
+    """A network with what a checkpoint keeps of it: weights (the masters, if there are some), buffers, averages."""
+
+    def __init__(self, name: str, setup: PlayerSetup, model: nn.Module, recipe: Recipe, world: World) -> None:
+        self.name, self.setup, self.model, self.world = name, setup, model, world
+        self.sharded = world.size > 1 and recipe.spread == "fsdp"
+        self.has_masters = recipe.precision == "bfloat16" and not self.sharded
+        model.to(world.device)
+        if recipe.recompute:
+            recompute(model)
+        if world.size > 1:
+            SyncedBatchNorm.convert(model)
+        # Weights that are not trained, exact, where the network computes with rounded ones.
+        self.frozen = {
+            n: p.detach().clone() if self.has_masters else p for n, p in model.named_parameters() if not p.requires_grad
+        }  # fmt: skip
+        exact = {n: p.detach().clone() for n, p in model.named_parameters()} if self.has_masters else {}
+        if self.has_masters:
+            narrow(model)
+        if self.sharded:
+            shard(model, world, recipe.precision)
+            self.frozen = {n: p for n, p in model.named_parameters() if not p.requires_grad}
+        self._exact = exact
+        self.average: Average | None = None
+
+    def weights(self) -> dict[str, Tensor]:
+        """The exact weights, by name."""
+        raise NotImplementedError
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What a checkpoint holds of this player."""
+        found = {f"weight/{n}": w for n, w in self.weights().items()}
+        found |= {f"buffer/{n}": x for n, x in buffers(self.model).items()}
+        if self.average is not None:
+            found |= {f"average/{n}": x for n, x in self.average.values.items()}
+        return found
+
+    def restore(self) -> None:
+        """Let the network follow weights that were filled in place."""
+
+    def finite(self) -> list[Tensor]:
+        """The weights whose numbers must stay finite, of this worker."""
+        averages = [] if self.average is None else list(self.average.values.values())
+        return [part for x in (*self.weights().values(), *averages) if (part := local(x.detach())).numel()]
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Within it the network computes with its averages, if it has some."""
+        with nullcontext() if self.average is None or isinstance(self.average, AverageNetwork) else (
+            self.average.running()
+        ):  # fmt: skip
+            yield
+
+    @torch.no_grad()
+    def export(self, best: Checkpoint | None = None) -> nn.Module:
+        """The network as it is to be kept: whole, on the CPU, with its averages if it has some, or a checkpoint's."""
+        averages = {} if self.average is None else self.average.values
+        numbers = {n: whole(averages.get(n, w)) for n, w in self.weights().items()}
+        model = self.setup.build()
+        named, held = dict(model.named_parameters()), buffers(model)
+        for n, tensor in numbers.items():
+            named[n].copy_(tensor)
+        for n, buffer in buffers(self.model).items():
+            held[n].copy_(buffer)
+        if best is not None:
+            for n, parameter in named.items():
+                best.fill(f"{self.name}/{'average' if n in averages else 'weight'}/{n}", parameter.detach())
+            for n, buffer in held.items():
+                best.fill(f"{self.name}/buffer/{n}", buffer)
+        return model
+
+
+class TrainedPlayer(Player):
+    """A player that is updated by gradients."""
+
+    def __init__(
+        self, name: str, setup: PlayerSetup, model: nn.Module, recipe: Recipe, world: World, *, optim: OptimConfig,
+        schedule: ScheduleConfig,
+    ) -> None:  # fmt: skip
+        super().__init__(name, setup, model, recipe, world)
+        self.schedule, self.trainable = schedule, [p for p in model.parameters() if p.requires_grad]
+        self.optimiser = Optimiser(model, optim, masters=self.has_masters)
+        for n, master in self.optimiser.masters.items():
+            master.copy_(self._exact[n])  # before they were rounded
+        self._exact = {}
+        if any(ends(optim.ema)):
+            self.average = Average(self.optimiser.weights(), self.optimiser.parameters)
+        self.forward: Any = None  # the losses of this player: set by `wrap`
+
+    def wrap(self, losses: nn.Module, *, compiled: bool) -> None:
+        """Let workers exchange gradients, and compile, around what computes this player's losses."""
+        self.forward = losses
+        if self.world.size > 1 and not self.sharded:
+            self.forward = DistributedDataParallel(losses)
+        if compiled:
+            self.forward = torch.compile(self.forward)
+
+    def weights(self) -> dict[str, Tensor]:
+        own = {**self.optimiser.weights(), **self.frozen}
+        return {n: own[n] for n, _ in self.model.named_parameters()}
+
+    def tensors(self) -> dict[str, Tensor]:
+        # Masters are the weights; a checkpoint names them once.
+        state = {n: t for n, t in self.optimiser.tensors().items() if not n.startswith("master/")}
+        return super().tensors() | state
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        self.optimiser.restore()
+        if self.has_masters:
+            for n, p in self.model.named_parameters():
+                if n in self.frozen:
+                    p.copy_(self.frozen[n])
+
+    def follow(self, step: int, steps: int) -> None:
+        """Move the averages towards the weights, after a step."""
+        if self.average is not None:
+            self.average.update(value(self.optimiser.config.ema, step, steps))
+
+    def train_only(self, on: bool) -> None:
+        """Compute gradients for this player's weights, or not, while another one is updated."""
+        for p in self.trainable:
+            p.requires_grad_(on)
+
+    @contextmanager
+    def accumulating(self, last: bool) -> Iterator[None]:
+        """Keep gradients on this worker until the last part of a batch."""
+        model: Any = self.model
+        wrapped: Any = getattr(self.forward, "_orig_mod", self.forward)
+        if self.sharded:
+            model.set_requires_gradient_sync(last)
+            yield
+        elif isinstance(wrapped, DistributedDataParallel) and not last and not self.optimiser.masters:
+            # With masters every part's gradients are gathered, and gone, before the last could carry them along.
+            with wrapped.no_sync():
+                yield
+        else:
+            yield
+
+
+class AveragePlayer(Player):
+    """A player whose weights are a moving average of another's; `average.update` moves them."""
+
+    average: AverageNetwork
+
+    def __init__(self, name: str, source: TrainedPlayer, recipe: Recipe, world: World) -> None:
+        model = source.setup.build().requires_grad_(False)
+        with torch.no_grad():
+            for mine, theirs in zip(model.parameters(), source.weights().values(), strict=True):
+                mine.copy_(whole(theirs))
+            for n, buffer in buffers(source.model).items():
+                model.get_buffer(n).copy_(buffer)
+        super().__init__(name, source.setup, model, recipe, world)
+        self.source, self._exact = source, {}
+        self.average = AverageNetwork(source.optimiser.weights(), source.model, self.model)
+
+    def weights(self) -> dict[str, Tensor]:
+        """Those that are not averaged, since the source does not train them."""
+        return dict(self.source.frozen)
+
+    def tensors(self) -> dict[str, Tensor]:
+        found = {f"buffer/{n}": x for n, x in buffers(self.model).items()}
+        return found | {f"average/{n}": x for n, x in self.average.values.items()}
+
+    def restore(self) -> None:
+        self.average.copy_to_network()
+        with torch.no_grad():
+            for n, p in self.model.named_parameters():
+                if n in self.source.frozen:
+                    local(p).copy_(local(self.source.frozen[n]))
+
+    @torch.no_grad()
+    def export(self, best: Checkpoint | None = None) -> nn.Module:
+        model = self.setup.build()
+        numbers = {**self.weights(), **self.average.values}
+        for n, parameter in model.named_parameters():
+            parameter.copy_(whole(numbers[n]))
+            if best is not None:
+                at = f"{self.name}/average/{n}" if n in self.average.values else f"{self.source.name}/weight/{n}"
+                best.fill(at, parameter.detach())
+        for n, buffer in buffers(model).items():
+            buffer.copy_(self.model.get_buffer(n))
+            if best is not None:
+                best.fill(f"{self.name}/buffer/{n}", buffer)
+        return model
+
+
+def buffers(model: nn.Module) -> dict[str, Tensor]:
+    """The buffers that belong to a model's state."""
+    kept = set(model.state_dict(keep_vars=True))
+    return {name: buffer for name, buffer in model.named_buffers() if name in kept}
+
+
+def all_finite(tensors: list[Tensor]) -> bool:
+    """True if no tensor holds an infinity or a NaN."""
+    largest = torch.stack([*torch._foreach_norm(tensors, math.inf)]) if tensors else torch.zeros(1)
+    return bool(largest.isfinite().all())
+
+
+Build = Callable[[str], nn.Module]
