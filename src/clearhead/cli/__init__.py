@@ -1,15 +1,17 @@
-"""The command line: one subcommand = one public function. What takes time to import is imported by its command.
+"""The command line: one subcommand per public function. What takes time to import is imported by its command.
 
-stdout is the result, stderr the talk; 0 done, 1 failed, 2 misuse.
+stdout is the result, stderr everything else; exit code 0: done, 1: failed, 2: misuse.
 
-verb      a function becomes a subcommand: examples in its help, mistakes as sentences
-words     the arguments that several verbs share
-complete  what Tab offers
-told      results, progress and notices, printed
-fields    the words of a dataclass, and what they mean
-asking    translate evaluate generate chat score fill classify embed parity
-house     models data explore doctor
-training  train verify-resume sweep plot
+verb         a function becomes a subcommand: examples in its help, mistakes as sentences
+arguments    the arguments that several verbs share
+option_help  the options of a function, for its verb's help
+config_help  the fields of a dataclass, with their meanings
+completion   what Tab offers
+text_input   texts from the command line, files or stdin
+output       results, progress and notices, printed
+inference    translate evaluate generate chat score fill classify embed parity
+info         models data recipe explore doctor
+training     train verify-resume sweep plot
 """
 
 from __future__ import annotations

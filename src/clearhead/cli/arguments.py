@@ -1,9 +1,12 @@
-"""The arguments that several verbs share, and how words like beams=5 are read."""
+"""The arguments that several verbs share, and how words like beams=5 become keyword arguments."""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
+from dataclasses import field, make_dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
@@ -12,33 +15,50 @@ from . import completion
 RecipeFile = Annotated[
     str, typer.Argument(metavar="RECIPE", help="A recipe, .toml or .json.", autocompletion=completion.recipes)
 ]
-Words = Annotated[list[str] | None, typer.Argument(metavar="OVERRIDE", help="Values to change, like optim.lr=1e-3.")]
-DataFolder = Annotated[Path | None, typer.Option("--data", help="Folder in which files of data are looked for first.")]
+Overrides = Annotated[
+    list[str] | None, typer.Argument(metavar="OVERRIDE", help="Values to change, like optim.lr=1e-3.")
+]  # fmt: skip
+DataFolder = Annotated[Path | None, typer.Option("--data", help="Folder in which data files are looked for first.")]
 Device = Annotated[
     str, typer.Option("--device", help="auto, cpu, cuda, cuda:1, mps.", autocompletion=completion.devices)
-]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but warnings.")]
+]  # fmt: skip
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but warnings and the result.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Model = Annotated[
     str,
     typer.Argument(
         metavar="MODEL",
-        help="A shipped model's name, a folder, a run's, or a GGUF file.",
+        help="A shipped model's name, a model folder, a run folder, or a GGUF file.",
         autocompletion=completion.models,
     ),
 ]
-Text = Annotated[str, typer.Argument(metavar="TEXT", help="A text, a file of one a line, or - for stdin.")]
-Texts = Annotated[list[str], typer.Argument(metavar="TEXT", help="Texts, files of one a line, or - for stdin.")]
+Text = Annotated[str, typer.Argument(metavar="TEXT", help="A text, a file with one text per line, or - for stdin.")]
+Texts = Annotated[
+    list[str], typer.Argument(metavar="TEXT", help="Texts, files with one text per line, or - for stdin.")
+]  # fmt: skip
 Type = Annotated[
     str | None,
     typer.Option(
-        "--dtype", help="float32, bfloat16, float16, int8; as stored if not given.", autocompletion=completion.types
+        "--dtype",
+        help="float32, bfloat16, float16 or int8; as stored if not given.",
+        autocompletion=completion.types,
     ),
 ]
+NOT_OPTIONS = ("done", "root")  # keyword arguments that are no words of the command line
 
 
-def options_of(words: list[str] | None) -> Any:
-    """A table of words like beams=5."""
-    from ..config import Table, override
+def keyword_options(function: Callable[..., Any], words: list[str] | None) -> dict[str, Any]:
+    """Words like beams=5 as keyword arguments of a function, checked against its signature."""
+    from ..config import Table, override, read
 
-    return override(Table(), *words or ())
+    table = override(Table(), *words or ())
+    read(options_class(function), table)  # raises for an unknown word or a wrong type
+    return dict(table)
+
+
+def options_class(function: Callable[..., Any]) -> type[Any]:
+    """A dataclass of the keyword-only parameters of a function."""
+    hints = get_type_hints(function)
+    keywords = [p for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    fields = [(p.name, hints[p.name], field(default=p.default)) for p in keywords if p.name not in NOT_OPTIONS]
+    return make_dataclass(function.__name__, fields, kw_only=True)

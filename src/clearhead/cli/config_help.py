@@ -1,4 +1,4 @@
-"""The words that a dataclass of choices takes, as its own source explains them."""
+"""The fields of a dataclass, with their defaults and the comments beside them in its source."""
 
 from __future__ import annotations
 
@@ -6,18 +6,20 @@ import inspect
 import json
 import re
 import typing
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from typing import Any, Literal
+
+from ..config import dump
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Word:
-    """One choice: what it is called, what it is if nobody says, and what it means."""
+    """One field: its name, its default, and what it means."""
 
     name: str
     needed: bool  # it has no default
     default: Any  # a plain value
-    choices: tuple[str, ...]  # where it is one of a few words
+    choices: tuple[str, ...]  # the words of a Literal
     meaning: str  # the comment beside it
 
     def row(self) -> tuple[str, str, str]:
@@ -32,7 +34,7 @@ class Word:
 
 
 def words_of(kind: type[Any]) -> list[Word]:
-    """The words of a dataclass, in their order. What they mean stands beside each field, and nowhere else."""
+    """The fields of a dataclass, in their order, each with the comment beside it."""
     source = "\n".join(inspect.getsource(one) for one in kind.__mro__ if one is not object)
     hints = typing.get_type_hints(kind)
     return [_word(field, hints[field.name], source) for field in fields(kind)]
@@ -41,6 +43,7 @@ def words_of(kind: type[Any]) -> list[Word]:
 def _word(field: Any, hint: Any, source: str) -> Word:
     said = re.search(rf"^    {field.name}: [^#]*# (.*)$", source, re.MULTILINE)
     default = field.default_factory() if field.default_factory is not MISSING else field.default
+    default = dump(default) if is_dataclass(default) else default
     return Word(
         name=field.name, needed=default is MISSING, default=None if default is MISSING else default,
         choices=tuple(_choices(hint)), meaning=said[1] if said else "",

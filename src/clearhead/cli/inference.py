@@ -1,4 +1,4 @@
-"""Verbs that ask a model: translate, evaluate, generate, chat, score, fill, classify, embed, parity."""
+"""Verbs that run a model: translate, evaluate, generate, chat, score, fill, classify, embed, parity."""
 
 from __future__ import annotations
 
@@ -9,37 +9,33 @@ from typing import Annotated, Any
 
 import typer
 
-from ..errors import InputError
 from . import completion
-from .arguments import DataFolder, Device, Json, Model, Text, Texts, Type, options_of
+from .arguments import DataFolder, Device, Json, Model, Text, Texts, Type, keyword_options
 from .output import notices, progress, rows, show
+from .text_input import lines_of, text_or_stdin
 from .verb import verb
+
+Options = Annotated[list[str] | None, typer.Argument(metavar="OPTION", help="See above.")]
 
 
 @verb(
     'clearhead translate en-de "A dog runs." beams=5',
     "clearhead translate runs/en-de news.txt > news.de",
+    options=("tasks/translate.py", "translate"),
 )
 def translate(
-    model: Model,
-    text: Text,
-    options: Annotated[
-        list[str] | None, typer.Argument(metavar="OPTION", help="Like beams=5, best=3, penalty=0.6, sample=true.")
-    ] = None,
-    device: Device = "auto",
-    as_json: Json = False,
-) -> None:
-    """Translate a sentence, or a file line by line; with --json also scores, pieces and what each looked at."""
-    from ..config import read
+    model: Model, text: Text, options: Options = None, device: Device = "auto", as_json: Json = False
+) -> None:  # fmt: skip
+    """Translate a sentence, or a file line by line; with --json also scores, pieces and the alignment."""
     from ..data.files import as_line
-    from ..tasks.translate import Options, sentences, translate
+    from ..tasks.translate import translate
     from ..weights import load
 
-    lines = sentences(text)
-    chosen = read(Options, options_of(options))
+    lines = lines_of(text)
+    chosen = keyword_options(translate, options)
     bundle = load(model, device=device)
     with notices(), progress() as done:
-        found: Any = translate(bundle, lines, done=lambda n: done(n, len(lines)), **chosen.to_dict())
+        found: Any = translate(bundle, lines, done=lambda n: done(n, len(lines)), **chosen)
     if as_json:
         show([one.to_dict() for one in found], True)
     else:
@@ -51,6 +47,7 @@ def translate(
     "clearhead evaluate runs/en-de multi30k split=test_2017_flickr beams=5 protocol=moses",
     "clearhead evaluate runs/shakespeare shakespeare last=0.1 stride=64",
     "clearhead evaluate runs/en-de news.en news.de source=en target=de --out news.hyp",
+    options=("tasks/evaluate.py", "evaluate"),
 )
 def evaluate(
     model: Model,
@@ -58,106 +55,96 @@ def evaluate(
         list[str],
         typer.Argument(
             metavar="DATA",
-            help="A translator: multi30k, tatoeba, a file of source TAB target, or two. A language model: a text. "
-            "A classifier: sst2, or a file of text TAB label. Then options.",
+            help="A translator: multi30k, tatoeba, a file of source TAB target, or two files. A language model: a "
+            "text file. A classifier: sst2, or a file of text TAB label. Then options.",
             autocompletion=completion.sets,
         ),
     ],
     root: DataFolder = None,
-    out: Annotated[Path | None, typer.Option("--out", help="A file for the model's answers, one a line.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="A file for the model's answers, one per line.")] = None,
     device: Device = "auto",
     dtype: Type = None,
     as_json: Json = False,
 ) -> None:
     """Measure a model on data that it has not seen: BLEU and chrF, perplexity, or accuracy."""
     from ..atomic_files import atomic_write
+    from ..errors import InputError
     from ..tasks.evaluate import evaluate
     from ..weights import load
 
     files = [word for i, word in enumerate(data) if not i or "=" not in word]
-    options = options_of([word for word in data[1:] if "=" in word])
-    if out is not None:  # found out before the work is done
+    options = keyword_options(evaluate, [word for word in data[1:] if "=" in word])
+    if out is not None:  # checked before the work is done
         out.parent.mkdir(parents=True, exist_ok=True)
         if out.is_dir() or not os.access(out.parent, os.W_OK):
             raise InputError(f"--out {out}: expected the name of a file, in a folder that can be written to")
     bundle = load(model, device=device, dtype=dtype)
     with notices(), progress() as done:
-        found = evaluate(bundle, files[0] if len(files) == 1 else files, root=root, done=done, **options)
+        found: Any = evaluate(bundle, files[0] if len(files) == 1 else files, root=root, done=done, **options)
     show(found, as_json)
     if out is not None:
-        if not hasattr(found, "hypotheses"):
-            raise InputError(f"--out {out}: a language model gives no answers to write down, only how likely they are")
-        atomic_write(out, "".join(f"{line}\n" for line in found.hypotheses).encode())
+        answers = found.to_dict().get("hypotheses")
+        if answers is None:
+            raise InputError(f"--out {out}: a language model has no answers to write, only their probability")
+        atomic_write(out, "".join(f"{line}\n" for line in answers).encode())
 
 
 @verb(
     'clearhead generate everyday "The man" temperature=0.7 top_p=0.9 seed=1',
     'clearhead generate runs/shakespeare "ROMEO:" max_new=300 temperature=0.8 seed=7',
+    options=("tasks/generate.py", "generate"),
 )
 def generate(
     model: Model,
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="A text to go on with, or - for stdin.")],
-    options: Annotated[
-        list[str] | None, typer.Argument(metavar="OPTION", help="Like max_new=200, top_p=0.9, temperature=0.8, seed=7.")
-    ] = None,
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="A text to continue, or - for stdin.")],
+    options: Options = None,
     device: Device = "auto",
     dtype: Type = None,
     as_json: Json = False,
 ) -> None:
-    """Go on with a text, word by word as it is written; with --json also every token and how likely it was.
+    """Continue a text, token by token as it is written; with --json also every token and the log-probability.
 
-    The likeliest token is taken each time, with which small models soon go in circles; a temperature, top_k, top_p,
-    min_p or seed draws instead.
+    The likeliest token is taken each time, with which small models soon repeat themselves; a temperature, top_k, top_p,
+    min_p or seed samples instead.
     """
-    from ..tasks import generate, stream
+    from ..tasks.generate import generate, stream
     from ..weights import load
 
-    prompt = _or_stdin(text)
-    chosen, bundle = options_of(options), load(model, device=device, dtype=dtype)
+    prompt = text_or_stdin(text)
+    chosen, bundle = keyword_options(generate, options), load(model, device=device, dtype=dtype)
     with notices():
         if as_json or chosen.get("samples", 1) != 1 or chosen.get("beams", 1) != 1:
             found: Any = generate(bundle, prompt, **chosen)
             if as_json:
                 show(found, True)
-            else:  # as it is: what draws tables would leave out control characters
+            else:  # as it is: a table would leave out control characters
                 print("\n\n".join(one.text for one in (found, *found.others)))
             return
-        for piece in stream(bundle, prompt, **chosen):
+        for piece in stream(bundle, prompt, **{n: x for n, x in chosen.items() if n not in ("samples", "beams")}):
             print(piece, end="", flush=True)
         print()
 
 
-def _or_stdin(text: str) -> str:
-    """A text as it is, or for "-" all that is piped in."""
-    from ..data.files import as_text
-
-    return as_text(sys.stdin.buffer.read(), "stdin") if text == "-" else text
-
-
 @verb(
     'clearhead chat smollm2.gguf --system "You answer in one sentence."',
+    options=("tasks/generate.py", "chat"),
 )
 def chat(
     model: Model,
-    options: Annotated[
-        list[str] | None, typer.Argument(metavar="OPTION", help="Like max_new=400, temperature=0.7, top_p=0.9.")
-    ] = None,
-    system: Annotated[str | None, typer.Option("--system", help="What the model is told before the talk.")] = None,
+    options: Options = None,
+    system: Annotated[str | None, typer.Option("--system", help="The system message.")] = None,
     device: Device = "auto",
     dtype: Type = None,
 ) -> None:
     """Talk with a model that has a chat template. An empty line, or the end of the input, ends it."""
-    from ..tasks import chat
-    from ..tasks.generate import conversation
+    from ..tasks.generate import chat, conversation
     from ..weights import load
 
-    chosen, bundle = options_of(options), load(model, device=device, dtype=dtype)
+    chosen, bundle = keyword_options(chat, options), load(model, device=device, dtype=dtype)
     talk = [] if system is None else [{"role": "system", "content": system}]
-    conversation(
-        bundle, [*talk, {"role": "user", "content": "Hello."}]
-    )  # whether it can be talked to, before one types
+    conversation(bundle, [*talk, {"role": "user", "content": "Hello."}])  # raises before the user types
     with notices():
-        while said := _asked():
+        while said := _typed():
             talk.append({"role": "user", "content": said})
             answer = ""
             for piece in chat(bundle, talk, **chosen):
@@ -167,8 +154,8 @@ def chat(
             talk.append({"role": "assistant", "content": answer})
 
 
-def _asked() -> str:
-    """The next line that somebody types, or pipes in."""
+def _typed() -> str:
+    """The next line that is typed, or piped in."""
     if sys.stdin.isatty():
         print("> ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip()
@@ -182,27 +169,27 @@ def score(
     model: Model,
     text: Annotated[str, typer.Argument(metavar="TEXT", help="A text, or - for stdin.")],
     target: Annotated[
-        str | None, typer.Argument(metavar="TRANSLATION", help="Its translation: a translator's.")
+        str | None, typer.Argument(metavar="TRANSLATION", help="Its translation, for a translator.")
     ] = None,
     device: Device = "auto",
     dtype: Type = None,
     as_json: Json = False,
 ) -> None:
-    """What a model thinks of a text, token by token; a translator, of a translation."""
+    """The log-probability of a text, token by token; or, of a translator, of a translation."""
     from ..tasks import score
     from ..tasks.text import Likelihood
     from ..weights import load
 
-    given = _or_stdin(text)
+    given = text_or_stdin(text)
     found = score(load(model, device=device, dtype=dtype), given, target)
     if as_json:
         show(found, True)
     elif isinstance(found, Likelihood):
         each = zip(found.logprobs, found.pieces, strict=True)
-        told = [("-" if one is None else f"{one:.2f}", piece) for one, piece in each]
-        show(rows(*told, (f"{found.logprob:.2f}", f"nats in all; perplexity {found.perplexity:.2f}")), False)
+        lines = [("-" if one is None else f"{one:.2f}", piece) for one, piece in each]
+        show(rows(*lines, (f"{found.logprob:.2f}", f"nats in all; perplexity {found.perplexity:.2f}")), False)
     else:
-        show(rows((f"{found.logprob:.2f}", f"nats in all; {found.score:.2f} a token")), False)
+        show(rows((f"{found.logprob:.2f}", f"nats in all; {found.score:.2f} per token")), False)
 
 
 @verb(
@@ -210,12 +197,12 @@ def score(
 )
 def fill(
     model: Model,
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="A text with one or more [MASK] in it.")],
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="A text with one or more \\[MASK] in it.")],
     top: Annotated[int, typer.Option(help="Words to show for each gap.")] = 5,
     device: Device = "auto",
     as_json: Json = False,
 ) -> None:
-    """Fill the gaps of a text: the likeliest words of each, and how likely they are."""
+    """Fill the gaps of a text: the likeliest words of each, with their probabilities."""
     from ..tasks import fill
     from ..weights import load
 
@@ -227,18 +214,17 @@ def fill(
     'clearhead classify runs/sst2 "a stirring , funny film"',
 )
 def classify(model: Model, texts: Texts, device: Device = "auto", as_json: Json = False) -> None:
-    """Sort texts, or a file line by line: the classes of each, and how likely they are."""
+    """Classify texts, or a file line by line: the classes of each, with their probabilities."""
     from ..tasks import classify
-    from ..tasks.translate import sentences
     from ..weights import load
 
-    lines = sentences(*texts)
+    lines = lines_of(*texts)
     found: Any = classify(load(model, device=device), lines)
     show(found if as_json else rows(*_shares(found)), as_json)
 
 
 def _shares(found: Any) -> list[tuple[str, str]]:
-    """For each text or gap, the first in a line of its own."""
+    """A line for each text or gap."""
     return [("", "  ".join(f"{name} {share:.1%}" for name, share in one)) for one in found]
 
 
@@ -247,12 +233,11 @@ def _shares(found: Any) -> list[tuple[str, str]]:
     "clearhead embed minilm/ questions.txt > vectors.json",
 )
 def embed(model: Model, texts: Texts, device: Device = "auto") -> None:
-    """A vector for each text, or for each line of a file, as JSON: products of two are cosines."""
+    """A vector for each text, or for each line of a file, as JSON: dot products of two are cosines."""
     from ..tasks import embed
-    from ..tasks.translate import sentences
     from ..weights import load
 
-    lines = sentences(*texts)
+    lines = lines_of(*texts)
     show(embed(load(model, device=device), lines).tolist(), True)
 
 
@@ -260,7 +245,7 @@ def embed(model: Model, texts: Texts, device: Device = "auto") -> None:
     "clearhead parity path/to/gpt2 --json",
 )
 def parity(model: Model, as_json: Json = False) -> None:
-    """What became of every tensor of a checkpoint, and how far its answers are from the reference's."""
+    """Which tensors of a checkpoint were used, and how far its answers are from the reference's."""
     from ..weights import certificate
 
     found = certificate(model)

@@ -1,4 +1,4 @@
-"""Verbs about the house itself: its models, its data, its page, and this machine."""
+"""Verbs about what there is: models, data, objectives, recipe options, the explorer, and this machine."""
 
 from __future__ import annotations
 
@@ -23,22 +23,30 @@ def models(
     name: Annotated[
         str | None,
         typer.Argument(
-            metavar="NAME", help="A shipped model, for its card; or a family, for the words of a recipe's [model]."
+            metavar="NAME",
+            help="A family, for the options of a recipe's \\[model]; a shipped model, for its card; or a model folder.",
+            autocompletion=completion.models,
         ),
     ] = None,
     as_json: Json = False,
 ) -> None:
     """The models that ship with the package, and the families that a recipe can name; or more about one."""
     from ..config import dump
-    from ..models import families, family
+    from ..models import FAMILIES, families, family
     from ..weights import shipped
+    from ..weights.describe import describe
 
     zoo, found = shipped(), families()
     if name in zoo:
         card = dump(zoo[name])
         scores = "\n".join(f"{value:<7g}{of}" for of, value in card["scores"].items())
-        told = {word: str(said) for word, said in (card | {"scores": scores}).items()}
-        show(card if as_json else rows(*told.items()), as_json)
+        about = {**describe(name), **card}
+        lines = {word: str(said) for word, said in (about | {"scores": scores}).items()}
+        show(about if as_json else rows(*lines.items()), as_json)
+        return
+    if name is not None and name not in FAMILIES and Path(name).exists():
+        about = describe(name)
+        show(about if as_json else rows(*((word, str(value)) for word, value in about.items())), as_json)
         return
     if name is not None:
         _show_words(family(name)[1], as_json)
@@ -58,11 +66,11 @@ def models(
 )
 def data(
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="One of them, for the words that a recipe's [data] takes.")
+        str | None, typer.Argument(metavar="NAME", help="One of them, for the options of a recipe's \\[data].")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """The names of data that a recipe can use; or the words of one."""
+    """The names of data that a recipe can use; or the options of one."""
     from ..data import data_config, names
 
     if name is not None:
@@ -70,6 +78,48 @@ def data(
         return
     found = names()
     show(found if as_json else rows(*found.items()), as_json)
+
+
+@verb(
+    "clearhead recipe",
+    "clearhead recipe optim",
+    "clearhead recipe objective self-distillation",
+)
+def recipe(
+    section: Annotated[
+        str | None,
+        typer.Argument(metavar="SECTION", help="optim, schedule, run, players, pretrained, objective, augment."),
+    ] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Which objective or augmentation.")] = None,
+    as_json: Json = False,
+) -> None:
+    """The keys of a recipe, or of one of its sections, with their defaults and meanings."""
+    from ..errors import InputError, nearest
+    from ..training.augmentation import AUGMENTATIONS
+    from ..training.objectives import objective_class, objectives
+    from ..training.optim import OptimConfig
+    from ..training.recipe import PlayerConfig, Pretrained, Recipe, RunConfig
+    from ..training.schedule import ScheduleConfig
+
+    sections: dict[str | None, type] = {
+        None: Recipe, "optim": OptimConfig, "schedule": ScheduleConfig, "run": RunConfig, "players": PlayerConfig,
+        "pretrained": Pretrained,
+    }  # fmt: skip
+    named = {"objective": objectives(), "augment": {n: one.__doc__ or "" for n, one in AUGMENTATIONS.items()}}
+    if section in sections:
+        _show_words(sections[section], as_json)
+    elif section not in named:
+        known = [*(str(one) for one in sections if one), *named, "data", "model"]
+        more = ": see clearhead data and clearhead models" if section in ("data", "model") else ""
+        raise InputError(f"no section {section!r}{more}: expected one of {', '.join(known)}{nearest(section, known)}")
+    elif name is None:
+        found = named[str(section)]
+        show(found if as_json else rows(*found.items()), as_json)
+    else:
+        if section == "augment" and name not in AUGMENTATIONS:
+            raise InputError(f"no augmentation {name!r}: expected one of {', '.join(AUGMENTATIONS)}")
+        kind = objective_class(name).Config if section == "objective" else AUGMENTATIONS[name].Config
+        _show_words(kind, as_json)
 
 
 def _show_words(kind: type, as_json: bool) -> None:

@@ -8,11 +8,11 @@ from typing import Annotated, Any
 import typer
 
 from . import completion
-from .arguments import DataFolder, Device, Json, Quiet, RecipeFile, Words
+from .arguments import DataFolder, Device, Json, Overrides, Quiet, RecipeFile
 from .output import rows, show
 from .verb import verb
 
-LOGGED = ("norm", "seconds", "share")  # of the last few steps only: for the curves and for --json
+NOT_SHOWN = ("norm", "seconds", "share")  # metrics of the last few steps only, for the curves and for --json
 
 
 @verb(
@@ -21,16 +21,17 @@ LOGGED = ("norm", "seconds", "share")  # of the last few steps only: for the cur
 )
 def train(
     recipe: RecipeFile,
-    overrides: Words = None,
+    overrides: Overrides = None,
     out: Annotated[Path | None, typer.Option("--out", help="The run folder; runs/NAME if not given.")] = None,
     data: DataFolder = None,
     device: Device = "auto",
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Train a recipe in a folder, or go on with what is there."""
+    """Train a recipe in a run folder, or resume the run that is there."""
     from ..config import load
     from ..training import train
+    from ..training.run_folder import Folder
 
     run = train(recipe, *overrides or (), out=out, data=data, device=device, quiet=quiet)
     last: dict[str, Any] = {}
@@ -39,13 +40,14 @@ def train(
     facts = {"folder": str(run.folder), "finished": run.finished, "steps": load(run.folder / "recipe.toml")["steps"]}
     if as_json:
         show(facts | last, True)
-    else:
-        told = {"folder": str(run.folder), "finished": "yes" if run.finished else "no: the same command goes on"}
-        told |= {"step": f"{last.pop('step', 0)} of {facts['steps']}"}
-        rate, plain = last.pop("rate", None), {name: value for name, value in last.items() if name not in LOGGED}
-        told |= {name.replace("_", " "): f"{value:.4g}" for name, value in plain.items() if value is not None}
-        told |= {} if rate is None else {"tokens/s": f"{rate:,.0f}"}
-        show(rows(*told.items()), False)
+        return
+    shown = {"folder": str(run.folder), "finished": "yes" if run.finished else "no: the same command resumes it"}
+    shown |= {"step": f"{last.pop('step', 0)} of {facts['steps']}"}
+    rate, plain = last.pop("rate", None), {n: x for n, x in last.items() if not n.startswith(NOT_SHOWN)}
+    shown |= {name.replace("_", " "): f"{value:.4g}" for name, value in plain.items() if value is not None}
+    unit = Folder(run.folder, create=False, lock=False).about().get("unit", "tokens")
+    shown |= {} if rate is None else {f"{unit}/s": f"{rate:,.0f}"}
+    show(rows(*shown.items()), False)
 
 
 @verb(
@@ -53,7 +55,7 @@ def train(
 )
 def verify_resume(
     recipe: RecipeFile,
-    overrides: Words = None,
+    overrides: Overrides = None,
     *,
     out: Annotated[Path, typer.Option("--out", help="A new folder, for all runs.")],
     kills: Annotated[int, typer.Option("--kills", min=1, help="How often the training is killed.")] = 3,
@@ -66,7 +68,7 @@ def verify_resume(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Show that a training that is killed and resumed equals one in peace, to the bit; exit 1 if not."""
+    """Show that a training that is killed and resumed equals an uninterrupted one, to the bit; exit 1 if not."""
     from ..training import verify_resume
 
     verdict = verify_resume(
@@ -82,7 +84,7 @@ def verify_resume(
 )
 def sweep(
     recipe: RecipeFile,
-    overrides: Words = None,
+    overrides: Overrides = None,
     *,
     out: Annotated[Path, typer.Option("--out", help="A folder for all trainings.")],
     data: DataFolder = None,
@@ -92,7 +94,7 @@ def sweep(
     as_json: Json = False,
 ) -> None:
     """Train all combinations of alternatives, given with commas between them; a list in brackets is one value."""
-    from ..training import sweep
+    from ..report import sweep
 
     found = sweep(recipe, *overrides or (), out=out, data=data, device=device, jobs=jobs, quiet=quiet)
     show(found, as_json)

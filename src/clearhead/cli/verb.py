@@ -1,10 +1,10 @@
-"""A function becomes a subcommand: its help ends with examples, and a mistake of the user's is told in a sentence."""
+"""A function becomes a subcommand: its help ends with examples, and a user's mistake is printed as one sentence."""
 
 from __future__ import annotations
 
-import dis
 import errno
 import functools
+import inspect
 import re
 import sys
 from collections.abc import Callable
@@ -13,6 +13,8 @@ from typing import Annotated, ParamSpec, TypeVar
 import typer
 
 from .. import __version__
+from ..errors import UserError
+from .option_help import options_help
 from .output import rank
 
 P = ParamSpec("P")
@@ -28,64 +30,59 @@ app = typer.Typer(
 )
 
 
-def verb(*examples: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """A subcommand named like its function."""
+def verb(*examples: str, options: tuple[str, str] | None = None) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Make a function a subcommand of the same name; `options` is the file and the function whose options it takes."""
 
     def made(function: Callable[P, T]) -> Callable[P, T]:
-        @app.command(epilog="\n\n".join(examples))
+        listed = "" if options is None else f"\n\n{options_help(*options)}"
+        help_text = _plain(inspect.cleandoc(function.__doc__ or "") + listed)
+
+        @app.command(epilog="\n\n".join(_plain(one) for one in examples), help=help_text)
         @functools.wraps(function)
-        def told(*args: P.args, **kwargs: P.kwargs) -> T:
+        def run(*args: P.args, **kwargs: P.kwargs) -> T:
             try:
                 result = function(*args, **kwargs)
-                sys.stdout.flush()  # while a full disk can still be told
+                sys.stdout.flush()  # while a full disk can still be reported
                 return result
-            except (ValueError, OSError, RuntimeError, MemoryError, OverflowError, TypeError) as problem:
-                if not _is_users(problem):
+            except Exception as problem:
+                sentence = explain(problem)
+                if sentence is None:
                     raise
                 worker = f"worker {rank()}: " if rank() else ""
-                print(worker + _sentence(problem), file=sys.stderr)
+                print(worker + sentence, file=sys.stderr)
                 if isinstance(problem, OSError) and problem.errno == errno.ENOSPC:
-                    sys.stdout = sys.stderr  # or Python would try the rest once more, and fail in its own way
+                    sys.stdout = sys.stderr  # or Python would try to write the rest again, and fail in its own way
                 raise typer.Exit(1) from problem
 
-        return told
+        return run
 
     return made
 
 
-def _is_users(problem: Exception) -> bool:
-    """Whether an error tells the person at the keyboard what to mend: a file's, or one that the house itself raised.
-
-    What a library raised in a call of ours is a bug of ours, and shows its trace.
-    """
+def explain(problem: Exception) -> str | None:
+    """One sentence for a mistake that the user can mend; None for a bug, which shows its traceback."""
+    if isinstance(problem, UserError):
+        return " ".join(str(problem).split()) or type(problem).__name__
     if isinstance(problem, OSError) and (problem.filename is not None or problem.errno == errno.ENOSPC):
-        return True
-    if _too_much(problem):
-        return True
-    trace = problem.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    if trace is None or not str(trace.tb_frame.f_globals.get("__name__", "")).startswith("clearhead"):
-        return False
-    return dis.opname[trace.tb_frame.f_code.co_code[trace.tb_lasti]] == "RAISE_VARARGS"
-
-
-def _sentence(problem: Exception) -> str:
-    if isinstance(problem, OSError) and problem.errno is not None:
         return f"{problem.filename or 'what was to be written'}: {problem.strerror}"
-    return _too_much(problem) or " ".join(str(problem).split()) or type(problem).__name__
+    return _too_large(problem)
 
 
-def _too_much(problem: Exception) -> str:
-    """A sentence where more was asked for than fits: into a whole number of 64 bits, or into memory; else nothing."""
-    said = str(problem)
-    if isinstance(problem, OverflowError) or "Overflow when unpacking long" in said:
-        return "a number is too large to count with: expected less than 2^63"
-    if not isinstance(problem, MemoryError) and not (isinstance(problem, RuntimeError) and "allocate" in said):
-        return ""
-    asked = re.search(r"allocate (\d+) bytes", said) or re.search(r"allocate ([\d.]+ \w+)", said)
+def _too_large(problem: Exception) -> str | None:
+    """A sentence if more was asked for than fits into a 64-bit integer, or into memory."""
+    message = str(problem)
+    if isinstance(problem, OverflowError) or "Overflow when unpacking long" in message:
+        return "a number is too large: expected less than 2^63"
+    if not isinstance(problem, MemoryError) and not (isinstance(problem, RuntimeError) and "allocate" in message):
+        return None
+    asked = re.search(r"allocate (\d+) bytes", message) or re.search(r"allocate ([\d.]+ \w+)", message)
     many = "" if asked is None else f" when {asked[1]}{' bytes' * asked[1].isdigit()} were asked for at once"
-    return f"the memory was full{many}: expected smaller numbers, shorter texts, fewer at a time, or a smaller model"
+    return f"out of memory{many}: expected smaller numbers, shorter texts, fewer at a time, or a smaller model"
+
+
+def _plain(text: str) -> str:
+    """Help text whose brackets are shown, not taken for markup."""
+    return text.replace("[", "\\[")
 
 
 def _version(asked: bool) -> bool:

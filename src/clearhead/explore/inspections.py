@@ -16,7 +16,7 @@ from ..errors import InputError
 from ..look import AttentionMap, Tape, edit, silence, watch
 from ..look.call import LazyCall
 from ..tasks.translate import Translation
-from ..tokens import Pair, Pieces, Subwords, Tokenizer
+from ..tokens import Tokenizer
 from ..weights import Bundle
 
 STATISTICS = {  # what tells heads apart, and in which words
@@ -252,27 +252,15 @@ def writing(
         yield {"id": new[0], "piece": tokens.pieces([new[0]])[0], "share": round(share, 5), "candidates": best}
 
 
-def prompt(bundle: Bundle, text: str) -> list[int]:
-    """The ids that a text is gone on from; an empty one begins where texts do."""
-    tokens = _tokens(bundle)
-    ids = [int(i) for i in (tokens.wrapped(text) if isinstance(tokens, Subwords | Pieces) else tokens.encode(text))]
-    special = bundle.special
-    begin = [] if special is None else [i for i in (special.start, *special.ends) if i is not None]
-    if not ids and not begin:
-        raise InputError("the text is empty, and the model has no token that begins one: expected some text")
-    return ids or [int(begin[0])]
-
-
 def switched_off(off: Mapping[int, Sequence[int]] | None) -> dict[str, Callable[[Tensor], Tensor]]:
     """The edits that switch heads off, by layer."""
     return {f"blocks.{layer}.attn.heads": silence(heads) for layer, heads in (off or {}).items() if heads}
 
 
 def kinds(bundle: Bundle) -> list[str]:
-    """What a model can be asked in the page: translate, write."""
-    if isinstance(bundle.tokens, Pair):
-        return ["translate"]
-    return ["write"] if bundle.tokens is not None and hasattr(bundle.model, "read") else []
+    """The views of the page that a model can be used in: translate, write."""
+    views = {"translate": "translate", "generate": "write"}
+    return [view for capability, view in views.items() if capability in bundle.can and bundle.tokens is not None]
 
 
 def _pooled(m: AttentionMap, head: int | None, rows: tuple[int, int], keys: tuple[int, int], cells: int) -> np.ndarray:
@@ -306,11 +294,8 @@ def _has(modules: Mapping[str, Any], pattern: str) -> bool:
 
 
 def _tokens(bundle: Bundle) -> Tokenizer:
-    if "write" not in kinds(bundle):
-        raise InputError(f"this {type(bundle.model).__name__} does not write: expected a GPT, and tokens that it reads")
-    assert bundle.tokens is not None
-    assert not isinstance(bundle.tokens, Pair)
-    return bundle.tokens
+    bundle.require("generate", "a GPT with its tokens")
+    return bundle.tokenizer()
 
 
 def _within(name: str, number: int, most: int) -> int:

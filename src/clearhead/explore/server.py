@@ -22,7 +22,7 @@ from ..tasks.translate import Translation, translating
 from ..training.run_folder import FolderError
 from . import schemas
 from .guard import BODY, Guard
-from .inspections import CELLS, Look, of_text, of_translation, prompt, writing
+from .inspections import CELLS, Look, of_text, of_translation, writing
 from .request_queue import BusyError, Queue, line
 from .runs import Runs
 from .store import MEMORY, Looks, Model, Shelf, UnknownError
@@ -125,7 +125,7 @@ def make_app(
 
         async def work() -> AsyncIterator[Any]:
             bundle = await queue.run(lambda: model.bundle(device))
-            ids = await queue.run(lambda: prompt(bundle, asked.text))
+            ids = await queue.run(lambda: bundle.prompt(asked.text))
             if asked.max_new:
                 heat = asked.temperature
                 drawn = Choice(sample=True, temperature=heat or 1.0, top_k=asked.top_k, top_p=asked.top_p)

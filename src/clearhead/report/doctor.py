@@ -11,17 +11,17 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
 
+import numpy as np
 import torch
 
 from .. import __version__
 from ..errors import InputError
 from ..layers import Mask, attend
 from ..tasks import generate, likelihood, score, translate
-from ..tokens import Pair
-from ..weights import load, shipped
+from ..weights import Bundle, load, shipped
 
 PACKAGES = ("torch", "numpy", "tokenizers", "safetensors", "msgspec", "fastapi", "uvicorn", "triton")
-ASKED = {"en-de": "A dog runs.", "en-de-rnn": "A dog runs.", "fr-en": "Je la mange.", "everyday": "The man"}
+EXAMPLES = {"en-de": "A dog runs.", "en-de-rnn": "A dog runs.", "fr-en": "Je la mange.", "everyday": "The man"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,8 +54,8 @@ def doctor(*, device: str = "auto") -> Health:
     zoo = {}
     for name in shipped():
         try:
-            zoo[name] = _asked(name, device)
-        except Exception as problem:  # whatever it is, it is what we came to find
+            zoo[name] = _self_test(name, device)
+        except Exception as problem:  # whatever it is, it is reported
             problems.append(f"{name}: {type(problem).__name__}: {problem}")
             zoo[name] = "failed"
     missing = [name for name in ("fastapi", "uvicorn") if not _version(name)]
@@ -64,20 +64,46 @@ def doctor(*, device: str = "auto") -> Health:
     return Health(facts=facts, zoo=zoo, problems=problems)
 
 
-def _asked(name: str, device: str) -> str:
-    """Load a model and let it answer: what its search says of the answer, reading it must say too."""
+def _self_test(name: str, device: str) -> str:
+    """Load a model and let it answer; raises if what it answers contradicts itself."""
     began = time.perf_counter()
-    bundle, text = load(name, device=device), ASKED[name]
-    if isinstance(bundle.tokens, Pair):
-        found: Any = translate(bundle, text, beams=3)
-        answer, again = found.text, score(bundle, text, found.text).logprob
-    else:
-        found = generate(bundle, text, max_new=8)
-        answer = text + found.text
-        again = sum(one or 0.0 for one in likelihood(bundle, answer).logprobs[-len(found.pieces) :])
-    if not abs(again - found.logprob) <= 1e-2:
-        raise InputError(f"searching gives {answer!r} {found.logprob:.3f}, and reading it {again:.3f}")
-    return f"{text} -> {answer} ({time.perf_counter() - began:.2f} s)"
+    bundle = load(name, device=device)
+    for capability, test in SELF_TESTS.items():
+        if capability in bundle.can:
+            return f"{test(bundle, EXAMPLES.get(name, ''))} ({time.perf_counter() - began:.2f} s)"
+    return f"loaded ({time.perf_counter() - began:.2f} s)"
+
+
+def _translates(bundle: Bundle, text: str) -> str:
+    """The score of the search must be that of reading its answer."""
+    found: Any = translate(bundle, text, beams=3)
+    _agree(found.text, found.logprob, score(bundle, text, found.text).logprob)
+    return f"{text} -> {found.text}"
+
+
+def _continues(bundle: Bundle, text: str) -> str:
+    """The score of the continuation must be that of reading it."""
+    found: Any = generate(bundle, text, max_new=8)
+    logprobs = likelihood(bundle, text + found.text).logprobs
+    _agree(text + found.text, found.logprob, sum(one or 0.0 for one in logprobs[-len(found.pieces) :]))
+    return f"{text} -> {text}{found.text}"
+
+
+def _sees(bundle: Bundle, text: str) -> str:
+    """An image of one colour goes through preprocessing and model."""
+    height, width = (bundle.preprocessing.size if bundle.preprocessing is not None else None) or (64, 64)
+    logits = bundle(np.full((height, width, 3), 128, np.uint8))
+    if not bool(logits.isfinite().all()):
+        raise InputError("a grey image gives logits that are not finite")
+    return f"a grey image of {height} x {width} -> class {int(logits.argmax())}"
+
+
+def _agree(answer: str, searched: float, read: float) -> None:
+    if not abs(read - searched) <= 1e-2:
+        raise InputError(f"searching gives {answer!r} {searched:.3f}, and reading it {read:.3f}")
+
+
+SELF_TESTS = {"translate": _translates, "generate": _continues, "classify": _sees}
 
 
 def _version(name: str) -> str | None:

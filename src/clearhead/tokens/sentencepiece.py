@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from ..errors import InputError
-from .protobuf import as_bytes, read_fields, write_field
+from ..protobuf import as_bytes, read_fields, write_field
 
 SPACE = "\u2581"
 NORMAL, UNKNOWN, CONTROL, DEFINED, UNUSED, BYTE = range(1, 7)  # what a piece may be

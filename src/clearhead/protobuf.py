@@ -1,11 +1,14 @@
-"""Protocol buffers, as far as SentencePiece's files need them: fields by their numbers, read and written."""
+"""Protocol buffers, as far as SentencePiece's and TensorBoard's files need them: fields by their numbers."""
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Iterator
 
-from ..errors import InputIndexError
+from .errors import InputIndexError
+
+_LARGEST = 3.4028234663852886e38  # of 32 bits
 
 
 def read_fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
@@ -41,13 +44,16 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
         shift += 7
 
 
-def write_field(number: int, value: int | float | bytes) -> bytes:
-    """One field, written."""
+def write_field(number: int, value: int | float | bytes, *, double: bool = False) -> bytes:
+    """One field as bytes; a float has 4 of them, or 8 if `double`. One too large for its size becomes infinite."""
     if isinstance(value, bytes):
         return _number(number << 3 | 2) + _number(len(value)) + value
     if isinstance(value, float):
+        if double:
+            return _number(number << 3 | 1) + struct.pack("<d", value)
+        value = math.copysign(math.inf, value) if abs(value) > _LARGEST else value
         return _number(number << 3 | 5) + struct.pack("<f", value)
-    return _number(number << 3) + _number(value & 0xFFFFFFFFFFFFFFFF)
+    return _number(number << 3) + _number(value & 0xFFFFFFFFFFFFFFFF)  # a negative int64 is its two's complement
 
 
 def _number(value: int) -> bytes:

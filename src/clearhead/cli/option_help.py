@@ -1,0 +1,50 @@
+"""The options of a public function for the help of its verb, read from its source: help must not import torch."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shutil
+import textwrap
+from functools import cache
+from pathlib import Path
+
+from .arguments import NOT_OPTIONS
+
+SOURCE = Path(__file__).parent.parent
+WIDTH = max(60, min(shutil.get_terminal_size().columns, 110) - 4)  # of a line of help
+
+
+@cache
+def options_help(file: str, function: str) -> str:
+    """A paragraph that lists the keyword arguments of a function, each with its default and its meaning.
+
+    `file` is relative to the package, like tasks/generate.py; the meanings are those of the docstring's Args.
+    """
+    tree = ast.parse((SOURCE / file).read_text(encoding="utf-8"))
+    node = next(n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == function)
+    meanings = argument_docs(ast.get_docstring(node) or "")
+    rows = []
+    for argument, default in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True):
+        if argument.arg not in NOT_OPTIONS:
+            text = "None" if default is None else ast.unparse(default)
+            value = {"None": "", "()": "", "True": "true", "False": "false"}.get(text, text)  # as TOML has it
+            rows.append((f"{argument.arg}={value}", meanings.get(argument.arg, "")))
+    wide = max(len(name) for name, _ in rows)
+    lines = ["Options, written name=value:"]
+    for name, meaning in rows:
+        first, *more = textwrap.wrap(meaning, WIDTH - wide - 4) or [""]
+        lines += [f"  {name:<{wide}}  {first}", *(" " * (wide + 4) + line for line in more)]
+    return "\b\n" + "\n".join(lines)
+
+
+def argument_docs(docstring: str) -> dict[str, str]:
+    """The arguments of a docstring's Args section, with what they mean."""
+    section = re.search(r"^Args:\n((?:    .*\n?|\n)*)", docstring, re.MULTILINE)
+    found: dict[str, str] = {}
+    for line in (section[1] if section else "").splitlines():
+        if entry := re.match(r"    (\w+): (.*)", line):
+            name, found[entry[1]] = entry[1], entry[2]
+        elif line.strip() and found:
+            found[name] += " " + line.strip()
+    return found
