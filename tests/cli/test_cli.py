@@ -33,7 +33,7 @@ valid_batches = 1
 
 [model]
 name = "gpt"
-context = 9
+context = 8
 width = 16
 depth = 1
 heads = 2
@@ -244,7 +244,7 @@ def test_mistakes_in_a_recipe_have_a_line(recipe, tmp_path, before, after, told)
 )
 def test_mistakes_in_data(tmp_path, text, told):
     recipe, file = tmp_path / "pairs.toml", tmp_path / "pairs.tsv"
-    model = {"name": "gpt", "context": 9, "width": 16, "depth": 1, "heads": 2}
+    model = {"name": "gpt", "context": 8, "width": 16, "depth": 1, "heads": 2}
     write({"steps": 3, "data": {"name": "pairs", "path": "pairs.tsv"}, "model": model}, recipe)
     if text is not None:
         file.write_text(text)

@@ -26,7 +26,7 @@ SIZE = {"rtol": 1e-4, "atol": 1e-5}  # of places, distances and what is received
 @pytest.fixture(autouse=True)
 def narrow_bands(monkeypatch):
     """As many bands as there can be: sixteen queries each."""
-    monkeypatch.setattr(clearhead.look.source, "TILE", 1)
+    monkeypatch.setattr(clearhead.look.call, "TILE", 1)
 
 
 def close(have: Tensor, want: Tensor, near: dict) -> None:

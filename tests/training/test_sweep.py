@@ -11,7 +11,7 @@ from clearhead.training.sweep import Sweep, Trial, alternatives, folder_names
 RECIPE = {
     "steps": 8, "seed": 1,
     "data": {"name": "reverse", "symbols": 5, "length": 4, "rows": 8, "valid_rows": 8, "valid_batches": 1},
-    "model": {"name": "gpt", "context": 9, "width": 16, "depth": 1, "heads": 2},
+    "model": {"name": "gpt", "context": 8, "width": 16, "depth": 1, "heads": 2},
     "run": {"log_every": 2, "valid_every": 4},
 }  # fmt: skip
 

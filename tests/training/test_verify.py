@@ -20,7 +20,7 @@ from clearhead.training.verify import Kill, Part, _Runs, compare, compare_to_rou
 RECIPE = {
     "steps": 30, "seed": 1,
     "data": {"name": "reverse", "symbols": 5, "length": 4, "rows": 8, "valid_rows": 8, "valid_batches": 1},
-    "model": {"name": "gpt", "context": 9, "width": 16, "depth": 1, "heads": 2},
+    "model": {"name": "gpt", "context": 8, "width": 16, "depth": 1, "heads": 2},
     "optim": {"ema": 0.9},
     "run": {"valid_every": 10, "inside_every": 15},
 }  # fmt: skip

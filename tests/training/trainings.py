@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from clearhead.models import FAMILIES
+from clearhead.models import FAMILIES, Model
 from clearhead.training import progress
 from clearhead.training.checkpoint import latest
 from clearhead.training.loop import TIMES
@@ -23,7 +23,7 @@ def recipe(**changes):
     table = {
         "steps": 8, "seed": 3,
         "data": {"name": "reverse", "symbols": 5, "length": [1, 4], "rows": 6, "valid_rows": 5, "valid_batches": 2},
-        "model": {"name": "gpt", "context": 9, "width": 12, "depth": 2, "heads": 3},
+        "model": {"name": "gpt", "context": 8, "width": 12, "depth": 2, "heads": 3},
         "optim": {"lr": 1e-2},
         "schedule": {"warmup": 3},
         "run": {"log_every": 1},
@@ -78,8 +78,10 @@ class Config:
     classes: int = 2  # of images
 
 
-class Normed(nn.Module):
+class Normed(Model):
     """Vectors -> vectors, through a batch norm."""
+
+    reads, can = "vectors", frozenset({"map"})
 
     def __init__(self, config):
         super().__init__()
@@ -91,8 +93,10 @@ class Normed(nn.Module):
         return self.last(F.relu(self.norm(self.first(x))))
 
 
-class Pixels(nn.Module):
+class Pixels(Model):
     """Images -> the logits of classes, through a batch norm."""
+
+    reads, can = "images", frozenset({"classify"})
 
     def __init__(self, config):
         super().__init__()
@@ -100,8 +104,8 @@ class Pixels(nn.Module):
         self.first, self.norm = nn.Conv2d(3, 5, 3, bias=False), nn.BatchNorm2d(5)
         self.head = nn.Linear(5, config.classes)
 
-    def forward(self, x):
-        return self.head(F.relu(self.norm(self.first(x))).mean((2, 3)))
+    def forward(self, images):
+        return self.head(F.relu(self.norm(self.first(images))).mean((2, 3)))
 
 
 for _kind in (Normed, Pixels):

@@ -8,7 +8,7 @@ where an answer ends: tokens past an end are dropped.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 from weakref import WeakKeyDictionary
 
 import torch
@@ -27,6 +27,7 @@ WORTH = 8  # tokens from which a graph is worth its capture
 KEPT = 1 / 8  # of a GPU's memory, that an idle graph's KV cache may hold
 
 
+@runtime_checkable
 class Choice(Protocol):
     """How the next token is chosen: decode.Choice."""
 

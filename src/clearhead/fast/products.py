@@ -8,7 +8,7 @@ of its time, and a single row is fastest as several MKL products, each with a bl
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 from weakref import WeakKeyDictionary
 
 import torch
@@ -111,6 +111,7 @@ class _Blocks:
 # Several maps of one input as one product
 
 
+@runtime_checkable
 class Map(Protocol):
     """What `step_of` and `join` need of a linear map: our Linear or Int8."""
 

@@ -109,11 +109,17 @@ class _Text:
     """Counts the texts that a watch has seen: steps of one text join on the tape, those of different texts do not."""
 
     def __init__(self, thread: int) -> None:
-        self.thread, self.number = thread, 0
+        self.thread = thread
+        self.number = 0  # of texts that were announced by `new_text`
+        self.calls = 0  # of the model itself: without a cache, each is another text
 
-    def next(self, *_: Any) -> None:
+    def next(self) -> None:
         if threading.get_ident() == self.thread:
             self.number += 1
+
+    def called(self, *_: Any) -> None:
+        if threading.get_ident() == self.thread:
+            self.calls += 1
 
 
 _TEXTS: WeakKeyDictionary[nn.Module, list[_Text]] = WeakKeyDictionary()
@@ -126,11 +132,11 @@ def new_text(model: Any) -> None:
 
 
 def _follow(root: nn.Module, text: _Text, stack: ExitStack) -> None:
-    """Count a new text whenever the model itself is called, or `new_text` is."""
+    """Let a watch know of new texts and of calls of the model itself."""
     with _LOCK:
         _TEXTS.setdefault(root, []).append(text)
     stack.callback(lambda: _TEXTS[root].remove(text))
-    stack.callback(root.register_forward_pre_hook(text.next).remove)
+    stack.callback(root.register_forward_pre_hook(text.called).remove)
 
 
 class _Listener:
@@ -141,7 +147,7 @@ class _Listener:
         self.text, self.thread = text, text.thread
         self.explicit = grad and bool({"scores", "weights"} & set(wanted))
         self.measures = [leaf for leaf in wanted if leaf in MEANING]
-        self.queries = 0  # where the last call ended
+        self.queries = self.calls = 0  # where the last call ended, and in which call of the model
 
     def hear(self, leaf: str, value: Any, continues: bool | None = None) -> None:
         """Record what a call said, if it is wanted; without being told, a single query goes on from the last call."""
@@ -160,7 +166,8 @@ class _Listener:
         if isinstance(offset, Tensor):
             continues = offset.device.type != "cpu" or bool(offset.any())  # to read a device's would make it wait
         else:
-            continues = offset == self.queries if offset else queries == 1
+            continues = offset == self.queries if offset else queries == 1 and self.text.calls == self.calls
+        self.calls = self.text.calls
         self.queries = (offset if isinstance(offset, int) else 0) + queries
         if "weights" in self.wanted:
             self.hear("weights", settle(source), continues)

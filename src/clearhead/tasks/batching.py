@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -31,7 +32,7 @@ def batches(sizes: Sequence[int], model: nn.Module, batch_tokens: int = BATCH_TO
     return found
 
 
-def padded(rows: Sequence[Sequence[int]], pad: int, device: torch.device) -> tuple[Tensor, Tensor]:
+def padded(rows: Sequence[Sequence[int] | np.ndarray], pad: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Ids (b, t), filled up with padding, and the length of each row."""
     longest = max(map(len, rows))
     ids = torch.full((len(rows), longest), pad, dtype=torch.long)

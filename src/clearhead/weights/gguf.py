@@ -207,8 +207,8 @@ def _named(name: str) -> str:
 
 def _is_slowed(found: Tensor, c: Config) -> bool:
     """Whether a file's angles are those that Llama 3's way of slowing down gives."""
-    plain = Rotary(c.each, base=c.base)
-    slowed = Rotary(c.each, base=c.base, scaling=c.scaling, factor=c.factor, context=c.trained)
+    plain = Rotary(c.head_width, base=c.base)
+    slowed = Rotary(c.head_width, base=c.base, scaling=c.scaling, factor=c.factor, context=c.trained)
     return torch.allclose((plain.speed / slowed.speed).float(), found.float(), rtol=1e-4)
 
 

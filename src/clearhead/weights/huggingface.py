@@ -54,7 +54,7 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> tuple
     """The model of a folder with its tokens, and what became of the folder's tensors."""
     table = config.load(folder / "config.json")
     family = find(kind_of(table))
-    theirs = said(family, config.Table({**table, **family.beside(folder)}, source=table.source))
+    theirs = said(family, config.Table({**table, **family.beside(folder)}, origin=table.origin))
     with opened(folder) as tensors:
         model, used = build(family, theirs, tensors, device, dtype, folder / "config.json")
     tokens = family.tokens(folder, theirs)

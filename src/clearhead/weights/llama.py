@@ -115,7 +115,7 @@ def written(c: Config, special: Special) -> dict[str, Any]:
     said: dict[str, Any] = {
         "architectures": [f"{kind.capitalize()}ForCausalLM"], "model_type": kind, "vocab_size": c.vocab,
         "hidden_size": c.width, "intermediate_size": c.hidden or 4 * c.width, "num_hidden_layers": c.depth,
-        "num_attention_heads": c.heads, "num_key_value_heads": c.kv_heads or c.heads, "head_dim": c.each,
+        "num_attention_heads": c.heads, "num_key_value_heads": c.kv_heads or c.heads, "head_dim": c.head_width,
         "max_position_embeddings": c.context, "rms_norm_eps": c.eps, "tie_word_embeddings": c.tied,
         "hidden_act": "silu",
     }  # fmt: skip
@@ -123,7 +123,7 @@ def written(c: Config, special: Special) -> dict[str, Any]:
         said |= {"attention_bias": c.bias, "mlp_bias": c.bias}
     elif kind == "mistral":
         said["sliding_window"] = c.window
-    elif c.each * c.heads != c.width:
+    elif c.head_width * c.heads != c.width:
         raise WeightsError(f"head={c.head}: a Qwen2 has heads of width / heads")
     said["rope_parameters"] = _angles(c)
     said["rope_theta"] = c.base  # where older versions of their library look
