@@ -16,7 +16,7 @@ def main() -> None:
     found = sweep(CONFIGS / "heads.toml", "model.heads=1,2,4,8", "seed=0,1,2", out="runs/heads", quiet=True)
     losses: dict[str, list[float | None]] = {}
     for trial in found.trials:
-        losses.setdefault(trial.choices["model.heads"], []).append(trial.valid_loss)
+        losses.setdefault(trial.choices["model.heads"], []).append(trial.measures["valid_loss"])
     keep("heads", parameters=found.trials[0].parameters, valid_loss=losses)
 
 

@@ -1,4 +1,4 @@
-"""Randomness as a function: pure, even, and independent between seeds, steps, rows, columns and streams."""
+"""Random numbers as a function: uniform, and independent between seeds, steps, rows, columns and streams."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ ROWS = np.arange(7)
 
 
 @given(seed=st.integers(-(2**63), 2**64), step=st.integers(0, 2**40), pick=st.lists(st.integers(0, 2**40), min_size=1))
-def test_a_row_draws_the_same_whoever_is_with_it(seed, step, pick):
+def test_a_rows_numbers_do_not_depend_on_the_other_rows(seed, step, pick):
     rows = np.array(pick)
     for draw in (counter_rng.bits, counter_rng.uniform, counter_rng.normal):
         together = draw(seed, step, rows, 5)
@@ -20,7 +20,7 @@ def test_a_row_draws_the_same_whoever_is_with_it(seed, step, pick):
         assert np.array_equal(draw(seed, step, rows, 3), together[:, :3])  # fewer columns are the first columns
 
 
-def test_each_part_of_the_key_counts():
+def test_seed_step_and_stream_change_all_numbers():
     base = counter_rng.bits(1, 2, ROWS, 5, 3)
     for other in (
         counter_rng.bits(2, 2, ROWS, 5, 3),
@@ -33,7 +33,7 @@ def test_each_part_of_the_key_counts():
     assert len(np.unique(many)) == len(many)
 
 
-def slowly(*words):
+def slow_bits(*words):
     """The same function in plain integers: absorb seed, stream, step, row and column, one after the other."""
 
     def mix(x):
@@ -47,16 +47,16 @@ def slowly(*words):
     return key
 
 
-def test_the_numbers_are_these():
-    """A change here would change every training run that was ever started."""
+def test_the_numbers_never_change():
+    """A change would change the batches of every training run that is resumed."""
     assert counter_rng.bits(5, 7, np.array([3, 0, 2**40]), 4, 2).tolist() == [
-        [slowly(5, 2, 7, row, column) for column in range(4)] for row in (3, 0, 2**40)
+        [slow_bits(5, 2, 7, row, column) for column in range(4)] for row in (3, 0, 2**40)
     ]
     assert counter_rng.bits(0, 0, np.arange(1), 2).tolist() == [[6032501310980943459, 12115386553892380266]]
     assert counter_rng.permutation(7, 1, 8).tolist() == [2, 7, 6, 1, 3, 0, 4, 5]
 
 
-def test_bits_are_fair_and_unrelated():
+def test_bits_are_unbiased_and_uncorrelated():
     x = counter_rng.bits(3, 4, np.arange(2000), 50)
     planes = (x[..., None] >> np.arange(64, dtype=np.uint64)) & np.uint64(1)
     n = x.size
@@ -68,7 +68,7 @@ def test_bits_are_fair_and_unrelated():
     assert abs(corr) < 5 / n**0.5
 
 
-def test_integers_are_even():
+def test_integers_are_uniform():
     x = counter_rng.integers(0, 0, np.arange(1000), 100, -3, 4)
     counts = np.bincount(x.ravel() + 3, minlength=7)
     assert len(counts) == 7
@@ -77,7 +77,7 @@ def test_integers_are_even():
         counter_rng.integers(0, 0, ROWS, 1, 3, 3)
 
 
-def test_uniform_and_normal_have_their_moments():
+def test_uniform_and_normal_numbers_have_the_right_moments():
     u = counter_rng.uniform(0, 0, np.arange(1000), 101)
     assert u.min() >= 0
     assert u.max() < 1
@@ -91,7 +91,7 @@ def test_uniform_and_normal_have_their_moments():
 
 
 @given(seed=st.integers(0, 2**64), epoch=st.integers(0, 1000), n=st.integers(0, 300))
-def test_a_permutation_has_each_number_once(seed, epoch, n):
+def test_a_permutation_contains_each_number_once(seed, epoch, n):
     assert np.array_equal(np.sort(counter_rng.permutation(seed, epoch, n)), np.arange(n))
 
 

@@ -17,7 +17,7 @@ HEAD = re.compile(
     r"# command: clearhead (?:train|sweep) configs/(?P<file>[\w-]+\.toml)(?: .+)?\n"
     r"# machine: (?P<machine>.+)\n"
     r"# minutes: (?P<minutes>\d+(?:\.\d+)?)\n"
-    r"# expected: (?P<metric>valid_loss|valid_accuracy) (?P<sign><=|>=) (?P<number>\d+(?:\.\d+)?(?:e-\d+)?)\n"
+    r"# expected: (?P<metric>valid_\w+) (?P<sign><=|>=) (?P<number>\d+(?:\.\d+)?(?:e-\d+)?)\n"
 )
 
 

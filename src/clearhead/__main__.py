@@ -1,4 +1,4 @@
-"""python -m clearhead is the command itself, and so it runs under torchrun."""
+"""`python -m clearhead` is the `clearhead` command; torchrun starts it in this way."""
 
 from .cli import main
 

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, so that a crash leaves the old content or the new one."""
+"""Files that are written completely or not at all, so that a crash leaves the old content or the new one."""
 
 from __future__ import annotations
 
@@ -9,27 +9,68 @@ from pathlib import Path
 
 
 def atomic_write(path: Path, data: bytes) -> None:
-    """Write a file so that a reader, or a crash at any moment, sees the old bytes or the new ones."""
+    """Write a file so that a reader, or a crash at any moment, sees the old content or the new one.
+
+    Args:
+        path: The file to write or replace.
+        data: The new content.
+
+    Raises:
+        OSError: The file cannot be written, for example because the disk is full; `filename` is `path`.
+
+    Examples:
+        >>> atomic_write(tmp / "a.txt", b"new")
+        >>> (tmp / "a.txt").read_bytes()
+        b'new'
+    """
     with replacing(path) as temporary:
         temporary.write_bytes(data)
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary name beside `path`; what is written there replaces `path` at the end, whole or not at all."""
+    """Yield the name of a temporary file beside `path`, and let that file replace `path` at the end of the block.
+
+    If the block raises, the temporary file is removed and `path` is unchanged.
+
+    Args:
+        path: The file to write or replace.
+
+    Raises:
+        OSError: The file cannot be written, for example because the disk is full; `filename` is `path`.
+
+    Examples:
+        >>> with replacing(tmp / "a.txt") as temporary:
+        ...     _ = temporary.write_text("new")
+        >>> [file.name for file in tmp.iterdir()]
+        ['a.txt']
+    """
     temporary = path.with_name(f".{path.stem}.{os.getpid()}.tmp{path.suffix}")
     try:
         yield temporary
-        with open(temporary, "rb+") as file:  # Windows syncs only what is open for writing
+        with open(temporary, "rb+") as file:  # Windows syncs only files that are open for writing
             os.fsync(file.fileno())
         os.replace(temporary, path)
+    except OSError as error:
+        # A failed write has no name at all, and the temporary name would mean nothing to a user.
+        if error.filename is None or str(error.filename) == str(temporary):
+            error.filename = str(path)
+            del error.filename2
+        raise
     finally:
         temporary.unlink(missing_ok=True)
     sync_folder(path.parent)
 
 
 def sync_folder(path: Path) -> None:
-    """Make a folder's own entries durable; Windows cannot open a folder, and needs no such call."""
+    """Make the entries of a folder durable; does nothing on Windows, which cannot open folders.
+
+    Args:
+        path: The folder.
+
+    Examples:
+        >>> sync_folder(tmp)
+    """
     if os.name != "nt":
         handle = os.open(path, os.O_RDONLY)
         try:

@@ -1,12 +1,12 @@
-"""Frozen dataclasses <-> TOML and JSON, with dotted overrides; whatever is wrong is told with its place.
+"""Frozen dataclasses <-> TOML and JSON files, with dotted overrides; every error names its file and line.
 
     table = override(load("recipe.toml"), "optim.lr=1e-3", "model.positions=rotary")
     recipe = read(Recipe, table)
     write(recipe, "again.toml")
 
 Reading is strict: a key that the dataclass does not have, a value of another type or a missing value is an error,
-and it names the file and line, or the command line, that the reader should look at. Files are written whole or not at
-all, here and in the rooms below.
+and its message begins with the file and line, or with "on the command line". Files are written completely or not at
+all.
 """
 
 from __future__ import annotations
@@ -31,45 +31,64 @@ from .atomic_files import atomic_write
 from .errors import InputError, nearest
 
 T = TypeVar("T")
-Key = tuple[str, ...]  # a dotted key, taken apart: a name may hold dots of its own
+Key = tuple[str, ...]  # a dotted key, split: a name may itself contain dots
 
 _COMMAND_LINE = "on the command line: "
 _WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false", type(None): "nothing"}
 
 
 class ConfigError(InputError):
-    """A mistake in a config file or an override, told for the person who wrote it."""
+    """A mistake in a config file or an override."""
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Where values came from: a file's name and text, and the keys that the command line set after it."""
+    """Where the values of a Table came from: a file, and the keys that overrides have set since.
 
-    path: str | None = None  # as the user wrote it; None for values made in Python
-    text: str = ""
-    changed: frozenset[Key] = frozenset()
+    Examples:
+        >>> Origin("run.toml", "[optim]\\nlr = 1").place(("optim", "lr"))
+        'run.toml:2: '
+    """
+
+    path: str | None = None  # the file as the user named it; None for values from Python
+    text: str = ""  # the content of the file
+    changed: frozenset[Key] = frozenset()  # keys set on the command line
 
     @cached_property
     def lines(self) -> dict[Key, int]:
-        """The line of every key; found only when a message asks for it."""
-        found = _json_lines(self.text) if str(self.path).lower().endswith(".json") else _toml_lines(self.text)
-        return {(): 1, **found}
+        """The line number of every key; computed only when a message needs it."""
+        lines = _json_lines if str(self.path).lower().endswith(".json") else _toml_lines
+        return {(): 1, **lines(self.text)}
 
     def place(self, key: Key) -> str:
-        """How a message about a key begins: "file:line: " of it or of its section, or the command line."""
+        """Return how a message about a key begins: "file:line: " (of the key or its section) or the command line."""
         if any(key[: len(other)] == other for other in self.changed):
             return _COMMAND_LINE
         if self.path is None:
             return ""
         while key not in self.lines:
-            if any(other[: len(key)] == key for other in self.changed):  # a section that only overrides made
+            if any(other[: len(key)] == key for other in self.changed):  # a section that only overrides created
                 return _COMMAND_LINE
             key = key[:-1]
         return f"{self.path}:{self.lines[key]}: "
 
 
 class Table(dict[str, Any]):
-    """The values of a file, or of a section of it, that remember where they stand. Inner tables are Tables too."""
+    """A dict with the values of a file, or of one of its sections, that can tell the line of each key.
+
+    Inner dicts become Tables too.
+
+    Args:
+        values: The keys and values.
+        origin: The file that they come from; by default none.
+        key: The dotted key of this section in the file, split.
+
+    Examples:
+        >>> _ = (tmp / "run.toml").write_text("[optim]\\nlr = 1")
+        >>> table = load(tmp / "run.toml")
+        >>> table, table.line("optim.lr")
+        ({'optim': {'lr': 1}}, 2)
+    """
 
     def __init__(
         self, values: Mapping[str, Any] | Iterable[Any] = (), *, origin: Origin | None = None, key: Key = ()
@@ -86,30 +105,42 @@ class Table(dict[str, Any]):
 
     @property
     def path(self) -> str | None:
-        """The file, as it was named; None for values made in Python."""
+        """The file as the user named it; None for values from Python."""
         return self.origin.path
 
     def line(self, name: str = "") -> int | None:
-        """The line of a dotted name below this table; None if the file does not have it."""
+        """Return the line number of a dotted name in this table, or None if the file does not have it."""
         key = (*self.key, *name.split(".")) if name else self.key
         return None if self.path is None else self.origin.lines.get(key)
 
     def place(self, *names: str) -> str:
-        """The beginning of a message about a key below this table: "file:line: ", or "on the command line: "."""
+        """Return how a message about a key in this table begins: "file:line: ", or "on the command line: "."""
         return self.origin.place((*self.key, *names))
 
     def without(self, *names: str) -> Table:
-        """This table without some of its keys."""
-        left = {name: value for name, value in self.items() if name not in names}
-        return Table(left, origin=self.origin, key=self.key)
+        """Return this table without some of its keys."""
+        kept = {name: value for name, value in self.items() if name not in names}
+        return Table(kept, origin=self.origin, key=self.key)
 
     def with_defaults(self, defaults: Mapping[str, Any]) -> Table:
-        """This table with values for keys that it does not have."""
+        """Return this table with default values for the keys that it does not have."""
         return Table({**defaults, **self}, origin=self.origin, key=self.key)
 
 
 def load(path: str | Path) -> Table:
-    """Read a .toml or .json file. Errors of syntax name the file and the line."""
+    """Read a .toml or .json file.
+
+    Args:
+        path: The file.
+
+    Raises:
+        ConfigError: The file is missing or malformed; the message names the file and the line.
+
+    Examples:
+        >>> _ = (tmp / "run.toml").write_text("steps = 3")
+        >>> load(tmp / "run.toml")
+        {'steps': 3}
+    """
     name, suffix = str(path), _suffix(path)
     try:
         text = Path(path).read_bytes().decode("utf-8-sig").replace("\r\n", "\n")
@@ -129,7 +160,16 @@ def load(path: str | Path) -> Table:
 
 
 def override(table: Mapping[str, Any], *words: str) -> Table:
-    """A copy with the values of words like "optim.lr=1e-3": read as TOML, or else as plain text."""
+    """Return a copy of a table with values changed by words like "optim.lr=1e-3".
+
+    Args:
+        table: The values to start from.
+        words: Overrides name=value, with dots between sections. A value is read as TOML, or else as plain text.
+
+    Examples:
+        >>> override({"optim": {"lr": 1}}, "optim.lr=1e-3", "model.positions=rotary")
+        {'optim': {'lr': 0.001}, 'model': {'positions': 'rotary'}}
+    """
     table = table if isinstance(table, Table) else Table(table)
     out, changed = Table(table, origin=Origin(), key=table.key), set(table.origin.changed)
     for word in words:
@@ -147,21 +187,62 @@ def override(table: Mapping[str, Any], *words: str) -> Table:
 
 
 def read(kind: type[T], table: Mapping[str, Any], *, where: str = "") -> T:
-    """The dataclass `kind` with the values of a table; `where` is the table's dotted name, if it does not know it."""
+    """Return an instance of a dataclass with the values of a table.
+
+    Args:
+        kind: The dataclass. Values are checked against its annotations.
+        table: The values; fields with defaults may be missing.
+        where: The dotted name of the table, for messages, if the table is not a Table.
+
+    Raises:
+        ConfigError: A key is unknown or missing, or a value does not fit; the message names its place.
+
+    Examples:
+        >>> Optim = dataclasses.make_dataclass("Optim", [("lr", float), ("steps", int, 100)])
+        >>> read(Optim, {"lr": 1})
+        Optim(lr=1.0, steps=100)
+        >>> read(Optim, {"lr": "fast"}, where="optim")
+        Traceback (most recent call last):
+        ...
+        clearhead.config.ConfigError: optim.lr = 'fast': expected a number, got text
+    """
     origin = table.origin if isinstance(table, Table) else Origin()
     key = tuple(where.split(".")) if where else table.key if isinstance(table, Table) else ()
-    return _build(kind, table, key, origin)
+    return _read_dataclass(kind, table, key, origin)
 
 
 def dump(config: Any) -> dict[str, Any]:
-    """A config (or a mapping) as plain dicts, lists and values; a field that is None is left out."""
+    """Return a config as plain dicts, lists and values; fields that are None are omitted.
+
+    Args:
+        config: An instance of a dataclass, or a mapping.
+
+    Examples:
+        >>> Model = dataclasses.make_dataclass("Model", [("sizes", tuple), ("note", str, None)])
+        >>> dump(Model((3, 4)))
+        {'sizes': [3, 4]}
+    """
     if not isinstance(config, Mapping) and (not is_dataclass(config) or isinstance(config, type)):
         raise ConfigError(f"{reprlib.repr(config)}: expected a dataclass's instance or a mapping")
-    return _plain(config, ())
+    return _to_plain(config, ())
 
 
 def write(config: Any, path: str | Path) -> None:
-    """Write a config (or a mapping) as .toml or .json, whole or not at all."""
+    """Write a config to a .toml or .json file, completely or not at all.
+
+    Args:
+        config: An instance of a dataclass, or a mapping.
+        path: The file to write or replace.
+
+    Raises:
+        ConfigError: A value cannot be written in this format.
+        OSError: The file cannot be written; `filename` is `path`.
+
+    Examples:
+        >>> write({"optim": {"lr": 0.001}}, tmp / "run.toml")
+        >>> (tmp / "run.toml").read_text()
+        '[optim]\\nlr = 0.001\\n'
+    """
     path, suffix, values = Path(path), _suffix(path), dump(config)
     try:
         if suffix == ".toml":
@@ -174,68 +255,68 @@ def write(config: Any, path: str | Path) -> None:
     atomic_write(path, data)
 
 
-def _build(kind: Any, table: Mapping[str, Any], key: Key, origin: Origin) -> Any:
-    """One dataclass from one table."""
+def _read_dataclass(kind: Any, table: Mapping[str, Any], key: Key, origin: Origin) -> Any:
+    """Return a dataclass with the values of one table."""
     hints, known = get_type_hints(kind), {f.name: f for f in fields(kind) if f.init}
     for name in table:
         if name not in known:
-            sections = [(n, m) for n in known for m in _members(hints[n]) if is_dataclass(m)]
+            sections = [(n, m) for n in known for m in _alternatives(hints[n]) if is_dataclass(m)]
             inside = [f"{n}.{name}" for n, m in sections if name in get_type_hints(m)]
             hint = f"; there is {', '.join(inside)}" if inside else nearest(name, known)
             hint = hint or f"; the known keys are {', '.join(known)}"
             raise ConfigError(f"{origin.place((*key, name))}unknown key {'.'.join((*key, name))}{hint}")
     needed = [n for n, f in known.items() if f.default is MISSING and f.default_factory is MISSING and n not in table]
     if needed:
-        names = ", ".join(f"{'.'.join((*key, n))} ({_say(hints[n])})" for n in needed)
+        names = ", ".join(f"{'.'.join((*key, n))} ({_describe(hints[n])})" for n in needed)
         raise ConfigError(f"{origin.place(key)}missing {names}")
-    values = {name: _value(hints[name], value, (*key, name), origin) for name, value in table.items()}
+    values = {name: _read_value(hints[name], value, (*key, name), origin) for name, value in table.items()}
     try:
         return kind(**values)
     except ValueError as cause:
-        told = [word for word in re.findall(r"\w+", str(cause)) if word in table]  # the fields that it is about
+        named = [word for word in re.findall(r"\w+", str(cause)) if word in table]  # fields that the message is about
         section = f"{'.'.join(key)}: " if key else ""
-        raise ConfigError(f"{origin.place((*key, *told[:1]))}{section}{cause}") from cause
+        raise ConfigError(f"{origin.place((*key, *named[:1]))}{section}{cause}") from cause
 
 
-def _value(kind: Any, value: Any, key: Key, origin: Origin) -> Any:
-    """One value as its annotation says: containers here, so that each item has its place, the rest by msgspec."""
-    members = _members(kind)
-    boxes = [member for member in members if isinstance(value, _shape(member))]
-    for member in boxes[:-1]:
+def _read_value(kind: Any, value: Any, key: Key, origin: Origin) -> Any:
+    """Convert one value to its annotation: containers here, so that errors name the item, the rest by msgspec."""
+    members = _alternatives(kind)
+    containers = [member for member in members if isinstance(value, _container_types(member))]
+    for member in containers[:-1]:
         with suppress(ConfigError):
-            return _boxed(member, value, key, origin)
-    if boxes:
-        return _boxed(boxes[-1], value, key, origin)
-    scalars = tuple(member for member in members if not _shape(member))
+            return _read_container(member, value, key, origin)
+    if containers:
+        return _read_container(containers[-1], value, key, origin)
+    scalars = tuple(member for member in members if not _container_types(member))
     with suppress(msgspec.ValidationError):
         if scalars:
             return value if Any in scalars else msgspec.convert(value, Union[scalars], strict=True)  # noqa: UP007
     words = [x for m in members if get_origin(m) is Literal for x in get_args(m) if isinstance(x, str)]
-    got = nearest(value, words) if words and isinstance(value, str) else f", got {_say(type(value))}"
-    raise _mismatch(key, origin, value, f"{_say(kind)}{got}")
+    got = nearest(value, words) if words and isinstance(value, str) else f", got {_describe(type(value))}"
+    raise _mismatch(key, origin, value, f"{_describe(kind)}{got}")
 
 
-def _boxed(kind: Any, value: Any, key: Key, origin: Origin) -> Any:
-    """A dataclass, a dict, a list or a tuple from a value that has its shape."""
+def _read_container(kind: Any, value: Any, key: Key, origin: Origin) -> Any:
+    """Convert a mapping or list to a dataclass, dict, list or tuple."""
     if is_dataclass(kind):
-        return _build(kind, value, key, origin)
+        return _read_dataclass(kind, value, key, origin)
     box, inner = get_origin(kind) or kind, get_args(kind) or (Any, Any)
-    if box in (dict, Mapping):  # left as it is where anything goes: a Table goes on knowing its lines
+    if box in (dict, Mapping):  # left as it is where any value is allowed: a Table keeps its line numbers
         anything = inner[1] is Any and isinstance(value, dict)
-        return value if anything else {n: _value(inner[1], v, (*key, n), origin) for n, v in value.items()}
+        return value if anything else {n: _read_value(inner[1], v, (*key, n), origin) for n, v in value.items()}
     kinds = inner if box is tuple and get_args(kind) and Ellipsis not in inner else inner[:1] * len(value)
     if len(kinds) != len(value):
-        raise _mismatch(key, origin, value, f"{_say(kind)}, got {len(value)}")
-    items = (_value(k, v, (*key, str(i)), origin) for i, (k, v) in enumerate(zip(kinds, value, strict=True)))
+        raise _mismatch(key, origin, value, f"{_describe(kind)}, got {len(value)}")
+    items = (_read_value(k, v, (*key, str(i)), origin) for i, (k, v) in enumerate(zip(kinds, value, strict=True)))
     return list(items) if box is list else tuple(items)
 
 
-def _members(kind: Any) -> tuple[Any, ...]:
+def _alternatives(kind: Any) -> tuple[Any, ...]:
     return get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
 
 
-def _shape(kind: Any) -> tuple[type, ...]:
-    """The Python types that a file gives for a kind of container; none for other kinds."""
+def _container_types(kind: Any) -> tuple[type, ...]:
+    """Return the Python types that a parsed file has for a kind of container; () for other kinds."""
     box = get_origin(kind) or kind
     if is_dataclass(kind) or box in (dict, Mapping):
         return (Mapping,)
@@ -246,34 +327,34 @@ def _mismatch(key: Key, origin: Origin, value: Any, expected: str) -> ConfigErro
     return ConfigError(f"{origin.place(key)}{'.'.join(key)} = {reprlib.repr(value)}: expected {expected}")
 
 
-def _say(kind: Any) -> str:
-    """A type in plain words."""
+def _describe(kind: Any) -> str:
+    """Return a type in plain words, for messages."""
     box, inner = get_origin(kind) or kind, get_args(kind)
-    if len(_members(kind)) > 1:
-        return " or ".join(_say(member) for member in inner if member is not type(None))
+    if len(_alternatives(kind)) > 1:
+        return " or ".join(_describe(member) for member in inner if member is not type(None))
     if box is Literal:
         return "one of " + ", ".join(repr(word) for word in inner)
     if box is tuple and inner and Ellipsis not in inner:
-        return f"a list of {len(inner)} ({', '.join(map(_say, inner))})"
-    if _shape(kind) == (list, tuple):
-        return f"a list (each {_say(inner[0])})" if inner and inner[0] is not Any else "a list"
+        return f"a list of {len(inner)} ({', '.join(map(_describe, inner))})"
+    if _container_types(kind) == (list, tuple):
+        return f"a list (each {_describe(inner[0])})" if inner and inner[0] is not Any else "a list"
     if is_dataclass(kind) or (isinstance(box, type) and issubclass(box, Mapping)):
         return "a table"
     return _WORDS.get(kind) or ("anything" if kind is Any else f"a {kind.__name__}")
 
 
-def _plain(value: Any, key: Key) -> Any:
+def _to_plain(value: Any, key: Key) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         values = {f.name: getattr(value, f.name) for f in fields(value) if f.init}
         for field in fields(value):
             if values.get(field.name, MISSING) is None and field.default is not None:
                 name = ".".join((*key, field.name))
                 raise ConfigError(f"{name} = None cannot be written: left out, it would not be None when read again")
-        return {name: _plain(x, (*key, name)) for name, x in values.items() if x is not None}
+        return {name: _to_plain(x, (*key, name)) for name, x in values.items() if x is not None}
     if isinstance(value, Mapping) and all(isinstance(name, str) for name in value):
-        return {name: _plain(x, (*key, name)) for name, x in value.items()}
+        return {name: _to_plain(x, (*key, name)) for name, x in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(x, (*key, str(i))) for i, x in enumerate(value)]
+        return [_to_plain(x, (*key, str(i))) for i, x in enumerate(value)]
     if value is None or isinstance(value, str | int | float | date | time):
         return value
     raise ConfigError(f"{'.'.join(key)} = {reprlib.repr(value)} cannot be written: it is not plain data")
@@ -287,7 +368,7 @@ def _suffix(path: str | Path) -> str:
 
 
 def _assignment(word: str) -> tuple[Key, Any]:
-    """The key and the value of an override."""
+    """Split an override into its key and value."""
     name, equals, text = (part.strip() for part in word.partition("="))
     if not equals or not re.fullmatch(r"[\w-]+(\.[\w-]+)*", name):
         raise ConfigError(f"{_COMMAND_LINE}{word!r}: expected name=value, like optim.lr=1e-3")
@@ -313,12 +394,12 @@ def _json_values(text: str) -> dict[str, Any]:
 
     values = json.loads(text, object_pairs_hook=once, parse_constant=refuse)
     if not isinstance(values, dict):
-        raise InputError(f"expected a table {{...}}, got {_say(type(values))}")
+        raise InputError(f"expected a table {{...}}, got {_describe(type(values))}")
     return values
 
 
 def _json_lines(text: str) -> dict[Key, int]:
-    """The line of each key of a JSON text that parses."""
+    """Return the line of each key of a valid JSON text."""
     lines: dict[Key, int] = {}
     stack: list[str] = []
     name = ""
@@ -334,7 +415,7 @@ def _json_lines(text: str) -> dict[Key, int]:
 
 
 def _toml_lines(text: str) -> dict[Key, int]:
-    """The line of each key of a TOML text that parses: a statement ends where the parser first takes it whole."""
+    """Return the line of each key of a valid TOML text: a statement ends where the parser first accepts it."""
     lines: dict[Key, int] = {}
     section: Key = ()
     statement: list[str] = []
@@ -343,7 +424,7 @@ def _toml_lines(text: str) -> dict[Key, int]:
         try:
             values = tomllib.loads("\n".join(statement))
         except tomllib.TOMLDecodeError:
-            continue  # inside a list or a text of several lines
+            continue  # inside a list or a string of several lines
         header = statement[0].lstrip().startswith("[")
         for key in _keys(values, () if header else section):
             lines.setdefault(key, number - len(statement) + 1)
@@ -356,7 +437,7 @@ def _toml_lines(text: str) -> dict[Key, int]:
 
 
 def _keys(values: Mapping[str, Any], key: Key) -> Iterator[Key]:
-    """The keys of nested tables, outer ones first."""
+    """Yield the keys of nested tables, outer ones first."""
     for name, value in values.items():
         yield (*key, name)
         yield from _keys(value if isinstance(value, dict) else {}, (*key, name))

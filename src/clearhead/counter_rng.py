@@ -1,7 +1,7 @@
-"""Randomness as a function: a number depends on (seed, stream, step, row, column) and on nothing else.
+"""Random numbers as a function: each depends on (seed, stream, step, row, column) and on nothing else.
 
 Counter-based, so there is no state to save, to share or to lose (Salmon et al. 2011, "Parallel random numbers: as easy
-as 1, 2, 3"); the mixing is the finaliser of SplitMix64 (Steele, Lea and Flood 2014). Not for secrets.
+as 1, 2, 3"); the mixing function is the finaliser of SplitMix64 (Steele, Lea and Flood 2014). Not for cryptography.
 """
 
 from __future__ import annotations
@@ -17,13 +17,40 @@ _GOLDEN, _FIRST, _SECOND = (np.uint64(c) for c in CONSTANTS)
 
 
 def bits(seed: int, step: int, rows: NDArray[np.int64], columns: int, stream: int = 0) -> NDArray[np.uint64]:
-    """64 random bits for each (row, column). A row gets the same whatever other rows are asked for."""
+    """Return 64 random bits for each row and column; a row's bits do not depend on which other rows are drawn.
+
+    Args:
+        seed: The seed of the run.
+        step: The training step, or another counter.
+        rows: The numbers of the rows to draw.
+        columns: The number of values per row. Fewer columns are a prefix of more columns.
+        stream: The number of an independent stream, so that two uses of one seed and step do not correlate.
+
+    Returns:
+        An array of shape (len(rows), columns).
+
+    Examples:
+        >>> bits(7, 0, np.array([5, 2]), 3).shape
+        (2, 3)
+        >>> bool((bits(7, 0, np.array([5, 2]), 3)[1] == bits(7, 0, np.array([2]), 3)[0]).all())
+        True
+    """
     row = _absorb(np.array([key(seed, step, stream)], np.uint64), np.asarray(rows).astype(np.uint64))
     return _absorb(row[:, None], np.arange(columns, dtype=np.uint64))
 
 
 def key(seed: int, step: int, stream: int = 0) -> int:
-    """The state that rows and columns are mixed into."""
+    """Return the 64-bit state into which `bits` mixes rows and columns, for implementations on other devices.
+
+    Args:
+        seed: The seed of the run.
+        step: The training step, or another counter.
+        stream: The number of an independent stream.
+
+    Examples:
+        >>> key(0, 0) != key(0, 1)
+        True
+    """
     state = np.zeros(1, np.uint64)
     for word in (seed, stream, step):
         state = _absorb(state, np.array([word & _ONES], np.uint64))
@@ -33,19 +60,59 @@ def key(seed: int, step: int, stream: int = 0) -> int:
 def integers(
     seed: int, step: int, rows: NDArray[np.int64], columns: int, low: int, high: int, stream: int = 0
 ) -> NDArray[np.int64]:
-    """Integers of low <= n < high, alike in probability to high - low parts in 2^64."""
+    """Return uniform integers n with low <= n < high, to a bias of at most (high - low) / 2^64.
+
+    Args:
+        seed: The seed of the run.
+        step: The training step, or another counter.
+        rows: The numbers of the rows to draw.
+        columns: The number of values per row.
+        low: The smallest integer.
+        high: One more than the largest integer.
+        stream: The number of an independent stream.
+
+    Examples:
+        >>> integers(0, 0, np.arange(2), 3, 0, 10).shape
+        (2, 3)
+    """
     if high <= low:
         raise InputError(f"no integer is at least {low} and below {high}")
     return (bits(seed, step, rows, columns, stream) % np.uint64(high - low)).astype(np.int64) + low
 
 
 def uniform(seed: int, step: int, rows: NDArray[np.int64], columns: int, stream: int = 0) -> NDArray[np.float64]:
-    """Numbers of 0 <= u < 1 with 53 random bits."""
+    """Return uniform numbers u with 0 <= u < 1, of 53 random bits each.
+
+    Args:
+        seed: The seed of the run.
+        step: The training step, or another counter.
+        rows: The numbers of the rows to draw.
+        columns: The number of values per row.
+        stream: The number of an independent stream.
+
+    Examples:
+        >>> u = uniform(0, 0, np.arange(1000), 2)
+        >>> u.shape, bool(abs(u.mean() - 0.5) < 0.05)
+        ((1000, 2), True)
+    """
     return (bits(seed, step, rows, columns, stream) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def normal(seed: int, step: int, rows: NDArray[np.int64], columns: int, stream: int = 0) -> NDArray[np.float64]:
-    """Standard normal numbers, two from each two uniform ones (Box and Muller 1958)."""
+    """Return standard normal numbers, two from each pair of uniform ones (Box and Muller 1958).
+
+    Args:
+        seed: The seed of the run.
+        step: The training step, or another counter.
+        rows: The numbers of the rows to draw.
+        columns: The number of values per row.
+        stream: The number of an independent stream.
+
+    Examples:
+        >>> x = normal(0, 0, np.arange(1000), 2)
+        >>> x.shape, bool(abs(x.std() - 1) < 0.05)
+        ((1000, 2), True)
+    """
     u = uniform(seed, step, rows, columns + columns % 2, stream)
     # Whole arrays, not strided views: the same code path, so the same bits, whatever the number of rows.
     radius = np.sqrt(-2 * np.log1p(-np.ascontiguousarray(u[:, 0::2])))
@@ -54,7 +121,18 @@ def normal(seed: int, step: int, rows: NDArray[np.int64], columns: int, stream: 
 
 
 def permutation(seed: int, epoch: int, n: int, stream: int = 0) -> NDArray[np.int64]:
-    """The numbers 0 to n - 1 in the order of an epoch."""
+    """Return the numbers 0 to n - 1 in the random order of an epoch.
+
+    Args:
+        seed: The seed of the run.
+        epoch: The number of the epoch.
+        n: The number of items.
+        stream: The number of an independent stream.
+
+    Examples:
+        >>> permutation(7, 1, 8)
+        array([2, 7, 6, 1, 3, 0, 4, 5])
+    """
     return np.argsort(bits(seed, epoch, np.zeros(1, np.int64), n, stream)[0], kind="stable").astype(np.int64)
 
 

@@ -1,4 +1,4 @@
-"""The device and the dtype that a word names."""
+"""Devices and dtypes by name."""
 
 from __future__ import annotations
 
@@ -12,31 +12,46 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.
 
 
 def find_device(device: str | torch.device) -> torch.device:
-    """The device that a word names: auto is the first there is of cuda, mps and cpu.
+    """Return the device of a name such as "cuda:1"; raises if this machine does not have it.
 
-    Under torchrun, cuda without a number is the GPU of this process.
+    Under torchrun, "cuda" without a number is the GPU of this process (LOCAL_RANK).
+
+    Args:
+        device: "auto" (the first available of cuda, mps and cpu), the name of a device, or a torch.device.
+
+    Examples:
+        >>> find_device("cpu")
+        device(type='cpu')
     """
-    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
-    word = next(kind for kind, is_there in there.items() if is_there) if device == "auto" else device
+    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    name = next(kind for kind, there in available.items() if there) if device == "auto" else device
     try:
-        found = torch.device(word)
+        result = torch.device(name)
     except RuntimeError as cause:
         raise InputError(f"device={device!r}: expected auto, cpu, cuda, cuda:1 or mps") from cause
-    here = ", ".join(kind for kind in there if there[kind])
-    if not there.get(found.type, True):
+    if not available.get(result.type, True):
+        here = ", ".join(kind for kind, there in available.items() if there)
         raise InputError(f"device={str(device)!r}: there is no such device here; expected one of {here}")
-    if found.type == "cuda":
-        if found.index is None and "LOCAL_RANK" in os.environ:
-            found = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-        if (found.index or 0) >= torch.cuda.device_count():
+    if result.type == "cuda":
+        if result.index is None and "LOCAL_RANK" in os.environ:
+            result = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        if (result.index or 0) >= torch.cuda.device_count():
             last = torch.cuda.device_count() - 1
             raise InputError(f"device={str(device)!r}: the CUDA devices here are cuda:0 to cuda:{last}")
-    return found
+    return result
 
 
 def find_dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
-    """The dtype that a word names; None stays None."""
+    """Return the dtype of a name such as "bfloat16"; a torch.dtype or None is returned as it is.
+
+    Args:
+        dtype: The name of a floating-point dtype, a torch.dtype, or None.
+
+    Examples:
+        >>> find_dtype("bfloat16")
+        torch.bfloat16
+    """
     if isinstance(dtype, str) and dtype not in DTYPES:
-        known = (*DTYPES, "int8")  # int8 is no dtype of a module: weights.load knows it
-        raise InputError(f"dtype={dtype!r}: expected one of {', '.join(known)}{nearest(dtype, known)}")
+        names = (*DTYPES, "int8")  # int8 is not a dtype of a whole model, but weights.load takes it
+        raise InputError(f"dtype={dtype!r}: expected one of {', '.join(names)}{nearest(dtype, names)}")
     return DTYPES[dtype] if isinstance(dtype, str) else dtype

@@ -1,8 +1,8 @@
 """The errors and warnings that are written for the person who uses the library.
 
-Every error that a user can cause and mend derives from UserError, and from the built-in class that Python programmers
-expect for it. The command line prints such an error as one sentence; any other exception is a bug and shows its
-traceback.
+Every error that a user can cause and correct derives from UserError, and from the built-in class that Python
+programmers expect for it. The command line prints such an error as one sentence; any other exception is a bug and
+shows its traceback.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 
 class UserError(Exception):
-    """A mistake that the user can mend: the message says what was given and what was expected."""
+    """A mistake that the user can correct: the message says what was given and what was expected."""
 
 
 class InputError(UserError, ValueError):
@@ -24,11 +24,11 @@ class InputTypeError(UserError, TypeError):
 
 
 class InputIndexError(UserError, IndexError):
-    """A number, such as a layer or a head, is out of range."""
+    """A number, such as that of a layer or a head, is out of range."""
 
 
 class InputKeyError(UserError, KeyError):
-    """A name is not known."""
+    """A name is unknown."""
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""  # KeyError would show the message in quotes
@@ -47,15 +47,24 @@ class MissingPackageError(UserError, RuntimeError):
 
 
 class Notice(UserWarning):
-    """The result is right, but was obtained in another way than the user may expect: slower, or of a shortened text."""
+    """The result is right, but was computed in another way than the user may expect: slower, or of a shortened text."""
 
 
 def nearest(name: object, names: Iterable[str], *, most: int = 3) -> str:
     """Return "; the nearest is X" for an error message about an unknown name, or "" if no known name is similar.
 
-    Case is ignored.
+    Args:
+        name: The unknown name. Case is ignored.
+        names: The known names.
+        most: The largest number of names to suggest.
+
+    Examples:
+        >>> nearest("widht", ["width", "depth", "heads"])
+        '; the nearest is width'
+        >>> nearest("xyz", ["width", "depth"])
+        ''
     """
     known = {other.lower(): other for other in names}
-    found = difflib.get_close_matches(str(name).lower(), list(known), n=most, cutoff=0.5)
-    words = [known[other] for other in found]
+    similar = difflib.get_close_matches(str(name).lower(), list(known), n=most, cutoff=0.5)
+    words = [known[other] for other in similar]
     return f"; the nearest {'is' if len(words) == 1 else 'are'} {', '.join(words)}" if words else ""

@@ -1,8 +1,8 @@
-"""How good an answer is, in numbers that others can repeat: each comes with the signature of how it was made.
+"""Scores of translations, each with the signature that others need to reproduce it.
 
 bleu          corpus BLEU (Papineni et al. 2002) of plain text, by sacreBLEU (Post 2018)
-token_bleu    corpus BLEU-4 of texts that are already cut into tokens
-bleu_by       BLEU by one of the PROTOCOLS that published numbers follow
+token_bleu    corpus BLEU-4 of texts that are already split into tokens
+bleu_by       BLEU by one of the PROTOCOLS that published scores follow
 chrf          character F-score (Popović 2015), by sacreBLEU
 """
 
@@ -14,38 +14,58 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from .errors import InputError
+from .errors import InputError, MissingPackageError, nearest
 from .tokens.ids import APOSTROPHES, split
 
+# How sacreBLEU splits a text into tokens.
 TOKENIZERS = ("13a", "none", "intl", "char", "zh", "ja-mecab", "ko-mecab", "flores101", "flores200")
 
+# How a text is prepared before BLEU is computed.
 PROTOCOLS = {
-    "plain": "text as it stands, cut by sacreBLEU (13a)",
-    "moses": "normalised, cut and lowered by the rules of Moses, in Python by sacremoses",
-    "words": "cut into words much as spaCy does, and lowered",
+    "plain": "unchanged text, tokenised by sacreBLEU (13a)",
+    "moses": "normalised, tokenised and lowercased by the rules of Moses, in Python by sacremoses",
+    "words": "split into words almost as spaCy does, and lowercased",
 }
 
-References = Sequence[str] | Sequence[Sequence[str]]  # one a sentence, or several
+References = Sequence[str] | Sequence[Sequence[str]]  # one reference per sentence, or several
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """A number from 0 to 100 and the signature that says how to repeat it."""
+    """A score from 0 to 100, with the signature that says how to reproduce it.
 
-    name: str
-    value: float
-    signature: str
+    Examples:
+        >>> print(Score("BLEU", 27.3, "nrefs:1|case:mixed|tok:13a"))
+        BLEU 27.30 (nrefs:1|case:mixed|tok:13a)
+    """
+
+    name: str  # of the metric, such as BLEU
+    value: float  # 0 to 100
+    signature: str  # settings and version of sacreBLEU
 
     def __str__(self) -> str:
         return f"{self.name} {self.value:.2f} ({self.signature})"
 
 
 def bleu(hypotheses: Sequence[str], references: References, *, tokenize: str = "13a", lower: bool = False) -> Score:
-    """Corpus BLEU of detokenised text. `tokenize` "none" counts what stands between spaces, as it stands."""
+    """Corpus BLEU of detokenised text.
+
+    Args:
+        hypotheses: The translations, one text per sentence.
+        references: One reference per sentence, or several.
+        tokenize: How sacreBLEU splits a text into tokens, one of TOKENIZERS; "none" splits at spaces only.
+        lower: Lowercase both sides.
+
+    Examples:
+        >>> score = bleu(["A dog runs over the grass."], ["A dog runs over the lawn."])
+        >>> f"{score.name} {score.value:.1f}"
+        'BLEU 64.3'
+    """
     from sacrebleu.metrics.bleu import BLEU
 
     if tokenize not in TOKENIZERS:
-        raise InputError(f"tokenize={tokenize!r}: expected one of {', '.join(TOKENIZERS)}")
+        close = nearest(tokenize, TOKENIZERS)
+        raise InputError(f"tokenize={tokenize!r}: expected one of {', '.join(TOKENIZERS)}{close}")
     texts, streams = _streams(hypotheses, references)
     return _score(BLEU(tokenize=tokenize, lowercase=lower, force=tokenize == "none"), texts, streams)
 
@@ -53,7 +73,17 @@ def bleu(hypotheses: Sequence[str], references: References, *, tokenize: str = "
 def token_bleu(
     hypotheses: Sequence[Sequence[str]], references: Sequence[Sequence[str]], *, lower: bool = False
 ) -> Score:
-    """Corpus BLEU-4 of rows of tokens, one reference a sentence: nothing is cut or joined."""
+    """Corpus BLEU-4 of tokens as they are, with one reference per sentence.
+
+    Args:
+        hypotheses: The tokens of each translation.
+        references: The tokens of each reference.
+        lower: Lowercase both sides.
+
+    Examples:
+        >>> round(token_bleu([["a", "dog", "runs", "now"]], [["a", "dog", "runs", "now"]]).value, 2)
+        100.0
+    """
     for rows in (hypotheses, references):
         for i, row in enumerate(rows):
             wrong = row if isinstance(row, str) else next((token for token in row if token.split() != [token]), None)
@@ -64,38 +94,75 @@ def token_bleu(
 
 
 def chrf(hypotheses: Sequence[str], references: References) -> Score:
-    """Corpus chrF2: the F-score, recall counted twice, of runs of one to six characters; spaces do not count."""
+    """Corpus chrF2: the F-score of character n-grams of 1 to 6, with recall weighted twice; spaces do not count.
+
+    Args:
+        hypotheses: The translations, one text per sentence.
+        references: One reference per sentence, or several.
+
+    Examples:
+        >>> round(chrf(["A dog runs."], ["A dog ran."]).value, 1)
+        41.9
+    """
     from sacrebleu.metrics.chrf import CHRF
 
     return _score(CHRF(), *_streams(hypotheses, references))
 
 
 def bleu_by(protocol: str, language: str | None) -> Callable[[Sequence[str], References], Score]:
-    """BLEU by a protocol, of texts in a language ("de"): a function of hypotheses and references.
+    """Return the function that computes BLEU by a protocol.
 
-    What the protocol needs is looked for now, before any text is made. Its name joins the signature.
+    The packages that the protocol needs are checked now, before any text is translated. The protocol is part of the
+    score's signature.
+
+    Args:
+        protocol: One of PROTOCOLS.
+        language: The language of the texts, such as "de"; None only for "plain".
+
+    Returns:
+        A function of hypotheses and references.
+
+    Raises:
+        MissingPackageError: The protocol is "moses", and sacremoses is not installed.
+
+    Examples:
+        >>> by_words = bleu_by("words", "en")
+        >>> by_words(["A dog doesn't run."], ["a dog doesn't run ."]).signature.split("|")[-1]
+        'cut:words-en'
     """
     if protocol not in PROTOCOLS:
-        raise InputError(f"protocol={protocol!r}: expected one of {', '.join(PROTOCOLS)}")
+        close = nearest(protocol, PROTOCOLS)
+        raise InputError(f"protocol={protocol!r}: expected one of {', '.join(PROTOCOLS)}{close}")
     if protocol == "plain":
         return bleu
     if language is None:
-        raise InputError(f"protocol={protocol!r} has rules for each language: expected one, like 'de'")
-    cut, by = (moses_words, f"sacremoses-{_moses(language)[0]}") if protocol == "moses" else (spacy_words, "words")
+        raise InputError(f"protocol={protocol!r} has rules for each language: expected a language, such as 'de'")
+    tokens_of, by = (
+        (moses_words, f"sacremoses-{_moses(language)[0]}") if protocol == "moses" else (spacy_words, "words")
+    )
 
     def spaced(text: str) -> str:
-        return " ".join(cut(text, language))
+        return " ".join(tokens_of(text, language))
 
     def measure(hypotheses: Sequence[str], references: References) -> Score:
-        wanted = [[spaced(one) for one in ([row] if isinstance(row, str) else row)] for row in references]
-        found = bleu([spaced(text) for text in hypotheses], wanted, tokenize="none", lower=True)
-        return replace(found, signature=f"{found.signature}|cut:{by}-{language}")
+        rows = [[spaced(text) for text in ([row] if isinstance(row, str) else row)] for row in references]
+        score = bleu([spaced(text) for text in hypotheses], rows, tokenize="none", lower=True)
+        return replace(score, signature=f"{score.signature}|cut:{by}-{language}")
 
     return measure
 
 
 def moses_words(text: str, language: str) -> list[str]:
-    """The tokens of a text whose punctuation was normalised before, both by Moses (Koehn et al. 2007); no escapes."""
+    """Normalise the punctuation of a text and split it into tokens, both as Moses does (Koehn et al. 2007).
+
+    Args:
+        text: Any text; its special characters are not escaped.
+        language: The language of the text, such as "de".
+
+    Examples:
+        >>> moses_words("Mr. Dow doesn't stop.", "en")
+        ['Mr.', 'Dow', 'doesn', "'t", 'stop', '.']
+    """
     _, normalise, tokenise = _moses(language)
     return " ".join(tokenise(normalise(text), escape=False)).split()
 
@@ -105,13 +172,13 @@ def _moses(language: str) -> tuple[str, Callable[..., str], Callable[..., list[s
     try:
         import sacremoses
     except ImportError as cause:
-        raise RuntimeError("protocol='moses' needs sacremoses: pip install 'clearhead[moses]'") from cause
+        raise MissingPackageError("protocol='moses' needs sacremoses: pip install 'clearhead[moses]'") from cause
     normaliser, tokeniser = sacremoses.MosesPunctNormalizer(lang=language), sacremoses.MosesTokenizer(lang=language)
     return sacremoses.__version__, normaliser.normalize, tokeniser.tokenize
 
 
-# What spaCy keeps whole and `split` does not: dots in a row, U.S. and the like, what is shortened with a dot; in German
-# also U-Bahn, Joe's, and the Obst- of Obst- und Gemüse.
+# What spaCy keeps whole and `split` does not: several dots, abbreviations such as U.S. and Mr.; in German also U-Bahn,
+# Joe's, and the Obst- of Obst- und Gemüse.
 _DOTTED = r"\.{2,}|(?<!\w)(?:[^\W\d_]\.){2,}"
 _WHOLE = {
     "en": rf"{_DOTTED}|(?<!\w)(?:Dr|Jr|Mr|Mrs|Ms|St)\.|\d+:\d+",
@@ -120,32 +187,41 @@ _WHOLE = {
 
 
 def spacy_words(text: str, language: str) -> list[str]:
-    """The words of a text: in English and German spaCy's, but for rare cases; in other languages those of `split`."""
-    found, at = [], 0
+    """Split a text into words as spaCy does, except in rare cases.
+
+    Args:
+        text: Any text.
+        language: "en" or "de"; in any other language the words are those of `clearhead.tokens.split`.
+
+    Examples:
+        >>> spacy_words("Mr. Dow doesn't stop.", "en")
+        ['Mr.', 'Dow', 'does', "n't", 'stop', '.']
+    """
+    words, at = [], 0
     for whole in re.finditer(_WHOLE.get(language, "(?!)"), text):
-        found += [*split(text[at : whole.start()]), whole[0]]
+        words += [*split(text[at : whole.start()]), whole[0]]
         at = whole.end()
-    found += split(text[at:])
+    words += split(text[at:])
     if language == "en":  # don 't -> do n't
-        for i in range(1, len(found)):
-            word, before = found[i], found[i - 1]
+        for i in range(1, len(words)):
+            word, before = words[i], words[i - 1]
             if word[0] in APOSTROPHES and word[1:] in ("t", "T") and before[-1] in "nN" and len(before) > 1:
-                found[i - 1 : i + 1] = before[:-1], before[-1] + word
-    return found
+                words[i - 1 : i + 1] = before[:-1], before[-1] + word
+    return words
 
 
 def _score(metric: Any, hypotheses: list[str], streams: list[list[str | None]]) -> Score:
-    found = metric.corpus_score(hypotheses, streams)
-    return Score(found.name, float(found.score), str(metric.get_signature()))
+    result = metric.corpus_score(hypotheses, streams)
+    return Score(result.name, float(result.score), str(metric.get_signature()))
 
 
 def _streams(hypotheses: Sequence[str], references: References) -> tuple[list[str], list[list[str | None]]]:
-    """The hypotheses, and the references as sacreBLEU has them: the first of every sentence, then the second ..."""
+    """The hypotheses, and the references as sacreBLEU expects them: the first of every sentence, then the second ..."""
     for what, rows in (("hypotheses", hypotheses), ("references", references)):
         if isinstance(rows, str):
             raise InputError(f"the {what} are one text, {rows[:40]!r}: expected a list of them")
     if len(hypotheses) != len(references):
-        raise InputError(f"{len(hypotheses)} hypotheses and {len(references)} references: expected as many")
+        raise InputError(f"{len(hypotheses)} hypotheses and {len(references)} references: expected the same number")
     if not hypotheses:
         raise InputError("there is no hypothesis: expected one or more")
     several = [[row] if isinstance(row, str) else list(row) for row in references]

@@ -1,4 +1,4 @@
-"""Laws of every kind of data: batches are pure, parts make the whole, validation knows no seed."""
+"""Laws of all data: batches are functions of (seed, step), parts make up the whole, validation has no seed."""
 
 import hashlib
 import json
@@ -13,7 +13,9 @@ from PIL import Image
 
 from clearhead import data
 from clearhead.config import ConfigError
-from clearhead.data.batches import Buckets
+from clearhead.data.bucketed import Buckets
+from clearhead.data.labelled import Labelled
+from clearhead.data.masked import Masked
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +53,7 @@ KINDS = {
     "most": {"rows": 7, "length": (1, 6), "symbols": 4},
     "recall": {"rows": 7, "length": (3, 6)},
     "identity": {"rows": 7, "width": 5, "valid_rows": 3},
+    "gaussians": {"rows": 7, "modes": 5, "valid_rows": 3},
     "shakespeare": {"rows": 7, "context": 11, "valid_rows": 5, "documents": True},
     "everyday": {"rows": 7, "context": 11, "valid_rows": 5, "size": 300, "documents": True},
     "text": {"path": "a.txt", "rows": 7, "context": 11, "valid_rows": 5},
@@ -79,75 +82,129 @@ def digest(batch) -> str:
     return whole.hexdigest()
 
 
-def test_every_kind_is_here():
+def test_every_data_set_is_tested_here():
     assert set(KINDS) == set(data.names())
     assert all(data.names().values())
     for name in KINDS:
         assert data.data_config(name).__dataclass_params__.frozen
 
 
-def test_unknown_names_are_answered():
-    with pytest.raises(ConfigError, match="did you mean shakespeare"):
+def test_unknown_names_and_options_raise_with_the_nearest_ones():
+    with pytest.raises(ConfigError, match=r"no data 'shakespear': expected one of .*; the nearest is shakespeare"):
         data.data_config("shakespear")
-    with pytest.raises(ConfigError, match="There are reverse, copy"):
+    with pytest.raises(ConfigError, match="no data 'q': expected one of reverse, copy"):
         data.make_data("q", {}, seed=0)
     with pytest.raises(ConfigError, match="symbols"):
         data.make_data("copy", {"symbol": 3}, seed=0)
 
 
+def all_batches(source):
+    """The batches of two epochs, or of some steps where examples are endless, and all validation batches."""
+    yield from map(source.batch, range(2 * (source.steps_per_epoch or 5)))
+    yield from map(source.valid, range(source.valid_batches))
+
+
 @pytest.mark.parametrize("name", KINDS)
-def test_batches_are_what_they_say(name, folder):
+def test_every_batch_has_exactly_the_keys_of_its_data(name, folder):
     source = make(name, folder)
-    for batch in (source.batch(0), source.valid(0)):
-        assert all(value.flags.c_contiguous for value in batch.values())  # a sum's bits depend on the order in memory
-        if source.kind == "sequences":
-            assert {"ids", "targets"} <= set(batch) <= {"ids", "targets", "documents", "at"}
-            assert all(value.dtype == np.int64 and value.shape == batch["ids"].shape for value in batch.values())
-            counted = batch["targets"] != data.IGNORE
-            assert counted.any()
-            vocab = source.sizes["vocab"]
-            assert 0 <= batch["ids"].min() <= batch["ids"].max() < vocab
-            assert 0 <= batch["targets"][counted].min() <= batch["targets"][counted].max() < vocab
-            if source.tokens is not None:
-                assert len(source.tokens) <= vocab
-        elif source.kind == "translations":
-            assert set(batch) == {"ids", "targets", "source", "lengths"}
-            assert all(value.dtype == np.int64 for value in batch.values())
-            assert batch["ids"].shape == batch["targets"].shape
-            assert batch["lengths"].shape == batch["source"].shape[:1] == batch["ids"].shape[:1]
-            assert 1 <= batch["lengths"].min() <= batch["lengths"].max() <= batch["source"].shape[1]
-            assert 0 <= batch["source"].min() <= batch["source"].max() < source.sizes["vocab"]
-            assert 0 <= batch["ids"].min() <= batch["ids"].max() < source.sizes["target_vocab"]
-            assert batch["targets"].max() < source.sizes["target_vocab"]
-        elif source.kind in ("masked", "labelled"):
-            assert set(batch) == {"ids", "lengths", "targets" if source.kind == "masked" else "labels"}
-            assert all(value.dtype == np.int64 for value in batch.values())
-            assert 0 <= batch["ids"].min() <= batch["ids"].max() < source.sizes["vocab"]
-            assert 2 <= batch["lengths"].min() <= batch["lengths"].max() <= batch["ids"].shape[1]
-            if source.kind == "labelled":
-                assert source.sizes["classes"] == len(source.classes)
-                assert 0 <= batch["labels"].min() <= batch["labels"].max() < source.sizes["classes"]
-        elif source.kind == "vectors":
-            assert set(batch) == {"x", "y"}
-            assert batch["x"].shape[1] == source.sizes["width"]
-            assert batch["x"].dtype == batch["y"].dtype == np.float32
-        else:
-            assert set(batch) == {"images", "labels"}
-            assert batch["images"].dtype == np.float32
-            assert batch["labels"].max() < source.sizes["classes"]
+    for batch in all_batches(source):
+        assert set(batch) == set(source.keys)
+    filled_up = source.batch(0, 0, len(source.batch(0)[source.keys[0]]) + 1)  # more parts than rows
+    assert set(filled_up) == set(source.keys) | ({"weight"} if "targets" not in source.keys else set())
     source.close()
 
 
 @pytest.mark.parametrize("name", KINDS)
+def test_no_row_is_wider_than_longest(name, folder):
+    source = make(name, folder)
+    widths = [batch[key].shape[1] for batch in all_batches(source) for key in ("ids", "source") if key in source.keys]
+    if source.longest is None:
+        assert not widths
+    elif isinstance(source, Masked | Labelled):  # theirs is an option, so that it does not depend on the texts
+        assert max(widths) <= source.longest
+    else:
+        assert max(widths) == source.longest
+    source.close()
+
+
+@pytest.mark.parametrize(("longest", "rounding", "expected"), [(30, 8, 32), (32, 8, 32), (30, 1, 30), (30, 100, 60)])
+def test_longest_includes_the_padding_of_texts(longest, rounding, expected, folder):
+    options = {"of": "a.txt", "batch_tokens": 60, "longest": longest, "rounding": rounding, "vocabulary": "characters"}
+    source = data.make_data("masked", options, seed=0, root=folder)
+    assert source.longest == expected
+    assert max(batch["ids"].shape[1] for batch in all_batches(source)) == expected  # some line is longer than 30
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_batches_have_the_documented_types_and_ranges(name, folder):
+    source = make(name, folder)
+    ids = ("ids", "targets", "source", "lengths", "documents", "at", "labels")
+    dtypes = dict.fromkeys(ids, np.int64) | {"x": np.float32, "y": np.float32, "images": np.uint8}
+    for batch in (source.batch(0), source.valid(0)):
+        assert len({len(value) for value in batch.values()}) == 1
+        for key, value in batch.items():
+            assert value.dtype == dtypes[key]
+            assert value.flags.c_contiguous  # the bits of a sum depend on the order in memory
+        if "ids" in batch:
+            check_ids(source, batch)
+        if "labels" in batch:
+            assert source.sizes["classes"] == len(source.classes)
+            assert 0 <= batch["labels"].min() <= batch["labels"].max() < source.sizes["classes"]
+        if "x" in batch:
+            assert batch["x"].shape == (len(batch["x"]), source.sizes["width"])
+    source.close()
+
+
+def check_ids(source, batch):
+    """Ids, targets and lengths are in their ranges."""
+    vocab = source.sizes.get("target_vocab", source.sizes["vocab"])
+    assert 0 <= batch["ids"].min() <= batch["ids"].max() < vocab
+    if "targets" in batch:
+        assert batch["targets"].shape == batch["ids"].shape
+        counted = batch["targets"][batch["targets"] != data.IGNORE]
+        assert counted.size
+        assert 0 <= counted.min() <= counted.max() < vocab
+    if "source" in batch:
+        assert 0 <= batch["source"].min() <= batch["source"].max() < source.sizes["vocab"]
+    elif source.tokens is not None:
+        assert len(source.tokens) <= vocab
+    if "lengths" in batch:
+        read = batch["source" if "source" in batch else "ids"]
+        assert batch["lengths"].shape == read.shape[:1]
+        assert 1 <= batch["lengths"].min() <= batch["lengths"].max() <= read.shape[1]
+    for key in ("documents", "at"):
+        if key in batch:
+            assert batch[key].shape == batch["ids"].shape
+            assert (batch[key][:, 0] == 0).all()
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_batches_are_counted_in_the_unit_of_their_data(name, folder):
+    source = make(name, folder)
+    batch = source.batch(0)
+    if source.unit == "tokens":
+        assert source.units(batch) == batch["ids"].size
+    else:
+        assert source.unit == ("images" if name == "images" else "vectors")
+        assert source.units(batch) == len(batch[source.keys[0]])
+    source.close()
+
+
+def test_only_translations_leave_the_context_to_the_model(folder):
+    free = {name for name in KINDS if not make(name, folder).sets_context}
+    assert free == {"multi30k", "tatoeba", "translations"}
+
+
+@pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize("parts", [1, 2, 3, 7, 10])
-def test_parts_together_are_the_whole(name, parts, folder):
+def test_the_parts_of_a_batch_make_up_the_whole(name, parts, folder):
     source = make(name, folder)
     for ask in (lambda *a: source.batch(5, *a), lambda *a: source.valid(source.valid_batches - 1, *a)):
         whole = ask()
         shares = [ask(part, parts) for part in range(parts)]
         total = len(next(iter(whole.values())))
         for key in whole:
-            assert len({share[key].shape for share in shares}) == 1  # all alike, so that no worker waits for another
+            assert len({share[key].shape for share in shares}) == 1  # equal shapes, so that no worker waits for another
             together = np.stack([share[key] for share in shares], axis=1).reshape(-1, *whole[key].shape[1:])
             assert np.array_equal(together[:total], whole[key])
             if key == "targets":
@@ -161,7 +218,7 @@ def test_parts_together_are_the_whole(name, parts, folder):
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_a_batch_is_its_own_array(name, folder):
+def test_changing_a_batch_does_not_change_the_data(name, folder):
     source = make(name, folder)
     before = digest(source.batch(1))
     for value in source.batch(1).values():
@@ -171,7 +228,7 @@ def test_a_batch_is_its_own_array(name, folder):
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_seeds_move_training_and_not_validation(name, folder):
+def test_the_seed_changes_training_and_not_validation(name, folder):
     one, two = make(name, folder, seed=1), make(name, folder, seed=2)
     assert any(digest(one.batch(s)) != digest(two.batch(s)) for s in range(3))
     assert len({digest(one.batch(s)) for s in range(3)}) > 1
@@ -184,7 +241,7 @@ def test_seeds_move_training_and_not_validation(name, folder):
         source.close()
 
 
-def test_a_fresh_process_gives_the_same_bits_in_any_order(folder):
+def test_a_new_process_without_torch_gives_the_same_bits_in_any_order(folder):
     steps = [9, 0, 4, 1000000, 4]
     code = (
         "import json, sys; from pathlib import Path; sys.path.insert(0, sys.argv[1]); import test_batches as t\n"
@@ -208,7 +265,7 @@ def test_a_fresh_process_gives_the_same_bits_in_any_order(folder):
         source.close()
 
 
-def test_bad_questions_are_refused(folder):
+def test_steps_parts_and_indices_out_of_range_raise(folder):
     source = make("copy", folder)
     with pytest.raises(ValueError, match="steps are counted from 0"):
         source.batch(-1)
@@ -219,7 +276,7 @@ def test_bad_questions_are_refused(folder):
 
 
 @pytest.mark.parametrize("name", ["reverse", "copy", "most", "recall", "identity", "shakespeare"])
-def test_batches_are_quick(name, folder):
+def test_batches_are_fast(name, folder):
     size = {"identity": {"width": 256}, "shakespeare": {"context": 256, "documents": True}}.get(name, {"length": 128})
     source = data.make_data(name, {"rows": 64, **size}, seed=0, root=folder)
     times = []
@@ -230,7 +287,7 @@ def test_batches_are_quick(name, folder):
     assert min(times) < 0.003  # generous: shape and type checks run in tests
 
 
-def test_buckets_hold_every_row_within_the_budget():
+def test_buckets_contain_every_row_once_within_batch_tokens():
     rng = np.random.default_rng(0)
     for rounding in (1, 8):
         lengths = rng.integers(1, 60, 500)

@@ -1,4 +1,4 @@
-"""Named data: found in the first of its places, fetched whole or not at all."""
+"""Named data sets: found in the first folder that has them, downloaded completely or not at all."""
 
 import gzip
 import hashlib
@@ -29,12 +29,12 @@ def home(url, content=CONTENT):
 
 @pytest.fixture
 def served(monkeypatch):
-    """A public home on this machine; gives the list of what was asked for."""
-    asked = []
+    """Serve the file on this machine; gives the list of the requested paths, and the address."""
+    requests = []
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
-            asked.append(self.path)
+            requests.append(self.path)
             found = self.path == "/input.txt"
             self.send_response(200 if found else 404)
             self.send_header("Content-Length", str(len(CONTENT) if found else 0))
@@ -50,25 +50,25 @@ def served(monkeypatch):
     thread.start()
     address = f"http://127.0.0.1:{server.server_port}"
     monkeypatch.setitem(fetch.HOMES, "shakespeare", home(f"{address}/input.txt"))
-    yield asked, address
+    yield requests, address
     server.shutdown()
     server.server_close()
     thread.join()
 
 
-def test_it_is_fetched_once(cache, served):
-    asked, _ = served
+def test_a_data_set_is_downloaded_once(cache, served):
+    requests, _ = served
     path = find("shakespeare")
     assert path == cache / "shakespeare.txt"
     assert path.read_bytes() == CONTENT
     assert find("shakespeare") == path
-    assert asked == ["/input.txt"]
+    assert requests == ["/input.txt"]
     assert not list(cache.glob("*.part"))
     assert make_data("shakespeare", {"context": 16}, seed=0).sizes == {"vocab": len(set(CONTENT))}
 
 
-def test_places_in_their_order(cache, served, tmp_path, monkeypatch):
-    asked, _ = served
+def test_data_folders_are_searched_in_order(cache, served, tmp_path, monkeypatch):
+    requests, _ = served
     given, environment = tmp_path / "given", tmp_path / "environment"
     for folder in (cache, environment, given):
         folder.mkdir()
@@ -80,42 +80,46 @@ def test_places_in_their_order(cache, served, tmp_path, monkeypatch):
     (given / "shakespeare.txt").write_text("given")
     assert find("shakespeare", given) == given / "shakespeare.txt"
     assert find("shakespeare") == environment / "shakespeare.txt.gz"
-    assert asked == []
+    assert requests == []
 
 
-def test_a_wrong_checksum_is_thrown_away(cache, served, monkeypatch):
+def test_a_download_with_a_wrong_checksum_is_deleted(cache, served, monkeypatch):
     _, address = served
     cache.mkdir()
     (cache / "other.txt").write_text("mine")
     monkeypatch.setitem(fetch.HOMES, "shakespeare", home(f"{address}/input.txt", b"else"))
-    with pytest.raises(DataError, match=r"has the sha256 \w+, expected \w+: it was thrown away, and nothing else"):
+    with pytest.raises(
+        DataError, match=r"has the sha256 \w+, expected \w+: it was deleted, and nothing else was changed"
+    ):
         find("shakespeare")
     assert sorted(p.name for p in cache.iterdir() if p.suffix != ".lock") == ["other.txt"]
 
 
-def test_no_network_is_said(cache, served, monkeypatch):
+def test_a_failed_download_says_where_to_put_a_copy(cache, served, monkeypatch):
     _, address = served
     monkeypatch.setitem(fetch.HOMES, "shakespeare", home(f"{address}/gone.txt"))
-    with pytest.raises(ConnectionError, match=r"cannot fetch shakespeare from .*gone\.txt.*--data or \$CLEARHEAD_DATA"):
+    with pytest.raises(
+        ConnectionError, match=r"cannot download shakespeare from .*gone\.txt.*put a copy .*--data or \$CLEARHEAD_DATA"
+    ):
         find("shakespeare")
     monkeypatch.setitem(fetch.HOMES, "shakespeare", home("file:///no/such/file"))
-    with pytest.raises(ConnectionError, match="cannot fetch shakespeare"):
+    with pytest.raises(ConnectionError, match="cannot download shakespeare"):
         find("shakespeare")
     assert not [p for p in cache.iterdir() if p.suffix != ".lock"]
 
 
-def test_a_file_address_will_do(cache, tmp_path, monkeypatch):
+def test_a_file_url_can_be_the_source(cache, tmp_path, monkeypatch):
     (tmp_path / "public.txt").write_bytes(CONTENT)
     monkeypatch.setitem(fetch.HOMES, "shakespeare", home((tmp_path / "public.txt").as_uri()))
     assert find("shakespeare").read_bytes() == CONTENT
 
 
-def test_unknown_sets_are_answered(cache):
-    with pytest.raises(DataError, match="did you mean shakespeare"):
+def test_an_unknown_data_set_raises_with_the_nearest_name(cache):
+    with pytest.raises(DataError, match=r"no data set 'shakspere': expected one of .*; the nearest is shakespeare"):
         find("shakspere")
 
 
-def test_the_cache_is_the_systems(monkeypatch, tmp_path):
+def test_the_cache_folder_is_that_of_the_operating_system(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(fetch.sys, "platform", "linux")
     assert fetch.cache_folder() == tmp_path / "clearhead"
@@ -123,18 +127,18 @@ def test_the_cache_is_the_systems(monkeypatch, tmp_path):
     assert fetch.cache_folder().parts[-3:] == ("Library", "Caches", "clearhead")
 
 
-def test_a_file_of_a_zip_file_is_taken_out_and_said_to_be_unchecked(cache, tmp_path, monkeypatch, capsys):
+def test_a_file_is_extracted_from_a_zip_file_and_reported_as_unchecked(cache, tmp_path, monkeypatch, capsys):
     public = tmp_path / "fra-eng.zip"
-    with zipfile.ZipFile(public, "w") as made:
-        made.writestr("_about.txt", "about")
-        made.writestr("fra.txt", "Go.\tVa !\tCC-BY\n")
+    with zipfile.ZipFile(public, "w") as archive:
+        archive.writestr("_about.txt", "about")
+        archive.writestr("fra.txt", "Go.\tVa !\tCC-BY\n")
     place = fetch.HOMES["tatoeba/fra"]
     monkeypatch.setitem(fetch.HOMES, "tatoeba/fra", replace(place, url=public.as_uri()))
     path = find("tatoeba/fra")
     assert path == cache / "tatoeba" / "fra.txt"
     assert path.read_text() == "Go.\tVa !\tCC-BY\n"
-    said = capsys.readouterr().err
-    assert f"sha256 {hashlib.sha256(public.read_bytes()).hexdigest()}: nothing was there to compare it with" in said
+    message = capsys.readouterr().err
+    assert f"sha256 {hashlib.sha256(public.read_bytes()).hexdigest()}: there is no checksum to compare" in message
     assert find("tatoeba/fra") == path
     assert capsys.readouterr().err == ""
     for content in (b"no zip", public.read_bytes()):
@@ -147,7 +151,7 @@ def test_a_file_of_a_zip_file_is_taken_out_and_said_to_be_unchecked(cache, tmp_p
     assert not (cache / "d").exists()
 
 
-def test_only_a_home_that_changes_has_no_checksum():
+def test_only_files_that_are_replaced_by_new_releases_have_no_checksum():
     for name, place in fetch.HOMES.items():
         assert (place.sha256 is None) == (name.startswith("tatoeba/") or name == "sst2/glue-train")
         assert place.url.startswith("https://")

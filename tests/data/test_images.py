@@ -1,4 +1,4 @@
-"""Images: classes and folders, every image once an epoch, crops, workers that change no bit, and bad files."""
+"""Images: classes and folders, every image once per epoch, crops, worker processes that change no bit, bad files."""
 
 import time
 import zipfile
@@ -9,11 +9,12 @@ import pytest
 from PIL import Image
 
 from clearhead.config import ConfigError
-from clearhead.data import DataError, image_files, make_data
+from clearhead.data import DataError, Preprocessing, image_files, make_data
+from clearhead.data.image_files import open_image
 
 
 def paint(path, shade, size=(12, 10)):
-    """A picture in which every image has its own shade."""
+    """Save an image of one colour, whose red is `shade`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.new("RGB", size, (shade, 255 - shade, 7)).save(path)
 
@@ -41,13 +42,12 @@ def open_images(folder, seed=0, **options):
 
 
 def shades(batch):
-    red = batch["images"][:, 0, 0, 0] * 0.5 + 0.5
-    return np.round(red * 255).astype(int).tolist()
+    return batch["images"][:, 0, 0, 0].tolist()
 
 
-def test_every_image_once_an_epoch(folder):
+def test_every_image_is_seen_once_per_epoch(folder):
     source = open_images(folder)
-    assert source.steps_an_epoch == 4
+    assert source.steps_per_epoch == 4
     assert source.classes == ("n0", "n1", "n2", "n3")
     assert source.sizes == {"classes": 4}
     epochs = []
@@ -64,7 +64,7 @@ def test_every_image_once_an_epoch(folder):
     assert source.batch(0)["images"].shape == (6, 3, 4, 4)
 
 
-def test_a_zip_file_is_the_same(folder):
+def test_a_zip_file_gives_the_same_batches_as_its_folder(folder):
     plain = open_images(folder)
     for name in (zipped(folder), zipped(folder, "around.zip", "set-128/")):
         source = open_images(folder, path=name)
@@ -73,9 +73,9 @@ def test_a_zip_file_is_the_same(folder):
         assert np.array_equal(plain.valid(0)["labels"], source.valid(0)["labels"])
 
 
-def test_a_share_validates_where_no_folder_does(folder):
+def test_a_share_is_kept_for_validation_if_there_is_no_validation_folder(folder):
     source = open_images(folder, path="set/train", share=0.25)
-    train = {shade for step in range(source.steps_an_epoch) for shade in shades(source.batch(step))}
+    train = {shade for step in range(source.steps_per_epoch) for shade in shades(source.batch(step))}
     valid = {shade for i in range(source.valid_batches) for shade in shades(source.valid(i))}
     assert train | valid == set(range(20))
     assert not train & valid
@@ -91,7 +91,7 @@ def test_workers_change_no_bit(folder):
     alone = open_images(folder, path=zipped(folder), seed=5)
     source = open_images(folder, path="set.zip", seed=5, workers=2, ahead=1)
     try:
-        for step in (0, 1, 2, 7, 3, 4):  # in order, and out of it
+        for step in (0, 1, 2, 7, 3, 4):  # in order, and not
             for part, parts in ((0, 1), (1, 4)):
                 ours, theirs = alone.batch(step, part, parts), source.batch(step, part, parts)
                 assert ours.keys() == theirs.keys()
@@ -101,7 +101,7 @@ def test_workers_change_no_bit(folder):
             assert np.array_equal(alone.valid(i)["images"], source.valid(i)["images"])
         assert len(source._coming) <= 2
         source.close()
-        assert np.array_equal(alone.batch(0)["images"], source.batch(0)["images"])  # they start again
+        assert np.array_equal(alone.batch(0)["images"], source.batch(0)["images"])  # the workers start again
     finally:
         source.close()
     assert source._pool is None
@@ -112,7 +112,7 @@ def test_workers_name_the_bad_file(folder):
     path.write_bytes(path.read_bytes()[:-30])
     source = open_images(folder, workers=1, rows=20)
     try:
-        with pytest.raises(DataError, match=r"train/n1/1\.png is not a whole picture"):
+        with pytest.raises(DataError, match=r"train/n1/1\.png cannot be read as an image"):
             source.batch(0)
     finally:
         source.close()
@@ -127,21 +127,21 @@ def test_truncated_images_are_refused(folder, suffix):
     path.write_bytes(data[: len(data) // 2])
     for name in ("set", zipped(folder)):
         source = open_images(folder, path=name, rows=21)
-        with pytest.raises(DataError, match=rf"{name}: train/n1/x\.{suffix} is not a whole picture"):
+        with pytest.raises(DataError, match=rf"{name}: train/n1/x\.{suffix} cannot be read as an image"):
             source.batch(0)
 
 
 def test_crops_and_mirrors(folder):
-    """A picture whose red is the column and green the row shows where it was cut."""
+    """In this image red is the column and green the row, so that its pixels show where it was cropped."""
     y, x = np.mgrid[0:200, 0:250]
     grid = np.stack([x, y, np.zeros_like(x)], axis=2).astype(np.uint8)
     (folder / "one" / "a").mkdir(parents=True)
     Image.fromarray(grid).save(folder / "one" / "a" / "g.png")
-    options = {"path": "one", "size": 32, "rows": 1, "share": 0, "mean": [0.0] * 3, "deviation": [1.0] * 3}
+    options = {"path": "one", "size": 32, "rows": 1, "share": 0}
 
     def edges(**more):
         source = open_images(folder, **{**options, **more})
-        pixels = np.stack([source.batch(step)["images"][0] for step in range(60)]) * 255
+        pixels = np.stack([source.batch(step)["images"][0] for step in range(60)]).astype(float)
         return pixels[:, 0, 0, 0], pixels[:, 0, 0, -1], pixels[:, 1, 0, 0], pixels[:, 1, -1, 0]
 
     left, right, top, bottom = edges()
@@ -159,6 +159,35 @@ def test_crops_and_mirrors(folder):
     assert np.ptp(edges(crop="middle")[0]) > 150  # only mirrored
 
 
+@pytest.mark.parametrize("size", [(37, 53), (53, 37), (16, 16), (5, 90)])
+@pytest.mark.parametrize("crop", ["valid", "middle"])
+def test_the_middle_crop_is_that_of_the_preprocessing(folder, size, crop):
+    """So that a trained model sees an image in validation exactly as it will see it after training."""
+    rng = np.random.default_rng(0)
+    for part in ("train", "val"):
+        (folder / "one" / part / "a").mkdir(parents=True)
+        pixels = rng.integers(0, 255, (*size, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / "one" / part / "a" / "x.png")
+    source = open_images(folder, path="one", size=16, crop="middle", flip=False, mean=[0.1, 0.2, 0.3])
+    assert source.preprocessing == Preprocessing(resize=16, crop=(16, 16), mean=(0.1, 0.2, 0.3))
+    batch = source.valid(0) if crop == "valid" else source.batch(0)
+    image = open_image(folder / "one" / ("val" if crop == "valid" else "train") / "a" / "x.png")
+    assert np.array_equal(batch["images"][0], source.preprocessing.pixels(image))
+    assert batch["images"].dtype == np.uint8
+
+
+def test_images_are_turned_upright(folder):
+    """As their EXIF data says, which cameras write instead of turning the pixels."""
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 255, (20, 30, 3), dtype=np.uint8))
+    exif = Image.Exif()
+    exif[0x0112] = 6  # turn a quarter clockwise
+    (folder / "exif" / "a").mkdir(parents=True)
+    image.save(folder / "exif" / "a" / "x.png", exif=exif)
+    source = open_images(folder, path="exif", share=0, crop="middle", flip=False, size=10)
+    upright = image.transpose(Image.Transpose.ROTATE_270)
+    assert np.array_equal(source.batch(0)["images"][0], source.preprocessing.pixels(upright))
+
+
 def test_grey_and_palette_images_are_read(folder):
     for mode in ("L", "P", "RGBA", "1", "LA"):
         Image.new(mode, (5, 5)).save(folder / "set" / "train" / "n0" / f"{mode}.png")
@@ -168,8 +197,8 @@ def test_grey_and_palette_images_are_read(folder):
 def test_bad_folders_are_refused(folder):
     (folder / "empty").mkdir()
     for path, words in (
-        ("empty", "holds no pictures"),
-        ("set/train/n1", "lies in no class: expected one folder a class"),
+        ("empty", "has no images: expected files"),
+        ("set/train/n1", r"1\.png has no class: expected one folder per class"),
     ):
         with pytest.raises(DataError, match=words):
             open_images(folder, path=path)
@@ -179,7 +208,7 @@ def test_bad_folders_are_refused(folder):
     with pytest.raises(DataError, match=r"val/new/1\.png is of a class without a training image"):
         open_images(folder)
     (folder / "bad.zip").write_bytes(b"PK no")
-    with pytest.raises(DataError, match=r"bad\.zip is neither a folder nor a whole zip file"):
+    with pytest.raises(DataError, match=r"bad\.zip is neither a folder nor a complete zip file"):
         open_images(folder, path="bad.zip")
 
 
@@ -200,17 +229,16 @@ def test_bad_options_of_images_are_refused(folder, options, words):
         open_images(folder, **options)
 
 
-def test_a_piece_stays_inside():
+def test_a_random_crop_stays_inside_the_image():
     draws = np.random.default_rng(0).random((500, 5)).tolist()
     for width, height in ((1, 1), (100, 3), (3, 100), (37, 53)):
         for row in [*draws, [0.0] * 5, [1 - 2**-53] * 5]:
-            left, top, right, bottom = image_files.piece(width, height, 0.25, row)
+            left, top, right, bottom = image_files.random_crop(width, height, 0.25, row)
             assert 0 <= left < right <= width
             assert 0 <= top < bottom <= height
 
 
-def test_decoding_is_ahead(folder):
-    """What workers do ahead is there when it is asked for."""
+def test_workers_decode_the_next_batches_in_advance(folder):
     source = open_images(folder, workers=1, ahead=2)
     try:
         source.batch(0)

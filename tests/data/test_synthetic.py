@@ -1,4 +1,4 @@
-"""The small tasks ask what they say, and the answers are right."""
+"""The generated tasks have the documented inputs, and the right targets."""
 
 import numpy as np
 import pytest
@@ -17,40 +17,40 @@ def rows_of(name, **options):
 
 @pytest.mark.parametrize(("name", "turn"), [("copy", 1), ("reverse", -1)])
 @pytest.mark.parametrize("length", [1, 5, (1, 6)])
-def test_copy_and_reverse(name, turn, length):
+def test_copy_and_reverse_predict_the_symbols_after_sep(name, turn, length):
     lengths = set()
-    for ids, asked in rows_of(name, symbols=4, length=length):
+    for ids, targets in rows_of(name, symbols=4, length=length):
         n = ids.index(4)
         lengths.add(n)
         x = ids[:n]
-        assert list(asked) == list(range(n, 2 * n))  # from SEP on, which asks for the first
-        assert list(asked.values()) == x[::turn]
-        assert ids[n + 1 : 2 * n] == x[::turn][:-1]  # what it was told before
-        assert set(ids[2 * n + 1 :]) <= {4}  # the last symbol is only an answer, or told in vain
+        assert list(targets) == list(range(n, 2 * n))  # from SEP on, whose target is the first symbol
+        assert list(targets.values()) == x[::turn]
+        assert ids[n + 1 : 2 * n] == x[::turn][:-1]  # the earlier targets are inputs
+        assert set(ids[2 * n + 1 :]) <= {4}  # padding, after the input of the last symbol
     assert lengths == ({length} if isinstance(length, int) else {1, 2, 3, 4, 5, 6})
 
 
 @pytest.mark.parametrize(("symbols", "length"), [(3, (1, 9)), (10, 10), (1, 4), (50, 2), (2, 8)])
-def test_most_has_one_answer(symbols, length):
+def test_most_has_exactly_one_most_frequent_symbol(symbols, length):
     winners = []
-    for ids, asked in rows_of("most", symbols=symbols, length=length):
+    for ids, targets in rows_of("most", symbols=symbols, length=length):
         n = ids.index(symbols)
-        ((at, answer),) = asked.items()
+        ((at, answer),) = targets.items()
         assert at == n
         assert set(ids[n:]) == {symbols}
         counts = np.bincount(ids[:n], minlength=symbols)
         assert np.flatnonzero(counts == counts.max()).tolist() == [answer]
         winners.append(answer)
     share = np.bincount(winners, minlength=symbols) / len(winners)
-    assert abs(share - 1 / symbols).max() < 0.15  # no symbol is favoured
+    assert abs(share - 1 / symbols).max() < 0.15  # all symbols are equally likely
 
 
 @pytest.mark.parametrize(("length", "age"), [(6, None), (6, 0), (6, 5), ((3, 8), 2), ((1, 5), None)])
-def test_recall_asks_for_the_marked_guest(length, age):
+def test_recall_predicts_the_marked_guest(length, age):
     mark, ask = 7, 8
     ages = set()
-    for ids, asked in rows_of("recall", symbols=7, length=length, age=age):
-        ((at, answer),) = asked.items()
+    for ids, targets in rows_of("recall", symbols=7, length=length, age=age):
+        ((at, answer),) = targets.items()
         assert at == ids.index(ask)
         assert set(ids[at:]) == {ask}
         guests = [x for x in ids[:at] if x != mark]
@@ -62,28 +62,83 @@ def test_recall_asks_for_the_marked_guest(length, age):
     assert ages == (set(range(longest)) if age is None else {age})
 
 
-def test_recall_is_asked_at_another_age():
+def test_recall_may_validate_at_another_age():
     source = make_data("recall", {"length": 5, "age": 0, "valid_length": 20, "valid_age": 19}, seed=0)
     assert (source.batch(0)["ids"][:, 4] == 10).all()
     assert (source.valid(0)["ids"][:, 0] == 10).all()
     assert source.valid(0)["ids"].shape == (64, 22)
 
 
-def test_validation_may_be_longer():
+def test_validation_rows_may_be_longer():
     source = make_data("reverse", {"length": [2, 4], "valid_length": 9, "valid_rows": 3, "valid_batches": 1}, seed=0)
     assert source.batch(0)["ids"].shape == (64, 8)
     assert source.valid(0)["ids"].shape == (3, 18)
     assert source.valid_batches == 1
     assert source.sizes == {"vocab": 11}
-    assert source.steps_an_epoch is None
+    assert source.steps_per_epoch is None
     assert make_data("recall", {}, seed=0).sizes == {"vocab": 12}
 
 
-def test_identity_is_normal_and_itself():
+def test_identity_has_equal_standard_normal_inputs_and_targets():
     batch = make_data("identity", {"width": 7, "rows": 4000}, seed=0).batch(3)
     assert np.array_equal(batch["x"], batch["y"])
     assert abs(batch["x"].mean(axis=0)).max() < 0.1
     assert abs(batch["x"].var(axis=0) - 1).max() < 0.15
+
+
+def gaussians(**options):
+    return make_data("gaussians", {"modes": 6, "radius": 3.0, "deviation": 0.2, **options}, seed=0)
+
+
+def test_gaussians_are_normal_around_centres_on_a_circle():
+    data = gaussians(rows=6000)
+    batch = data.batch(3)
+    assert np.allclose(np.linalg.norm(data.centres, axis=1), 3.0)
+    assert np.allclose(data.centres[0], [3.0, 0.0])
+    angles = np.unwrap(np.arctan2(data.centres[:, 1], data.centres[:, 0]))
+    assert np.allclose(np.diff(angles), 2 * np.pi / 6, atol=1e-6)
+    assert abs(np.bincount(batch["labels"], minlength=6) / 6000 - 1 / 6).max() < 0.03
+    for mode in range(6):
+        offsets = batch["x"][batch["labels"] == mode] - data.centres[mode]
+        assert abs(offsets.mean(axis=0)).max() < 0.03
+        assert abs(np.cov(offsets.T) / 0.2**2 - np.eye(2)).max() < 0.2
+    assert data.sizes == {"width": 2, "classes": 6}
+    assert len(data.classes) == 6
+
+
+def judged(data, points):
+    """The qualities of generated points, from the mean of each score."""
+    scores = data.judge(np.asarray(points, np.float32))
+    assert all(score.shape == (len(points),) and score.dtype == np.float32 for score in scores.values())
+    return data.judged({name: float(score.mean()) for name, score in scores.items()})
+
+
+def test_the_judge_measures_real_points_as_near_and_of_all_modes():
+    data = gaussians(rows=6000)
+    result = judged(data, data.batch(0)["x"])
+    assert set(result) == set(data.qualities)
+    assert result["near"] == pytest.approx(1 - np.exp(-(3.0**2) / 2), abs=0.006)  # within three standard deviations
+    assert result["modes"] == 6
+
+
+def test_the_judge_finds_missing_modes_and_points_far_from_all_centres():
+    data = gaussians()
+    centre, far = data.centres[2], [0.0, 0.0]
+    assert judged(data, [centre] * 10) == {"near": pytest.approx(1.0), "modes": 1}
+    assert judged(data, [far] * 10) == {"near": 0.0, "modes": 0}
+    assert judged(data, [centre, far]) == {"near": pytest.approx(0.5), "modes": 1}
+    edge = centre + np.array([0.59, 0.0], np.float32)  # three standard deviations are 0.6
+    assert judged(data, [edge])["near"] == 1
+    assert judged(data, [centre + np.array([0.61, 0.0], np.float32)])["near"] == 0
+    # A mode counts from half of its fair share of points on: here 1/12.
+    assert judged(data, [centre] * 11 + [data.centres[0]])["modes"] == 2
+    assert judged(data, [centre] * 12 + [data.centres[0]])["modes"] == 1
+
+
+def test_the_judge_counts_a_point_between_two_centres_once():
+    data = gaussians(deviation=3.0)  # every point is near several centres
+    scores = data.judge(data.batch(0)["x"])
+    assert np.stack(list(scores.values())).sum(axis=0).max() == 1
 
 
 @pytest.mark.parametrize(
@@ -98,6 +153,9 @@ def test_identity_is_normal_and_itself():
         ("recall", {"age": 10}, "age=10: expected 0 to 9"),
         ("recall", {"age": 8, "valid_length": 5}, "valid_age=8: expected 0 to 4"),
         ("identity", {"width": 0}, "width=0"),
+        ("gaussians", {"modes": 0}, "modes=0"),
+        ("gaussians", {"radius": 0.0}, r"radius=0.0, deviation=0.1: expected numbers above 0"),
+        ("gaussians", {"deviation": -1.0}, "deviation=-1.0"),
     ],
 )
 def test_bad_options_are_refused(name, options, words):

@@ -1,4 +1,4 @@
-"""Text as windows: the split, the cover of validation, documents that stay apart, and bad files."""
+"""Text as windows: the split, what validation covers, separate documents, and bad files."""
 
 import gzip
 
@@ -42,25 +42,25 @@ def test_training_windows_come_from_the_first_part(folder):
 def test_validation_covers_each_character_once(folder, context, valid_rows):
     source = open_text(folder, share=0.25, context=context, valid_rows=valid_rows)
     rest = TEXT[int(len(TEXT) * 0.75) :]
-    asked, told = [], []
+    targets, inputs = [], []
     for index in range(source.valid_batches):
         batch = source.valid(index)
         assert 1 <= len(batch["ids"]) <= valid_rows
         counted = batch["targets"] != IGNORE
-        asked += batch["targets"][counted].tolist()
-        told += batch["ids"][counted].tolist()
-    assert source.tokens.decode(np.array(asked)) == rest[1:]
-    assert source.tokens.decode(np.array(told)) == rest[:-1]
+        targets += batch["targets"][counted].tolist()
+        inputs += batch["ids"][counted].tolist()
+    assert source.tokens.decode(np.array(targets)) == rest[1:]
+    assert source.tokens.decode(np.array(inputs)) == rest[:-1]
 
 
-def test_validation_may_be_short_or_none(folder):
+def test_validation_may_be_limited_or_empty(folder):
     assert open_text(folder, valid_rows=2, valid_most=2).valid_batches == 2
     assert open_text(folder, share=0).valid_batches == 0
     assert open_text(folder, share=0.001).valid_batches == 0  # one character has no successor
 
 
-def test_documents_stay_apart(folder):
-    """Against a slow count over a text in which every character, and so every place, is another."""
+def test_documents_are_separate(folder):
+    """Against a slow count over a text in which every character is different, and so shows its place."""
     text = "".join(chr(0x4E00 + i) for i in range(400))
     cuts = [3, 4, 10, 60, 61, 200, 290, 300, 330]
     parts = [text[i:j] for i, j in zip([0, *cuts], [*cuts, 400], strict=True)]
@@ -86,18 +86,18 @@ def test_documents_stay_apart(folder):
 KEYS = ("ids", "targets", "documents", "at")
 
 
-def test_document_ends():
+def test_documents_end_with_a_separator_or_a_file():
     assert document_ends(["ab", "c"], None).tolist() == [2, 3]
     assert document_ends(["a||b||", "c"], "||").tolist() == [3, 6, 7]
     assert document_ends(["||a"], "||").tolist() == [2, 3]
 
 
-def test_gzip_is_read(folder):
+def test_gzip_files_are_read(folder):
     (folder / "z.txt.gz").write_bytes(gzip.compress(TEXT.encode()))
     assert np.array_equal(open_text(folder, path="z.txt.gz").batch(3)["ids"], open_text(folder).batch(3)["ids"])
 
 
-def test_shakespeare_is_split_as_is_customary(folder):
+def test_shakespeare_has_the_customary_split(folder):
     text = "To be, or not to be\n\n" * 53114
     (folder / "shakespeare.txt").write_text((text + "x" * 1115394)[:1115394])
     source = make_data("shakespeare", {"context": 256}, seed=0, root=folder)
@@ -127,10 +127,10 @@ def test_bad_files_are_refused(folder):
     with pytest.raises(DataError, match="is a folder"):
         open_text(folder, path=str(folder))
     (folder / "half.gz").write_bytes(gzip.compress(TEXT.encode())[:-9])
-    with pytest.raises(DataError, match=r"half\.gz is not a whole gzip file"):
+    with pytest.raises(DataError, match=r"half\.gz is not a complete gzip file"):
         open_text(folder, path="half.gz")
     (folder / "not.gz").write_bytes(b"plain")
-    with pytest.raises(DataError, match=r"not\.gz is not a whole gzip file"):
+    with pytest.raises(DataError, match=r"not\.gz is not a complete gzip file"):
         open_text(folder, path="not.gz")
 
 
@@ -151,7 +151,7 @@ def test_bad_options_of_text_are_refused(folder, options, words):
 
 
 def everyday(tmp_path, **options):
-    """Small stand-ins for the sets whose English is taken."""
+    """Small versions of the sets whose English sentences are used."""
     (tmp_path / "tatoeba").mkdir(exist_ok=True)
     (tmp_path / "multi30k").mkdir(exist_ok=True)
     for language in ("fra", "deu"):  # half of the English is in both
@@ -162,7 +162,7 @@ def everyday(tmp_path, **options):
     return make_data("everyday", {"context": 16, "rows": 4, "size": 300, **options}, seed=0, root=tmp_path)
 
 
-def test_everyday_english_has_each_sentence_once_in_an_order_of_chance(tmp_path):
+def test_everyday_english_has_each_sentence_once_in_random_order(tmp_path):
     source = everyday(tmp_path, share=0.2)
     text = source.tokens.decode(source.ids.astype(np.int64))
     lines = text.splitlines()
@@ -170,7 +170,7 @@ def test_everyday_english_has_each_sentence_once_in_an_order_of_chance(tmp_path)
     assert {"A man eats .", "A dog runs ."} < set(lines)
     assert lines != sorted(lines)
     assert everyday(tmp_path, share=0.2).ids.tolist() == source.ids.tolist()
-    kept = [n for n in range(300) if f"Tom sees {n} dogs ." not in lines]  # for the tests of translators
+    kept = [n for n in range(300) if f"Tom sees {n} dogs ." not in lines]  # the validation and test parts of tatoeba
     assert 0 < len(kept) < 30
     first, second = source.ends[:2]
     assert source.tokens.decode(source.ids[first:second].astype(np.int64)) == f"{lines[1]}\n"

@@ -1,4 +1,4 @@
-"""Texts with gaps and texts with labels: batches as functions of (seed, step), and what they are made of."""
+"""Masked and labelled texts: batches as functions of (seed, step), and their content."""
 
 import gzip
 from pathlib import Path
@@ -33,32 +33,32 @@ def masked(lines: Path, seed: int = 0, **more):
     return make_data("masked", {"of": str(lines), "vocabulary": "words", "valid_share": 0.2, **more}, seed=seed)
 
 
-def test_of_what_is_asked_for_four_fifths_are_masked(lines):
+def test_four_fifths_of_the_targets_are_masked_a_tenth_replaced_and_a_tenth_unchanged(lines):
     data = masked(lines, batch_tokens=4000)
-    asked = masks = others = same = tokens = 0
+    targets = masks = others = same = tokens = 0
     for step in range(60):
         batch = data.batch(step)
         there = np.arange(batch["ids"].shape[1]) < batch["lengths"][:, None]
-        gaps = batch["targets"] != IGNORE
-        assert not gaps[~there].any()
-        assert not np.isin(batch["targets"][gaps], [data.tokens.start, data.tokens.end, data.tokens.pad]).any()
-        assert (gaps.sum(1) >= 1).all()
-        asked, tokens = asked + gaps.sum(), tokens + there.sum() - 2 * len(there)
-        now, was = batch["ids"][gaps], batch["targets"][gaps]
+        masked_at = batch["targets"] != IGNORE
+        assert not masked_at[~there].any()
+        assert not np.isin(batch["targets"][masked_at], [data.tokens.start, data.tokens.end, data.tokens.pad]).any()
+        assert (masked_at.sum(1) >= 1).all()
+        targets, tokens = targets + masked_at.sum(), tokens + there.sum() - 2 * len(there)
+        now, was = batch["ids"][masked_at], batch["targets"][masked_at]
         masks, same = masks + (now == data.mask).sum(), same + (now == was).sum()
         others += ((now != data.mask) & (now != was)).sum()
-        whole = np.where(gaps, batch["targets"], batch["ids"])[0]
+        whole = np.where(masked_at, batch["targets"], batch["ids"])[0]
         text = data.tokens.decode(whole[1 : batch["lengths"][0] - 1])
         assert text in {data.tokens.decode(data.tokens.encode(one)) for one in TEXTS}
-    assert asked / tokens == pytest.approx(0.15, abs=0.02)
-    assert masks / asked == pytest.approx(0.8, abs=0.02)
-    assert others / asked == pytest.approx(0.1, abs=0.02)
-    assert same / asked == pytest.approx(0.1, abs=0.02)
+    assert targets / tokens == pytest.approx(0.15, abs=0.02)
+    assert masks / targets == pytest.approx(0.8, abs=0.02)
+    assert others / targets == pytest.approx(0.1, abs=0.02)
+    assert same / targets == pytest.approx(0.1, abs=0.02)
 
 
-def test_gaps_are_a_function_of_seed_and_step_and_text(lines):
+def test_masks_are_a_function_of_seed_step_and_text(lines):
     data, again, other = masked(lines), masked(lines), masked(lines, seed=1)
-    for step in (0, 3, data.steps_an_epoch + 1):
+    for step in (0, 3, data.steps_per_epoch + 1):
         whole = data.batch(step)
         for name, array in again.batch(step).items():
             assert np.array_equal(array, whole[name])
@@ -73,31 +73,31 @@ def test_gaps_are_a_function_of_seed_and_step_and_text(lines):
     assert all(np.array_equal(a, other.valid(i)["ids"]) for i, a in enumerate(valid))
 
 
-def test_the_mask_is_the_vocabularys_own_or_its_last():
+def test_the_mask_token_is_that_of_the_vocabulary_or_added_at_its_end():
     words = Words.of(TEXTS)
     assert mask_of(words) == (len(words), len(words) + 1)
     pieces = Subwords.of(TEXTS, size=300)
     assert mask_of(pieces) == (len(pieces), len(pieces) + 1)
     tokenizers = pytest.importorskip("tokenizers")
-    made = tokenizers.Tokenizer.from_str(pieces.to_str())
-    made.add_special_tokens(["[MASK]"])
-    foreign = Subwords(made.to_str())
-    assert mask_of(foreign) == (len(pieces), len(pieces) + 1) == (made.token_to_id("[MASK]"), len(foreign))
+    tokenizer = tokenizers.Tokenizer.from_str(pieces.to_str())
+    tokenizer.add_special_tokens(["[MASK]"])
+    foreign = Subwords(tokenizer.to_str())
+    assert mask_of(foreign) == (len(pieces), len(pieces) + 1) == (tokenizer.token_to_id("[MASK]"), len(foreign))
 
 
-def test_a_text_between_its_ends_is_cut_inside():
+def test_a_long_text_is_cut_before_its_end_token():
     words = Words.of(["a b c d"])
     ids = words.encode("a b c d")
     assert with_special(words, ids).tolist() == [words.start, *ids, words.end]
     assert with_special(words, ids, 4).tolist() == [words.start, *ids[:2], words.end]
 
 
-def test_labels_and_texts_stay_together(labels):
+def test_labels_belong_to_their_texts(labels):
     data = make_data("labelled", {"path": str(labels), "size": 400, "share": 0.2}, seed=0)
     assert data.classes == ("bad", "good")
     assert data.sizes == {"vocab": len(data.tokens) + 1, "classes": 2}
     known, seen = dict(zip(TEXTS, LABELS, strict=True)), []
-    batches = [data.batch(step) for step in range(data.steps_an_epoch)]
+    batches = [data.batch(step) for step in range(data.steps_per_epoch)]
     valid = [data.valid(i) for i in range(data.valid_batches)]
     for part in (batches, valid):
         texts = []
@@ -107,22 +107,22 @@ def test_labels_and_texts_stay_together(labels):
                 assert known[text] == data.classes[label]
                 texts.append(text)
         seen.append(texts)
-    assert sorted(seen[0] + seen[1]) == sorted(TEXTS)  # each once, to train or to validate on
+    assert sorted(seen[0] + seen[1]) == sorted(TEXTS)  # each once, in training or in validation
     uneven = data.batch(0, 0, 7)
     assert ("weight" in uneven) == bool(len(data.batch(0)["ids"]) % 7)
 
 
-def test_tokens_of_a_folder_are_taken_over(labels, tmp_path):
+def test_the_tokenizer_of_a_folder_is_used(labels, tmp_path):
     words = Words.of(["good bad film"])
     save(words, tmp_path / "run" / "model")
     for folder in ("run", "run/model"):
         options = {"path": str(labels), "tokens": str(tmp_path / folder)}
         assert make_data("labelled", options, seed=0).tokens == words
-    with pytest.raises(DataError, match="there are no tokens in such a folder"):
+    with pytest.raises(DataError, match="there is no tokenizer in such a folder"):
         make_data("labelled", {"path": str(labels), "tokens": str(tmp_path)}, seed=0)
 
 
-def test_sst2_as_it_lies_in_a_folder(tmp_path):
+def test_sst2_is_read_from_a_data_folder(tmp_path):
     folder = tmp_path / "sst2"
     folder.mkdir()
     parts = {"train": "fine film\t1\ndull film\t0\n", "dev": "a fine one\t1\n", "test": "a dull one\t0\n"}
@@ -150,7 +150,7 @@ def test_sst2_as_it_lies_in_a_folder(tmp_path):
         ("\t1\n", ":1:"),
     ],
 )
-def test_a_wrong_line_is_named(tmp_path, content, problem):
+def test_a_wrong_line_is_reported_with_its_number(tmp_path, content, problem):
     path = tmp_path / "x.tsv"
     path.write_text(content)
     with pytest.raises(DataError, match=problem):
@@ -165,6 +165,6 @@ def test_a_wrong_line_is_named(tmp_path, content, problem):
         ({"valid_share": 1.0}, "valid_share"),
     ],
 )
-def test_what_makes_no_sense_is_told(lines, options, problem):
+def test_bad_options_are_refused(lines, options, problem):
     with pytest.raises(ValueError, match=problem):
         masked(lines, **options)

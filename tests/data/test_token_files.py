@@ -1,7 +1,10 @@
-"""Files of ids: written and read back, mapped and not read whole, and refused where they are not what they say."""
+"""Token files: written and read back, memory-mapped, and refused where the files and their header do not agree."""
 
+import errno
 import json
+import os
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,7 +25,7 @@ def open_tokens(path, **options):
     return make_data("tokens", {"path": str(path), "context": 8, "rows": 5, **options}, seed=0)
 
 
-def test_what_was_written_is_read(path):
+def test_written_ids_and_documents_are_read_back(path):
     source = open_tokens(path, share=0.5, documents=True)
     assert sorted(p.name for p in path.parent.iterdir()) == ["x.bin", "x.bin.ends", "x.bin.json"]
     assert np.array_equal(source.ids, WHOLE)
@@ -42,15 +45,15 @@ def test_what_was_written_is_read(path):
         assert (counted[:, :-1] == (np.diff(apart["documents"]) == 0)).all()
 
 
-def test_larger_ids_take_more_bytes(tmp_path):
+def test_a_large_vocabulary_takes_four_bytes_per_id(tmp_path):
     for vocab, size in ((65536, 2), (65537, 4)):
         path = write_tokens(tmp_path / f"{size}.bin", [np.array([vocab - 1] * 30)], vocab=vocab)
         assert path.stat().st_size == 30 * size
         assert open_tokens(path).batch(0)["ids"].max() == vocab - 1
 
 
-def test_a_large_file_is_not_read_whole(tmp_path):
-    """64 gigabytes with nothing in them: opened, and a batch given, in milliseconds."""
+def test_a_large_file_is_not_read_completely(tmp_path):
+    """A sparse file of 64 gigabytes: opened, and a batch read, in milliseconds."""
     path = tmp_path / "large.bin"
     with path.open("wb") as file:
         file.truncate(1 << 36)
@@ -81,7 +84,7 @@ def test_bad_ids_are_not_written(tmp_path):
         write_tokens(path, [], vocab=0)
 
 
-def test_a_file_is_replaced_as_a_whole(path):
+def test_a_failed_write_leaves_the_old_files(path):
     with pytest.raises(ValueError, match="document 1"):
         write_tokens(path, [np.array([1]), np.array([99])], vocab=20)
     assert np.array_equal(open_tokens(path).ids, WHOLE)
@@ -89,7 +92,21 @@ def test_a_file_is_replaced_as_a_whole(path):
     assert open_tokens(path).sizes == {"vocab": 15}
 
 
-def test_bad_token_files_are_refused(path, tmp_path):
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, a device without space")
+@pytest.mark.parametrize("suffix", ["", ".ends", ".json"])
+def test_a_full_disk_is_reported_with_the_name_of_a_file(tmp_path, suffix):
+    """Each of the three files is written to a temporary file beside it, which is here a device without space."""
+    path = tmp_path / f"y.bin{suffix}"
+    path.with_name(f".{path.stem}.{os.getpid()}.tmp{path.suffix}").symlink_to("/dev/full")
+    with pytest.raises(OSError) as caught:  # noqa: PT011 - the number and the name are checked below
+        write_tokens(tmp_path / "y.bin", [np.arange(20)], vocab=20)
+    assert caught.value.errno == errno.ENOSPC
+    assert caught.value.filename == str(tmp_path / ("y.bin.json" if suffix == ".json" else "y.bin"))
+    with pytest.raises((DataError, FileNotFoundError)):
+        open_tokens(tmp_path / "y.bin")
+
+
+def test_files_that_do_not_agree_with_their_header_are_refused(path, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"no\.bin"):
         open_tokens(tmp_path / "no.bin")
     with pytest.raises(DataError, match="context=300 needs 301 or more"):
@@ -137,9 +154,9 @@ def test_ids_above_the_vocabulary_are_refused(path):
         open_tokens(path).batch(0)
 
 
-def test_documents_need_their_ends(path):
+def test_documents_true_needs_the_ends_of_documents(path):
     beside = path.with_name("x.bin.json")
     beside.write_text(json.dumps({**json.loads(beside.read_text()), "documents": 0}))
     assert open_tokens(path).batch(0)["ids"].shape == (5, 8)
-    with pytest.raises(DataError, match="tells no documents apart"):
+    with pytest.raises(DataError, match="has no ends of documents, as its header says: documents=true needs them"):
         open_tokens(path, documents=True)

@@ -1,4 +1,4 @@
-"""Translations: what is read and written, every pair once an epoch, no sentence on both sides, and bad files."""
+"""Translations: sources and targets, every pair once per epoch, no sentence in two parts, and bad files."""
 
 import gzip
 import subprocess
@@ -56,8 +56,8 @@ def multi30k(folder, seed=0, **options):
     return make_data("multi30k", {"batch_tokens": 200, "size": 300, **options}, seed=seed, root=folder)
 
 
-def told(data, batch):
-    """The pairs of ids of a batch; every law of a row is checked on the way."""
+def decoded(data, batch):
+    """The pairs of ids of a batch; padding and special tokens are checked on the way."""
     pad, start, end = data.tokens.target.pad, data.tokens.target.start, data.tokens.target.end
     for source, length, ids, targets in zip(
         *(batch[name].tolist() for name in ("source", "lengths", "ids", "targets")), strict=True
@@ -74,8 +74,8 @@ def told(data, batch):
 
 
 def epoch(data, number=0):
-    n = data.steps_an_epoch
-    return [pair for step in range(number * n, (number + 1) * n) for pair in told(data, data.batch(step))]
+    n = data.steps_per_epoch
+    return [pair for step in range(number * n, (number + 1) * n) for pair in decoded(data, data.batch(step))]
 
 
 def encoded(data, pairs):
@@ -85,37 +85,37 @@ def encoded(data, pairs):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("joint", [False, True])
-def test_every_pair_once_an_epoch_within_the_budget(folder, kind, joint):
+def test_every_pair_is_seen_once_per_epoch_within_batch_tokens(folder, kind, joint):
     data = multi30k(folder, joint=joint, **KINDS[kind])
     for number in (0, 1):
         assert Counter(epoch(data, number)) == encoded(data, zip(EN, DE, strict=True))
-    for step in range(data.steps_an_epoch):
+    for step in range(data.steps_per_epoch):
         batch = data.batch(step)
         assert max(batch["ids"].size, batch["source"].size) <= 200
         assert batch["ids"].shape[1] % 8 == batch["source"].shape[1] % 8 == 0
-    valid = [pair for i in range(data.valid_batches) for pair in told(data, data.valid(i))]
+    valid = [pair for i in range(data.valid_batches) for pair in decoded(data, data.valid(i))]
     assert Counter(valid) == encoded(data, zip(VALID["en"], VALID["de"], strict=True))
-    assert data.kind == "translations"
+    assert data.keys == ("ids", "targets", "source", "lengths")
     assert data.sizes["vocab"] == len(data.tokens.source)
     assert data.tokens.joint == joint
     assert data.sizes.get("target_vocab") == (None if joint else len(data.tokens.target))
 
 
 @pytest.mark.parametrize("kind", ["subwords", "unigram", "characters"])
-def test_the_texts_come_back(folder, kind):
+def test_ids_decode_to_the_texts(folder, kind):
     data = multi30k(folder, source="fr", target="en", **KINDS[kind])
     pairs = [(data.tokens.source.decode(a), data.tokens.target.decode(b)) for a, b in epoch(data)]
     assert Counter(pairs) == Counter(zip(FR, EN, strict=True))
 
 
-def test_the_vocabulary_is_of_the_training_text_alone(folder):
+def test_the_vocabulary_comes_from_the_training_text_alone(folder):
     data = multi30k(folder, vocabulary="words", minimum=1, lower=True)
     seen = {word for line in EN for word in split(line.lower())}
     assert set(data.tokens.source.symbols[4:]) == seen
     assert len(multi30k(folder, vocabulary="words", size=9).tokens.source) == 9
 
 
-def test_the_vocabulary_knows_no_seed_and_no_process(folder):
+def test_the_vocabulary_does_not_depend_on_the_seed_or_the_process(folder):
     one, two = multi30k(folder, seed=1), multi30k(folder, seed=2)
     assert one.tokens == two.tokens
     assert epoch(one) != epoch(two)
@@ -129,12 +129,12 @@ def test_the_vocabulary_knows_no_seed_and_no_process(folder):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_neighbours_are_joined(folder, kind):
+def test_neighbouring_sentences_are_joined(folder, kind):
     """Every sentence begins an example of each length, and its ids are those of the joined text."""
     data = multi30k(folder, join_sentences=[2, 3], batch_tokens=1500, **KINDS[kind])
     wanted = [(" ".join(EN[i : i + n]), " ".join(DE[i : i + n])) for n in (2, 3) for i in range(len(EN) - n + 1)]
     assert Counter(epoch(data)) == encoded(data, wanted)
-    valid = [pair for i in range(data.valid_batches) for pair in told(data, data.valid(i))]
+    valid = [pair for i in range(data.valid_batches) for pair in decoded(data, data.valid(i))]
     apart = [
         (" ".join(VALID["en"][i : i + n]), " ".join(VALID["de"][i : i + n]))
         for n in (2, 3)
@@ -143,7 +143,7 @@ def test_neighbours_are_joined(folder, kind):
     assert Counter(valid) == encoded(data, apart)
 
 
-def test_what_is_too_long_is_left_out_when_that_is_asked_for(folder):
+def test_pairs_longer_than_longest_are_left_out(folder):
     data, whole = multi30k(folder, longest=12), multi30k(folder)
     assert max(max(len(a), len(b)) + 1 for a, b in epoch(data)) <= 12
     assert len(data.training) + len(data.validation) + data.left_out == 141
@@ -171,18 +171,18 @@ def test_tatoeba_is_split_by_the_english_side(folder):
     assert Counter(epoch(data)) == encoded(data, train)
     assert load_split("tatoeba", "test", target="fr", root=folder, **shares)[0] == [x.source for x in parts["test"]]
     more = read_tatoeba("en", "fr", folder, valid_share=0.4, test_share=0.3)
-    assert more["test"] == parts["test"]  # what is kept for the end does not move
+    assert more["test"] == parts["test"]  # the test part does not change with the other shares
 
 
-def test_a_sentence_falls_where_its_letters_say():
+def test_the_part_of_a_sentence_depends_on_its_letters_only():
     assert place("Run!") == place("run.") == place(" RUN ")
     assert place("Run!") != place("Ran!")
-    assert place("Je la mange.") == 0.7787162758334429  # for ever
+    assert place("Je la mange.") == 0.7787162758334429  # this must never change
     places = [place(f"sentence {i}") for i in range(2000)]
     assert abs(np.mean(places) - 0.5) < 0.03
 
 
-def test_sets_and_files_are_mixed(folder):
+def test_several_sets_and_files_are_used_together(folder):
     options = {"of": ["multi30k", "tatoeba", "p.tsv"], "source": "en", "target": "fr", "batch_tokens": 200, "size": 300}
     data = make_data("translations", options | {"valid_share": 0.1}, seed=0, root=folder)
     assert 120 + 300 + 300 < len(data.training) + len(data.validation) <= 120 + 21 + 357 + 357
@@ -193,16 +193,16 @@ def test_sets_and_files_are_mixed(folder):
 def test_pairs_that_are_not_joined_are_translations(folder):
     options = {"path": "p.tsv", "join": False, "vocabulary": "words", "minimum": 1, "batch_tokens": 200, "share": 0.2}
     data = make_data("pairs", options, seed=0, root=folder)
-    both = epoch(data) + [pair for i in range(data.valid_batches) for pair in told(data, data.valid(i))]
+    both = epoch(data) + [pair for i in range(data.valid_batches) for pair in decoded(data, data.valid(i))]
     assert Counter(both).total() == 3 * len(EN) - 3
     train = {a for a, _ in epoch(data)}
-    assert not train & {a for i in range(data.valid_batches) for a, _ in told(data, data.valid(i))}
-    assert make_data("pairs", {"path": "p.tsv"}, seed=0, root=folder).kind == "sequences"
+    assert not train & {a for i in range(data.valid_batches) for a, _ in decoded(data, data.valid(i))}
+    assert make_data("pairs", {"path": "p.tsv"}, seed=0, root=folder).keys == ("ids", "targets")
     with pytest.raises(ConfigError, match="vocabulary is for join=false"):
         make_data("pairs", {"path": "p.tsv", "vocabulary": "words"}, seed=0, root=folder)
 
 
-def test_parts_are_plain_text_for_evaluation(folder):
+def test_load_split_returns_plain_text_for_evaluation(folder):
     sources, targets = load_split("multi30k", "test_2016_flickr", source="de", target="en", root=folder)
     assert (sources, targets) == (DE[:7], EN[:7])
     sources, targets = load_split("multi30k", "test_2016_flickr", root=folder, join=3)
@@ -219,7 +219,7 @@ def test_parts_are_plain_text_for_evaluation(folder):
         load_split("multi30k", "valid", root=folder, join=0)
     with pytest.raises(DataError, match="multi30k has no 'es': expected one of en, de, fr"):
         load_split("multi30k", "valid", target="es", root=folder)
-    with pytest.raises(DataError, match="between English and another language"):
+    with pytest.raises(DataError, match="translations between English and another language, not fr and de"):
         load_split("tatoeba", "test", source="fr", target="de", root=folder)
     with pytest.raises(DataError, match="both 'en'"):
         load_split("multi30k", "valid", target="en", root=folder)
@@ -233,7 +233,7 @@ GOOD = b"a dog\ntwo dogs\n"
     [
         (GOOD, b"", r"train\.de is empty"),
         (b"", GOOD, r"train\.en is empty"),
-        (GOOD, b"ein Hund\n", r"train\.en has 2 lines and .*train\.de has 1: expected as many"),
+        (GOOD, b"ein Hund\n", r"train\.en has 2 lines and .*train\.de has 1: expected the same number"),
         (GOOD, b"ein Hund\n\n", r"train\.de:2: this line is empty"),
         (b"a dog\n \t \n", GOOD, r"train\.en:2: this line is empty"),
         (b"a dog\ntwo d\xffgs\n", GOOD, r"train\.en:2: byte 11 is not UTF-8 text"),
@@ -250,7 +250,7 @@ def test_bad_files_are_refused_with_their_line(tmp_path, english, german, words)
 
 
 def test_odd_characters_are_kept(tmp_path):
-    """Control characters, other line ends, emoji, a mark of byte order: a line is what a line feed ends."""
+    """Control characters, other line ends, emoji, a byte order mark: only a line feed ends a line."""
     english = ["a\x00b\x07", "c\u2028d\x0b", "👩‍👩‍👧 e\x1c", "f"]
     (tmp_path / "multi30k").mkdir()
     for part in ("train", "val"):
@@ -285,10 +285,8 @@ def test_bad_options_of_translations_are_refused(folder, options, words):
         multi30k(folder, **options)
 
 
-def test_pairs_that_fit_nowhere_are_named(folder):
-    with pytest.raises(
-        DataError, match=r"train\.en\.gz:\d+: this pair is \d+ tokens long: batch_tokens=9 holds no such"
-    ):
+def test_pairs_that_fit_into_no_batch_are_named(folder):
+    with pytest.raises(DataError, match=r"train\.en\.gz:\d+: this pair has \d+ tokens: expected batch_tokens=9"):
         multi30k(folder, batch_tokens=9)
     with pytest.raises(DataError, match="longest=2 leaves no pair to train on"):
         multi30k(folder, longest=2, vocabulary="characters")

@@ -1,4 +1,4 @@
-"""Curves, panels and bars: every number where it belongs, one colour and one legend entry a name."""
+"""Curves, panels and bars: every number at its place, one colour and one legend entry per name."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ def legend(figure):
     return [text.get_text() for text in figure.legends[0].get_texts()] if figure.legends else []
 
 
-def test_curves_go_through_their_points():
+def test_curves_have_the_given_points_labels_and_legend():
     lines = {"a": (X, X**2), "b": (X, [3.0, 1, 4, 1, 5])}
     figure = draw.curves(lines, xlabel="steps", ylabel="loss", title="A run")
     (axes,) = figure.axes
@@ -28,11 +28,24 @@ def test_curves_go_through_their_points():
     assert legend(figure) == ["a", "b"]
 
 
+def test_more_lines_than_colours_get_other_line_styles():
+    lines = {str(i): (X, X + i) for i in range(21)}
+    figure = draw.curves(lines | {"limit": (X, X)}, dashed=["limit"])
+    drawn = figure.axes[0].get_lines()
+    looks = [(line.get_color(), line._unscaled_dash_pattern) for line in drawn]
+    assert len(set(map(str, looks))) == 22  # every line differs in colour or dashes
+    assert len({line.get_color() for line in drawn[:7]}) == 7
+    assert {line.get_linestyle() for line in drawn[:7]} == {"-"}
+    assert legend(figure) == [*lines, "limit"]
+    keys = figure.legends[0].get_lines()
+    assert [(key.get_color(), key._unscaled_dash_pattern) for key in keys] == looks
+
+
 def test_one_curve_needs_no_legend():
     assert legend(draw.curves({"a": (X, X)})) == []
 
 
-def test_a_name_has_one_colour_everywhere_and_one_entry():
+def test_a_name_has_the_same_colour_in_all_panels_and_one_legend_entry():
     plots = {"left": {"a": (X, X), "b": (X, X)}, "right": {"b": (X, X), "c": (X, X)}}
     figure = draw.panels(plots, xlabel="x", ylabel=["one", "two"])
     left, right = figure.axes
@@ -45,13 +58,13 @@ def test_a_name_has_one_colour_everywhere_and_one_entry():
 
 
 @pytest.mark.parametrize("log", ["", "x", "y", "xy"])
-def test_log_names_the_logarithmic_axes(log):
+def test_log_sets_the_logarithmic_axes(log):
     (axes,) = draw.curves({"a": (X, X)}, log=log).axes
     assert (axes.get_xscale() == "log") == ("x" in log)
     assert (axes.get_yscale() == "log") == ("y" in log)
 
 
-def test_auto_takes_the_axes_that_span_orders_of_magnitude():
+def test_log_auto_chooses_axes_that_span_orders_of_magnitude():
     (axes,) = draw.curves({"a": ([1, 50], [1.0, 20.0]), "b": ([1, 999], [1.0, 2.0])}, log="auto").axes
     assert (axes.get_xscale(), axes.get_yscale()) == ("linear", "log")
     (axes,) = draw.curves({"a": ([1, 5000], [-1.0, 20.0])}, log="auto").axes
@@ -66,7 +79,7 @@ def test_a_short_logarithmic_axis_has_ticks_between_the_powers_of_ten():
     assert [y for y in axes.get_yticks().round(3).tolist() if low <= y <= high] == [0.5, 1.0, 2.0]
 
 
-def test_faint_lines_are_pale_thin_and_unnamed():
+def test_faint_lines_are_thin_behind_the_others_and_not_in_the_legend():
     lines = {str(i): (X, X + i) for i in range(9)}
     figure = draw.curves(lines, faint=["7", "8"])
     (axes,) = figure.axes
@@ -85,7 +98,7 @@ def test_ordered_names_go_from_pale_to_dark():
     assert legend(figure) == ["0", "2", "4", "6", "8", "10", "rest"]
 
 
-def test_plots_of_a_row_can_share_their_axis():
+def test_shared_gives_the_plots_of_a_row_the_same_y_axis():
     plots = {str(i): {"a": (X, X * 10**i)} for i in range(4)}
     a, b, c, d = draw.panels(plots, shared=True, zero=True, across=2).axes
     assert a.get_ylim() == b.get_ylim() != c.get_ylim() == d.get_ylim()
@@ -93,21 +106,21 @@ def test_plots_of_a_row_can_share_their_axis():
     assert a.get_ylim()[1] >= 50
 
 
-def test_panels_stand_in_rows():
+def test_across_sets_the_panels_per_row():
     figure = draw.panels({str(i): {"a": (X, X)} for i in range(5)}, across=3, xlabel="steps")
     shown = [axes for axes in figure.axes if axes.get_visible()]
     assert [axes.get_title() for axes in shown] == list("01234")
     assert len({round(axes.get_position().y0, 2) for axes in shown}) == 2
-    assert [axes.get_xlabel() for axes in shown] == ["", "", "steps", "steps", "steps"]  # where nothing is below
+    assert [axes.get_xlabel() for axes in shown] == ["", "", "steps", "steps", "steps"]  # only where no plot is below
 
 
-def test_measured_places_are_ticks_of_a_logarithmic_axis():
+def test_a_logarithmic_axis_has_ticks_at_the_points():
     (axes,) = draw.curves({"a": ([1, 2, 4, 8], [1, 1, 1, 1])}, log="x").axes
     assert axes.get_xticks().tolist() == [1, 2, 4, 8]
     assert axes.xaxis.get_major_formatter()(2048.0, 0) == "2,048"
 
 
-def test_references_are_dashed_and_grey():
+def test_dashed_lines_differ_in_style_and_colour():
     (axes,) = draw.curves({"a": (X, X), "limit": (X, X)}, dashed=["limit"]).axes
     full, limit = axes.get_lines()
     assert full.get_linestyle() == "-"
@@ -115,19 +128,19 @@ def test_references_are_dashed_and_grey():
     assert full.get_color() != limit.get_color()
 
 
-def test_an_axis_can_begin_at_zero():
+def test_zero_includes_zero_in_the_y_axis():
     (axes,) = draw.curves({"a": (X, X + 100)}, zero=True).axes
     assert axes.get_ylim()[0] == 0
     (axes,) = draw.curves({"a": (X, -X)}, zero=True).axes
     assert axes.get_ylim()[1] == 0
 
 
-def test_stairs():
+def test_steps_draws_stairs():
     (axes,) = draw.curves({"a": (X, X)}, steps=True).axes
     assert axes.get_lines()[0].get_drawstyle() == "steps-mid"
 
 
-def test_bars_stand_side_by_side_over_their_names():
+def test_bars_are_side_by_side_above_their_names():
     figure = draw.bars({"a": [1.0, 2, 3], "b": [3.0, 2, 1]}, names=["x", "y", "z"], ylabel="share")
     (axes,) = figure.axes
     first, second = axes.containers
@@ -143,7 +156,7 @@ def test_bars_stand_side_by_side_over_their_names():
     [
         (lambda: draw.panels({}), r"panels got no plots"),
         (lambda: draw.curves({}), r"a plot got no lines"),
-        (lambda: draw.curves({"a": (X, X[:3])}), r"'a' has 5 x and 3 y: expected as many"),
+        (lambda: draw.curves({"a": (X, X[:3])}), r"'a' has 5 x and 3 y: expected the same number"),
         (lambda: draw.curves({"a": (X, [[1.0]])}), r"y of 'a' has shape \(1, 1\): expected \(points,\)"),
         (
             lambda: draw.curves({"a": (X, X - 3)}, log="y"),
@@ -153,15 +166,22 @@ def test_bars_stand_side_by_side_over_their_names():
         (lambda: draw.curves({"a": (X, X)}, dashed=["b"]), r"dashed names 'b': the lines are 'a'"),
         (lambda: draw.curves({"a": (X, X)}, faint=["b"]), r"faint names 'b': the lines are 'a'"),
         (lambda: draw.panels({"p": {"a": (X, X)}}, across=0), r"across=0: expected 1 plot or more in a row"),
-        (lambda: draw.curves({str(i): (X, X) for i in range(8)}), r"8 lines: there are 7 colours"),
+        (
+            lambda: draw.curves({str(i): (X, X) for i in range(22)}),
+            r"22 lines: expected at most 21, .* some in faint=.* panels",
+        ),
+        (
+            lambda: draw.bars({str(i): [1.0] for i in range(8)}, names=["x"]),
+            r"8 groups of bars: expected at most 7, .* several figures",
+        ),
         (
             lambda: draw.panels({"p": {"a": (X, X)}}, ylabel=["1", "2"]),
-            r"ylabel has 2 for 1 plots: expected one for all, or one a plot",
+            r"ylabel has 2 for 1 plots: expected one for all, or one per plot",
         ),
         (lambda: draw.bars({}, names=[]), r"bars got no groups"),
-        (lambda: draw.bars({"a": [1.0]}, names=["x", "y"]), r"'a' holds 1 values for 2 names"),
+        (lambda: draw.bars({"a": [1.0]}, names=["x", "y"]), r"'a' has 1 values for 2 names"),
     ],
 )
-def test_bad_input_is_told_in_a_sentence(call, message):
+def test_bad_arguments_raise(call, message):
     with pytest.raises(ValueError, match=message):
         call()

@@ -1,4 +1,4 @@
-"""A real browser and a real server, for tests that look at the page as people do."""
+"""A real browser and a real server, for tests of the page."""
 
 import json
 import os
@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-SHOTS = Path(__file__).parent.parent.parent / "build" / "screenshots"  # kept, and looked at
+SHOTS = Path(__file__).parent.parent.parent / "build" / "screenshots"  # kept, to be viewed
 MARKUP = "<img src=x onerror=\"document.title='broken'\"><script>document.title='broken'</script>"
 CHROMIUM = next((p for name in ("chromium", "chromium-browser", "google-chrome") if (p := shutil.which(name))), None)
 DRIVER = shutil.which("chromedriver")
@@ -28,7 +28,7 @@ class Server:
         self.address = self.process.stdout.readline().strip()
         if not re.match(r"http://127\.0\.0\.1:\d+/$", self.address):
             self.process.kill()
-            raise RuntimeError(f"the server said {self.address!r}: {self.process.communicate()[1][-2000:]}")
+            raise RuntimeError(f"the server printed {self.address!r}: {self.process.communicate()[1][-2000:]}")
 
     def stop(self) -> None:
         self.process.terminate()
@@ -62,7 +62,7 @@ def size(browser, wide: int, tall: int) -> None:
 
 
 def note(**found: float) -> None:
-    """Keep what was measured, beside the pictures."""
+    """Save measured times beside the screenshots."""
     SHOTS.mkdir(parents=True, exist_ok=True)
     path = SHOTS / "speeds.json"
     known = json.loads(path.read_text()) if path.exists() else {}
@@ -70,7 +70,7 @@ def note(**found: float) -> None:
 
 
 def shot(browser, name: str) -> Path:
-    """The whole page as a picture."""
+    """Save a screenshot of the whole page."""
     SHOTS.mkdir(parents=True, exist_ok=True)
     wide, tall, here = browser.execute_script("return [innerWidth, document.documentElement.scrollHeight, innerHeight]")
     size(browser, wide, min(tall, 4000))

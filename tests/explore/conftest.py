@@ -1,6 +1,7 @@
-"""A small world for the explorer: a tiny language model over characters, a training that goes on, and a client."""
+"""A tiny language model over characters, runs, and a client of the explorer."""
 
 import json
+import os
 
 import pytest
 import torch
@@ -26,8 +27,9 @@ def tiny(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def runs(tmp_path_factory):
-    """Two trainings: one with a view inside, one whose last line is still being written."""
+    """Three runs: with statistics of heads, with an unfinished last line, and with several losses."""
     root = tmp_path_factory.mktemp("runs")
+    adversarial(root / "adversarial")
     for name, last in (("first", ""), ("deep/second", '{"step": 9')):
         (root / name).mkdir(parents=True)
         lines = [
@@ -40,6 +42,27 @@ def runs(tmp_path_factory):
         (root / name / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + last)
         (root / name / "recipe.toml").write_text('steps = 20\n[model]\nname = "gpt"\n[data]\nname = "text"\n')
     return root
+
+
+def adversarial(folder):
+    """Write a run with the losses and measurements of a GAN."""
+    folder.mkdir()
+    (folder / "recipe.toml").write_text('steps = 20\n[model]\nname = "mlp"\n[data]\nname = "gaussians"\n')
+    lines = [
+        {"step": i, "discriminator_loss": 2.0 - 0.1 * i, "generator_loss": 1.0 + 0.1 * i, "lr_generator": 1e-3,
+         "lr_discriminator": 1e-3, "norm_generator": 1.0, "norm_discriminator": 2.0, "momentum": 0.9 + 0.01 * i,
+         "seconds": 0.1, "rate": 1000.0, "share": 0.1}
+        for i in range(1, 9)
+    ]  # fmt: skip
+    lines += [{"step": 8, "valid_generator_loss": 1.5, "valid_near": 0.6, "valid_modes": 7.0}]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    measurements = {"generator_loss": ("nats/row", "lower"), "near": ("share", "higher"), "modes": ("modes", "higher")}
+    setup = {
+        "unit": "vectors", "losses": ["discriminator_loss", "generator_loss"],
+        "measurements": {f"valid_{name}": {"unit": u, "better": b} for name, (u, b) in measurements.items()},
+    }  # fmt: skip
+    (folder / "setup.json").write_text(json.dumps(setup))
+    os.utime(folder / "metrics.jsonl", (0, 0))  # the oldest run
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-// How quick the page is, measured in it: milliseconds from a click until it is acknowledged, and until its answer is there.
+// Measures the page: milliseconds from a click to the first feedback, and to the result.
 
 const node = (css) => document.querySelector(css), nodes = (css) => [...document.querySelectorAll(css)];
 const status = () => node("#status").textContent;
@@ -55,7 +55,7 @@ async function writing(text, read) {
   await choose("layer", "3,null", still);
   await choose("again", "2,3", still);
   for (let i = 0; i < 6; i++) {
-    const began = performance.now(), pause = () => performance.now() - began > 100; // a tile is asked for after a pause
+    const began = performance.now(), pause = () => performance.now() - began > 100; // a tile is requested after a pause
     await timed(`tile${i}`, () => node(".zooms button").click(), () => true, () => pause() && still());
     await calm();
   }

@@ -1,4 +1,4 @@
-"""What feeds the page is the library's own result, as its OpenAPI says, and every part of it can be asked for."""
+"""The API returns the library's own results, in the form that its OpenAPI description says."""
 
 import json
 import shutil
@@ -8,8 +8,8 @@ import pytest
 from starlette.testclient import TestClient
 
 import clearhead as ch
-from clearhead.explore import schemas, server
-from clearhead.explore.inspections import of_text
+from clearhead.explore import responses, routes, schemas
+from clearhead.explore.inspections import inspect_text
 from clearhead.explore.server import make_app
 from clearhead.explore.worked import WK, WQ, WV, X
 
@@ -19,7 +19,7 @@ def en_de():
     return ch.load("en-de", device="cpu")
 
 
-def test_models_are_ids_with_what_they_can_do(client):
+def test_models_are_listed_by_id_with_the_views_that_can_use_them(client):
     found = {one["id"]: schemas.ModelLine(**one) for one in client.get("/api/models").json()}
     assert found["en-de"].kinds == ["translate"]
     assert found["en-de-rnn"].family == "RNNSeq2Seq"
@@ -27,13 +27,13 @@ def test_models_are_ids_with_what_they_can_do(client):
     assert "/" not in "".join(found)
 
 
-def test_without_a_folder_the_page_still_writes():
+def test_the_shipped_language_model_is_there_without_any_folder():
     with TestClient(make_app(device="cpu"), base_url="http://127.0.0.1:8000") as client:
         found = [one["id"] for one in client.get("/api/models").json() if one["kinds"] == ["write"]]
     assert found == ["everyday"]
 
 
-def test_a_translation_comes_word_by_word_and_is_the_librarys(ask, en_de):
+def test_a_translation_is_streamed_and_equals_the_librarys(ask, en_de):
     found = ask("/api/translate", {"model": "en-de", "text": "A dog runs.", "beams": 3})
     for one in found:
         schemas.Event(**one)
@@ -49,7 +49,7 @@ def test_a_translation_comes_word_by_word_and_is_the_librarys(ask, en_de):
 
 
 @pytest.mark.parametrize(("layer", "head"), [(None, None), (1, None), (2, 3), (None, 2)])
-def test_maps_are_those_of_the_translation(client, ask, en_de, layer, head):
+def test_maps_equal_those_of_the_translation(client, ask, en_de, layer, head):
     look = ask("/api/translate", {"model": "en-de", "text": "Two dogs run.", "beams": 2})[-1]["looks"][0]["id"]
     want = ch.translate(en_de, "Two dogs run.", beams=2)
     given = {name: value for name, value in (("layer", layer), ("head", head)) if value is not None}
@@ -62,17 +62,17 @@ def test_maps_are_those_of_the_translation(client, ask, en_de, layer, head):
     assert np.allclose(words.weights, weights, atol=5e-5)
 
 
-def test_heads_are_told_apart_layer_by_layer(client, ask, en_de):
+def test_head_statistics_are_streamed_layer_by_layer(client, ask, en_de):
     look = ask("/api/translate", {"model": "en-de", "text": "Two dogs run.", "beams": 1})[-1]["looks"][0]["id"]
     answer = client.get("/api/looks/heads", params={"look": look, "group": "cross"})
-    told = [schemas.HeadsOfLayer.model_validate_json(line) for line in answer.text.splitlines()]
-    assert [one.layer for one in told] == [0, 1, 2]
+    layers = [schemas.HeadsOfLayer.model_validate_json(line) for line in answer.text.splitlines()]
+    assert [one.layer for one in layers] == [0, 1, 2]
     tape = ch.translate(en_de, "Two dogs run.", beams=1).tape("decoder.blocks.1.cross.weights")
     want = tape["decoder.blocks.1.cross.weights"].entropy()[0].mean(-1)
-    assert np.allclose(told[1].entropy, want, atol=1e-5)
+    assert np.allclose(layers[1].entropy, want, atol=1e-5)
 
 
-def test_a_model_with_one_vector_has_nothing_to_show(tmp_path):
+def test_a_translator_without_attention_has_no_groups(tmp_path):
     like = ch.load("en-de-rnn", device="cpu")
     model = ch.build("rnn-seq2seq", vocab=like.config.vocab, width=8, hidden=8, attention="none")
     ch.save(ch.Bundle(model, like.tokens, model.config), tmp_path / "vector")
@@ -81,7 +81,7 @@ def test_a_model_with_one_vector_has_nothing_to_show(tmp_path):
     assert json.loads(answer.text.splitlines()[-1])["looks"][0]["groups"] == []
 
 
-def test_a_language_model_writes_token_by_token_with_candidates(client, ask, tiny):
+def test_a_continuation_is_streamed_token_by_token_with_candidates(client, ask, tiny):
     asked = {"model": "tiny", "text": "The cat", "max_new": 6}
     found = ask("/api/write", asked)
     tokens = [one["token"] for one in found if "token" in one]
@@ -91,22 +91,22 @@ def test_a_language_model_writes_token_by_token_with_candidates(client, ask, tin
     assert tokens[0]["id"] == int(logits.argmax())
     assert tokens[0]["share"] == pytest.approx(float(logits.max()), abs=1e-4)
     assert tokens[0]["candidates"][0] == [tokens[0]["piece"], pytest.approx(tokens[0]["share"], abs=1e-4)]
-    look = schemas.LookShape(**found[-1]["look"])
-    assert look.lens
-    assert look.groups[0].rows == [*"The cat", *(token["piece"] for token in tokens)]
-    assert (look.groups[0].layers, look.groups[0].heads) == (3, 4)
+    inspection = schemas.InspectionShape(**found[-1]["look"])
+    assert inspection.lens
+    assert inspection.groups[0].rows == [*"The cat", *(token["piece"] for token in tokens)]
+    assert (inspection.groups[0].layers, inspection.groups[0].heads) == (3, 4)
 
 
-def test_drawing_is_by_the_seed(ask):
+def test_sampling_depends_on_the_seed(ask):
     asked = {"model": "tiny", "text": "The", "max_new": 12, "temperature": 1.0, "top_k": 20}
-    told = [
+    texts = [
         "".join(one["token"]["piece"] for one in ask("/api/write", asked | {"seed": seed}) if "token" in one)
         for seed in (1, 1, 2)
     ]
-    assert told[0] == told[1] != told[2]
+    assert texts[0] == texts[1] != texts[2]
 
 
-def test_heads_that_are_switched_off_change_the_text_and_nobody_elses(ask, tiny):
+def test_silenced_heads_change_the_text_of_their_request_only(ask, tiny):
     asked = {"model": "tiny", "text": "The cat sat", "max_new": 1}
     plain = ask("/api/write", asked)[0]["token"]
     without = ask("/api/write", asked | {"off": {"0": [0, 1, 2, 3], "2": [1]}})[0]["token"]
@@ -119,7 +119,7 @@ def test_heads_that_are_switched_off_change_the_text_and_nobody_elses(ask, tiny)
     assert without["share"] == pytest.approx(float(want.max()), abs=1e-4)
 
 
-def test_the_lens_ends_with_what_the_model_says_and_candidates_stand_in_their_place(client, ask, tiny):
+def test_the_last_layer_of_the_lens_and_the_candidates_are_the_models_predictions(client, ask, tiny):
     look = ask("/api/write", {"model": "tiny", "text": "The cat sat", "max_new": 0})[-1]["look"]["id"]
     bundle = ch.load(tiny, device="cpu")
     logits = bundle("The cat sat").softmax(-1)
@@ -135,7 +135,7 @@ def test_the_lens_ends_with_what_the_model_says_and_candidates_stand_in_their_pl
     assert found.candidates[0][0][0] == piece
 
 
-def test_a_long_text_is_seen_through_an_overview_and_tiles(client, ask, tiny):
+def test_a_long_text_has_an_overview_and_tiles(client, ask, tiny):
     text = ("The cat sat on the mat, and the dog looked at it. " * 30)[:1200]
     found = ask("/api/write", {"model": "tiny", "text": text, "max_new": 0})
     look, asked = found[-1]["look"]["id"], {"group": "self", "layer": 1, "head": 2}
@@ -154,18 +154,18 @@ def test_a_long_text_is_seen_through_an_overview_and_tiles(client, ask, tiny):
     assert np.allclose(pooled["weights"], cells, atol=5e-5)
 
 
-def test_a_part_of_a_text_longer_than_the_window():
+def test_tiles_of_a_text_longer_than_the_attention_window_are_exact():
     bundle = ch.load("everyday", device="cpu")
     ids = (bundle.tokens.encode("The man saw two dogs in the snow, and they saw him.\n").tolist() * 60)[:720]
-    group = of_text(bundle, ids).group("self")
+    group = inspect_text(bundle, ids).group("self")
     want = group.maps[3].dense()[0, 1].numpy()
     for (r0, r1), (k0, k1) in (((480, 720), (240, 720)), ((0, 720), (0, 240)), ((600, 720), (0, 120))):
         cells = want[r0:r1, k0:k1].reshape(12, (r1 - r0) // 12, 12, (k1 - k0) // 12).mean(1).sum(-1)
         assert np.allclose(group.tile(3, 1, (r0, r1), (k0, k1), cells=12)["weights"], cells, atol=2e-5)
-    assert not cells.any()  # the last part is further back than anyone looks
+    assert not cells.any()  # the keys of the last part are outside the window of its queries
 
 
-def test_attention_by_hand_is_the_lectures(client):
+def test_attention_by_hand_has_the_lectures_numbers(client):
     asked = {"x": X.tolist(), "wq": WQ.tolist(), "wk": WK.tolist(), "wv": WV.tolist()}
     found = schemas.ByHandShape(**client.post("/api/build", json=asked).json())
     assert found.scores[0] == [[2, 4, 4], [4, 16, 12], [4, 12, 10]]
@@ -173,21 +173,21 @@ def test_attention_by_hand_is_the_lectures(client):
     assert np.allclose(found.out[0], [1.9366, 6.6831, 1.5951], atol=1e-4)
 
 
-def test_positions_and_memories(client):
-    places = schemas.PlacesShape(**client.get("/api/positions", params={"width": 8, "length": 5}).json())
+def test_positions_and_the_memory_with_forgetting(client):
+    places = schemas.PositionsShape(**client.get("/api/positions", params={"width": 8, "length": 5}).json())
     assert np.array(places.vectors).shape == (5, 8)
     assert np.allclose(np.diag(places.similarity), 1.0)
     grid = client.get("/api/positions", params={"kind": "sincos2d", "width": 16, "length": 4}).json()
     assert np.array(grid["similarity"]).shape == (16, 16)
-    fading = schemas.FadingShape(**client.get("/api/memory", params={"gamma": 0.5, "length": 4}).json())
+    fading = schemas.MemoryShape(**client.get("/api/memory", params={"gamma": 0.5, "length": 4}).json())
     assert fading.left[3] == pytest.approx([0.125, 0.25, 0.5, 1.0])
     assert fading.attention[0] == pytest.approx(1.0)
     assert fading.attention[3] == pytest.approx(np.exp(6) / (np.exp(6) + 3))
 
 
-def test_runs_are_listed_and_read_while_they_are_written(client, runs):
+def test_runs_are_read_while_they_are_being_written(client, runs):
     listed = {one["id"]: schemas.RunLine(**one) for one in client.get("/api/runs").json()}
-    assert set(listed) == {"first", "deep-second"}
+    assert set(listed) == {"first", "deep-second", "adversarial"}
     assert (listed["first"].step, listed["first"].steps, listed["first"].finished) == (8, 20, False)
     whole = schemas.RunShape(**client.get("/api/runs/one", params={"run": "deep-second"}).json())
     assert whole.total == len(whole.records) == 10
@@ -197,7 +197,42 @@ def test_runs_are_listed_and_read_while_they_are_written(client, runs):
     assert (cut["since"], len(cut["records"])) == (0, 10)
 
 
-def test_a_run_that_cannot_be_read_hides_no_other(tmp_path):
+def test_a_run_with_several_losses_names_them_and_its_measurements(client):
+    listed = {one["id"]: schemas.RunLine(**one) for one in client.get("/api/runs").json()}
+    run = listed["adversarial"]
+    assert run.losses == ["discriminator_loss", "generator_loss"]
+    assert run.loss == pytest.approx(1.2)  # the last value of the first loss
+    assert run.measurements["valid_near"] == schemas.MeasurementShape(unit="share", better="higher")
+    whole = schemas.RunShape(**client.get("/api/runs/one", params={"run": "adversarial"}).json())
+    assert (whole.losses, whole.measurements) == (run.losses, run.measurements)
+    assert listed["first"].losses == ["loss"]  # a folder that does not name its losses
+    assert listed["first"].measurements == {}
+
+
+@pytest.mark.parametrize(
+    ("recipe", "losses"),
+    [
+        ({"data": {"name": "reverse", "symbols": 5, "length": 4, "rows": 4, "valid_rows": 4, "valid_batches": 1},
+          "model": {"name": "gpt", "context": 8, "width": 8, "depth": 1, "heads": 2}}, ["loss"]),
+        ({"data": {"name": "gaussians", "rows": 6, "valid_rows": 6, "valid_batches": 1}, "objective": {"name": "gan"},
+          "model": {"name": "mlp", "width": 8}}, ["discriminator_loss", "generator_loss"]),
+    ],
+    ids=["language model", "gan"],
+)  # fmt: skip
+def test_a_real_run_has_its_losses_and_measurements(tmp_path, recipe, losses):
+    ch.train({"steps": 2, **recipe}, out=tmp_path / "run", device="cpu", quiet=True)
+    client = TestClient(make_app(runs=tmp_path, device="cpu"), base_url="http://127.0.0.1:8000")
+    (listed,) = (schemas.RunLine(**one) for one in client.get("/api/runs").json())
+    assert listed.error is None
+    assert listed.losses == losses
+    records = client.get("/api/runs/one", params={"run": "run"}).json()["records"]
+    measured = set().union(*records)
+    assert {*losses, *listed.measurements} <= measured
+    assert {name for name in measured if name.startswith("valid_")} == set(listed.measurements)
+    assert listed.loss == pytest.approx([one[losses[0]] for one in records if losses[0] in one][-1])
+
+
+def test_a_run_that_cannot_be_read_is_listed_with_its_error(tmp_path):
     for name, lines in (("good", '{"step": 3, "loss": 2.0}\n'), ("torn", 'no JSON\n{"step": 1}\n'), ("other", "[1]\n")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "metrics.jsonl").write_text(lines)
@@ -210,7 +245,7 @@ def test_a_run_that_cannot_be_read_hides_no_other(tmp_path):
     assert (answer.status_code, "no line of JSON" in answer.json()["error"]) == (400, True)
 
 
-def test_a_finished_training_can_be_asked(tiny, tmp_path):
+def test_the_model_of_a_finished_run_can_be_used(tiny, tmp_path):
     run = tmp_path / "done"
     shutil.copytree(tiny, run / "model")
     (run / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0}\n')
@@ -220,10 +255,10 @@ def test_a_finished_training_can_be_asked(tiny, tmp_path):
     assert client.get("/api/models/one", params={"model": "run-gone"}).status_code == 404
 
 
-def test_the_description_names_every_route_and_every_line_of_a_stream(client):
+def test_the_description_has_every_route_and_the_lines_of_streams(client):
     found = client.get("/api/openapi.json").json()
     assert {"/api/translate", "/api/write", "/api/looks/map", "/api/build", "/api/runs"} <= set(found["paths"])
-    assert {"Event", "HeadsOfLayer", "LookShape", "Tile", "Problem"} <= set(found["components"]["schemas"])
+    assert {"Event", "HeadsOfLayer", "InspectionShape", "Tile", "Problem"} <= set(found["components"]["schemas"])
     refs = [word for word in str(found).split("'") if word.startswith("#/components/schemas/")]
     assert {ref.rpartition("/")[2] for ref in refs} <= set(found["components"]["schemas"])
 
@@ -240,32 +275,32 @@ def test_the_description_names_every_route_and_every_line_of_a_stream(client):
         ("/api/build", {"x": [[1]], "wq": [[1]], "wk": [[1]], "wv": [[1]], "order": [3]}, 400, "order=[3]"),
     ],
 )
-def test_mistakes_are_sentences(client, path, body, status, sentence):
+def test_a_wrong_request_is_a_sentence(client, path, body, status, sentence):
     answer = client.post(path, json=body)
     assert answer.status_code == status
     assert sentence in answer.json()["error"]
 
 
-def test_mistakes_in_a_stream_are_sentences_too(ask):
-    assert "does not translate" in ask("/api/translate", {"model": "tiny", "text": "x"})[-1]["error"]
-    assert "does not write" in ask("/api/write", {"model": "en-de", "text": "x"})[-1]["error"]
+def test_an_error_in_a_stream_is_a_sentence(ask):
+    assert "GPT" in ask("/api/translate", {"model": "tiny", "text": "x"})[-1]["error"]
+    assert "Transformer" in ask("/api/write", {"model": "en-de", "text": "x"})[-1]["error"]
     assert "'ü' at 0" in ask("/api/write", {"model": "tiny", "text": "ü"})[-1]["error"]
     assert "there are 4" in ask("/api/write", {"model": "tiny", "text": "x", "off": {"0": [9]}})[-1]["error"]
     assert "blocks.9" in ask("/api/write", {"model": "tiny", "text": "x", "off": {"9": [0]}})[-1]["error"]
 
 
-def test_a_mistake_of_the_explorers_own_is_a_sentence_too(app, monkeypatch):
+def test_a_bug_is_a_sentence_without_its_details(app, monkeypatch):
     def fails(*_, **__):
         raise RuntimeError("secret")
 
-    monkeypatch.setattr(server, "places", fails)
-    monkeypatch.setattr(server, "prompt", fails)
+    monkeypatch.setattr(routes, "position_vectors", fails)
+    monkeypatch.setattr(ch.Bundle, "prompt", fails)
     client = TestClient(app, base_url="http://127.0.0.1:8000", raise_server_exceptions=False)
     answer = client.get("/api/positions")
-    assert (answer.status_code, answer.json()) == (500, {"error": server.OURS})
+    assert (answer.status_code, answer.json()) == (500, {"error": responses.BUG})
     assert "default-src 'none'" in answer.headers["content-security-policy"]
     streamed = client.post("/api/write", json={"model": "tiny", "text": "x"})
-    assert streamed.json() == {"error": server.OURS}
+    assert streamed.json() == {"error": responses.BUG}
 
 
 @pytest.mark.parametrize(
@@ -282,13 +317,13 @@ def test_a_mistake_of_the_explorers_own_is_a_sentence_too(app, monkeypatch):
         ("/nothing", 404),
     ],
 )
-def test_what_is_not_there(client, path, status):
+def test_an_unknown_id_or_page_is_an_error(client, path, status):
     answer = client.get(path)
     assert answer.status_code == status
     assert answer.json()["error"]
 
 
-def test_a_group_or_a_layer_that_is_not_there(client, ask):
+def test_an_unknown_group_layer_or_range_is_a_sentence(client, ask):
     look = ask("/api/translate", {"model": "en-de-rnn", "text": "A dog.", "beams": 1})[-1]["looks"][0]["id"]
     for asked, words in (({"group": "self"}, "expected one of cross"), ({"group": "cross", "layer": 3}, "layer 3"),
                          ({"group": "cross", "row": 40, "rows": 2}, "expected a range within")):  # fmt: skip

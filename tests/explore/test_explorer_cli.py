@@ -1,4 +1,4 @@
-"""`clearhead explore` and `clearhead doctor`: what they print, and what they say when something is missing."""
+"""`clearhead explore` and `clearhead doctor`: what they print, and their errors."""
 
 import json
 import subprocess
@@ -20,7 +20,7 @@ def call(*words):
     return CliRunner().invoke(app, [str(word) for word in words])
 
 
-def test_the_address_is_printed_and_serves_from_anywhere(tiny, tmp_path, monkeypatch):
+def test_explore_prints_its_address_and_serves_from_any_folder(tiny, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     server = web.Server(str(tiny))
     try:
@@ -40,20 +40,20 @@ def test_the_address_is_printed_and_serves_from_anywhere(tiny, tmp_path, monkeyp
         (["--runs", "no/such/folder"], "there is no such folder"),
     ],
 )
-def test_mistakes_are_told_before_anything_is_served(words, sentence):
+def test_a_missing_folder_is_an_error_before_anything_is_served(words, sentence):
     found = call("explore", "--no-browser", *words)
     assert found.exit_code == 1
     assert sentence in found.stderr
 
 
-def test_what_is_missing_is_named(monkeypatch):
-    monkeypatch.setattr(serving, "_there", lambda name: name != "uvicorn")
+def test_a_missing_package_is_named(monkeypatch):
+    monkeypatch.setattr(serving, "_installed", lambda name: name != "uvicorn")
     found = call("explore", "--no-browser")
     assert found.exit_code == 1
     assert "the explorer needs uvicorn: pip install uvicorn" in found.stderr
 
 
-def test_a_port_that_is_taken_gives_the_next():
+def test_the_next_port_is_tried_if_one_is_taken():
     first = serving._listen("127.0.0.1", 0)
     taken = first.getsockname()[1]
     if taken > 65000:
@@ -64,36 +64,37 @@ def test_a_port_that_is_taken_gives_the_next():
     second.close()
 
 
-def test_explore_imports_nothing_heavy_for_its_help():
+def test_the_command_line_imports_neither_torch_nor_fastapi():
     code = "import sys; from clearhead import cli; print('torch' in sys.modules, 'fastapi' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.split() == ["False"] * 2
 
 
-def test_doctor_tests_the_models_that_ship():
+def test_doctor_tests_every_shipped_model():
     found = call("doctor", "--json", "--device", "cpu")
     assert found.exit_code == 0, found.output
-    told = json.loads(found.stdout)
-    assert told["problems"] == []
-    assert "attention" in told["facts"]["attention"]
-    assert "Ein Hund rennt." in told["zoo"]["en-de"]
-    assert "The man is standing" in told["zoo"]["everyday"]
-    assert set(told["zoo"]) == set(shipped())
-    assert "torch" in told["facts"]["packages"]
+    health = json.loads(found.stdout)
+    assert health["problems"] == []
+    assert "attention" in health["facts"]["attention"]
+    assert "Ein Hund rennt." in health["zoo"]["en-de"]
+    assert "The man is standing" in health["zoo"]["everyday"]
+    assert set(health["zoo"]) == set(shipped())
+    assert "torch" in health["facts"]["packages"]
 
 
-def test_doctor_finds_what_is_wrong(monkeypatch):
-    def broken(name, device):
+def test_doctor_reports_a_model_that_fails(monkeypatch):
+    def broken(*_, **__):
         raise ValueError("its weights are torn")
 
-    monkeypatch.setattr(doctors, "_asked", broken)
+    monkeypatch.setattr(doctors, "translate", broken)
     found = call("doctor", "--device", "cpu")
     assert found.exit_code == 1
     assert "en-de: ValueError: its weights are torn" in found.stderr
 
 
-def test_doctor_notices_that_writing_and_reading_disagree(monkeypatch):
+def test_doctor_reports_a_model_whose_log_probabilities_disagree(monkeypatch):
     monkeypatch.setattr(doctors, "likelihood", lambda bundle, text: likelihood(bundle, text.upper()))
     found = call("doctor", "--json", "--device", "cpu")
     assert found.exit_code == 1
     (problem,) = json.loads(found.stdout)["problems"]
-    assert problem.startswith("everyday: ValueError: searching gives 'The man is standing")
+    assert problem.startswith("everyday: ")
+    assert "'The man is standing" in problem

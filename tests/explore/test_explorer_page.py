@@ -1,4 +1,4 @@
-"""The page in a real browser: every view is typed into, clicked, read and photographed, without an error."""
+"""The page in a real browser: every view is used as people do, without an error in the console."""
 
 import json
 import time
@@ -12,7 +12,7 @@ from browser import MARKUP
 
 pytestmark = pytest.mark.skipif(bool(web.WHY_NOT), reason=web.WHY_NOT)
 SVG = "{http://www.w3.org/2000/svg}"
-SLACK = 3.0  # how much slower than promised a busy machine may be
+SLACK = 3.0  # factor by which a busy machine may be slower than promised
 
 
 SPEEDS = (Path(__file__).parent / "speeds.js").read_text(encoding="utf-8")
@@ -36,14 +36,14 @@ def server(chrome, tiny, runs):
         "return document.querySelectorAll('.segments input').length"
     ):
         time.sleep(0.02)
-    found.soon = time.monotonic() - found.began  # the first useful view
+    found.soon = time.monotonic() - found.began  # seconds until the first usable view
     yield found
     found.stop()
 
 
 @pytest.fixture
 def page(server, chrome):
-    """A page opened anew; what it complains of at the end fails the test."""
+    """A fresh page; errors and warnings in its console fail the test."""
     from selenium.webdriver.common.by import By
     from selenium.webdriver.support.wait import WebDriverWait
 
@@ -71,11 +71,11 @@ def page(server, chrome):
             return WebDriverWait(chrome, seconds, poll_frequency=0.02).until(lambda _: what())
 
         def text(self, css):
-            # In one step: what is drawn anew in between would be stale.
-            said = (
+            # In one script: an element that is redrawn in between would be stale.
+            script = (
                 "const node = document.querySelector(arguments[0]); return node?.innerText ?? node?.textContent ?? ''"
             )
-            return self.run(said, css).strip()
+            return self.run(script, css).strip()
 
         def run(self, script, *given):
             return chrome.execute_script(script, *given)
@@ -106,7 +106,7 @@ def translated(page):
     page.until(lambda: "answer" in page.text("#status") and page.all(".lines .token"))
 
 
-def test_translating(page):
+def test_the_translate_view(page):
     page.open("translate")
     page.until(lambda: page.all(".segments input"))
     page.type("#sentence", "A dog runs.\n")
@@ -126,7 +126,7 @@ def test_translating(page):
     assert page.state()["layer"] == "1"
 
 
-def test_a_translation_by_the_keyboard_alone(page):
+def test_the_translate_view_by_keyboard(page):
     from selenium.webdriver.common.keys import Keys
 
     page.open("translate", model="en-de", text="A dog runs.")
@@ -145,7 +145,7 @@ def test_a_translation_by_the_keyboard_alone(page):
     assert "dog was looked at by" in page.text(".linebox .note")
 
 
-def test_answers_side_by_side(page, tmp_path):
+def test_translations_side_by_side(page, tmp_path):
     page.driver.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)})
     page.open("translate", model="en-de", text="A dog runs.", beams=3)
     translated(page)
@@ -166,7 +166,7 @@ def test_answers_side_by_side(page, tmp_path):
     page.until(lambda: page.count(".panels canvas.map") == 0 and page.find(".two > .mapbox").is_displayed())
 
 
-def test_an_rnn_and_other_attentions(page):
+def test_an_rnn_and_self_attention_in_the_translate_view(page):
     page.open("translate", model="en-de-rnn", text="A dog runs.")
     translated(page)
     assert len(page.all(".heads [role='row']")) == 2
@@ -179,7 +179,7 @@ def written(page, many):
     page.until(lambda: f"{many} tokens written" in page.text("#status") and page.all(".lens tr"))
 
 
-def test_writing(page):
+def test_the_write_view(page):
     page.open("write", model="everyday", text="The man", max_new=8)
     written(page, 8)
     assert len(page.all(".piece")) == 10
@@ -202,7 +202,7 @@ def test_writing(page):
     page.until(lambda: len(page.all(".heads .off")) == 5 and page.all(".lens tr") and page.text(".flow") != first)
     written(page, 8)
     assert page.text(".flow")[:7] == first[:7] == "The man"
-    assert page.state()["at"] == "1"  # the same text: the same token is looked at
+    assert page.state()["at"] == "1"  # the chosen token stays, since the prompt is the same
     page.click(".chips .chip:nth-child(2)")
     page.until(lambda: page.text(".flow").startswith("Two dogs") and page.state().get("at") == "9")
 
@@ -212,9 +212,9 @@ def test_a_long_document_stays_responsive(page):
     page.until(lambda: page.all("#write, #read"))
     page.run("document.getElementById('prompt').value = arguments[0]", DOCUMENT)
     page.click("#read")
-    page.run(  # how long the page is deaf, from now on
-        "window.deaf = 0; let last = performance.now(); setInterval(() => { const now = performance.now();"
-        " deaf = Math.max(deaf, now - last - 10); last = now; }, 10)"
+    page.run(  # measures how long the page's event loop is blocked
+        "window.blocked = 0; let last = performance.now(); setInterval(() => { const now = performance.now();"
+        " blocked = Math.max(blocked, now - last - 10); last = now; }, 10)"
     )
     page.until(lambda: "tokens read" in page.text("#status"), 120)
     page.until(lambda: page.count(".heads [title*=entropy]") == 25 and "tokens read" in page.text("#status"), 60)
@@ -229,16 +229,16 @@ def test_a_long_document_stays_responsive(page):
     canvas.send_keys("+" * 8)
     page.until(lambda: not page.all(".mapbox.busy"), 30)
     note = page.until(lambda: page.text(".mapbox .note"))
-    assert "(11,099 → 11,099)" in note  # the keyboard begins at the token that is chosen
+    assert "(11,099 → 11,099)" in note  # the keyboard starts at the chosen token
     page.click("[title^='Copy a link']")
     assert "too long for an address" in page.text("#status")
     web.shot(page.driver, "long-near")
-    deaf = page.run("return deaf")
-    web.note(deaf=deaf)
-    assert deaf < 100 * SLACK
+    blocked = page.run("return blocked")
+    web.note(blocked=blocked)
+    assert blocked < 100 * SLACK
 
 
-def test_building(page):
+def test_the_build_view(page):
     page.open("build")
     page.until(lambda: page.all(".matrix td span"))
     assert page.texts("[aria-label^='A:'] td span")[:3] == ["0.063", "0.468", "0.468"]
@@ -265,7 +265,7 @@ def test_building(page):
     page.until(lambda: len(page.all("[aria-label^='A, head 2']")) == 1)
 
 
-def test_positions_and_memory(page):
+def test_positions_and_memory_in_the_build_view(page):
     page.open("build", panel="positions")
     page.until(lambda: page.all("canvas.map") and not page.all(".mapbox.busy"))
     web.shot(page.driver, "positions")
@@ -280,10 +280,10 @@ def test_positions_and_memory(page):
     web.shot(page.driver, "memory")
 
 
-def test_training_live(page, runs):
+def test_the_train_view_follows_a_run(page, runs):
     page.open("train")
     page.until(lambda: page.all(".curves path"))
-    assert set(page.texts(".runs b")) == {"first", "deep-second"}
+    assert set(page.texts(".runs b")) == {"first", "deep-second", "adversarial"}
     page.click("[data-run='first']")
     page.until(lambda: page.state().get("runs") == "first" and "blocks.0.attn" in page.text(".train"))
     assert page.texts(".runs [aria-pressed=true] b") == ["first"]
@@ -303,11 +303,27 @@ def test_training_live(page, runs):
     with open(runs / "first" / "metrics.jsonl", "a") as file:
         file.write('{"step": 12, "loss": 0.5}\n')
     page.until(lambda: "step 12 of 20" in page.text("[data-run='first']"), 10)
-    assert page.texts(".samples dd")[1] == " is mat"  # what is read stays
+    assert page.texts(".samples dd")[1] == " is mat"  # a chosen sample stays
     assert page.all("main img, main script") == []
 
 
-def test_marks_of_a_scale_are_short(page):
+def test_the_train_view_draws_every_loss_and_measurement(page):
+    page.open("train", runs="adversarial")
+    page.until(lambda: page.all(".curves path"))
+    assert "discriminator loss 1.200" in page.text("[data-run='adversarial']")
+    assert page.texts(".train .mapbox figcaption span:first-child") == [
+        "Discriminator loss", "Generator loss", "Validation generator loss (nats/row)", "Validation near (share)",
+        "Validation modes", "Momentum", "Learning rate, generator", "Learning rate, discriminator",
+        "Norm of the gradient, generator", "Norm of the gradient, discriminator",
+    ]  # fmt: skip
+    web.shot(page.driver, "train-losses")
+    page.click("#several")
+    page.click("[data-run='first']")
+    page.until(lambda: "Loss" in page.texts(".train .mapbox figcaption span:first-child"))
+    assert "· loss " in page.text("[data-run='first']")
+
+
+def test_ticks_of_a_logarithmic_scale_are_short(page):
     page.open("build")
     draw = (
         "const { Curves } = await import('/page/curves.js'), one = new Curves({ title: 'loss', log: true });"
@@ -317,7 +333,7 @@ def test_marks_of_a_scale_are_short(page):
     assert page.run(f"return (async () => {{ {draw} }})()")[:6] == ["0.01", "0.03", "0.1", "0.3", "1", "3"]
 
 
-def test_there_and_back_by_the_menu(page):
+def test_the_menu_switches_views(page):
     page.open("build")
     page.until(lambda: page.all(".matrix td span"))
     for view in ("translate", "build", "write", "train", "write", "build"):
@@ -325,18 +341,18 @@ def test_there_and_back_by_the_menu(page):
         page.until(lambda view=view: page.all(f".view.{view}"), 5)
         assert page.texts("#nav [aria-current]") == [view.capitalize()]
     page.click("#nav a[href='#train']")
-    page.click("#nav a[href='#write']")  # before the runs have come
+    page.click("#nav a[href='#write']")  # before the runs have arrived
     time.sleep(0.5)
     assert page.driver.current_url.partition("#")[2] == "write"
 
 
-def test_a_view_that_was_left_is_let_go(page):
+def test_a_closed_view_frees_its_memory(page):
     def nodes():
         page.driver.execute_cdp_cmd("HeapProfiler.collectGarbage", {})
         found = page.driver.execute_cdp_cmd("Performance.getMetrics", {})["metrics"]
         return next(one["value"] for one in found if one["name"] == "Nodes")
 
-    page.open("build")  # nodes are counted, never taken: what the driver holds is not let go
+    page.open("build")  # nodes are counted only: an element that the driver holds is never freed
     page.until(lambda: page.count(".matrix td span"))
     page.driver.execute_cdp_cmd("Performance.enable", {})
     before = nodes()
@@ -348,7 +364,7 @@ def test_a_view_that_was_left_is_let_go(page):
     page.driver.execute_cdp_cmd("Performance.disable", {})
 
 
-def test_the_link_past_the_menu_stays_in_the_view(page):
+def test_the_skip_link_stays_in_the_view(page):
     page.open("train")
     page.until(lambda: page.all(".curves path"))
     page.click(".skip")
@@ -369,13 +385,13 @@ def test_markup_stays_text_everywhere(page):
     page.until(lambda: page.text("#problem"))
     assert "clearhead" in page.driver.title
     assert page.all("main img, main script") == []
-    page.driver.get_log("browser")  # that no such model was found
+    page.driver.get_log("browser")  # drops the expected error: no such model
 
 
-def test_problems_are_sentences(page):
+def test_an_error_is_shown_as_a_sentence(page):
     page.open("write", model="tiny", text="ä")
     page.until(lambda: "'ä'" in page.text("#problem"))
-    assert page.text("#status") == ""  # nothing is being written any more
+    assert page.text("#status") == ""  # no longer writing
     page.type("#prompt", "a")
     page.click("#read")
     page.until(lambda: "1 token read" in page.text("#status"))
@@ -398,13 +414,13 @@ def test_problems_are_sentences(page):
         ("train", {"kind": "nothing", "runs": "first"}, ".panels .curves[aria-label='blocks.0.attn'] path", ""),
     ],
 )
-def test_an_odd_address_still_opens_its_view(page, view, state, there, problem):
+def test_a_malformed_address_still_opens_its_view(page, view, state, there, problem):
     page.open(view, **state)
     page.until(lambda: page.all(there))
     assert page.text("#problem") == problem
 
 
-def test_an_answer_that_breaks_off_is_a_sentence(page):
+def test_an_interrupted_response_is_shown_as_a_sentence(page):
     page.open("translate", model="en-de")
     page.until(lambda: page.all(".segments input"))
     page.run(
@@ -433,7 +449,7 @@ def test_every_view_can_be_saved_and_linked(page, view, tmp_path):
         page.until(lambda file=file: file.exists() and file.stat().st_size > 0)
     assert (tmp_path / f"clearhead-{view}.png").read_bytes().startswith(b"\x89PNG")
     parts = ElementTree.parse(tmp_path / f"clearhead-{view}.svg").getroot().findall(f"{SVG}g/{SVG}svg")
-    assert {one.get("overflow") for one in parts} == {"visible"}  # no title is cut
+    assert {one.get("overflow") for one in parts} == {"visible"}  # titles are not clipped
     assert json.loads((tmp_path / f"clearhead-{view}.json").read_text())["view"] == view
     assert page.driver.current_url.partition("#")[2].startswith(view)
 
@@ -448,7 +464,7 @@ def test_light_and_dark(page):
     web.shot(page.driver, "translate-dark")
     page.open("build")
     page.until(lambda: page.all(".matrix td span"))
-    assert page.run(ground) != light  # it is remembered
+    assert page.run(ground) != light  # the choice is stored
     web.shot(page.driver, "build-dark")
     page.click("#theme")
     assert page.run(ground) == light
@@ -468,8 +484,8 @@ def test_readable_on_a_narrow_screen(page, view):
         web.size(page.driver, 1280, 900)
 
 
-def test_promises_of_speed(page):
-    """Acknowledged within 100 ms, what is computed within 300 ms, the first word within 500 ms; with slack."""
+def test_the_translate_view_is_fast(page):
+    """Feedback within 100 ms, results within 300 ms, the first word within 500 ms, all times SLACK."""
     page.open("translate", model="en-de", text="A dog runs.")
     translated(page)  # warm
     times = page.run(SPEEDS, "translating")
@@ -480,8 +496,8 @@ def test_promises_of_speed(page):
 
 
 @pytest.mark.parametrize(("name", "text"), [("short", "Two dogs"), ("long", DOCUMENT)])
-def test_promises_of_speed_in_writing(page, name, text):
-    """The same of a short text that is written and of more than 10,000 tokens that are read."""
+def test_the_write_view_is_fast(page, name, text):
+    """The same limits for a short text, and for a document of more than 10,000 tokens."""
     page.open("write", model="everyday", text="The man", max_new=30)
     written(page, 30)  # warm
     times = page.run(SPEEDS, "writing", text, name == "long")
@@ -492,6 +508,6 @@ def test_promises_of_speed_in_writing(page, name, text):
     assert {one: value for one, value in times.items() if value >= 300 * SLACK} == {}
 
 
-def test_the_first_view_is_there_soon(server):
+def test_the_first_view_appears_soon_after_the_start(server):
     web.note(first_view=1000 * server.soon)
     assert server.soon < 5 * SLACK

@@ -1,4 +1,4 @@
-"""Taking turns: the queue is bounded, work stops when its client leaves, and nobody gets another's answer."""
+"""The queue is bounded, work stops when its client disconnects, and no user gets the answer of another."""
 
 import asyncio
 import json
@@ -13,17 +13,18 @@ from serving import Uvicorn
 from starlette.testclient import TestClient
 
 import clearhead as ch
-from clearhead.explore.inspections import OVERVIEWS, Left, Look, of_text
-from clearhead.explore.request_queue import BusyError, Queue
+from clearhead.explore.attention_groups import OVERVIEWS
+from clearhead.explore.inspections import Inspection, inspect_text
+from clearhead.explore.request_queue import BusyError, Cancelled, Queue
 from clearhead.explore.server import make_app
-from clearhead.explore.store import Looks, UnknownError
+from clearhead.explore.store import InspectionStore, UnknownError
 
 HOME = "http://127.0.0.1:8000"
 
 
-def test_who_comes_to_a_full_queue_is_told_so(tiny):
+def test_a_full_queue_refuses_requests(tiny):
     app = make_app([tiny], device="cpu", active=1, waiting=1)
-    queue = app.app.state.queue
+    queue = app.app.state.explorer.queue
     client = TestClient(app, base_url=HOME)
     queue.enter()
     queue.enter()
@@ -33,7 +34,7 @@ def test_who_comes_to_a_full_queue_is_told_so(tiny):
     assert answer.headers["retry-after"] == "1"
     queue.leave()
     assert client.get("/api/runs").status_code == 200
-    assert queue.inside == 1  # a request gives its place back, a stream too
+    assert queue.inside == 1  # a request leaves the queue, and so does a stream
     with client.stream("POST", "/api/translate", json={"model": "en-de", "text": "A dog.", "beams": 1}) as answer:
         assert answer.status_code == 200
         answer.read()
@@ -43,14 +44,14 @@ def test_who_comes_to_a_full_queue_is_told_so(tiny):
         [queue.enter() for _ in range(3)]
 
 
-def test_only_so_many_are_worked_on_at_a_time():
+def test_at_most_active_requests_run_at_a_time():
     most = [0]
 
     async def all_of_them():
         queue, inside = Queue(active=3, waiting=50), [0]
 
         async def one():
-            async with queue.turn():
+            async with queue.slot():
                 inside[0] += 1
                 most[0] = max(most[0], inside[0])
                 await anyio.sleep(0.005)
@@ -65,14 +66,14 @@ def test_only_so_many_are_worked_on_at_a_time():
 
 
 def test_steps_of_two_requests_alternate_under_a_lock():
-    told = []
+    order = []
 
     async def both():
         queue, lock = Queue(), anyio.Lock()
 
         def steps(name):
             for i in range(4):
-                told.append(name)
+                order.append(name)
                 time.sleep(0.002)
                 yield i
 
@@ -85,11 +86,11 @@ def test_steps_of_two_requests_alternate_under_a_lock():
             group.start_soon(one, "b")
 
     anyio.run(both)
-    assert sorted(told) == ["a"] * 4 + ["b"] * 4
-    assert told != sorted(told)
+    assert sorted(order) == ["a"] * 4 + ["b"] * 4
+    assert order != sorted(order)
 
 
-def test_long_work_tells_how_far_it_is_and_stops_when_nobody_waits():
+def test_long_work_reports_progress_and_stops_when_nobody_reads_it():
     seen, over = [], threading.Event()
 
     def work(done):
@@ -104,59 +105,56 @@ def test_long_work_tells_how_far_it_is_and_stops_when_nobody_waits():
 
     async def leave():
         queue = Queue()
-        told = queue.told(work, anyio.Lock())
-        async for found in told:
-            assert found[1] == 200
+        progress = queue.with_progress(work, anyio.Lock())
+        async for n, of in progress:
+            assert 1 <= n <= of == 200
             break
-        await told.aclose()
+        await progress.aclose()
         await asyncio.to_thread(over.wait, 5)
 
     anyio.run(leave)
     assert seen[0] < 100
 
 
-def test_a_reading_stops_between_blocks(tiny):
+def test_an_inspection_can_be_stopped_between_blocks(tiny):
     bundle = ch.load(tiny, device="cpu")
-    told = []
+    progress = []
 
     def done(n, of):
-        told.append((n, of))
+        progress.append((n, of))
         if n == 2:
-            raise Left
+            raise Cancelled
 
-    with pytest.raises(Left):
-        of_text(bundle, list(range(20)), done=done)
-    assert told == [(1, 3), (2, 3)]
-    assert bundle.model.blocks[0].attn.tap is None  # and leaves no trace
+    with pytest.raises(Cancelled):
+        inspect_text(bundle, list(range(20)), done=done)
+    assert progress == [(1, 3), (2, 3)]
+    assert bundle.model.blocks[0].attn.tap is None  # the model is no longer watched
 
 
-def test_work_stops_when_the_client_leaves(tiny, monkeypatch):
+def test_work_stops_when_the_client_disconnects(tiny):
     app = make_app([tiny], device="cpu")
-    app.app.state.shelf["tiny"].bundle("cpu")
+    explorer = app.app.state.explorer
     steps = []
-    model = app.app.state.shelf["tiny"].bundle("cpu").model
-    slow = model.step
 
-    def step(*given):
+    def slow(*_):
         steps.append(time.monotonic())
         time.sleep(0.02)
-        return slow(*given)
 
-    monkeypatch.setattr(model, "step", step)
+    explorer.models["tiny"].bundle("cpu").model.head.register_forward_hook(slow)  # runs once per token
     with Uvicorn(app) as address, httpx.Client(base_url=address, trust_env=False) as client:
         with client.stream("POST", "/api/write", json={"model": "tiny", "text": "The", "max_new": 400}) as answer:
             next(answer.iter_lines())
         left = time.monotonic()
         until = left + 5
-        while app.app.state.queue.inside and time.monotonic() < until:
+        while explorer.queue.inside and time.monotonic() < until:
             time.sleep(0.02)
-    assert app.app.state.queue.inside == 0
-    assert len(steps) < 200
+    assert explorer.queue.inside == 0
+    assert 0 < len(steps) < 200
     assert steps[-1] - left < 1.0
 
 
-def test_answers_are_not_crossed_between_users(tiny):
-    """Twelve users at once, each with heads of its own switched off; all get what they would get alone."""
+def test_users_at_once_get_the_answers_that_each_would_get_alone(tiny):
+    """Twelve users at once, each with other heads silenced."""
     app = make_app([tiny], device="cpu")
     asked = [
         {"model": "tiny", "text": f"The {name} sat", "max_new": 8, "off": {str(i % 3): [i % 4]}}
@@ -188,9 +186,9 @@ def test_answers_are_not_crossed_between_users(tiny):
     assert len({str(one) for one in alone}) == len(asked)
 
 
-def test_overviews_that_are_asked_for_later_are_bounded_too(tiny):
+def test_overviews_are_bounded_and_count_as_memory(tiny):
     bundle = ch.load(tiny, device="cpu")
-    group = of_text(bundle, list(range(60))).groups["self"]
+    group = inspect_text(bundle, list(range(60))).groups["self"]
     whole = (0, 60), (0, 60)
     first = group.tile(0, 0, *whole, 60)
     for cells in range(1, 60):
@@ -198,26 +196,27 @@ def test_overviews_that_are_asked_for_later_are_bounded_too(tiny):
         group.tile(0, 1, *whole, cells)
     assert len(group._overviews) == OVERVIEWS
     assert group.tile(0, 0, *whole, 60) == first
-    looks = Looks(memory=3 * group.size())
-    kept = [of_text(bundle, list(range(60))) for _ in range(3)]
-    ids = [looks.keep(look) for look in kept]
-    assert len(looks) == 3
-    for look in kept[1:]:
-        look.groups["self"]._overviews = {(0, 0, n): np.zeros((60, 60)) for n in range(2 * group.size() // 28_800)}
-    assert [looks[ids[2]], looks[ids[1]]] == kept[:0:-1]  # what has grown since is counted when it is asked for
-    assert len(looks) == 1
+    store = InspectionStore(memory=3 * group.size())
+    kept = [inspect_text(bundle, list(range(60))) for _ in range(3)]
+    ids = [store.keep(inspection) for inspection in kept]
+    assert len(store) == 3
+    for inspection in kept[1:]:
+        overviews = {(0, 0, n): np.zeros((60, 60)) for n in range(2 * group.size() // 28_800)}
+        inspection.groups["self"]._overviews = overviews
+    assert [store[ids[2]], store[ids[1]]] == kept[:0:-1]  # the size is measured again whenever one is used
+    assert len(store) == 1
 
 
-def test_looks_are_bounded_and_the_oldest_go(tiny):
+def test_inspections_are_bounded_and_the_oldest_are_dropped(tiny):
     bundle = ch.load(tiny, device="cpu")
-    looks = Looks(memory=200_000)
-    look = of_text(bundle, list(range(40)))
-    ids = [looks.keep(Look(look.groups, bundle, look.ids, look.states)) for _ in range(20)]
-    assert look.size() * len(looks) <= 200_000 < look.size() * (len(looks) + 1)
-    assert looks[ids[-1]].ids == look.ids
+    store = InspectionStore(memory=200_000)
+    one = inspect_text(bundle, list(range(40)))
+    ids = [store.keep(Inspection(one.groups, bundle, one.ids, one.states)) for _ in range(20)]
+    assert one.size() * len(store) <= 200_000 < one.size() * (len(store) + 1)
+    assert store[ids[-1]].ids == one.ids
     with pytest.raises(UnknownError, match="no longer kept"):
-        looks[ids[0]]
+        store[ids[0]]
     with pytest.raises(ValueError, match="expected a shorter text"):
-        Looks(memory=10).keep(look)
+        InspectionStore(memory=10).keep(one)
     assert len(set(ids)) == 20
-    assert all(len(one) >= 16 for one in ids)
+    assert all(len(id_) >= 16 for id_ in ids)

@@ -1,19 +1,19 @@
-"""Bad input is refused, by an error that names what was given and what was expected; a NaN is never hidden.
+"""Bad input raises an error that names what was given and what was expected.
 
-In tests the shapes and types of every call are checked before our own code sees them. What only an unchecked
-call can reach, as users make it, is tried by this file run as a script.
+In tests, shapes, types and words of every call are checked before the library's own code runs. The calls that this
+checker would refuse are made without it, as users make them, by running this file as a script.
 """
 
 import json
 import subprocess
 import sys
-from itertools import product
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from clearhead import edit, watch
+from clearhead.errors import UserError
 from clearhead.layers import (
     MLP,
     NORMS,
@@ -35,14 +35,16 @@ from clearhead.layers import (
     SinCos2d,
     Sinusoid,
     Stack,
-    Tap,
     attend,
     make_norm,
     make_positions,
     resize,
 )
 from clearhead.layers.block import ORDERS
+from clearhead.layers.embed import PATCH_POSITIONS
 from clearhead.layers.mlp import ACTIVATIONS, KINDS
+from clearhead.layers.positions.rotary import SCALINGS
+from clearhead.layers.positions.vectors import JOINS, PAIRS
 from clearhead.layers.recurrent import CELLS
 from clearhead.layers.stack import CONNECTIONS
 from clearhead.look import MEANING, AttentionMap, patch, scale, silence
@@ -58,7 +60,7 @@ def x(tokens: int = T, width: int = WIDTH) -> Tensor:
 
 
 def ask(q: int = T, k: int = T, *, h: int = H, g: int = H, e: int = E, f: int = E, values: int | None = None, **more):
-    """attend to zeros of these sizes"""
+    """attend() to zeros of these sizes."""
     q, v = torch.zeros(B, h, q, e), torch.zeros(B, g, k if values is None else values, E)
     return attend(q, torch.zeros(B, g, k, f), v, **more)
 
@@ -72,19 +74,19 @@ def documents(*shape: int) -> Mask:
 
 
 def bias(**parts: int) -> Bias:
-    """by distance, for positions q_at and k_at of these lengths and a slope or a table of so many heads"""
+    """A bias by distance: positions q_at and k_at of these lengths, and a slope or a table of this many heads."""
     at = {name: torch.arange(parts.get(name, T)) for name in ("q_at", "k_at")}
     if "table" in parts:
         return Bias(**at, table=torch.zeros(parts["table"], 5))
     return Bias(**at, slope=torch.zeros(parts.get("slope", H)))
 
 
-def placed(kind: str, **more):
+def positions(kind: str, **more):
     return make_positions(kind, width=WIDTH, heads=H, head=E, context=T, **more)
 
 
 def append(k: tuple[int, ...], v: tuple[int, ...] | None = None, used: int = 0):
-    """to a cache of 2 rows, 3 heads, 8 tokens and width 4"""
+    """Append to a cache of 2 rows, 3 heads, 8 tokens and head dimension 4."""
     cache = Cache(B, H, 8, E)
     cache.advance(used)
     return cache.append(torch.zeros(k), torch.zeros(v or k))
@@ -121,19 +123,19 @@ def map(q: int = 5, k: int = T) -> AttentionMap:
 
 one_head = DenseCall(weights=torch.ones(B, 1, 1, 1))
 
-# What takes a word, and the words it takes: an unknown one is told all of them.
+# What takes a word, and the words that it takes: the error about an unknown word lists them all.
 WORDS = {
     "score": (lambda word: Attention(8, 2, score=word), SCORES),
     "score of attend": (lambda word: ask(score=word), SCORES),
     "score of a block": (lambda word: Block(8, 2, score=word), SCORES),
     "project": (lambda word: Attention(8, 2, project=word), PROJECTIONS),
     "project of a block": (lambda word: Block(8, 2, project=word), PROJECTIONS),
-    "positions": (placed, POSITIONS),
-    "positions of patches": (lambda word: Patches(8, positions=word), ("learned", "sincos2d", "none")),
-    "join": (lambda word: Sinusoid(8, join=word), ("add", "concatenate")),
-    "join of made positions": (lambda word: placed("learned", join=word), ("add", "concatenate")),
-    "pairs": (lambda word: Rotary(4, pairs=word), ("halves", "neighbours")),
-    "scaling": (lambda word: Rotary(4, scaling=word), ("linear", "ntk", "yarn", "llama3")),
+    "positions": (positions, POSITIONS),
+    "positions of patches": (lambda word: Patches(8, positions=word), PATCH_POSITIONS),
+    "join": (lambda word: Sinusoid(8, join=word), JOINS),
+    "join of made positions": (lambda word: positions("learned", join=word), JOINS),
+    "pairs": (lambda word: Rotary(4, pairs=word), PAIRS),
+    "scaling": (lambda word: Rotary(4, scaling=word), SCALINGS),
     "norm": (lambda word: make_norm(word, 8), NORMS),
     "norm of a block": (lambda word: Block(8, 2, norm=word), NORMS),
     "norm of a stack": (lambda word: Stack(8, 2, norm=word), NORMS),
@@ -146,7 +148,7 @@ WORDS = {
     "statistic": (lambda word: map().statistics("entropy", word), MEANING),
 }
 
-# What is wrong, what says so, and what the message must hold.
+# What is wrong: the call, the class of its error, and what the message must contain.
 WRONG = {
     # the sizes of an attention
     "no kv_heads": (lambda: Attention(8, 4, kv_heads=0), ValueError, "kv_heads=0", "1 or more"),
@@ -221,7 +223,7 @@ WRONG = {
     "few buckets": (lambda: Relative(2, buckets=3), ValueError, "buckets=3", "at least 4"),
     "few buckets of a decoder": (lambda: Relative(2, buckets=1, causal=True), ValueError, "buckets=1", "at least 2"),
     "a short reach": (lambda: Relative(2, buckets=32, reach=8), ValueError, "reach=8", "first 8"),
-    "joined rotary": (lambda: placed("rotary", join="concatenate"), ValueError, "concatenate", "rotary", "sinusoid"),
+    "joined rotary": (lambda: positions("rotary", join="concatenate"), ValueError, "concatenate", "rotary", "sinusoid"),
     # caches
     "a full cache": (lambda: append((B, H, 3, E), used=6), ValueError, "3 more tokens after 6", "holds 8"),
     "rows of a cache": (lambda: append((1, H, 3, E)), ValueError, "(1, 3, 3, 4)", "(2, 3, 8, 4)"),
@@ -285,7 +287,7 @@ WRONG = {
     "gradients that were not kept": (lambda: watched("mlp").gradient("mlp"), ValueError, "grad=True"),
 }  # fmt: skip
 
-# What a type checker would have said before us.
+# The same for calls that a type checker refuses.
 UNCHECKED = {
     "q of three axes": (lambda: attend(x(), x(), x()), ValueError, "q", "(2, 7, 12)", "(batch, heads, tokens, width)"),
     "values for other keys": (lambda: ask(values=6), ValueError, "(2, 3, 7, 4)", "(2, 3, 6, 4)", "for every key"),
@@ -298,145 +300,54 @@ UNCHECKED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("what", WORDS)
-def test_an_unknown_word_is_told_the_known_ones(what):
-    make, known = WORDS[what]
-    with pytest.raises(ValueError, match="'odd'") as error:
-        make("odd")
-    for word in known:
-        assert word in str(error.value)
-
-
 @pytest.mark.filterwarnings("ignore::clearhead.look.Notice")
 @pytest.mark.parametrize("what", WRONG)
 def test_the_error_names_what_was_given_and_what_was_expected(what):
-    make, kind, *words = WRONG[what]
+    call, kind, *words = WRONG[what]
     with pytest.raises(kind) as error:
-        make()
+        call()
+    assert isinstance(error.value, UserError)
     for word in words:
         assert word in str(error.value)
 
 
-def unchecked() -> dict[str, tuple[str, str]]:
-    """The errors of all cases without the checker, as this file says them when run as a script."""
-    said = {}
-    for what, (make, *_) in UNCHECKED.items():
+def unchecked() -> dict[str, tuple[bool, str]]:
+    """For each call that the checker refuses, whether it raises the right class of error, and what it raises."""
+    calls = {what: (call, kind) for what, (call, kind, *_) in UNCHECKED.items()}
+    calls |= {what: (lambda make=make: make("odd"), ValueError) for what, (make, _) in WORDS.items()}
+    raised = {}
+    for what, (call, kind) in calls.items():
         try:
-            make()
-            said[what] = ("nothing", "")
+            call()
+            raised[what] = (False, "nothing was raised")
         except Exception as error:
-            said[what] = (type(error).__name__, str(error))
-    return said
+            right = issubclass(type(error), kind) and issubclass(type(error), UserError)
+            raised[what] = (right, f"{type(error).__name__}: {error}")
+    return raised
 
 
 @pytest.fixture(scope="module")
-def said() -> dict[str, tuple[str, str]]:
-    done = subprocess.run([sys.executable, __file__], capture_output=True, text=True, check=True)
-    return json.loads(done.stdout)
+def raised() -> dict[str, tuple[bool, str]]:
+    script = subprocess.run([sys.executable, __file__], capture_output=True, text=True, check=True)
+    return json.loads(script.stdout)
 
 
 @pytest.mark.parametrize("what", UNCHECKED)
-def test_it_does_so_without_a_checker(what, said):
-    _, kind, *words = UNCHECKED[what]
-    name, message = said[what]
-    assert name == kind.__name__, message
+def test_the_error_does_so_without_a_type_checker(what, raised):
+    _, _, *words = UNCHECKED[what]
+    right, message = raised[what]
+    assert right, message
     for word in words:
         assert word in message
 
 
-class Saw(Tap):
-    """Keeps what a map is made of, on either path."""
-
-    def __init__(self, explicit: bool) -> None:
-        self.explicit = explicit
-
-    def seen(self, q, k, mask, bias, scale, lse) -> None:
-        self.source = LazyCall(q=q, k=k, mask=mask, bias=bias, scale=scale, given=lse)
-
-    def weights(self, weights, mask):
-        self.source = DenseCall(weights=weights)
-        return weights
-
-
-MASKS = {
-    "free": Mask(),
-    "causal": Mask(causal=True),
-    "window": Mask(causal=True, window=3),
-    "lengths": Mask(lengths=[5, 6]),
-    "documents": Mask(documents=torch.tensor([[0, 0, 0, 1, 1, 1, 1]])),
-    "allow": Mask(allow=torch.eye(T, dtype=torch.bool).roll(1, 0) | (torch.arange(T) != 4)),
-}
-# Key heads, whether written out, and the type of number.
-PATHS = {
-    "fused": (H, False, torch.float32),
-    "fused, double": (H, False, torch.float64),
-    "grouped": (1, False, torch.float32),
-    "explicit": (H, True, torch.float64),
-}
-cases = pytest.mark.parametrize(("mask", "biased", "path"), list(product(MASKS, ("", "biased"), PATHS)))
-
-
-def spoil(which: str, mask: str, biased: str, path: str):
-    """Answers and maps without and with a NaN in row 1, head 0, token 3; who may look at whom; who must notice."""
-    groups, explicit, dtype = PATHS[path]
-    torch.manual_seed(0)
-    parts = {"q": torch.randn(B, H, T, E, dtype=dtype)}
-    parts |= {name: torch.randn(B, groups, T, E, dtype=dtype) for name in ("k", "v")}
-    more = {"mask": MASKS[mask], "bias": torch.randn(H, T, T, dtype=dtype) if biased else None}
-    outs, maps = [], []
-    for value in (0.5, NAN):
-        parts[which] = parts[which].clone()
-        parts[which][1, 0, 3, 2] = value
-        tap = Saw(explicit)
-        outs.append(attend(**parts, **more, tap=tap))
-        maps.append(AttentionMap([tap.source]))
-    may = MASKS[mask].dense(T, T).expand(B, H, T, T)
-    spoilt = torch.zeros(B, H, T, dtype=torch.bool)
-    if which == "q":
-        spoilt[1, 0, 3] = True
-    else:
-        spoilt[1, : H // groups] = may[1, : H // groups, :, 3]
-    return outs, maps, may, spoilt
-
-
-@cases
-def test_a_nan_query_spoils_its_own_answer_and_no_other(mask, biased, path):
-    (clean, out), _, _, spoilt = spoil("q", mask, biased, path)
-    assert out[spoilt].isnan().all()
-    torch.testing.assert_close(out[~spoilt], clean[~spoilt])
-
-
-@cases
-@pytest.mark.parametrize("which", ["k", "v"])
-def test_a_nan_key_spoils_all_who_may_look_at_it_and_no_other_row_or_head(which, mask, biased, path):
-    (clean, out), _, _, spoilt = spoil(which, mask, biased, path)
-    assert out[spoilt].isnan().any(-1).all()
-    others = ~spoilt.any(-1)  # rows and heads
-    torch.testing.assert_close(out[others], clean[others])
-
-
-@cases
-@pytest.mark.parametrize("which", ["q", "k"])
-def test_statistics_of_a_spoilt_query_are_nan(which, mask, biased, path):
-    _, maps, may, spoilt = spoil(which, mask, biased, path)
-    names = [name for name in MEANING if name not in ("peak", "received")]  # which have no NaN, or are of keys
-    clean, now = (each.statistics(*names) for each in maps)
-    for name in names:
-        sure = spoilt & may[..., 0] if name == "sink" else spoilt  # the first key, if one may look at it at all
-        assert now[name][sure].isnan().all(), name
-        torch.testing.assert_close(now[name][~spoilt], clean[name][~spoilt])
-
-
-@pytest.mark.parametrize("path", ["fused", "explicit"])
-@pytest.mark.parametrize("mask", MASKS)
-@pytest.mark.parametrize("which", ["q", "k"])
-def test_a_spoilt_query_spoils_the_keys_it_may_look_at_and_no_other(which, mask, path):
-    """What a key receives, and an overview, are sums of the weights that dense shows."""
-    _, maps, may, spoilt = spoil(which, mask, "", path)
-    weights = maps[1].dense()
-    assert torch.equal(weights.isnan(), may & spoilt[..., None])
-    torch.testing.assert_close(maps[1].received(), weights.sum(-2), equal_nan=True)
-    torch.testing.assert_close(maps[1].pool(T), weights, equal_nan=True)
+@pytest.mark.parametrize("what", WORDS)
+def test_the_error_about_an_unknown_word_lists_the_known_ones(what, raised):
+    right, message = raised[what]
+    assert right, message
+    assert "'odd'" in message
+    for word in WORDS[what][1]:
+        assert word in message
 
 
 if __name__ == "__main__":

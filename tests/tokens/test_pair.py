@@ -1,4 +1,4 @@
-"""A pair of tokens: kept whole in a folder, once where both sides share them; special characters."""
+"""Pairs of tokenizers: their files, shared where both sides are equal; Characters with special ids."""
 
 import json
 
@@ -24,8 +24,8 @@ LETTERS = Characters.of("a dog", special=True)
         (Pair(WORDS, Words.of(["a dog runs"])), ["both.tokens.json", "tokens.json"]),
     ],
 )
-def test_a_folder_keeps_a_pair(tmp_path, pair, files):
-    tokens.save(Pair(OTHER, SUB), tmp_path)  # of another model: its files go
+def test_a_pair_survives_a_folder_in_the_expected_files(tmp_path, pair, files):
+    tokens.save(Pair(OTHER, SUB), tmp_path)  # an earlier tokenizer, whose files must go
     assert tokens.save(pair, tmp_path).name == "tokens.json"
     assert sorted(p.name for p in tmp_path.iterdir()) == files
     again = tokens.load(tmp_path)
@@ -40,20 +40,20 @@ def test_a_folder_keeps_a_pair(tmp_path, pair, files):
     assert not tokens.saved(tmp_path)
 
 
-def test_what_is_read_and_written_ends():
+def test_source_and_target_ids_end_with_the_end_token():
     pair = Pair(WORDS, LETTERS)
     assert pair.read("a dog").tolist() == [*WORDS.encode("a dog"), 2]
     assert pair.written("go").tolist() == [*LETTERS.encode("go"), 2]
     assert pair.read("").tolist() == [2]
 
 
-def test_tokens_without_an_end_make_no_pair():
+def test_a_pair_needs_tokenizers_with_pad_and_end():
     with pytest.raises(ValueError, match=r"the target tokens, Characters\('ab'\), have no <pad> and <end>"):
         Pair(WORDS, Characters("ab"))
 
 
 @pytest.mark.parametrize(
-    ("values", "words"),
+    ("values", "message"),
     [
         ({}, "source = None: expected a file beside it"),
         ({"source": "../x.json", "target": "tokenizer.json"}, r"source = '\.\./x\.json': expected a file beside it"),
@@ -62,15 +62,15 @@ def test_tokens_without_an_end_make_no_pair():
         ({"source": "tokenizer.json", "target": "target.tokens.json"}, "there is no such file"),
     ],
 )
-def test_a_pair_that_names_no_good_files(tmp_path, values, words):
+def test_a_pair_with_bad_file_names_raises(tmp_path, values, message):
     tokens.save(SUB, tmp_path)
     (tmp_path / "tokens.json").write_text(json.dumps({"kind": "pair", **values}))
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ValueError, match=message):
         tokens.load(tmp_path)
 
 
 @given(st.text(st.characters()), st.text(st.characters()))
-def test_characters_may_have_special_ids(text, other):
+def test_characters_with_special_ids(text, other):
     letters = Characters.of(text, special=True)
     ids = letters.encode(text)
     assert letters.decode([1, *ids, 2, 0]) == text
@@ -83,7 +83,7 @@ def test_characters_may_have_special_ids(text, other):
     assert letters.pieces([0, *ids]) == ["<pad>", *text]
 
 
-def test_plain_characters_have_no_special_ids():
+def test_characters_without_special_ids():
     plain = Characters("ab c")
     assert (plain.pad, plain.start, plain.end, plain.unknown) == (None,) * 4
     assert plain.words("ab c") == [0, 0, -1, 1]

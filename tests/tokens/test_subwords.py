@@ -1,4 +1,4 @@
-"""Subwords: nothing is lost, the same text gives the same pieces, and a standard file is read and written."""
+"""Subwords: lossless, deterministic, and compatible with the tokenizer.json of other libraries."""
 
 import json
 import pickle
@@ -30,7 +30,7 @@ odd = st.lists(st.sampled_from(["<pad>", "<start>", "<end>", "<unk>", " ", "\n",
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(text=anything | odd)
-def test_nothing_is_lost(kind, text):
+def test_decode_undoes_encode(kind, text):
     subwords = LEARNED[kind]
     ids = subwords.encode(text)
     assert ids.dtype == np.int64
@@ -42,20 +42,20 @@ def test_nothing_is_lost(kind, text):
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(text=anything)
-def test_pieces_make_up_the_text_and_words_are_its_words(kind, text):
+def test_pieces_join_to_the_text_and_words_are_in_order(kind, text):
     subwords = LEARNED[kind]
     ids, n = subwords.encode(text), len(split(text))
     pieces, words = subwords.pieces(ids), subwords.words(text)
     assert len(pieces) == len(words) == len(ids)
     assert words == subwords.words(ids)
     assert set(words) <= {-1, *range(n)}
-    found = [w for w in words if w >= 0]
-    assert found == sorted(found)
+    real = [word for word in words if word >= 0]
+    assert real == sorted(real)
     if text.isascii():
         assert "".join(pieces) == text
 
 
-def test_a_piece_belongs_to_the_word_it_begins_in():
+def test_a_piece_belongs_to_the_word_in_which_it_begins():
     subwords = LEARNED["bpe"]
     text = " Ein Mann, läuft 👍"
     words = subwords.words(text)
@@ -68,14 +68,14 @@ def test_a_piece_belongs_to_the_word_it_begins_in():
     assert words[-1] == 4
     assert subwords.words([1, *subwords.encode(text), 2]) == [-1, *words, -1]
     assert subwords.pieces([0, 1, 2, 3]) == ["<pad>", "<start>", "<end>", "<unk>"]
-    half = subwords.encode("👍")[:2]  # what a model may write
+    half = subwords.encode("👍")[:2]  # an incomplete character, which a model may write
     assert subwords.words(half) == [0, 1]
     assert subwords.pieces(half) == ["<f0>", "<9f>"]
     assert "\ufffd" in subwords.decode(half)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_special_ids_come_first(kind):
+def test_special_ids_come_first(kind):
     subwords = LEARNED[kind]
     assert (subwords.pad, subwords.start, subwords.end, subwords.unknown) == (0, 1, 2, 3)
     assert 260 < len(subwords) <= 380
@@ -94,14 +94,14 @@ def test_the_same_texts_give_the_same_pieces_in_any_process(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_lower_forgets_case_and_nothing_else(kind):
+def test_lower_drops_case_and_nothing_else(kind):
     subwords = Subwords.of(TEXTS, size=380, kind=kind, lower=True)
     assert subwords.decode(subwords.encode("Ein MANN, ÉCHELLE 👍 <pad>")) == "ein mann, échelle 👍 <pad>"
     assert subwords != LEARNED[kind]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_folder_keeps_subwords_in_the_standard_file(kind, tmp_path):
+def test_subwords_are_saved_as_a_standard_tokenizer_json(kind, tmp_path):
     from tokenizers import Tokenizer
 
     subwords = LEARNED[kind]
@@ -112,7 +112,7 @@ def test_a_folder_keeps_subwords_in_the_standard_file(kind, tmp_path):
     assert hash(tokens.load(tmp_path)) == hash(subwords)
 
 
-def test_transformers_reads_what_we_write(tmp_path):
+def test_transformers_reads_our_tokenizer_json(tmp_path):
     from transformers import PreTrainedTokenizerFast
 
     path = tokens.save(LEARNED["bpe"], tmp_path)
@@ -120,8 +120,8 @@ def test_transformers_reads_what_we_write(tmp_path):
     assert theirs(TEXTS[2])["input_ids"] == LEARNED["bpe"].encode(TEXTS[2]).tolist()
 
 
-def test_another_kind_of_tokenizer_is_read(tmp_path):
-    """One with words, another way to mark spaces, other names of special ids, and padding that must not happen."""
+def test_a_foreign_tokenizer_json_is_read(tmp_path):
+    """It marks spaces otherwise, has other names of special tokens, and asks for padding, which must not happen."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
     vocab = {"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3, "▁a": 4, "▁do": 5, "g": 6}
@@ -139,13 +139,13 @@ def test_another_kind_of_tokenizer_is_read(tmp_path):
     assert ours.words([2, 4, 5, 6, 3]) == [-1, 0, 1, 1, -1]
 
 
-def test_small_texts_give_few_pieces():
+def test_few_texts_give_few_pieces():
     assert len(Subwords.of([], size=5000)) == 260
     assert Subwords.of([""], size=260).decode(Subwords.of([""], size=260).encode("Größe")) == "Größe"
 
 
 @pytest.mark.parametrize(
-    ("make", "words"),
+    ("make", "message"),
     [
         (lambda: Subwords.of(["a"], size=100), "size=100: expected 260 or more"),
         (lambda: Subwords.of(["a"], kind="wordpiece"), "kind='wordpiece': expected bpe or unigram"),
@@ -161,12 +161,12 @@ def test_small_texts_give_few_pieces():
         (lambda: Subwords("no"), "not a tokenizer"),
     ],
 )
-def test_what_makes_no_subwords(make, words):
-    with pytest.raises(ValueError, match=words):
+def test_bad_arguments_raise(make, message):
+    with pytest.raises(ValueError, match=message):
         make()
 
 
-def test_a_damaged_file_is_named(tmp_path):
+def test_the_error_names_a_damaged_file(tmp_path):
     (tmp_path / "tokenizer.json").write_bytes(b'{"version": "1.0"')
     with pytest.raises(ValueError, match=r"tokenizer\.json: not a tokenizer"):
         tokens.load(tmp_path)

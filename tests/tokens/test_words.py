@@ -1,4 +1,4 @@
-"""Words: what a word is, which are kept, and what comes back."""
+"""Words: how a text is split, which words get an id, and how ids are decoded."""
 
 import json
 import pickle
@@ -30,30 +30,30 @@ anything = st.text(st.characters())
         ("<unk> <pad>", "< unk > < pad >"),
     ],
 )
-def test_what_a_word_is(text, words):
+def test_split_gives_the_words(text, words):
     assert split(text) == words.split(" ")
 
 
 @given(anything)
-def test_splitting_loses_only_white_space(text):
+def test_split_loses_only_white_space(text):
     assert "".join(split(text)) == "".join(text.split())
     assert all(word.split() == [word] for word in split(text))
 
 
 @given(anything, anything)
-def test_a_space_always_parts_words(one, other):
+def test_a_space_always_separates_words(one, other):
     assert split(f"{one} {other}") == split(one) + split(other)
 
 
-def test_a_very_long_word_is_split_at_once():
+def test_a_very_long_word_takes_linear_time():
     assert split("a" * 100_000 + "'") == ["a" * 100_000, "'"]
 
 
-def test_spans_are_given_their_words():
+def test_words_of_gives_the_word_of_each_span():
     assert words_of("a dog's", [(0, 1), (1, 2), (1, 4), (3, 6), (5, 7), (3, 3)]) == [0, -1, 1, 1, 2, -1]
 
 
-def test_ids_are_by_falling_count_then_alphabet():
+def test_ids_are_sorted_by_falling_count_then_alphabetically():
     words = Words.of(["b a b c", "a b d."])
     assert words.symbols == ("<pad>", "<start>", "<end>", "<unk>", "b", "a", ".", "c", "d")
     assert words.counts == (0, 0, 0, 0, 3, 2, 1, 1, 1)
@@ -65,7 +65,7 @@ def test_ids_are_by_falling_count_then_alphabet():
 
 
 @given(st.lists(st.text("ab cé.'")), st.integers(1, 3), st.none() | st.integers(0, 4))
-def test_every_frequent_word_is_known_and_no_other(texts, minimum, most):
+def test_only_frequent_words_get_an_id(texts, minimum, most):
     counts = Counter(word for text in texts for word in split(text))
     words = Words.of(texts, minimum=minimum, most=most)
     assert len(words) == 4 + min(sum(n >= minimum for n in counts.values()), 10**9 if most is None else most)
@@ -78,7 +78,7 @@ def test_every_frequent_word_is_known_and_no_other(texts, minimum, most):
 
 
 @given(anything)
-def test_words_that_are_known_come_back_but_for_spaces(text):
+def test_decode_undoes_encode_up_to_white_space(text):
     words = Words.of([text])
     back = words.decode(words.encode(text))
     assert "".join(back.split()) == "".join(text.split())
@@ -96,12 +96,12 @@ def test_words_that_are_known_come_back_but_for_spaces(text):
         "¿Qué? «Oui» 3.5%",
     ],
 )
-def test_punctuation_is_closed_up(text):
+def test_decode_puts_no_space_around_punctuation(text):
     words = Words.of([text])
     assert words.decode(words.encode(text)) == text
 
 
-def test_unknown_words_are_shown_and_special_ids_are_not():
+def test_decode_shows_unknown_words_and_no_other_special_ids():
     words = Words.of(["a dog runs"])
     assert words.encode("a cat runs").tolist() == [words.encode("a")[0], 3, words.encode("runs")[0]]
     assert words.decode([1, *words.encode("a cat runs"), 2, 0, 0]) == "a <unk> runs"
@@ -109,7 +109,7 @@ def test_unknown_words_are_shown_and_special_ids_are_not():
     assert words.pieces([1, 3]) == ["<start>", "<unk>"]
 
 
-def test_lower_forgets_case():
+def test_lower_drops_case():
     words = Words.of(["A Dog a dog"], lower=True)
     assert words.symbols[4:] == ("a", "dog")
     assert words.decode(words.encode("A DOG")) == "a dog"
@@ -117,21 +117,21 @@ def test_lower_forgets_case():
 
 
 @given(st.lists(anything), st.booleans())
-def test_plain_data_gives_the_same_words(texts, lower):
+def test_words_survive_json_and_pickle(texts, lower):
     words = Words.of(texts, lower=lower)
     again = Words.from_dict(json.loads(json.dumps(words.to_dict())))
     assert again == words == pickle.loads(pickle.dumps(words))
     assert hash(again) == hash(words)
 
 
-def test_a_folder_keeps_words(tmp_path):
+def test_words_survive_a_folder(tmp_path):
     words = Words.of(["Ein Hund, l'été 👍🏽"])
     assert tokens.save(words, tmp_path).name == "tokens.json"
     assert tokens.load(tmp_path) == words
 
 
 @pytest.mark.parametrize(
-    ("make", "words"),
+    ("make", "message"),
     [
         (lambda: Words.of("a dog"), "expected several texts, got one: 'a dog'"),
         (lambda: Words.of(["a"], minimum=0), "minimum=0: expected 1 or more"),
@@ -148,6 +148,6 @@ def test_a_folder_keeps_words(tmp_path):
         (lambda: Words.from_dict({"kind": "words", "symbols": [], "counts": [], "lower": 1}), "lower = 1"),
     ],
 )
-def test_what_makes_no_words(make, words):
-    with pytest.raises(ValueError, match=words):
+def test_bad_arguments_raise(make, message):
+    with pytest.raises(ValueError, match=message):
         make()

@@ -8,6 +8,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
+from clearhead.training.average import Average
 from clearhead.training.optim import OptimConfig, Optimiser
 
 # Rows that do not divide by two, and a vector of one number, of which the second process has nothing.
@@ -20,7 +21,8 @@ def train(shard, name, masters):
     dtype = torch.bfloat16 if masters else torch.float32
     place = (lambda x: distribute_tensor(x, mesh, [Shard(0)])) if shard else (lambda x: x)
     params = {n: nn.Parameter(place(torch.randn(s, generator=generator).to(dtype))) for n, s in SIZES.items()}
-    optimiser = Optimiser(params, OptimConfig(name=name, lr=0.1, ema=0.9), masters=masters)
+    optimiser = Optimiser(params, OptimConfig(name=name, lr=0.1), masters=masters)
+    average = Average(optimiser.weights(), params)
     norms = []
     for _ in range(3):
         for _ in range(2):
@@ -29,7 +31,8 @@ def train(shard, name, masters):
                 p.grad = grad if p.grad is None else p.grad + grad
             optimiser.gather()
         norms.append(optimiser.step(0.5))
-    with optimiser.averaged():
+        average.update(0.9)
+    with average.running():
         averages = {n: p.detach().clone() for n, p in params.items()}
     kinds = {type(x) for k, x in optimiser.tensors().items() if not k.endswith("/step")}
     assert kinds == {DTensor if shard else torch.Tensor}, kinds

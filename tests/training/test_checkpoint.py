@@ -200,7 +200,7 @@ def test_strict_about_names_shapes_and_types(tmp_path):
         found.fill("w", torch.zeros(7, 6))
     with pytest.raises(CheckpointError, match=r"is bfloat16 \(2, 3\), but .* is float32 \(2, 3\)"):
         found.fill("half", torch.zeros(2, 3))
-    with pytest.raises(CheckpointError, match="no tensor 'sen'; nearest: seen"):
+    with pytest.raises(CheckpointError, match="no tensor 'sen'; the nearest is seen"):
         found.read("sen")
     found.close()
     assert found.read("seen").item() is True
@@ -257,7 +257,7 @@ def test_a_full_disk_leaves_the_last_one(tmp_path, monkeypatch, when):
 
 LIMITED = """
 import resource, sys, torch
-from clearhead.train.checkpoint import CheckpointError, Writer, latest
+from clearhead.training.checkpoint import CheckpointError, Writer, latest
 writer = Writer(sys.argv[1], attempt="a")
 writer.save(1, {"w": torch.ones(1000)}, {})
 writer.wait()

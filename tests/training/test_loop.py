@@ -76,7 +76,7 @@ CASES = {
     "rare saves": {"run__save_every": 5, "run__valid_every": 3, "run__inside_every": 4, "run__log_every": 3},
     "alone saves": {"run__save_every": 1, "run__keep": 1},
     "reader": {"model": {"name": "reader", "width": 12, "heads": 3, "mix": "attention"}, "precision": "bfloat16"},
-    "smoothing, rotary": {"smoothing": 0.1, "model__positions": "rotary", "schedule__shape": "constant"},
+    "smoothing, rotary": {"objective__smoothing": 0.1, "model__positions": "rotary", "schedule__shape": "constant"},
     "vectors": {**VECTORS, "optim__ema": 0.5, "accumulate": 4},
     "batch norm": {**VECTORS, "model": {"name": "normed"}, "run__patience": 3, "run__valid_every": 1},
     "batch norm, masters": {**VECTORS, "model": {"name": "normed"}, "precision": "bfloat16"},
@@ -179,7 +179,7 @@ def test_what_is_seen_inside(tmp_path):
     ("parts", "more"),
     [
         (2, {}), (4, {}), (8, {}),  # that do not divide the rows; more than there are
-        (3, {"smoothing": 0.1, "optim__ema": 0.9, "recompute": True}), (4, VECTORS),
+        (3, {"objective__smoothing": 0.1, "optim__ema": 0.9, "recompute": True}), (4, VECTORS),
     ],
 )  # fmt: skip
 def test_accumulating_parts_equals_the_whole_batch(tmp_path, parts, more):
@@ -203,7 +203,9 @@ def test_patience_ends_with_the_best_model(tmp_path, monkeypatch):
         f"step-{s:08d}" for s in (step, valid[-1][1])
     }
     best = loop.Checkpoint(tmp_path / "a" / "checkpoints" / f"step-{step:08d}")
-    same_bits({name: best.read(f"model/{name}") for name, _ in run.model.model.named_parameters()}, parameters(run))
+    same_bits(
+        {name: best.read(f"model/weight/{name}") for name, _ in run.model.model.named_parameters()}, parameters(run)
+    )
     # Trained again, it trains nothing.
     before = metrics(tmp_path / "a")
     rerun = go(table, tmp_path / "a")
@@ -234,7 +236,7 @@ def test_patience_that_comes_late_finds_no_best_of_before(tmp_path):
     more = go(table, tmp_path, "steps=14", "run.patience=3")
     later = [(r["valid_loss"], r["step"]) for r in more.metrics if "valid_loss" in r and r["step"] > 8]
     best = loop.Checkpoint(tmp_path / "checkpoints" / f"step-{min(later)[1]:08d}")
-    same_bits({name: best.read(f"model/{name}") for name in parameters(more)}, parameters(more))
+    same_bits({name: best.read(f"model/weight/{name}") for name in parameters(more)}, parameters(more))
 
 
 def test_a_finished_run_trains_nothing_and_a_longer_one_goes_on(tmp_path, monkeypatch):
@@ -256,7 +258,14 @@ def test_a_finished_run_trains_nothing_and_a_longer_one_goes_on(tmp_path, monkey
 
 def test_the_loss_goes_down(tmp_path):
     table = recipe(
-        steps=80, data__rows=32, data__length=3, model__width=32, model__heads=4, run__log_every=20, optim__lr=5e-3
+        steps=80,
+        data__rows=32,
+        data__length=3,
+        model__context=6,
+        model__width=32,
+        model__heads=4,
+        run__log_every=20,
+        optim__lr=5e-3,
     )
     run = go(table, tmp_path)
     losses = [record["loss"] for record in run.metrics if "loss" in record]
@@ -272,7 +281,13 @@ WORDS = [  # every word at least once
     {"optim__name": "sgd", "schedule__shape": "cosine", "initial": "xavier", "precision": "bfloat16"},
     {"optim__name": "muon", "schedule__shape": "linear", "initial": "kaiming", "precision": "tf32"},
     {"optim__name": "muon", "schedule__shape": "inverse-sqrt", "initial": "normal", "precision": "bfloat16"},
-    {"deterministic": True, "smoothing": 0.2, "optim__clip": 0.0, "optim__momentum": 0.0, "optim__name": "sgd"},
+    {
+        "deterministic": True,
+        "objective__smoothing": 0.2,
+        "optim__clip": 0.0,
+        "optim__momentum": 0.0,
+        "optim__name": "sgd",
+    },
     {"recompute": True, "precision": "bfloat16", "model__tied": False, "model__positions": "alibi"},
     {"model__depth": 0, "data__valid_batches": 0},
     {"data__name": "copy", "model": {**READER, "mix": "sum"}},

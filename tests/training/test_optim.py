@@ -148,7 +148,7 @@ def test_gathered_micro_batches_add_up(masters):
 
 
 def test_missing_gradients():
-    optimiser = Optimiser(model := make(), OptimConfig(lr=0.1, ema=0.5), masters=False)
+    optimiser = Optimiser(model := make(), OptimConfig(lr=0.1), masters=False)
     with pytest.raises(RuntimeError, match="backward"):
         optimiser.step()
     before = copies(optimiser.parameters)
@@ -220,48 +220,14 @@ def test_muon_is_muon_and_adamw():
     same(copies(optimiser.parameters), copies(named))
 
 
-# Averages
-
-
-@pytest.mark.parametrize("masters", [False, True])
-def test_average_is_a_hand_loop(masters):
-    config = OptimConfig(lr=0.05, ema=0.7)
-    optimiser = Optimiser(make(torch.bfloat16 if masters else torch.float32), config, masters=masters)
-    hand = {n: w.detach().double() for n, w in optimiser.weights().items()}
-    for step in range(5):
-        our_run(config, step + 1, optimiser=optimiser, first=step)
-        hand = {n: 0.7 * a + 0.3 * optimiser.weights()[n].detach().double() for n, a in hand.items()}
-    for name, average in optimiser.averages.items():
-        torch.testing.assert_close(average.double(), hand[name], rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("masters", [False, True])
-def test_averages_come_and_go(masters):
-    optimiser, _ = our_run(OptimConfig(lr=0.05, ema=0.7), masters=masters)
-    before, averages = copies(optimiser.parameters), copies(optimiser.averages)
-    with optimiser.averaged():
-        same(copies(optimiser.parameters), {n: a.to(before[n].dtype) for n, a in averages.items()})
-        assert not torch.equal(optimiser.parameters["head.weight"], before["head.weight"])
-    same(copies(optimiser.parameters), before)
-    with pytest.raises(KeyError), optimiser.averaged():
-        raise KeyError
-    same(copies(optimiser.parameters), before)
-    same(copies(optimiser.averages), averages)
-    without, _ = our_run(OptimConfig())
-    before = copies(without.parameters)
-    with without.averaged():
-        same(copies(without.parameters), before)
-
-
 # Resuming
 
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("masters", [False, True])
-@pytest.mark.parametrize("ema", [0.0, 0.9])
-def test_a_resumed_run_is_the_uninterrupted_one(device, name, masters, ema):
-    config = OptimConfig(name=name, lr=0.01, ema=ema)
+def test_a_resumed_run_is_the_uninterrupted_one(device, name, masters):
+    config = OptimConfig(name=name, lr=0.01)
     whole, norms = our_run(config, 6, masters=masters, device=device)
     first, _ = our_run(config, 3, masters=masters, device=device)
     saved, weights = copies(first.tensors()), copies(first.weights())
@@ -300,12 +266,12 @@ def test_prepared_state_is_what_torch_makes(name):
 
 
 def test_names_of_the_state():
-    optimiser = Optimiser(make(torch.bfloat16), OptimConfig(ema=0.5), masters=True)
+    optimiser = Optimiser(make(torch.bfloat16), OptimConfig(), masters=True)
     names = optimiser.tensors()
     weight = "blocks.0.attn.query.weight"
-    for name in (f"optim/{weight}/exp_avg", f"optim/{weight}/step", f"master/{weight}", f"ema/{weight}"):
+    for name in (f"optim/{weight}/exp_avg", f"optim/{weight}/step", f"master/{weight}"):
         assert names[name].dtype == torch.float32
-    assert len(names) == 5 * len(optimiser.parameters)
+    assert len(names) == 4 * len(optimiser.parameters)
     assert names[f"master/{weight}"] is optimiser.weights()[weight]
 
 
@@ -318,7 +284,7 @@ def test_names_of_the_state():
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("masters", [False, True])
 def test_a_step_never_waits_for_the_device(name, masters):
-    config = OptimConfig(name=name, ema=0.9)
+    config = OptimConfig(name=name)
     optimiser, _ = our_run(config, 1, masters=masters, device="cuda")
     push(optimiser.parameters.values(), 1)
     torch.cuda.synchronize()

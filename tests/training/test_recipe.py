@@ -5,8 +5,10 @@ from trainings import recipe
 
 from clearhead import config
 from clearhead.config import ConfigError
+from clearhead.data import make_data
 from clearhead.training.loop import train
-from clearhead.training.recipe import MAY_CHANGE, Recipe, RunConfig, read_recipe, section
+from clearhead.training.recipe import MAY_CHANGE, Recipe, RunConfig, named_options, read_recipe
+from clearhead.training.setup import resolve
 
 pytestmark = pytest.mark.usefixtures("own_models")
 
@@ -37,6 +39,13 @@ def write(folder, text):
     return path
 
 
+def model_config(recipe):
+    """The config of a recipe's model, with the sizes that its data gives."""
+    name, options = named_options(recipe.data, "data")
+    data = make_data(name, config.dump(options), seed=0)
+    return resolve(recipe, data, {}).players["model"].config
+
+
 @pytest.mark.parametrize(
     ("old", "new", "line", "told"),
     [
@@ -56,7 +65,7 @@ def write(folder, text):
         ("steps = 10", "steps = 0", 1, r"steps=0: expected 1 or more"),
         ("lr = 1e-3", "lr = 0.0", 14, r"optim: lr=0\.0: expected a number above 0"),
         ("lr = 1e-3", 'name = "adam"', 14, r"optim: name='adam': expected one of adamw, sgd, muon"),
-        ("seed = 1", "smoothing = 1.0", 2, r"smoothing=1\.0: expected a share"),
+        ("seed = 1", "smoothing = 0.1", 2, r"unknown key smoothing: it is an option of the objective; write it below"),
         ("seed = 1", "accumulate = 0", 2, r"accumulate=0: expected 1 or more"),
         ("seed = 1", 'precision = "float16"', 2, r"precision='float16': expected one of float32, tf32, bfloat16"),
         ("seed = 1", 'initial = "zeros"', 2, r"initial='zeros': expected one of default, xavier, kaiming, normal"),
@@ -64,7 +73,7 @@ def write(folder, text):
         ("log_every = 1", "patience = 2", 17, r"run: patience counts validations: expected valid_every"),
         ("log_every = 1", "keep = 0", 17, r"run: keep=0: expected 1 or more"),
         ("log_every = 1", "save_every = -1", 17, r"run: save_every=-1: expected 0 or more"),
-        ('"reverse"', '"revers"', 5, r"data\.name = 'revers': expected one of .*; the nearest is reverse"),
+        ('"reverse"', '"revers"', 5, r"data\.name = 'revers': expected one of .*; the nearest (is|are) reverse"),
         ('"gpt"', '"gtp"', 9, r"model\.name = 'gtp': expected one of .*; the nearest is gpt"),
         ('name = "gpt"\n', "", 8, r"model has no name: expected one of gpt"),
         ('name = "gpt"', "name = 3", 9, r"model\.name = 3: expected one of gpt"),
@@ -104,18 +113,18 @@ def test_overrides_win(tmp_path):
         write(tmp_path, FILE), "optim.lr=1e-2", "steps=3", "model.width=24", "schedule.warmup=2", "seed=7"
     )
     assert (made.optim.lr, made.steps, made.seed, made.schedule.warmup) == (1e-2, 3, 7, 2)
-    assert section(made, "model", vocab=6)[1].width == 24
-    assert section(made, "model", vocab=6)[1].heads == 3
+    assert model_config(made).width == 24
+    assert model_config(made).heads == 3
 
 
 def test_sizes_come_from_the_data_and_may_not_contradict_it(tmp_path):
     made = read_recipe(write(tmp_path, FILE))
-    assert section(made, "model", vocab=6)[1].vocab == 6
+    assert model_config(made).vocab == 6
     path = write(tmp_path, FILE.replace("width = 12", "width = 12\nvocab = 9"))
     with pytest.raises(ConfigError) as told:
         train(path, out=tmp_path / "run", device="cpu")
-    assert str(told.value) == f"{path}:11: model.vocab = 9: the data says 6"
-    with pytest.raises(ConfigError, match=r"^on the command line: model\.vocab = 5: the data says 6"):
+    assert str(told.value) == f"{path}:11: model.vocab = 9: the data has 6"
+    with pytest.raises(ConfigError, match=r"^on the command line: model\.vocab = 5: the data has 6"):
         train(write(tmp_path, FILE), "model.vocab=5", out=tmp_path / "run", device="cpu")
     assert not (tmp_path / "run").exists()
     agreed = FILE.replace("width = 12", "width = 12\nvocab = 6\ncontext = 20")

@@ -89,7 +89,7 @@ def test_a_damaged_line_in_the_middle_is_named(tmp_path):
 
 HOLD = """
 import sys, time
-from clearhead.train.folder import Folder
+from clearhead.training.run_folder import Folder
 held = Folder(sys.argv[1])
 print("ready", flush=True)
 time.sleep(60)

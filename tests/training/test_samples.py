@@ -1,10 +1,11 @@
-"""Samples while training: of validation texts, by the model as it is then, and without a trace in what is learned."""
+"""Samples while training: continuations of validation texts, which do not change the training."""
 
 import pytest
 from trainings import metrics, same_bits, state
 
 import clearhead as ch
-from clearhead.training import TrainingError, optim, progress, samples, train
+from clearhead.training import TrainingError, optim, progress, train
+from clearhead.training.objectives.next_token import NextToken
 
 LINES = "".join(f"line {i} says {'abcdefg'[i % 7]}\n" for i in range(120))
 PAIRS = {f"{a} {b}": f"{x} {y}" for a, x in (("one", "eins"), ("two", "zwei"), ("six", "sechs"))
@@ -22,7 +23,7 @@ def text(tmp_path):
     return {
         "steps": 8, "seed": 3,
         "data": {"name": "text", "path": str(tmp_path / "lines.txt"), "context": 24, "rows": 4, "valid_rows": 4},
-        "model": {"name": "gpt", "context": 40, "width": 12, "depth": 2, "heads": 3, "dropout": 0.1},
+        "model": {"name": "gpt", "context": 40, "width": 12, "depth": 2, "heads": 2, "positions": "rotary", "dropout": 0.1},
         "optim": {"lr": 1e-2, "ema": 0.9},
         "run": {"log_every": 1, "valid_every": 4},
     }  # fmt: skip
@@ -36,7 +37,7 @@ def go(table, out, *overrides):
     return train(table, *overrides, out=out, device="cpu", quiet=True)
 
 
-def test_texts_go_on_from_beginnings_that_are_always_the_same(text, tmp_path):
+def test_samples_continue_the_same_prompts_every_time(text, tmp_path):
     run = go(text, tmp_path / "run", "run.sample_every=3")
     found = of(run)
     assert list(found) == [3, 6, 8]
@@ -50,17 +51,17 @@ def test_texts_go_on_from_beginnings_that_are_always_the_same(text, tmp_path):
     assert found[3] != last
 
 
-def test_nothing_of_the_training_is_touched(text, tmp_path):
+def test_sampling_changes_nothing_of_the_training(text, tmp_path):
     for name, every in (("with", 1), ("without", 0)):
         go(text, tmp_path / name, f"run.sample_every={every}")
     same_bits(state(tmp_path / "with"), state(tmp_path / "without"))
     assert [one for one in metrics(tmp_path / "with") if "samples" not in one] == metrics(tmp_path / "without")
 
 
-def test_a_training_that_breaks_off_writes_the_same_samples_in_the_end(text, tmp_path, monkeypatch):
+def test_an_interrupted_training_has_the_same_samples_in_the_end(text, tmp_path, monkeypatch):
     words = ("steps=9", "run.sample_every=2", "run.save_every=4")
     whole = go(text, tmp_path / "whole", *words)
-    for owner, name, call in ((optim.Optimiser, "step", 7), (samples, "samples", 2)):  # in a step, and in writing
+    for owner, name, call in ((optim.Optimiser, "step", 7), (NextToken, "samples", 2)):  # in a step, and while sampling
         real, left = getattr(owner, name), [call]
 
         def breaks(*given, real=real, left=left):
@@ -80,7 +81,7 @@ def test_a_training_that_breaks_off_writes_the_same_samples_in_the_end(text, tmp
 
 
 @pytest.mark.parametrize("name", ["transformer", "rnn-seq2seq"])
-def test_translators_are_asked_for_sentences_that_they_do_not_learn(name, tmp_path):
+def test_translators_sample_from_validation_sentences(name, tmp_path):
     (tmp_path / "p.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in PAIRS.items()), encoding="utf-8")
     table = {
         "steps": 4,
@@ -102,7 +103,7 @@ def test_translators_are_asked_for_sentences_that_they_do_not_learn(name, tmp_pa
         assert one["written"] == ch.translate(run.model, one["given"], beams=1).text
 
 
-def test_what_has_no_text_is_told_before_anything_is_learned(text, tmp_path):
+def test_sampling_without_text_is_refused_before_training(text, tmp_path):
     symbols = {"name": "reverse", "symbols": 5, "length": 4, "rows": 8}
     with pytest.raises(TrainingError, match=r"run\.sample_every = 2: there is no text to write here"):
         go(text | {"data": symbols}, tmp_path / "run", "run.sample_every=2")

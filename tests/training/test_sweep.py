@@ -4,8 +4,9 @@ import json
 
 import pytest
 
+from clearhead import sweep
 from clearhead.config import ConfigError
-from clearhead.training import progress, sweep
+from clearhead.training import progress
 from clearhead.training.sweep import Sweep, Trial, alternatives, folder_names
 
 RECIPE = {
@@ -60,17 +61,17 @@ def test_all_are_trained_once_and_compared(tmp_path):
         f"positions={word},seed={seed}" for word in ("none", "rotary") for seed in (1, 2)
     ]
     assert found.finished
-    assert len({trial.loss for trial in found.trials}) == 4
+    assert len({trial.measures["loss"] for trial in found.trials}) == 4
     for trial in found.trials:
         assert trial.parameters > 1000
-        assert trial.valid_loss > 0
-        assert 0 <= trial.valid_accuracy <= 1
+        assert trial.measures["valid_loss"] > 0
+        assert 0 <= trial.measures["valid_accuracy"] <= 1
         assert trial.minutes > 0
     none, rotary = found.means
     assert (none.choices, none.seeds) == ({"model.positions": "none"}, 2)
-    a, b = (trial.valid_loss for trial in found.trials[:2])
-    assert none.valid_loss == pytest.approx(((a + b) / 2, abs(a - b) / 2**0.5))
-    assert rotary.loss[0] != none.loss[0]
+    a, b = (trial.measures["valid_loss"] for trial in found.trials[:2])
+    assert none.measures["valid_loss"] == pytest.approx(((a + b) / 2, abs(a - b) / 2**0.5))
+    assert rotary.measures["loss"][0] != none.measures["loss"][0]
     assert (tmp_path / "s" / "sweep.png").stat().st_size > 1000
     assert json.loads((tmp_path / "s" / "sweep.json").read_text()) == json.loads(json.dumps(found.to_dict()))
     before = [(trial.folder / "facts.json").read_text() for trial in found.trials]
@@ -107,15 +108,19 @@ def test_side_by_side_equals_one_by_one(tmp_path):
     b = run("seed=1,2", "optim.lr=-1,1e-3", out=tmp_path / "b", jobs=2)
     for one, other in zip(a.trials, b.trials, strict=True):
         assert (one.choices, one.finished, one.error) == (other.choices, other.finished, other.error)
-        assert one.loss == pytest.approx(other.loss, rel=1e-4) if one.finished else "lr" in one.error
+        assert (
+            one.measures["loss"] == pytest.approx(other.measures["loss"], rel=1e-4)
+            if one.finished
+            else "lr" in one.error
+        )
     assert [trial.finished for trial in b.trials] == [False, True, False, True]
 
 
 def test_means_leave_out_what_failed(tmp_path):
-    good = Trial(choices={"seed": "1"}, folder=tmp_path, finished=True, loss=1.0)
+    good = Trial(choices={"seed": "1"}, folder=tmp_path, finished=True, measures={"loss": 1.0})
     found = Sweep(folder=tmp_path, trials=[good, Trial(choices={"seed": "2"}, folder=tmp_path, error="no")])
     (mean,) = found.means
-    assert (mean.seeds, mean.loss, mean.valid_loss) == (1, (1.0, 0.0), None)
+    assert (mean.seeds, mean.measures) == (1, {"loss": (1.0, 0.0)})
 
 
 def test_more_alternatives_than_colours_can_be_drawn(tmp_path):

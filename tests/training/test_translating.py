@@ -60,5 +60,5 @@ def test_it_learns_and_its_folder_keeps_both_vocabularies(folder, name, joint):
 def test_a_vocabulary_of_another_size_is_refused(folder):
     wrong = recipe("transformer")
     wrong["model"]["target_vocab"] = 5
-    with pytest.raises(ConfigError, match=r"model\.target_vocab = 5: the data says 7"):
+    with pytest.raises(ConfigError, match=r"model\.target_vocab = 5: the data has 7"):
         train(wrong, out=folder / "run", data=folder, device="cpu", quiet=True)

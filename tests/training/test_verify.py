@@ -106,7 +106,11 @@ def test_the_same_run_is_equal(two):
 
 @pytest.mark.parametrize(
     ("kind", "part"),
-    [("model/*.weight", "weights"), ("ema/*.weight", "averages"), ("optim/*.weight/exp_avg", "optimiser")],
+    [
+        ("model/weight/*.weight", "weights"),
+        ("model/average/*.weight", "averages"),
+        ("model/optim/*.weight/exp_avg", "optimiser"),
+    ],
 )
 def test_one_bit_of_one_tensor_is_found(pair, kind, part):
     a, b = pair

@@ -120,7 +120,9 @@ def own_models():
         for kind in (Normed, Pixels):
             vars(modules[kind.__module__]).update({kind.__name__: kind, "Config": Config})
         names = {kind.__name__.lower(): (kind.__name__.lower(), kind.__name__, "") for kind in (Normed, Pixels)}
-        stack.enter_context(patch.dict(sys.modules, modules))
+        sys.modules.update(modules)  # not patch.dict, which would also take away what is imported meanwhile
+        for name in modules:
+            stack.callback(sys.modules.pop, name)
         stack.enter_context(patch.dict(FAMILIES, names))
         # Measured once a run, it would take longer than these runs.
         stack.enter_context(patch.object(progress, "peak", lambda *_: 1e12))

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import clearhead as ch
 from clearhead.layers import Learned
 from clearhead.tokens import Characters, Pair, Subwords, Words
-from clearhead.weights import Bundle, WeightsError, fill, native
+from clearhead.weights import Bundle, WeightsError
 
 TEXT = "to be or not to be"
 TOKENS = Characters.of(TEXT)

@@ -1,14 +1,14 @@
-"""The command line: one subcommand per public function. What takes time to import is imported by its command.
+"""The command line: one subcommand per public function. Slow imports (torch, numpy) happen inside the subcommands.
 
 stdout is the result, stderr everything else; exit code 0: done, 1: failed, 2: misuse.
 
-verb         a function becomes a subcommand: examples in its help, mistakes as sentences
-arguments    the arguments that several verbs share
-option_help  the options of a function, for its verb's help
-config_help  the fields of a dataclass, with their meanings
-completion   what Tab offers
+verb         make a function a subcommand: examples in its help, user errors as one sentence
+arguments    arguments that several subcommands share; words like beams=5 as keyword arguments
+option_help  the keyword options of a function, for the help of its subcommand
+config_help  the fields of a config dataclass, with defaults and meanings
+completion   shell completion
 text_input   texts from the command line, files or stdin
-output       results, progress and notices, printed
+output       print results, progress and notices
 inference    translate evaluate generate chat score fill classify embed parity
 info         models data recipe explore doctor
 training     train verify-resume sweep plot
@@ -19,14 +19,24 @@ from __future__ import annotations
 import io
 import sys
 
-from . import inference, info, training  # noqa: F401  (each adds its verbs)
+from . import inference, info, training  # noqa: F401  (each adds its subcommands)
 from .verb import app
 
 __all__ = ["app", "main"]
 
 
 def main() -> None:
-    """The console script. A result that goes into a file is UTF-8, as files that are read are."""
+    """Run the `clearhead` command with the arguments of this process; raises SystemExit with the exit code.
+
+    Output to a file or a pipe is UTF-8, whatever the locale.
+
+    Examples:
+        >>> from unittest.mock import patch
+        >>> with patch("sys.argv", ["clearhead", "--version"]):
+        ...     main()
+        Traceback (most recent call last):
+        SystemExit: 0
+    """
     if isinstance(sys.stdout, io.TextIOWrapper) and not sys.stdout.isatty():
         sys.stdout.reconfigure(encoding="utf-8")
     app(prog_name="clearhead")

@@ -1,4 +1,4 @@
-"""The arguments that several verbs share, and how words like beams=5 become keyword arguments."""
+"""The arguments that several subcommands share, and how words like beams=5 become keyword arguments."""
 
 from __future__ import annotations
 
@@ -44,20 +44,20 @@ Type = Annotated[
         autocompletion=completion.types,
     ),
 ]
-NOT_OPTIONS = ("done", "root")  # keyword arguments that are no words of the command line
+NOT_OPTIONS = ("done", "root")  # keyword arguments that cannot be given as name=value
 
 
 def keyword_options(function: Callable[..., Any], words: list[str] | None) -> dict[str, Any]:
-    """Words like beams=5 as keyword arguments of a function, checked against its signature."""
+    """Words like beams=5 as keyword arguments of a function; raises for an unknown name or a wrong type."""
     from ..config import Table, override, read
 
     table = override(Table(), *words or ())
-    read(options_class(function), table)  # raises for an unknown word or a wrong type
+    read(options_class(function), table)  # for its checks: the values are passed on as they were written
     return dict(table)
 
 
 def options_class(function: Callable[..., Any]) -> type[Any]:
-    """A dataclass of the keyword-only parameters of a function."""
+    """A dataclass with the keyword-only parameters of a function."""
     hints = get_type_hints(function)
     keywords = [p for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY]
     fields = [(p.name, hints[p.name], field(default=p.default)) for p in keywords if p.name not in NOT_OPTIONS]

@@ -1,6 +1,6 @@
-"""What Tab offers: models, recipes, runs and names. Where there is nothing to offer, the shell offers its own files.
+"""Shell completion of models, recipes, runs and names; where there is nothing to offer, the shell offers its files.
 
-A shell asks at every press of the key, so nothing heavy is imported: no torch, no numpy.
+A shell runs this at every press of Tab, so it must not import torch or numpy.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 ZOO = Path(__file__).parent.parent / "zoo"
-MOST = 1000  # entries of folders that are looked at
-LONGEST = 100_000  # bytes of a file that may be a recipe
+MOST = 1000  # entries of a folder to look at
+LONGEST = 100_000  # bytes; a larger file is no recipe
 
 
 def models(incomplete: str) -> list[str]:
-    """The models that ship, and those of folders."""
+    """The shipped models, and folders and files of models."""
     return _begins(incomplete, *sorted(card.parent.name for card in ZOO.glob("*/card.toml"))) + folders(incomplete)
 
 
 def folders(incomplete: str) -> list[str]:
-    """Folders that hold a model, or a finished run's; GGUF files."""
+    """Model folders, folders of finished runs, and GGUF files."""
     return list(_near(incomplete, _is_model))
 
 
@@ -31,20 +31,22 @@ def recipes(incomplete: str) -> list[str]:
 
 
 def runs(incomplete: str) -> list[str]:
-    """Folders of trainings."""
+    """Run folders."""
     return list(_near(incomplete, lambda path: (path / "metrics.jsonl").is_file()))
 
 
 def sets(incomplete: str) -> list[str]:
-    """The names of data on which a model can be measured."""
+    """The names of data sets that `evaluate` takes."""
     return _begins(incomplete, "multi30k", "tatoeba", "sst2", "shakespeare")
 
 
 def devices(incomplete: str) -> list[str]:
+    """The names of devices."""
     return _begins(incomplete, "auto", "cpu", "cuda", "mps")
 
 
 def types(incomplete: str) -> list[str]:
+    """The names of dtypes."""
     return _begins(incomplete, "float32", "bfloat16", "float16", "int8")
 
 
@@ -68,20 +70,20 @@ def _is_recipe(path: Path) -> bool:
         return False
 
 
-def _near(incomplete: str, wanted: Callable[[Path], bool]) -> Iterator[str]:
-    """What is wanted among the paths that begin so, and in the folders among them; written as it was begun.
+def _near(incomplete: str, accept: Callable[[Path], bool]) -> Iterator[str]:
+    """Accepted paths among those that begin with `incomplete`, and inside such folders; relative as they were typed.
 
-    A path that a shell would have to quote is left to the shell.
+    A path that needs quotes is left to the shell.
     """
     start, name = os.path.split(incomplete)
     begun = [path for path in _inside(start) if os.path.basename(path).startswith(name)]
     for path in begun[:MOST]:
-        found = [path] if wanted(Path(path)) else filter(lambda below: wanted(Path(below)), _inside(path)[:MOST])
-        yield from (one for one in found if shlex.quote(one) == one)
+        paths = [path] if accept(Path(path)) else filter(lambda below: accept(Path(below)), _inside(path)[:MOST])
+        yield from (one for one in paths if shlex.quote(one) == one)
 
 
 def _inside(folder: str) -> list[str]:
-    """The paths in a folder in their order, but for hidden ones; none if it cannot be read."""
+    """The paths in a folder, sorted, without hidden ones; none if it cannot be read."""
     try:
         names = sorted(os.listdir(folder or "."))
     except OSError:

@@ -1,4 +1,4 @@
-"""Verbs that run a model: translate, evaluate, generate, chat, score, fill, classify, embed, parity."""
+"""Subcommands that run a model: translate, evaluate, generate, chat, score, fill, classify, embed, parity."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from .output import notices, progress, rows, show
 from .text_input import lines_of, text_or_stdin
 from .verb import verb
 
-Options = Annotated[list[str] | None, typer.Argument(metavar="OPTION", help="See above.")]
+Options = Annotated[
+    list[str] | None, typer.Argument(metavar="OPTION", help="Options, written name=value: see above.")
+]  # fmt: skip
 
 
 @verb(
@@ -26,7 +28,7 @@ Options = Annotated[list[str] | None, typer.Argument(metavar="OPTION", help="See
 def translate(
     model: Model, text: Text, options: Options = None, device: Device = "auto", as_json: Json = False
 ) -> None:  # fmt: skip
-    """Translate a sentence, or a file line by line; with --json also scores, pieces and the alignment."""
+    """Translate a sentence, or each line of a file; --json adds scores, tokens and the alignment."""
     from ..data.files import as_line
     from ..tasks.translate import translate
     from ..weights import load
@@ -35,11 +37,11 @@ def translate(
     chosen = keyword_options(translate, options)
     bundle = load(model, device=device)
     with notices(), progress() as done:
-        found: Any = translate(bundle, lines, done=lambda n: done(n, len(lines)), **chosen)
+        translations: Any = translate(bundle, lines, done=lambda n: done(n, len(lines)), **chosen)
     if as_json:
-        show([one.to_dict() for one in found], True)
+        show([one.to_dict() for one in translations], True)
     else:
-        for one in found:
+        for one in translations:
             print(as_line(one.text))
 
 
@@ -55,8 +57,8 @@ def evaluate(
         list[str],
         typer.Argument(
             metavar="DATA",
-            help="A translator: multi30k, tatoeba, a file of source TAB target, or two files. A language model: a "
-            "text file. A classifier: sst2, or a file of text TAB label. Then options.",
+            help="For a translator: multi30k, tatoeba, a file of source TAB target, or two files. For a language "
+            "model: a text file. For a classifier: sst2, or a file of text TAB label. Then options, name=value.",
             autocompletion=completion.sets,
         ),
     ],
@@ -66,7 +68,7 @@ def evaluate(
     dtype: Type = None,
     as_json: Json = False,
 ) -> None:
-    """Measure a model on data that it has not seen: BLEU and chrF, perplexity, or accuracy."""
+    """Measure a model on held-out data: BLEU and chrF, perplexity, or accuracy."""
     from ..atomic_files import atomic_write
     from ..errors import InputError
     from ..tasks.evaluate import evaluate
@@ -80,12 +82,12 @@ def evaluate(
             raise InputError(f"--out {out}: expected the name of a file, in a folder that can be written to")
     bundle = load(model, device=device, dtype=dtype)
     with notices(), progress() as done:
-        found: Any = evaluate(bundle, files[0] if len(files) == 1 else files, root=root, done=done, **options)
-    show(found, as_json)
+        result: Any = evaluate(bundle, files[0] if len(files) == 1 else files, root=root, done=done, **options)
+    show(result, as_json)
     if out is not None:
-        answers = found.to_dict().get("hypotheses")
+        answers = result.to_dict().get("hypotheses")
         if answers is None:
-            raise InputError(f"--out {out}: a language model has no answers to write, only their probability")
+            raise InputError(f"--out {out}: a language model has no answers to write, only perplexity")
         atomic_write(out, "".join(f"{line}\n" for line in answers).encode())
 
 
@@ -102,10 +104,10 @@ def generate(
     dtype: Type = None,
     as_json: Json = False,
 ) -> None:
-    """Continue a text, token by token as it is written; with --json also every token and the log-probability.
+    """Continue a text, printed token by token; --json adds every token, the log-probability and the seed.
 
-    The likeliest token is taken each time, with which small models soon repeat themselves; a temperature, top_k, top_p,
-    min_p or seed samples instead.
+    Greedy decoding is the default, with which small models soon repeat themselves; a temperature, top_k, top_p, min_p
+    or seed samples instead, anew each time if no seed is given.
     """
     from ..tasks.generate import generate, stream
     from ..weights import load
@@ -114,11 +116,11 @@ def generate(
     chosen, bundle = keyword_options(generate, options), load(model, device=device, dtype=dtype)
     with notices():
         if as_json or chosen.get("samples", 1) != 1 or chosen.get("beams", 1) != 1:
-            found: Any = generate(bundle, prompt, **chosen)
+            result: Any = generate(bundle, prompt, **chosen)
             if as_json:
-                show(found, True)
-            else:  # as it is: a table would leave out control characters
-                print("\n\n".join(one.text for one in (found, *found.others)))
+                show(result, True)
+            else:  # printed as it is: a table would leave out control characters
+                print("\n\n".join(one.text for one in (result, *result.others)))
             return
         for piece in stream(bundle, prompt, **{n: x for n, x in chosen.items() if n not in ("samples", "beams")}):
             print(piece, end="", flush=True)
@@ -136,26 +138,26 @@ def chat(
     device: Device = "auto",
     dtype: Type = None,
 ) -> None:
-    """Talk with a model that has a chat template. An empty line, or the end of the input, ends it."""
+    """Chat with a model that has a chat template; an empty line, or the end of the input, ends it."""
     from ..tasks.generate import chat, conversation
     from ..weights import load
 
     chosen, bundle = keyword_options(chat, options), load(model, device=device, dtype=dtype)
-    talk = [] if system is None else [{"role": "system", "content": system}]
-    conversation(bundle, [*talk, {"role": "user", "content": "Hello."}])  # raises before the user types
+    messages = [] if system is None else [{"role": "system", "content": system}]
+    conversation(bundle, [*messages, {"role": "user", "content": "Hello."}])  # raises before the user types
     with notices():
-        while said := _typed():
-            talk.append({"role": "user", "content": said})
+        while line := _next_line():
+            messages.append({"role": "user", "content": line})
             answer = ""
-            for piece in chat(bundle, talk, **chosen):
+            for piece in chat(bundle, messages, **chosen):
                 print(piece, end="", flush=True)
                 answer += piece
             print()
-            talk.append({"role": "assistant", "content": answer})
+            messages.append({"role": "assistant", "content": answer})
 
 
-def _typed() -> str:
-    """The next line that is typed, or piped in."""
+def _next_line() -> str:
+    """The next line of stdin, with a prompt if it is a terminal."""
     if sys.stdin.isatty():
         print("> ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip()
@@ -175,21 +177,21 @@ def score(
     dtype: Type = None,
     as_json: Json = False,
 ) -> None:
-    """The log-probability of a text, token by token; or, of a translator, of a translation."""
+    """Print the log-probability of a text, token by token, or that of a translation."""
     from ..tasks import score
     from ..tasks.text import Likelihood
     from ..weights import load
 
-    given = text_or_stdin(text)
-    found = score(load(model, device=device, dtype=dtype), given, target)
+    source = text_or_stdin(text)
+    result = score(load(model, device=device, dtype=dtype), source, target)
     if as_json:
-        show(found, True)
-    elif isinstance(found, Likelihood):
-        each = zip(found.logprobs, found.pieces, strict=True)
+        show(result, True)
+    elif isinstance(result, Likelihood):
+        each = zip(result.logprobs, result.pieces, strict=True)
         lines = [("-" if one is None else f"{one:.2f}", piece) for one, piece in each]
-        show(rows(*lines, (f"{found.logprob:.2f}", f"nats in all; perplexity {found.perplexity:.2f}")), False)
+        show(rows(*lines, (f"{result.logprob:.2f}", f"nats in all; perplexity {result.perplexity:.2f}")), False)
     else:
-        show(rows((f"{found.logprob:.2f}", f"nats in all; {found.score:.2f} per token")), False)
+        show(rows((f"{result.logprob:.2f}", f"nats in all; {result.score:.2f} per token")), False)
 
 
 @verb(
@@ -198,34 +200,34 @@ def score(
 def fill(
     model: Model,
     text: Annotated[str, typer.Argument(metavar="TEXT", help="A text with one or more \\[MASK] in it.")],
-    top: Annotated[int, typer.Option(help="Words to show for each gap.")] = 5,
+    top: Annotated[int, typer.Option(help="Words to show for each mask.")] = 5,
     device: Device = "auto",
     as_json: Json = False,
 ) -> None:
-    """Fill the gaps of a text: the likeliest words of each, with their probabilities."""
+    """Predict the masked tokens of a text: the likeliest words for each, with their probabilities."""
     from ..tasks import fill
     from ..weights import load
 
-    found = fill(load(model, device=device), text, top=top)
-    show(found if as_json else rows(*_shares(found)), as_json)
+    result = fill(load(model, device=device), text, top=top)
+    show(result if as_json else rows(*_shares(result)), as_json)
 
 
 @verb(
     'clearhead classify runs/sst2 "a stirring , funny film"',
 )
 def classify(model: Model, texts: Texts, device: Device = "auto", as_json: Json = False) -> None:
-    """Classify texts, or a file line by line: the classes of each, with their probabilities."""
+    """Classify texts, or each line of a file: the classes with their probabilities."""
     from ..tasks import classify
     from ..weights import load
 
     lines = lines_of(*texts)
-    found: Any = classify(load(model, device=device), lines)
-    show(found if as_json else rows(*_shares(found)), as_json)
+    result: Any = classify(load(model, device=device), lines)
+    show(result if as_json else rows(*_shares(result)), as_json)
 
 
-def _shares(found: Any) -> list[tuple[str, str]]:
-    """A line for each text or gap."""
-    return [("", "  ".join(f"{name} {share:.1%}" for name, share in one)) for one in found]
+def _shares(result: Any) -> list[tuple[str, str]]:
+    """A row of names and probabilities for each text or mask."""
+    return [("", "  ".join(f"{name} {share:.1%}" for name, share in one)) for one in result]
 
 
 @verb(
@@ -233,7 +235,7 @@ def _shares(found: Any) -> list[tuple[str, str]]:
     "clearhead embed minilm/ questions.txt > vectors.json",
 )
 def embed(model: Model, texts: Texts, device: Device = "auto") -> None:
-    """A vector for each text, or for each line of a file, as JSON: dot products of two are cosines."""
+    """Print an embedding of each text, or each line of a file, as JSON; the dot product of two is their cosine."""
     from ..tasks import embed
     from ..weights import load
 
@@ -245,8 +247,8 @@ def embed(model: Model, texts: Texts, device: Device = "auto") -> None:
     "clearhead parity path/to/gpt2 --json",
 )
 def parity(model: Model, as_json: Json = False) -> None:
-    """Which tensors of a checkpoint were used, and how far its answers are from the reference's."""
+    """Show which tensors of a checkpoint were used, and how far its outputs are from the reference's."""
     from ..weights import certificate
 
-    found = certificate(model)
-    show(found if as_json else str(found), as_json)
+    result = certificate(model)
+    show(result if as_json else str(result), as_json)

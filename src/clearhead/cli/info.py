@@ -1,10 +1,11 @@
-"""Verbs about what there is: models, data, objectives, recipe options, the explorer, and this machine."""
+"""Subcommands that list or show: models, data, recipe, explore, doctor."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -30,34 +31,47 @@ def models(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """The models that ship with the package, and the families that a recipe can name; or more about one."""
-    from ..config import dump
-    from ..models import FAMILIES, families, family
+    """List the models that ship with the package and the model families, or describe one."""
+    from ..models import FAMILIES, family
     from ..weights import shipped
-    from ..weights.describe import describe
 
-    zoo, found = shipped(), families()
-    if name in zoo:
-        card = dump(zoo[name])
-        scores = "\n".join(f"{value:<7g}{of}" for of, value in card["scores"].items())
-        about = {**describe(name), **card}
-        lines = {word: str(said) for word, said in (about | {"scores": scores}).items()}
-        show(about if as_json else rows(*lines.items()), as_json)
-        return
-    if name is not None and name not in FAMILIES and Path(name).exists():
-        about = describe(name)
-        show(about if as_json else rows(*((word, str(value)) for word, value in about.items())), as_json)
-        return
-    if name is not None:
-        _show_words(family(name)[1], as_json)
-        return
+    if name is None:
+        _list_models(as_json)
+    elif name in shipped() or (name not in FAMILIES and Path(name).exists()):
+        _describe_model(name, as_json)
+    else:
+        _show_fields(family(name)[1], as_json)
+
+
+def _list_models(as_json: bool) -> None:
+    from ..config import dump
+    from ..models import families
+    from ..weights import shipped
+
+    zoo = shipped()
     if as_json:
-        show({"shipped": {name: dump(card) for name, card in zoo.items()}, "families": found}, as_json)
+        show({"shipped": {name: dump(card) for name, card in zoo.items()}, "families": families()}, as_json)
         return
     show("Shipped: for load and the command line", as_json)
     show(rows(*(row for name, card in zoo.items() for row in ((name, card.does), ("", card.example)))), as_json)
     show("Families: for build and for recipes", as_json)
-    show(rows(*found.items()), as_json)
+    show(rows(*families().items()), as_json)
+
+
+def _describe_model(name: str, as_json: bool) -> None:
+    """Show what is stored in a model folder, and the card of a shipped model."""
+    from ..config import dump
+    from ..weights import shipped
+    from ..weights.describe import describe
+
+    about: dict[str, Any] = describe(name)
+    if as_json:
+        show(about | (dump(shipped()[name]) if name in shipped() else {}), as_json)
+        return
+    if name in shipped():
+        card = dump(shipped()[name])
+        about |= card | {"scores": "\n".join(f"{value:<7g}{of}" for of, value in card["scores"].items())}
+    show(rows(*((key, str(value)) for key, value in about.items())), as_json)
 
 
 @verb(
@@ -66,18 +80,18 @@ def models(
 )
 def data(
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="One of them, for the options of a recipe's \\[data].")
+        str | None, typer.Argument(metavar="NAME", help="A data set, for the options of a recipe's \\[data].")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """The names of data that a recipe can use; or the options of one."""
+    """List the data sets that a recipe can use, or the options of one."""
     from ..data import data_config, names
 
     if name is not None:
-        _show_words(data_config(name), as_json)
+        _show_fields(data_config(name), as_json)
         return
-    found = names()
-    show(found if as_json else rows(*found.items()), as_json)
+    listed = names()
+    show(listed if as_json else rows(*listed.items()), as_json)
 
 
 @verb(
@@ -88,13 +102,13 @@ def data(
 def recipe(
     section: Annotated[
         str | None,
-        typer.Argument(metavar="SECTION", help="optim, schedule, run, players, pretrained, objective, augment."),
+        typer.Argument(metavar="SECTION", help="optim, schedule, run, players, pretrained, objective or augment."),
     ] = None,
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Which objective or augmentation.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="An objective or an augmentation.")] = None,
     as_json: Json = False,
 ) -> None:
-    """The keys of a recipe, or of one of its sections, with their defaults and meanings."""
-    from ..errors import InputError, nearest
+    """List the keys of a recipe, or of one of its sections, with their defaults and meanings."""
+    from ..errors import InputError
     from ..training.augmentation import AUGMENTATIONS
     from ..training.objectives import objective_class, objectives
     from ..training.optim import OptimConfig
@@ -105,28 +119,49 @@ def recipe(
         None: Recipe, "optim": OptimConfig, "schedule": ScheduleConfig, "run": RunConfig, "players": PlayerConfig,
         "pretrained": Pretrained,
     }  # fmt: skip
-    named = {"objective": objectives(), "augment": {n: one.__doc__ or "" for n, one in AUGMENTATIONS.items()}}
+    # Sections whose keys depend on their name.
+    named = {
+        "objective": (objectives(), lambda n: objective_class(n).Config),
+        "augment": ({n: one.__doc__ or "" for n, one in AUGMENTATIONS.items()}, lambda n: AUGMENTATIONS[n].Config),
+    }
     if section in sections:
-        _show_words(sections[section], as_json)
-    elif section not in named:
-        known = [*(str(one) for one in sections if one), *named, "data", "model"]
-        more = ": see clearhead data and clearhead models" if section in ("data", "model") else ""
-        raise InputError(f"no section {section!r}{more}: expected one of {', '.join(known)}{nearest(section, known)}")
-    elif name is None:
-        found = named[str(section)]
-        show(found if as_json else rows(*found.items()), as_json)
+        if name is not None:
+            raise InputError(f"the section {section} has no {name!r}: expected no name after it")
+        _show_fields(sections[section], as_json, sections={*sections, *named})
+        return
+    if section in ("data", "model"):
+        verb_name = {"data": "data", "model": "models"}[section]
+        raise InputError(f"the keys of [{section}] depend on its name: see clearhead {verb_name} NAME")
+    _check_name("section", str(section), [*(one for one in sections if one), *named, "data", "model"])
+    listed, config_of = named[str(section)]
+    if name is None:
+        show(listed if as_json else rows(*listed.items()), as_json)
     else:
-        if section == "augment" and name not in AUGMENTATIONS:
-            raise InputError(f"no augmentation {name!r}: expected one of {', '.join(AUGMENTATIONS)}")
-        kind = objective_class(name).Config if section == "objective" else AUGMENTATIONS[name].Config
-        _show_words(kind, as_json)
+        _check_name(str(section), name, list(listed))
+        _show_fields(config_of(name), as_json)
 
 
-def _show_words(kind: type, as_json: bool) -> None:
-    from .config_help import words_of
+def _check_name(kind: str, name: str, names: list[str]) -> None:
+    from ..errors import InputError, nearest
 
-    words = words_of(kind)
-    show({word.name: word.to_dict() for word in words} if as_json else rows(*(word.row() for word in words)), as_json)
+    if name not in names:
+        raise InputError(f"no {kind} {name!r}: expected one of {', '.join(names)}{nearest(name, names)}")
+
+
+def _show_fields(kind: type, as_json: bool, sections: Collection[str | None] = ()) -> None:
+    """Show the fields of a config dataclass; a field that is a section of its own refers to it."""
+    from .config_help import config_fields
+
+    fields = config_fields(kind)
+    if as_json:
+        show({field.name: field.to_dict() for field in fields}, as_json)
+        return
+    table = []
+    for field in fields:
+        name, default, meaning = field.row()
+        more = f"see clearhead recipe {name}" if name in sections else ""
+        table.append((name, default, "; ".join(part for part in (meaning, more) if part)))
+    show(rows(*table), as_json)
 
 
 @verb(
@@ -137,16 +172,18 @@ def explore(
     models: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="MODEL", help="Folders of models, beside those that ship.", autocompletion=completion.folders
+            metavar="MODEL", help="Model folders, beside the models that ship.", autocompletion=completion.folders
         ),
     ] = None,
-    runs: Annotated[Path | None, typer.Option("--runs", help="A folder of trainings to show.")] = None,
+    runs: Annotated[Path | None, typer.Option("--runs", help="A folder of runs to show.")] = None,
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="The first port to try; 0 for any.")] = 8000,
-    host: Annotated[str, typer.Option("--host", help="Let other machines in, with a token.")] = "127.0.0.1",
+    host: Annotated[
+        str, typer.Option("--host", help="The address to listen on; 0.0.0.0 lets other machines in, with a token.")
+    ] = "127.0.0.1",
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Only print the address.")] = False,
     device: Device = "auto",
 ) -> None:
-    """Open the explorer, a page that shows what attention does; print its address, and serve it until Ctrl-C."""
+    """Open the explorer, a web page that shows what attention models compute; serve it until Ctrl-C."""
     from ..explore import serve
 
     serve(
@@ -159,15 +196,15 @@ def explore(
     "clearhead doctor",
 )
 def doctor(device: Device = "auto", as_json: Json = False) -> None:
-    """Say what this machine has, which kernels answer, and whether the models that ship work here; exit 1 if not."""
+    """Show versions, device and attention kernels, and test every shipped model; exit code 1 if one fails."""
     from ..report.doctor import doctor
 
-    found = doctor(device=device)
+    health = doctor(device=device)
     if as_json:
-        show(found, True)
+        show(health, True)
     else:
-        show(rows(*found.facts.items(), *found.zoo.items()), False)
-        for problem in found.problems:
+        show(rows(*health.facts.items(), *health.zoo.items()), False)
+        for problem in health.problems:
             print(problem, file=sys.stderr)
-    if found.problems:
+    if health.problems:
         raise typer.Exit(1)

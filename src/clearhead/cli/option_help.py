@@ -1,4 +1,7 @@
-"""The options of a public function for the help of its verb, read from its source: help must not import torch."""
+"""The keyword options of a function for the help of its subcommand, read from source because help must be fast.
+
+Importing the function would import torch.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,14 @@ from pathlib import Path
 from .arguments import NOT_OPTIONS
 
 SOURCE = Path(__file__).parent.parent
-WIDTH = max(60, min(shutil.get_terminal_size().columns, 110) - 4)  # of a line of help
+WIDTH = max(60, min(shutil.get_terminal_size().columns, 110) - 4)  # characters of a line of help
 
 
 @cache
 def options_help(file: str, function: str) -> str:
     """A paragraph that lists the keyword arguments of a function, each with its default and its meaning.
 
-    `file` is relative to the package, like tasks/generate.py; the meanings are those of the docstring's Args.
+    `file` is relative to the package, like tasks/generate.py; the meanings come from the docstring's Args section.
     """
     tree = ast.parse((SOURCE / file).read_text(encoding="utf-8"))
     node = next(n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == function)
@@ -39,12 +42,12 @@ def options_help(file: str, function: str) -> str:
 
 
 def argument_docs(docstring: str) -> dict[str, str]:
-    """The arguments of a docstring's Args section, with what they mean."""
+    """The arguments in a docstring's Args section, with their meanings."""
     section = re.search(r"^Args:\n((?:    .*\n?|\n)*)", docstring, re.MULTILINE)
-    found: dict[str, str] = {}
+    meanings: dict[str, str] = {}
     for line in (section[1] if section else "").splitlines():
         if entry := re.match(r"    (\w+): (.*)", line):
-            name, found[entry[1]] = entry[1], entry[2]
-        elif line.strip() and found:
-            found[name] += " " + line.strip()
-    return found
+            name, meanings[entry[1]] = entry[1], entry[2]
+        elif line.strip() and meanings:
+            meanings[name] += " " + line.strip()
+    return meanings

@@ -1,4 +1,4 @@
-"""What is printed: results on stdout; progress and notices on stderr."""
+"""Print results to stdout, progress and notices to stderr."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any
 
 
 def rank() -> int:
-    """Which of several workers this is, under torchrun."""
+    """The rank of this process under torchrun, else 0."""
     return int(os.environ.get("RANK", "0"))
 
 
 def show(result: Any, as_json: bool) -> None:
-    """Print a result: plain values as JSON, or whatever rich can draw. Of several workers, the first does."""
+    """Print a result as JSON, or as rich renders it. Under torchrun only rank 0 prints."""
     if rank():
         return
     if as_json:
@@ -27,12 +27,12 @@ def show(result: Any, as_json: bool) -> None:
 
     console = Console(highlight=False, markup=False)
     if not console.is_terminal:
-        console.width = 10_000  # nothing is wrapped or cut for a file
+        console.width = 10_000  # no line is wrapped or cut in a file
     console.print(result, soft_wrap=isinstance(result, str))
 
 
 def rows(*rows: tuple[str, ...]) -> Any:
-    """A table of columns without lines."""
+    """A table without lines and header, for `show`."""
     from rich.table import Table
 
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 3, 0, 0))
@@ -43,7 +43,7 @@ def rows(*rows: tuple[str, ...]) -> Any:
 
 @contextmanager
 def progress() -> Iterator[Callable[[int, int], None]]:
-    """A bar on stderr, told how many more of how many things are done; for one thing, and for a file, nothing."""
+    """A progress bar on stderr, if that is a terminal; what it yields is called with (newly done, total)."""
     from rich.console import Console
     from rich.progress import Progress
 
@@ -62,18 +62,18 @@ def progress() -> Iterator[Callable[[int, int], None]]:
 
 @contextmanager
 def notices() -> Iterator[None]:
-    """What is done otherwise than asked is told in a sentence, without its place in the code."""
+    """Print each Notice as a plain sentence on stderr, without its place in the code."""
     from ..errors import Notice
 
     with warnings.catch_warnings():
         usual = warnings.showwarning
 
-        def said(message: Warning | str, category: type[Warning], *where: Any, **how: Any) -> None:
+        def print_notice(message: Warning | str, category: type[Warning], *where: Any, **how: Any) -> None:
             if issubclass(category, Notice):
                 print(message, file=sys.stderr)
             else:
                 usual(message, category, *where, **how)
 
         warnings.simplefilter("always", Notice)
-        warnings.showwarning = said
+        warnings.showwarning = print_notice
         yield

@@ -1,4 +1,4 @@
-"""Verbs of training: train, verify-resume, sweep, plot."""
+"""Subcommands of training: train, verify-resume, sweep, plot."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .arguments import DataFolder, Device, Json, Overrides, Quiet, RecipeFile
 from .output import rows, show
 from .verb import verb
 
-NOT_SHOWN = ("norm", "seconds", "share")  # metrics of the last few steps only, for the curves and for --json
+NOT_SHOWN = ("norm", "seconds", "share")  # prefixes of metrics that are only in --json and in the curves
 
 
 @verb(
@@ -28,7 +28,7 @@ def train(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Train a recipe in a run folder, or resume the run that is there."""
+    """Train a recipe in a run folder, or resume the run there."""
     from ..config import load
     from ..training import train
     from ..training.run_folder import Folder
@@ -58,17 +58,17 @@ def verify_resume(
     overrides: Overrides = None,
     *,
     out: Annotated[Path, typer.Option("--out", help="A new folder, for all runs.")],
-    kills: Annotated[int, typer.Option("--kills", min=1, help="How often the training is killed.")] = 3,
+    kills: Annotated[int, typer.Option("--kills", min=1, help="Number of times the training is killed.")] = 3,
     world: Annotated[
-        int | None, typer.Option("--world", min=2, help="Begin with so many workers too, and compare to rounding.")
+        int | None, typer.Option("--world", min=2, help="Also train with this many workers; equal up to rounding.")
     ] = None,
     data: DataFolder = None,
     device: Device = "auto",
-    seed: Annotated[int, typer.Option("--seed", help="Of the moments of the kills.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of the random moments of the kills.")] = 0,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Show that a training that is killed and resumed equals an uninterrupted one, to the bit; exit 1 if not."""
+    """Check that a killed and resumed training equals an uninterrupted one bit for bit; exit code 1 if not."""
     from ..training import verify_resume
 
     verdict = verify_resume(
@@ -86,19 +86,19 @@ def sweep(
     recipe: RecipeFile,
     overrides: Overrides = None,
     *,
-    out: Annotated[Path, typer.Option("--out", help="A folder for all trainings.")],
+    out: Annotated[Path, typer.Option("--out", help="A folder for all runs.")],
     data: DataFolder = None,
     device: Device = "auto",
-    jobs: Annotated[int, typer.Option("--jobs", min=1, help="Trainings at a time.")] = 1,
+    jobs: Annotated[int, typer.Option("--jobs", min=1, help="Runs at a time.")] = 1,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Train all combinations of alternatives, given with commas between them; a list in brackets is one value."""
+    """Train every combination of alternatives, written KEY=A,B; a list in brackets is one value."""
     from ..report import sweep
 
-    found = sweep(recipe, *overrides or (), out=out, data=data, device=device, jobs=jobs, quiet=quiet)
-    show(found, as_json)
-    if any(trial.error for trial in found.trials):
+    result = sweep(recipe, *overrides or (), out=out, data=data, device=device, jobs=jobs, quiet=quiet)
+    show(result, as_json)
+    if any(trial.error for trial in result.trials):
         raise typer.Exit(1)
 
 
@@ -109,14 +109,20 @@ def sweep(
 def plot(
     runs: Annotated[
         list[Path],
-        typer.Argument(metavar="RUN", help="Run folders; several share their axes.", autocompletion=completion.runs),
+        typer.Argument(
+            metavar="RUN", help="Run folders; several are drawn on the same axes.", autocompletion=completion.runs
+        ),
     ],
     out: Annotated[
         Path | None,
-        typer.Option("-o", "--out", help="A .png, .pdf or .svg; others lie beside it. RUN/plot.png if not given."),
+        typer.Option(
+            "-o",
+            "--out",
+            help="A .png, .pdf or .svg file; further figures are written beside it. RUN/plot.png if not given.",
+        ),
     ] = None,
 ) -> None:
-    """Draw a training's curves, and what every head did if it was looked inside; print the files' names."""
+    """Plot the curves of runs, and statistics of every head if they were recorded; print the names of the files."""
     from ..report import plot
 
     for path in plot(*runs, out=out or runs[0] / "plot.png"):

@@ -1,4 +1,4 @@
-"""A function becomes a subcommand: its help ends with examples, and a user's mistake is printed as one sentence."""
+"""Make a function a subcommand: its help ends with examples, and a user's error is printed as one sentence."""
 
 from __future__ import annotations
 
@@ -31,13 +31,16 @@ app = typer.Typer(
 
 
 def verb(*examples: str, options: tuple[str, str] | None = None) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Make a function a subcommand of the same name; `options` is the file and the function whose options it takes."""
+    """Decorator that makes a function a subcommand of the same name, with its docstring and examples as help.
 
-    def made(function: Callable[P, T]) -> Callable[P, T]:
+    `options` is the file and the name of the function whose keyword arguments the subcommand takes as name=value.
+    """
+
+    def decorate(function: Callable[P, T]) -> Callable[P, T]:
         listed = "" if options is None else f"\n\n{options_help(*options)}"
-        help_text = _plain(inspect.cleandoc(function.__doc__ or "") + listed)
+        help_text = _escape(inspect.cleandoc(function.__doc__ or "") + listed)
 
-        @app.command(epilog="\n\n".join(_plain(one) for one in examples), help=help_text)
+        @app.command(epilog="\n\n".join(_escape(one) for one in examples), help=help_text)
         @functools.wraps(function)
         def run(*args: P.args, **kwargs: P.kwargs) -> T:
             try:
@@ -48,48 +51,47 @@ def verb(*examples: str, options: tuple[str, str] | None = None) -> Callable[[Ca
                 sentence = explain(problem)
                 if sentence is None:
                     raise
-                worker = f"worker {rank()}: " if rank() else ""
-                print(worker + sentence, file=sys.stderr)
+                print((f"worker {rank()}: " if rank() else "") + sentence, file=sys.stderr)
                 if isinstance(problem, OSError) and problem.errno == errno.ENOSPC:
-                    sys.stdout = sys.stderr  # or Python would try to write the rest again, and fail in its own way
+                    sys.stdout = sys.stderr  # else Python writes the rest again at its exit, and prints a traceback
                 raise typer.Exit(1) from problem
 
         return run
 
-    return made
+    return decorate
 
 
 def explain(problem: Exception) -> str | None:
-    """One sentence for a mistake that the user can mend; None for a bug, which shows its traceback."""
+    """One sentence for an error that the user can correct; None for a bug, which shows its traceback."""
     if isinstance(problem, UserError):
         return " ".join(str(problem).split()) or type(problem).__name__
     if isinstance(problem, OSError) and (problem.filename is not None or problem.errno == errno.ENOSPC):
-        return f"{problem.filename or 'what was to be written'}: {problem.strerror}"
+        return f"{problem.filename or 'the output cannot be written'}: {problem.strerror}"
     return _too_large(problem)
 
 
 def _too_large(problem: Exception) -> str | None:
-    """A sentence if more was asked for than fits into a 64-bit integer, or into memory."""
+    """A sentence if a number exceeds 64 bits, or memory is exhausted; None for other errors."""
     message = str(problem)
     if isinstance(problem, OverflowError) or "Overflow when unpacking long" in message:
         return "a number is too large: expected less than 2^63"
     if not isinstance(problem, MemoryError) and not (isinstance(problem, RuntimeError) and "allocate" in message):
         return None
-    asked = re.search(r"allocate (\d+) bytes", message) or re.search(r"allocate ([\d.]+ \w+)", message)
-    many = "" if asked is None else f" when {asked[1]}{' bytes' * asked[1].isdigit()} were asked for at once"
-    return f"out of memory{many}: expected smaller numbers, shorter texts, fewer at a time, or a smaller model"
+    size = re.search(r"allocate (\d+) bytes", message) or re.search(r"allocate ([\d.]+ \w+)", message)
+    amount = "" if size is None else f" when {size[1]}{' bytes' * size[1].isdigit()} were allocated at once"
+    return f"out of memory{amount}: expected smaller numbers, shorter texts, fewer at a time, or a smaller model"
 
 
-def _plain(text: str) -> str:
-    """Help text whose brackets are shown, not taken for markup."""
+def _escape(text: str) -> str:
+    """Escape brackets, which rich would take for markup and leave out of the help."""
     return text.replace("[", "\\[")
 
 
-def _version(asked: bool) -> bool:
-    if asked:
+def _version(wanted: bool) -> bool:
+    if wanted:
         print(__version__)
         raise typer.Exit
-    return asked
+    return wanted
 
 
 @app.callback()

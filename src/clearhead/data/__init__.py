@@ -1,4 +1,4 @@
-"""data: files and thin air -> batches of numpy arrays, each a pure function of (seed, step). Imports no torch."""
+"""data: files and generated tasks -> batches of numpy arrays, each a function of (seed, step). Imports no torch."""
 
 from __future__ import annotations
 
@@ -12,23 +12,35 @@ from . import labelled, translations
 from .batches import IGNORE, Batch, Data, share_rows
 from .fetch import find
 from .files import DataError
-from .images import ImageFolder, Images
-from .labelled import Labels, Sst2
-from .masked import Gaps, Masked
-from .pairs import PairFile
+from .images import ImageConfig, Images
+from .labelled import LabelledConfig, Sst2Config
+from .masked import Masked, MaskedConfig
+from .pairs import PairConfig
 from .parallel import load_split
-from .synthetic import Copy, Gaussians, Identity, Most, Party, Recall, Reverse, Sequences, Vectors
-from .synthetic import Mixture as GaussianMixture
-from .text import Everyday, Files, Shakespeare, Subworded, Text
-from .token_files import TokenFile, Tokens, write_tokens
-from .translations import Mixture, Multi30k, Tatoeba
-from .windows import Windowing
+from .preprocessing import Preprocessing
+from .synthetic import (
+    Copy,
+    GaussianConfig,
+    Gaussians,
+    Identity,
+    Most,
+    Recall,
+    RecallConfig,
+    Reverse,
+    SequenceConfig,
+    VectorConfig,
+)
+from .text import Everyday, EverydayConfig, Shakespeare, Text, TextConfig
+from .token_files import TokenFileConfig, Tokens, write_tokens
+from .translations import Multi30kConfig, TatoebaConfig, TranslationMixtureConfig
+from .windows import WindowConfig
 
 __all__ = [
     "IGNORE",
     "Batch",
     "Data",
     "DataError",
+    "Preprocessing",
     "data_config",
     "find",
     "load_split",
@@ -38,40 +50,70 @@ __all__ = [
     "write_tokens",
 ]
 
-_KINDS: dict[str, tuple[type[Any], Callable[..., Data], str]] = {  # name: its options, what opens it, what it is
-    "reverse": (Sequences, Reverse, "symbols, then the same symbols backwards"),
-    "copy": (Sequences, Copy, "symbols, then the same symbols again"),
-    "most": (Sequences, Most, "which symbol of a bag is there most often; order does not matter"),
-    "recall": (Party, Recall, "the party: who was the important guest, so many guests ago"),
-    "identity": (Vectors, Identity, "vectors of normal numbers, to be passed on unchanged"),
-    "gaussians": (GaussianMixture, Gaussians, "points around the centres of a mixture of normal distributions"),
-    "shakespeare": (Windowing, Shakespeare, "tiny Shakespeare, a million characters"),
-    "everyday": (Subworded, Everyday, "everyday English, 229,000 sentences, as subwords"),
-    "text": (Files, Text, "plain text files, as characters"),
-    "tokens": (TokenFile, Tokens, "a file of ids, as write_tokens writes it, of any size"),
-    "pairs": (PairFile, translations.pairs, "pairs of texts, source TAB target a line, joined or as translations"),
-    "multi30k": (Multi30k, translations.multi30k, "29,000 captions of photographs in English, German and French"),
-    "tatoeba": (Tatoeba, translations.tatoeba, "everyday sentences, English and French or German"),
-    "translations": (Mixture, translations.mixture, "several sets of translations, and files, together"),
-    "masked": (Gaps, Masked, "texts with gaps, and what stood in them: sst2's, or those of files"),
-    "sst2": (Sst2, labelled.sst2, "sentences about films, which praise or blame"),
-    "labelled": (Labels, labelled.labelled, "texts with labels, text TAB label a line"),
-    "images": (ImageFolder, Images, "a folder or zip file of pictures, one folder a class"),
+_KINDS: dict[str, tuple[type[Any], Callable[..., Data], str]] = {  # name: (options, function that opens it, summary)
+    "reverse": (SequenceConfig, Reverse, "symbols, then the same symbols backwards"),
+    "copy": (SequenceConfig, Copy, "symbols, then the same symbols again"),
+    "most": (SequenceConfig, Most, "the most frequent symbol of a row; order does not matter"),
+    "recall": (RecallConfig, Recall, "the party: recall the marked guest after a number of others"),
+    "identity": (VectorConfig, Identity, "random normal vectors, to be passed on unchanged"),
+    "gaussians": (GaussianConfig, Gaussians, "points in the plane, normally distributed around centres on a circle"),
+    "shakespeare": (WindowConfig, Shakespeare, "tiny Shakespeare, a million characters"),
+    "everyday": (EverydayConfig, Everyday, "everyday English, 229,000 sentences, as subwords"),
+    "text": (TextConfig, Text, "plain text files, as characters"),
+    "tokens": (TokenFileConfig, Tokens, "a file of token ids of any size, as write_tokens writes it"),
+    "pairs": (PairConfig, translations.pairs, "a file with source TAB target per line, joined or as translations"),
+    "multi30k": (Multi30kConfig, translations.multi30k, "29,000 image captions in English, German and French"),
+    "tatoeba": (TatoebaConfig, translations.tatoeba, "everyday sentences, English and French or German"),
+    "translations": (TranslationMixtureConfig, translations.mixture, "several sets of translations, and files, as one"),
+    "masked": (MaskedConfig, Masked, "texts with masked tokens to predict: of sst2, everyday or files"),
+    "sst2": (Sst2Config, labelled.sst2, "sentences of film reviews, positive or negative"),
+    "labelled": (LabelledConfig, labelled.labelled, "a file with text TAB label per line"),
+    "images": (ImageConfig, Images, "a folder or zip file of images, one folder per class"),
 }
 
 
 def names() -> dict[str, str]:
-    """The names of all data, each with a line on what it is."""
-    return {name: what for name, (_, _, what) in _KINDS.items()}
+    """Return the names of all data sets, each with a one-line summary.
+
+    Examples:
+        >>> names()["shakespeare"]
+        'tiny Shakespeare, a million characters'
+    """
+    return {name: summary for name, (_, _, summary) in _KINDS.items()}
 
 
 def data_config(name: str) -> type[Any]:
-    """The dataclass of the options of a kind of data."""
+    """Return the dataclass of the options of a data set.
+
+    Args:
+        name: The name of the data set, one of `names()`.
+
+    Examples:
+        >>> [field.name for field in dataclasses.fields(data_config("identity"))]
+        ['width', 'rows', 'valid_rows', 'valid_batches']
+    """
     return _kind(name)[0]
 
 
 def make_data(name: str, options: Mapping[str, Any], *, seed: int, root: Path | None = None) -> Data:
-    """Open data by name. `seed` is that of training; `root` is a folder in which files are looked for first."""
+    """Open a data set by name.
+
+    Args:
+        name: The name of the data set, one of `names()`.
+        options: Its options, as in the [data] section of a recipe; `data_config(name)` has their defaults.
+        seed: The seed of training; validation does not depend on it.
+        root: A data folder in which files are searched first.
+
+    Examples:
+        >>> data = make_data("reverse", {"symbols": 9, "length": 3, "rows": 2}, seed=12)
+        >>> batch = data.batch(step=0)
+        >>> batch["ids"]
+        array([[3, 7, 1, 9, 1, 7],
+               [4, 8, 5, 9, 5, 8]])
+        >>> batch["targets"]
+        array([[-100, -100, -100,    1,    7,    3],
+               [-100, -100, -100,    5,    8,    4]])
+    """
     options_type, opened, _ = _kind(name)
     return opened(config.read(options_type, options, where="data"), seed=seed, root=root)
 

@@ -1,4 +1,4 @@
-"""Data that comes in batches of rows alike in length: every row once an epoch, in an order of (seed, epoch)."""
+"""Data in batches of rows of similar length: every row once per epoch, in an order that depends on (seed, epoch)."""
 
 from __future__ import annotations
 
@@ -8,36 +8,75 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import counter_rng
-from .batches import Batch, Buckets, Data, Rows
+from ..errors import InputError
+from .batches import Batch, Data, Rows
 
 ROWS, BATCHES = 0, 1  # streams of random numbers
 
 
+class Buckets:
+    """The division of rows into batches of similar length, of at most `batch_tokens` padded tokens each.
+
+    A row's length is rounded up to a multiple of `rounding`, and the batches are cut from the sorted lengths. Each
+    epoch shuffles the rows of equal rounded length among themselves, which moves no cut, and then the batches: so
+    every epoch has the same number of batches, and contains every row once.
+    """
+
+    def __init__(self, lengths: NDArray[np.int64], batch_tokens: int, rounding: int = 1) -> None:
+        # A length up to batch_tokens itself still fits, as the only row of its batch.
+        self.widths = np.where(
+            lengths > batch_tokens, lengths, np.minimum(-(-lengths // rounding) * rounding, batch_tokens)
+        )
+        ordered = np.sort(self.widths)
+        self.starts: list[int] = []
+        for i, width in enumerate(ordered.tolist()):
+            if width > batch_tokens:
+                raise InputError(f"a row of {width} tokens does not fit into batch_tokens={batch_tokens}")
+            if not self.starts or (i + 1 - self.starts[-1]) * width > batch_tokens:
+                self.starts.append(i)
+        self.ends = [*self.starts[1:], len(ordered)][: len(self.starts)]
+        self.batch_widths = [int(ordered[end - 1]) for end in self.ends]
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def rows(self, bucket: int) -> int:
+        """Return the number of rows of a batch."""
+        return self.ends[bucket] - self.starts[bucket]
+
+    def order(self, shuffle: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
+        """Return the rows sorted by length; those of equal length in the order of `shuffle`, or of their numbers."""
+        if shuffle is None:
+            return np.argsort(self.widths, kind="stable")
+        return shuffle[np.argsort(self.widths[shuffle], kind="stable")]
+
+
 @runtime_checkable
 class Examples(Protocol):
-    """Rows of ids and their buckets."""
+    """Encoded rows and their buckets."""
 
     buckets: Buckets
 
     def __len__(self) -> int: ...
 
     def batch(self, bucket: int, order: NDArray[np.int64], rows: Rows) -> Batch:
-        """Rows of a bucket, where `order` puts the examples into the buckets."""
+        """Return rows of a bucket; `order` is the order of all examples, of which each bucket takes a slice."""
 
 
 class Bucketed(Data):
-    """An epoch has as many batches as there are buckets, so that step -> (epoch, bucket) is arithmetic."""
+    """Data with one batch per bucket and epoch, so that step -> (epoch, bucket) is arithmetic."""
 
     def _open(self, training: Examples, validation: Examples, *, seed: int, valid_most: int | None) -> None:
         self.training, self.validation, self.seed = training, validation, seed
-        self.steps_an_epoch = len(training.buckets)
+        self.longest = max([*training.buckets.batch_widths, *validation.buckets.batch_widths])
+        self.steps_per_epoch = len(training.buckets)
         batches = len(validation.buckets)
         self.valid_batches = batches if valid_most is None else min(batches, valid_most)
         self._valid_order = validation.buckets.order()
-        self._orders: tuple[int, NDArray[np.int64], NDArray[np.int64]] | None = None  # of the last epoch asked for
+        self._orders: tuple[int, NDArray[np.int64], NDArray[np.int64]] | None = None  # epoch, rows, batches
 
     def _place(self, step: int) -> tuple[int, NDArray[np.int64]]:
-        """Which bucket a step takes, and the order of rows in its epoch."""
+        """Return the bucket of a step, and the order of rows in its epoch."""
         epoch, index = divmod(step, len(self.training.buckets))
         orders = self._orders
         if orders is None or orders[0] != epoch:

@@ -1,4 +1,4 @@
-"""Named sets of data: found where they lie, or fetched once from their public home."""
+"""Named data sets: found in a data folder, or downloaded once from their public home."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from .files import DataError
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Home:
-    """The public home of a set of data."""
+    """The public home of a data set, and the names of its file in a data folder."""
 
-    files: tuple[str, ...]  # names it may have in a data folder; a download gets the first
-    url: str  # where it is fetched from
-    sha256: str | None  # of what is fetched; None: its home puts new releases there, and no checksum can be known
-    member: str | None = None  # the file wanted, where what is fetched is a zip file
+    files: tuple[str, ...]  # names in a data folder; a download gets the first
+    url: str  # address of the download
+    sha256: str | None  # checksum of the download; None: new releases replace it, so that no checksum can be known
+    member: str | None = None  # the file in the download, if that is a zip file
 
 
-# One commit of the repository multi30k/dataset; these are its own files.
+# Files of one commit of the repository multi30k/dataset.
 _MULTI30K = (
     "https://raw.githubusercontent.com/multi30k/dataset/a3d2e0d26b56f3846f66a952536ffed4e401d05a/data/task1/raw/"
 )
@@ -46,7 +46,7 @@ _MULTI30K_SHA256 = {
     "val.fr": "ca3106f1a72390591d25f6c45cb4cd39dec4cd3f123e099748a3ce5256c160e9",
 }
 
-# SST-2 at the level of sentences, sentence TAB label, as it is in the repository of a tutorial.
+# SST-2 on sentence level, sentence TAB label per line, from the repository of a tutorial.
 _SST2 = "https://raw.githubusercontent.com/clairett/pytorch-sentiment-classification/master/data/SST2/"
 _SST2_SHA256 = {
     "train": "ec192f833a64da08f475488a77b0d0b47db47acd0f458bd18433fc793b569920",
@@ -89,12 +89,29 @@ HOMES = {
 
 
 def find(name: str, root: Path | None = None) -> Path:
-    """The file of a named set: in `root`, in $CLEARHEAD_DATA, in the user's cache folder, or fetched into it."""
+    """Return the file of a named data set, and download it if it is in no data folder.
+
+    Args:
+        name: The name of the data set, such as "shakespeare" or "multi30k/train.en".
+        root: A data folder to search first; then $CLEARHEAD_DATA and the user's cache folder are searched.
+
+    Returns:
+        The path of the file; a download goes to the cache folder.
+
+    Raises:
+        DataError: The name is unknown, or the download has a wrong checksum.
+        DownloadError: The download failed.
+
+    Examples:
+        >>> _ = (tmp / "shakespeare.txt").write_text("To be, or not to be")
+        >>> find("shakespeare", tmp).name
+        'shakespeare.txt'
+    """
     if name not in HOMES:
         raise DataError(f"no data set {name!r}: expected one of {', '.join(sorted(HOMES))}{nearest(name, HOMES)}")
     home, cache = HOMES[name], cache_folder()
-    given = os.environ.get("CLEARHEAD_DATA")
-    folders = [folder for folder in (root, Path(given) if given else None, cache) if folder is not None]
+    environment = os.environ.get("CLEARHEAD_DATA")
+    folders = [folder for folder in (root, Path(environment) if environment else None, cache) if folder is not None]
     for folder in folders:
         for file in home.files:
             if (folder / file).is_file():
@@ -103,7 +120,7 @@ def find(name: str, root: Path | None = None) -> Path:
 
 
 def cache_folder() -> Path:
-    """Where this system keeps what a user's programs can fetch again."""
+    """Return the folder of this operating system for files that can be downloaded again."""
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Caches" / "clearhead"
     if os.name == "nt":
@@ -112,55 +129,55 @@ def cache_folder() -> Path:
 
 
 def _fetch(name: str, home: Home, folder: Path) -> Path:
-    """Fetch into a temporary file, check it, and only then give it its name."""
+    """Download into a temporary file, check it, and only then give it its name."""
     from filelock import FileLock
 
     target = folder / home.files[0]
     target.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{target}.lock"):  # of several workers, one fetches
+    with FileLock(f"{target}.lock"):  # of several processes, one downloads
         if target.is_file():
             return target
         handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f"{target.name}.", suffix=".part")
         os.close(handle)
         try:
-            found = _download(name, home.url, Path(temporary))
-            if home.sha256 is not None and found != home.sha256:
+            sha256 = _download(name, home.url, Path(temporary))
+            if home.sha256 is not None and sha256 != home.sha256:
                 raise DataError(
-                    f"what {home.url} gave for {name} has the sha256 {found}, expected {home.sha256}: it was thrown "
-                    f"away, and nothing else was touched. If you trust a copy of yours, put it at {target}"
+                    f"the download of {name} from {home.url} has the sha256 {sha256}, expected {home.sha256}: it was "
+                    f"deleted, and nothing else was changed. If you trust a copy of yours, put it at {target}"
                 )
             if home.member is not None:
-                _take_out(home.member, Path(temporary), home.url)
+                _extract(home.member, Path(temporary), home.url)
             os.replace(temporary, target)
             if home.sha256 is None:
                 print(
-                    f"fetched {name} from {home.url}, sha256 {found}: nothing was there to compare it with, for its "
-                    "home puts new releases in the same place; numbers may differ from those of another day",
+                    f"downloaded {name} from {home.url}, sha256 {sha256}: there is no checksum to compare it with, "
+                    "because new releases replace this file; results may differ from those of an older release",
                     file=sys.stderr,
                 )
         except (OSError, http.client.HTTPException) as error:
             reason = getattr(error, "reason", None) or error
             raise DownloadError(
-                f"cannot fetch {name} from {home.url} ({reason}); a copy may be put at {target}, "
-                "or into a folder named by --data or $CLEARHEAD_DATA"
+                f"cannot download {name} from {home.url} ({reason}); put a copy at {target}, "
+                "or into a folder given by --data or $CLEARHEAD_DATA"
             ) from error
         finally:
             Path(temporary).unlink(missing_ok=True)
     return target
 
 
-def _take_out(member: str, archive: Path, url: str) -> None:
-    """Put a file of a zip file in its place."""
+def _extract(member: str, archive: Path, url: str) -> None:
+    """Replace a zip file by one of the files in it."""
     try:
         with zipfile.ZipFile(archive) as opened:
             content = opened.read(member)
     except (zipfile.BadZipFile, KeyError, zlib.error) as error:
-        raise DataError(f"what {url} gave is not a zip file with a {member} in it: {error}") from error
+        raise DataError(f"the download from {url} is not a zip file with a {member} in it: {error}") from error
     archive.write_bytes(content)
 
 
 def _download(name: str, url: str, target: Path) -> str:
-    """Write what is at an address to a file, and give its sha256."""
+    """Download an address to a file, and return its sha256."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
@@ -174,7 +191,7 @@ def _download(name: str, url: str, target: Path) -> str:
         Progress(*columns, console=console, disable=not console.is_terminal) as progress,
     ):
         total = int(source.headers.get("Content-Length") or 0) or None
-        bar = progress.add_task(f"fetching {name}", total=total)
+        bar = progress.add_task(f"downloading {name}", total=total)
         while chunk := source.read(1 << 18):
             sink.write(chunk)
             digest.update(chunk)

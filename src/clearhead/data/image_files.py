@@ -1,4 +1,4 @@
-"""Image files in a folder or a zip file, one folder per class: which there are, and how one becomes an array."""
+"""Image files in a folder or a zip file, one folder per class: find them, and decode them to arrays."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import math
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -16,137 +17,165 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import InputError
+from ..errors import InputError, MissingFileError
 from .files import DataError
+from .preprocessing import Preprocessing
 
 if TYPE_CHECKING:
     from PIL import Image
 
-ImageLike = Any  # a path, the bytes of a file, a PIL image, or an array (height, width[, channels]) of bytes
+ImageLike = Any  # a path, the bytes of a file, a PIL image, or a uint8 array (height, width[, channels])
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
-BESIDE = ("val", "valid", "validation", "test")  # what a folder to validate on is called, beside "train"
-DRAWS = 5  # random numbers a picture: area, shape, left, top, mirror
+VALID_FOLDERS = ("val", "valid", "validation", "test")  # names of a validation folder beside "train", best first
+DRAWS = 5  # random numbers per image: area, aspect ratio, left, top, mirror
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Picture:
-    """A file, and the class in whose folder it lies."""
+class ImageFile:
+    """An image file and its class."""
 
     name: str  # its path in the folder or the zip file
-    label: str
+    label: str  # the name of its class's folder
 
 
-def find_pictures(root: Path) -> tuple[list[Picture], list[Picture]]:
-    """Pictures to train and to validate on, sorted: "train/class/..." and "val/class/...", or "class/..." and none.
+def find_images(root: Path) -> tuple[list[ImageFile], list[ImageFile]]:
+    """Return the training and validation images of a folder or zip file, sorted by name.
 
-    A folder around everything, as zip files often have, does not count; files that are no pictures are passed over.
+    They are those of "train/class/..." and "val/class/...", or those of "class/..." and none. A single folder around
+    everything, as zip files often have, is skipped, and so are hidden files and files that are not images.
     """
     if root.is_dir():
         files = [path.relative_to(root).parts for path in root.rglob("*") if path.is_file()]
     else:
         files = [tuple(name.split("/")) for name in _open_zip(root).namelist() if not name.endswith("/")]
-    shown = [file for file in files if not any(part.startswith((".", "__MACOSX")) for part in file)]
-    pictures = sorted(file for file in shown if file[-1].lower().endswith(SUFFIXES))
-    if not pictures:
-        raise DataError(f"{root} holds no pictures: expected files {', '.join(SUFFIXES)} in one folder a class")
-    around = len({file[0] for file in pictures}) == 1 and all(len(file) > 2 for file in pictures)
-    depth = 1 if around and pictures[0][0] != "train" else 0
-    tops = {file[depth] for file in pictures}
+    visible = [file for file in files if not any(part.startswith((".", "__MACOSX")) for part in file)]
+    images = sorted(file for file in visible if file[-1].lower().endswith(SUFFIXES))
+    if not images:
+        raise DataError(f"{root} has no images: expected files {', '.join(SUFFIXES)} in one folder per class")
+    nested = len({file[0] for file in images}) == 1 and all(len(file) > 2 for file in images)
+    depth = 1 if nested and images[0][0] != "train" else 0
+    tops = {file[depth] for file in images}
     if "train" not in tops:
-        return _labelled(root, pictures, depth), []
-    beside = [folder for folder in BESIDE if folder in tops]
-    train, valid = ([file for file in pictures if file[depth] in folders] for folders in (["train"], beside[:1]))
+        return _labelled(root, images, depth), []
+    valid_folders = [folder for folder in VALID_FOLDERS if folder in tops]
+    train, valid = ([file for file in images if file[depth] in folders] for folders in (["train"], valid_folders[:1]))
     return _labelled(root, train, depth + 1), _labelled(root, valid, depth + 1)
 
 
 def decode(
     root: str, names: Sequence[str], size: int, least: float | None, draws: NDArray[np.float64] | None
 ) -> NDArray[np.uint8]:
-    """Pictures (b, 3, size, size), cut out and resized.
+    """Return images (b, 3, size, size), cropped and resized.
 
-    Without draws (b, 5) it is the square in the middle. With draws it is a piece of a random share of the area, from
-    `least` on, and of a random shape between 3:4 and 4:3 (Szegedy et al. 2015, section 6), or the middle where `least`
-    is None; half of them are mirrored unless the last draw is negative.
+    Args:
+        root: The folder or zip file.
+        names: The files in it.
+        size: The height and width of the result.
+        least: The smallest share of the area that a random crop keeps; its aspect ratio is between 3:4 and 4:3
+            (Szegedy et al. 2015, section 6). None: the centre, as `Preprocessing` crops it.
+        draws: Uniform random numbers (b, 5) for the crop and the mirror; a negative last one forbids the mirror.
+            None: the centre, not mirrored.
     """
     rows = [None] * len(names) if draws is None else draws.tolist()
-    return np.stack([_decode_one(root, name, size, least, row) for name, row in zip(names, rows, strict=True)])
+    images = np.empty((len(names), 3, size, size), np.uint8)
+    for i, (name, row) in enumerate(zip(names, rows, strict=True)):
+        images[i] = _decode_one(root, name, size, least, row)
+    return images
 
 
 def _decode_one(root: str, name: str, size: int, least: float | None, row: list[float] | None) -> NDArray[np.uint8]:
     from PIL import Image
 
-    image = _opened_image(lambda: _bytes(root, name), f"{root}: {name}")
-    crop = middle(*image.size) if row is None or least is None else piece(*image.size, least, row)
-    image = image.resize((size, size), Image.Resampling.BILINEAR, box=crop)
-    pixels = np.asarray(image).transpose(2, 0, 1)
+    with _naming_bad_images(f"{root}: {name}"), Image.open(_file(root, name)) as file:
+        image = _upright(file)
+    if row is None or least is None:
+        pixels = Preprocessing(resize=size, crop=(size, size)).pixels(image)
+    else:
+        image = image.resize((size, size), Image.Resampling.BILINEAR, box=random_crop(*image.size, least, row))
+        pixels = np.asarray(image).transpose(2, 0, 1)
     return pixels[:, :, ::-1] if row is not None and 0 <= row[4] < 0.5 else pixels
 
 
-def open_image(image: ImageLike) -> Image.Image:
-    """An RGB image from a path, the bytes of a file, a PIL image, or an array (height, width[, channels]) of bytes.
-
-    It is turned upright as its EXIF data says.
-    """
-    from PIL import Image, ImageOps
-
-    if isinstance(image, str | Path):
-        path = Path(image)
-        if not path.is_file():
-            raise DataError(f"{path}: there is no such file: expected an image")
-        return _opened_image(lambda: path, str(path))
-    if isinstance(image, bytes):
-        return _opened_image(lambda: io.BytesIO(image), "the image")
-    if isinstance(image, np.ndarray):
-        if image.dtype != np.uint8 or image.ndim not in (2, 3) or (image.ndim == 3 and image.shape[2] not in (3, 4)):
-            raise InputError(
-                f"an array of shape {image.shape} and type {image.dtype}: expected bytes (height, width), or with 3 or "
-                "4 channels last"
-            )
-        return Image.fromarray(image).convert("RGB")
-    if not isinstance(image, Image.Image):
-        raise InputError(f"a {type(image).__name__}: expected a path, a PIL image or an array")
-    return ImageOps.exif_transpose(image).convert("RGB")
-
-
-def _opened_image(source: Callable[[], Any], name: str) -> Image.Image:
-    """Read an image file; `name` is for the message if it is not one."""
-    from PIL import Image, ImageOps
-
-    try:
-        with Image.open(source()) as file:
-            return ImageOps.exif_transpose(file).convert("RGB")
-    except (
-        OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error, zipfile.BadZipFile, KeyError,
-        Image.DecompressionBombError,
-    ) as error:  # fmt: skip
-        raise DataError(f"{name} is not a whole image: {error}") from error
-
-
-def middle(width: int, height: int) -> tuple[float, float, float, float]:
-    """The largest square in the middle: left, top, right, bottom."""
-    edge = min(width, height)
-    left, top = (width - edge) / 2, (height - edge) / 2
-    return left, top, left + edge, top + edge
-
-
-def piece(width: int, height: int, least: float, row: list[float]) -> tuple[float, float, float, float]:
-    """A random piece of at least a share of the area, made to fit where its shape does not."""
+def random_crop(width: int, height: int, least: float, row: list[float]) -> tuple[float, float, float, float]:
+    """Return a box (left, top, right, bottom) of at least a share of the area, clipped to fit into the image."""
     area = width * height * (least + (1 - least) * row[0])
-    shape = math.exp((2 * row[1] - 1) * math.log(4 / 3))
-    w, h = min(width, math.sqrt(area * shape)), min(height, math.sqrt(area / shape))
+    ratio = math.exp((2 * row[1] - 1) * math.log(4 / 3))
+    w, h = min(width, math.sqrt(area * ratio)), min(height, math.sqrt(area / ratio))
     left, top = (width - w) * row[2], (height - h) * row[3]
     return left, top, min(left + w, width), min(top + h, height)
 
 
-def _labelled(root: Path, files: list[tuple[str, ...]], depth: int) -> list[Picture]:
+def open_image(image: ImageLike) -> Image.Image:
+    """Return an RGB image, rotated upright as its EXIF data says.
+
+    Args:
+        image: A path, the bytes of an image file, a PIL image, or a uint8 array (height, width[, channels]).
+    """
+    from PIL import Image
+
+    if isinstance(image, str | Path):
+        path = Path(image)
+        if not path.exists():
+            raise MissingFileError(f"{path}: there is no such file: expected an image")
+        if path.is_dir():
+            raise DataError(f"{path} is a folder: expected an image file")
+        with _naming_bad_images(str(path)), Image.open(path) as file:
+            return _upright(file)
+    if isinstance(image, bytes):
+        with _naming_bad_images(f"an image of {len(image)} bytes"), Image.open(io.BytesIO(image)) as file:
+            return _upright(file)
+    if isinstance(image, np.ndarray):
+        return _from_array(image)
+    if not isinstance(image, Image.Image):
+        raise InputError(
+            f"a {type(image).__name__} is not an image: expected a path, the bytes of a file, a PIL image or an array"
+        )
+    with _naming_bad_images(str(getattr(image, "filename", "")) or "a PIL image"):
+        return _upright(image)
+
+
+def _from_array(array: np.ndarray) -> Image.Image:
+    from PIL import Image
+
+    if array.ndim not in (2, 3) or array.dtype != np.uint8 or array.shape[2:] not in ((), (3,), (4,)) or not array.size:
+        raise InputError(
+            f"an array of shape {array.shape} and dtype {array.dtype} is not an image: expected uint8 "
+            "(height, width), or (height, width, channels) with 3 or 4 channels"
+        )
+    return Image.fromarray(array).convert("RGB")
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    from PIL import ImageOps
+
+    return ImageOps.exif_transpose(image).convert("RGB")
+
+
+@contextmanager
+def _naming_bad_images(name: str) -> Iterator[None]:
+    """Turn the many errors of a broken image file into a DataError that names the file."""
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        yield
+    except UnidentifiedImageError as error:  # its message repeats the name, or shows an address in memory
+        raise DataError(f"{name} cannot be read as an image: its format is unknown") from error
+    except (
+        OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error, zipfile.BadZipFile, KeyError,
+        Image.DecompressionBombError,
+    ) as error:  # fmt: skip
+        raise DataError(f"{name} cannot be read as an image: {error}") from error
+
+
+def _labelled(root: Path, files: list[tuple[str, ...]], depth: int) -> list[ImageFile]:
     for file in files:
         if len(file) < depth + 2:
-            raise DataError(f"{root}: {'/'.join(file)} lies in no class: expected one folder a class")
-    return [Picture(name="/".join(file), label=file[depth]) for file in files]
+            raise DataError(f"{root}: {'/'.join(file)} has no class: expected one folder per class")
+    return [ImageFile(name="/".join(file), label=file[depth]) for file in files]
 
 
-def _bytes(root: str, name: str) -> io.BytesIO | Path:
+def _file(root: str, name: str) -> io.BytesIO | Path:
     return Path(root, name) if Path(root).is_dir() else io.BytesIO(_open_zip(Path(root)).read(name))
 
 
@@ -155,9 +184,9 @@ def _open_zip(path: Path) -> zipfile.ZipFile:
     return _opened(path, stat.st_mtime_ns, stat.st_size)
 
 
-@lru_cache(maxsize=4)  # a zip file's list of contents is read once a process, until the file changes
+@lru_cache(maxsize=4)  # the directory of a zip file is read once per process, until the file changes
 def _opened(path: Path, changed: int, size: int) -> zipfile.ZipFile:
     try:
         return zipfile.ZipFile(path)
     except zipfile.BadZipFile as error:
-        raise DataError(f"{path} is neither a folder nor a whole zip file: {error}") from error
+        raise DataError(f"{path} is neither a folder nor a complete zip file: {error}") from error

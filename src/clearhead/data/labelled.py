@@ -1,4 +1,4 @@
-"""Texts with labels: SST-2, or a file of one's own; text TAB label a line.
+"""Texts with labels: SST-2, or a file with text TAB label per line.
 
 ids (b, t)   <start> x1 .. xn <end> <pad>      lengths (b,)      labels (b,)
 """
@@ -12,22 +12,22 @@ from pathlib import Path
 import numpy as np
 
 from .. import counter_rng
-from ..errors import InputError
+from ..checks import fraction
 from ..tokens import Tokenizer
 from .batches import Batch, Rows
 from .bucketed import Bucketed
 from .fetch import find
 from .files import DataError, as_lines, locate, read_text
-from .text_rows import Read, Reading, mask_of
+from .text_rows import EncodedTexts, TextRowConfig, mask_of
 
 SENTIMENTS = ("negative", "positive")
-SST2 = {"train": "train", "valid": "dev", "test": "test"}  # its parts, and their files
-SPLIT = 2  # a stream of random numbers beside those of Bucketed
+SST2 = {"train": "train", "valid": "dev", "test": "test"}  # its parts, and the names of their files
+SPLIT = 2  # stream of random numbers beside those of Bucketed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Label:
-    """A text and what it is."""
+    """A text and its label."""
 
     text: str
     label: str
@@ -35,51 +35,58 @@ class Label:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Sst2(Reading):
+class Sst2Config(TextRowConfig):
     """Options of sst2."""
 
-    phrases: bool = False  # train on the 67,349 phrases of the training sentences' parse trees too, as GLUE does
+    phrases: bool = False  # also train on the 67,349 phrases of the training sentences' parse trees, as GLUE does
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Labels(Reading):
+class LabelledConfig(TextRowConfig):
     """Options of labelled."""
 
     path: str  # a UTF-8 file, plain or .gz, with two columns: text TAB label
-    valid_path: str | None = None  # such a file to validate on; None: a share of the first
-    share: float = 0.1  # part of the texts kept for validation, where there is no valid_path
+    valid_path: str | None = None  # such a file for validation; None: a share of the first
+    share: float = 0.1  # share of the texts kept for validation, if there is no valid_path
 
     def __post_init__(self) -> None:
-        Reading.__post_init__(self)
-        if not 0 <= self.share < 1:
-            raise InputError(f"share={self.share}: expected 0 or more and less than 1")
+        TextRowConfig.__post_init__(self)  # super() loses its class when slots make a new one
+        fraction(self, "share")
 
 
 class Labelled(Bucketed):
-    """Texts as ids and labels as numbers; an epoch has every text once."""
+    """Texts as ids and labels as numbers; every text once per epoch."""
 
     keys = ("ids", "lengths", "labels")
     tokens: Tokenizer
 
     def __init__(
-        self, config: Reading, train: Sequence[Label], valid: Sequence[Label], *, seed: int, root: Path | None = None
+        self,
+        config: TextRowConfig,
+        train: Sequence[Label],
+        valid: Sequence[Label],
+        *,
+        seed: int,
+        root: Path | None = None,
     ) -> None:
         if not train:
-            raise DataError("there is no text to train on: expected a smaller share for validation")
+            raise DataError("no text is left to train on: expected a smaller share for validation")
         self.config = config
-        self.tokens = config.make([line.text for line in train], root)
+        self.tokens = config.tokenizer([line.text for line in train], root)
         self.classes = tuple(sorted({line.label for line in train}))
         self.sizes = {"vocab": mask_of(self.tokens)[1], "classes": len(self.classes)}
         numbers = {label: i for i, label in enumerate(self.classes)}
         for line in valid:
             if line.label not in numbers:
-                raise DataError(f"{line.where}: no text to train on has the label {line.label!r}")
+                raise DataError(f"{line.where}: no training text has the label {line.label!r}")
         self._training, self._validation = (
             np.array([numbers[line.label] for line in lines], np.int64) for lines in (train, valid)
         )
-        reads = [Read([line.text for line in lines], self.tokens, config) for lines in (train, valid)]
-        self.longest = config.longest
-        self._open(*reads, seed=seed, valid_most=config.valid_most)
+        training, validation = (
+            EncodedTexts([line.text for line in lines], self.tokens, config) for lines in (train, valid)
+        )
+        self._open(training, validation, seed=seed, valid_most=config.valid_most)
+        self.longest = config.widest
 
     def _train(self, step: int, rows: Rows) -> Batch:
         batch = super()._train(step, rows)
@@ -90,28 +97,28 @@ class Labelled(Bucketed):
         return batch | {"labels": self._validation[batch.pop("number")]}
 
 
-def sst2(config: Sst2, *, seed: int, root: Path | None = None) -> Labelled:
-    """The Stanford Sentiment Treebank (Socher et al. 2013), two classes, its own parts of whole sentences."""
+def sst2(config: Sst2Config, *, seed: int, root: Path | None = None) -> Labelled:
+    """Open the Stanford Sentiment Treebank (Socher et al. 2013): two classes, with its own validation sentences."""
     train = read_sst2("train", root, phrases=config.phrases)
     return Labelled(config, train, read_sst2("valid", root), seed=seed, root=root)
 
 
-def labelled(config: Labels, *, seed: int, root: Path | None = None) -> Labelled:
-    """A file of texts and labels; the same text is never both trained and validated on."""
+def labelled(config: LabelledConfig, *, seed: int, root: Path | None = None) -> Labelled:
+    """Open a file of texts and labels; the same text is never in both training and validation."""
     lines = read_labels(locate(config.path, root))
     if config.valid_path is not None:
         return Labelled(config, lines, read_labels(locate(config.valid_path, root)), seed=seed, root=root)
     texts = list(dict.fromkeys(line.text for line in lines))
     chance = counter_rng.uniform(0, 0, np.arange(len(texts)), 1, SPLIT)[:, 0]
-    kept = {one for one, u in zip(texts, chance, strict=True) if u < config.share}
-    train, valid = ([line for line in lines if (line.text in kept) == there] for there in (False, True))
+    kept = {text for text, u in zip(texts, chance, strict=True) if u < config.share}
+    train, valid = ([line for line in lines if (line.text in kept) == validates] for validates in (False, True))
     return Labelled(config, train, valid, seed=seed, root=root)
 
 
 def read_sst2(part: str, root: Path | None = None, *, phrases: bool = False) -> list[Label]:
-    """A part of SST-2 at the level of sentences: 6,920 to train on, 872 to validate, 1,821 to test.
+    """Return a part of SST-2 on sentence level: train (6,920 sentences), valid (872) or test (1,821).
 
-    With `phrases` also those of GLUE's training part, but for any that is a sentence of the other parts.
+    With `phrases` also those of GLUE's training part, except any that is a sentence of the other parts.
     """
     if part not in SST2:
         raise DataError(f"sst2 has no part {part!r}: expected one of {', '.join(SST2)}")
@@ -125,20 +132,20 @@ def read_sst2(part: str, root: Path | None = None, *, phrases: bool = False) -> 
 
 
 def read_labels(path: Path) -> list[Label]:
-    """A file of two columns, text TAB label; a first line "sentence TAB label" is a heading."""
-    found = []
+    """Read a file of two columns, text TAB label; a first line "sentence TAB label" is a heading."""
+    labels = []
     for number, line in enumerate(as_lines(read_text(path)), 1):
         columns = line.split("\t")
         if number == 1 and columns == ["sentence", "label"]:
             continue
         if len(columns) != 2 or not all(column.strip() for column in columns):
             raise DataError(f"{path}:{number}: expected text TAB label, got {len(columns)} columns: {line[:60]!r}")
-        found.append(Label(text=columns[0].strip(), label=columns[1].strip(), where=f"{path}:{number}"))
-    if not found:
-        raise DataError(f"{path}: there is no text in it")
-    return found
+        labels.append(Label(text=columns[0].strip(), label=columns[1].strip(), where=f"{path}:{number}"))
+    if not labels:
+        raise DataError(f"{path} has only a heading: expected text TAB label on each line")
+    return labels
 
 
 def _bare(text: str) -> str:
-    """A text without its spaces: the two sets cut words differently."""
+    """Return a text without spaces and capitals, because the two sets split words differently."""
     return "".join(text.split()).lower()

@@ -1,9 +1,9 @@
-"""Masked words: texts with gaps, and what stood in them (Devlin et al. 2019, section 3.1).
+"""Masked tokens: texts in which a model predicts tokens that were replaced (Devlin et al. 2019, section 3.1).
 
-A share of the tokens is asked for. Of these 80% are replaced by the mask, 10% by any other token and 10% by nothing,
-so that a model cannot tell which tokens it will be asked for.
+A share of the tokens becomes targets. Of these 80% are replaced by the mask token, 10% by a random token, and 10% are
+left as they are, so that a model cannot tell which tokens are targets.
 
-ids (b, t)   <start> x1 [MASK] .. xn <end> <pad>       targets (b, t)   -100 but where it is asked       lengths (b,)
+ids (b, t)   <start> x1 [MASK] .. xn <end> <pad>     targets (b, t)   -100 except at masked positions     lengths (b,)
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from .. import counter_rng
+from ..checks import fraction
 from ..errors import InputError
 from ..tokens import Tokenizer
 from .batches import IGNORE, Batch, Rows
@@ -22,88 +23,86 @@ from .bucketed import Bucketed
 from .files import DataError, as_lines, locate, read_text
 from .labelled import read_sst2
 from .text import read_everyday
-from .text_rows import Read, Reading, mask_of
+from .text_rows import EncodedTexts, TextRowConfig, mask_of
 
-GAPS, KINDS, OTHERS, SPLIT = 2, 3, 4, 5  # streams of random numbers, beside those of Bucketed
-VALID = 0  # the seed of the gaps of validation
+CHOICE, KINDS, OTHERS, SPLIT = 2, 3, 4, 5  # streams of random numbers, beside those of Bucketed
+VALID_SEED = 0  # for the split and for the masks of validation
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Gaps(Reading):
-    """Options of masked words."""
+class MaskedConfig(TextRowConfig):
+    """Options of masked."""
 
-    of: str | tuple[str, ...]  # sst2, its training text without labels; everyday; or UTF-8 files, a text a line
+    of: str | tuple[str, ...]  # sst2 (its training text without labels), everyday, or UTF-8 files with a text per line
     phrases: bool = False  # sst2: its 67,349 phrases too
-    share: float = 0.15  # part of the tokens that is asked for
-    valid_share: float = 0.02  # part of the texts kept for validation
+    share: float = 0.15  # share of the tokens that become targets
+    valid_share: float = 0.02  # share of the texts kept for validation
 
     def __post_init__(self) -> None:
-        Reading.__post_init__(self)
+        TextRowConfig.__post_init__(self)  # super() loses its class when slots make a new one
         if not 0 < self.share < 1:
             raise InputError(f"share={self.share}: expected more than 0 and less than 1")
-        if not 0 <= self.valid_share < 1:
-            raise InputError(f"valid_share={self.valid_share}: expected 0 or more and less than 1")
+        fraction(self, "valid_share")
         if not self.of:
             raise InputError("of is empty: expected sst2, everyday, or files")
 
 
 class Masked(Bucketed):
-    """Texts with gaps: every text once an epoch, with other gaps each time."""
+    """Texts with masked tokens: every text once per epoch, masked differently each time."""
 
     keys = ("ids", "targets", "lengths")
     tokens: Tokenizer
 
-    def __init__(self, config: Gaps, *, seed: int, root: Path | None = None) -> None:
+    def __init__(self, config: MaskedConfig, *, seed: int, root: Path | None = None) -> None:
         self.config = config
         texts = list(dict.fromkeys(_texts(config, root)))
-        kept = counter_rng.uniform(VALID, 0, np.arange(len(texts)), 1, SPLIT)[:, 0] >= config.valid_share
-        train = [one for one, keep in zip(texts, kept, strict=True) if keep]
+        trains = counter_rng.uniform(VALID_SEED, 0, np.arange(len(texts)), 1, SPLIT)[:, 0] >= config.valid_share
+        train = [text for text, yes in zip(texts, trains, strict=True) if yes]
+        valid = [text for text, yes in zip(texts, trains, strict=True) if not yes]
         if not train:
             raise DataError(f"valid_share={config.valid_share} leaves no text to train on")
-        self.tokens = config.make(train, root)
+        self.tokens = config.tokenizer(train, root)
         self.mask, vocab = mask_of(self.tokens)
         self.sizes = {"vocab": vocab}
         special = (self.tokens.start, self.tokens.end, self.tokens.pad, self.mask)
         self.special = np.array([i for i in special if i is not None], np.int64)
-        valid = [one for one, keep in zip(texts, kept, strict=True) if not keep]
-        self.longest = config.longest
-        self._open(
-            Read(train, self.tokens, config), Read(valid, self.tokens, config), seed=seed, valid_most=config.valid_most
-        )
+        training, validation = (EncodedTexts(part, self.tokens, config) for part in (train, valid))
+        self._open(training, validation, seed=seed, valid_most=config.valid_most)
+        self.longest = config.widest
 
     def _train(self, step: int, rows: Rows) -> Batch:
-        return self._gaps(super()._train(step, rows), seed=self.seed, step=step)
+        return self._masked(super()._train(step, rows), seed=self.seed, step=step)
 
     def _valid(self, index: int, rows: Rows) -> Batch:
-        return self._gaps(super()._valid(index, rows), seed=VALID, step=0)
+        return self._masked(super()._valid(index, rows), seed=VALID_SEED, step=0)
 
-    def _gaps(self, batch: Batch, *, seed: int, step: int) -> Batch:
-        """Some rows with gaps. Which, depends on (seed, step, the text's number) alone."""
+    def _masked(self, batch: Batch, *, seed: int, step: int) -> Batch:
+        """Mask some tokens of each row; which ones depends on (seed, step, number of the text) alone."""
         ids, lengths, chosen = batch["ids"], batch["lengths"], batch["number"]
         width = ids.shape[1]
-        can = (np.arange(width) < lengths[:, None]) & ~np.isin(ids, self.special)
-        u = np.where(can, counter_rng.uniform(seed, step, chosen, width, GAPS), 2.0)
-        asked = (u < self.config.share) | ((u == u.min(1, keepdims=True)) & can)  # a short text has a gap too
+        allowed = (np.arange(width) < lengths[:, None]) & ~np.isin(ids, self.special)
+        u = np.where(allowed, counter_rng.uniform(seed, step, chosen, width, CHOICE), 2.0)
+        masked = (u < self.config.share) | ((u == u.min(1, keepdims=True)) & allowed)  # at least one in a short text
         how = counter_rng.uniform(seed, step, chosen, width, KINDS)
         other = counter_rng.integers(seed, step, chosen, width, 0, len(self.tokens), OTHERS)
-        shown = np.where(how < 0.8, self.mask, np.where(how < 0.9, other, ids))
+        replaced = np.where(how < 0.8, self.mask, np.where(how < 0.9, other, ids))
         return {
-            "ids": np.where(asked, shown, ids),
-            "targets": np.where(asked, ids, IGNORE),
+            "ids": np.where(masked, replaced, ids),
+            "targets": np.where(masked, ids, IGNORE),
             "lengths": lengths,
         }
 
 
-def _texts(config: Gaps, root: Path | None) -> Sequence[str]:
+def _texts(config: MaskedConfig, root: Path | None) -> Sequence[str]:
     names = (config.of,) if isinstance(config.of, str) else config.of
-    found: list[str] = []
+    texts: list[str] = []
     for name in names:
         if name == "sst2":
-            found += [line.text for line in read_sst2("train", root, phrases=config.phrases)]
+            texts += [line.text for line in read_sst2("train", root, phrases=config.phrases)]
         elif name == "everyday":
-            found += read_everyday(root)
+            texts += read_everyday(root)
         else:
-            found += [line for line in as_lines(read_text(locate(name, root))) if line.strip()]
-    if not found:
-        raise DataError(f"{', '.join(names)}: there is no text in it")
-    return found
+            texts += [line for line in as_lines(read_text(locate(name, root))) if line.strip()]
+    if not texts:
+        raise DataError(f"of={', '.join(names)}: expected at least one line of text")
+    return texts

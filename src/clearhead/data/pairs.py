@@ -1,4 +1,4 @@
-"""Pairs of texts, source TAB target a line, as rows "source SEP target END" in batches of like lengths."""
+"""Pairs of texts, source TAB target per line, as rows "source SEP target END" in batches of similar length."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import counter_rng
+from ..checks import fraction
 from ..errors import InputError
 from ..tokens import Characters
-from .batches import IGNORE, Batch, Buckets, Rows
-from .bucketed import Bucketed
+from .batches import IGNORE, Batch, Rows
+from .bucketed import Bucketed, Buckets
 from .files import DataError, locate
 from .parallel import Line, read_pairs
-from .vocabulary import Translating
+from .vocabulary import TranslationConfig
 
-SPLIT = 2  # a stream of random numbers beside those of Bucketed
+SPLIT = 2  # stream of random numbers beside those of Bucketed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PairFile(Translating):
+class PairConfig(TranslationConfig):
     """Options of pairs."""
 
     path: str  # a UTF-8 file, plain or .gz, with two columns: source TAB target
-    valid_path: str | None = None  # such a file to validate on; None: a share of the first
-    share: float = 0.05  # part of the different sources kept for validation, where there is no valid_path
-    join: bool = True  # one row of characters, "source SEP target END"; false: translations, as the options above say
+    valid_path: str | None = None  # such a file for validation; None: a share of the first
+    share: float = 0.05  # share of the different sources kept for validation, if there is no valid_path
+    join: bool = True  # one row of characters, "source SEP target END"; false: translations, with the options above
 
     def __post_init__(self) -> None:
-        Translating.__post_init__(self)
-        if not 0 <= self.share < 1:
-            raise InputError(f"share={self.share}: expected 0 or more and less than 1")
+        TranslationConfig.__post_init__(self)  # super() loses its class when slots make a new one
+        fraction(self, "share")
         for option in ("vocabulary", "size", "minimum", "joint", "lower", "longest") if self.join else ():
-            if getattr(self, option) != Translating.__dataclass_fields__[option].default:
-                raise InputError(f"{option} is for join=false: joined pairs are read as characters, and all of them")
+            if getattr(self, option) != TranslationConfig.__dataclass_fields__[option].default:
+                raise InputError(f"{option} is for join=false: joined pairs are characters, and all of them are kept")
 
     def read(self, root: Path | None) -> tuple[list[Line], list[Line]]:
-        """The pairs to train and to validate on."""
+        """Return the training and validation pairs."""
         pairs = read_pairs(locate(self.path, root))
         if self.valid_path is not None:
             return pairs, read_pairs(locate(self.valid_path, root))
@@ -50,30 +50,29 @@ class PairFile(Translating):
 
 
 class Pairs(Bucketed):
-    """Targets are counted after SEP, END among them; SEP and END follow the characters, and END also fills up.
+    """Joined pairs, of which the target and END are predicted; the ids of SEP and END follow those of the characters.
 
-    An epoch has every pair once. One source may have many targets: they all train, or they all validate.
+    END is also the padding. Every pair once per epoch. All targets of one source are in training, or all in validation.
     """
 
     keys = ("ids", "targets")
-    hint = "With join=false, pairs have a source and a target, for a model that translates"
+    hint = "Pairs with join=true are single rows of text; set data.join=false to give a translation model its source"
     tokens: Characters
 
-    def __init__(self, config: PairFile, *, seed: int, root: Path | None = None) -> None:
+    def __init__(self, config: PairConfig, *, seed: int, root: Path | None = None) -> None:
         self.config = config
         train, valid = config.read(root)
         self.tokens = Characters.of("".join({c for pair in (*train, *valid) for c in pair.source + pair.target}))
         self.sep, self.end = len(self.tokens), len(self.tokens) + 1
         self.sizes = {"vocab": len(self.tokens) + 2}
-        joined = [Joined(lines, self.tokens, config) for lines in (train, valid)]
-        self.longest = max(int(rows.lengths.max(initial=1)) for rows in joined) - 1
-        self._open(*joined, seed=seed, valid_most=config.valid_most)
+        training, validation = (JoinedPairs(lines, self.tokens, config) for lines in (train, valid))
+        self._open(training, validation, seed=seed, valid_most=config.valid_most)
 
 
-class Joined:
-    """Pairs as ids, "source SEP target END" one after the other, and their buckets."""
+class JoinedPairs:
+    """Pairs as ids, "source SEP target END" concatenated, and their buckets."""
 
-    def __init__(self, pairs: Sequence[Line], tokens: Characters, config: PairFile) -> None:
+    def __init__(self, pairs: Sequence[Line], tokens: Characters, config: PairConfig) -> None:
         self.sources = np.array([len(pair.source) for pair in pairs], np.int64)
         self.lengths = self.sources + np.array([len(pair.target) for pair in pairs], np.int64) + 2
         self.end = len(tokens) + 1
@@ -86,16 +85,16 @@ class Joined:
         self.ids[self.starts + self.sources], self.ids[ends - 1] = len(tokens), self.end
         for i in np.flatnonzero(self.lengths - 1 > config.batch_tokens).tolist():
             raise DataError(
-                f"{pairs[i].where}: this pair is {self.lengths[i] - 1} tokens long: "
-                f"batch_tokens={config.batch_tokens} holds no such row"
+                f"{pairs[i].where}: this pair has {self.lengths[i] - 1} tokens: "
+                f"expected batch_tokens={config.batch_tokens} or fewer"
             )
-        self.buckets = Buckets(self.lengths - 1, config.batch_tokens, config.rounding)  # END is never told
+        self.buckets = Buckets(self.lengths - 1, config.batch_tokens, config.rounding)  # END is never an input
 
     def __len__(self) -> int:
         return len(self.lengths)
 
     def batch(self, bucket: int, order: NDArray[np.int64], rows: Rows) -> Batch:
-        """Rows of a bucket, where `order` puts the pairs into the buckets."""
+        """Return rows of a bucket; `order` is the order of all pairs, of which each bucket takes a slice."""
         chosen = order[self.buckets.starts[bucket] + rows][:, None]
         at = np.arange(self.buckets.batch_widths[bucket] + 1)
         inside = at < self.lengths[chosen]
@@ -106,9 +105,9 @@ class Joined:
 
 
 def split_by_source(pairs: list[Line], share: float) -> tuple[list[Line], list[Line]]:
-    """Training and validation pairs: a share of the different sources, with all their targets, validates."""
+    """Return training and validation pairs: a share of the different sources validates, with all their targets."""
     number = {source: i for i, source in enumerate(dict.fromkeys(pair.source for pair in pairs))}
-    kept = np.zeros(len(number), bool)
-    kept[counter_rng.permutation(0, 0, len(number), SPLIT)[: round(len(number) * share)]] = True
-    train = [pair for pair in pairs if not kept[number[pair.source]]]
-    return train, [pair for pair in pairs if kept[number[pair.source]]]
+    validates = np.zeros(len(number), bool)
+    validates[counter_rng.permutation(0, 0, len(number), SPLIT)[: round(len(number) * share)]] = True
+    train = [pair for pair in pairs if not validates[number[pair.source]]]
+    return train, [pair for pair in pairs if validates[number[pair.source]]]

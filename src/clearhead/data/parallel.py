@@ -1,4 +1,4 @@
-"""Texts in two languages: Multi30k and Tatoeba, read line by line and split so that no sentence leaks."""
+"""Texts in two languages: Multi30k and Tatoeba, split so that no sentence is in two parts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MULTI30K = {
     "test_2016_flickr": "test_2016_flickr",
     "test_2017_flickr": "test_2017_flickr",
 }
-TATOEBA = {"fr": "fra", "de": "deu"}  # their files
+TATOEBA = {"fr": "fra", "de": "deu"}  # names of the files
 SPLITS = {"multi30k": tuple(MULTI30K), "tatoeba": ("train", "valid", "test")}
 
 
@@ -40,10 +40,28 @@ def load_split(
     valid_share: float = 0.01,
     test_share: float = 0.01,
 ) -> tuple[list[str], list[str]]:
-    """A part of a named set as plain text, for evaluation: its sources and its targets.
+    """Return the source and target texts of a part of a named set of translations, for evaluation.
 
-    multi30k has train, valid, test_2016_flickr and test_2017_flickr; tatoeba has train, valid and test, by the same
-    shares as in training. `join` makes one text out of so many neighbouring ones; what is left at the end is shorter.
+    Args:
+        name: multi30k or tatoeba.
+        split: The part: train, valid, test_2016_flickr or test_2017_flickr of multi30k; train, valid or test of
+            tatoeba.
+        source: The language of the sources: en, de or fr.
+        target: The language of the targets: en, de or fr.
+        root: A data folder to search first.
+        join: The number of neighbouring texts that are joined into one; the last one may consist of fewer.
+        valid_share: tatoeba: the share of the English sentences in valid; it must be the same as in training.
+        test_share: tatoeba: the share of the English sentences in test; it must be the same as in training.
+
+    Returns:
+        The sources and the targets, as two lists of equal length.
+
+    Examples:
+        >>> (tmp / "multi30k").mkdir()
+        >>> for language, text in ("en", "A dog."), ("de", "Ein Hund."):
+        ...     _ = (tmp / "multi30k" / f"val.{language}").write_text(text)
+        >>> load_split("multi30k", "valid", root=tmp)
+        (['A dog.'], ['Ein Hund.'])
     """
     if name not in SPLITS:
         raise DataError(f"no set of translations is named {name!r}: expected {' or '.join(SPLITS)}")
@@ -62,7 +80,7 @@ def load_split(
 
 
 def read_multi30k(split: str, source: str, target: str, root: Path | None = None) -> list[Line]:
-    """Multi30k (Elliott et al. 2016), task 1: line i of one file is the translation of line i of the other."""
+    """Read Multi30k (Elliott et al. 2016), task 1: line i of one file is the translation of line i of the other."""
     _languages("multi30k", source, target, ("en", "de", "fr"))
     first, second = (find(f"multi30k/{MULTI30K[split]}.{language}", root) for language in (source, target))
     return read_two(first, second)
@@ -71,15 +89,15 @@ def read_multi30k(split: str, source: str, target: str, root: Path | None = None
 def read_tatoeba(
     source: str, target: str, root: Path | None = None, *, valid_share: float, test_share: float
 ) -> dict[str, list[Line]]:
-    """Everyday sentences of tatoeba.org: train, valid and test.
+    """Read everyday sentences of tatoeba.org, split into train, valid and test.
 
-    One English sentence has many translations, which all go the same way: a hash of its letters and digits decides,
-    so that neither another translation nor another full stop brings a sentence of one part into another.
+    All translations of an English sentence are in the same part: a hash of its letters and digits decides which, so
+    that neither another translation nor another full stop brings a sentence of one part into another.
     """
     _languages("tatoeba", source, target, ("en", *TATOEBA))
     other = target if source == "en" else source
     if "en" not in (source, target):
-        raise DataError(f"tatoeba is here between English and another language, not {source} and {target}")
+        raise DataError(f"tatoeba has translations between English and another language, not {source} and {target}")
     parts: dict[str, list[Line]] = {"train": [], "valid": [], "test": []}
     for line in read_pairs(find(f"tatoeba/{TATOEBA[other]}", root), columns=(2, 3)):  # newer files name the authors
         at = place(line.source)
@@ -91,18 +109,18 @@ def read_tatoeba(
 
 
 def place(sentence: str) -> float:
-    """Where a sentence falls between 0 and 1: by its letters and digits only, and the same for ever."""
+    """Return a number from 0 to below 1 that depends on the letters and digits of a sentence only."""
     key = "".join(c for c in sentence.casefold() if c.isalnum())
     return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "big") / 2**64
 
 
 def read_two(first: Path, second: Path) -> list[Line]:
-    """The pairs of two files with as many lines; an empty line raises, with its number."""
+    """Return the pairs of two files with the same number of lines; an empty line is an error."""
     texts = [as_lines(read_text(path)) for path in (first, second)]
     if len(texts[0]) != len(texts[1]):
         raise DataError(
-            f"{first} has {len(texts[0])} lines and {second} has {len(texts[1])}: expected as many, each the "
-            "translation of the other's"
+            f"{first} has {len(texts[0])} lines and {second} has {len(texts[1])}: expected the same number, "
+            "each line the translation of the other"
         )
     for path, lines in zip((first, second), texts, strict=True):
         for number, line in enumerate(lines, start=1):
@@ -113,14 +131,14 @@ def read_two(first: Path, second: Path) -> list[Line]:
 
 
 def read_pairs(path: Path, columns: tuple[int, ...] = (2,)) -> list[Line]:
-    """The pairs of a file, source TAB target a line; any line that is not a pair raises, with its number."""
+    """Return the pairs of a file with source TAB target per line; `columns` are the allowed numbers of columns."""
     pairs = []
     for number, line in enumerate(as_lines(read_text(path)), start=1):
-        found = line.split("\t")
-        if len(found) not in columns or not all(found[:2]):
-            what = f"{len(found)} columns" if len(found) not in columns else "an empty one"
-            raise DataError(f"{path}:{number}: expected two columns, source TAB target, found {what}: {line[:60]!r}")
-        pairs.append(Line(source=found[0], target=found[1], where=f"{path}:{number}"))
+        texts = line.split("\t")
+        if len(texts) not in columns or not all(texts[:2]):
+            got = f"{len(texts)} columns" if len(texts) not in columns else "an empty one"
+            raise DataError(f"{path}:{number}: expected two columns, source TAB target, got {got}: {line[:60]!r}")
+        pairs.append(Line(source=texts[0], target=texts[1], where=f"{path}:{number}"))
     return pairs
 
 

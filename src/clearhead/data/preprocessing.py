@@ -1,13 +1,14 @@
-"""Image preprocessing: how a picture of any size becomes a model's input. It is saved with a model, like its tokens."""
+"""Image preprocessing: how an image of any size becomes a model's input. It is saved with a model, like its tokens."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 from jaxtyping import Float, UInt8
 
+from ..checks import one_of
 from ..errors import InputError
 
 if TYPE_CHECKING:
@@ -15,36 +16,49 @@ if TYPE_CHECKING:
 
 Interpolation = Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"]
 Channels = Literal["rgb", "bgr", "grey"]
-Size = int | tuple[int, int]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Preprocessing:
-    """Resize, crop, scale and normalise, in this order.
+    """Turn an image into a model's input: resize, crop, scale and normalise, in this order.
+
+    Calling it with a PIL image returns a float32 array (c, height, width). `pixels` and `normalise` are its two halves,
+    so that images can travel as uint8 and be normalised on the device.
 
     Examples:
-        >>> Preprocessing(resize=256, crop=(224, 224)).size
+        >>> from PIL import Image
+        >>> preprocessing = Preprocessing(resize=256, crop=(224, 224))
+        >>> preprocessing(Image.new("RGB", (640, 480))).shape
+        (3, 224, 224)
+        >>> preprocessing.size
         (224, 224)
     """
 
-    resize: int | tuple[int, int] | None = None  # (height, width); a number: of the shorter edge; None: as it is
-    crop: tuple[int, int] | None = None  # (height, width) of the centre that is kept; None: all
-    interpolation: Interpolation = "bilinear"  # how pixels are resampled
-    scale: float = 1 / 255  # pixel values are multiplied by this ...
-    mean: tuple[float, ...] = (0.5, 0.5, 0.5)  # ... then this is subtracted, per channel ...
-    deviation: tuple[float, ...] = (0.5, 0.5, 0.5)  # ... and then they are divided by this
-    channels: Channels = "rgb"  # order of the channels
+    resize: int | tuple[int, int] | None = None  # (height, width), or the shorter edge in pixels; None: do not resize
+    crop: tuple[int, int] | None = None  # (height, width) of the centre that is kept; None: do not crop
+    interpolation: Interpolation = "bilinear"  # resampling filter
+    scale: float = 1 / 255  # factor for the pixel values, before normalising
+    mean: tuple[float, ...] = (0.5, 0.5, 0.5)  # subtracted from the scaled values, per channel
+    deviation: tuple[float, ...] = (0.5, 0.5, 0.5)  # divides them after that, per channel
+    channels: Channels = "rgb"  # number and order of the channels
 
     def __post_init__(self) -> None:
+        one_of("interpolation", self.interpolation, get_args(Interpolation))
+        one_of("channels", self.channels, get_args(Channels))
         expected = 1 if self.channels == "grey" else 3
         for name in ("mean", "deviation"):
-            if len(getattr(self, name)) != expected:
-                raise InputError(f"{name}={getattr(self, name)}: expected {expected} numbers for {self.channels}")
-        if min(self.deviation) <= 0:
+            numbers = getattr(self, name)
+            if len(numbers) != expected:
+                noun = "number" if expected == 1 else "numbers"
+                raise InputError(f"{name}={numbers}: expected {expected} {noun} for channels={self.channels!r}")
+        if not all(x > 0 for x in self.deviation):
             raise InputError(f"deviation={self.deviation}: expected numbers above 0")
-        edges = [*((self.resize,) if isinstance(self.resize, int) else self.resize or ()), *(self.crop or ())]
-        if min(edges, default=1) < 1:
-            raise InputError(f"resize={self.resize}, crop={self.crop}: expected 1 pixel or more")
+        if not self.scale > 0:
+            raise InputError(f"scale={self.scale}: expected a number above 0")
+        for name in ("resize", "crop"):
+            size = getattr(self, name)
+            if min((size,) if isinstance(size, int) else size or (1,)) < 1:
+                raise InputError(f"{name}={size}: expected 1 pixel or more")
 
     @property
     def size(self) -> tuple[int, int] | None:
@@ -52,7 +66,7 @@ class Preprocessing:
         return self.crop or (self.resize if isinstance(self.resize, tuple) else None)
 
     def pixels(self, image: Image.Image) -> UInt8[np.ndarray, "c height width"]:
-        """Resize and crop an image; the result still has whole pixel values."""
+        """Resize and crop an image, without scaling and normalising."""
         from PIL import Image
 
         image = image.convert("L" if self.channels == "grey" else "RGB")
@@ -70,20 +84,21 @@ class Preprocessing:
         return (pixels.astype(np.float32) * np.float32(self.scale) - mean) / deviation
 
     def __call__(self, image: Image.Image) -> Float[np.ndarray, "c height width"]:
-        """An image as a model's input."""
+        """Return an image as a model's input."""
         return self.normalise(self.pixels(image))
 
 
-def _resized(height: int, width: int, size: Size) -> tuple[int, int]:
+def _resized(height: int, width: int, size: int | tuple[int, int]) -> tuple[int, int]:
+    """Return the height and width after resizing; a single number is the shorter edge, and the shape is kept."""
     if isinstance(size, tuple):
         return size
     short, long = sorted((height, width))
-    longer = max(int(size * long / short), 1)
+    longer = int(size * long / short)
     return (size, longer) if height <= width else (longer, size)
 
 
 def _centre(pixels: np.ndarray, height: int, width: int) -> np.ndarray:
-    """The centre of an image, with black borders where it is smaller."""
+    """Return the centre of an image, with black borders where the image is smaller."""
     _, old_height, old_width = pixels.shape
     if old_height < height or old_width < width:
         tall, wide = max(height, old_height), max(width, old_width)

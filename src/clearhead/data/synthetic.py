@@ -1,7 +1,7 @@
-"""Small tasks made of thin air: reverse, copy, most, recall and identity. Fresh examples at every step, no files.
+"""Small generated tasks: reverse, copy, most, recall, identity and gaussians. Fresh examples at every step, no files.
 
-Sequences are made of symbols 0, 1, ... and of special tokens that follow them. Rows shorter than the longest are filled
-up at the end, where nothing is counted and a causal model cannot look.
+Sequences consist of symbols 0, 1, ..., and the ids of special tokens follow those of the symbols. Rows shorter than the
+longest are padded at the end, where there are no targets and which a causal model cannot see.
 """
 
 from __future__ import annotations
@@ -15,27 +15,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import counter_rng
+from ..checks import at_least
 from ..errors import InputError
 from .batches import IGNORE, Batch, Data, Rows
 
-Length = int | tuple[int, int]  # one for all, or (shortest, longest)
-VALID = 1 << 16  # streams from here on are for validation; they are read with seed 0 whatever the seed of training
+Length = int | tuple[int, int]  # one number for all rows, or (shortest, longest)
+VALID = 1 << 16  # the first stream of validation, which has seed 0 whatever the seed of training
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Sequences:
+class SequenceConfig:
     """Options of reverse, copy and most."""
 
     symbols: int = 10  # how many different symbols
-    length: Length = 10  # symbols a row: a number, or (shortest, longest), all alike in probability
-    rows: int = 64  # sequences a step
-    valid_length: Length | None = None  # symbols a row in validation; None: as in training
-    valid_rows: int = 64  # sequences a validation batch
-    valid_batches: int = 8  # validation batches
+    length: Length = 10  # symbols per row: a number, or (shortest, longest) of a uniform distribution
+    rows: int = 64  # sequences per step
+    valid_length: Length | None = None  # symbols per row in validation; None: as in training
+    valid_rows: int = 64  # sequences per validation batch
+    valid_batches: int = 8  # number of validation batches
 
     def __post_init__(self) -> None:
-        _at_least(1, symbols=self.symbols, rows=self.rows, valid_rows=self.valid_rows)
-        _at_least(0, valid_batches=self.valid_batches)
+        at_least(self, 1, "symbols", "rows", "valid_rows")
+        at_least(self, 0, "valid_batches")
         for name, length in (("length", self.length), ("valid_length", self.valid_length)):
             if length is not None:
                 shortest, longest = _range(length)
@@ -44,47 +45,47 @@ class Sequences:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Party(Sequences):
-    """Options of recall; `length` counts the guests."""
+class RecallConfig(SequenceConfig):
+    """Options of recall; `length` is the number of guests."""
 
-    age: int | None = None  # how many guests came after the important one; None: any, alike in probability
+    age: int | None = None  # how many guests come after the marked one; None: uniformly random
     valid_age: int | None = None  # the same in validation; None: as in training
 
     def __post_init__(self) -> None:
-        Sequences.__post_init__(self)  # super() loses its class when slots make a new one
+        SequenceConfig.__post_init__(self)  # super() loses its class when slots make a new one
         for name, age, length in (
             ("age", self.age, self.length),
-            ("valid_age", self.asked_age, self.valid_length or self.length),
+            ("valid_age", self.age_in_validation, self.valid_length or self.length),
         ):
             if age is not None and not 0 <= age < _range(length)[0]:
-                raise InputError(
-                    f"{name}={age}: expected 0 to {_range(length)[0] - 1}, as many as can come after a guest"
-                )
+                raise InputError(f"{name}={age}: expected 0 to {_range(length)[0] - 1}, less than the shortest length")
 
     @property
-    def asked_age(self) -> int | None:
-        """The age in validation."""
+    def age_in_validation(self) -> int | None:
+        """The number of guests after the marked one in validation; None: uniformly random."""
         return self.age if self.valid_age is None else self.valid_age
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Vectors:
+class VectorConfig:
     """Options of identity."""
 
-    width: int = 16  # numbers a vector
-    rows: int = 64  # vectors a step
-    valid_rows: int = 64  # vectors a validation batch
-    valid_batches: int = 8  # validation batches
+    width: int = 16  # numbers per vector
+    rows: int = 64  # vectors per step
+    valid_rows: int = 64  # vectors per validation batch
+    valid_batches: int = 8  # number of validation batches
 
     def __post_init__(self) -> None:
-        _at_least(1, width=self.width, rows=self.rows, valid_rows=self.valid_rows)
-        _at_least(0, valid_batches=self.valid_batches)
+        at_least(self, 1, "width", "rows", "valid_rows")
+        at_least(self, 0, "valid_batches")
 
 
 class Task(Data):
-    """Rows drawn by their key: training in one stream, validation in another."""
+    """Rows that are a function of (seed, step, row): training in one stream, validation in another."""
 
-    def __init__(self, config: Sequences | Vectors | Mixture, *, seed: int, root: Path | None = None) -> None:
+    def __init__(
+        self, config: SequenceConfig | VectorConfig | GaussianConfig, *, seed: int, root: Path | None = None
+    ) -> None:
         self.config, self.seed = config, seed
         self.valid_batches = config.valid_batches
 
@@ -102,17 +103,17 @@ class Task(Data):
 
     @abstractmethod
     def _draw(self, seed: int, step: int, rows: Rows, stream: int) -> Batch:
-        """Rows by their key, from this stream on."""
+        """Return rows; random numbers are drawn from this stream and the following ones."""
 
 
 class SequenceTask(Task):
-    """A row of symbols, and what is asked about it."""
+    """A row of symbols, and a question about it."""
 
     keys = ("ids", "targets")
-    config: Sequences
-    specials = 1  # SEP, which ends the row and asks
+    config: SequenceConfig
+    specials = 1  # SEP, which ends the row
 
-    def __init__(self, config: Sequences, *, seed: int, root: Path | None = None) -> None:
+    def __init__(self, config: SequenceConfig, *, seed: int, root: Path | None = None) -> None:
         super().__init__(config, seed=seed)
         self.sizes = {"vocab": config.symbols + self.specials}
         one = np.zeros(1, np.int64)
@@ -127,20 +128,20 @@ class SequenceTask(Task):
 
     @abstractmethod
     def _ask(self, x: NDArray[np.int64], n: NDArray[np.int64], seed: int, step: int, rows: Rows, stream: int) -> Batch:
-        """Ids and targets from symbols x (b, longest), of which a row has the first n (b, 1)."""
+        """Return ids and targets for symbols x (b, longest), of which each row uses the first n (b, 1)."""
 
 
 class Copy(SequenceTask):
-    """x1 ... xn SEP x1 ... xn, counted after SEP."""
+    """x1 ... xn SEP x1 ... xn; the targets are the symbols after SEP."""
 
     def _answer(self, at: NDArray[np.int64], n: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Which symbol stands at this place of the answer."""
+        """Return the place of the symbol that belongs at this place of the answer."""
         return at
 
     def _ask(self, x: NDArray[np.int64], n: NDArray[np.int64], seed: int, step: int, rows: Rows, stream: int) -> Batch:
         longest = x.shape[1]
         at = np.arange(2 * longest + 1)
-        answer = at - n - 1  # the place in the answer: negative up to SEP
+        answer = at - n - 1  # place in the answer, negative up to SEP
         answered = (answer >= 0) & (answer < n)
         source = np.where(answered, self._answer(answer, n), at)
         inside = (at < n) | answered
@@ -150,14 +151,14 @@ class Copy(SequenceTask):
 
 
 class Reverse(Copy):
-    """x1 ... xn SEP xn ... x1, counted after SEP."""
+    """x1 ... xn SEP xn ... x1; the targets are the symbols after SEP."""
 
     def _answer(self, at: NDArray[np.int64], n: NDArray[np.int64]) -> NDArray[np.int64]:
         return n - 1 - at
 
 
 class Most(SequenceTask):
-    """x1 ... xn SEP: which symbol is there most often? Order does not matter, and there is always one answer."""
+    """x1 ... xn SEP, and the most frequent symbol as the target; order does not matter, and there is never a tie."""
 
     def _ask(self, x: NDArray[np.int64], n: NDArray[np.int64], seed: int, step: int, rows: Rows, stream: int) -> Batch:
         b, longest = x.shape
@@ -166,8 +167,8 @@ class Most(SequenceTask):
         slots = np.where(inside, row * self.config.symbols + x, b * self.config.symbols)
         counts = np.bincount(slots.ravel(), minlength=b * self.config.symbols + 1)[:-1].reshape(b, self.config.symbols)
         uniforms = counter_rng.uniform(seed, step, rows, self.config.symbols + longest, stream)
-        winner = np.argmax(counts + uniforms[:, : self.config.symbols], axis=1)[:, None]  # of equals, any
-        # Where others have as many, one of theirs becomes one of the winner's: then it is alone at the top.
+        winner = np.argmax(counts + uniforms[:, : self.config.symbols], axis=1)[:, None]  # ties are broken at random
+        # Where others are as frequent, one of their symbols becomes the winner's, which is then alone at the top.
         rival = inside & (x != winner) & (np.take_along_axis(counts, x, axis=1) == counts[row, winner])
         chosen = np.argmax(np.where(rival, uniforms[:, self.config.symbols :], -1.0), axis=1)[:, None]
         x = np.where(rival & (at == chosen), winner, x)
@@ -177,52 +178,52 @@ class Most(SequenceTask):
 
 
 class Recall(SequenceTask):
-    """The party: guests come, MARK stands before the important one, and ASK at the end asks who it was."""
+    """The party: MARK precedes one of the guests, and the target after ASK, at the end, is that guest."""
 
-    config: Party
+    config: RecallConfig
     specials = 2  # MARK, ASK
 
     def _ask(self, x: NDArray[np.int64], n: NDArray[np.int64], seed: int, step: int, rows: Rows, stream: int) -> Batch:
         c, longest = self.config, x.shape[1]
-        fixed = c.age if stream < VALID else c.asked_age
+        fixed = c.age if stream < VALID else c.age_in_validation
         drawn = (counter_rng.bits(seed, step, rows, 1, stream) % n.astype(np.uint64)).astype(np.int64)
-        important = n - 1 - (drawn if fixed is None else fixed)  # its place among the guests
+        marked = n - 1 - (drawn if fixed is None else fixed)  # place of the marked guest
         at = np.arange(longest + 2)
-        guest = np.clip(at - (at > important), 0, longest - 1)
+        guest = np.clip(at - (at > marked), 0, longest - 1)
         ids = np.where(at <= n, np.take_along_axis(x, guest, axis=1), c.symbols + 1)
-        ids = np.where(at == important, c.symbols, ids)
-        return {"ids": ids, "targets": np.where(at == n + 1, np.take_along_axis(x, important, axis=1), IGNORE)}
+        ids = np.where(at == marked, c.symbols, ids)
+        return {"ids": ids, "targets": np.where(at == n + 1, np.take_along_axis(x, marked, axis=1), IGNORE)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Mixture:
+class GaussianConfig:
     """Options of gaussians."""
 
-    modes: int = 8  # normal distributions, evenly on a circle
+    modes: int = 8  # number of normal distributions, evenly spaced on a circle
     radius: float = 2.0  # of the circle
-    deviation: float = 0.1  # of each distribution
+    deviation: float = 0.1  # standard deviation of each distribution
     rows: int = 128  # points per step
     valid_rows: int = 256  # points per validation batch
-    valid_batches: int = 4  # validation batches
+    valid_batches: int = 4  # number of validation batches
 
     def __post_init__(self) -> None:
-        _at_least(1, modes=self.modes, rows=self.rows, valid_rows=self.valid_rows)
-        _at_least(0, valid_batches=self.valid_batches)
+        at_least(self, 1, "modes", "rows", "valid_rows")
+        at_least(self, 0, "valid_batches")
         if self.radius <= 0 or self.deviation <= 0:
             raise InputError(f"radius={self.radius}, deviation={self.deviation}: expected numbers above 0")
 
 
 class Gaussians(Task):
-    """Points in the plane around the centres of a mixture: x (b, 2), and the number of the centre, labels (b,)."""
+    """Points x (b, 2) around centres on a circle, and the number of each point's centre, labels (b,)."""
 
     keys = ("x", "labels")
     unit = "vectors"
-    config: Mixture
+    config: GaussianConfig
     qualities: ClassVar = {"near": ("share", "higher"), "modes": ("modes", "higher")}
-    NEAR = 3.0  # deviations from a centre that are near it
-    SHARE = 0.5  # of its fair share of points, from which a mode is found
+    NEAR = 3.0  # largest distance of a point that is near a centre, in standard deviations
+    SHARE = 0.5  # a mode is covered if it has this share of the points that it should have, 1 / modes of all
 
-    def __init__(self, config: Mixture, *, seed: int, root: Path | None = None) -> None:
+    def __init__(self, config: GaussianConfig, *, seed: int, root: Path | None = None) -> None:
         super().__init__(config, seed=seed)
         self.sizes = {"width": 2, "classes": config.modes}
         self.classes = tuple(f"mode {i}" for i in range(config.modes))
@@ -235,25 +236,26 @@ class Gaussians(Task):
         return {"x": (self.centres[labels] + noise).astype(np.float32), "labels": labels}
 
     def judge(self, rows: np.ndarray) -> dict[str, np.ndarray]:
-        """For each centre, which points are near it."""
-        apart = np.linalg.norm(rows[:, None] - self.centres, axis=2)  # (b, modes)
-        near = (apart.argmin(1)[:, None] == np.arange(len(self.centres))) & (apart < self.NEAR * self.config.deviation)
+        """Return for each centre which points are near it, and nearer than to any other centre."""
+        distance = np.linalg.norm(rows[:, None] - self.centres, axis=2)  # (b, modes)
+        nearest = distance.argmin(1)[:, None] == np.arange(len(self.centres))
+        near = nearest & (distance < self.NEAR * self.config.deviation)
         return {f"mode {i}": near[:, i].astype(np.float32) for i in range(len(self.centres))}
 
     def judged(self, means: dict[str, float]) -> dict[str, float]:
-        """The share of points that are near a centre, and the number of centres that have points."""
-        fair = self.SHARE / self.config.modes
-        return {"near": sum(means.values()), "modes": float(sum(share >= fair for share in means.values()))}
+        """Return `near`, the share of points near a centre, and `modes`, the number of centres with enough points."""
+        enough = self.SHARE / self.config.modes
+        return {"near": sum(means.values()), "modes": float(sum(share >= enough for share in means.values()))}
 
 
 class Identity(Task):
-    """y = x, standard normal: what a layer must be able to pass on."""
+    """y = x, standard normal vectors: a model must learn to pass its input on."""
 
     keys = ("x", "y")
     unit = "vectors"
-    config: Vectors
+    config: VectorConfig
 
-    def __init__(self, config: Vectors, *, seed: int, root: Path | None = None) -> None:
+    def __init__(self, config: VectorConfig, *, seed: int, root: Path | None = None) -> None:
         super().__init__(config, seed=seed)
         self.sizes = {"width": config.width}
 
@@ -264,9 +266,3 @@ class Identity(Task):
 
 def _range(length: Length) -> tuple[int, int]:
     return (length, length) if isinstance(length, int) else length
-
-
-def _at_least(least: int, **numbers: int) -> None:
-    for name, number in numbers.items():
-        if number < least:
-            raise InputError(f"{name}={number}: expected {least} or more")

@@ -1,4 +1,4 @@
-"""Plain text: files of one's own or tiny Shakespeare as characters, everyday English as subwords."""
+"""Plain text: files or tiny Shakespeare as characters, everyday English as subwords."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from ..tokens import Characters, Subwords
 from .fetch import find
 from .files import locate, read_text
 from .parallel import load_split
-from .windows import Windowing, Windows
+from .windows import WindowConfig, Windows
 
 SENTENCES = (("tatoeba", "fr"), ("tatoeba", "de"), ("multi30k", "de"))  # sets whose English side is everyday English
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Files(Windowing):
+class TextConfig(WindowConfig):
     """Options of text."""
 
-    path: str | tuple[str, ...]  # one or many UTF-8 files, plain or .gz, read one after the other
-    separator: str | None = None  # documents end with it, or with the file; None: each file is a document
+    path: str | tuple[str, ...]  # one or many UTF-8 files, plain or .gz, which are concatenated
+    separator: str | None = None  # ends a document, as does the end of a file; None: each file is a document
 
     def __post_init__(self) -> None:
-        Windowing.__post_init__(self)  # super() loses its class when slots make a new one
+        WindowConfig.__post_init__(self)  # super() loses its class when slots make a new one
         if not self.path:
             raise InputError("path is empty: expected a text file, or several")
         if self.separator == "":
@@ -35,14 +35,14 @@ class Files(Windowing):
 
 
 class Text(Windows):
-    """Text files, a character a token."""
+    """Text files, one token per character."""
 
-    def __init__(self, config: Files, *, seed: int, root: Path | None = None) -> None:
+    def __init__(self, config: TextConfig, *, seed: int, root: Path | None = None) -> None:
         paths = (config.path,) if isinstance(config.path, str) else config.path
         texts = [read_text(locate(path, root)) for path in paths]
         self._open(config, seed, texts, config.separator, ", ".join(paths))
 
-    def _open(self, config: Windowing, seed: int, texts: list[str], separator: str | None, name: str) -> None:
+    def _open(self, config: WindowConfig, seed: int, texts: list[str], separator: str | None, name: str) -> None:
         whole = "".join(texts)
         self.tokens = Characters.of(whole)
         ids = self.tokens.encode(whole).astype(np.min_scalar_type(len(self.tokens)))
@@ -51,42 +51,43 @@ class Text(Windows):
 
 
 class Shakespeare(Text):
-    """Tiny Shakespeare (Karpathy 2015): a million characters; the speeches, parted by empty lines, are documents."""
+    """Tiny Shakespeare (Karpathy 2015), a million characters; the speeches, separated by empty lines, are documents."""
 
-    def __init__(self, config: Windowing, *, seed: int, root: Path | None = None) -> None:
+    def __init__(self, config: WindowConfig, *, seed: int, root: Path | None = None) -> None:
         self._open(config, seed, [read_text(find("shakespeare", root))], "\n\n", "shakespeare")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Subworded(Windowing):
+class EverydayConfig(WindowConfig):
     """Options of everyday."""
 
-    size: int = 2000  # subwords, the special ones among them
+    size: int = 2000  # number of subwords, special tokens included
 
 
 class Everyday(Windows):
-    """The English that Tatoeba and Multi30k are translated from: each sentence once, a line, in an order of chance.
+    """The English sentences of Tatoeba and Multi30k: each once, one per line, in a fixed random order.
 
-    The subwords are made from the part that is trained on.
+    The subwords are trained on the training part.
     """
 
-    def __init__(self, config: Subworded, *, seed: int, root: Path | None = None) -> None:
-        mixed = read_everyday(root)
-        self.tokens = Subwords.of(mixed[: max(int(len(mixed) * (1 - config.share)), 1)], size=config.size)
-        rows = self.tokens.encode_all([f"{line}\n" for line in mixed])
+    def __init__(self, config: EverydayConfig, *, seed: int, root: Path | None = None) -> None:
+        sentences = read_everyday(root)
+        train = sentences[: max(int(len(sentences) * (1 - config.share)), 1)]
+        self.tokens = Subwords.of(train, size=config.size)
+        rows = self.tokens.encode_all([f"{line}\n" for line in sentences])
         ids = np.concatenate(rows).astype(np.min_scalar_type(len(self.tokens)))
         ends = np.cumsum([len(row) for row in rows], dtype=np.int64)
         super().__init__(config, seed=seed, ids=ids, ends=ends, vocab=len(self.tokens), name="everyday")
 
 
 def read_everyday(root: Path | None = None) -> list[str]:
-    """Its sentences, each once."""
+    """Return the sentences of everyday, each once, in the order of their hashes."""
     lines = {line for name, other in SENTENCES for line in load_split(name, "train", target=other, root=root)[0]}
     return sorted(lines, key=lambda line: hashlib.blake2b(line.encode()).digest())
 
 
 def document_ends(texts: list[str], separator: str | None) -> NDArray[np.int64]:
-    """Where the documents of texts put one after the other end; a separator belongs to the document before it."""
+    """Return where the documents of concatenated texts end; a separator belongs to the document before it."""
     sizes: list[int] = []
     for text in texts:
         if separator is None:

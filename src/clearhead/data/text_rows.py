@@ -1,6 +1,6 @@
-"""Whole texts as rows of ids, with the special tokens that an encoder expects around them, in batches of like lengths.
+"""Texts as rows of ids, each with the special tokens that an encoder expects around it, in batches of similar length.
 
-ids (b, t)   <start> x1 .. xn <end>, filled up with <pad>        lengths (b,)   n + 2
+ids (b, t)   <start> x1 .. xn <end>, padded with <pad>        lengths (b,)   n + 2
 """
 
 from __future__ import annotations
@@ -14,62 +14,68 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import tokens as text
+from ..checks import at_least
 from ..errors import InputError
 from ..tokens import Pair, Tokenizer
-from .batches import Batch, Buckets, Rows
+from .batches import Batch, Rows
+from .bucketed import Buckets
 from .files import DataError
-from .translations import Ragged
-from .vocabulary import Vocabulary
+from .ragged import Ragged
+from .vocabulary import VocabularyConfig
 
 MASKS = ("[MASK]", "<mask>")  # names of the mask token
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Reading:
-    """Options of whole texts."""
+class TextRowConfig:
+    """Options of data with one row per text."""
 
-    tokens: str | None = None  # a folder with tokens, such as a pretrained model's; None: made from the training text
+    tokens: str | None = None  # folder with a tokenizer, such as a pretrained model's; None: train one on the text
     vocabulary: Literal["subwords", "unigram", "words", "characters"] = "subwords"  # subwords are byte pair encoding
-    size: int = 8000  # tokens at most, the special ones among them; characters are all kept
-    minimum: int = 2  # how often a word, or a pair of pieces to be merged, must stand in the training text
-    lower: bool = False  # capitals are forgotten
-    batch_tokens: int = 2048  # tokens a step at most, padding counted
+    size: int = 8000  # largest number of tokens in the vocabulary, special tokens included; characters are all kept
+    minimum: int = 2  # smallest number of occurrences of a word, or of a pair of pieces to be merged
+    lower: bool = False  # ignore capitals
+    batch_tokens: int = 2048  # largest number of tokens per step, padding included
     rounding: int = 8  # rows are padded to multiples of this, so that there are few different widths
-    longest: int = 128  # tokens a text; longer ones are cut there
-    valid_most: int | None = None  # validation batches at most; None: all
+    longest: int = 128  # largest number of tokens per text; longer texts are cut
+    valid_most: int | None = None  # largest number of validation batches; None: all
 
     def __post_init__(self) -> None:
-        for name in ("batch_tokens", "rounding"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name}={getattr(self, name)}: expected 1 or more")
+        at_least(self, 1, "batch_tokens", "rounding")
+        at_least(self, 0, "valid_most")
         if not 3 <= self.longest <= self.batch_tokens:
-            raise InputError(f"longest={self.longest}: expected 3 or more, and no more than batch_tokens")
-        if self.valid_most is not None and self.valid_most < 0:
-            raise InputError(f"valid_most={self.valid_most}: expected 0 or more")
+            raise InputError(
+                f"longest={self.longest}: expected 3 or more, and at most batch_tokens={self.batch_tokens}"
+            )
         self._vocabulary()
 
-    def make(self, texts: Sequence[str], root: Path | None = None) -> Tokenizer:
-        """The tokens of a folder, or of the training text."""
+    @property
+    def widest(self) -> int:
+        """The largest width of a row, padding included."""
+        return min(-(-self.longest // self.rounding) * self.rounding, self.batch_tokens)
+
+    def tokenizer(self, texts: Sequence[str], root: Path | None = None) -> Tokenizer:
+        """Return the tokenizer of the folder `tokens`, or train one on these texts."""
         if self.tokens is None:
-            return self._vocabulary()._one(texts)
+            return self._vocabulary().tokenizer(texts)
         folder = Path(self.tokens) if root is None or Path(self.tokens).is_dir() else root / self.tokens
         if text.saved(folder) is None and text.saved(folder / "model") is not None:
-            folder = folder / "model"  # a run's
+            folder = folder / "model"  # of a run folder
         if text.saved(folder) is None:
-            raise DataError(f"tokens={self.tokens!r}: there are no tokens in such a folder")
-        found = text.load(folder)
-        if isinstance(found, Pair):
-            raise DataError(f"tokens={self.tokens!r}: these are of a translation, expected those of one language")
-        return found
+            raise DataError(f"tokens={self.tokens!r}: there is no tokenizer in such a folder")
+        tokenizer = text.load(folder)
+        if isinstance(tokenizer, Pair):
+            raise DataError(f"tokens={self.tokens!r} has the tokenizers of a translation model: expected one tokenizer")
+        return tokenizer
 
-    def _vocabulary(self) -> Vocabulary:
-        return Vocabulary(vocabulary=self.vocabulary, size=self.size, minimum=self.minimum, lower=self.lower)
+    def _vocabulary(self) -> VocabularyConfig:
+        return VocabularyConfig(vocabulary=self.vocabulary, size=self.size, minimum=self.minimum, lower=self.lower)
 
 
-class Read:
+class EncodedTexts:
     """Texts as ids, and their buckets."""
 
-    def __init__(self, texts: Sequence[str], tokens: Tokenizer, config: Reading) -> None:
+    def __init__(self, texts: Sequence[str], tokens: Tokenizer, config: TextRowConfig) -> None:
         self.pad = tokens.pad or 0
         self.ids = Ragged([with_special(tokens, row, config.longest) for row in tokens.encode_all(list(texts))])
         self.rounding = config.rounding
@@ -79,7 +85,7 @@ class Read:
         return len(self.ids.lengths)
 
     def batch(self, bucket: int, order: NDArray[np.int64], rows: Rows) -> Batch:
-        """Rows of a bucket, as wide as the whole bucket's, their lengths, and the numbers of their texts."""
+        """Return rows of a bucket, as wide as its longest row, with their lengths and the numbers of their texts."""
         whole = order[self.buckets.starts[bucket] : self.buckets.ends[bucket]]
         chosen = whole[rows]
         width = -(-int(self.ids.lengths[whole].max()) // self.rounding) * self.rounding
@@ -88,14 +94,14 @@ class Read:
 
 
 def with_special(tokens: Tokenizer, ids: np.ndarray, longest: int | None = None) -> np.ndarray:
-    """The ids of a text between its start and end tokens, where there are such tokens; cut to `longest`."""
+    """Return the ids of a text between its start and end tokens, if the tokenizer has them; cut to `longest`."""
     start, end = (np.array([] if i is None else [i], np.int64) for i in (tokens.start, tokens.end))
     inside = ids if longest is None else ids[: longest - len(start) - len(end)]
     return np.concatenate([start, inside, end]).astype(np.int64)
 
 
 def mask_of(tokens: Tokenizer) -> tuple[int, int]:
-    """The id of the mask token (the last, if the vocabulary has none), and the size of the vocabulary with it."""
+    """Return the id of the mask token and the vocabulary size with it; a missing mask token is added at the end."""
     for name in MASKS:
         if name in tokens.special_names:
             return tokens.special_names[name], len(tokens)

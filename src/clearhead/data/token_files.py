@@ -1,4 +1,4 @@
-"""Files of ids: little-endian integers mapped into memory, with a JSON header and the ends of the documents beside.
+"""Token files: little-endian ids that are memory-mapped, with a JSON header and the ends of the documents beside them.
 
 x.bin        the ids, uint16 or uint32, document after document
 x.bin.ends   for each document the place after its last id, int64
@@ -8,7 +8,6 @@ x.bin.json   the header: kind, dtype, tokens, documents, vocab
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,35 +16,36 @@ from typing import Literal
 import numpy as np
 
 from .. import config
+from ..atomic_files import atomic_write, replacing
 from ..errors import InputError
 from .files import DataError, locate
-from .windows import Windowing, Windows
+from .windows import WindowConfig, Windows
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Header:
-    """What a file of ids says of itself."""
+    """The header of a token file."""
 
     kind: Literal["clearhead tokens"] = "clearhead tokens"
     dtype: Literal["uint16", "uint32"]  # of an id, little-endian
-    tokens: int  # ids in the file
-    documents: int  # ends in the file of ends; 0: there is no such file
-    vocab: int  # every id is below it
+    tokens: int  # number of ids in the file
+    documents: int  # number of ends in the file of ends; 0: there is no such file
+    vocab: int  # vocabulary size: every id is below it
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TokenFile(Windowing):
+class TokenFileConfig(WindowConfig):
     """Options of tokens."""
 
-    path: str  # the file of ids, as write_tokens wrote it
+    path: str  # the file of ids, as write_tokens writes it
 
 
 class Tokens(Windows):
-    """Windows on a file of ids of any size: only what a batch needs is read."""
+    """Windows on a token file of any size; each batch reads only its own windows."""
 
-    def __init__(self, config: TokenFile, *, seed: int, root: Path | None = None) -> None:
+    def __init__(self, config: TokenFileConfig, *, seed: int, root: Path | None = None) -> None:
         path = locate(config.path, root)
-        header = _header(path)
+        header = _read_header(path)
         ids = _map(path, np.dtype(header.dtype).newbyteorder("<"), header.tokens)
         ends = np.zeros(0, np.int64)
         if header.documents:
@@ -55,62 +55,74 @@ class Tokens(Windows):
                     f"{_beside(path, 'ends')} ends at {ends[-1]}: expected {header.tokens}, as in the header"
                 )
         elif config.documents:
-            raise DataError(f"{path} tells no documents apart, as its header says: documents=true needs their ends")
+            raise DataError(f"{path} has no ends of documents, as its header says: documents=true needs them")
         super().__init__(config, seed=seed, ids=ids, ends=ends, vocab=header.vocab, name=str(path))
 
 
 def write_tokens(path: str | Path, documents: Iterable[np.ndarray], *, vocab: int) -> Path:
-    """Write documents, each a row of ids below `vocab`, one at a time; an empty one is left out."""
+    """Write documents of token ids to a file that the data set "tokens" reads; they need not fit into memory together.
+
+    Args:
+        path: The file of ids; its header and the ends of the documents are written beside it.
+        documents: For each document a row of ids; empty documents are omitted.
+        vocab: The vocabulary size; every id must be below it.
+
+    Returns:
+        The path of the file of ids.
+
+    Raises:
+        InputError: An id is out of range, or there are no ids; existing files are unchanged.
+        OSError: The files cannot be written, for example because the disk is full; `filename` names one of them.
+
+    Examples:
+        >>> path = write_tokens(tmp / "x.bin", [np.array([1, 2, 3]), np.array([4, 5])], vocab=6)
+        >>> sorted(file.name for file in tmp.iterdir())
+        ['x.bin', 'x.bin.ends', 'x.bin.json']
+        >>> clearhead.data.make_data("tokens", {"path": str(path), "context": 2}, seed=0).sizes
+        {'vocab': 6}
+    """
     path = Path(path)
     dtype: Literal["uint16", "uint32"] = "uint16" if vocab <= 1 << 16 else "uint32"
     if not 1 <= vocab <= 1 << 32:
         raise InputError(f"vocab={vocab}: expected 1 to {1 << 32}")
-    parts = {target: target.with_name(target.name + ".part") for target in (path, _beside(path, "ends"))}
+    header = _beside(path, "json")
     tokens = count = 0
-    try:
-        with parts[path].open("wb") as ids, parts[_beside(path, "ends")].open("wb") as ends:
+    with replacing(_beside(path, "ends")) as ends_file, replacing(path) as ids_file:
+        with ids_file.open("wb") as ids, ends_file.open("wb") as ends:
             for number, document in enumerate(documents):
-                row = np.asarray(document)
-                if row.ndim != 1 or (row.size and row.dtype.kind not in "iu"):
-                    raise InputError(
-                        f"document {number} has shape {row.shape} and type {row.dtype}: expected a row of integers"
-                    )
-                if row.size and not 0 <= row.min() <= row.max() < vocab:
-                    raise InputError(
-                        f"document {number} has ids from {row.min()} to {row.max()}: expected 0 to {vocab - 1}"
-                    )
+                row = _checked(number, np.asarray(document), vocab)
                 if row.size:
                     ids.write(row.astype(np.dtype(dtype).newbyteorder("<")).tobytes())
                     tokens, count = tokens + row.size, count + 1
                     ends.write(np.array([tokens], "<i8").tobytes())
         if not tokens:
             raise InputError(f"no ids to write to {path}")
-        _beside(path, "json").unlink(missing_ok=True)  # an old header must never stand beside new ids
-        for target, part in parts.items():
-            os.replace(part, target)
-    finally:
-        for part in parts.values():
-            part.unlink(missing_ok=True)
-    header = _beside(path, "json")
-    new = header.with_name(header.name + ".part")
-    new.write_text(
-        json.dumps(asdict(Header(dtype=dtype, tokens=tokens, documents=count, vocab=vocab)), indent=2) + "\n"
-    )
-    os.replace(new, header)
+        header.unlink(missing_ok=True)  # an old header must never describe new ids
+    content = json.dumps(asdict(Header(dtype=dtype, tokens=tokens, documents=count, vocab=vocab)), indent=2) + "\n"
+    atomic_write(header, content.encode())
     return path
 
 
-def _header(path: Path) -> Header:
+def _checked(number: int, row: np.ndarray, vocab: int) -> np.ndarray:
+    """Return a document, or raise if it is not a row of ids below `vocab`."""
+    if row.ndim != 1 or (row.size and row.dtype.kind not in "iu"):
+        raise InputError(f"document {number} has shape {row.shape} and dtype {row.dtype}: expected a row of integers")
+    if row.size and not 0 <= row.min() <= row.max() < vocab:
+        raise InputError(f"document {number} has ids from {row.min()} to {row.max()}: expected 0 to {vocab - 1}")
+    return row
+
+
+def _read_header(path: Path) -> Header:
     beside = _beside(path, "json")
     if not beside.is_file():
-        raise DataError(f"{path} has no header {beside.name} beside it: write_tokens writes both")
+        raise DataError(f"{path} has no header {beside.name} beside it: expected a file that write_tokens wrote")
     return config.read(Header, config.load(beside))
 
 
 def _map(path: Path, dtype: np.dtype, count: int) -> np.ndarray:
-    """A file of numbers as an array that is read where it is looked at."""
+    """Map a file of numbers into memory, so that only the parts in use are read."""
     if not path.is_file():
-        raise DataError(f"{path} is missing: the header speaks of it")
+        raise DataError(f"{path} is missing: the header says that there is such a file")
     size, expected = path.stat().st_size, count * dtype.itemsize
     if size != expected or count < 1:
         raise DataError(
@@ -119,5 +131,5 @@ def _map(path: Path, dtype: np.dtype, count: int) -> np.ndarray:
     return np.asarray(np.memmap(path, dtype, mode="r"))
 
 
-def _beside(path: Path, what: str) -> Path:
-    return path.with_name(f"{path.name}.{what}")
+def _beside(path: Path, suffix: str) -> Path:
+    return path.with_name(f"{path.name}.{suffix}")

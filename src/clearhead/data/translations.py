@@ -1,6 +1,6 @@
-"""Translations: a source that is read whole, and a target that is written token by token, in batches of like lengths.
+"""Translations: a source that is read at once and a target that is predicted, in batches of similar length.
 
-source  (b, s)   x1 .. xm <end>, filled up with <pad>      lengths (b,)  m + 1
+source  (b, s)   x1 .. xm <end>, padded with <pad>         lengths (b,)  m + 1
 ids     (b, t)   <start> y1 .. yn                          targets (b, t)  y1 .. yn <end>, then -100
 """
 
@@ -16,69 +16,70 @@ from numpy.typing import NDArray
 
 from ..errors import InputError
 from ..tokens import Pair, Tokenizer
-from .batches import IGNORE, Batch, Buckets, Data, Rows
-from .bucketed import Bucketed
+from .batches import IGNORE, Batch, Data, Rows
+from .bucketed import Bucketed, Buckets
 from .files import DataError, locate
-from .pairs import PairFile, Pairs, split_by_source
+from .pairs import PairConfig, Pairs, split_by_source
 from .parallel import SPLITS, Line, read_multi30k, read_pairs, read_tatoeba
-from .vocabulary import Translating
+from .ragged import Ragged
+from .vocabulary import TranslationConfig
 
 Language = Literal["en", "de", "fr"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Multi30k(Translating):
+class Multi30kConfig(TranslationConfig):
     """Options of multi30k."""
 
-    source: Language = "en"  # what is read
-    target: Language = "de"  # what is written
-    join_sentences: tuple[int, int] = (1, 1)  # (fewest, most) neighbouring sentences that make an example
+    source: Language = "en"  # language of the source
+    target: Language = "de"  # language of the target
+    join_sentences: tuple[int, int] = (1, 1)  # (fewest, most) neighbouring sentences that are joined to an example
 
     def __post_init__(self) -> None:
-        Translating.__post_init__(self)
-        _two_languages(self.source, self.target)
+        TranslationConfig.__post_init__(self)  # super() loses its class when slots make a new one
+        _check_languages(self.source, self.target)
         fewest, most = self.join_sentences
         if not 1 <= fewest <= most:
-            raise InputError(f"join_sentences=[{fewest}, {most}]: expected the fewest, 1 or more, then the most")
+            raise InputError(f"join_sentences=[{fewest}, {most}]: expected [fewest, most], with fewest at least 1")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Tatoeba(Translating):
+class TatoebaConfig(TranslationConfig):
     """Options of tatoeba."""
 
-    source: Language = "en"  # what is read; one of the two is en
-    target: Language = "fr"  # what is written
-    valid_share: float = 0.01  # part of the different English sentences kept for validation
-    test_share: float = 0.01  # and for the end, which no training sees
+    source: Language = "en"  # language of the source; one of the two is en
+    target: Language = "fr"  # language of the target
+    valid_share: float = 0.01  # share of the different English sentences kept for validation
+    test_share: float = 0.01  # share of them kept for testing, which no training sees
 
     def __post_init__(self) -> None:
-        Translating.__post_init__(self)
-        _two_languages(self.source, self.target)
+        TranslationConfig.__post_init__(self)  # super() loses its class when slots make a new one
+        _check_languages(self.source, self.target)
         if "en" not in (self.source, self.target):
             raise InputError(f"source={self.source!r} and target={self.target!r}: expected one of them to be 'en'")
-        _shares(self.valid_share, self.test_share)
+        _check_shares(self.valid_share, self.test_share)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Mixture(Translating):
+class TranslationMixtureConfig(TranslationConfig):
     """Options of translations."""
 
     of: tuple[str, ...]  # multi30k, tatoeba, and files with two columns, source TAB target: all of them together
-    source: Language = "en"  # what is read
-    target: Language = "de"  # what is written
-    valid_share: float = 0.01  # of tatoeba and of files, kept for validation; multi30k has its own
-    test_share: float = 0.01  # of tatoeba, kept for the end
+    source: Language = "en"  # language of the source
+    target: Language = "de"  # language of the target
+    valid_share: float = 0.01  # share of tatoeba and of files kept for validation; multi30k has its own
+    test_share: float = 0.01  # share of tatoeba kept for testing
 
     def __post_init__(self) -> None:
-        Translating.__post_init__(self)
-        _two_languages(self.source, self.target)
-        _shares(self.valid_share, self.test_share)
+        TranslationConfig.__post_init__(self)  # super() loses its class when slots make a new one
+        _check_languages(self.source, self.target)
+        _check_shares(self.valid_share, self.test_share)
         if not self.of:
             raise InputError(f"of is empty: expected some of {', '.join(SPLITS)}, and files")
 
 
 class Translations(Bucketed):
-    """Pairs of texts as ids. An epoch has every example once; the vocabulary is made from the training text alone."""
+    """Pairs of texts as ids: every example once per epoch, with tokenizers trained on the training text alone."""
 
     keys = ("ids", "targets", "source", "lengths")
     sets_context = False
@@ -86,7 +87,7 @@ class Translations(Bucketed):
 
     def __init__(
         self,
-        config: Translating,
+        config: TranslationConfig,
         train: Sequence[Line],
         valid: Sequence[Line],
         *,
@@ -95,39 +96,37 @@ class Translations(Bucketed):
     ) -> None:
         self.config = config
         if not train:
-            raise DataError("there is no pair to train on: expected a smaller share for validation")
-        self.tokens = config.make([line.source for line in train], [line.target for line in train])
+            raise DataError("no pair is left to train on: expected a smaller share for validation")
+        self.tokens = config.pair([line.source for line in train], [line.target for line in train])
         self.sizes = {"vocab": len(self.tokens.source)}
-        if not config.joint:  # else a model shares its table, unless its recipe says otherwise
+        if not config.joint:  # else a model shares its embedding table, unless its recipe says otherwise
             self.sizes["target_vocab"] = len(self.tokens.target)
-        training = Translated(train, self.tokens, config, _joined(len(train), *join, apart=False))
-        validation = Translated(valid, self.tokens, config, _joined(len(valid), *join, apart=True))
+        training = EncodedPairs(train, self.tokens, config, _joined(len(train), *join, overlap=True))
+        validation = EncodedPairs(valid, self.tokens, config, _joined(len(valid), *join, overlap=False))
         if not len(training):
             raise DataError(f"longest={config.longest} leaves no pair to train on")
-        sides = [side.lengths for part in (training, validation) for side in (part.source, part.target)]
-        self.longest = max(int(lengths.max(initial=1)) for lengths in sides)
-        self.left_out = training.left_out + validation.left_out  # examples that were longer than `longest`
+        self.left_out = training.left_out + validation.left_out  # examples longer than config.longest
         self._open(training, validation, seed=seed, valid_most=config.valid_most)
 
 
-def multi30k(config: Multi30k, *, seed: int, root: Path | None = None) -> Translations:
-    """Multi30k, its own validation part, and neighbours joined where that is asked for.
+def multi30k(config: Multi30kConfig, *, seed: int, root: Path | None = None) -> Translations:
+    """Open Multi30k with its own validation part; neighbouring sentences are joined if join_sentences says so.
 
-    In training every sentence begins an example of each length, in validation the examples do not overlap.
+    In training every sentence begins an example of each length; in validation examples of one length do not overlap.
     """
     train, valid = (read_multi30k(split, config.source, config.target, root) for split in ("train", "valid"))
     return Translations(config, train, valid, seed=seed, join=config.join_sentences)
 
 
-def tatoeba(config: Tatoeba, *, seed: int, root: Path | None = None) -> Translations:
-    """Tatoeba, split by the English side."""
+def tatoeba(config: TatoebaConfig, *, seed: int, root: Path | None = None) -> Translations:
+    """Open Tatoeba, split by the English side."""
     shares = {"valid_share": config.valid_share, "test_share": config.test_share}
     parts = read_tatoeba(config.source, config.target, root, **shares)
     return Translations(config, parts["train"], parts["valid"], seed=seed)
 
 
-def mixture(config: Mixture, *, seed: int, root: Path | None = None) -> Translations:
-    """Several sets one after the other."""
+def mixture(config: TranslationMixtureConfig, *, seed: int, root: Path | None = None) -> Translations:
+    """Open several sets of translations as one."""
     train: list[Line] = []
     valid: list[Line] = []
     for name in config.of:
@@ -144,20 +143,20 @@ def mixture(config: Mixture, *, seed: int, root: Path | None = None) -> Translat
     return Translations(config, train, valid, seed=seed)
 
 
-def pairs(config: PairFile, *, seed: int, root: Path | None = None) -> Data:
-    """A file of pairs: joined into one row of characters, or source and target apart."""
+def pairs(config: PairConfig, *, seed: int, root: Path | None = None) -> Data:
+    """Open a file of pairs: joined into single rows of characters, or as translations."""
     if config.join:
         return Pairs(config, seed=seed, root=root)
-    options = Translating(**{field.name: getattr(config, field.name) for field in fields(Translating)})
+    options = TranslationConfig(**{field.name: getattr(config, field.name) for field in fields(TranslationConfig)})
     train, valid = config.read(root)
     return Translations(options, train, valid, seed=seed)
 
 
-class Translated:
-    """Examples as ids, and their buckets by the longer side. An example is some neighbouring lines."""
+class EncodedPairs:
+    """Examples as ids, each of some neighbouring lines, and their buckets by the longer side."""
 
     def __init__(
-        self, lines: Sequence[Line], tokens: Pair, config: Translating, joined: tuple[Rows, NDArray[np.int64]]
+        self, lines: Sequence[Line], tokens: Pair, config: TranslationConfig, joined: tuple[Rows, NDArray[np.int64]]
     ) -> None:
         starts, counts = joined
         self.rounding = config.rounding
@@ -172,8 +171,8 @@ class Translated:
         self.left_out = len(longer) - len(kept)
         for i in kept[longer[kept] > config.batch_tokens][:1].tolist():
             raise DataError(
-                f"{lines[starts[i]].where}: this pair is {longer[i]} tokens long: "
-                f"batch_tokens={config.batch_tokens} holds no such row"
+                f"{lines[starts[i]].where}: this pair has {longer[i]} tokens: "
+                f"expected batch_tokens={config.batch_tokens} or fewer"
             )
         self.source, self.target = (Ragged([rows[i] for i in kept.tolist()]) for rows in (source, target))
         self.buckets = Buckets(longer[kept], config.batch_tokens, config.rounding)
@@ -182,7 +181,7 @@ class Translated:
         return len(self.source.lengths)
 
     def batch(self, bucket: int, order: NDArray[np.int64], rows: Rows) -> Batch:
-        """Rows of a bucket; every part of it is as wide as the longest of the whole bucket."""
+        """Return rows of a bucket, each side as wide as its longest row in the whole bucket."""
         whole = order[self.buckets.starts[bucket] : self.buckets.ends[bucket]]
         chosen, most = whole[rows], self.buckets.batch_widths[bucket]
         source, target = (
@@ -191,29 +190,12 @@ class Translated:
         )
         ids = np.full_like(target, self.start)
         ids[:, 1:] = target[:, :-1]
-        ids[target == IGNORE] = self.pad  # <end> is asked for, and never told
+        ids[target == IGNORE] = self.pad  # also overwrites <end>, which is a target but never an input
         return {"ids": ids, "targets": target, "source": source, "lengths": self.source.lengths[chosen]}
 
 
-class Ragged:
-    """Rows of different lengths, one after the other."""
-
-    def __init__(self, rows: Sequence[np.ndarray]) -> None:
-        self.lengths = np.array([len(row) for row in rows], np.int64)
-        self.starts = np.cumsum(self.lengths) - self.lengths
-        self.ids = np.concatenate([np.zeros(0, np.int32), *rows]).astype(np.int32)
-
-    def padded(self, chosen: NDArray[np.int64], width: int, fill: int) -> NDArray[np.int64]:
-        """Some rows, filled up to a width."""
-        at = np.arange(width)
-        places = np.minimum(self.starts[chosen][:, None] + at, len(self.ids) - 1)
-        rows = self.ids[places].astype(np.int64)
-        rows[at >= self.lengths[chosen][:, None]] = fill
-        return rows
-
-
 def _examples(tokens: Tokenizer, texts: list[str], starts: Rows, counts: NDArray[np.int64]) -> list[np.ndarray]:
-    """The ids of neighbouring texts with a space between them, then <end>: as if the joined text were encoded."""
+    """Return the ids of neighbouring texts joined by spaces, then <end>: the same ids as those of the joined text."""
     first = tokens.encode_all(texts)
     later = tokens.encode_all([" " + text for text in texts]) if (counts > 1).any() else first
     end = np.array([tokens.end], np.int64)
@@ -223,18 +205,18 @@ def _examples(tokens: Tokenizer, texts: list[str], starts: Rows, counts: NDArray
     ]
 
 
-def _joined(lines: int, fewest: int, most: int, *, apart: bool) -> tuple[Rows, NDArray[np.int64]]:
-    """Where examples of fewest to most lines start, and of how many they are; apart: those of one length share none."""
-    found = [(i, n) for n in range(fewest, most + 1) for i in range(0, lines - n + 1, n if apart else 1)]
-    table = np.array(found, np.int64).reshape(-1, 2)
+def _joined(lines: int, fewest: int, most: int, *, overlap: bool) -> tuple[Rows, NDArray[np.int64]]:
+    """Return the first line of each example of `fewest` to `most` lines, and its number of lines."""
+    spans = [(i, n) for n in range(fewest, most + 1) for i in range(0, lines - n + 1, 1 if overlap else n)]
+    table = np.array(spans, np.int64).reshape(-1, 2)
     return table[:, 0], table[:, 1]
 
 
-def _two_languages(source: str, target: str) -> None:
+def _check_languages(source: str, target: str) -> None:
     if source == target:
         raise InputError(f"source and target are both {source!r}: expected two languages")
 
 
-def _shares(valid: float, test: float) -> None:
+def _check_shares(valid: float, test: float) -> None:
     if not (valid >= 0 and test >= 0 and valid + test < 1):
         raise InputError(f"valid_share={valid} and test_share={test}: expected 0 or more, together less than 1")

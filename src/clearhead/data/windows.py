@@ -8,42 +8,38 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import counter_rng
-from ..errors import InputError
+from ..checks import at_least, fraction
 from .batches import IGNORE, Batch, Data, Rows
 from .files import DataError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Windowing:
-    """Options of everything that is cut into windows."""
+class WindowConfig:
+    """Options of all data that is cut into windows."""
 
-    context: int = 256  # tokens a window
-    rows: int = 64  # windows a step
-    share: float = 0.1  # part of the ids, at the end, kept for validation
-    valid_rows: int = 64  # windows a validation batch
-    valid_most: int | None = None  # validation batches at most; None: all
-    documents: bool = False  # tell documents apart: no look and no target crosses from one into the next
+    context: int = 256  # tokens per window
+    rows: int = 64  # windows per step
+    share: float = 0.1  # share of the ids, at the end, kept for validation
+    valid_rows: int = 64  # windows per validation batch
+    valid_most: int | None = None  # largest number of validation batches; None: all
+    documents: bool = False  # separate documents: no attention and no target crosses from one into the next
 
     def __post_init__(self) -> None:
-        for name in ("context", "rows", "valid_rows"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name}={getattr(self, name)}: expected 1 or more")
-        if not 0 <= self.share < 1:
-            raise InputError(f"share={self.share}: expected 0 or more and less than 1")
-        if self.valid_most is not None and self.valid_most < 0:
-            raise InputError(f"valid_most={self.valid_most}: expected 0 or more")
+        at_least(self, 1, "context", "rows", "valid_rows")
+        at_least(self, 0, "valid_most")
+        fraction(self, "share")
 
 
 class Windows(Data):
-    """Windows of `context` ids and of their successors, the targets.
+    """Windows of `context` ids, with the next ids as targets.
 
-    Validation covers its part from the first id to the last: each is predicted once, but for the very first. With
-    `documents`, a batch also has `documents`, counted from 0 in each row, and `at`, the place in the document or in
-    what the window shows of it; the last id of a document has no target.
+    Validation covers its part from the first id to the last: each id is predicted once, except the very first. With
+    `documents`, a batch also has `documents`, counted from 0 in each row, and `at`, the position in the document, or in
+    the part of it that is in the window; the last id of a document has no target.
     """
 
     def __init__(
-        self, config: Windowing, *, seed: int, ids: np.ndarray, ends: NDArray[np.int64], vocab: int, name: str
+        self, config: WindowConfig, *, seed: int, ids: np.ndarray, ends: NDArray[np.int64], vocab: int, name: str
     ) -> None:
         self.config, self.seed, self.name = config, seed, name
         self.ids = ids  # in memory or on disk: only windows of it are read
@@ -51,7 +47,7 @@ class Windows(Data):
         self.sizes = {"vocab": vocab}
         self.keys = ("ids", "targets", *(("documents", "at") if config.documents else ()))
         self.longest = config.context
-        self.cut = int(len(ids) * (1 - config.share))  # training is before it, validation from it on
+        self.cut = int(len(ids) * (1 - config.share))  # the first id of validation
         if self.cut < config.context + 1:
             raise DataError(
                 f"{name} has {self.cut} tokens to train on (share={config.share} is kept for validation): "
@@ -76,7 +72,7 @@ class Windows(Data):
         return self._cut(self.cut + window * self.config.context, len(self.ids))
 
     def _cut(self, starts: NDArray[np.int64], limit: int) -> Batch:
-        """Windows from starts (b, 1); what is not before the limit is no target."""
+        """Return the windows from starts (b, 1); ids from the limit on are no targets."""
         places = starts + np.arange(self.config.context + 1)
         inside = places < limit
         whole = self.ids[np.minimum(places, limit - 1)].astype(np.int64)
@@ -92,7 +88,7 @@ class Windows(Data):
         return batch
 
     def _begins(self, starts: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """True where a document begins inside a window, (b, context + 1); what begins with the window counts not."""
+        """Return whether a document begins at each place of a window (b, context + 1), except at the first place."""
         first = np.searchsorted(self.ends, starts[:, 0], side="right")
         last = np.searchsorted(self.ends, starts[:, 0] + self.config.context, side="right")
         row = np.repeat(np.arange(len(starts)), last - first)

@@ -1,7 +1,7 @@
-"""One look for every figure: its colours, its letters, and how it is saved.
+"""The style of every figure: its colours and fonts, and how it is saved.
 
 Everything is set on the artists themselves and nothing in rcParams, so that a user's own matplotlib settings
-stay as they are and two threads may draw at once.
+stay as they are and several threads may draw at once.
 """
 
 from __future__ import annotations
@@ -22,26 +22,28 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 
+# Text; axes and references; grid lines; background; missing values and faint lines.
 INK, SOFT, HAIR, PAPER, VOID = "#1f2933", "#66717d", "#e3e6ea", "#ffffff", "#d3d7dc"
-# Okabe and Ito 2008, in an order that keeps neighbours apart; its yellow is too pale for a line.
+# The colours of Okabe and Ito 2008, which colour-blind people can distinguish; neighbours differ most. Without its
+# yellow, which is too pale for a line.
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#1f2933")
-# Lightness falls in equal steps of OKLab from white to dark, so that equal differences look equal.
+# Lightness falls in equal steps of OKLab from white to dark, so that equal differences of values appear equal.
 BLUES = ("#fafafa", "#bde3f2", "#83caec", "#51ade3", "#2c8dd4", "#1d6dbd", "#204f9d", "#203477", "#191e4c")
 ORANGES = ("#fafafa", "#edd9be", "#e1b687", "#d29355", "#bf7129", "#a65200", "#883600", "#662100", "#421203")
-FONT, LARGE, MEDIUM, SMALL = "DejaVu Sans", 11.0, 9.5, 8.5  # the font that comes with matplotlib; points
+FONT, LARGE, MEDIUM, SMALL = "DejaVu Sans", 11.0, 9.5, 8.5  # the font that matplotlib ships; sizes in points
 
 
 def colours(signed: bool) -> Colormap:
-    """The colour map of weights (white is 0) or of signed values (white is 0, orange below, blue above)."""
+    """The colour map of weights (0 is white), or of signed values (0 is white, orange below, blue above)."""
     from matplotlib.colors import LinearSegmentedColormap
 
-    steps = [*ORANGES[6:0:-1], *BLUES[:7]] if signed else list(BLUES)  # darker ends would look alike
-    found = LinearSegmentedColormap.from_list("signed" if signed else "weights", steps)
-    return found.with_extremes(bad=VOID)  # NaN: a number that is not there
+    steps = [*ORANGES[6:0:-1], *BLUES[:7]] if signed else list(BLUES)  # darker ends would be alike
+    colour_map = LinearSegmentedColormap.from_list("signed" if signed else "weights", steps)
+    return colour_map.with_extremes(bad=VOID)  # NaN
 
 
 def sheet(width: float, height: float, title: str = "") -> Figure:
-    """An empty figure of so many inches that finds its own layout."""
+    """An empty figure of a width and height in inches, with automatic layout."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), facecolor=PAPER, layout="constrained")
@@ -51,11 +53,12 @@ def sheet(width: float, height: float, title: str = "") -> Figure:
 
 
 def letters(size: float, colour: str = INK) -> dict[str, Any]:
+    """The text properties of a font size in points."""
     return {"fontsize": size, "color": colour, "fontfamily": FONT, "fontweight": "normal"}
 
 
 def dress(axes: Axes, *, xlabel: str = "", ylabel: str = "", title: str = "") -> None:
-    """Give axes the look of the house: two quiet spines, small grey ticks, dark words."""
+    """Style axes: two grey spines, small ticks, dark labels."""
     axes.set_facecolor(PAPER)
     axes.grid(False)
     for name, spine in axes.spines.items():
@@ -71,11 +74,11 @@ def dress(axes: Axes, *, xlabel: str = "", ylabel: str = "", title: str = "") ->
 
 
 def array(name: str, values: npt.ArrayLike, axes: tuple[str, ...]) -> Array:
-    """Values as an array of numbers with the axes it must have, or a sentence that says what is wrong."""
+    """Return values as an array of numbers with these axes, or raise with a message that begins with their name."""
     expected = f"({', '.join(axes)}{',' if len(axes) == 1 else ''})"
     try:
         x = np.asarray(values)
-    except Exception as problem:  # ragged lists, and the arrays of others that numpy may not read
+    except Exception as problem:  # ragged lists, and foreign arrays that numpy cannot read
         raise InputError(f"{name} cannot be read as an array {expected}: {problem}") from problem
     if x.dtype.kind not in "biuf":
         raise InputError(f"{name} holds {x.dtype}: expected real numbers {expected}")
@@ -92,11 +95,24 @@ def array(name: str, values: npt.ArrayLike, axes: tuple[str, ...]) -> Array:
 
 
 def save(figure: Figure, path: str | PathLike[str], *, dpi: float = 110) -> Path:
-    """Write a figure to a file whose ending says the format; the same figure gives the same bytes of PNG."""
+    """Write a figure to a file; equal figures give equal bytes.
+
+    Args:
+        figure: A figure that a function of this package returned.
+        path: The file, whose ending is the format: png, pdf, svg and others. Its folder is created if it does not exist.
+        dpi: Dots per inch of formats made of pixels.
+
+    Returns:
+        The path of the file.
+
+    Examples:
+        >>> save(heatmap([[1.0, 0.0], [0.3, 0.7]]), tmp / "weights.png").name
+        'weights.png'
+    """
     from matplotlib.figure import Figure
 
     if not isinstance(figure, Figure):
-        raise InputTypeError(f"save got a {type(figure).__name__}: expected the figure that a verb of draw returned")
+        raise InputTypeError(f"save got a {type(figure).__name__}: expected a figure, as heatmap and the others return")
     target = Path(fspath(path))
     known = sorted(figure.canvas.get_supported_filetypes())
     if target.suffix[1:].lower() not in known:

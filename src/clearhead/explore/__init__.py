@@ -1,11 +1,18 @@
-"""The explorer: a web page that shows what attention does, and its server.
+"""The explorer: a web page that shows what attention models compute, and its server.
 
-page/     the page: one HTML file and its modules, as they are sent
-server    the routes, thin around the rooms above      guard   who may ask, and how much
-looks     what a model did with a text, to be asked    byhand  attention with every number in sight
-shelf     models and looks by their ids                turns   one step at a time, a bounded queue
-runs      trainings while they run                     serving open it
-worked    the lecture's worked example, printed
+serving           open it: find a port, print the address, serve until Ctrl-C
+server            the ASGI application: routes, the page's files and the guard put together
+routes            the routes of the API, in groups; schemas: their requests and responses
+responses         JSON, streams of JSON lines, errors as sentences
+guard             which requests are allowed
+request_queue     a bounded queue; work that stops when its client disconnects
+store             models by id; inspections within a memory limit
+inspections       what a model computed for a text; attention_groups: its attention maps
+generation        text generation one token at a time
+worked            attention by hand, and the lecture's worked example
+illustrations     position encodings, and a memory with forgetting
+runs              runs under a folder, read while they are being written
+page/             the page: one HTML file and its modules, sent as they are
 """
 
 from .serving import serve

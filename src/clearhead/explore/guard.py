@@ -1,7 +1,8 @@
-"""The door: who may ask, how much, and what a browser may do with the answer.
+"""Guard: the ASGI middleware that decides which requests reach the explorer.
 
-A page of another site cannot ask (its Origin, or a name that was made to point here, gives it away), nothing can be
-asked from another machine without the token, and nothing but the page's own files is ever run or shown by it.
+It refuses pages of other sites (by their Origin, and by host names that were made to resolve to this machine: DNS
+rebinding), other machines without the token, and large bodies; its headers let a browser load nothing but the page's
+own files.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from starlette.exceptions import HTTPException
 
 from ..errors import InputError
 
+Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
-BODY = 1 << 18  # bytes of a request
+BODY = 1 << 18  # largest body of a request, in bytes
 COOKIE = "clearhead"
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
@@ -40,21 +42,21 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 class Guard:
-    """An ASGI application around another, which it lets only the right requests into."""
+    """An ASGI application that passes only allowed requests on to another one."""
 
     def __init__(self, app: Any, *, host: str = "127.0.0.1", token: str | None = None, body: int = BODY) -> None:
         if host not in LOOPBACK and not token:
-            raise InputError(f"host={host!r} lets other machines in: expected a token that they must know")
+            raise InputError(f"host={host!r} lets other machines in: expected a token that they must send")
         self.app, self.host, self.token, self.body = app, host, token, body
 
-    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             if scope["type"] == "lifespan":
                 await self.app(scope, receive, send)
             return  # no websockets
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
 
-        async def guarded(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 kept = [(k, v) for k, v in message.get("headers", []) if k.lower() != b"server"]
                 message = {**message, "headers": [*kept, *HEADERS, (b"cache-control", b"no-store")]}
@@ -62,84 +64,93 @@ class Guard:
 
         problem = self.problem(scope, headers)
         if problem is not None:
-            await _say(guarded, *problem)
-            return
-        if self.token is not None and scope["path"] == "/" and self._asked(scope):
-            cookie = f"{COOKIE}={self.token}; HttpOnly; SameSite=Strict; Path=/".encode()
-            there = [(b"location", b"/"), (b"set-cookie", cookie), (b"content-length", b"0")]
-            await guarded({"type": "http.response.start", "status": 303, "headers": there})
-            await guarded({"type": "http.response.body", "body": b""})
-            return
-        read = 0
+            await _send_error(send_with_headers, *problem)
+        elif self.token is not None and scope["path"] == "/" and _query_token(scope):
+            await self._set_cookie(send_with_headers)
+        else:
+            await self.app(scope, self._limited(receive), send_with_headers)
 
-        async def counted() -> Message:
-            nonlocal read
-            message = await receive()
-            read += len(message.get("body", b""))
-            if read > self.body:
-                raise HTTPException(413, self._too_much())
-            return message
-
-        await self.app(scope, counted, guarded)
-
-    def problem(self, scope: MutableMapping[str, Any], headers: dict[str, str]) -> tuple[int, str] | None:
-        """The status and the sentence with which a request is refused; None if it is not."""
-        named = headers.get("host", "")
-        if not self._known(named):
-            return 421, "this server goes by another name: open the address that it printed"
+    def problem(self, scope: Scope, headers: dict[str, str]) -> tuple[int, str] | None:
+        """The status and the message that refuse a request; None for a request that is allowed."""
+        host = headers.get("host", "")
+        if not self._is_own_name(host):
+            return 421, "this server has another name: open the address that it printed"
         origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc.lower() != named.lower():
-            return 403, "pages of other sites may not ask here"
-        if headers.get("sec-fetch-site", "none") not in ("none", "same-origin") and not _opened(scope, headers):
-            return 403, "pages of other sites may not ask here"
-        if self.token is not None and not self._told(scope, headers):
-            return 401, "this server asks for its token: open the address that it printed"
+        if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+            return 403, "pages of other sites may not send requests here"
+        if headers.get("sec-fetch-site", "none") not in ("none", "same-origin") and not _is_link(scope, headers):
+            return 403, "pages of other sites may not send requests here"
+        if self.token is not None and not self._has_token(scope, headers):
+            return 401, "this server needs its token: open the address that it printed"
         size = headers.get("content-length", "0")
         if not size.isdigit() or int(size) > self.body:
-            return 413, self._too_much()
+            return 413, self._too_large()
         return None
 
-    def _known(self, named: str) -> bool:
+    def _is_own_name(self, host: str) -> bool:
         try:
-            name = (urlsplit(f"//{named}").hostname or "").lower()
+            name = (urlsplit(f"//{host}").hostname or "").lower()
         except ValueError:
             return False
         if name in LOOPBACK or name == self.host.lower():
             return True
         if self.token is None:
             return False
-        # With a token, a name that was made to point here is of no use to whoever made it: but addresses are enough.
+        # With a token DNS rebinding gains nothing, but no other names are needed than addresses and our own.
         try:
             ipaddress.ip_address(name)
         except ValueError:
             return name == socket.gethostname().lower()
         return True
 
-    def _asked(self, scope: MutableMapping[str, Any]) -> str | None:
-        given = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("token", [""])[0]
-        return given or None
-
-    def _told(self, scope: MutableMapping[str, Any], headers: dict[str, str]) -> bool:
+    def _has_token(self, scope: Scope, headers: dict[str, str]) -> bool:
         assert self.token is not None
-        given = [headers.get("authorization", "").removeprefix("Bearer ")]
+        tokens = [headers.get("authorization", "").removeprefix("Bearer ")]
         if scope["path"] == "/":
-            given.append(self._asked(scope) or "")
-        # By hand: the standard parser drops them all for an odd one, and other servers of this machine may set such.
+            tokens.append(_query_token(scope))
+        # Parsed by hand: the standard parser drops all cookies if one is malformed, and other servers on this machine
+        # may set such.
         cookies = (one.strip().partition("=") for one in headers.get("cookie", "").split(";"))
-        given += [value for name, _, value in cookies if name == COOKIE]
-        return any(secrets.compare_digest(one.encode(), self.token.encode()) for one in given)
+        tokens += [value for name, _, value in cookies if name == COOKIE]
+        return any(secrets.compare_digest(one.encode(), self.token.encode()) for one in tokens)
 
-    def _too_much(self) -> str:
+    async def _set_cookie(self, send: Send) -> None:
+        """Answer a request with the token in its address: keep it in a cookie, and redirect to the plain address."""
+        cookie = f"{COOKIE}={self.token}; HttpOnly; SameSite=Strict; Path=/".encode()
+        headers = [(b"location", b"/"), (b"set-cookie", cookie), (b"content-length", b"0")]
+        await send({"type": "http.response.start", "status": 303, "headers": headers})
+        await send({"type": "http.response.body", "body": b""})
+
+    def _limited(self, receive: Receive) -> Receive:
+        """Count the bytes of a body while it is received, since its length may not have been declared."""
+        received = 0
+
+        async def limited() -> Message:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            if received > self.body:
+                raise HTTPException(413, self._too_large())
+            return message
+
+        return limited
+
+    def _too_large(self) -> str:
         return f"the request is too large: expected at most {self.body:,} bytes"
 
 
-def _opened(scope: MutableMapping[str, Any], headers: dict[str, str]) -> bool:
-    """Whether somebody has followed a link to the page itself."""
+def _query_token(scope: Scope) -> str:
+    """The token in the address, or ""."""
+    return parse_qs(scope.get("query_string", b"").decode("latin-1")).get("token", [""])[0]
+
+
+def _is_link(scope: Scope, headers: dict[str, str]) -> bool:
+    """True if somebody has followed a link to the page itself."""
     return scope["method"] == "GET" and scope["path"] == "/" and headers.get("sec-fetch-mode") == "navigate"
 
 
-async def _say(send: Send, status: int, sentence: str) -> None:
-    body = msgspec.json.encode({"error": sentence})
+async def _send_error(send: Send, status: int, message: str) -> None:
+    body = msgspec.json.encode({"error": message})
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

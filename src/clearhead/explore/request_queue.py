@@ -1,4 +1,4 @@
-"""Taking turns: a bounded queue of requests, and work that goes on a step at a time while its client is there."""
+"""A bounded queue of requests, and work in threads that stops when its client disconnects."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ from typing import Any, TypeVar
 
 import anyio
 import anyio.to_thread
-import msgspec
 
 from ..errors import UserError
-from .inspections import Left
 
 T = TypeVar("T")
 
@@ -21,71 +19,76 @@ END = object()
 
 
 class BusyError(UserError, RuntimeError):
-    """Too many are waiting already."""
+    """The queue is full."""
+
+
+class Cancelled(Exception):  # noqa: N818  (not an error: the client has disconnected)
+    """Raised inside work whose client has disconnected, to stop it."""
 
 
 class Queue:
-    """At most `active` requests are worked on at a time and `waiting` more may wait; the next is told to come back."""
+    """Runs at most `active` requests at a time and lets `waiting` more wait; further requests are refused."""
 
     def __init__(self, active: int = 8, waiting: int = 56) -> None:
         self.most = active + waiting
-        self.inside = 0
-        self._room = anyio.Semaphore(active)
+        self.inside = 0  # requests that run or wait
+        self._slots = anyio.Semaphore(active)
         self._threads = anyio.CapacityLimiter(4)
 
     def enter(self) -> None:
+        """Count a new request, or raise BusyError if the queue is full."""
         if self.inside >= self.most:
             raise BusyError(f"{self.inside} requests are waiting already: try again in a moment")
         self.inside += 1
 
     def leave(self) -> None:
+        """Count a request as done."""
         self.inside -= 1
 
     @asynccontextmanager
-    async def turn(self) -> AsyncIterator[None]:
-        """Wait for a place among those that are worked on."""
-        async with self._room:
+    async def slot(self) -> AsyncIterator[None]:
+        """Wait until fewer than `active` requests run, and hold one of their slots."""
+        async with self._slots:
             yield
 
     async def run(self, work: Callable[[], T], lock: anyio.Lock | None = None) -> T:
-        """Do something in a thread, alone with what the lock guards. Who leaves in the middle waits for its end."""
+        """Run `work` in a thread while holding `lock`; if this task is cancelled, it still waits for the thread."""
         async with AsyncExitStack() as stack:
             if lock is not None:
                 await stack.enter_async_context(lock)
             return await anyio.to_thread.run_sync(work, limiter=self._threads)
 
     async def each(self, steps: Iterator[T], lock: anyio.Lock | None = None) -> AsyncIterator[T]:
-        """The steps of some work, each in a thread and under the lock: between them, others have their turn."""
+        """Yield the items of an iterator, each computed in a thread; the lock is free between two items."""
         while True:
-            found: Any = await self.run(lambda: next(steps, END), lock)
-            if found is END:
+            item: Any = await self.run(lambda: next(steps, END), lock)
+            if item is END:
                 return
-            yield found
+            yield item
 
-    async def told(
+    async def with_progress(
         self, work: Callable[[Callable[[int, int], None]], T], lock: anyio.Lock
     ) -> AsyncIterator[T | tuple[int, int]]:
-        """How far some work is, now and then, and in the end its result; if nobody waits for it any more, it stops."""
-        far: list[tuple[int, int]] = []
-        gone = threading.Event()
+        """Run `work(done)` and yield its latest progress (n, of) every 0.1 s, then its result.
+
+        If the consumer stops iterating, the next call of `done` raises Cancelled inside `work`.
+        """
+        progress: list[tuple[int, int]] = []
+        cancelled = threading.Event()
 
         def done(n: int, of: int) -> None:
-            if gone.is_set():
-                raise Left
-            far.append((n, of))
+            if cancelled.is_set():
+                raise Cancelled
+            progress.append((n, of))
 
         task = asyncio.ensure_future(self.run(lambda: work(done), lock))
-        task.add_done_callback(lambda over: over.cancelled() or over.exception())  # which nobody may ask for
+        # An exception that nobody retrieves would be logged when the task is collected.
+        task.add_done_callback(lambda over: over.cancelled() or over.exception())
         try:
             while not task.done():
                 await asyncio.wait({task}, timeout=0.1)
-                if far:
-                    yield far.pop()
+                if progress:
+                    yield progress.pop()
             yield task.result()
         finally:
-            gone.set()
-
-
-def line(event: Any) -> bytes:
-    """One line of a stream of JSON."""
-    return msgspec.json.encode(event) + b"\n"
+            cancelled.set()

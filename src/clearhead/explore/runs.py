@@ -1,4 +1,4 @@
-"""The trainings under a folder, by ids; a run is read while it is written."""
+"""The runs under a folder, by id; a run can be read while it is being written."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import Any
 from .. import config
 from ..training.run_folder import Folder, FolderError
 from .schemas import RunLine
-from .store import UnknownError, new_id
+from .store import UnknownError, unique_id
 
-DEPTH = 3  # folders that are looked into for runs
-MOST = 200  # runs that are listed
+DEPTH = 3  # levels of subfolders to search for runs
+MOST = 200  # runs to list
+DEFAULT_LOSSES = ["loss"]  # of a run whose folder does not name its losses
 
 
 class Runs:
@@ -21,77 +22,82 @@ class Runs:
     def __init__(self, root: Path | None) -> None:
         self.root = root
         self._ids: dict[Path, str] = {}
-        self._read: dict[Path, tuple[tuple[int, int], list[dict[str, Any]]]] = {}
+        self._read: dict[Path, tuple[tuple[int, int], list[dict[str, Any]]]] = {}  # metrics, with their file's state
         self._lock = threading.Lock()
 
     def folders(self) -> dict[str, Path]:
-        """The runs there are now, the latest first; an id stays with its folder."""
+        """The folders of the runs by id, the most recently written first; a folder keeps its id."""
         if self.root is None:
             return {}
-        found: list[Path] = []
-        here = [self.root]
+        runs: list[Path] = []
+        level = [self.root]
         for _ in range(DEPTH):
-            found += [folder for folder in here if (folder / "metrics.jsonl").is_file()]
-            here = [one for folder in here if folder not in found for one in _inside(folder)]
-        found.sort(key=lambda folder: -_written(folder))
+            runs += [folder for folder in level if (folder / "metrics.jsonl").is_file()]
+            level = [one for folder in level if folder not in runs for one in _subfolders(folder)]
+        runs.sort(key=lambda folder: -_written(folder))
         with self._lock:
-            for folder in found[:MOST]:
+            for folder in runs[:MOST]:
                 if folder not in self._ids:
                     name = folder.relative_to(self.root).as_posix() if folder != self.root else folder.name
-                    self._ids[folder] = new_id(name, self._ids.values())
-            return {self._ids[folder]: folder for folder in found[:MOST]}
+                    self._ids[folder] = unique_id(name, self._ids.values())
+            return {self._ids[folder]: folder for folder in runs[:MOST]}
 
     def finished(self) -> dict[str, Path]:
-        """Those that have made a model."""
-        return {name: folder for name, folder in self.folders().items() if (folder / "model").is_dir()}
+        """The folders of the runs that have saved their model."""
+        return {id_: folder for id_, folder in self.folders().items() if (folder / "model").is_dir()}
 
     def listed(self) -> list[dict[str, Any]]:
-        """Each run in a line; one that cannot be read says why, and hides no other."""
-        found = []
-        for name, folder in self.folders().items():
+        """A summary of each run; a run that cannot be read has an error instead of numbers."""
+        lines = []
+        for id_, folder in self.folders().items():
             try:
-                found.append(self._line(name, folder))
+                lines.append(self._line(id_, folder))
             except (FolderError, ValueError, OSError) as problem:
-                found.append(dict.fromkeys(RunLine.model_fields) | {
-                    "id": name, "step": 0, "finished": False, "error": str(problem),
+                lines.append(dict.fromkeys(RunLine.model_fields) | {
+                    "id": id_, "step": 0, "finished": False, "losses": [], "measurements": {}, "error": str(problem),
                 })  # fmt: skip
-        return found
+        return lines
 
-    def records(self, name: str, since: int = 0) -> dict[str, Any]:
-        """What a run has measured, from record `since` on; from the first if it has been cut back since."""
+    def records(self, id_: str, since: int = 0) -> dict[str, Any]:
+        """The summary of a run and its metrics from record `since` on; all of them if there are fewer than that.
+
+        A run that was resumed from an earlier checkpoint has fewer records than before.
+        """
         folders = self.folders()
-        if name not in folders:
-            raise UnknownError(f"there is no run {name!r} here: it may have been moved")
-        folder = folders[name]
+        if id_ not in folders:
+            raise UnknownError(f"there is no run {id_!r} here: it may have been moved")
+        folder = folders[id_]
         metrics = self._metrics(folder)
         begin = since if since <= len(metrics) else 0
-        return self._line(name, folder) | {"since": begin, "total": len(metrics), "records": metrics[begin:]}
+        return self._line(id_, folder) | {"since": begin, "total": len(metrics), "records": metrics[begin:]}
 
-    def _line(self, name: str, folder: Path) -> dict[str, Any]:
+    def _line(self, id_: str, folder: Path) -> dict[str, Any]:
         metrics = self._metrics(folder)
         recipe: dict[str, Any] = config.load(folder / "recipe.toml") if (folder / "recipe.toml").is_file() else {}
-        last = metrics[-1]["step"] if metrics else 0
-        losses = [one["loss"] for one in metrics if one.get("loss") is not None]
+        about = Folder(folder, create=False, lock=False).about()
+        losses = list(about.get("losses") or DEFAULT_LOSSES)
+        values = [record[losses[0]] for record in metrics if record.get(losses[0]) is not None]
         return {
-            "id": name, "step": last, "steps": recipe.get("steps"), "finished": (folder / "model").is_dir(),
-            "model": (recipe.get("model") or {}).get("name"), "data": (recipe.get("data") or {}).get("name"),
-            "loss": losses[-1] if losses else None,
+            "id": id_, "step": metrics[-1]["step"] if metrics else 0, "steps": recipe.get("steps"),
+            "finished": (folder / "model").is_dir(), "model": (recipe.get("model") or {}).get("name"),
+            "data": (recipe.get("data") or {}).get("name"), "losses": losses, "loss": values[-1] if values else None,
+            "measurements": about.get("measurements", {}),
         }  # fmt: skip
 
     def _metrics(self, folder: Path) -> list[dict[str, Any]]:
         state = (folder / "metrics.jsonl").stat()
         key = state.st_mtime_ns, state.st_size
         with self._lock:
-            known = self._read.get(folder)
-            if known is None or known[0] != key:
-                known = self._read[folder] = key, Folder(folder, create=False, lock=False).metrics()
-            return known[1]
+            cached = self._read.get(folder)
+            if cached is None or cached[0] != key:
+                cached = self._read[folder] = key, Folder(folder, create=False, lock=False).metrics()
+            return cached[1]
 
 
-def _inside(folder: Path) -> list[Path]:
+def _subfolders(folder: Path) -> list[Path]:
     try:
         return sorted(one for one in folder.iterdir() if one.is_dir() and not one.name.startswith("."))[:1000]
-    except OSError:  # a folder that may not be looked into has no runs for us
+    except OSError:  # a folder without read permission has no runs for us
         return []
 
 

@@ -1,4 +1,4 @@
-"""Open the explorer: find a port, say where it is, and serve it until it is told to stop."""
+"""serve: open the explorer in a browser and serve it until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ import threading
 import warnings
 import webbrowser
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from ..errors import InputError, MissingPackageError
 from .guard import LOOPBACK
 
 NEEDED = ("fastapi", "uvicorn")
+PORTS = 20  # ports to try, from the first one on
 
 
 def serve(
@@ -24,15 +26,38 @@ def serve(
     runs: str | Path | None = None,
     host: str = "127.0.0.1",
     port: int = 8000,
-    token: str | None = None,  # what other machines must know; made up if they are let in and none is given
+    token: str | None = None,
     device: str = "auto",
     browser: bool = True,
     say: Callable[[str], None] = print,
 ) -> None:
-    """Serve the explorer of the models that ship, and of these folders, until it is interrupted."""
-    missing = [name for name in NEEDED if not _there(name)]
-    if missing:
+    """Serve the explorer, with the models that ship and any others, until it is interrupted.
+
+    Args:
+        models: Names of shipped models to list first, and folders of other models.
+        runs: A folder of runs for the Train view.
+        host: The address to listen on; any but this machine's own lets other machines in, with a token.
+        port: The first port to try; 0 for any free one.
+        token: What other machines must send; a random one if they are let in and none is given.
+        device: Where the models run: auto, cpu, cuda, cuda:1, mps.
+        browser: Open the page in a browser.
+        say: Called with the address as soon as the server listens.
+
+    Raises:
+        InputError: A folder does not exist, or no port is free.
+        MissingPackageError: FastAPI or uvicorn is not installed.
+
+    Examples:
+        >>> serve(["en-de"], browser=False)  # doctest: +SKIP
+        http://127.0.0.1:8000/
+        >>> serve(runs="no/such/folder")
+        Traceback (most recent call last):
+        clearhead.errors.InputError: runs=no/such/folder: there is no such folder
+    """
+    if missing := [name for name in NEEDED if not _installed(name)]:
         raise MissingPackageError(f"the explorer needs {' and '.join(missing)}: pip install {' '.join(missing)}")
+    if runs is not None and not Path(runs).is_dir():
+        raise InputError(f"runs={runs}: there is no such folder")
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read when torch is loaded: a browser needs the cores too
     import uvicorn
 
@@ -43,17 +68,13 @@ def serve(
 
     for model in models:
         if str(model) not in shipped():
-            find(model)  # a mistake is told now, not in the page
-    if runs is not None and not Path(runs).is_dir():
-        raise InputError(f"--runs {runs}: there is no such folder")
+            find(model)  # raises now, not in the page
     if host not in LOOPBACK and token is None:
         token = secrets.token_urlsafe(16)
-    warnings.simplefilter("ignore", Notice)  # the page says them
+    warnings.simplefilter("ignore", Notice)  # the page shows them
     app = make_app(models, runs=runs, device=device, host=host, token=token, warm=True)
     listening = _listen(host, port)
-    taken = listening.getsockname()[1]
-    shown = host if host not in ("0.0.0.0", "::") else socket.gethostname()
-    address = f"http://{f'[{shown}]' if ':' in shown else shown}:{taken}/" + (f"?token={token}" if token else "")
+    address = _address(host, listening.getsockname()[1], token)
     server = uvicorn.Server(
         uvicorn.Config(
             app, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=2,
@@ -66,29 +87,32 @@ def serve(
         threading.Timer(0.5, webbrowser.open, [address]).start()
     try:
         server.run(sockets=[listening])
-    except KeyboardInterrupt:  # how it is stopped
+    except KeyboardInterrupt:  # Ctrl-C
         return
 
 
 def _listen(host: str, port: int) -> socket.socket:
     """A socket at this port, or at the next free one; port 0 is any."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    for wanted in range(port, port + 20) if port else [0]:
-        found = socket.socket(family, socket.SOCK_STREAM)
+    for wanted in range(port, port + PORTS) if port else [0]:
+        listening = socket.socket(family, socket.SOCK_STREAM)
         if sys.platform != "win32":
-            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            found.bind((host, wanted))
-            found.listen(256)
+            listening.bind((host, wanted))
+            listening.listen(256)
         except OSError as problem:
-            found.close()
+            listening.close()
             last = problem
             continue
-        return found
+        return listening
     raise InputError(f"no free port from {port} on at {host}: {last.strerror}; give another with --port") from last
 
 
-def _there(name: str) -> bool:
-    from importlib.util import find_spec
+def _address(host: str, port: int, token: str | None) -> str:
+    name = host if host not in ("0.0.0.0", "::") else socket.gethostname()
+    return f"http://{f'[{name}]' if ':' in name else name}:{port}/" + (f"?token={token}" if token else "")
 
+
+def _installed(name: str) -> bool:
     return find_spec(name) is not None

@@ -1,4 +1,4 @@
-"""What the server holds: models by their ids, and the looks that were taken, of which the oldest go."""
+"""What the server holds: models by id, loaded on first use, and the most recent inspections, within a memory limit."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 import secrets
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,51 +15,56 @@ import anyio
 
 from ..errors import InputError, UserError
 from ..weights import Bundle, load, shipped
-from .inspections import Look, kinds
+from .inspections import Inspection
 
-MEMORY = 512 << 20  # bytes of looks that are kept
-RUN, TRAINED = "run-", 4  # how the model of a training is called, and how many of them are kept
+MEMORY = 512 << 20  # bytes of inspections to keep
+MOST_INSPECTIONS = 256  # inspections to keep, however small
+RUN_PREFIX = "run-"  # the model of a finished run has the id run-ID
+MOST_RUN_MODELS = 4  # models of runs to keep loaded
+VIEWS = {"translate": "translate", "generate": "write"}  # capability of a model -> view of the page that uses it
 
 
 class UnknownError(UserError, LookupError):
-    """An id that nothing here has."""
+    """No model, run or inspection has this id."""
 
 
 @dataclass(eq=False)
 class Model:
-    """A model that can be asked; it is loaded when it first is."""
+    """A model that is loaded when it is first used."""
 
     id: str
-    folder: str  # what `load` is given: never from a request
-    about: str
-    turn: anyio.Lock = field(default_factory=anyio.Lock)  # covers one step: requests take turns
-    _ready: Bundle | None = None
+    folder: str  # argument of `load`; never taken from a request
+    about: str  # one line about it
+    lock: anyio.Lock = field(default_factory=anyio.Lock)  # held for one step at a time, so that requests alternate
+    _bundle: Bundle | None = None
     _loading: threading.Lock = field(default_factory=threading.Lock)
 
     def bundle(self, device: str) -> Bundle:
+        """The loaded model."""
         with self._loading:
-            if self._ready is None:
-                self._ready = load(self.folder, device=device)
-            return self._ready
+            if self._bundle is None:
+                self._bundle = load(self.folder, device=device)
+            return self._bundle
 
     def to_dict(self, device: str) -> dict[str, Any]:
+        """Plain values, for JSON; loads the model."""
         bundle = self.bundle(device)
-        model = bundle.model
+        views = [view for capability, view in VIEWS.items() if capability in bundle.can and bundle.tokens is not None]
         return {
-            "id": self.id, "about": self.about, "kinds": kinds(bundle), "family": type(model).__name__,
-            "parameters": sum(p.numel() for p in model.parameters()),
+            "id": self.id, "about": self.about, "kinds": views, "family": type(bundle.model).__name__,
+            "parameters": sum(p.numel() for p in bundle.model.parameters()),
             "context": getattr(bundle.config, "context", None),
         }  # fmt: skip
 
 
-class Shelf:
-    """The models that this server was started with, and those of finished trainings."""
+class ModelStore:
+    """The models that the server was started with, those that ship, and those of finished runs."""
 
     def __init__(
         self, folders: Sequence[str | Path] = (), finished: Callable[[], Mapping[str, Path]] | None = None
     ) -> None:
-        self.finished = finished
-        self._trained: OrderedDict[str, Model] = OrderedDict()  # by run-ID; a few are kept
+        self.finished = finished  # returns the folders of finished runs by id
+        self._trained: OrderedDict[str, Model] = OrderedDict()  # models of runs, the most recently used last
         zoo = shipped()
         named = [str(folder) for folder in folders if str(folder) in zoo]
         self.models: dict[str, Model] = {}
@@ -69,66 +74,67 @@ class Shelf:
             self._add(name, name, zoo[name].does)
 
     def _add(self, folder: str, name: str, about: str) -> None:
-        found = new_id(name, self.models)
-        self.models[found] = Model(found, folder, about)
+        id_ = unique_id(name, self.models)
+        self.models[id_] = Model(id_, folder, about)
 
-    def __getitem__(self, model: str) -> Model:
-        trained = self.finished() if self.finished is not None and model.startswith(RUN) else {}
-        if model.removeprefix(RUN) in trained:
-            folder = trained[model.removeprefix(RUN)]
-            found = self._trained.setdefault(model, Model(model, str(folder / "model"), f"trained in {folder.name}"))
-            self._trained.move_to_end(model)
-            while len(self._trained) > TRAINED:
+    def __getitem__(self, id_: str) -> Model:
+        finished = self.finished() if self.finished is not None and id_.startswith(RUN_PREFIX) else {}
+        if id_.removeprefix(RUN_PREFIX) in finished:
+            folder = finished[id_.removeprefix(RUN_PREFIX)]
+            model = self._trained.setdefault(id_, Model(id_, str(folder / "model"), f"trained in {folder.name}"))
+            self._trained.move_to_end(id_)
+            while len(self._trained) > MOST_RUN_MODELS:
                 self._trained.popitem(last=False)
-            return found
-        if model not in self.models:
-            raise UnknownError(f"there is no model {model!r} here: expected one of {', '.join(self.models)}")
-        return self.models[model]
+            return model
+        if id_ not in self.models:
+            raise UnknownError(f"there is no model {id_!r} here: expected one of {', '.join(self.models)}")
+        return self.models[id_]
 
 
-class Looks:
-    """The looks that were taken, by ids that cannot be guessed; the oldest go when there are too many."""
+class InspectionStore:
+    """Inspections by random ids; the least recently used are dropped when they take too much memory."""
 
     def __init__(self, memory: int = MEMORY) -> None:
-        self.memory = memory
-        self._kept: OrderedDict[str, tuple[Look, int]] = OrderedDict()
+        self.memory = memory  # bytes
+        self._kept: OrderedDict[str, tuple[Inspection, int]] = OrderedDict()  # with their sizes in bytes
         self._lock = threading.Lock()
 
-    def keep(self, look: Look) -> str:
-        size = look.size()
+    def keep(self, inspection: Inspection) -> str:
+        """Store an inspection and return its id; raises if it is larger than the memory limit."""
+        size = inspection.size()
         if size > self.memory:
             raise InputError(
-                f"this text needs {size >> 20} MB to be looked at, and the explorer keeps {self.memory >> 20}: "
+                f"inspecting this text takes {size >> 20} MB, and the explorer keeps {self.memory >> 20}: "
                 "expected a shorter text"
             )
-        name = secrets.token_urlsafe(12)
+        id_ = secrets.token_urlsafe(12)
         with self._lock:
-            self._kept[name] = look, size
+            self._kept[id_] = inspection, size
             self._shrink()
-        return name
+        return id_
 
     def _shrink(self) -> None:
-        while sum(size for _, size in self._kept.values()) > self.memory or len(self._kept) > 256:
+        while sum(size for _, size in self._kept.values()) > self.memory or len(self._kept) > MOST_INSPECTIONS:
             self._kept.popitem(last=False)
 
-    def __getitem__(self, name: str) -> Look:
+    def __getitem__(self, id_: str) -> Inspection:
         with self._lock:
-            if name not in self._kept:
-                raise UnknownError("this result is no longer kept: ask for it again")
-            self._kept.move_to_end(name)
-            look = self._kept[name][0]
-            self._kept[name] = look, look.size()  # overviews that were made since count too
+            if id_ not in self._kept:
+                raise UnknownError("this result is no longer kept: send the text again")
+            self._kept.move_to_end(id_)
+            inspection = self._kept[id_][0]
+            self._kept[id_] = inspection, inspection.size()  # cached overviews may have been added
             self._shrink()
-            return look
+            return inspection
 
     def __len__(self) -> int:
         return len(self._kept)
 
 
-def new_id(name: str, taken: Any) -> str:
-    """An id that can stand in an address, and that no other has."""
+def unique_id(name: str, taken: Collection[str]) -> str:
+    """An id that is made from a name, is safe in a URL, and is not taken yet."""
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:60] or "model"
-    found, n = plain, 1
-    while found in taken:
-        found, n = f"{plain}-{n + 1}", n + 1
-    return found
+    id_, n = plain, 1
+    while id_ in taken:
+        id_, n = f"{plain}-{n + 1}", n + 1
+    return id_

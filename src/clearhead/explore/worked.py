@@ -1,53 +1,163 @@
-"""Self-attention by hand: the lecture's three inputs, from their projections to their new representations."""
+"""Self-attention by hand: every number of the computation for small matrices, and the lecture's worked example.
+
+`python -m clearhead.explore` prints the worked example; the page's Build view lets its numbers be changed.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
-from ..layers import Attention
+from ..errors import InputError
+from ..layers import Additive, Attention, Mask, make_positions
 from ..look import watch
 
-X = torch.tensor([[1.0, 0, 1, 0], [0, 2, 0, 2], [1, 1, 1, 1]])  # three inputs, each of width 4
+# The lecture's example: three inputs of width 4, and the projections to keys, values and queries of width 3.
+X = torch.tensor([[1.0, 0, 1, 0], [0, 2, 0, 2], [1, 1, 1, 1]])
 WK = torch.tensor([[0.0, 0, 1], [1, 1, 0], [0, 1, 0], [1, 1, 0]])
 WV = torch.tensor([[0.0, 2, 0], [0, 3, 0], [1, 0, 3], [1, 1, 0]])
 WQ = torch.tensor([[1.0, 0, 1], [1, 0, 0], [0, 0, 1], [0, 1, 1]])
 
+SCORES = ("dot", "scaled", "cosine", "additive")
+POSITIONS = ("none", "sinusoid", "rotary", "alibi")
+LARGEST = 1e6  # largest absolute value of an input number
+Rows = Sequence[Sequence[float | int]]
+
+
+@dataclass(frozen=True, eq=False)
+class ByHand:
+    """Every number of one self-attention."""
+
+    x: Float[Tensor, "t d"]  # the inputs in their order, with positions added if the positions are added
+    q: Float[Tensor, "h t e"]
+    k: Float[Tensor, "h t e"]
+    v: Float[Tensor, "h t w"]
+    scores: Float[Tensor, "h t t"]  # input of the softmax, before the mask
+    weights: Float[Tensor, "h t t"]
+    out: Float[Tensor, "t o"]
+    moved: float  # largest difference to the permuted output of the unpermuted inputs; 0 if order does not matter
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        names = ("x", "q", "k", "v", "scores", "weights", "out")
+        return {name: getattr(self, name).double().tolist() for name in names} | {"moved": self.moved}
+
 
 def example() -> Attention:
-    """The lecture's attention: one head of width 3, an unscaled dot product, nothing after the weighted sum."""
-    attention = Attention(4, 1, head=3, score="dot", out=False, bias=False)
-    with torch.no_grad():
-        for linear, weight in ((attention.query, WQ), (attention.key, WK), (attention.value, WV)):
-            assert linear is not None
-            linear.weight.copy_(weight.T)
-    return attention.eval()
+    """The lecture's attention: one head of width 3, an unscaled dot product, no output projection."""
+    return _attention_layer(WQ, WK, WV)
+
+
+@torch.no_grad()
+def by_hand(
+    x: Rows,  # one row per word
+    wq: Rows,  # (width of X, heads * head width): the columns of the heads side by side
+    wk: Rows,
+    wv: Rows,
+    *,
+    score: str = "dot",
+    sharpness: float = 1.0,  # factor of the scores
+    causal: bool = False,
+    window: int | None = None,
+    heads: int = 1,
+    positions: str = "none",
+    order: Sequence[int] | None = None,  # permutation of the words; None: as given
+) -> ByHand:
+    """Compute self-attention with given matrices: Q = X Wq, K = X Wk, V = X Wv, softmax(score(Q, K)) V."""
+    words, query, key, value = (_matrix(name, m) for name, m in (("X", x), ("Wq", wq), ("Wk", wk), ("Wv", wv)))
+    order = list(range(len(words))) if order is None else list(order)
+    _check(words, query, key, value, score=score, positions=positions, heads=heads, order=order)
+    layer = _attention_layer(query, key, value, heads=heads, score=score)
+    layer.sharpness = torch.nn.Parameter(torch.full((heads, 1, 1), float(sharpness), dtype=torch.float64))
+    encoding = make_positions(
+        positions, width=words.shape[1], heads=heads, head=query.shape[1] // heads, context=len(words), causal=causal
+    )
+    mask = Mask(causal=causal, window=window)
+
+    def attention(inputs: Tensor) -> Tensor:
+        at = torch.arange(len(inputs))
+        return layer(encoding.add(inputs[None], at), mask=mask, positions=encoding, at=at)[0]
+
+    with watch(layer, "q", "k", "v", "scores", "weights") as tape:
+        out = attention(words[order])
+    unpermuted = attention(words)
+    return ByHand(
+        x=encoding.add(words[order][None])[0], q=tape["q"][0], k=tape["k"][0], v=tape["v"][0],
+        scores=tape["scores"][0], weights=tape["weights"].dense()[0], out=out,
+        moved=float((out - unpermuted[order]).abs().max()),
+    )  # fmt: skip
 
 
 def tell() -> str:
-    """The example in words and numbers."""
-    attention = example()
-    with torch.no_grad(), watch(attention, "q", "k", "v", "scores", "weights") as tape:
-        y = attention(X[None])[0]
-    q, k, v, scores = (tape[name][0, 0] for name in ("q", "k", "v", "scores"))
-    weights = tape["weights"].dense()[0, 0]
+    """The lecture's example, step by step, as text."""
+    found = by_hand(X.tolist(), WQ.tolist(), WK.tolist(), WV.tolist())
     steps = [
-        ("Three inputs, a row each.", "X", X),
-        ("What each asks for: a query X Wq.", "Q", q),
-        ("What each offers to be found by: a key X Wk.", "K", k),
-        ("What each has to say: a value X Wv.", "V", v),
-        ("How well each query matches each key: scores Q K'.", "E", scores),
-        ("A softmax makes each row sum to 1. (For the first row a slide would round to 0, .5, .5.)", "A", weights),
-        ("Each answer is the values, mixed by the weights: A V.", "Y", y),
-    ]
-    told = [f"{n}. {text}\n{_matrix(name, m)}" for n, (text, name, m) in enumerate(steps, 1)]
-    for i, row in enumerate(weights, 1):
+        ("Three inputs, one per row.", "X", X),
+        ("The queries: X Wq.", "Q", found.q[0]),
+        ("The keys: X Wk.", "K", found.k[0]),
+        ("The values: X Wv.", "V", found.v[0]),
+        ("The scores, how well each query matches each key: Q K'.", "E", found.scores[0]),
+        ("The weights: a softmax makes each row sum to 1. (A slide may round the first row to 0, .5, .5.)", "A",
+         found.weights[0]),
+        ("The outputs, the values averaged with the weights: A V.", "Y", found.out),
+    ]  # fmt: skip
+    lines = [f"{n}. {text}\n{_matrix_text(name, m)}" for n, (text, name, m) in enumerate(steps, 1)]
+    for i, row in enumerate(found.weights[0], 1):
         best = [str(j) for j, w in enumerate(row.tolist(), 1) if w > row.max() - 1e-6]
-        told.append(f"Input {i} looks most at input {' and input '.join(best)}.")
-    return "\n\n".join(["Self-attention by hand", *told])
+        lines.append(f"Input {i} looks most at input {' and input '.join(best)}.")
+    return "\n\n".join(["Self-attention by hand", *lines])
 
 
-def _matrix(name: str, m: Tensor) -> str:
+@torch.no_grad()
+def _attention_layer(wq: Tensor, wk: Tensor, wv: Tensor, *, heads: int = 1, score: str = "dot") -> Attention:
+    """An attention layer with these projections, without biases and output projection, in their dtype."""
+    head = wq.shape[1] // heads
+    layer = Attention(
+        wq.shape[0], heads, head=head, value=wv.shape[1] // heads, out=False, bias=False,
+        score=Additive(head, heads) if score == "additive" else score,
+    ).to(wq.dtype)  # fmt: skip
+    for linear, m in ((layer.query, wq), (layer.key, wk), (layer.value, wv)):
+        assert linear is not None
+        linear.weight.copy_(m.T)
+    if isinstance(layer.score, Additive):
+        layer.score.v.fill_(1.0)
+    return layer.eval()
+
+
+def _check(
+    words: Tensor, query: Tensor, key: Tensor, value: Tensor, *, score: str, positions: str, heads: int,
+    order: list[int],
+) -> None:  # fmt: skip
+    for name, m in (("Wq", query), ("Wk", key), ("Wv", value)):
+        if m.shape[0] != words.shape[1]:
+            raise InputError(f"{name} has {m.shape[0]} rows: expected {words.shape[1]}, one for each column of X")
+        if m.shape[1] % heads:
+            raise InputError(f"{name} has {m.shape[1]} columns: expected a multiple of {heads} heads")
+    if query.shape[1] != key.shape[1]:
+        raise InputError(f"Wq has {query.shape[1]} columns and Wk {key.shape[1]}: expected the same number")
+    if score not in SCORES:
+        raise InputError(f"score={score!r}: expected one of {', '.join(SCORES)}")
+    if positions not in POSITIONS:
+        raise InputError(f"positions={positions!r}: expected one of {', '.join(POSITIONS)}")
+    if sorted(order) != list(range(len(words))):
+        raise InputError(f"order={order}: expected the numbers 0 to {len(words) - 1}, each once")
+
+
+def _matrix(name: str, rows: Rows) -> Tensor:
+    if not rows or not rows[0] or any(len(row) != len(rows[0]) for row in rows):
+        raise InputError(f"{name} is no matrix: expected one or more rows of the same length")
+    m = torch.tensor([[float(number) for number in row] for row in rows], dtype=torch.float64)
+    if not bool((m.abs() <= LARGEST).all()):
+        raise InputError(f"{name} has a number beyond {LARGEST:,.0f} or NaN: expected smaller numbers")
+    return m
+
+
+def _matrix_text(name: str, m: Tensor) -> str:
     whole = bool((m == m.round()).all())
     rows = ["  ".join(f"{x:.0f}".rjust(3) if whole else f"{x:.4f}".rjust(7) for x in row.tolist()) for row in m]
     return "\n".join(f"   {name if i == 0 else ' '} {'=' if i == 0 else ' '} [ {row} ]" for i, row in enumerate(rows))

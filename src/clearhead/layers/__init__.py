@@ -1,6 +1,7 @@
-"""Tensor -> tensor: the parts every model is built from. Knows no file, no text and no model."""
+"""The parts that all models are built from, tensor -> tensor: no files, no text, no models."""
 
-from .attention import PROJECTIONS, SCORES, Additive, Attention, Bilinear, Tap, attend
+from .attention import Attention, Tap, attend
+from .attention_sizes import PROJECTIONS
 from .bias import Bias
 from .block import Block
 from .cache import Cache
@@ -24,6 +25,7 @@ from .positions import (
     make_positions,
 )
 from .recurrent import Recurrent
+from .scores import SCORES, Additive, Bilinear
 from .stack import Stack
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Bias: what is added to a score before the softmax, kept small and rendered tile by tile."""
+"""Bias: numbers added to the scores before the softmax, stored compactly and rendered tile by tile."""
 
 from __future__ import annotations
 
@@ -15,27 +15,33 @@ from .mask import at, broadcasts, four
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Bias:
-    """slope[h] |d| + table[h, clip(d)] + dense[b, h, i, j], with d = k_at[j] - q_at[i] (a missing part is 0).
+    """A bias of the scores: slope[h] |d| + table[h, clip(d)] + dense[b, h, i, j], with d = k_at[j] - q_at[i].
 
-    A bias by distance needs memory for its distances, not for all pairs: ALiBi is a slope a head, and a
-    bucketed relative bias is a table, since its last bucket holds every distance past its reach.
+    A part that is not given is 0. A bias by distance needs memory for its distances, not for all pairs: ALiBi is one
+    slope per head, and a bucketed relative bias is a table, because its last bucket holds every distance past its
+    reach.
+
+    Examples:
+        >>> at = torch.arange(3)
+        >>> Bias(q_at=at, k_at=at, slope=torch.tensor([-0.5])).tile((0, 3), (0, 3))[0, 0].tolist()
+        [[0.0, -0.5, -1.0], [-0.5, 0.0, -0.5], [-1.0, -0.5, 0.0]]
     """
 
-    q_at: Int[Tensor, "*p q"] | None = None  # positions of the queries and of the keys, for a bias by distance
-    k_at: Int[Tensor, "*r k"] | None = None
-    slope: Float[Tensor, "h"] | None = None
-    table: Float[Tensor, "h distances"] | None = None  # distances -m..m, so 2m + 1 columns
+    q_at: Int[Tensor, "*p q"] | None = None  # positions of the queries, for a bias by distance
+    k_at: Int[Tensor, "*r k"] | None = None  # positions of the keys, for a bias by distance
+    slope: Float[Tensor, "h"] | None = None  # per head, times the distance
+    table: Float[Tensor, "h distances"] | None = None  # per head and distance -m..m, so 2m + 1 columns
     dense: Float[Tensor, "..."] | None = None  # broadcastable to (b, h, q, k)
 
     def __post_init__(self) -> None:
         by_distance = self.slope is not None or self.table is not None
         if by_distance == (self.q_at is None or self.k_at is None) or not (by_distance or self.dense is not None):
-            raise InputError("a bias is dense, or a slope or table with the positions q_at and k_at")
+            raise InputError("a Bias has a dense part, or a slope or a table together with the positions q_at and k_at")
         if self.table is not None and self.table.shape[1] % 2 == 0:
-            raise InputError(f"a table of {self.table.shape[1]} columns: expected distances -m..m, an odd number")
+            raise InputError(f"a table of {self.table.shape[1]} columns: expected an odd number, for distances -m..m")
 
     def fit(self, b: int, h: int, q: int, k: int) -> None:
-        """Raise unless the bias can serve (b, h, q, k) scores."""
+        """Raise unless the bias fits scores of shape (b, h, q, k)."""
         for name in ("slope", "table"):
             part = getattr(self, name)
             if part is not None and part.shape[0] not in (1, h):
@@ -48,7 +54,7 @@ class Bias:
             broadcasts("bias", self.dense, b, h, q, k)
 
     def tile(self, rows: tuple[int, int], keys: tuple[int, int]) -> Float[Tensor, "#b #h #q #k"]:
-        """The bias of queries rows[0]..rows[1]-1 towards keys keys[0]..keys[1]-1."""
+        """Return the bias of queries rows[0]..rows[1]-1 for keys keys[0]..keys[1]-1."""
         total: Tensor | float = 0.0
         if self.q_at is not None and self.k_at is not None:
             q_at, k_at = self.q_at[..., slice(*rows)], self.k_at[..., slice(*keys)]
@@ -67,7 +73,7 @@ class Bias:
         return total
 
     def mod(self) -> Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]:
-        """The same bias as FlexAttention's `score_mod(score, b, h, i, j)`."""
+        """Return the bias as FlexAttention's `score_mod(score, b, h, i, j)`."""
         slope, table = self.slope, self.table
         q_at = None if self.q_at is None else self.q_at.reshape(-1, self.q_at.shape[-1])
         k_at = None if self.k_at is None else self.k_at.reshape(-1, self.k_at.shape[-1])
@@ -89,11 +95,12 @@ class Bias:
         return add
 
     def owned(self) -> Bias:
-        """The same numbers without their history, in memory of their own: for a map that outlives the call."""
+        """Return a detached copy in memory of its own, for an attention map that outlives the call."""
         parts = (self.q_at, self.k_at, self.slope, self.table, self.dense)
         q_at, k_at, slope, table, dense = (None if t is None else t.detach().clone() for t in parts)
         return Bias(q_at=q_at, k_at=k_at, slope=slope, table=table, dense=dense)
 
 
 def as_bias(bias: Bias | Tensor | None) -> Bias | None:
+    """Return a Bias; a tensor becomes its dense part."""
     return Bias(dense=bias) if isinstance(bias, torch.Tensor) else bias

@@ -1,30 +1,59 @@
-"""The Transformer block: attention, perhaps attention to another sequence, and an MLP, each with a way around.
+"""The Transformer block: self-attention, optional cross-attention and an MLP, each with a residual connection.
 
-pre    x = x + f(norm(x))        the stream stays as it was and is added to; trains deep without warm-up
-post   x = norm(x + f(x))        the original order, and the lecture's
+pre    x = x + f(norm(x))        the residual stream is only added to; trains deep models without warm-up
+post   x = norm(x + f(x))        the original order
 """
 
 from __future__ import annotations
+
+from typing import Literal
 
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from ..checks import one_of
 from ..errors import InputError
-from .attention import Attention, Score
+from .attention import Attention
 from .cache import Cache
 from .mask import Mask
 from .mlp import MLP
 from .norm import make_norm
 from .positions import Positions
+from .scores import Score
+from .words import DotScore, MLPKind, Norm, Order, Projection
 
 ORDERS = ("pre", "post")
 
 
 class Block(nn.Module):
-    """Sections 3.1 to 3.3 of Vaswani et al. 2017 ("post"); Xiong et al. 2020 compare the orders.
+    """The Transformer block of sections 3.1 to 3.3 of Vaswani et al. 2017; Xiong et al. 2020 compare the two orders.
 
-    With `cross` the block also looks at a context (a decoder's), between the other two.
+    Args:
+        width: width of the residual stream (d_model).
+        heads: number of attention heads.
+        kv_heads: number of key and value heads, each shared by heads / kv_heads query heads; heads if not given.
+        head: head dimension; width / heads if not given.
+        hidden: width inside the MLP; 4 x width if not given.
+        order: "pre" (norm before each sublayer) or "post" (norm after each residual addition).
+        norm: "layer", "rms" or "none".
+        eps: added to the variance in a norm.
+        mlp: activation of the MLP: relu, leaky_relu, gelu, gelu_tanh, silu, tanh or swiglu.
+        cross: add cross-attention to a context, between self-attention and MLP (a decoder block).
+        context: width of the context of cross-attention; width if not given.
+        project: which of queries, keys and values are projected (see Attention).
+        score: score of self-attention (see attend).
+        bias: linear maps have a bias; "qkv": only those of queries, keys and values.
+        dropout: share of each sublayer's output dropped in training.
+        inner_dropout: share of attention weights and of the MLP's hidden layer dropped; that of dropout if not given.
+
+    Examples:
+        >>> block = Block(12, heads=3, norm="rms", mlp="swiglu")
+        >>> block(torch.zeros(2, 7, 12), mask=Mask(causal=True)).shape
+        torch.Size([2, 7, 12])
+        >>> decoder = Block(12, heads=3, cross=True, context=8)
+        >>> decoder(torch.zeros(2, 7, 12), torch.zeros(2, 5, 8), context_mask=Mask(lengths=[5, 3])).shape
+        torch.Size([2, 7, 12])
     """
 
     def __init__(
@@ -34,22 +63,21 @@ class Block(nn.Module):
         *,
         kv_heads: int | None = None,
         head: int | None = None,
-        hidden: int | None = None,  # width inside the MLP; 4 x width if not given
-        order: str = "pre",
-        norm: str = "layer",
+        hidden: int | None = None,
+        order: Order = "pre",
+        norm: Norm = "layer",
         eps: float = 1e-5,
-        mlp: str = "gelu",
+        mlp: MLPKind = "gelu",
         cross: bool = False,
-        context: int | None = None,  # width of what `cross` looks at
-        project: str = "qkv",
-        score: str | Score = "scaled",
-        bias: bool | str = True,  # "qkv": only queries, keys and values have one
-        dropout: float = 0.0,  # of what is added to the stream
-        inner_dropout: float | None = None,  # of attention's weights and of the MLP's inside; None for as much
+        context: int | None = None,
+        project: Projection = "qkv",
+        score: DotScore | Score = "scaled",
+        bias: bool | Literal["qkv"] = True,
+        dropout: float = 0.0,
+        inner_dropout: float | None = None,
     ) -> None:
         super().__init__()
-        if order not in ORDERS:
-            raise InputError(f"order={order!r}: expected one of {', '.join(ORDERS)}")
+        one_of("order", order, ORDERS)
         self.order, self.dropout = order, dropout
         inner = dropout if inner_dropout is None else inner_dropout
         common = {"kv_heads": kv_heads, "head": head, "bias": bias, "dropout": inner}
@@ -71,31 +99,43 @@ class Block(nn.Module):
         at: Int[Tensor, "*b t"] | None = None,
         cache: Cache | None = None,
     ) -> Float[Tensor, "b t d"]:
+        """Return the residual stream after the block.
+
+        Args:
+            x: the residual stream.
+            context: what cross-attention attends to: a tensor, or the keys and values that `cross.remember` made of it.
+            mask: mask of self-attention.
+            context_mask: mask of cross-attention.
+            positions: position encoding of self-attention.
+            at: positions of the tokens of x; from 0, or from where the cache ends, if not given.
+            cache: KV cache of self-attention.
+        """
         if (context is None) != (self.cross is None):
             raise InputError(
-                "a block with cross-attention needs a context" if context is None
-                else "a context was given to a block built without cross=True"
+                "a block with cross-attention needs a context, got None" if context is None
+                else "a context was given to a block without cross-attention: build it with cross=True"
             )  # fmt: skip
         pre = self.order == "pre"
         y = self.attn_norm(x) if pre else x
-        x = self._way(x, self.attn_norm, self.attn(y, mask=mask, positions=positions, at=at, cache=cache))
+        x = self._add(x, self.attn_norm, self.attn(y, mask=mask, positions=positions, at=at, cache=cache))
         if self.cross is not None and self.cross_norm is not None:
             y = self.cross_norm(x) if pre else x
-            x = self._way(x, self.cross_norm, _folded(self.cross, y, context, context_mask))
+            x = self._add(x, self.cross_norm, _attend_shared(self.cross, y, context, context_mask))
         y = self.mlp_norm(x) if pre else x
-        return self._way(x, self.mlp_norm, self.mlp(y))
+        return self._add(x, self.mlp_norm, self.mlp(y))
 
-    def _way(self, x: Tensor, norm: nn.Module, y: Tensor) -> Tensor:
+    def _add(self, x: Tensor, norm: nn.Module, y: Tensor) -> Tensor:
+        """The residual connection: x + y, normalised if the order is "post"."""
         x = x + (F.dropout(y, self.dropout) if self.training else y)
         return x if self.order == "pre" else norm(x)
 
 
-def _folded(
+def _attend_shared(
     cross: Attention, x: Float[Tensor, "b t d"], context: Tensor | tuple[Tensor, Tensor] | None, mask: Mask | None
 ) -> Float[Tensor, "b t o"]:
-    """Cross-attention of rows of which n neighbours may share one context: they ask it together, as one row."""
+    """Cross-attention where n neighbouring rows may share one context; their queries are attended as one row."""
     rows, contexts = x.shape[0], x.shape[0] if context is None else context[0].shape[0]
     if isinstance(context, Tensor) or rows == contexts or not contexts:
         return cross(x, context, mask=mask)
-    asked = x.reshape(contexts, -1, x.shape[-1])  # (b n, t, d) -> (b, n t, d)
-    return cross(asked, context, mask=mask).reshape(rows, x.shape[1], -1)
+    queries = x.reshape(contexts, -1, x.shape[-1])  # (b n, t, d) -> (b, n t, d)
+    return cross(queries, context, mask=mask).reshape(rows, x.shape[1], -1)

@@ -1,4 +1,4 @@
-"""The keys and values of the tokens already read, so that each is computed once."""
+"""The KV cache: keys and values of the tokens already read, so that each is computed once."""
 
 from __future__ import annotations
 
@@ -11,12 +11,32 @@ from .mask import Mask
 
 
 class Cache:
-    """Static storage for `limit` tokens a row, and for each row the position of its next token.
+    """The KV cache of one layer: static storage for `limit` tokens per row, and the position of each row's next token.
 
-    One `append` a forward pass of a layer: it writes the new tokens of every row at that row's position and
-    returns all keys and values up to the furthest row, a view (the whole storage inside a compiled graph,
-    where shapes must stand still). `advance` then moves the rows on, each by as many tokens as it really had:
-    what padding wrote beyond that is never looked at under `mask()` and is overwritten by the next append.
+    Call `append` once per forward pass of the layer: it writes the new tokens of every row at that row's position and
+    returns a view of all keys and values up to the furthest row (the whole storage inside a compiled graph, where
+    shapes must be static). Then call `advance`, which moves each row on by the number of tokens it really had: what
+    padding wrote beyond that is never attended to under `mask()`, and the next append overwrites it.
+
+    Args:
+        rows: rows of the batch.
+        heads: number of key and value heads.
+        limit: tokens per row that there is room for.
+        width: head dimension of the keys.
+        value: head dimension of the values; that of the keys if not given.
+        dtype: dtype of the storage.
+        device: device of the storage.
+
+    Examples:
+        >>> attention, cache = Attention(8, heads=2), Cache(rows=1, heads=2, limit=16, width=4)
+        >>> x = torch.randn(1, 3, 8)
+        >>> with torch.no_grad():
+        ...     prompt = attention(x[:, :2], mask=cache.mask(), cache=cache)
+        ...     cache.advance(2)
+        ...     step = attention(x[:, 2:], mask=cache.mask(), cache=cache)
+        ...     whole = attention(x, mask=Mask(causal=True))
+        >>> torch.allclose(torch.cat([prompt, step], dim=1), whole, atol=1e-6)
+        True
     """
 
     def __init__(
@@ -33,25 +53,26 @@ class Cache:
         self.k = torch.zeros(rows, heads, limit, width, dtype=dtype, device=device)
         self.v = torch.zeros(rows, heads, limit, value or width, dtype=dtype, device=device)
         self.at: Int[Tensor, "b"] = torch.zeros(rows, dtype=torch.long, device=device)
-        self.furthest = 0  # the largest of `at`, on the host
-        self.even = True  # all rows stand at `furthest`
+        self.furthest = 0  # the largest of `at`, known on the host
+        self.even = True  # whether all rows are at `furthest`
 
     @property
     def limit(self) -> int:
+        """Tokens per row that there is room for."""
         return self.k.shape[2]
 
     def positions(self, tokens: int) -> Int[Tensor, "b t"]:
-        """Where the next `tokens` of every row will stand."""
+        """Return the positions of the next `tokens` tokens of each row."""
         return self.at[:, None] + torch.arange(tokens, device=self.at.device)
 
     def mask(self, *, window: int | None = None) -> Mask:
-        """The causal mask of the next tokens, each row from its own position."""
+        """Return the causal mask of the next tokens, each row starting at its own position."""
         return Mask(causal=True, window=window, offset=self.furthest if self.even else self.at)
 
     def append(
         self, k: Float[Tensor, "b g t e"], v: Float[Tensor, "b g t w"]
     ) -> tuple[Float[Tensor, "b g n e"], Float[Tensor, "b g n w"]]:
-        """Store the next tokens and return everything so far."""
+        """Store the keys and values of the next tokens, and return those of all tokens so far."""
         tokens = k.shape[2]
         if self.furthest + tokens > self.limit:
             raise InputError(
@@ -78,28 +99,28 @@ class Cache:
         return self.k.narrow(2, 0, filled), self.v.narrow(2, 0, filled)
 
     def advance(self, tokens: int | Int[Tensor, "b"]) -> None:
-        """Move each row on by the tokens it had, which `append` has stored."""
+        """Move each row on by its number of new tokens, which `append` has stored."""
         self.at = self.at + tokens
         self.even = self.even and isinstance(tokens, int)
         self.furthest = self.furthest + tokens if isinstance(tokens, int) else int(self.at.max())
 
     def reorder(self, index: Int[Tensor, "n"]) -> None:
-        """Row i becomes what row index[i] was: a beam search keeps its best. Only what is filled is moved."""
+        """Let row i become what row index[i] was, as a beam search does; only the filled part is copied."""
         if torch.compiler.is_compiling():
             self.k, self.v = self.k[index], self.v[index]
-        else:  # into storage of their own: somebody may still look at the old
+        else:  # into new storage: somebody may still hold a view of the old
             old, n = (self.k, self.v), self.furthest
             self.k, self.v = (x.new_empty(index.shape[0], *x.shape[1:]) for x in old)
             for x, new in zip(old, (self.k, self.v), strict=True):
                 new[:, :, n:] = 0.0
                 if x.requires_grad:
                     new[:, :, :n] = x[:, :, :n].index_select(0, index)
-                else:  # no copy on the way
+                else:  # without an intermediate copy
                     torch.index_select(x[:, :, :n], 0, index, out=new[:, :, :n])
         self.at = self.at[index]
         if not self.even:
             self.furthest = int(self.at.max())
 
     def expand(self, n: int) -> None:
-        """Each row becomes n neighbouring rows."""
+        """Repeat each row as n neighbouring rows."""
         self.reorder(torch.arange(self.k.shape[0], device=self.at.device).repeat_interleave(n))

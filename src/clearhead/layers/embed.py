@@ -1,4 +1,4 @@
-"""From ids and images to tokens: tensors of shape (batch, tokens, width)."""
+"""Embeddings: from token ids and images to tensors of shape (batch, tokens, width)."""
 
 from __future__ import annotations
 
@@ -7,12 +7,28 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from ..checks import one_of
 from ..errors import InputError
 from .positions import SinCos2d, grid
+from .words import PatchPosition
+
+PATCH_POSITIONS = ("learned", "sincos2d", "none")
 
 
 class Tokens(nn.Module):
-    """A row of a table for each id, times sqrt(width) if `scale` (section 3.4 of Vaswani et al. 2017)."""
+    """Token embedding: one row of a table per id.
+
+    Args:
+        vocab: number of ids.
+        width: width of an embedding.
+        scale: multiply by sqrt(width) (section 3.4 of Vaswani et al. 2017).
+
+    Examples:
+        >>> tokens = Tokens(vocab=5, width=4)
+        >>> x = tokens(torch.tensor([[3, 0, 3]]))
+        >>> x.shape, tokens.logits(x).shape
+        (torch.Size([1, 3, 4]), torch.Size([1, 3, 5]))
+    """
 
     def __init__(self, vocab: int, width: int, *, scale: bool = False) -> None:
         super().__init__()
@@ -24,16 +40,31 @@ class Tokens(nn.Module):
         return x if self.scale == 1.0 else x * self.scale
 
     def logits(self, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b t v"]:
-        """The tied readout: how well each row of the table matches x."""
+        """Return the logits of an output layer whose weights are the embedding table (tied)."""
         return x @ self.table.T
 
 
 class Patches(nn.Module):
-    """Cut an image into patches, a linear map of each, and positions: Eq. 1 of Dosovitskiy et al. 2021.
+    """Patch embedding: cut an image into patches, map each linearly, add positions (Dosovitskiy et al. 2021, Eq. 1).
 
-    Before the patches stand a class token, if `cls`, and `registers` tokens that belong to no place (Darcet et
-    al. 2024). The position grid was laid for images of `grid` patches and is interpolated to any other image,
-    square or not. Positions: learned, sincos2d or none; the class token has a position if they are learned.
+    The tokens are the class token, the registers (Darcet et al. 2024), then the patches row by row. Positions are
+    interpolated to images of another size, square or not. The class token has a position only if they are learned.
+
+    Args:
+        width: width of a token.
+        patch: height and width of a patch in pixels.
+        channels: channels of the image.
+        grid: rows and columns of patches that the positions are made for.
+        cls: start with a class token.
+        registers: number of register tokens, which belong to no place.
+        positions: "learned", "sincos2d" or "none".
+
+    Examples:
+        >>> patches = Patches(8, patch=4, grid=(2, 2), registers=1)
+        >>> patches(torch.zeros(1, 3, 8, 8)).shape  # 1 class token, 1 register, 2 x 2 patches
+        torch.Size([1, 6, 8])
+        >>> patches(torch.zeros(1, 3, 8, 12)).shape  # positions are interpolated to 2 x 3 patches
+        torch.Size([1, 8, 8])
     """
 
     def __init__(
@@ -45,11 +76,10 @@ class Patches(nn.Module):
         grid: int | tuple[int, int] = 14,
         cls: bool = True,
         registers: int = 0,
-        positions: str = "learned",
+        positions: PatchPosition = "learned",
     ) -> None:
         super().__init__()
-        if positions not in ("learned", "sincos2d", "none"):
-            raise InputError(f"positions={positions!r}: expected learned, sincos2d or none for patches")
+        one_of("positions", positions, PATCH_POSITIONS)
         self.patch = (patch, patch) if isinstance(patch, int) else patch
         self.grid = (grid, grid) if isinstance(grid, int) else grid
         self.project = nn.Conv2d(channels, width, self.patch, stride=self.patch)
@@ -62,11 +92,11 @@ class Patches(nn.Module):
 
     @property
     def special(self) -> int:
-        """How many tokens stand before the patches."""
+        """The number of tokens before the patches."""
         return (self.cls is not None) + (0 if self.registers is None else self.registers.shape[1])
 
     def size(self, height: int, width: int) -> tuple[int, int]:
-        """The grid of patches of an image; raises if it cannot be cut evenly."""
+        """Return the rows and columns of patches of an image; raise if its size is not a multiple of the patch."""
         if height % self.patch[0] or width % self.patch[1] or not height or not width:
             raise InputError(
                 f"an image of {height} x {width} does not divide into patches of {self.patch[0]} x {self.patch[1]}"
@@ -79,7 +109,7 @@ class Patches(nn.Module):
         if self.places is not None:
             x = x + resize(self.places, self.grid, size)
         elif self.sincos is not None:
-            y, x_ = grid(*size, device=x.device).unbind(-1)  # on the scale of the grid that was laid
+            y, x_ = grid(*size, device=x.device).unbind(-1)  # in units of the original grid
             x = self.sincos.add(x, torch.stack([y * (self.grid[0] / size[0]), x_ * (self.grid[1] / size[1])], dim=-1))
         before = []
         if self.cls is not None:
@@ -90,9 +120,21 @@ class Patches(nn.Module):
 
 
 def resize(table: Float[Tensor, "t d"], old: tuple[int, int], new: tuple[int, int]) -> Float[Tensor, "n d"]:
-    """A grid of position vectors, interpolated (bicubic) to another size; the same grid comes back untouched."""
+    """Interpolate a grid of position vectors to another size (bicubic); return the same table for the same size.
+
+    Args:
+        table: position vectors of the old grid, row by row.
+        old: rows and columns of the old grid.
+        new: rows and columns of the new grid.
+
+    Examples:
+        >>> resize(torch.zeros(4, 8), (2, 2), (3, 5)).shape
+        torch.Size([15, 8])
+    """
     if table.shape[0] != old[0] * old[1]:
-        raise InputError(f"{table.shape[0]} positions are not a grid of {old[0]} x {old[1]}")
+        raise InputError(
+            f"{table.shape[0]} positions are not a grid of {old[0]} x {old[1]}: expected {old[0] * old[1]}"
+        )
     if old == new:
         return table
     field = table.reshape(1, *old, -1).permute(0, 3, 1, 2)

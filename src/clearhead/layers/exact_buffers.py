@@ -1,4 +1,4 @@
-"""Numbers that must stay exact in a model of any precision."""
+"""Constants that keep their dtype in a model of any dtype."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from torch import Tensor, nn
 
 
 class Exact(nn.Module):
-    """A module whose constants follow its device but never its precision: a bfloat16 model keeps its angles.
+    """A module whose constants follow its device but keep their dtype, such as the angles of a bfloat16 model.
 
     They are computed on the CPU when the module is built, whatever device it is built for (a meta device too),
-    and are no part of its state.
+    and are not part of its state dict.
     """
 
     def constant(self, name: str, value: Tensor) -> None:
-        """Hold `value` as an attribute."""
+        """Register `value` as a constant attribute."""
         self.__dict__.setdefault("_exact", {})[name] = value
         self.register_buffer(name, value, persistent=False)
 
@@ -24,6 +24,6 @@ class Exact(nn.Module):
         super()._apply(fn, recurse)
         for name, value in self.__dict__.get("_exact", {}).items():
             device = self.get_buffer(name).device
-            narrow = device.type == "mps" and value.dtype == torch.float64  # which Apple's GPUs do not have
+            narrow = device.type == "mps" and value.dtype == torch.float64  # Apple GPUs have no float64
             self.register_buffer(name, value.to(device, torch.float32 if narrow else value.dtype), persistent=False)
         return self

@@ -1,4 +1,4 @@
-"""Mask: who may look at whom, said once and rendered for every kernel."""
+"""Mask: which keys each query may attend to, described once and rendered for every kernel."""
 
 from __future__ import annotations
 
@@ -13,28 +13,42 @@ from torch import Tensor
 
 from ..errors import InputError, InputTypeError
 
-PerRow = int | Sequence[int] | Tensor  # one number for all, or one a row of the batch
+PerRow = int | Sequence[int] | Tensor  # one number for all rows of the batch, or one per row
 Predicate = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, weakref_slot=True, eq=False)
 class Mask:
-    """One predicate over (row b, head h, query i, key j); every field takes possibilities away.
+    """Which keys each query may attend to: a predicate over (row b, head h, query i, key j).
 
-    Query i stands at position p = i + offset among the keys. Values are checked here, on the host, and
-    never inside `attend`; tensors on an accelerator are trusted, since reading them would make it wait.
+    A mask without fields allows everything; every field that is given forbids some pairs. Query i is at position
+    p = i + offset among the keys.
+
+    Values are checked here, on the host, and never inside `attend`. Tensors on an accelerator are not checked, because
+    reading them would wait for it. The mask keeps the tensors it is given: it follows a write to them, except one
+    that torch does not count (through numpy or `.data`).
+
+    Examples:
+        >>> Mask(causal=True).dense(3, 3)[0, 0].int().tolist()
+        [[1, 0, 0], [1, 1, 0], [1, 1, 1]]
+        >>> Mask(causal=True, window=2, offset=2).dense(1, 3)[0, 0].int().tolist()  # the last query of three
+        [[0, 1, 1]]
+        >>> Mask(lengths=[2, 3]).dense(1, 3)[:, 0, 0].int().tolist()  # two rows, padded to three tokens
+        [[1, 1, 0], [1, 1, 1]]
     """
 
-    causal: bool = False  # only keys j <= p
-    window: int | None = None  # only keys nearer than this: p - j < window, and j - p < window
-    lengths: PerRow | None = None  # keys that exist: j < length
-    offset: PerRow | None = None  # where the first query stands; None says 0, and that queries = keys
-    documents: Int[Tensor, "#b k"] | None = None  # a number a key: only keys of the query's document
-    allow: Bool[Tensor, "..."] | None = None  # anything else that broadcasts to (b, h, q, k)
+    causal: bool = False  # allow only keys j <= p
+    window: int | None = None  # allow only keys with |p - j| < window
+    lengths: PerRow | None = None  # the number of keys that exist: allow only j < length
+    offset: PerRow | None = None  # position of the first query among the keys; None: 0, and as many queries as keys
+    documents: Int[Tensor, "#b k"] | None = None  # document number of each key: allow only keys of the query's document
+    allow: Bool[Tensor, "..."] | None = None  # any other condition, broadcastable to (b, h, q, k)
 
     def __post_init__(self) -> None:
         if self.window is not None and (not isinstance(self.window, int) or self.window < 1):
-            raise InputError(f"window={self.window}: a query sees at least itself, so a window is an int of 1 or more")
+            raise InputError(
+                f"window={self.window}: expected an int of 1 or more, since a query attends at least to itself"
+            )
         object.__setattr__(self, "lengths", _per_row("lengths", self.lengths))
         object.__setattr__(self, "offset", _per_row("offset", self.offset))
         if self.documents is not None and (self.documents.ndim != 2 or self.documents.is_floating_point()):
@@ -43,31 +57,40 @@ class Mask:
                 "expected integers (batch, keys)"
             )
         if self.allow is not None and self.allow.dtype != torch.bool:
-            raise InputTypeError(f"allow is {self.allow.dtype}: expected torch.bool, true where one may look")
+            raise InputTypeError(f"allow is {self.allow.dtype}: expected torch.bool, True where attention is allowed")
 
     def to(self, device: torch.device | str) -> Mask:
-        """The mask with its tensors on a device: moved once, not by every layer."""
+        """Return the mask with its tensors on a device, so that they are moved once and not by every layer."""
         return self.each(lambda t: t.to(device))
 
     def each(self, change: Callable[[Tensor], Tensor]) -> Mask:
-        """The mask with every tensor of it replaced by a function of it."""
-        names = ("lengths", "offset", "documents", "allow")
-        new: dict[str, Any] = {n: change(getattr(self, n)) for n in names if isinstance(getattr(self, n), Tensor)}
+        """Return the mask with `change` applied to each of its tensors."""
+        new: dict[str, Any] = {name: change(tensor) for name, tensor in self._tensors().items()}
         return replace(self, **new) if new else self
 
     @property
+    def version(self) -> tuple[int, ...] | None:
+        """The write counters of the mask's tensors, for caches; None if one has no counter (an inference tensor)."""
+        tensors = self._tensors().values()
+        return None if any(t.is_inference() for t in tensors) else tuple(t._version for t in tensors)
+
+    def _tensors(self) -> dict[str, Tensor]:
+        fields = {"lengths": self.lengths, "offset": self.offset, "documents": self.documents, "allow": self.allow}
+        return {name: value for name, value in fields.items() if isinstance(value, Tensor)}
+
+    @property
     def placed(self) -> bool:
-        """It matters where the queries stand among the keys."""
+        """Whether the positions of the queries among the keys matter."""
         return self.causal or self.window is not None or self.documents is not None
 
     @property
     def free(self) -> bool:
-        """Nothing is forbidden."""
+        """Whether every query may attend to every key."""
         return not self.placed and self.lengths is None and self.allow is None
 
     @property
     def plain_causal(self) -> bool:
-        """A kernel's own causal flag, which counts queries from the first key, says it all."""
+        """Whether a kernel's causal flag, which places the first query at the first key, describes the whole mask."""
         return (
             self.causal
             and (self.offset is None or (isinstance(self.offset, int) and self.offset == 0))
@@ -78,32 +101,34 @@ class Mask:
         )
 
     def fit(self, b: int, h: int, q: int, k: int) -> None:
-        """Raise unless the mask can serve (b, h, q, k) scores: by shapes, and by values only on the host."""
+        """Raise unless the mask fits scores of shape (b, h, q, k); values are checked only on the host."""
         if self.placed and self.offset is None and q != k:
             raise InputError(
-                f"{q} queries over {k} keys: say where the first query stands among the keys by Mask(offset=...)"
+                f"{q} queries over {k} keys: give the position of the first query among the keys by Mask(offset=...)"
                 + (f", for example offset={k - q} for the last {q}" if q < k else "")
             )
         if self.offset is self.lengths is self.documents is self.allow is None:
             return
         for name, rows in (("lengths", self.lengths), ("offset", self.offset)):
             if isinstance(rows, Tensor) and rows.shape[0] not in (1, b):
-                raise InputError(f"{name} has {rows.shape[0]} rows: expected {b}, one a row of the batch")
+                raise InputError(f"{name} has {rows.shape[0]} rows: expected {b}, one per row of the batch")
         longest = _largest(self.lengths)
         if longest is not None and longest > k:
             raise InputError(f"lengths go up to {longest}: there are only {k} keys")
         if self.documents is not None and self.documents.shape not in ((1, k), (b, k)):
-            raise InputError(f"documents has shape {tuple(self.documents.shape)}: expected ({b}, {k}), a number a key")
+            raise InputError(
+                f"documents has shape {tuple(self.documents.shape)}: expected ({b}, {k}), one number per key"
+            )
         if self.allow is not None:
             broadcasts("allow", self.allow, b, h, q, k)
 
     def predicate(self, k: int, device: torch.device | str) -> Predicate:
-        """`allowed(b, h, i, j)` on index tensors that broadcast: also FlexAttention's `mask_mod`."""
+        """Return `allowed(b, h, i, j)`, a function of broadcastable index tensors: FlexAttention's `mask_mod`."""
         offset, lengths = _tensor(self.offset, device), _tensor(self.lengths, device)
         documents = None if self.documents is None else self.documents.to(device)
         allow = None if self.allow is None else four(self.allow.to(device))
-
-        causal, window = self.causal, self.window  # a mask that its own predicate held would never be freed
+        # No reference to self: caches hold the predicate, and would keep the mask alive.
+        causal, window = self.causal, self.window
 
         def allowed(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
             p = i if offset is None else i + offset[at(b, offset.shape[0])]
@@ -133,7 +158,10 @@ class Mask:
         keys: tuple[int, int] | None = None,
         device: torch.device | str = "cpu",
     ) -> Bool[Tensor, "#b #h r c"]:
-        """Booleans for q queries over k keys, or a tile of them; batch and heads are 1 where all are alike."""
+        """Return booleans for q queries over k keys, or for a tile of them.
+
+        Batch and heads have size 1 if the mask is the same for all of them.
+        """
         rows, keys = rows or (0, q), keys or (0, k)
         sized = [t.shape[0] for t in (self.lengths, self.offset, self.documents) if isinstance(t, Tensor)]
         allow = torch.empty(1, 1, 1, 1) if self.allow is None else four(self.allow)
@@ -148,12 +176,12 @@ class Mask:
 
     @property
     def numbers(self) -> bool:
-        """Plain numbers say it all, so `reach` is exact for a single query."""
+        """Whether ints describe the whole mask, so that `reach` is exact for a single query."""
         rows = isinstance(self.lengths, Tensor) or isinstance(self.offset, Tensor)
         return not rows and self.documents is None and self.allow is None
 
     def reach(self, start: int, stop: int, k: int) -> tuple[int, int]:
-        """Keys low..high-1 outside which queries start..stop-1 cannot look, as far as plain numbers tell."""
+        """Return (low, high): queries start..stop-1 attend to no key outside low..high-1, judging by the ints alone."""
         low, high = 0, k
         if isinstance(self.lengths, int):
             high = min(high, self.lengths)
@@ -169,17 +197,17 @@ class Mask:
 
 
 def at(index: Tensor, size: int) -> Tensor | int:
-    """An axis of size 1 serves every index."""
+    """Return the index into an axis of this size; an axis of size 1 broadcasts."""
     return 0 if size == 1 else index
 
 
 def four(x: Tensor) -> Tensor:
-    """A tensor with all its leading axes, 1 where it had none."""
+    """Return x with four axes, the missing leading ones of size 1."""
     return x.reshape((1,) * (4 - x.ndim) + tuple(x.shape))
 
 
 def broadcasts(name: str, x: Tensor, b: int, h: int, q: int, k: int) -> None:
-    """Raise unless a tensor can serve (b, h, q, k) scores."""
+    """Raise unless x broadcasts to (b, h, q, k)."""
     shape, full = tuple(x.shape), (b, h, q, k)
     pairs = zip(reversed(shape), reversed(full), strict=False)
     if len(shape) > 4 or any(have not in (1, want) for have, want in pairs):
@@ -189,13 +217,13 @@ def broadcasts(name: str, x: Tensor, b: int, h: int, q: int, k: int) -> None:
 
 
 def _tensor(value: PerRow | None, device: torch.device | str) -> Int[Tensor, "b"] | None:
-    if isinstance(value, int | torch.SymInt):  # written on the device: a copy would make it wait
+    if isinstance(value, int | torch.SymInt):  # created on the device: a copy would wait for it
         return torch.full((1,), value, device=device)
     return None if value is None else torch.as_tensor(value, device=device)
 
 
 def _readable(value: Tensor) -> bool:
-    """Reading it makes no device wait and breaks no graph."""
+    """Whether its values can be read without waiting for a device or breaking a graph."""
     return value.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
@@ -208,7 +236,7 @@ def _largest(value: PerRow | None) -> int | None:
 def _per_row(name: str, value: PerRow | None) -> int | Tensor | None:
     if value is None:
         return None
-    if isinstance(value, torch.SymInt):  # a length that export does not know yet
+    if isinstance(value, torch.SymInt):  # a dynamic length under torch.export
         return cast(int, value)
     if isinstance(value, Sequence | Tensor):
         value = torch.as_tensor(value)

@@ -1,4 +1,4 @@
-"""The composite memory with forgetting: what attention replaced, in its two equal forms."""
+"""The composite memory with forgetting, which attention replaced, in its two equal forms."""
 
 from __future__ import annotations
 
@@ -15,11 +15,22 @@ from .exact_buffers import Exact
 
 
 class Memory(Exact):
-    """sum_i gamma^(T-i) (W x_i + b), for every T at once or one step at a time.
+    """The composite memory sum_i gamma^(T-i) (W x_i + b), for every T in parallel or one step at a time.
 
-    The width is split over `heads`, each with its own gamma in (0, 1]: fixed, or learned from there. With
-    gamma = 1 nothing is ever forgotten and the memory is a plain sum; below 1 an old guest at the party
-    fades however important, since gamma does not look at what it forgets.
+    With gamma = 1 nothing is ever forgotten and the memory is a plain sum. Below 1 every token fades with age, however
+    important it is, because gamma does not depend on the content.
+
+    Args:
+        width: width of the tokens, split over the heads.
+        heads: number of heads, each with its own gamma.
+        gamma: share of the memory that is left after a step, in (0, 1]; one number, or one per head.
+        learned: learn gamma, starting from the given value.
+
+    Examples:
+        >>> memory = Memory(1, gamma=0.5)
+        >>> _ = memory.value.weight.data.fill_(1.0), memory.value.bias.data.zero_()
+        >>> memory(torch.tensor([[[8.0], [0.0], [0.0]]])).flatten().tolist()
+        [8.0, 4.0, 2.0]
     """
 
     def __init__(
@@ -30,26 +41,28 @@ class Memory(Exact):
             raise InputError(f"width={width} does not divide into heads={heads}")
         gammas = [float(g) for g in gamma] if isinstance(gamma, Sequence) else [float(gamma)] * heads
         if len(gammas) != heads:
-            raise InputError(f"{len(gammas)} gammas for {heads} heads: expected one, or one a head")
+            raise InputError(f"{len(gammas)} gammas for {heads} heads: expected one number, or one per head")
         if not all(0 < g <= 1 for g in gammas):
             raise InputError(f"gamma={gamma}: expected numbers in (0, 1]; 1 forgets nothing")
         if learned and 1.0 in gammas:
-            raise InputError("gamma=1 is the end of its range, where it cannot learn: start below 1")
+            raise InputError(
+                "gamma=1 with learned=True: expected a start below 1, since the sigmoid has no gradient at 1"
+            )
         self.heads = heads
         self.value = nn.Linear(width, width)
-        # Learned, gamma is a sigmoid, which keeps it in (0, 1); fixed, its logarithm is exact in any precision.
+        # A learned gamma is a sigmoid, which keeps it in (0, 1); the logarithm of a fixed one is exact in any dtype.
         self.rate = nn.Parameter(torch.tensor([math.log(g / (1 - g)) for g in gammas])) if learned else None
         if not learned:
             self.constant("log", torch.tensor([math.log(g) for g in gammas], dtype=torch.float64, device="cpu"))
 
     def log_gamma(self, dtype: torch.dtype) -> Float[Tensor, "h"]:
-        """The logarithms of the gammas, in float32 or better."""
+        """Return log(gamma) of each head, in float32 or float64."""
         kind = torch.float64 if dtype == torch.float64 else torch.float32
         return self.get_buffer("log").to(kind) if self.rate is None else F.logsigmoid(self.rate.to(kind))
 
     @property
     def gamma(self) -> Float[Tensor, "h"]:
-        """How much of a head's memory is left after a step."""
+        """The share of each head's memory that is left after a step."""
         return self.log_gamma(self.value.weight.dtype).exp()
 
     def forward(
@@ -60,9 +73,13 @@ class Memory(Exact):
         documents: Int[Tensor, "b t"] | None = None,
         chunk: int = 128,
     ) -> Float[Tensor, "b t d"]:
-        """The memory after each token, in parallel: within a chunk by the matrix gamma^(i-j), between by the carry.
+        """Return the memory after each token: within a chunk by the matrix gamma^(i-j), between chunks by a carry.
 
-        `documents` numbers the texts packed into one row: where the number changes, the memory begins anew.
+        Args:
+            x: the tokens.
+            state: the memory before the first token; empty if not given.
+            documents: document number of each token of packed rows; where it changes, the memory starts empty.
+            chunk: tokens that are computed in parallel.
         """
         v = self.value(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (b, h, t, e)
         log = self.log_gamma(x.dtype)[:, None, None]
@@ -71,9 +88,9 @@ class Memory(Exact):
         out = []
         for start, part in zip(range(0, v.shape[2], chunk), v.split(chunk, dim=2), strict=True):
             i = torch.arange(part.shape[2], device=x.device)
-            age = i[:, None] - i  # of what token j said, at token i
+            age = i[:, None] - i  # of token j, seen from token i
             decay = torch.where(age >= 0, (log * age.clamp(min=0)).exp(), 0.0)  # (h, t, t)
-            left = (log * (i + 1)[:, None]).exp()  # of the carry: (h, t, 1)
+            left = (log * (i + 1)[:, None]).exp()  # share of the carry: (h, t, 1)
             if changes is not None:
                 now = changes[:, start : start + chunk]
                 before = changes[:, max(start - 1, 0), None]
@@ -87,7 +104,7 @@ class Memory(Exact):
         return torch.cat(out, dim=2).transpose(1, 2).flatten(2) if out else x
 
     def step(self, x: Float[Tensor, "b d"], state: Float[Tensor, "b d"] | None = None) -> Float[Tensor, "b d"]:
-        """The memory after one more token: gamma * state + W x + b."""
+        """Return the memory after one more token: gamma * state + W x + b."""
         now = self.value(x)
         if state is None:
             return now

@@ -1,4 +1,4 @@
-"""The multi-layer perceptron of a block: what each token does alone."""
+"""The multi-layer perceptron of a block, applied to each token separately."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from ..checks import one_of
 from ..errors import InputError
 from .linear import Linear
+from .words import MLPKind
 
 
 def gelu_tanh(x: Tensor) -> Tensor:
-    """GPT-2's gelu, which computes the error function by a tanh (Hendrycks and Gimpel 2016)."""
-    if torch.compiler.is_compiling() and x.is_cuda:  # tanh u = 2 sigmoid(2u) - 1, which a GPU has in fewer steps
+    """GPT-2's GELU, which approximates the error function by a tanh (Hendrycks and Gimpel 2016)."""
+    if torch.compiler.is_compiling() and x.is_cuda:  # tanh u = 2 sigmoid(2u) - 1, fewer instructions on a GPU
         wide = x.float()
         return (wide * torch.sigmoid(1.5957691216057308 * (wide + 0.044715 * wide * wide * wide))).to(x.dtype)
     return F.gelu(x, approximate="tanh")
@@ -33,24 +35,40 @@ KINDS = (*ACTIVATIONS, "swiglu")
 
 
 class MLP(nn.Module):
-    """down(activation(up(x))): Eq. 2 of Vaswani et al. 2017; "swiglu" gates it (Shazeer 2020, Eq. 6)."""
+    """The feed-forward layer down(activation(up(x))): Eq. 2 of Vaswani et al. 2017.
+
+    "swiglu" has a gate: down(silu(gate(x)) * up(x)), Shazeer 2020, Eq. 6.
+
+    Args:
+        width: width of the input and the output.
+        hidden: width inside; 4 x width if not given.
+        kind: activation: relu, leaky_relu, gelu, gelu_tanh, silu, tanh or swiglu.
+        bias: the linear maps have a bias.
+        dropout: share of the hidden layer dropped in training.
+
+    Examples:
+        >>> mlp = MLP(4, kind="swiglu", bias=False)
+        >>> [name for name, _ in mlp.named_parameters()]
+        ['gate.weight', 'up.weight', 'down.weight']
+        >>> mlp(torch.zeros(2, 7, 4)).shape
+        torch.Size([2, 7, 4])
+    """
 
     def __init__(
         self,
         width: int,
         hidden: int | None = None,
         *,
-        kind: str = "gelu",
+        kind: MLPKind = "gelu",
         bias: bool = True,
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        if kind not in KINDS:
-            raise InputError(f"mlp={kind!r}: expected one of {', '.join(KINDS)}")
+        one_of("mlp", kind, KINDS)
         hidden = 4 * width if hidden is None else hidden
         if min(width, hidden) < 1 or not 0.0 <= dropout < 1.0:
             raise InputError(
-                f"width={width}, hidden={hidden}, dropout={dropout}: expected 1 or more, and a share below 1"
+                f"width={width}, hidden={hidden}, dropout={dropout}: expected widths of 1 or more, dropout in [0, 1)"
             )
         self.kind, self.dropout = kind, dropout
         self.gate = Linear(width, hidden, bias=bias) if kind == "swiglu" else None

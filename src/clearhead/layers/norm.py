@@ -1,38 +1,48 @@
-"""Normalisation: keep the size of a layer's output from growing or fading with depth."""
+"""Normalisation: keeps the size of a layer's output from growing or shrinking with depth."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar
 
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..errors import InputError
+from ..checks import one_of
+from .words import Norm
 
 Normalise = Callable[[Tensor, tuple[int, ...], Tensor | None, float | None], Tensor]
 
 
 class RMSNorm(nn.RMSNorm):
-    """x / root mean square, then a learned scale (Zhang and Sennrich 2019, Eq. 4).
+    """x divided by its root mean square, then a learned scale (Zhang and Sennrich 2019, Eq. 4).
 
-    `normalise` computes it. fast.accelerate gives the norms of a model another one, which is faster for inference.
+    `normalise(x, shape, weight, eps)` computes it; fast.accelerate sets a faster one for inference on the modules of a
+    model.
     """
 
-    normalise: ClassVar[Normalise] = staticmethod(F.rms_norm)
+    normalise: Normalise = staticmethod(F.rms_norm)
 
     def forward(self, x: Float[Tensor, "*b d"]) -> Float[Tensor, "*b d"]:
         return self.normalise(x, self.normalized_shape, self.weight, self.eps)
 
 
-# "layer": (x - mean) / deviation over the width, then a learned scale and shift (Ba et al. 2016, Eq. 4).
+# "layer": (x - mean) / standard deviation over the width, then a learned scale and shift (Ba et al. 2016, Eq. 4).
 # "rms": no centring, no shift.
 NORMS = {"layer": nn.LayerNorm, "rms": RMSNorm, "none": nn.Identity}
 
 
-def make_norm(kind: str, width: int, *, eps: float = 1e-5) -> nn.Module:
-    """Return the normalisation that a word names: layer, rms or none."""
-    if kind not in NORMS:
-        raise InputError(f"norm={kind!r}: expected one of {', '.join(NORMS)}")
+def make_norm(kind: Norm, width: int, *, eps: float = 1e-5) -> nn.Module:
+    """Build a normalisation layer from its name.
+
+    Args:
+        kind: "layer", "rms" or "none" (the identity).
+        width: width of the tokens, which is normalised over.
+        eps: added to the variance, so that a constant input does not divide by zero.
+
+    Examples:
+        >>> make_norm("rms", 2, eps=0.0)(torch.tensor([1.0, 7.0])).tolist()  # divided by 5
+        [0.2..., 1.39...]
+    """
+    one_of("norm", kind, NORMS)
     return nn.Identity() if kind == "none" else NORMS[kind](width, eps=eps)

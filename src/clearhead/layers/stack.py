@@ -1,4 +1,4 @@
-"""A stack of simple layers for the depth experiments: how the input gets through, in one word."""
+"""A stack of simple layers for experiments with depth, with three ways to connect them."""
 
 from __future__ import annotations
 
@@ -6,19 +6,31 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..errors import InputError
+from ..checks import one_of
 from .mlp import ACTIVATIONS
 from .norm import make_norm
+from .words import Activation, Connection, Norm
 
 CONNECTIONS = ("plain", "dense", "residual")
 
 
 class Stack(nn.Module):
-    """`depth` layers f_k(z) = activation(W z + b), each normalised if `norm` says so, and a linear readout.
+    """Layers f_k(z) = norm(activation(W z + b)) and a linear readout.
 
     plain      z_k = f_k(z_{k-1})                   the input must survive every layer
     dense      z_k = f_k([x, z_1, ..., z_{k-1}])    nothing is lost; weights grow as depth squared (Huang et al. 2017)
     residual   z_k = z_{k-1} + f_k(z_{k-1})         a layer learns what to add (He et al. 2016)
+
+    Args:
+        width: width of the input and of every layer.
+        depth: number of layers, besides the readout.
+        connect: "plain", "dense" or "residual".
+        norm: normalisation of each layer's output: "layer", "rms" or "none".
+        activation: relu, leaky_relu, gelu, gelu_tanh, silu or tanh.
+
+    Examples:
+        >>> Stack(4, 3, connect="dense", norm="layer")(torch.zeros(2, 4)).shape
+        torch.Size([2, 4])
     """
 
     def __init__(
@@ -26,15 +38,13 @@ class Stack(nn.Module):
         width: int,
         depth: int,
         *,
-        connect: str = "residual",
-        norm: str = "none",
-        activation: str = "leaky_relu",
+        connect: Connection = "residual",
+        norm: Norm = "none",
+        activation: Activation = "leaky_relu",
     ) -> None:
         super().__init__()
-        if connect not in CONNECTIONS:
-            raise InputError(f"connect={connect!r}: expected one of {', '.join(CONNECTIONS)}")
-        if activation not in ACTIVATIONS:
-            raise InputError(f"activation={activation!r}: expected one of {', '.join(ACTIVATIONS)}")
+        one_of("connect", connect, CONNECTIONS)
+        one_of("activation", activation, ACTIVATIONS)
         self.connect, self.activation = connect, activation
         dense = connect == "dense"
         self.layers = nn.ModuleList(nn.Linear(width * (k + 1 if dense else 1), width) for k in range(depth))

@@ -1,12 +1,17 @@
-"""The words that configs use for the choices of this folder; each is written down once, here."""
+"""The words that configs use for the choices of this folder; each choice is listed once, here."""
 
 from typing import Literal
 
 Position = Literal["none", "sinusoid", "learned", "rotary", "alibi", "relative"]  # how token order is encoded
+PatchPosition = Literal["none", "learned", "sincos2d"]  # how the place of an image patch is encoded
+Join = Literal["add", "concatenate"]  # how position vectors are combined with tokens
+Pairs = Literal["halves", "neighbours"]  # which columns make a pair: i with i + e/2, or 2i with 2i + 1
+Rope = Literal["linear", "ntk", "yarn", "llama3"]  # how rotary positions are stretched to a longer context
+DotScore = Literal["dot", "scaled", "cosine"]  # scores that a fused kernel can compute
+Projection = Literal["qkv", "q=k", "k=v", "q=k=v", "qk", "none"]  # which of queries, keys and values are projected
 MLPKind = Literal["relu", "leaky_relu", "gelu", "gelu_tanh", "silu", "tanh", "swiglu"]  # activation of the MLP
 Activation = Literal["relu", "leaky_relu", "gelu", "gelu_tanh", "silu", "tanh"]
 Norm = Literal["layer", "rms", "none"]
 Order = Literal["pre", "post"]  # norm before each sublayer, or after each residual addition
-DotScore = Literal["dot", "scaled", "cosine"]  # scores that a fused kernel can compute
-Projection = Literal["qkv", "q=k", "k=v", "q=k=v", "qk", "none"]  # which of queries, keys and values are projected
-Rope = Literal["linear", "ntk", "yarn", "llama3"]  # how rotary positions are stretched to a longer context
+Cell = Literal["rnn", "gru", "lstm"]
+Connection = Literal["plain", "dense", "residual"]  # how a layer of a Stack is connected to those before it

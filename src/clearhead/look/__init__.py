@@ -1,4 +1,10 @@
-"""Looking inside: watch and edit activations, attention maps as lazy objects, exact statistics."""
+"""Looking inside a model: watch and edit activations, lazy attention maps, exact statistics.
+
+watch       record activations of any torch model          edit       change them
+Tape        what a watch recorded, by address              silence, scale, patch   ready-made edits of heads
+attention   the maps of one text, with its tokens          AttentionMap            the weights, computed on request
+statistics  any of MEANING; entropy, received and distance of all watched layers
+"""
 
 from __future__ import annotations
 
@@ -7,17 +13,21 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..errors import InputError, Notice
-from .capture import edit, new_text, watch
+from .capture import edit, watch
 from .edits import patch, scale, silence
 from .maps import AttentionMap
 from .statistics import MEANING, statistics
 from .tape import Tape
+from .text import TextAttention, attention
+from .text_counter import new_text
 
 __all__ = [
     "MEANING",
     "AttentionMap",
     "Notice",
     "Tape",
+    "TextAttention",
+    "attention",
     "distance",
     "edit",
     "entropy",
@@ -32,32 +42,69 @@ __all__ = [
 
 
 def entropy(tape: Tape) -> Float[Tensor, "l b h q"]:
-    """The entropy of every watched attention, layer by layer; from recorded entropies or from maps."""
+    """Return the entropy of each query in every watched attention, layer by layer, in nats.
+
+    Args:
+        tape: A tape of entropies ("...attn.entropy") or maps ("...attn.weights").
+
+    Examples:
+        >>> model = clearhead.build("gpt", vocab=5, context=8, width=8, depth=3, heads=2).eval()
+        >>> with watch(model, "blocks.*.attn.weights") as tape:
+        ...     logits = model(torch.tensor([[1, 2, 3, 4]]))
+        >>> entropy(tape).shape
+        torch.Size([3, 1, 2, 4])
+    """
     return _every(tape, "entropy")
 
 
 def received(tape: Tape) -> Float[Tensor, "l b h k"]:
-    """What each key receives in every watched attention."""
+    """Return the weight that each key receives from all queries in every watched attention, layer by layer.
+
+    Args:
+        tape: A tape of these sums ("...attn.received") or of maps ("...attn.weights").
+
+    Examples:
+        >>> model = clearhead.build("gpt", vocab=5, context=8, width=8, depth=3, heads=2).eval()
+        >>> with watch(model, "blocks.*.attn.received") as tape:
+        ...     logits = model(torch.tensor([[1, 2, 3, 4]]))
+        >>> received(tape).sum(-1).round()[:, 0, 0]
+        tensor([4., 4., 4.])
+    """
     return _every(tape, "received")
 
 
 def distance(
     tape: Tape, *, grid: tuple[int, int] | None = None, special: int = 0, rms: bool = False
 ) -> Float[Tensor, "l b h q"]:
-    """How far every watched attention looks, along the sequence or (from maps) over a grid of patches."""
+    """Return the mean distance from each query to its keys in every watched attention, layer by layer.
+
+    Args:
+        tape: A tape of distances ("...attn.distance", "...attn.rms") or of maps; a grid needs maps.
+        grid: Height and width of a grid of patches; None: tokens on a line.
+        special: Tokens before the grid that have no place in it.
+        rms: The root mean square instead of the mean.
+
+    Examples:
+        >>> model = clearhead.build("gpt", vocab=5, context=8, width=8, depth=3, heads=2).eval()
+        >>> with watch(model, "blocks.*.attn.distance") as tape:
+        ...     logits = model(torch.tensor([[1, 2, 3, 4]]))
+        >>> distance(tape)[:, 0, 0, 0]
+        tensor([0., 0., 0.])
+    """
     return _every(tape, "rms" if rms else "distance", grid=grid, special=special)
 
 
 def _every(tape: Tape, name: str, *, grid: tuple[int, int] | None = None, special: int = 0) -> Tensor:
-    found = []
+    """A statistic of all watched attentions, stacked."""
+    layers = []
     for path in dict.fromkeys("".join(n.rpartition(".")[:2]) for n in tape.names):  # "blocks.0.attn."
         if grid is None and path + name in tape:
-            found.append(tape[path + name])
+            layers.append(tape[path + name])
         elif path + "weights" in tape:
-            found.append(tape[path + "weights"].statistics(name, grid=grid, special=special)[name])
-    if not found:
-        raise InputError(f"nothing on this tape tells {name}: watch '...attn.{name}' or '...attn.weights'")
-    sizes = sorted({tuple(x.shape) for x in found})
+            layers.append(tape[path + "weights"].statistics(name, grid=grid, special=special)[name])
+    if not layers:
+        raise InputError(f"this tape has no {name}: watch '...attn.{name}' or '...attn.weights'")
+    sizes = sorted({tuple(x.shape) for x in layers})
     if len(sizes) > 1:
         raise InputError(f"layers of sizes {sizes} do not stack: take {name} from the tape one by one")
-    return torch.stack(found)
+    return torch.stack(layers)

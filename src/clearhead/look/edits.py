@@ -13,7 +13,15 @@ Edit = Callable[[Tensor], Tensor]
 
 
 def silence(heads: Sequence[int]) -> Edit:
-    """Switch heads off: what they say becomes 0. For addresses `...attn.heads`."""
+    """Return an edit that sets the output of some heads to 0, for addresses `...attn.heads`.
+
+    Args:
+        heads: The heads, counted from 0.
+
+    Examples:
+        >>> silence([1])(torch.ones(1, 2, 3, 4))[0, :, 0, 0]
+        tensor([1., 0.])
+    """
 
     def change(x: Tensor) -> Tensor:
         _check(heads, x)
@@ -24,7 +32,15 @@ def silence(heads: Sequence[int]) -> Edit:
 
 
 def scale(heads: Mapping[int, float]) -> Edit:
-    """Turn each head up or down by a factor. For addresses `...attn.heads`."""
+    """Return an edit that multiplies the output of some heads by a factor, for addresses `...attn.heads`.
+
+    Args:
+        heads: The factor of each head; heads that are not named stay as they are.
+
+    Examples:
+        >>> scale({0: 0.5})(torch.ones(1, 2, 3, 4))[0, :, 0, 0]
+        tensor([0.5000, 1.0000])
+    """
 
     def change(x: Tensor) -> Tensor:
         _check(heads, x)
@@ -37,7 +53,16 @@ def scale(heads: Mapping[int, float]) -> Edit:
 
 
 def patch(heads: Sequence[int], what: Tensor) -> Edit:
-    """Put what the same heads said in another run (a recorded `...attn.heads`) in the place of what they say."""
+    """Return an edit that replaces the output of some heads by that of another run, for addresses `...attn.heads`.
+
+    Args:
+        heads: The heads, counted from 0.
+        what: The output of all heads in the other run, as recorded at the same address.
+
+    Examples:
+        >>> patch([1], torch.zeros(1, 2, 3, 4))(torch.ones(1, 2, 3, 4))[0, :, 0, 0]
+        tensor([1., 0.])
+    """
 
     def change(x: Tensor) -> Tensor:
         _check(heads, x)

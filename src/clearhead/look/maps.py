@@ -1,4 +1,4 @@
-"""The attention map as a lazy object: a row, a tile, a top-k or an overview, computed when asked."""
+"""AttentionMap: the weights of an attention as a lazy object, of which only what is asked for is computed."""
 
 from __future__ import annotations
 
@@ -13,14 +13,27 @@ from ..errors import InputError, InputIndexError, InputTypeError
 from .call import Call, DenseCall, band, bands, steps, tile
 from .statistics import statistics
 
-DENSE_LIMIT = 1 << 26  # weights that dense() will hold: 256 MB in float32
+DENSE_LIMIT = 1 << 26  # the most weights that dense() returns: 256 MB in float32
 
 
 class AttentionMap:
-    """All weights (b, h, queries, keys) of a watched attention, implied by what it saw.
+    """The weights (batch, heads, queries, keys) of a watched attention, computed on request.
 
-    The calls of a decoding loop follow one another as queries; a key that a step could not see yet has
-    weight 0 there. Nothing of size queries x keys is held unless dense() is asked for.
+    The calls of a decoding loop follow one another as queries; a key that a step did not have yet has weight 0 there.
+    Nothing of size queries x keys is stored, except in the result of dense().
+
+    Args:
+        sources: The recorded calls of one attention, in order.
+
+    Examples:
+        >>> attention = clearhead.layers.Attention(8, heads=2)
+        >>> with torch.no_grad(), watch(attention, "weights") as tape:
+        ...     out = attention(torch.randn(1, 1000, 8))
+        >>> weights = tape["weights"]
+        >>> weights
+        AttentionMap(batch=1, heads=2, queries=1000, keys=1000)
+        >>> weights.row(3).shape, weights.pool(10).shape, weights.entropy().shape
+        (torch.Size([1, 2, 1000]), torch.Size([1, 2, 10, 10]), torch.Size([1, 2, 1000]))
     """
 
     def __init__(self, sources: Sequence[Call]) -> None:
@@ -35,6 +48,7 @@ class AttentionMap:
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
+        """(batch, heads, queries, keys)."""
         b, h = self.sources[0].shape[:2]
         return b, h, sum(s.shape[2] for s in self.sources), max(s.shape[3] for s in self.sources)
 
@@ -43,13 +57,13 @@ class AttentionMap:
         return f"AttentionMap(batch={b}, heads={h}, queries={q}, keys={k})"
 
     def only(self, head: int) -> AttentionMap:
-        """The map of one head, for what would take long for all of them."""
+        """The map of one head: what is computed of it costs that head only."""
         if not 0 <= head < self.shape[1]:
             raise InputIndexError(f"head {head}: there are {self.shape[1]}, counted from 0")
         return AttentionMap([source.only(head) for source in self.sources])
 
     def row(self, i: int) -> Float[Tensor, "b h k"]:
-        """Where query i looks."""
+        """The weights of query i on all keys."""
         q = self.shape[2]
         if not -q <= i < q:
             raise InputIndexError(f"query {i}: there are {q}")
@@ -64,11 +78,11 @@ class AttentionMap:
         parts = []
         for source, first in self._placed():
             own = (max(rows[0] - first, 0), min(rows[1] - first, source.shape[2]))
-            have = (keys[0], min(keys[1], source.shape[3]))  # an early step had not seen the later keys
+            present = (keys[0], min(keys[1], source.shape[3]))  # an early step does not have the later keys
             for some in steps(source, own) if own[0] < own[1] else ():
                 part = (
-                    tile(source, some, have)
-                    if have[0] < have[1]
+                    tile(source, some, present)
+                    if present[0] < present[1]
                     else source.zeros(*self.shape[:2], some[1] - some[0], 0)
                 )
                 parts.append(F.pad(part, (0, keys[1] - keys[0] - part.shape[3])))
@@ -89,15 +103,15 @@ class AttentionMap:
         return torch.cat(weights, dim=2), torch.cat(index, dim=2)
 
     def reach(self, rows: tuple[int, int]) -> tuple[int, int]:
-        """The keys outside which queries rows[0]..rows[1]-1 cannot look: their weights there are 0."""
+        """The range of keys outside which queries rows[0]..rows[1]-1 have weight 0."""
         own = [(s, max(rows[0] - first, 0), min(rows[1] - first, s.shape[2])) for s, first in self._placed()]
         reaches = [source.reach(low, high) for source, low, high in own if low < high]
         return min((low for low, _ in reaches), default=0), max((high for _, high in reaches), default=0)
 
     def pool(self, size: int | tuple[int, int]) -> Float[Tensor, "b h y x"]:
-        """An overview of about size x size cells: mean over a cell's queries, sum over its keys.
+        """An overview of at most size x size cells: the mean over a cell's queries of the sum over its keys.
 
-        So a row of the overview still sums to 1: it says where an average query of the cell looks.
+        So each row of the overview still sums to 1: it is the attention of an average query of the cell.
         """
         b, h, q, k = self.shape
         ny, nx = (size, size) if isinstance(size, int) else size
@@ -115,7 +129,7 @@ class AttentionMap:
         return sums / torch.bincount(cells, minlength=ny)[:, None]
 
     def dense(self, *, limit: int = DENSE_LIMIT) -> Float[Tensor, "b h q k"]:
-        """The whole matrix, if it is not too large to hold."""
+        """The whole matrix; raises if it has more than `limit` weights."""
         b, h, q, k = self.shape
         if b * h * q * k > limit:
             raise InputError(
@@ -127,20 +141,25 @@ class AttentionMap:
     def statistics(
         self, *want: str, grid: tuple[int, int] | None = None, special: int = 0
     ) -> dict[str, Float[Tensor, "b h n"] | Int[Tensor, "b h n"] | Float[Tensor, "b h n c"]]:
-        """Any of look.MEANING, exactly, without the matrix; several at once cost little more than one."""
+        """Statistics of look.MEANING by name, exact and without the matrix; several at once cost little more than one.
+
+        `grid` and `special` are for patches of an image: see look.statistics.
+        """
         parts = [statistics(source, *want, grid=grid, special=special) for source in self.sources]
         return {name: join(name, [part[name] for part in parts]) for name in want}
 
     def entropy(self) -> Float[Tensor, "b h q"]:
+        """The entropy of each query's weights, in nats."""
         return self.statistics("entropy")["entropy"]
 
     def received(self) -> Float[Tensor, "b h k"]:
+        """The sum of the weights on each key over all queries."""
         return self.statistics("received")["received"]
 
     def distance(
         self, *, grid: tuple[int, int] | None = None, special: int = 0, rms: bool = False
     ) -> Float[Tensor, "b h q"]:
-        """Mean (or root mean square) distance looked at, along the sequence or over a grid of patches."""
+        """The mean (or root mean square) distance from each query to its keys, in tokens or over a grid of patches."""
         name = "rms" if rms else "distance"
         return self.statistics(name, grid=grid, special=special)[name]
 
@@ -150,27 +169,27 @@ class AttentionMap:
         return both["maximum"], both["peak"]
 
     def mass(self, keys: Sequence[int] | Tensor) -> Float[Tensor, "b h q"]:
-        """How much of each query's weight lies on a set of keys, given by numbers or as booleans (keys,)."""
+        """The total weight of each query on a set of keys, given by their indices or as booleans (keys,)."""
         k = self.shape[3]
-        given = torch.as_tensor(keys, device=self.sources[0].device)
-        if given.dtype == torch.bool:
-            if given.shape != (k,):
-                raise InputError(f"a boolean set of shape {tuple(given.shape)}: expected ({k},)")
-            chosen = given
+        index = torch.as_tensor(keys, device=self.sources[0].device)
+        if index.dtype == torch.bool:
+            if index.shape != (k,):
+                raise InputError(f"a boolean set of shape {tuple(index.shape)}: expected ({k},)")
+            chosen = index
         else:
-            if given.numel() and given.is_floating_point():
-                raise InputTypeError(f"keys {given.tolist()}: expected whole numbers, or booleans")
-            if given.numel() and (int(given.min()) < 0 or int(given.max()) >= k):
-                raise InputIndexError(f"keys from {int(given.min())} to {int(given.max())}: there are {k}")
-            chosen = torch.zeros(k, dtype=torch.bool, device=given.device)
-            chosen[given.long()] = True
+            if index.numel() and index.is_floating_point():
+                raise InputTypeError(f"keys {index.tolist()}: expected whole numbers, or booleans")
+            if index.numel() and (int(index.min()) < 0 or int(index.max()) >= k):
+                raise InputIndexError(f"keys from {int(index.min())} to {int(index.max())}: there are {k}")
+            chosen = torch.zeros(k, dtype=torch.bool, device=index.device)
+            chosen[index.long()] = True
         return self._rows(lambda b: b.weights @ chosen[slice(*b.keys)].to(b.weights.dtype))
 
     def _rows(self, of: Callable[..., Tensor]) -> Tensor:
         return torch.cat([of(b) for source in self.sources for b in bands(source)], dim=2)
 
     def _placed(self) -> Iterator[tuple[Call, int]]:
-        """Each call with the number of its first query."""
+        """Each call with the index of its first query in the map."""
         first = 0
         for source in self.sources:
             yield source, first
@@ -178,7 +197,7 @@ class AttentionMap:
 
 
 def join(name: str, parts: list[Tensor]) -> Tensor:
-    """The statistics of successive calls as one: queries follow one another; what keys receive adds up."""
+    """Join a statistic of successive calls: those of queries follow one another, what keys receive is added up."""
     if name != "received":
         return torch.cat(parts, dim=2)
     keys = max(part.shape[2] for part in parts)
@@ -186,7 +205,7 @@ def join(name: str, parts: list[Tensor]) -> Tensor:
 
 
 def settle(source: Call) -> Call:
-    """Keep whichever is smaller, what was seen or its weights: a decoding step's weights are a few rows."""
+    """Return a copy of a call in its smaller form: its queries and keys, or its weights (few in a decoding step)."""
     b, h, q, k = source.shape
     if isinstance(source, DenseCall):
         return source

@@ -1,9 +1,9 @@
 """Exact statistics of attention without the matrix of its weights.
 
-One pass over bands of queries that stay in cache gives any of them, for any mask, bias, grouping and score;
-on CUDA a streaming kernel (stream.py) gives the same numbers. On a CPU the pass was measured against one more
-fused attention call for each statistic that is linear in a key feature, and one transposed call for the
-attention received: for entropy, distance and received together the pass takes about half their time.
+One pass over bands of queries, each of which fits into the processor's cache, gives any of them, for any mask, bias,
+grouping and score; on CUDA a streaming kernel (stream.py) gives the same numbers. The alternative is one more fused
+attention call for each statistic that is linear in a key feature, and one transposed call for `received`. On a CPU, for
+entropy, distance and received together, the pass takes about half of its time.
 """
 
 from __future__ import annotations
@@ -18,24 +18,23 @@ from ..errors import InputError
 from . import stream
 from .call import Band, Call, bands
 
-# What each name means, for query i with weights p_ij (0 in all of them where a query may look at nothing).
+# The definition of each statistic, for query i with weights p_ij; all are 0 for a query whose keys are all masked.
 MEANING = {
     "entropy": "- sum_j p_ij ln p_ij, in nats: 0 looks at one key, ln n evenly at n",
     "distance": "sum_j p_ij |place_i - place_j|, Euclidean; places are positions unless a grid is given",
     "rms": "sqrt(sum_j p_ij |place_i - place_j|^2)",
-    "position": "sum_j p_ij place_j, the mean place looked at",
-    "sink": "p_i0, what the first key swallows (Xiao et al. 2023)",
+    "position": "sum_j p_ij place_j, the mean place of its keys",
+    "sink": "p_i0, the weight on the first key (Xiao et al. 2023)",
     "maximum": "max_j p_ij",
-    "peak": "argmax_j p_ij, the key most looked at",
-    "received": "sum_i p_ij, what key j receives from all queries",
+    "peak": "argmax_j p_ij, the key with the largest weight",
+    "received": "sum_i p_ij, the weight that key j receives from all queries",
 }
 
-
-PLACED = ("distance", "rms", "position")  # those that ask where a token stands
+PLACED = ("distance", "rms", "position")  # those that depend on the places of tokens
 
 
 class Places:
-    """Where queries and keys stand: on a line, or in a grid after `special` tokens that stand nowhere."""
+    """The places of queries and keys: on a line, or in a grid after `special` tokens that have no place."""
 
     def __init__(self, source: Call, grid: tuple[int, int] | None = None, special: int = 0) -> None:
         _, _, n, k = source.shape
@@ -56,7 +55,7 @@ class Places:
 
 
 def check(want: Iterable[str]) -> None:
-    """Raise for a statistic there is not."""
+    """Raise for an unknown statistic."""
     for name in want:
         if name not in MEANING:
             raise InputError(f"no statistic {name!r}: expected one of {', '.join(MEANING)}")
@@ -66,10 +65,25 @@ def check(want: Iterable[str]) -> None:
 def statistics(
     source: Call, *want: str, grid: tuple[int, int] | None = None, special: int = 0
 ) -> dict[str, Float[Tensor, "b h n"] | Int[Tensor, "b h n"] | Float[Tensor, "b h n c"]]:
-    """The named statistics of one call, a number for each row, head and query (or key, for `received`).
+    """Compute statistics of one recorded call, a number per row, head and query (`received`: per key).
 
-    Over a grid the weight on special tokens (a class token, registers) is left out of distances, the rest
-    counting as all of it; the distance of a special token, which stands nowhere, is NaN.
+    Args:
+        source: A recorded call: one of `AttentionMap.sources`.
+        want: Names of look.MEANING.
+        grid: Height and width of a grid of patches, over which distances are Euclidean; None: tokens on a line.
+        special: Tokens before the grid that have no place in it (a class token, registers). Distances leave out the
+            weight on them, and scale the rest to sum to 1; their own distance is NaN.
+
+    Returns:
+        The statistics by name.
+
+    Examples:
+        >>> attention = clearhead.layers.Attention(8, heads=2)
+        >>> with torch.no_grad(), clearhead.watch(attention, "weights") as tape:
+        ...     out = attention(torch.randn(1, 7, 8))
+        >>> numbers = statistics(tape["weights"].sources[0], "entropy", "received")
+        >>> numbers["entropy"].shape, round(float(numbers["received"].sum()))
+        (torch.Size([1, 2, 7]), 14)
     """
     check(want)
     if special < 0 or (special and grid is None):
@@ -90,23 +104,23 @@ def _compute(source: Call, want: Sequence[str], places: Places | None) -> dict[s
 
 
 def tiled(source: Call, want: Sequence[str], places: Places | None) -> dict[str, Tensor]:
-    """The readable reference: each band's weights in full, and what is wanted of them."""
+    """The reference implementation: statistics of each band's weights."""
     b, h, _, k = source.shape
     rows: dict[str, list[Tensor]] = {name: [] for name in want if name != "received"}
     received = source.zeros(b, h, k) if "received" in want else None
     for band in bands(source):
         if received is not None:
             received[:, :, slice(*band.keys)] += band.weights.sum(-2)
-        for name, found in rows.items():
-            found.append(_of(name, band, places))
-    result = {name: torch.cat(found, dim=2) for name, found in rows.items()}
+        for name, parts in rows.items():
+            parts.append(_of(name, band, places))
+    result = {name: torch.cat(parts, dim=2) for name, parts in rows.items()}
     return result if received is None else result | {"received": received}
 
 
 def _of(name: str, band: Band, places: Places | None) -> Tensor:
     """One statistic of a band's queries."""
     p = band.weights
-    if p.shape[-1] == 0:  # they can reach no key
+    if p.shape[-1] == 0:  # all keys are masked
         p = p.new_zeros(*p.shape[:-1], 1)
         band = Band(band.rows, (0, 1), p, p)
     if name == "entropy":

@@ -1,9 +1,9 @@
-"""The statistics of statistics.py on CUDA: Triton kernels that stream the scores and hold none of them.
+"""The statistics of statistics.py on CUDA: Triton kernels that stream over the scores and store none of them.
 
-`normalise` finds the log-sum-exp of each query by an online softmax (Milakov and Gimelshein 2018); where the
-fused kernel that gave the answer also gave that, it need not run. `measure` then streams the scores once and sums
-p, p ln p, p d, p d^2 and p place. Sums of parts that end in any order are taken in integers, so the same input
-gives the same bits. Scores are taken in base 2, where the hardware exponentiates, and in float32.
+`normalise` computes the log-sum-exp of each query by an online softmax (Milakov and Gimelshein 2018), unless the fused
+kernel of the forward pass has returned it. `measure` then streams over the scores once and sums p, p ln p, p d, p d^2
+and p place. Partial sums arrive in any order; they are added as integers, so that the same input gives the same bits.
+Scores are in float32 and in base 2, in which the hardware exponentiates.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from .statistics import Places
 
 LOG2E = math.log2(math.e)
-ONE = 2.0**56  # a sum of 1, as an integer; sums of p and p log p stay under 2^6
-# The kernels also run on a CPU, slowly, in Triton's interpreter: that is how they are tested without a GPU.
+ONE = 2.0**56  # the integer that represents 1 in sums of p and p log p, which stay under 2^6
+# On a CPU the kernels run, slowly, in Triton's interpreter: so they can be tested without a GPU.
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 AVAILABLE = find_spec("triton") is not None
 
 
 def serves(source: Call) -> bool:
-    """Whether the kernels can take these queries and keys."""
+    """Whether the kernels can compute the statistics of a call."""
     return (
         AVAILABLE
         and isinstance(source, LazyCall)
@@ -40,7 +40,7 @@ def serves(source: Call) -> bool:
         and source.q.dtype in (torch.float32, torch.float16, torch.bfloat16)
         and source.q.shape[-1] <= 256
         and 0 not in source.shape
-        and source.shape[0] * source.shape[1] < 1 << 16  # what a launch can count
+        and source.shape[0] * source.shape[1] < 1 << 16  # the limit of a launch's second axis
     )
 
 
@@ -65,7 +65,7 @@ def statistics(source: Call, want: Sequence[str], places: Places | None) -> dict
 
 
 def _normalise(source: LazyCall, peak: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """The log-sum-exp in base 2, and if wanted the key most looked at and its weight, each (b, h, q)."""
+    """The log-sum-exp in base 2 and, with `peak`, the key with the largest weight and that weight, each (b, h, q)."""
     from .stream_kernels import normalise
 
     b, h, n, _ = source.shape
@@ -82,7 +82,7 @@ def _normalise(source: LazyCall, peak: bool) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _measure(source: LazyCall, want: set[str], places: Places | None, lse: Tensor) -> tuple[list[Tensor], Tensor]:
-    """Sums of p log2 p, p d, p d^2, p y, p x for each query in float64, and what each key receives."""
+    """Sums of p log2 p, p d, p d^2, p y, p x per query in float64, and the weight that each key receives."""
     from .stream_kernels import measure
 
     b, h, n, k = source.shape
@@ -91,7 +91,7 @@ def _measure(source: LazyCall, want: set[str], places: Places | None, lse: Tenso
     grid = places is not None and places.grid is not None
     spots = (places.q, places.k) if grid and places is not None else (lse, lse)
     sizes = _sizes(source)
-    # No distance is longer than this (offsets of rows lie among the keys), and no mean of them 2^61 units.
+    # No distance needs more bits than this (offsets per row lie among the keys), so that no sum reaches 2^61 units.
     bits = math.ceil(math.log2(n + k + (source.offset if isinstance(source.offset, int) else 0)))
     far, far2 = 2.0 ** (61 - bits), 2.0 ** (61 - 2 * bits)
     measure[(_blocks(k, sizes["BN"]), b * h)](
@@ -100,9 +100,9 @@ def _measure(source: LazyCall, want: set[str], places: Places | None, lse: Tenso
         RECEIVED="received" in want, GRID=grid,
     )  # fmt: skip
     units = (ONE, far, far2, far, far)
-    unknown = lse.isnan()  # an integer cannot say NaN
+    invalid = lse.isnan()  # an integer cannot hold NaN
     return [
-        (total.double() / unit).masked_fill(unknown, math.nan) for total, unit in zip(sums, units, strict=True)
+        (total.double() / unit).masked_fill(invalid, math.nan) for total, unit in zip(sums, units, strict=True)
     ], received
 
 
@@ -111,11 +111,16 @@ def _blocks(n: int, size: int) -> int:
 
 
 def _sizes(source: LazyCall) -> dict[str, int]:
-    """The largest tiles that fit the chip; the first of each row ran fastest on a Hopper GPU."""
+    """The largest tiles that fit into shared memory, from a list in the order of their speed on a Hopper GPU."""
     width, bytes_ = max(16, 1 << (source.q.shape[-1] - 1).bit_length()), source.q.element_size()
     if INTERPRETED:
         return {"BM": 16, "BN": 16, "BE": width}
-    tiles = [(64, 32, 3), (64, 32, 2), (32, 32, 2), (16, 16, 1)]  # exact products of float32 need many registers
+    tiles = [
+        (64, 32, 3),
+        (64, 32, 2),
+        (32, 32, 2),
+        (16, 16, 1),
+    ]  # float32 products in full precision need many registers
     if bytes_ == 2:
         tiles = [(128, 64, 3), (64, 64, 3), *tiles]
     room = _shared_memory(source.device)
@@ -148,12 +153,12 @@ def _flags(source: LazyCall) -> dict[str, Any]:
 
 
 def _arguments(source: LazyCall) -> list[Any]:
-    """The kernels' common arguments: tensors with their strides, 0 along an axis that is shared."""
+    """The arguments that both kernels have: tensors with their strides, 0 along a broadcast axis."""
     mask, bias, q, k = source.mask, source.bias, source.q, source.k
     b, h, n, m = source.shape
 
     def shared(x: Any, axes: int, size: tuple[int, ...] = ()) -> list[Any]:
-        """A tensor and the strides of its first axes; a stand-in where there is none, as its flag says."""
+        """A tensor and the strides of its first axes; for None any tensor, which the kernel's flag leaves unread."""
         if x is None:
             return [q, *([0] * axes)]
         x = torch.as_tensor(x, device=q.device)
@@ -161,11 +166,11 @@ def _arguments(source: LazyCall) -> list[Any]:
         return [x, *(s if d > 1 else 0 for s, d in zip(x.stride(), x.shape, strict=True))][: axes + 1]
 
     def rows(x: Any) -> list[Any]:
-        """One number for all rows (written on the device: a copy would make it wait), or one a row."""
+        """One number for all rows (filled in on the device: a copy would wait for it), or one per row."""
         return shared(torch.full((1,), x, device=q.device) if isinstance(x, int) else x, 1)
 
     def line(x: Tensor | None) -> list[Any]:
-        """Numbers along the sequence, for all rows or for each."""
+        """Numbers along the sequence, for all rows or per row."""
         return shared(None if x is None else x.reshape(-1, x.shape[-1]), 1)
 
     slope, table, dense = (None, None, None) if bias is None else (bias.slope, bias.table, bias.dense)

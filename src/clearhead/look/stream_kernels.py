@@ -1,4 +1,4 @@
-"""The Triton kernels of stream.py. Imported only where Triton is."""
+"""The Triton kernels of stream.py; imported only where Triton is installed."""
 
 # mypy: ignore-errors
 import triton
@@ -19,7 +19,7 @@ def _scores(
     ALLOW: tl.constexpr, SLOPE: tl.constexpr, TABLE: tl.constexpr, DENSE: tl.constexpr,
     EXACT: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    """A tile of scores in base 2, -inf where nobody may look; without MASKED the caller knows all may."""
+    """A tile of scores in base 2, -inf where the mask forbids; without MASKED it must forbid nothing."""
     if EXACT:
         s = tl.dot(q, k, input_precision="ieee") * scale
     else:
@@ -71,8 +71,10 @@ def normalise(
     DENSE: tl.constexpr, EXACT: tl.constexpr,
     PEAK: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BE: tl.constexpr,
 ):  # fmt: skip
-    """A block of queries over all the keys it can reach: log2 sum 2^s, and the largest weight and its key."""
-    block = tl.num_programs(0) - 1 - tl.program_id(0)  # under a causal mask the last block has most to do
+    """For a block of queries over all keys that it can reach: log2 sum 2^s, and the largest weight and its key."""
+    block = (
+        tl.num_programs(0) - 1 - tl.program_id(0)
+    )  # under a causal mask the last block has the most keys: it starts first
     bh = tl.program_id(1)
     b, h = (bh // heads).to(tl.int64), (bh % heads).to(tl.int64)
     i, e = block * BM + tl.arange(0, BM), tl.arange(0, BE)
@@ -93,7 +95,7 @@ def normalise(
         high = tl.minimum(high, first + (block + 1) * BM - 1 + WINDOW)
     if LENGTHS:
         high = tl.minimum(high, tl.load(lengths + b * lengths_b).to(tl.int32))
-    # Up to `whole` every pair of the block may look, so no mask need be computed.
+    # Up to `whole` no pair of the block is masked, so that no mask is computed.
     whole = low
     if WINDOW == 0 and not DOCUMENTS and not ALLOW:
         whole = high // BN * BN
@@ -125,12 +127,12 @@ def normalise(
             else:
                 tile_top = tl.max(s, axis=1)
             new = tl.maximum(top, tile_top)
-            safe = tl.where(new == float("-inf"), 0.0, new)  # a row that has seen nothing yet
+            safe = tl.where(new == float("-inf"), 0.0, new)  # all keys so far are masked
             total = total * tl.exp2(top - safe) + tl.sum(tl.exp2(s - safe[:, None]), axis=1)
             top = new
 
     at = bh.to(tl.int64) * n + i
-    tl.store(lse_out + at, top + tl.log2(total), mask=i < n)  # -inf for a row that may look at nothing
+    tl.store(lse_out + at, top + tl.log2(total), mask=i < n)  # -inf for a row whose keys are all masked
     if PEAK:
         size = tl.num_programs(1).to(tl.int64) * n
         tl.store(peak_out + at, peak, mask=i < n)
@@ -153,12 +155,12 @@ def measure(
     RECEIVED: tl.constexpr, GRID: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BE: tl.constexpr,
 ):  # fmt: skip
-    """A block of keys under all the queries that can reach it: what it receives, and its part of their sums.
+    """For a block of keys under all queries that can reach it: the weight it receives, and its part of their sums.
 
-    The parts of a query's sums meet in memory, in whatever order the blocks end; they are added as integers,
-    where order does not matter: a sum of 1 counts as `one`, a distance of 1 as `one_far`, a square as `one_far2`.
+    The parts of a query's sums are added in memory in whatever order the blocks end, as integers, whose sum does not
+    depend on the order: 1 is stored as `one`, a distance of 1 as `one_far`, a squared distance of 1 as `one_far2`.
     """
-    block = tl.program_id(0)  # under a causal mask the first block has most to do
+    block = tl.program_id(0)  # under a causal mask the first block has the most queries
     bh = tl.program_id(1)
     b, h = (bh // heads).to(tl.int64), (bh % heads).to(tl.int64)
     j, e = block * BN + tl.arange(0, BN), tl.arange(0, BE)
@@ -177,7 +179,7 @@ def measure(
     if WINDOW > 0:
         high = tl.minimum(high, (block + 1) * BN - 1 + WINDOW - first)
         low = tl.maximum(low, block * BN - WINDOW + 1 - first) // BM * BM
-    # From `whole` on every pair of the block may look; before it the mask must be computed.
+    # From `whole` on no pair of the block is masked; before it the mask must be computed.
     whole = high
     if WINDOW == 0 and not DOCUMENTS and not ALLOW and not LENGTHS:
         if (block + 1) * BN <= m:
@@ -210,7 +212,7 @@ def measure(
             )  # fmt: skip
             at = bh.to(tl.int64) * n + i
             norm = tl.load(lse + at, mask=i < n, other=float("inf"))
-            norm = tl.where(norm == float("-inf"), float("inf"), norm)  # an empty row gives nothing
+            norm = tl.where(norm == float("-inf"), float("inf"), norm)  # a fully masked row adds nothing
             log = s - norm[:, None]
             w = tl.exp2(log)
             if RECEIVED:

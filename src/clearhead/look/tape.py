@@ -1,40 +1,58 @@
-"""The Tape that a watch writes: records by address, and how addresses are named."""
+"""The Tape of a watch: records by address, the decoding steps of each text joined."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from ..errors import InputError, InputKeyError, nearest
+from ..errors import InputError, InputKeyError
+from .addresses import matching, nearest_addresses
 from .call import DenseCall, LazyCall
 from .maps import AttentionMap, join
 from .statistics import MEANING
 
 Keep = Literal["all", "last"] | Callable[[Any], Any]
+GROWING = ("k", "v", "scores")  # each decoding step has those of the steps before it too: they do not join
 
 
 class Tape:
-    """What a watch recorded, by address; the steps of a decoding loop join, queries following queries."""
+    """The records of a watch by address, as `watch` gives it.
+
+    `tape[name]` is the record of one text: a tensor, or an AttentionMap for weights, with the steps of a decoding loop
+    joined. Several texts are taken apart with `texts`, single calls with `calls`.
+
+    Args:
+        leaves: For each watched address the name of the activation inside an attention; None for a module's output.
+        grad: Whether gradients are kept.
+
+    Examples:
+        >>> model = clearhead.build("gpt", vocab=5, context=8, width=8, depth=2, heads=2).eval()
+        >>> with watch(model, "blocks.*.attn.entropy") as tape:
+        ...     logits = model(torch.tensor([[1, 2, 3]]))
+        >>> tape.names
+        ['blocks.0.attn.entropy', 'blocks.1.attn.entropy']
+        >>> tape["blocks.0.attn.entropy"].shape
+        torch.Size([1, 2, 3])
+    """
 
     def __init__(self, leaves: dict[str, str | None], grad: bool) -> None:
-        self._leaves = leaves  # what each address asks of the inside of an attention; None for a module's output
+        self._leaves = leaves
         self._calls: dict[str, list[Any]] = {name: [] for name in leaves}
-        self._starts: dict[str, list[int]] = {name: [] for name in leaves}  # calls that begin another text
-        self._text: dict[str, int] = {}  # the number of the last call's text
+        self._starts: dict[str, list[int]] = {name: [] for name in leaves}  # indices of calls that begin another text
+        self._text: dict[str, int] = {}  # number of the last call's text
         self._grad = grad
 
     @property
     def names(self) -> list[str]:
-        """The addresses that are watched, in the model's order."""
+        """The watched addresses, in the model's order."""
         return list(self._calls)
 
     def calls(self, name: str) -> list[Any]:
-        """The records of an address, one a call."""
+        """The records of an address, one per call."""
         if name not in self._calls:
             raise InputKeyError(f"{name!r} is not on this tape{nearest_addresses(name, self._calls)}")
         if not self._calls[name]:
@@ -45,7 +63,15 @@ class Tape:
         return [AttentionMap([x]) if isinstance(x, LazyCall | DenseCall) else x for x in self._calls[name]]
 
     def texts(self, name: str) -> list[Any]:
-        """The record of each text: its decoding steps joined, as in tape[name]."""
+        """The records of an address, one per text, the decoding steps of each text joined.
+
+        The texts of a task such as `generate` or `translate` are in the order given, and without padding: a watched
+        model runs them one by one. A search that forgets a part of its text (slide=True) begins another record there.
+
+        In a beam search the rows of a step are its beams, in the order of that step, whichever beams they continue.
+        Rows that share a source attend to it together, as one row with a query per beam. For the attention of one
+        answer, give it to `look.attention` as the target.
+        """
         records = self.calls(name)
         bounds = [*self._starts[name], len(records)]
         return [self._joined(name, records[a:b]) for a, b in pairwise(bounds)]
@@ -62,25 +88,27 @@ class Tape:
 
     def _joined(self, name: str, records: list[Any]) -> Any:
         """The records of one text as one."""
-        kind = self._leaves[name]
+        leaf = self._leaves[name]
         if len(records) == 1:
             return records[0]
         problem = f"{len(records)} calls of {name!r} do not join: take them apart with tape.calls"
-        if kind in ("k", "v", "scores"):  # each step's keys include those before it
+        if leaf in GROWING:
             raise InputError(f"{problem}, or watch with keep='last'")
+        records = _repeat_rows(records)
         if all(isinstance(r, AttentionMap) for r in records):
             return AttentionMap([source for record in records for source in record.sources])
         try:
-            measured = kind is not None and kind in MEANING
-            return join(str(kind), records) if measured else torch.cat(records, dim=2 if kind else 1)
+            measured = leaf is not None and leaf in MEANING
+            return join(str(leaf), records) if measured else torch.cat(records, dim=2 if leaf else 1)
         except (RuntimeError, TypeError) as cause:
             raise InputError(problem) from cause
 
     def __contains__(self, name: str) -> bool:
+        """Whether anything was recorded at an address."""
         return bool(self._calls.get(name))
 
     def match(self, pattern: str) -> dict[str, Any]:
-        """The records of all addresses that a pattern names."""
+        """The records of all addresses that a pattern matches."""
         return {name: self[name] for name in matching(pattern, self._calls)}
 
     def gradient(self, name: str) -> Tensor:
@@ -90,14 +118,14 @@ class Tape:
         self.calls(name)  # raises if there are none
         kept = [x.weights if isinstance(x, DenseCall) else x for x in self._calls[name]]
         if not all(isinstance(x, Tensor) for x in kept):
-            raise InputError(f"{name!r} is not one tensor: its gradient cannot be told")
+            raise InputError(f"{name!r} is not one tensor: it has no single gradient")
         grads = [x.grad for x in kept if x.grad is not None]
         missing = len(kept) - len(grads)
         if missing:
             raise InputError(
                 f"{missing} of {len(kept)} calls of {name!r} have no gradient: run backward on the model's output"
             )
-        if len(grads) > 1 and (len(self._starts[name]) > 1 or self._leaves[name] in ("k", "v", "scores", "weights")):
+        if len(grads) > 1 and (len(self._starts[name]) > 1 or self._leaves[name] in (*GROWING, "weights")):
             raise InputError(f"the gradients of {len(grads)} calls of {name!r} do not join: watch them one by one")
         return torch.cat(grads, dim=2 if self._leaves[name] else 1)
 
@@ -114,13 +142,17 @@ class Tape:
         self._calls[name].append(value)
 
 
-def matching(pattern: str, names: Mapping[str, Any]) -> list[str]:
-    """The names that a pattern names: `*` is one part, `**` any number."""
-    parts = [{"*": r"[^.]+", "**": r".+"}.get(part, re.escape(part)) for part in pattern.split(".")]
-    expression = re.compile(r"\.".join(parts).replace(r".+\.", r"(?:.+\.)?"))
-    return [name for name in names if expression.fullmatch(name)]
+def _repeat_rows(records: list[Any]) -> list[Any]:
+    """Repeat the row of a prompt that was read once for all its beams or samples."""
+    if not all(isinstance(r, AttentionMap | Tensor) for r in records):
+        return records
+    rows = records[-1].shape[0]
+    if not all(r.shape[0] in (1, rows) for r in records):
+        return records
+    return [r if r.shape[0] == rows else _repeated(r, rows) for r in records]
 
 
-def nearest_addresses(name: str, names: Mapping[str, Any]) -> str:
-    """errors.nearest() over addresses, which may also be written with * for a number."""
-    return nearest(name, [*names, *dict.fromkeys(re.sub(r"\b\d+\b", "*", n) for n in names)])
+def _repeated(record: AttentionMap | Tensor, rows: int) -> AttentionMap | Tensor:
+    if isinstance(record, Tensor):
+        return record.expand(rows, *record.shape[1:])
+    return AttentionMap([source.repeat_rows(rows) for source in record.sources])

@@ -1,4 +1,4 @@
-"""Characters: the simplest tokens. Every distinct character of a text is one id, and nothing is lost."""
+"""Characters: one id for every distinct character of a text; lossless."""
 
 from __future__ import annotations
 
@@ -14,10 +14,23 @@ from .tokenizer import Tokenizer
 
 
 class Characters(Tokenizer):
-    """A fixed alphabet: the id of a character is its place in `symbols`. decode(encode(text)) == text.
+    """A tokenizer with one id per character of a fixed alphabet; decode(encode(text)) == text.
 
-    With `special`, <pad> <start> <end> <unk> come first: the id of a character is its place and four, and one that is
-    not in the alphabet is <unk>, shown as the sign for that, U+FFFD.
+    Args:
+        symbols: The characters of the alphabet; the id of a character is its index here.
+        special: Put <pad> <start> <end> <unk> before the alphabet, so that the first character has the id 4.
+            Characters outside the alphabet are then encoded as <unk> and decoded as U+FFFD; otherwise they raise.
+
+    Examples:
+        >>> letters = Characters.of("to be or not to be")
+        >>> letters
+        Characters(' benort')
+        >>> letters.encode("be not").tolist()
+        [1, 2, 0, 3, 4, 6]
+        >>> letters.decode([1, 2, 2])
+        'bee'
+        >>> Characters("ab", special=True).encode("abc").tolist()
+        [4, 5, 3]
     """
 
     kind = "characters"
@@ -25,28 +38,33 @@ class Characters(Tokenizer):
 
     def __init__(self, symbols: Iterable[str], *, special: bool = False) -> None:
         self.symbols, self.special = tuple(symbols), special
-        for place, symbol in enumerate(self.symbols):
+        for i, symbol in enumerate(self.symbols):
             if len(symbol) != 1:
-                raise InputError(f"symbol {place} is {symbol!r}: expected one character")
+                raise InputError(f"symbol {i} is {symbol!r}: expected one character")
         if len(set(self.symbols)) < len(self.symbols):
             twice = next(symbol for symbol in self.symbols if self.symbols.count(symbol) > 1)
-            raise InputError(f"the symbol {twice!r} is given twice")
+            raise InputError(f"the symbol {twice!r} is given twice: expected each once")
         self.pad, self.start = (PAD, START) if special else (None, None)
         self.end, self.unknown = (END, UNKNOWN) if special else (None, None)
         self._first = len(SPECIAL) if special else 0
         points = _points("".join(self.symbols))
-        # An id for each code point up to the greatest in use, -1 where there is none: encoding is one lookup.
+        # A table from code point to id, -1 for those outside the alphabet, so that encoding is one lookup.
         self._ids = np.full(int(points.max(initial=0)) + 2, -1, dtype=np.int64)
         self._ids[points] = self._first + np.arange(len(self.symbols))
         self._points = np.concatenate([_points("\ufffd" * self._first), points])
 
     @classmethod
     def of(cls, text: str, *, special: bool = False) -> Characters:
-        """The alphabet of a text: its distinct characters, sorted."""
+        """Make a tokenizer of the distinct characters of a text, sorted.
+
+        Args:
+            text: The text whose characters become the alphabet.
+            special: Put <pad> <start> <end> <unk> before them.
+        """
         return cls(sorted(set(text)), special=special)
 
     def encode(self, text: str) -> Int[np.ndarray, "t"]:
-        """The ids of a text; a character outside the alphabet raises, with its place, unless there is <unk> for it."""
+        """Encode a text; a character outside the alphabet becomes <unk>, or raises if there is no <unk>."""
         points = _points(text)
         ids = self._ids[np.minimum(points, len(self._ids) - 1)]  # the last entry is always -1
         if self.special:
@@ -56,25 +74,25 @@ class Characters(Tokenizer):
             before = text[:at]
             raise InputError(
                 f"the character {text[at]!r} at {at} (line {before.count(chr(10)) + 1}, column "
-                f"{at - before.rfind(chr(10))}) is not one of the {len(self)} that are known: {self._preview()}"
+                f"{at - before.rfind(chr(10))}) is not in the alphabet of {len(self)} characters: {self._preview()}"
             )
         return ids
 
     def decode(self, ids: Ids) -> str:
-        """The text of ids; special ids are left out, but <unk> is shown."""
-        found = as_row(ids, len(self))
+        """Decode ids into a text; special ids are left out, except <unk>, which is shown as U+FFFD."""
+        row = as_row(ids, len(self))
         if self.special:
-            found = found[found >= UNKNOWN]
-        return self._points[found].tobytes().decode("utf-32-le", "surrogatepass")
+            row = row[row >= UNKNOWN]
+        return self._points[row].tobytes().decode("utf-32-le", "surrogatepass")
 
     def pieces(self, ids: Ids) -> list[str]:
-        """How each id looks, the special ones too."""
-        looks = (*SPECIAL[: self._first], *self.symbols)
-        return [looks[i] for i in as_row(ids, len(self)).tolist()]
+        """The character of each id, or the name of a special id."""
+        names = (*SPECIAL[: self._first], *self.symbols)
+        return [names[i] for i in as_row(ids, len(self)).tolist()]
 
-    def words(self, given: str | Ids) -> list[int]:
-        """For each id of a text, or each of given ids, the number of its word; -1 for spaces and special ids."""
-        row = self.encode(given) if isinstance(given, str) else as_row(given, len(self))
+    def words(self, text_or_ids: str | Ids) -> list[int]:
+        """For each id, or each id of a text, the index of its word; -1 for spaces and special ids."""
+        row = self.encode(text_or_ids) if isinstance(text_or_ids, str) else as_row(text_or_ids, len(self))
         real = row >= min(UNKNOWN, self._first)
         ends = np.cumsum(real)
         return words_of(self.decode(row), list(zip((ends - real).tolist(), ends.tolist(), strict=True)))
@@ -89,7 +107,7 @@ class Characters(Tokenizer):
         return hash((self.symbols, self.special))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Characters.from_dict, (self.to_dict(),)  # worker processes are sent the alphabet, not its tables
+        return Characters.from_dict, (self.to_dict(),)  # pickle the alphabet without its tables
 
     def __repr__(self) -> str:
         return f"Characters({self._preview()}{', special=True' if self.special else ''})"
@@ -102,12 +120,12 @@ class Characters(Tokenizer):
         return as_json(self.to_dict())
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, for a JSON file."""
+        """The values that tokens.json holds."""
         return {"kind": self.kind, "symbols": list(self.symbols)} | ({"special": True} if self.special else {})
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Characters:
-        """What to_dict gave."""
+        """Make a tokenizer from the result of `to_dict`."""
         symbols, special = values.get("symbols"), values.get("special", False)
         if set(values) - {"special"} != {"kind", "symbols"} or values["kind"] != cls.kind:
             raise InputError(f"expected kind = {cls.kind!r} and symbols, got {dict(values)!r:.200}")
@@ -123,5 +141,5 @@ class Characters(Tokenizer):
 
 
 def _points(text: str) -> np.ndarray:
-    """The code points of a text, one a character."""
+    """The code point of each character of a text."""
     return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")

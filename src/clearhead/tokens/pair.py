@@ -1,8 +1,10 @@
-"""Pair: the tokens of a translation, those that are read and those that are written."""
+"""Pair: the tokenizers of a translation."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from jaxtyping import Int
@@ -13,14 +15,31 @@ from .tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class Pair:
-    """The tokens of both sides; where they are the same, one table of embeddings may serve both."""
+    """The tokenizers of a translation's source and target.
 
+    Args:
+        source: The tokenizer of the text that the encoder reads.
+        target: The tokenizer of the text that the decoder writes; if it equals `source`, both sides may share one
+            embedding table.
+
+    Raises:
+        InputError: One of them has no `pad` or no `end`.
+
+    Examples:
+        >>> pair = Pair(Words(["a", "dog"]), Words(["ein", "Hund"]))
+        >>> pair.read("a dog").tolist(), pair.written("ein Hund").tolist()
+        ([4, 5, 2], [4, 5, 2])
+        >>> pair.joint
+        False
+    """
+
+    kind: ClassVar[str] = "pair"  # its name in tokens.json
+    file: ClassVar[str] = "tokens.json"  # names the file of each side
     source: Tokenizer
     target: Tokenizer
 
     def __post_init__(self) -> None:
-        for side in ("source", "target"):
-            tokens = getattr(self, side)
+        for side, tokens in self._sides.items():
             if tokens.pad is None or tokens.end is None:
                 raise InputError(f"the {side} tokens, {tokens!r}, have no <pad> and <end>: a translation needs them")
 
@@ -30,9 +49,22 @@ class Pair:
         return self.source is self.target or self.source == self.target
 
     def read(self, text: str) -> Int[np.ndarray, "s"]:
-        """What an encoder is given: the ids of the source, then <end>."""
+        """Encode a source text for the encoder, with <end>."""
         return np.append(self.source.encode(text), np.int64(self.source.end or 0))
 
     def written(self, text: str) -> Int[np.ndarray, "t"]:
-        """What a decoder must write: the ids of the target, then <end>."""
+        """Encode a target text as the decoder should write it, with <end>."""
         return np.append(self.target.encode(text), np.int64(self.target.end or 0))
+
+    def files(self) -> dict[str, bytes]:
+        """The content of every file that `save` writes, by name; `load` begins with the last."""
+        names = {side: f"{side}.{tokens.file}" for side, tokens in self._sides.items()}
+        if self.joint:
+            file = self.source.file
+            names = dict.fromkeys(names, file if file != self.file else f"both.{file}")  # tokens.json is the pair's own
+        files = {names[side]: tokens.content() for side, tokens in self._sides.items()}
+        return files | {self.file: (json.dumps({"kind": self.kind, **names}) + "\n").encode()}
+
+    @property
+    def _sides(self) -> dict[str, Tokenizer]:
+        return {"source": self.source, "target": self.target}

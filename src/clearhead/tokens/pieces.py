@@ -1,10 +1,9 @@
-"""Pieces: the tokens of a SentencePiece model, with its own numbers or with those of a list beside it (Marian's)."""
+"""Pieces: the tokenizer of a SentencePiece model, with the model's own ids or those of another vocabulary (Marian)."""
 
 from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
-from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -18,11 +17,26 @@ from .tokenizer import Tokenizer
 
 
 class Pieces(Tokenizer):
-    """What SentencePiece cuts a text into; an id is a piece's number in `vocab`, or in the model itself.
+    """The tokenizer of a SentencePiece model.
 
-    A text may begin with what it shall become, where the list knows it: ">>fra<< A dog runs." What looks like another
-    special token is text like any other. Not lossless: the model's rules normalise a text, and what neither the model
-    nor the list knows is unknown.
+    A text may begin with the code of its target language if the vocabulary has it: ">>fra<< A dog runs." Names of
+    other special tokens in a text are encoded like any text. Not lossless: the model normalises the text, and pieces
+    outside the vocabulary become <unk>.
+
+    Args:
+        model: A SentencePiece model, or the content of its file.
+        vocab: The id of each piece; None: its index in the model.
+        special: Ids of pad, start, end and unknown that their usual names in the vocabulary do not give.
+        first: `wrapped` puts <s> before a text.
+
+    Examples:
+        >>> from clearhead.tokens.sentencepiece import Model
+        >>> pieces, scores = ("<unk>", "<s>", "</s>", "▁a", "▁do", "g"), (0.0, 0.0, 0.0, -1.0, -2.0, -3.0)
+        >>> tokens = Pieces(Model(pieces=pieces, scores=scores, types=(2, 3, 3, 1, 1, 1)), first=True)
+        >>> tokens.encode("a dog").tolist(), tokens.wrapped("a dog").tolist()
+        ([3, 4, 5], [1, 3, 4, 5])
+        >>> tokens.decode([3, 4, 5, 2])
+        'a dog'
     """
 
     kind = "pieces"
@@ -32,41 +46,39 @@ class Pieces(Tokenizer):
         model: Model | bytes,
         vocab: Mapping[str, int] | None = None,
         *,
-        special: Mapping[str, int] | None = None,  # ids of pad, start, end and unknown, where their names are others
-        first: bool = False,  # a model is given <s> before a text
+        special: Mapping[str, int] | None = None,
+        first: bool = False,
     ) -> None:
         self._model = Model.of(model) if isinstance(model, bytes) else model
         self.vocab = {p: i for i, p in enumerate(self._model.pieces)} if vocab is None else dict(vocab)
-        self._own, self._first = vocab is None, first
+        self._own, self._first = vocab is None, first  # _own: the ids are those of the model
         for piece, i in self.vocab.items():
             if type(i) is not int or i < 0:
-                raise InputError(f"the piece {piece!r} has the number {i!r}: expected 0 or more")
+                raise InputError(f"the piece {piece!r} has the id {i!r}: expected a whole number, 0 or more")
         if len(set(self.vocab.values())) < len(self.vocab):
             raise InputError(
-                f"{len(self.vocab)} pieces with {len(set(self.vocab.values()))} numbers: expected one each"
+                f"{len(self.vocab)} pieces with {len(set(self.vocab.values()))} numbers: expected an id for each"
             )
         self._names = {i: piece for piece, i in self.vocab.items()}
         self._size = max(self._names, default=-1) + 1
-        special = dict(special or {})
-        for name in special:
+        self._overrides = dict(special or {})
+        for name, i in self._overrides.items():
             if name not in NAMES:
-                raise InputError(f"special id {name}={special[name]}: expected one of {', '.join(NAMES)}")
-        self._given = special
+                raise InputError(f"special id {name}={i}: expected one of {', '.join(NAMES)}")
         self.pad, self.start, self.end, self.unknown = (
-            special.get(name, next((self.vocab[word] for word in words if word in self.vocab), None))
+            self._overrides.get(name, next((self.vocab[word] for word in words if word in self.vocab), None))
             for name, words in NAMES.items()
         )
         if self.unknown is None:
             raise InputError("there is no piece for what is unknown: expected <unk>")
         self.codes = frozenset(piece for piece in self.vocab if piece.startswith(">>") and piece.endswith("<<"))
-        self._special = frozenset(
-            i
-            for i in (self.pad, self.start, self.end, self.unknown, *map(self.vocab.get, self._control))
-            if i is not None
-        )
+        types = zip(self._model.pieces, self._model.types, strict=True)
+        control = [self.vocab.get(piece) for piece, kind in types if kind in (CONTROL, UNKNOWN)]
+        special_ids = (self.pad, self.start, self.end, self.unknown, *control)
+        self._special = frozenset(i for i in special_ids if i is not None)
 
     def encode(self, text: str) -> Int[np.ndarray, "t"]:
-        """The ids of a text, without special ones but for the unknown, and the language it may begin with."""
+        """Encode a text, with the id of the language code that it may begin with."""
         text, ids = checked(text), []
         if self.codes and text.startswith(">>"):
             code = text[: text.find("<<") + 2]
@@ -77,7 +89,7 @@ class Pieces(Tokenizer):
         return np.array(ids, np.int64)
 
     def wrapped(self, text: str) -> Int[np.ndarray, "t"]:
-        """The ids of a text with the special one that its model expects before it."""
+        """Encode a text, with <s> before it if its language model expects that."""
         ids = self.encode(text)
         return ids if not self._first or self.start is None else np.insert(ids, 0, self.start)
 
@@ -86,25 +98,27 @@ class Pieces(Tokenizer):
         return {self._names[i]: i for i in sorted(self._special) if i in self._names}
 
     def decode(self, ids: Ids) -> str:
-        """The text of ids; special ids, and what is unknown, are left out."""
+        """The text of ids; special ids and unknown tokens are left out."""
         row = as_row(ids, len(self)).tolist()
-        return self._model.text([self._names.get(i, "") for i in row if i not in self._special])
+        text = self._model.text([self._names.get(i, "") for i in row if i not in self._special])
+        # Such a model encodes no space at the end of a text: one there belongs to an unknown word that was left out.
+        return text.rstrip(" ") if self._model.tidy and not self._model.suffix else text
 
     def pieces(self, ids: Ids) -> list[str]:
-        """How each id looks, the special ones too: a space that begins a piece is kept."""
+        """The text of each id, with the space that belongs to it, or the name of a special id."""
         return [self._names.get(i, "").replace(SPACE, " ") for i in as_row(ids, len(self)).tolist()]
 
-    def words(self, given: str | Ids) -> list[int]:
-        """For each id of a text, or each of given ids, the number of the word it begins in; -1 for none."""
-        row = self.encode(given) if isinstance(given, str) else as_row(given, len(self))
-        apart = {*self._special, *(self.vocab[code] for code in self.codes)} - {self.unknown}
-        looks = ["" if i in apart else look for i, look in zip(row.tolist(), self.pieces(row), strict=True)]
-        ends = np.cumsum([0, *map(len, looks)]).tolist()
-        return words_of("".join(looks), list(pairwise(ends)))
+    def words(self, text_or_ids: str | Ids) -> list[int]:
+        """For each id, or each id of a text, the index of the word in which it begins; -1 for no word."""
+        row = self.encode(text_or_ids) if isinstance(text_or_ids, str) else as_row(text_or_ids, len(self))
+        not_text = {*self._special, *(self.vocab[code] for code in self.codes)} - {self.unknown}
+        parts = ["" if i in not_text else part for i, part in zip(row.tolist(), self.pieces(row), strict=True)]
+        ends = np.cumsum([0, *map(len, parts)]).tolist()
+        return words_of("".join(parts), list(pairwise(ends)))
 
     @property
     def model(self) -> Model:
-        """What cuts a text."""
+        """The SentencePiece model."""
         return self._model
 
     def __len__(self) -> int:
@@ -113,8 +127,8 @@ class Pieces(Tokenizer):
     def __eq__(self, other: object) -> bool:
         return (
             isinstance(other, Pieces)
-            and (self._model, self.vocab, self._given, self._first)
-            == (other._model, other.vocab, other._given, other._first)
+            and (self._model, self.vocab, self._overrides, self._first)
+            == (other._model, other.vocab, other._overrides, other._first)
         )  # fmt: skip
 
     def __hash__(self) -> int:
@@ -130,18 +144,18 @@ class Pieces(Tokenizer):
         return as_json(self.to_dict())
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, for a JSON file; the model as the content of its own file, in base 64."""
-        found: dict[str, Any] = {
+        """The values that tokens.json holds; the model is the content of its own file, in base 64."""
+        values: dict[str, Any] = {
             "kind": self.kind,
             "model": base64.b64encode(self._model.to_bytes()).decode(),
-            "special": self._given,
+            "special": self._overrides,
         }
-        found |= {"first": True} if self._first else {}
-        return found if self._own else found | {"vocab": self.vocab}
+        values |= {"first": True} if self._first else {}
+        return values if self._own else values | {"vocab": self.vocab}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Pieces:
-        """What to_dict gave."""
+        """Make a tokenizer from the result of `to_dict`."""
         if set(values) - {"vocab", "first"} != {"kind", "model", "special"} or values["kind"] != cls.kind:
             raise InputError(f"expected kind = {cls.kind!r}, model, special and vocab, got {', '.join(values)}")
         model, vocab, special = values["model"], values.get("vocab"), values["special"]
@@ -151,8 +165,3 @@ class Pieces(Tokenizer):
         if not isinstance(model, str):
             raise InputError(f"model = {model!r:.200}: expected text in base 64")
         return cls(base64.b64decode(model, validate=True), vocab, special=special, first=values.get("first") is True)
-
-    @cached_property
-    def _control(self) -> list[str]:
-        both = zip(self._model.pieces, self._model.types, strict=True)
-        return [piece for piece, kind in both if kind in (CONTROL, UNKNOWN)]

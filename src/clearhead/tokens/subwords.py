@@ -1,7 +1,7 @@
 """Subwords: frequent pieces of words, down to single bytes, learned from text by the tokenizers library.
 
 bpe       byte pair encoding (Sennrich et al. 2016) on bytes (Radford et al. 2019): the most frequent pair is merged
-unigram   a language model of pieces (Kudo 2018), on the same bytes: the most probable way to cut a word
+unigram   a language model of pieces (Kudo 2018), on the same bytes: a word is cut in the most probable way
 
 Bytes make both lossless: decode(encode(text)) == text for every text, whatever they were learned from.
 """
@@ -28,22 +28,38 @@ _BYTES = 256
 
 
 class Subwords(Tokenizer):
-    """A tokenizer.json, ours or another's. What looks like a special token in a text is text like any other."""
+    """The tokenizer of a tokenizer.json, learned here by `of` or written elsewhere.
+
+    Names of special tokens in a text are encoded like any text, except by `marked`.
+
+    Args:
+        content: The content of a tokenizer.json.
+
+    Examples:
+        >>> tokens = Subwords.of(["low lower lowest"] * 3, size=266)
+        >>> tokens.pieces(tokens.encode("low lower slow"))
+        ['low', ' lower', ' ', 's', 'low']
+        >>> tokens.decode(tokens.encode("any text: größer"))
+        'any text: größer'
+        >>> Subwords(tokens.to_str()) == tokens
+        True
+    """
 
     kind = "subwords"
+    file = "tokenizer.json"
 
     def __init__(self, content: str) -> None:
         try:
             self._tokenizer = Backend.from_str(content)
-        except Exception as cause:  # the library raises this very class
+        except Exception as cause:  # the library raises no narrower class
             raise InputError(f"not a tokenizer: {cause}") from cause
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._tokenizer.encode_special_tokens = True
-        known = self._tokenizer.get_vocab(with_added_tokens=True)
-        self._size = max(known.values(), default=-1) + 1
+        vocab = self._tokenizer.get_vocab(with_added_tokens=True)
+        self._size = max(vocab.values(), default=-1) + 1
         self.pad, self.start, self.end, self.unknown = (
-            next((known[name] for name in names if name in known), None) for names in NAMES.values()
+            next((vocab[name] for name in names if name in vocab), None) for names in NAMES.values()
         )
         added = self._tokenizer.get_added_tokens_decoder()
         self._special = frozenset(i for i, token in added.items() if token.special)
@@ -52,9 +68,14 @@ class Subwords(Tokenizer):
     def of(
         cls, texts: Iterable[str], *, size: int = 8000, kind: str = "bpe", lower: bool = False, minimum: int = 2
     ) -> Subwords:
-        """Learn `size` pieces at most, the special ones and the bytes among them; the same texts give the same.
+        """Learn a tokenizer from texts; the same texts always give the same tokenizer.
 
-        `minimum` is how often a pair must stand in the texts to be merged (bpe). With `lower`, case is gone.
+        Args:
+            texts: The texts to learn from.
+            size: The largest size of the vocabulary, with the special tokens and the 256 bytes.
+            kind: bpe or unigram.
+            lower: Lowercase every text.
+            minimum: How often a pair must occur to be merged (bpe).
         """
         if kind not in ("bpe", "unigram"):
             raise InputError(f"kind={kind!r}: expected bpe or unigram")
@@ -71,73 +92,64 @@ class Subwords(Tokenizer):
             "initial_alphabet": sorted(pre_tokenizers.ByteLevel.alphabet()),
             "show_progress": False,
         }
-        learned = _bare(models.BPE() if kind == "bpe" else models.Unigram(), lower)
+        learned = _byte_level(models.BPE() if kind == "bpe" else models.Unigram(), lower)
         if kind == "bpe":
             learned.train_from_iterator(texts, trainers.BpeTrainer(min_frequency=minimum, **settings))
             return cls(learned.to_str())
         if not any(text.strip() for text in texts):
             raise InputError("the texts are empty: unigram has nothing to learn pieces from")
         learned.train_from_iterator(texts, trainers.UnigramTrainer(unk_token=SPECIAL[UNKNOWN], **settings))
-        same = _bare(models.Unigram(_in_order(json.loads(learned.to_str())["model"]["vocab"]), UNKNOWN), lower)
-        same.add_special_tokens(list(SPECIAL))
-        return cls(same.to_str())
+        model = _byte_level(models.Unigram(_in_order(json.loads(learned.to_str())["model"]["vocab"]), UNKNOWN), lower)
+        model.add_special_tokens(list(SPECIAL))
+        return cls(model.to_str())
 
     @classmethod
     def read(cls, path: str | Path) -> Subwords:
-        """A tokenizer.json, whoever wrote it."""
+        """Read a tokenizer.json."""
         try:
             return cls(Path(path).read_text(encoding="utf-8"))
         except ValueError as cause:
             raise InputError(f"{path}: {cause}") from cause
 
     def encode(self, text: str) -> Int[np.ndarray, "t"]:
-        """The ids of a text, without special ones."""
+        """Encode a text, without special ids."""
         return np.array(self._tokenizer.encode(checked(text), add_special_tokens=False).ids, np.int64)
 
     def wrapped(self, text: str) -> Int[np.ndarray, "t"]:
-        """The ids of a text with the special ones that its model expects around it: [CLS] ... [SEP], <s> ..."""
+        """Encode a text with the special ids that its model expects around it: [CLS] ... [SEP], <s> ..."""
         return np.array(self._tokenizer.encode(checked(text)).ids, np.int64)
 
     def marked(self, text: str) -> Int[np.ndarray, "t"]:
-        """The ids of a text in which special tokens are written out, as a chat template does."""
+        """Encode a text in which special tokens are written by their names, as chat templates do."""
         return np.array(self._marking.encode(checked(text), add_special_tokens=False).ids, np.int64)
 
     def encode_all(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """The ids of each of many texts, on all processors."""
-        found = self._tokenizer.encode_batch_fast([checked(text) for text in texts], add_special_tokens=False)
-        return [np.array(one.ids, np.int64) for one in found]
+        """Encode each of several texts, in parallel."""
+        rows = self._tokenizer.encode_batch_fast([checked(text) for text in texts], add_special_tokens=False)
+        return [np.array(row.ids, np.int64) for row in rows]
 
     def decode(self, ids: Ids) -> str:
-        """The text of ids; special ids are left out, and half a character is shown as U+FFFD."""
+        """Decode ids into a text; special ids are left out, incomplete characters become U+FFFD."""
         return str(self._tokenizer.decode(as_row(ids, len(self)).tolist(), skip_special_tokens=True))
 
     def pieces(self, ids: Ids) -> list[str]:
-        """How each id looks, the special ones too: a space that begins a piece is kept, half a character is <c3>."""
+        """The text of each id, with the space that belongs to it; the bytes of an incomplete character as <c3>."""
         row = as_row(ids, len(self)).tolist()
         if not self._bytewise:
             return [self._name(i).replace("▁", " ") for i in row]
-        return [self._name(i) if i in self._special else _look(self._raw(i)) for i in row]
+        return [self._name(i) if i in self._special else _show(self._raw(i)) for i in row]
 
-    def words(self, given: str | Ids) -> list[int]:
-        """For each id of a text, or each of given ids, the number of the word it begins in; -1 for none.
+    def words(self, text_or_ids: str | Ids) -> list[int]:
+        """For each id, or each id of a text, the index of the word in which it begins; -1 for no word.
 
-        The words are those of `split`: runs of letters and digits, and every other mark by itself.
+        The words are those of `split`: runs of letters and digits, and each punctuation mark by itself.
         """
-        row = self.encode(given) if isinstance(given, str) else as_row(given, len(self))
+        row = self.encode(text_or_ids) if isinstance(text_or_ids, str) else as_row(text_or_ids, len(self))
         if self._bytewise:
-            parts = [b"" if i in self._special else self._raw(i) for i in row.tolist()]
-            text = b"".join(parts).decode("utf-8", "surrogateescape")  # a byte that is no character stays one sign
-            starts = np.cumsum([0, *(len(c.encode("utf-8", "surrogateescape")) for c in text)])
-            ends = np.cumsum([len(part) for part in parts]).tolist()
-            first = [
-                int(np.searchsorted(starts, end - len(p), "right")) - 1 for p, end in zip(parts, ends, strict=True)
-            ]
-            last = [int(np.searchsorted(starts, end, "left")) for end in ends]
-            spans = [(a, b if part else a) for part, a, b in zip(parts, first, last, strict=True)]
-            return words_of(text, spans)
-        looks = ["" if i in self._special else look for i, look in zip(row.tolist(), self.pieces(row), strict=True)]
-        ends = np.cumsum([0, *map(len, looks)]).tolist()
-        return words_of("".join(looks), list(pairwise(ends)))
+            return words_of(*_characters([b"" if i in self._special else self._raw(i) for i in row.tolist()]))
+        parts = ["" if i in self._special else part for i, part in zip(row.tolist(), self.pieces(row), strict=True)]
+        ends = np.cumsum([0, *map(len, parts)]).tolist()
+        return words_of("".join(parts), list(pairwise(ends)))
 
     @property
     def special_names(self) -> dict[str, int]:
@@ -147,7 +159,7 @@ class Subwords(Tokenizer):
         return self.to_str().encode()
 
     def to_str(self) -> str:
-        """The content of a tokenizer.json."""
+        """The content of the tokenizer.json."""
         return str(self._tokenizer.to_str(pretty=True))
 
     def __len__(self) -> int:
@@ -167,63 +179,77 @@ class Subwords(Tokenizer):
 
     @cached_property
     def _marking(self) -> Backend:
-        """A second one: whether special tokens are seen in a text is a state of the library's object."""
-        made = Backend.from_str(self.to_str())
-        made.encode_special_tokens = False
-        return made
+        """A second tokenizer, which recognises special tokens in a text: that is a state of the library's object."""
+        marking = Backend.from_str(self.to_str())
+        marking.encode_special_tokens = False
+        return marking
 
     @cached_property
     def _bytewise(self) -> bool:
+        """Whether its pieces are bytes written as letters."""
         return '"ByteLevel"' in json.dumps(json.loads(self.to_str())["decoder"])
 
     def _name(self, i: int) -> str:
         return self._tokenizer.id_to_token(i) or ""  # a foreign vocabulary may have gaps
 
     def _raw(self, i: int) -> bytes:
-        """The bytes of an id; what a foreign tokenizer adds as whole text is that text."""
+        """The bytes of an id; a token that a foreign tokenizer has added as plain text gives its UTF-8."""
         token = self._name(i)
         try:
-            return bytes(_BYTE_OF[sign] for sign in token)
+            return bytes(_BYTE_OF[letter] for letter in token)
         except KeyError:
             return token.encode()
 
 
-def _bare(model: Any, lower: bool) -> Backend:
-    """A tokenizer that cuts at spaces and marks as GPT-2 does, on bytes written as letters."""
-    made = Backend(model)
+def _byte_level(model: Any, lower: bool) -> Backend:
+    """A tokenizer that splits at spaces and punctuation as GPT-2 does, on bytes written as letters."""
+    backend = Backend(model)
     if lower:
-        made.normalizer = normalizers.Lowercase()
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
-    return made
+        backend.normalizer = normalizers.Lowercase()
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    return backend
 
 
 def _in_order(vocab: Iterable[Sequence[Any]]) -> list[tuple[str, float]]:
-    """Unigram's pieces, the same for the same texts: the library walks through hash tables that differ each time.
+    """The pieces of a unigram model in an order, and with scores, that are the same in every process.
 
-    It shows in the last bits of the scores, which are cut, and in the bytes that no text had, which it puts in that
-    order just above the least score: they share one below it. Ties go by name.
+    The library iterates over hash tables, whose order changes from process to process. That affects the last bits of
+    the scores, which are rounded away here, and the scores of the bytes that no text had, which the library puts in
+    that order just above the least score: here they share one score below it. Ties are sorted by name.
     """
     pieces = [(str(piece), float(score)) for piece, score in vocab]
     special, learned = pieces[: len(SPECIAL)], pieces[len(SPECIAL) :]
     least = min(score for _, score in learned)
-    cut = [
+    rounded = [
         (piece, round(least - 1 if len(piece) == 1 and score < least + 1e-4 * _BYTES else score, 6))
         for piece, score in learned
     ]
-    return special + sorted(cut, key=lambda pair: (-pair[1], pair[0]))
+    return special + sorted(rounded, key=lambda pair: (-pair[1], pair[0]))
 
 
-def _look(raw: bytes) -> str:
+def _characters(parts: Sequence[bytes]) -> tuple[str, list[tuple[int, int]]]:
+    """The text of consecutive bytes, and for each part the span of the characters that it touches."""
+    text = b"".join(parts).decode("utf-8", "surrogateescape")  # a byte that is no character stays one character
+    starts = np.cumsum([0, *(len(c.encode("utf-8", "surrogateescape")) for c in text)])
+    spans, at = [], 0
+    for part in parts:
+        first, at = int(np.searchsorted(starts, at, "right")) - 1, at + len(part)
+        spans.append((first, int(np.searchsorted(starts, at, "left")) if part else first))
+    return text, spans
+
+
+def _show(raw: bytes) -> str:
+    """The text of bytes; a byte that is part of no character as <c3>."""
     text = raw.decode("utf-8", "surrogateescape")
     return "".join(f"<{ord(c) - 0xDC00:02x}>" if 0xDC80 <= ord(c) <= 0xDCFF else c for c in text)
 
 
 def _byte_of() -> dict[str, int]:
-    """GPT-2's way to write a byte as a letter: itself where it can be seen, else the next sign from U+0100 on."""
-    seen = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    unseen = [byte for byte in range(_BYTES) if byte not in seen]
-    return {chr(byte): byte for byte in seen} | {chr(0x100 + i): byte for i, byte in enumerate(unseen)}
+    """GPT-2's letters for bytes: a printable byte is its own character, the others follow from U+0100 on."""
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = [byte for byte in range(_BYTES) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(0x100 + i): byte for i, byte in enumerate(others)}
 
 
 _BYTE_OF = _byte_of()

@@ -1,4 +1,4 @@
-"""Tokenizer: what every kind of tokens can do."""
+"""Tokenizer: the interface that all tokenizers share."""
 
 from __future__ import annotations
 
@@ -15,14 +15,26 @@ from .ids import Ids
 
 
 class Tokenizer(ABC):
-    """Text <-> ids. Subclasses encode and decode; the special ids are None where a vocabulary has no such token."""
+    """Base class of all tokenizers: encodes text into ids and decodes ids into text.
 
-    kind: ClassVar[str]
-    spaces_are_tokens: ClassVar[bool] = False  # every space of a text is an id of its own
+    A special id (`pad`, `start`, `end`, `unknown`) is None where the vocabulary has no such token. `len` is the size
+    of the vocabulary.
+
+    Examples:
+        >>> tokens = Words.of(["a dog runs"])
+        >>> isinstance(tokens, Tokenizer), len(tokens), tokens.end, tokens.special_names["<end>"]
+        (True, 7, 2, 2)
+        >>> tokens.marked("<start>a dog<end>").tolist()
+        [1, 4, 5, 2]
+    """
+
+    kind: ClassVar[str]  # its name in tokens.json
+    file: ClassVar[str] = "tokens.json"  # the file that `save` writes
+    spaces_are_tokens: ClassVar[bool] = False  # whether every space of a text has an id of its own
     pad: int | None = None  # fills short rows
     start: int | None = None  # begins a text (BOS)
     end: int | None = None  # ends a text (EOS)
-    unknown: int | None = None  # stands for what is not in the vocabulary
+    unknown: int | None = None  # replaces what is not in the vocabulary
 
     @abstractmethod
     def __len__(self) -> int:
@@ -30,34 +42,38 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def encode(self, text: str) -> Int[np.ndarray, "t"]:
-        """The ids of a text, without special ones."""
+        """Encode a text, without special ids around it."""
 
     @abstractmethod
     def decode(self, ids: Ids) -> str:
-        """The text of ids; special ids are left out."""
+        """Decode ids into a text; special ids are left out."""
 
     @abstractmethod
     def pieces(self, ids: Ids) -> list[str]:
-        """The text of each id, special ones included."""
+        """The text of each id, special ids included."""
 
     @abstractmethod
-    def words(self, given: str | Ids) -> list[int]:
-        """For each id of a text, or each of given ids, the number of the word it begins in; -1 for none."""
+    def words(self, text_or_ids: str | Ids) -> list[int]:
+        """For each id, or each id of a text, the index of the word in which it begins; -1 for no word."""
 
     @abstractmethod
     def content(self) -> bytes:
         """The content of the file that `save` writes."""
 
+    def files(self) -> dict[str, bytes]:
+        """The content of every file that `save` writes, by name; `load` begins with the last."""
+        return {self.file: self.content()}
+
     def encode_all(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """The ids of each of many texts."""
+        """Encode each of several texts."""
         return [self.encode(text) for text in texts]
 
     def wrapped(self, text: str) -> Int[np.ndarray, "t"]:
-        """The ids of a text with the special ones that a language model expects around it."""
+        """Encode a text with the special ids that a language model expects around it."""
         return self.encode(text)
 
     def marked(self, text: str) -> Int[np.ndarray, "t"]:
-        """The ids of a text in which special tokens are written out, as chat templates do."""
+        """Encode a text in which special tokens are written by their names, as chat templates do."""
         if not self.special_names:
             return self.encode(text)
         parts = self._special_pattern.split(text)
@@ -66,7 +82,7 @@ class Tokenizer(ABC):
 
     @property
     def special_names(self) -> dict[str, int]:
-        """The special tokens by their names."""
+        """The ids of the special tokens, by name."""
         return {}
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Words: every distinct word of the texts is one id; what was too rare, or never seen, is <unk>."""
+"""Words: one id per word; rare and unseen words are <unk>."""
 
 from __future__ import annotations
 
@@ -13,13 +13,27 @@ from ..errors import InputError
 from .ids import APOSTROPHES, END, PAD, SPECIAL, START, UNKNOWN, Ids, as_json, as_row, split
 from .tokenizer import Tokenizer
 
-_OPENING, _CLOSING = frozenset("([{¿¡„“«"), frozenset(".,;:!?)]}%…”»")
+_OPENING, _CLOSING = frozenset("([{¿¡„“«"), frozenset(".,;:!?)]}%…”»")  # no space after, no space before
 
 
 class Words(Tokenizer):
-    """A fixed list of words: an id is a word's place in `symbols`, which begins with <pad> <start> <end> <unk>.
+    """A tokenizer with one id per word of a fixed list, after <pad> <start> <end> <unk>.
 
-    Not lossless: white space is made even, words that are not known are <unk>, and with `lower` case is gone.
+    Not lossless: white space is normalised, words outside the list become <unk>, and `lower` drops case.
+
+    Args:
+        symbols: The words, in the order of their ids; the first has the id 4.
+        counts: How often each word occurred; None: not known (0).
+        lower: Lowercase every text before it is split.
+
+    Examples:
+        >>> words = Words.of(["A dog runs.", "A cat runs."])
+        >>> words.symbols
+        ('<pad>', '<start>', '<end>', '<unk>', '.', 'A', 'runs', 'cat', 'dog')
+        >>> words.encode("A fox runs.").tolist()
+        [5, 3, 6, 4]
+        >>> words.decode([5, 3, 6, 4])
+        'A <unk> runs.'
     """
 
     kind = "words"
@@ -38,13 +52,17 @@ class Words(Tokenizer):
         self._ids = {word: i for i, word in enumerate(self.symbols)}
         if len(self._ids) < len(self.symbols):
             twice = next(word for word, count in Counter(self.symbols).items() if count > 1)
-            raise InputError(f"the word {twice!r} is given twice")
+            raise InputError(f"the word {twice!r} is given twice: expected each once")
 
     @classmethod
     def of(cls, texts: Iterable[str], *, minimum: int = 1, most: int | None = None, lower: bool = False) -> Words:
-        """The words that stand `minimum` times or more in the texts, the `most` frequent of them.
+        """Make a tokenizer of the most frequent words of the texts, in order of falling count, then alphabetically.
 
-        Ids are by falling count, then by the alphabet; `most` does not count the special ids.
+        Args:
+            texts: The texts whose words are counted.
+            minimum: Leave out words that occur fewer times.
+            most: The largest number of words, special ones not counted; None: all.
+            lower: Lowercase the texts.
         """
         if minimum < 1:
             raise InputError(f"minimum={minimum}: expected 1 or more")
@@ -58,13 +76,13 @@ class Words(Tokenizer):
         return cls(kept, (counts[word] for word in kept), lower=lower)
 
     def encode(self, text: str) -> Int[np.ndarray, "t"]:
-        """The ids of a text's words, without special ones but for <unk>."""
+        """Encode the words of a text; words outside the list become <unk>."""
         words = split(text.lower() if self.lower else text)
         return np.fromiter((self._ids.get(word, UNKNOWN) for word in words), np.int64, len(words))
 
     def decode(self, ids: Ids) -> str:
-        """Words with spaces between them, closed up at punctuation; special ids are left out, but <unk> is shown."""
-        text, quoted, closed = "", False, True  # closed: the next word follows without a space
+        """Join words with spaces, but none around punctuation; special ids are left out, except <unk>."""
+        text, quoted, closed = "", False, True  # quoted: inside "..."; closed: the next word follows without a space
         for i in as_row(ids, len(self)).tolist():
             if i < UNKNOWN:
                 continue
@@ -78,12 +96,12 @@ class Words(Tokenizer):
         return text
 
     def pieces(self, ids: Ids) -> list[str]:
-        """How each id looks, the special ones too."""
+        """The word of each id, or the name of a special id."""
         return [self.symbols[i] for i in as_row(ids, len(self)).tolist()]
 
-    def words(self, given: str | Ids) -> list[int]:
-        """For each id of a text, or each of given ids, the number of its word; -1 for special ids, but for <unk>."""
-        row = self.encode(given) if isinstance(given, str) else as_row(given, len(self))
+    def words(self, text_or_ids: str | Ids) -> list[int]:
+        """For each id, or each id of a text, the index of its word; -1 for special ids except <unk>."""
+        row = self.encode(text_or_ids) if isinstance(text_or_ids, str) else as_row(text_or_ids, len(self))
         real = row >= UNKNOWN
         return np.where(real, np.cumsum(real) - 1, -1).tolist()
 
@@ -114,7 +132,7 @@ class Words(Tokenizer):
         return as_json(self.to_dict())
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, for a JSON file; the special words are not written, they are always the same."""
+        """The values that tokens.json holds; the special words are left out, because they are always the same."""
         first = len(SPECIAL)
         return {
             "kind": self.kind,
@@ -125,7 +143,7 @@ class Words(Tokenizer):
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Words:
-        """What to_dict gave."""
+        """Make a tokenizer from the result of `to_dict`."""
         if set(values) != {"kind", "symbols", "counts", "lower"} or values["kind"] != cls.kind:
             raise InputError(f"expected kind = {cls.kind!r}, symbols, counts and lower, got {dict(values)!r:.200}")
         symbols, counts, lower = values["symbols"], values["counts"], values["lower"]

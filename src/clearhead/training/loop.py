@@ -129,7 +129,7 @@ class _Loop:
             self.data = self._open(recipe.data, root, stack)
             feeds = {name: self._open(table, root, stack) for name, table in recipe.feeds.items()}
             resumes = any((out / "checkpoints").glob("step-*"))
-            setup = (Folder.read_setup(out) if resumes else None) or resolve(recipe, self.data, feeds)
+            setup = resolve(recipe, self.data, feeds, before=Folder.read_setup(out) if resumes else None)
             self.trainer = Trainer(recipe, setup, self.data, world, fresh=not resumes)
             self.best = Best(recipe.run, self.trainer.objective.measurements)
             self._check()

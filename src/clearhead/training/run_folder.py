@@ -97,8 +97,13 @@ class Folder:
         if not isinstance(step, int) or isinstance(step, bool):
             raise InputError(f"a record of metrics needs a whole number as its step, not {step!r}")
         line = json.dumps(_plain({"step": step, **record}), allow_nan=False)
-        with open(self.path / "metrics.jsonl", "ab") as file:
-            file.write(line.encode() + b"\n")
+        path = self.path / "metrics.jsonl"
+        try:
+            with open(path, "ab") as file:
+                file.write(line.encode() + b"\n")
+        except OSError as cause:
+            cause.filename = cause.filename or str(path)  # a full disk does not name the file
+            raise
 
     def metrics(self) -> list[dict[str, Any]]:
         """All records, oldest first; a last line that is still being written, or was torn by a crash, is left out."""

@@ -49,11 +49,15 @@ class Setup:
         return objective_class(self.objective)
 
 
-def resolve(recipe: Recipe, data: Data, feeds: Mapping[str, Data]) -> Setup:
-    """Find the objective, and complete each player's options; raises where a recipe and its data do not fit."""
+def resolve(recipe: Recipe, data: Data, feeds: Mapping[str, Data], before: Setup | None = None) -> Setup:
+    """Find the objective, and complete each player's options; raises where a recipe and its data do not fit.
+
+    `before` is the setup of a run that is resumed: it stands for the checkpoints that its players started from, which
+    may be gone.
+    """
     name = recipe.objective.get("name")
     if name is None:
-        player = _resolved(recipe, "model", data.sizes, data)
+        player = _resolved(recipe, "model", data.sizes, data, before)
         name = choose(player.model, _can(player), data)
         options = _options(recipe, name)
         players = {"model": player}
@@ -64,7 +68,7 @@ def resolve(recipe: Recipe, data: Data, feeds: Mapping[str, Data]) -> Setup:
         players = {}
         for player_name, role in kind.roles.items():
             if role.average_of is None:
-                players[player_name] = _resolved(recipe, player_name, sizes.get(player_name, {}), data)
+                players[player_name] = _resolved(recipe, player_name, sizes.get(player_name, {}), data, before)
         players |= {n: players[role.average_of] for n, role in kind.roles.items() if role.average_of is not None}
     check(str(name), {player: _can(setup) for player, setup in players.items()}, data, feeds)
     return Setup(objective=str(name), options=options, players=players)
@@ -81,14 +85,19 @@ def _can(player: PlayerSetup) -> frozenset[str]:
         return player.build().can
 
 
-def _resolved(recipe: Recipe, player: str, sizes: Mapping[str, int], data: Data) -> PlayerSetup:
+def _resolved(
+    recipe: Recipe, player: str, sizes: Mapping[str, int], data: Data, before: Setup | None
+) -> PlayerSetup:  # fmt: skip
     """A player's model: each option as the recipe says, else as the checkpoint, the data, or the default has it."""
     table = model_section(recipe, player)
     start = next((one for one in pretrained_of(recipe, player) if one.into is None), None)
     known: dict[str, Any] = {}
     name = table.get("name")
     if start is not None:
-        theirs, known = read_config(start.folder)
+        if before is not None and player in before.players:
+            theirs, known = before.players[player].model, before.players[player].options
+        else:
+            theirs, known = read_config(start.folder)
         if name is not None and name != theirs:
             raise InputError(f"pretrained={start.folder!r} is a {theirs}: expected a {name}, as [model] says")
         name = theirs

@@ -1,10 +1,11 @@
-"""Folders <-> models.
+"""Models <-> files.
 
-Bundle        a model with its tokens and its config
-load, save   our own folder (config.json, model.safetensors, tokens.json) or Hugging Face's; GGUF files are read
-shipped      the models that come with the package, by name, each with its card
-quantise     a model with weights in 8 bits
-certificate  what became of every tensor of a checkpoint, and how far its answers are from the reference's
+Bundle        a model with its tokenizer or image preprocessing
+load, save    our own folder (config.json, model.safetensors, tokens.json) or Hugging Face's; GGUF files are only read
+read_config   the family and the options of a folder's model
+shipped       the models that come with the package, by name, each with its card
+quantise      a model with 8-bit weights
+certificate   which tensors of a checkpoint were used, and how far its outputs are from the reference's
 """
 
 from .bundle import Bundle, Special

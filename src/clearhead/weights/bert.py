@@ -1,19 +1,20 @@
-"""BERT (Devlin et al. 2019) and its kin, MiniLM among them, as Hugging Face keeps them, to and from our BERT.
+"""BERT (Devlin et al. 2019) and models of its architecture, such as MiniLM, in Hugging Face's format, to and from ours.
 
     ours (models/bert.py)                  theirs
     embed.table                            bert.embeddings.word_embeddings.weight
     blocks.0.attn.query                    bert.encoder.layer.0.attention.self.query
     blocks.0.mlp.up                        bert.encoder.layer.0.intermediate.dense
-    transform, head.bias                   cls.predictions.transform.dense, cls.predictions.bias: masked words
+    transform, head.bias                   cls.predictions.transform.dense, cls.predictions.bias: masked tokens
     pooler, head                           bert.pooler.dense, classifier: classes
 
-What a folder is asked for shows in its tensors: a head for masked words, one for classes, or none: then one vector a
-text, the first token's, or the mean of all where 1_Pooling says so (Reimers and Gurevych 2019).
+The tensors of a folder tell its task: a head for masked tokens, a head for classes, or no head. Without a head the
+model embeds a text as one vector: that of the first token, or the mean of all tokens if 1_Pooling/config.json says so
+(Reimers and Gurevych 2019).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -21,31 +22,34 @@ from typing import Any, Literal, cast
 from torch import Tensor
 
 from .. import config
+from ..checks import at_least
 from ..errors import InputError
 from ..models.bert import Config
 from .bundle import Special
-from .fill import WeightsError
+from .fill import Shapes, WeightsError
 from .table import Family, Row, pairs
-from .vocabulary import folder_tokens, write_subwords
+from .tokenizer_files import folder_tokens, write_subwords
 
-# Of a block: ours, theirs.
+# Layers of a block. Ours: theirs.
 PARTS = {
     "attn.query": "attention.self.query", "attn.key": "attention.self.key", "attn.value": "attention.self.value",
     "attn.out": "attention.output.dense", "attn_norm": "attention.output.LayerNorm",
     "mlp.up": "intermediate.dense", "mlp.down": "output.dense", "mlp_norm": "output.LayerNorm",
 }  # fmt: skip
+# Theirs: ours.
 ACTIVATIONS = {
     "gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu", "silu": "silu",
     "swish": "silu", "tanh": "tanh",
 }  # fmt: skip
-WIRING = {"is_decoder": False, "add_cross_attention": False, "position_embedding_type": "absolute"}
+# Variants that our BERT does not have are refused.
+FIXED = {"is_decoder": False, "add_cross_attention": False, "position_embedding_type": "absolute"}
 WORDS, CLASSES, POOLER = "cls.predictions.transform.dense.weight", "classifier.weight", "bert.pooler.dense.weight"
 POOLING = Path("1_Pooling") / "config.json"  # of the sentence-transformers library
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Theirs:
-    """What their config.json says of a model, in their words; what it leaves out is as here."""
+    """The keys of their config.json that we read, with their defaults."""
 
     vocab_size: int = 30522
     hidden_size: int = 768
@@ -58,16 +62,22 @@ class Theirs:
     type_vocab_size: int = 2
     layer_norm_eps: float = 1e-12
     tie_word_embeddings: bool = True
-    pooling: Literal["first", "mean"] | None = None  # what 1_Pooling says, where there is one
+    pooling: Literal["first", "mean"] | None = None  # from 1_Pooling/config.json, if there is one
 
-    def ours(self, shapes: Mapping[str, tuple[int, ...]]) -> Config:
-        """The same in our words. Only one share of dropout is kept, that of what is added to the stream."""
+    def __post_init__(self) -> None:
+        at_least(
+            self, 1, "vocab_size", "hidden_size", "num_attention_heads", "intermediate_size", "max_position_embeddings"
+        )
+        at_least(self, 0, "num_hidden_layers", "type_vocab_size")
+
+    def to_ours(self, shapes: Shapes) -> Config:
+        """Our Config. Of their dropout rates only that of the residual stream is kept."""
         answer: dict[str, Any] = {"answer": "sentence", "pooler": POOLER in shapes}
         if self.pooling is not None:
             answer |= {"pool": self.pooling, "pooler": False}
         elif WORDS in shapes:
             if not self.tie_word_embeddings:
-                raise InputError("tie_word_embeddings=False: expected a head for words that is the embedding's table")
+                raise InputError("tie_word_embeddings=False: expected a head that shares the embedding table")
             answer = {"answer": "words"}
         elif CLASSES in shapes:
             answer = {"answer": "class", "classes": shapes[CLASSES][0]}
@@ -80,26 +90,25 @@ class Theirs:
         )  # fmt: skip
 
 
-def beside(folder: Path) -> dict[str, Any]:
-    """What files beside config.json say."""
+def read_pooling(folder: Path) -> dict[str, Any]:
+    """The pooling of 1_Pooling/config.json as a key of `Theirs`; empty if there is no such file."""
     if not (folder / POOLING).is_file():
         return {}
     table = config.load(folder / POOLING)
-    said = {
+    modes = {
         name.removeprefix("pooling_mode_")
         for name, on in table.items()
         if name.startswith("pooling_mode_") and on is True
     }
     kinds = {"cls_token": "first", "mean_tokens": "mean"}
-    if len(said) != 1 or not said <= kinds.keys():
-        raise WeightsError(
-            f"{folder / POOLING}: pooling by {', '.join(sorted(said)) or 'nothing'}: expected one of {', '.join(kinds)}"
-        )
-    return {"pooling": kinds[said.pop()]}
+    if len(modes) != 1 or not modes <= kinds.keys():
+        given = ", ".join(sorted(modes)) or "nothing"
+        raise WeightsError(f"{folder / POOLING}: pooling by {given}: expected one of {', '.join(kinds)}")
+    return {"pooling": kinds[modes.pop()]}
 
 
-def write_beside(c: Config, folder: Path) -> None:
-    """Write what sentence-transformers reads of how a text becomes one vector."""
+def write_pooling(c: Config, folder: Path) -> None:
+    """Write 1_Pooling/config.json, which sentence-transformers reads; remove it if the model is not of that kind."""
     if c.answer != "sentence" or c.pooler:
         (folder / POOLING).unlink(missing_ok=True)
         (folder / "modules.json").unlink(missing_ok=True)
@@ -109,8 +118,8 @@ def write_beside(c: Config, folder: Path) -> None:
     config.write({"word_embedding_dimension": c.width, **modes}, folder / POOLING)
 
 
-def written(c: Config, special: Special) -> dict[str, Any]:
-    """Ours as their config.json; raises for what they have no word for."""
+def to_theirs(c: Config, special: Special) -> dict[str, Any]:
+    """Their config.json; raises for options that a BERT folder does not have."""
     for name, value in {"positions": "learned", "order": "post", "norm": "layer", "bias": True}.items():
         if getattr(c, name) != value:
             raise WeightsError(f"{name}={getattr(c, name)!r}: a BERT folder has {name}={value!r}")
@@ -118,28 +127,28 @@ def written(c: Config, special: Special) -> dict[str, Any]:
     if c.mlp not in words:
         raise WeightsError(f"mlp={c.mlp!r}: a BERT folder has one of {', '.join(words)}")
     if not c.types:
-        raise WeightsError("types=0: a BERT folder has 1 type of tokens or more")
+        raise WeightsError("types=0: a BERT folder has 1 token type or more")
     if (c.answer == "class" and not c.pooler) or (c.answer != "words" and c.pooler and c.pool == "mean"):
         raise WeightsError(
-            f"answer={c.answer!r}, pool={c.pool!r}, pooler={c.pooler}: a BERT folder pools the first token, and for "
-            "classes has a pooler"
+            f"answer={c.answer!r}, pool={c.pool!r}, pooler={c.pooler}: a BERT folder pools the first token, and has "
+            "a pooler for classes"
         )
     kinds = {"words": "BertForMaskedLM", "class": "BertForSequenceClassification", "sentence": "BertModel"}
-    said: dict[str, Any] = {
+    theirs: dict[str, Any] = {
         "architectures": [kinds[c.answer]], "model_type": "bert", "vocab_size": c.vocab, "hidden_size": c.width,
         "num_hidden_layers": c.depth, "num_attention_heads": c.heads, "intermediate_size": c.hidden or 4 * c.width,
         "hidden_act": words[c.mlp], "hidden_dropout_prob": c.dropout, "attention_probs_dropout_prob": c.dropout,
         "max_position_embeddings": c.context, "type_vocab_size": c.types, "layer_norm_eps": c.eps,
-        "pad_token_id": special.pad, "tie_word_embeddings": True, **WIRING,
+        "pad_token_id": special.pad, "tie_word_embeddings": True, **FIXED,
     }  # fmt: skip
     if c.classes is not None:
-        said["id2label"] = {str(i): f"LABEL_{i}" for i in range(c.classes)}
-        said["label2id"] = {f"LABEL_{i}": i for i in range(c.classes)}
-    return said
+        theirs["id2label"] = {str(i): f"LABEL_{i}" for i in range(c.classes)}
+        theirs["label2id"] = {f"LABEL_{i}": i for i in range(c.classes)}
+    return theirs
 
 
 def rows(c: Config) -> Iterator[Row]:
-    """Each parameter of ours with its names there."""
+    """Our parameters and their names."""
     embeddings, tied = "bert.embeddings", ["cls.predictions.decoder.weight"] if c.answer == "words" else []
     yield Row(("embed.table",), (f"{embeddings}.word_embeddings.weight", *tied))
     if c.types:
@@ -160,18 +169,19 @@ def rows(c: Config) -> Iterator[Row]:
 
 
 def ignored(c: Config) -> dict[str, None]:
-    """The numbers 0, 1, 2 ..., and what answers other questions than this model is asked."""
-    asked = {"words": c.answer == "words", "pooler": c.answer != "words" and c.pooler}
+    """The position ids 0, 1, 2 ..., and the heads of tasks that this model does not do."""
     names = ["bert.embeddings.position_ids", "cls.seq_relationship.*"]
-    names += [] if asked["pooler"] else ["bert.pooler.dense.*"]
-    names += [] if asked["words"] else ["cls.predictions.*"]
+    if c.answer == "words" or not c.pooler:
+        names.append("bert.pooler.dense.*")
+    if c.answer != "words":
+        names.append("cls.predictions.*")
     return dict.fromkeys(names)
 
 
-def reference(pretrained: Callable[[str], Any], asked: dict[str, Tensor], c: Config) -> Tensor:
-    """The answer of transformers: of its head, or the vector of each text."""
+def reference(pretrained: Callable[[str], Any], inputs: dict[str, Tensor], c: Config) -> Tensor:
+    """The output of transformers: the logits of its head, or the vector of each text."""
     kinds = {"words": "BertForMaskedLM", "class": "BertForSequenceClassification", "sentence": "BertModel"}
-    out = pretrained(kinds[c.answer])(asked["ids"])
+    out = pretrained(kinds[c.answer])(inputs["ids"])
     if c.answer != "sentence":
         return cast(Tensor, out.logits)
     if c.pooler:
@@ -181,12 +191,12 @@ def reference(pretrained: Callable[[str], Any], asked: dict[str, Tensor], c: Con
 
 
 def rename(name: str) -> str:
-    """The names of the first files, which call a norm's scale gamma and its shift beta."""
+    """Today's name of a tensor: the first files call the weight of a norm gamma and its bias beta."""
     return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
 
 
 FAMILY = Family(
-    model="bert", theirs=Theirs, ours=Theirs.ours, written=written, rows=rows, tokens=folder_tokens,
-    write_tokens=write_subwords, wiring=WIRING, prefix="bert.", ignored=ignored, rename=rename, beside=beside,
-    write_beside=write_beside, reference=reference,
+    model="bert", theirs=Theirs, to_ours=Theirs.to_ours, to_theirs=to_theirs, rows=rows, read_tokens=folder_tokens,
+    write_tokens=write_subwords, fixed=FIXED, prefix="bert.", ignored=ignored, rename=rename, read_extra=read_pooling,
+    write_extra=write_pooling, reference=reference,
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Bundle: a model with everything it needs to answer."""
+"""Bundle: a model with its tokenizer or image preprocessing, and everything else that it needs to run."""
 
 from __future__ import annotations
 
@@ -21,15 +21,20 @@ from .fill import WeightsError
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Special:
-    """The special ids that a search needs, as a folder gives them."""
+    """The special token ids of a model, as its folder gives them.
 
-    pad: int | None = None  # fills short rows
-    start: int | None = None  # begins a text where nothing is written yet
-    ends: tuple[int, ...] = ()  # each ends an answer
+    Examples:
+        >>> Special(pad=0, start=1, ends=(2, 5)).ends
+        (2, 5)
+    """
+
+    pad: int | None = None  # padding of short rows
+    start: int | None = None  # BOS: the first input of a decoder, and the prompt for an empty text
+    ends: tuple[int, ...] = ()  # EOS: each of them ends an answer
 
     @staticmethod
     def of(tokens: Tokenizer | Pair | None) -> Special:
-        """The special ids of a tokenizer; of a pair, those of the target."""
+        """The special ids of a tokenizer; for a pair, of its target."""
         target = tokens.target if isinstance(tokens, Pair) else tokens
         if target is None:
             return Special()
@@ -38,14 +43,16 @@ class Special:
 
 @dataclass(frozen=True, eq=False)
 class Bundle:
-    """A model in evaluation mode with its tokens or image preprocessing, as `load` returns it.
+    """A model in evaluation mode with its tokenizer or image preprocessing, as `load` returns it.
 
-    Attributes:
-        model: The network.
+    Calling a bundle with a text or an image runs the model on it.
+
+    Args:
+        model: The network; it is put into evaluation mode.
         tokens: The tokenizer it was trained with, a Pair for a translator; None if it reads no text.
-        config: The model's config; `model.config` if not given.
+        config: The model's Config; None: `model.config`.
         folder: The folder it was loaded from.
-        special: Special ids where the folder says more than its tokenizer.
+        special: Special token ids; None: those of the tokenizer.
         chat: The Jinja template that turns a conversation into one text.
         labels: The names of the classes of a classifier.
         preprocessing: How an image becomes its input; None if it reads no images.
@@ -84,23 +91,25 @@ class Bundle:
 
     @property
     def can(self) -> frozenset[str]:
-        """What the model can do: see models.CAPABILITIES."""
+        """The capabilities of the model, keys of models.CAPABILITIES."""
         return self.model.can if isinstance(self.model, Model) else frozenset()
 
     @property
     def max_tokens(self) -> int | None:
-        """Tokens that the model reads at once; None: any number."""
+        """The number of tokens per row that the model can read at once; None: any number."""
         return self.model.max_tokens if isinstance(self.model, Model) else None
 
     def require(self, capability: str, expected: str) -> None:
-        """Raise unless the model has a capability; the message says which kind of model was expected."""
+        """Raise unless the model has a capability; `expected` is the kind of model that the message asks for."""
         if capability not in self.can:
             raise InputError(f"this {self.name} cannot {capability}: expected {expected}")
 
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer of a model that reads single texts; raises for others."""
-        if self.tokens is None or isinstance(self.tokens, Pair):
-            raise InputError(f"this {self.name} reads no single texts: expected a model with a tokenizer of its own")
+        """The tokenizer of a model that reads single texts; raises for other models."""
+        if isinstance(self.tokens, Pair):
+            raise InputError(f"this {self.name} reads pairs of texts: expected a model with one tokenizer")
+        if self.tokens is None:
+            raise InputError(f"this {self.name} has no tokenizer: expected a model that reads text")
         return self.tokens
 
     def prompt(self, text: str) -> list[int]:
@@ -109,7 +118,7 @@ class Bundle:
         special = self.special or Special()
         first = [i for i in (special.start, *special.ends) if i is not None]
         if not ids and not first:
-            raise InputError("the prompt is empty, and the model has no BOS token: expected some text")
+            raise InputError("the prompt is empty, and the model has no BOS or EOS token: expected some text")
         return ids or [int(first[0])]
 
     def pixels(self, image: ImageLike) -> Float[Tensor, "c height width"]:
@@ -120,10 +129,10 @@ class Bundle:
 
     @torch.no_grad()
     def __call__(self, given: str | ImageLike) -> Float[Tensor, "*o"]:
-        """The model's output for one text or image: of a language model the logits after each token."""
+        """The model's output for one text or image; for a language model the logits after each token."""
         if self.preprocessing is not None:
-            logits: Tensor = self.model(self.pixels(given)[None].to(self.device))[0]
-            return logits
+            out: Tensor = self.model(self.pixels(given)[None].to(self.device))[0]
+            return out
         if not isinstance(given, str):
             raise InputError(f"this {self.name} reads text: expected a string, got {type(given).__name__}")
         ids = torch.from_numpy(self.tokenizer().wrapped(given)).to(self.device)
@@ -131,19 +140,19 @@ class Bundle:
             raise InputError("the text is empty: expected a token or more")
         if self.max_tokens is not None and len(ids) > self.max_tokens:
             raise InputError(f"the text has {len(ids)} tokens: this model reads {self.max_tokens} at once")
-        logits = self.model(ids[None])[0]
-        return logits
+        out = self.model(ids[None])[0]
+        return out
 
 
 def check_tokens(tokens: Tokenizer | Pair | None, options: Any, where: str) -> None:
-    """Raise if a tokenizer has more ids than the model was built for."""
+    """Raise if a tokenizer has more ids than the model has embeddings; `where` begins the message."""
     vocab = getattr(options, "vocab", None)
     if isinstance(tokens, Pair):
         target = getattr(options, "target_vocab", None) or vocab
         both = {"source tokens": (tokens.source, vocab), "target tokens": (tokens.target, target)}
     else:
         both = {} if tokens is None else {"tokens": (tokens, vocab)}
-    for name, (found, size) in both.items():
-        if len(found) > (size or 0):
+    for name, (tokenizer, size) in both.items():
+        if len(tokenizer) > (size or 0):
             what = "reads no tokens" if size is None else f"was built for {size}"
-            raise WeightsError(f"{where}: there are {len(found)} {name}, and the model {what}")
+            raise WeightsError(f"{where}: there are {len(tokenizer)} {name}, and the model {what}")

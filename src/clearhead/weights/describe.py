@@ -1,4 +1,4 @@
-"""What a model folder holds, without reading its weights where that is possible."""
+"""describe: what a model is and can do, as plain values."""
 
 from __future__ import annotations
 
@@ -10,19 +10,31 @@ from .folder import load
 
 
 def describe(folder: str | Path) -> dict[str, Any]:
-    """The family, size, capabilities and inputs of a model, as plain values."""
+    """Return the family, size, capabilities and inputs of a model as plain values, for printing and for JSON.
+
+    Args:
+        folder: What `load` takes: a folder, a GGUF file, or the name of a model.
+
+    Returns:
+        family, parameters, can (its capabilities) and options (of its Config), and those of tokens, preprocessing,
+        labels and chat that it has.
+
+    Examples:
+        >>> folder = clearhead.save(clearhead.build("gpt", vocab=3, context=8, width=8, depth=1, heads=2), tmp)
+        >>> describe(folder)["parameters"]
+        976
+    """
     bundle = load(folder, device="cpu")
-    model = bundle.model
-    found: dict[str, Any] = {
-        "family": bundle.name, "parameters": sum(p.numel() for p in model.parameters()), "can": sorted(bundle.can),
-        "options": config.dump(bundle.config),
+    about: dict[str, Any] = {
+        "family": bundle.name, "parameters": sum(p.numel() for p in bundle.model.parameters()),
+        "can": sorted(bundle.can), "options": config.dump(bundle.config),
     }  # fmt: skip
     if bundle.tokens is not None:
-        found["tokens"] = repr(bundle.tokens)
+        about["tokens"] = repr(bundle.tokens)
     if bundle.preprocessing is not None:
-        found["preprocessing"] = config.dump(bundle.preprocessing)
+        about["preprocessing"] = config.dump(bundle.preprocessing)
     if bundle.labels is not None:
-        found["labels"] = list(bundle.labels)
+        about["labels"] = list(bundle.labels)
     if bundle.chat is not None:
-        found["chat"] = "it has a chat template"
-    return found
+        about["chat"] = "it has a chat template"
+    return about

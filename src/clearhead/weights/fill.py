@@ -1,30 +1,66 @@
-"""Numbers into a model, strictly: every tensor of a file is used, every parameter filled, every shape equal."""
+"""Strict loading: every tensor of a file is used, every parameter is filled, every shape is equal."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from ..errors import InputError, nearest
 
-Slot = tuple[Tensor, list[tuple[nn.Module, str]]]  # a tensor of a model and all the places that hold it
+M = TypeVar("M", bound=nn.Module)
+Slot = tuple[Tensor, list[tuple[nn.Module, str]]]  # a tensor of a model, and every (module, attribute) that holds it
+Shapes = Mapping[str, tuple[int, ...]]  # tensor name: shape
+
+DEPTHS = ("depth", "decoder_depth")  # options that count blocks or layers, each with a tensor of its own
+SIZES = ("vocab", "width", "hidden", "heads", "head")  # options that each need at least as many weights
 
 
 class WeightsError(InputError):
-    """A folder of weights is not what it should be; the sentence names the file."""
+    """The files of a model are missing, damaged, or do not fit the model; the message names the file."""
+
+
+def build_empty(kind: type[M], options: Any, shapes: Shapes, where: Path, file: Path) -> M:
+    """Build a model without allocating its weights, on the meta device: `fill` or `set_tensor` gives them.
+
+    Sizes that the file cannot hold are refused first, because building a billion blocks takes minutes even on the meta
+    device, and constants such as rotary angles are always allocated.
+
+    Args:
+        kind: The class of the model.
+        options: Its Config.
+        shapes: The shapes of the tensors in `file`.
+        where: The file with the config, for error messages.
+        file: The file with the weights, for error messages.
+    """
+    depths = {name: getattr(options, name, None) or 0 for name in DEPTHS}
+    for name, depth in depths.items():
+        if depth > len(shapes):
+            raise WeightsError(f"{where}: {name}={depth}, but {file.name} has only {len(shapes)} tensors")
+    values = sum(math.prod(shape) for shape in shapes.values())
+    for name in SIZES if depths["depth"] or not hasattr(options, "depth") else ():
+        if (getattr(options, name, None) or 0) > values:
+            raise WeightsError(f"{where}: {name}={getattr(options, name)}, but {file.name} has only {values} weights")
+    try:
+        with torch.device("meta"):
+            return kind(options)
+    except (RuntimeError, TypeError, OverflowError, MemoryError) as cause:  # torch, of sizes beyond 64 bits
+        reason = str(cause).splitlines()[0] if str(cause) else type(cause).__name__
+        raise WeightsError(f"{where}: a model of these sizes cannot be built ({reason})") from cause
 
 
 def state(model: nn.Module) -> dict[str, Tensor]:
-    """What a model is made of: parameters, each once, and the buffers that belong to its state."""
+    """The tensors that a model is saved as: its parameters, each once, and its persistent buffers."""
     kept = model.state_dict(keep_vars=True).keys()
     return dict(model.named_parameters()) | {name: x for name, x in model.named_buffers() if name in kept}
 
 
 def slots(model: nn.Module) -> dict[str, Slot]:
-    """Every tensor of a model's state with all the places that hold it: a tied one has several."""
+    """The tensors of `state`, each with every place that holds it: a tied one has several."""
     places: dict[int, list[tuple[nn.Module, str]]] = {}
     for module in model.modules():
         for leaf, x in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)):
@@ -32,8 +68,8 @@ def slots(model: nn.Module) -> dict[str, Slot]:
     return {name: (x, places[id(x)]) for name, x in state(model).items()}
 
 
-def put(slot: Slot, tensor: Tensor, device: torch.device, dtype: torch.dtype | None) -> None:
-    """Put a tensor where a model without numbers wants one: a copy, for a file may change or go."""
+def set_tensor(slot: Slot, tensor: Tensor, device: torch.device, dtype: torch.dtype | None) -> None:
+    """Replace a tensor of a model by a copy of another: a copy, because the file may change or be deleted."""
     old, holders = slot
     kind = dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype
     new = tensor.detach().to(device, kind, copy=True).contiguous()
@@ -43,20 +79,20 @@ def put(slot: Slot, tensor: Tensor, device: torch.device, dtype: torch.dtype | N
         setattr(module, leaf, new)
 
 
-def check_type(name: str, tensor: Tensor, slot: Tensor, path: Path) -> None:
-    """Raise if there are whole numbers for fractions, or the other way round."""
+def check_dtype(name: str, tensor: Tensor, slot: Tensor, path: Path) -> None:
+    """Raise if a file has integers where the model has floating-point numbers, or the other way round."""
     if tensor.is_floating_point() != slot.is_floating_point():
         raise WeightsError(f"{path}: the tensor {name} is {tensor.dtype}, expected one like {slot.dtype}")
 
 
-def compare(given: Mapping[str, tuple[int, ...]], expected: Mapping[str, tuple[int, ...]], path: Path) -> None:
-    """Raise unless a file has just the tensors of a model."""
-    extra = [name for name in given if name not in expected]
+def check_shapes(shapes: Shapes, expected: Shapes, path: Path) -> None:
+    """Raise unless a file has exactly the tensors of a model."""
+    extra = [name for name in shapes if name not in expected]
     for name, shape in expected.items():
-        if name not in given:
+        if name not in shapes:
             raise WeightsError(f"{path}: the tensor {name} {shape} is missing{nearest(name, extra)}")
-        if given[name] != shape:
-            raise WeightsError(f"{path}: the tensor {name} has the shape {given[name]}, expected {shape}")
+        if shapes[name] != shape:
+            raise WeightsError(f"{path}: the tensor {name} has the shape {shapes[name]}, expected {shape}")
     if extra:
         more = f" (and {len(extra) - 1} more)" if len(extra) > 1 else ""
-        raise WeightsError(f"{path}: the tensor {extra[0]} {given[extra[0]]}{more} has no place in this model")
+        raise WeightsError(f"{path}: the tensor {extra[0]} {shapes[extra[0]]}{more} has no place in this model")

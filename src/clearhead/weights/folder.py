@@ -1,4 +1,4 @@
-"""load and save: a folder, ours or Hugging Face's, or a GGUF file, and the model that is in it."""
+"""load and save: between a bundle and a folder (ours or Hugging Face's) or a GGUF file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..tokens import Pair, Tokenizer
 from . import gguf, huggingface, native
 from .bundle import Bundle
 from .fill import WeightsError
-from .hub import fetch, is_name
+from .hub import fetch, is_hub_name
 from .quantised import quantise
 from .table import Used
 from .zoo import ZOO, in_zoo, shipped
@@ -26,32 +26,54 @@ LAYOUTS = ("clearhead", "huggingface")
 
 
 def load(folder: str | Path, device: str | torch.device = "auto", dtype: str | torch.dtype | None = None) -> Bundle:
-    """The model of a folder that `save` wrote, of a finished run's folder, or of one of Hugging Face's; or a GGUF file.
+    """Load a model with its tokenizer or image preprocessing.
 
-    A name like "en-de" that is no folder here is one of the models that ship with the package; one like "org/name" is
-    fetched from Hugging Face's hub. `device` "auto" is the first there is of cuda, mps and cpu. Numbers keep their type
-    unless `dtype` gives another; shipped ones, stored in half precision, become float32. "int8" rounds the weights of
-    linear maps, for a CPU: see `quantise`.
+    Args:
+        folder: A folder that `save` wrote, the folder of a finished training, a Hugging Face folder, or a GGUF file. A
+            name like "en-de" that is not a folder here is a model that ships with the package (see `shipped`); a name
+            like "org/name" is downloaded from Hugging Face's hub.
+        device: Where to put the model; "auto" is the first available of cuda, mps and cpu.
+        dtype: The dtype of the weights; None keeps the stored one (for shipped models: float32). "int8" rounds the
+            weights of linear maps to 8 bits, for a CPU: see `quantise`.
+
+    Raises:
+        WeightsError: If files are missing, damaged, or do not fit together.
+
+    Examples:
+        >>> model = clearhead.build("gpt", vocab=3, context=8, width=8, depth=1, heads=2)
+        >>> folder = save(model, tmp / "model", tokens=clearhead.tokens.Characters("abc"))
+        >>> load(folder, device="cpu")("abba").shape
+        torch.Size([4, 3])
     """
     if dtype == "int8":
         return quantise(load(folder, "cpu" if device == "auto" else device, "float32"))
     device, dtype = find_device(device), find_dtype(dtype)
-    path, kind = find(folder)
-    return read(path, kind, device, torch.float32 if dtype is None and path.parent == ZOO else dtype)[0]
+    path, layout = find(folder)
+    return read(path, layout, device, torch.float32 if dtype is None and path.parent == ZOO else dtype)[0]
 
 
-def read(path: Path, kind: str, device: torch.device, dtype: torch.dtype | None) -> tuple[Bundle, Used]:
-    """The model at a path that `find` gave, and what became of its tensors."""
-    reader = native if kind == "clearhead" else gguf if kind.startswith("gguf") else huggingface
+def read(path: Path, layout: str, device: torch.device, dtype: torch.dtype | None) -> tuple[Bundle, Used]:
+    """Load the path and layout that `find` returned; returns the bundle, and which tensors it was loaded from."""
+    reader = native if layout == "clearhead" else gguf if layout == "gguf" else huggingface
     return reader.load(path, device, dtype)
 
 
 def read_config(folder: str | Path) -> tuple[str, dict[str, Any]]:
-    """The family of a folder's model and the options of its Config, which `build` takes."""
-    path, kind = find(folder)
-    if kind == "clearhead":
+    """Return the family of a folder's model and the options of its Config, as `build` takes them.
+
+    Args:
+        folder: What `load` takes.
+
+    Examples:
+        >>> folder = save(clearhead.build("deep", width=3, depth=2), tmp / "model")
+        >>> family, options = read_config(folder)
+        >>> family, options["depth"]
+        ('deep', 2)
+    """
+    path, layout = find(folder)
+    if layout == "clearhead":
         return native.read_config(path)
-    bundle = read(path, kind, torch.device("cpu"), None)[0]
+    bundle = read(path, layout, torch.device("cpu"), None)[0]
     return family_of(bundle.model), config.dump(bundle.config)
 
 
@@ -62,14 +84,26 @@ def save(
     tokens: Tokenizer | Pair | None = None,
     layout: str = "clearhead",
 ) -> Path:
-    """Write a model, and the tokens it reads, into a folder; returns the folder.
+    """Write a model with its tokenizer or image preprocessing into a folder; returns the folder.
 
-    `layout` "huggingface" is what the from_pretrained of their libraries reads.
+    Files of another model in the folder are replaced or removed. Each file is written whole or not at all.
+
+    Args:
+        model: A bundle, or a model of a registered family.
+        folder: The folder; it is created if needed.
+        tokens: The tokenizer to save; None: that of the bundle.
+        layout: "clearhead", or "huggingface", which from_pretrained of their libraries reads.
+
+    Examples:
+        >>> model = clearhead.build("gpt", vocab=3, context=8, width=8, depth=1, heads=2)
+        >>> folder = save(model, tmp / "model", tokens=clearhead.tokens.Characters("abc"))
+        >>> sorted(path.name for path in folder.iterdir())
+        ['config.json', 'model.safetensors', 'tokens.json']
     """
     if layout not in LAYOUTS:
         raise InputError(f"layout={layout!r}: expected one of {', '.join(LAYOUTS)}{nearest(layout, LAYOUTS)}")
     bare = model.model if isinstance(model, Bundle) else model
-    bare = getattr(bare, "_orig_mod", bare)  # what torch.compile wraps
+    bare = getattr(bare, "_orig_mod", bare)  # torch.compile wraps the model
     training = bare.training
     if isinstance(model, Bundle):
         same = tokens is None or tokens == model.tokens
@@ -81,40 +115,50 @@ def save(
         bundle = Bundle(bare, tokens)
     try:
         return (native if layout == "clearhead" else huggingface).save(bundle, Path(folder))
+    except OSError as cause:
+        if cause.filename is None:  # the write call of a full disk names no file
+            cause.filename = str(folder)
+        raise
     finally:
-        bare.train(training)
+        bare.train(training)  # a Bundle puts its model into evaluation mode
 
 
 def find(folder: str | Path) -> tuple[Path, str]:
-    """Where a model is, and whose layout it has: "clearhead", "gguf", or "huggingface" and its model_type."""
+    """The path of a model and its layout: "clearhead", "gguf", or "huggingface" followed by its model type."""
     path = Path(folder)
-    if is_name(str(folder)):
+    if is_hub_name(str(folder)):
         path = fetch(str(folder))
     if path.is_file() and path.suffix == ".gguf":
         return path, "gguf"
     if not path.exists():
         path = in_zoo(str(folder)) or path
+    if path.is_file():
+        raise WeightsError(f"{path}: is a file, not a folder")
     if not path.is_dir():
-        others = [p.name for p in path.parent.iterdir() if p.is_dir()] if path.parent.is_dir() else []
-        others += shipped()
-        what = "is a file, not a folder" if path.exists() else f"there is no such folder{nearest(path.name, others)}"
-        raise WeightsError(f"{path}: {what}")
+        raise WeightsError(f"{path}: there is no such folder{_suggestion(path)}")
     if (path / "config.json").is_file():
-        return path, _kind(path)
+        return path, _layout(path)
     if (path / "recipe.toml").exists():
         if not (path / "model").is_dir():
             raise WeightsError(f"{path}: this run has no model/ yet, which is written when its training ends")
         return find(path / "model")
-    alone = list(path.glob("*.gguf"))
-    if len(alone) == 1:
-        return alone[0], "gguf"
+    ggufs = list(path.glob("*.gguf"))
+    if len(ggufs) == 1:
+        return ggufs[0], "gguf"
     raise WeightsError(f"{path}: there is no config.json in this folder")
 
 
-def _kind(folder: Path) -> str:
-    """Whose a config.json is: ours has none of the words that others' have."""
+def _suggestion(path: Path) -> str:
+    """The folders beside it and shipped models with a similar name, or else all shipped models."""
+    zoo = shipped()
+    folders = [p.name for p in path.parent.iterdir() if p.is_dir()] if path.parent.is_dir() else []
+    return nearest(path.name, [*folders, *zoo]) or f"; the models that ship with the package are {', '.join(zoo)}"
+
+
+def _layout(folder: Path) -> str:
+    """The layout of a folder with a config.json: ours has none of the keys that Hugging Face's has."""
     table = config.load(folder / "config.json")
-    others = [("model_type",), *huggingface.MARKS.values()]
-    if "clearhead" in table or not any(all(key in table for key in keys) for keys in others):
+    keys = [("model_type",), *huggingface.MARKS.values()]
+    if "clearhead" in table or not any(all(key in table for key in marks) for marks in keys):
         return "clearhead"
-    return f"huggingface {huggingface.kind_of(table)}"
+    return f"huggingface {huggingface.model_type(table)}"

@@ -1,37 +1,39 @@
-"""GPT-2 (Radford et al. 2019) as Hugging Face keeps it, to and from our GPT.
+"""GPT-2 (Radford et al. 2019) in Hugging Face's format, to and from our GPT.
 
     ours (models/gpt.py)                   theirs
-    embed.table                            transformer.wte.weight, and lm_head.weight where it is tied
+    embed.table                            transformer.wte.weight, and lm_head.weight if tied
     positions.table                        transformer.wpe.weight
-    blocks.0.attn.query, .key, .value      transformer.h.0.attn.c_attn: the three in one
+    blocks.0.attn.query, .key, .value      transformer.h.0.attn.c_attn: the three concatenated
     blocks.0.mlp.up                        transformer.h.0.mlp.c_fc
 
-Its linear maps are held as they are multiplied, x W, and ours as W x: they are turned.
+Their linear layers compute x W and ours W x, so their matrices are transposed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from ..checks import at_least
 from ..models.gpt import Config
 from .bundle import Special
-from .fill import WeightsError
-from .table import JOINED, JOINED_TURNED, TURNED, Family, Row, pairs
-from .vocabulary import folder_tokens, write_subwords
+from .fill import Shapes, WeightsError
+from .table import JOINED, JOINED_TRANSPOSED, TRANSPOSED, Family, Row, pairs
+from .tokenizer_files import folder_tokens, write_subwords
 
+# Theirs: ours.
 ACTIVATIONS = {
     "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu_fast": "gelu_tanh", "gelu": "gelu", "relu": "relu",
     "silu": "silu", "swish": "silu", "tanh": "tanh",
 }  # fmt: skip
-# Wirings that ours does not have.
-WIRING = {"scale_attn_by_inverse_layer_idx": False, "scale_attn_weights": True, "add_cross_attention": False}
+# Variants that our GPT does not have are refused.
+FIXED = {"scale_attn_by_inverse_layer_idx": False, "scale_attn_weights": True, "add_cross_attention": False}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Theirs:
-    """What their config.json says of a model, in their words; what it leaves out is as here."""
+    """The keys of their config.json that we read, with their defaults."""
 
     vocab_size: int = 50257
     n_positions: int = 1024
@@ -46,8 +48,12 @@ class Theirs:
     resid_pdrop: float = 0.1
     tie_word_embeddings: bool = True
 
-    def ours(self, shapes: Mapping[str, tuple[int, ...]]) -> Config:
-        """The same in our words. Only one share of dropout is kept, that of what is added to the stream."""
+    def __post_init__(self) -> None:
+        at_least(self, 1, "vocab_size", "n_positions", "n_embd", "n_head", "n_inner")
+        at_least(self, 0, "n_layer")
+
+    def to_ours(self, shapes: Shapes) -> Config:
+        """Our Config. Of their dropout rates only that of the residual stream is kept."""
         return Config(
             vocab=self.vocab_size, context=self.n_positions, width=self.n_embd, depth=self.n_layer, heads=self.n_head,
             hidden=self.n_inner, mlp=ACTIVATIONS[self.activation_function],  # type: ignore[arg-type]
@@ -55,8 +61,8 @@ class Theirs:
         )  # fmt: skip
 
 
-def written(c: Config, special: Special) -> dict[str, Any]:
-    """Ours as their config.json; raises for what they have no word for."""
+def to_theirs(c: Config, special: Special) -> dict[str, Any]:
+    """Their config.json; raises for options that a GPT-2 does not have."""
     plain = Config(vocab=1)  # whose defaults are GPT-2's
     free = {"vocab", "context", "width", "depth", "heads", "hidden", "mlp", "eps", "tied", "dropout"}
     for name in sorted(set(c.__slots__) - free):
@@ -71,13 +77,13 @@ def written(c: Config, special: Special) -> dict[str, Any]:
         activation_function=words[c.mlp],  # type: ignore[arg-type]
         layer_norm_epsilon=c.eps, resid_pdrop=c.dropout, tie_word_embeddings=c.tied,
     )  # fmt: skip
-    dropped = {"embd_pdrop": c.dropout, "attn_pdrop": c.dropout}
+    dropout = {"embd_pdrop": c.dropout, "attn_pdrop": c.dropout}
     ids = {"bos_token_id": special.start, "eos_token_id": special.ends[0] if special.ends else None}
-    return {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", **asdict(theirs), **dropped, **WIRING, **ids}
+    return {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", **asdict(theirs), **dropout, **FIXED, **ids}
 
 
 def rows(c: Config) -> Iterator[Row]:
-    """Each parameter of ours with its names there."""
+    """Our parameters and their names."""
     yield Row(("embed.table",), ("transformer.wte.weight", *(["lm_head.weight"] if c.tied else [])))
     if not c.tied:
         yield Row(("head.weight",), ("lm_head.weight",))
@@ -85,16 +91,16 @@ def rows(c: Config) -> Iterator[Row]:
     yield from pairs({"norm": "transformer.ln_f"})
     for i in range(c.depth):
         ours, theirs = f"blocks.{i}", f"transformer.h.{i}"
-        three = [f"{ours}.attn.{name}" for name in ("query", "key", "value")]
-        for leaf, way in (("weight", JOINED_TURNED), ("bias", JOINED)):
-            yield Row(tuple(f"{name}.{leaf}" for name in three), (f"{theirs}.attn.c_attn.{leaf}",), way)
+        qkv = [f"{ours}.attn.{name}" for name in ("query", "key", "value")]
+        for leaf, conversion in (("weight", JOINED_TRANSPOSED), ("bias", JOINED)):
+            yield Row(tuple(f"{name}.{leaf}" for name in qkv), (f"{theirs}.attn.c_attn.{leaf}",), conversion)
         yield from pairs({f"{ours}.attn_norm": f"{theirs}.ln_1", f"{ours}.mlp_norm": f"{theirs}.ln_2"})
-        turned = {"attn.out": "attn.c_proj", "mlp.up": "mlp.c_fc", "mlp.down": "mlp.c_proj"}
-        yield from pairs({f"{ours}.{a}": f"{theirs}.{b}" for a, b in turned.items()}, way=TURNED)
+        linear = {"attn.out": "attn.c_proj", "mlp.up": "mlp.c_fc", "mlp.down": "mlp.c_proj"}
+        yield from pairs({f"{ours}.{a}": f"{theirs}.{b}" for a, b in linear.items()}, conversion=TRANSPOSED)
 
 
 FAMILY = Family(
-    model="gpt", theirs=Theirs, ours=Theirs.ours, written=written, rows=rows, tokens=folder_tokens,
-    write_tokens=write_subwords, wiring=WIRING, prefix="transformer.",
-    ignored=lambda c: dict.fromkeys(["transformer.h.*.attn.bias", "transformer.h.*.attn.masked_bias"]),  # masks
+    model="gpt", theirs=Theirs, to_ours=Theirs.to_ours, to_theirs=to_theirs, rows=rows, read_tokens=folder_tokens,
+    write_tokens=write_subwords, fixed=FIXED, prefix="transformer.",
+    ignored=lambda c: dict.fromkeys(["transformer.h.*.attn.bias", "transformer.h.*.attn.masked_bias"]),  # causal masks
 )  # fmt: skip

@@ -1,15 +1,15 @@
-"""Marian's translators as Hugging Face keeps them, to and from our Transformer.
+"""Marian translation models in Hugging Face's format, to and from our Transformer.
 
     ours (models/transformer.py)           theirs
-    encoder.embed.table                    model.shared.weight, or one table each side
+    encoder.embed.table                    model.shared.weight, or one table for each side
     encoder.blocks.0.attn.query            model.encoder.layers.0.self_attn.q_proj
     decoder.blocks.0.cross.out             model.decoder.layers.0.encoder_attn.out_proj
     head.bias                              final_logits_bias
 
-Marian (Junczys-Dowmunt et al. 2018) has Vaswani's order of norms, puts sines into the first half of a position's
-columns and cosines into the second, and begins to write from the padding token. The text of opus-mt's folders
-(Tiedemann and Thottingal 2020) is cut by two SentencePiece models, source.spm and target.spm, and numbered by
-vocab.json, or vocab.json and target_vocab.json where the sides have their own.
+Marian (Junczys-Dowmunt et al. 2018) has post-norm blocks as in Vaswani et al. 2017, puts the sines of a position into
+the first half of the columns and the cosines into the second, and starts decoding from the padding token. Folders of
+opus-mt (Tiedemann and Thottingal 2020) split text by two SentencePiece models, source.spm and target.spm, and take the
+ids from vocab.json, or from vocab.json and target_vocab.json if source and target have vocabularies of their own.
 """
 
 from __future__ import annotations
@@ -24,17 +24,18 @@ from torch import Tensor
 
 from .. import config
 from ..atomic_files import atomic_write
+from ..checks import at_least
 from ..errors import InputError
 from ..layers import Sinusoid
 from ..models.transformer import Config, Transformer
 from ..tokens import Pair, Pieces, Subwords, Tokenizer
 from ..tokens.sentencepiece import Model
 from .bundle import Special
-from .fill import WeightsError
+from .fill import Shapes, WeightsError
 from .table import ROW, Family, Row, pairs
-from .vocabulary import read_json, special_words, subwords, write_subwords
+from .tokenizer_files import read_json, read_subwords, tokenizer_settings, write_subwords
 
-# Of a block, of both sides unless it looks at the source: ours, theirs.
+# Layers of a block. Ours: theirs. Only the decoder has cross-attention.
 PARTS = {
     "attn.query": "self_attn.q_proj", "attn.key": "self_attn.k_proj", "attn.value": "self_attn.v_proj",
     "attn.out": "self_attn.out_proj", "attn_norm": "self_attn_layer_norm",
@@ -44,19 +45,22 @@ PARTS = {
 }  # fmt: skip
 SHARED, SOURCE, TARGET = "model.shared.weight", "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
 READOUT, BIAS = "lm_head.weight", "final_logits_bias"
+# Theirs: ours.
 ACTIVATIONS = {
     "swish": "silu", "silu": "silu", "relu": "relu", "gelu": "gelu", "gelu_new": "gelu_tanh", "tanh": "tanh",
 }  # fmt: skip
-# Of the special tokens: ours, what the folder calls it, and its usual look.
-WORDS = {"pad": ("pad_token", "<pad>"), "end": ("eos_token", "</s>"), "unknown": ("unk_token", "<unk>")}
-# What old files say of Marian's other wirings, which neither Hugging Face's model nor ours has.
-WIRING = {"normalize_before": False, "normalize_embedding": False, "add_final_layer_norm": False,
-          "static_position_embeddings": True}  # fmt: skip
+# Special tokens. Our name: their key, and the default token.
+SPECIAL_TOKENS = {"pad": ("pad_token", "<pad>"), "end": ("eos_token", "</s>"), "unknown": ("unk_token", "<unk>")}
+# Variants of Marian that old files mention, and that neither Hugging Face's model nor ours has.
+FIXED = {
+    "normalize_before": False, "normalize_embedding": False, "add_final_layer_norm": False,
+    "static_position_embeddings": True,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Theirs:
-    """What their config.json says of a model, in their words; what it leaves out is as here."""
+    """The keys of their config.json that we read, with their defaults."""
 
     vocab_size: int = 58101
     decoder_vocab_size: int | None = None
@@ -78,21 +82,26 @@ class Theirs:
     eos_token_id: int = 0
 
     def __post_init__(self) -> None:
+        at_least(
+            self, 1, "vocab_size", "decoder_vocab_size", "max_position_embeddings", "d_model", "decoder_layers",
+            "encoder_attention_heads", "encoder_ffn_dim",
+        )  # fmt: skip
+        at_least(self, 0, "encoder_layers")
         for name in ("attention_heads", "ffn_dim"):
             one, other = getattr(self, f"encoder_{name}"), getattr(self, f"decoder_{name}")
             if one != other:
                 raise InputError(f"encoder_{name}={one} and decoder_{name}={other}: expected equal ones")
         if self.share_encoder_decoder_embeddings and not self.tie_word_embeddings:
             raise InputError(
-                "share_encoder_decoder_embeddings with tie_word_embeddings=False: versions of their library disagree "
-                "on which tables that shares; expected both, or share_encoder_decoder_embeddings=False"
+                "share_encoder_decoder_embeddings with tie_word_embeddings=False: versions of transformers disagree on "
+                "which tables that shares; expected both, or share_encoder_decoder_embeddings=False"
             )
         for name in ("pad_token_id", "decoder_start_token_id", "eos_token_id"):
             if not 0 <= getattr(self, name) < (self.decoder_vocab_size or self.vocab_size):
                 raise InputError(f"{name}={getattr(self, name)}: there is no such token in the vocabulary")
 
-    def ours(self, shapes: Mapping[str, tuple[int, ...]]) -> Config:
-        """The same in our words. Only one share of dropout is kept, that of what is added to the stream."""
+    def to_ours(self, shapes: Shapes) -> Config:
+        """Our Config. Of their dropout rates only that of the residual stream is kept."""
         return Config(
             vocab=self.vocab_size,
             target_vocab=None if self.share_encoder_decoder_embeddings else self.decoder_vocab_size or self.vocab_size,
@@ -106,7 +115,7 @@ class Theirs:
 
     @staticmethod
     def of(c: Config, special: Special) -> Theirs:
-        """Ours in their words; raises for what they have no word for."""
+        """Their keys of a Config of ours; raises for options that a Marian model does not have."""
         expected = {
             "positions": "sinusoid", "pairs": "halves", "order": "post", "norm": "layer", "eps": 1e-5, "bias": True,
         }  # fmt: skip
@@ -134,7 +143,7 @@ class Theirs:
 
 
 def rows(c: Config) -> Iterator[Row]:
-    """Each parameter of ours with its names there."""
+    """Our parameters and their names."""
     if c.target_vocab is None:
         yield Row(("encoder.embed.table",), (SHARED, SOURCE, TARGET, READOUT))
     else:
@@ -154,29 +163,29 @@ def rows(c: Config) -> Iterator[Row]:
             yield from pairs(names)
 
 
-def tokens(folder: Path, theirs: Theirs) -> Pair | None:
-    """How a folder reads and writes text; None where it does not say."""
+def read_tokens(folder: Path, theirs: Theirs) -> Pair | None:
+    """The tokenizers of source and target; None if the folder has none."""
     if not (folder / "source.spm").is_file():
-        both = subwords(folder)
+        both = read_subwords(folder)
         return None if both is None else Pair(both, both)
-    said = special_words(folder)
-    apart = bool(said.get("separate_vocabs", False))
-    start = {"start": theirs.decoder_start_token_id}  # the padding, unless the model was not Marian's own
-    target = _pieces(folder, "target", "target_vocab.json" if apart else "vocab.json", said, start)
+    settings = tokenizer_settings(folder)
+    separate = bool(settings.get("separate_vocabs", False))
+    start = {"start": theirs.decoder_start_token_id}  # the padding token, unless the model was not trained by Marian
+    target = _read_pieces(folder, "target", "target_vocab.json" if separate else "vocab.json", settings, start)
     for name, i in (("pad", theirs.pad_token_id), ("end", theirs.eos_token_id)):
         if getattr(target, name) != i:
             raise WeightsError(
-                f"{folder / 'config.json'}: {i} is the token {name}, and the vocabulary says {getattr(target, name)}"
+                f"{folder / 'config.json'}: the {name} token is {i}, but {getattr(target, name)} in the vocabulary"
             )
-    return Pair(_pieces(folder, "source", "vocab.json", said, {}), target)
+    return Pair(_read_pieces(folder, "source", "vocab.json", settings, {}), target)
 
 
-def _pieces(folder: Path, side: str, file: str, said: Mapping[str, Any], special: dict[str, int]) -> Pieces:
+def _read_pieces(folder: Path, side: str, file: str, settings: Mapping[str, Any], special: dict[str, int]) -> Pieces:
     vocab = read_json(folder / file)
-    for name, (word, usual) in WORDS.items():
-        token = said.get(word) or usual
+    for name, (key, usual) in SPECIAL_TOKENS.items():
+        token = settings.get(key) or usual
         if token not in vocab:
-            raise WeightsError(f"{folder / file}: there is no {token}, the token {name}")
+            raise WeightsError(f"{folder / file}: there is no {token}, the {name} token")
         special = {name: vocab[token], **special}
     try:
         return Pieces(Model.read(folder / f"{side}.spm"), vocab, special=special)
@@ -187,58 +196,60 @@ def _pieces(folder: Path, side: str, file: str, said: Mapping[str, Any], special
 
 
 def write_tokens(tokens: Tokenizer | Pair, folder: Path, special: Special) -> None:
-    """Write what MarianTokenizer reads; where both sides share one tokenizer.json, that, which AutoTokenizer reads."""
+    """Write the files of MarianTokenizer; for one Subwords tokenizer for both sides, a tokenizer.json."""
     if not isinstance(tokens, Pair):
-        raise WeightsError(f"{tokens!r}: a Marian model has a pair of tokens")
+        raise WeightsError(f"{tokens!r}: a Marian model has a pair of tokenizers")
     source, target = tokens.source, tokens.target
     if isinstance(source, Subwords) and tokens.joint:
         write_subwords(source, folder, special)
         return
     if not isinstance(source, Pieces) or not isinstance(target, Pieces):
         raise WeightsError(
-            f"{source!r} and {target!r}: a Marian folder has SentencePiece's pieces, or one tokenizer for both"
+            f"{source!r} and {target!r}: a Marian folder has SentencePiece models, or one tokenizer for both"
         )
     atomic_write(folder / "source.spm", source.model.to_bytes())
     atomic_write(folder / "target.spm", target.model.to_bytes())
     config.write(source.vocab, folder / "vocab.json")
-    apart = source.vocab != target.vocab
-    if apart:
+    separate = source.vocab != target.vocab
+    if separate:
         config.write(target.vocab, folder / "target_vocab.json")
     names = {i: piece for piece, i in target.vocab.items()}
-    said = {word: names[getattr(target, name)] for name, (word, _) in WORDS.items()}
+    special_tokens = {key: names[getattr(target, name)] for name, (key, _) in SPECIAL_TOKENS.items()}
     config.write(
-        {"tokenizer_class": "MarianTokenizer", **said, "separate_vocabs": apart}, folder / "tokenizer_config.json"
+        {"tokenizer_class": "MarianTokenizer", **special_tokens, "separate_vocabs": separate},
+        folder / "tokenizer_config.json",
     )
 
 
-def _is_waves(table: Tensor, c: Config) -> bool:
+def _is_sinusoid(table: Tensor, c: Config) -> bool:
+    """Whether a table of positions holds the sinusoids that our model computes."""
     waves = Sinusoid(c.width, pairs="halves").vectors(torch.arange(len(table)))
     return table.shape == waves.shape and torch.allclose(table.float(), waves.float(), rtol=0.0, atol=1e-3)
 
 
-def _written(c: Config, special: Special) -> dict[str, Any]:
+def to_theirs(c: Config, special: Special) -> dict[str, Any]:
+    """Their config.json; raises for options that a Marian model does not have."""
     theirs = Theirs.of(c, special)
-    words = {"architectures": ["MarianMTModel"], "model_type": "marian", "is_encoder_decoder": True}
-    # They drop in three places, we in the same three, by one share.
-    dropped = {"attention_dropout": theirs.dropout, "activation_dropout": theirs.dropout}
-    return {**words, **asdict(theirs), **dropped, **WIRING}
+    kind = {"architectures": ["MarianMTModel"], "model_type": "marian", "is_encoder_decoder": True}
+    dropout = {"attention_dropout": theirs.dropout, "activation_dropout": theirs.dropout}
+    return {**kind, **asdict(theirs), **dropout, **FIXED}
 
 
-def _bias(model: Transformer) -> dict[str, Tensor]:
-    """What a folder of theirs always has."""
-    return (
-        {} if model.config.readout_bias else {BIAS: torch.zeros(1, *model.head.weight.shape[:1]).to(model.head.weight)}
-    )
+def _zero_bias(model: Transformer) -> dict[str, Tensor]:
+    """The bias of the output, which a folder of theirs always has: zeros if our model has none."""
+    if model.config.readout_bias:
+        return {}
+    return {BIAS: torch.zeros(1, *model.head.weight.shape[:1]).to(model.head.weight)}
 
 
-def _reference(pretrained: Callable[[str], Any], asked: dict[str, Tensor], c: Config) -> Tensor:
-    """The answer of transformers."""
-    out = pretrained("AutoModelForSeq2SeqLM")(input_ids=asked["source"], decoder_input_ids=asked["ids"])
+def _reference(pretrained: Callable[[str], Any], inputs: dict[str, Tensor], c: Config) -> Tensor:
+    """The logits of transformers."""
+    out = pretrained("AutoModelForSeq2SeqLM")(input_ids=inputs["source"], decoder_input_ids=inputs["ids"])
     return cast(Tensor, out.logits)
 
 
 FAMILY = Family(
-    model="transformer", theirs=Theirs, ours=Theirs.ours, written=_written, rows=rows, tokens=tokens,
-    write_tokens=write_tokens, wiring=WIRING, also=_bias, reference=_reference,
-    ignored=lambda c: {f"model.{side}.embed_positions.weight": _is_waves for side in ("encoder", "decoder")},
+    model="transformer", theirs=Theirs, to_ours=Theirs.to_ours, to_theirs=to_theirs, rows=rows, read_tokens=read_tokens,
+    write_tokens=write_tokens, fixed=FIXED, extra_tensors=_zero_bias, reference=_reference,
+    ignored=lambda c: {f"model.{side}.embed_positions.weight": _is_sinusoid for side in ("encoder", "decoder")},
 )  # fmt: skip

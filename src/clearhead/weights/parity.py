@@ -1,6 +1,6 @@
-"""A parity certificate: what became of every tensor of a checkpoint, and how far our answers are from the reference's.
+"""Parity certificates: which tensors of a checkpoint were used, and how far our outputs are from the reference's.
 
-The reference is the folder's own probe (ids and the logits they must give), or else Hugging Face's transformers, if it
+The reference is the folder's own probe (inputs with their expected logits), or else Hugging Face's transformers, if it
 is installed.
 """
 
@@ -20,49 +20,58 @@ import torch
 from torch import Tensor
 
 from ..models import family_of
-from . import folder as door
+from . import folder as folders
 from . import huggingface
 from .bundle import Bundle
-from .files import open_safetensors
 from .fill import WeightsError
-from .tensors import write_tensors
+from .tensor_files import open_safetensors
+from .tensors import replace_tensors
 
-PROBE = "probe.safetensors"  # the inputs of forward by their names, and `logits`, its output
-ROWS, SIZE = 2, 48  # rows that are compared, and their tokens (or pixels)
+PROBE = "probe.safetensors"  # the inputs of forward by name, and its output as `logits`
+ROWS, SIZE = 2, 48  # number of random rows to compare, and their tokens (or pixels)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Certificate:
-    """What a checkpoint was, and how well it came over."""
+    """Which tensors of a checkpoint a model was loaded from, and how close its outputs are to the reference's.
 
-    folder: str
-    kind: str  # whose layout, and of which family
+    Examples:
+        >>> folder = clearhead.save(clearhead.build("deep", width=3, depth=1), tmp)
+        >>> print(certificate(folder, compare=False))
+        /...: clearhead -> deep, ... parameters
+        weights: ... float32, in model.safetensors
+        tensors: ... used, 0 ignored
+        parity: not compared: compare=False
+    """
+
+    folder: str  # path of the checkpoint
+    kind: str  # its layout and model type
     model: str  # our family
-    parameters: int
-    files: tuple[str, ...]
-    types: dict[str, int]  # how the file stores its numbers: how many of each type
-    used: dict[str, tuple[int, ...]]  # every tensor that became a part of the model, with its shape
-    ignored: dict[str, tuple[int, ...]]  # constants, and what answers other questions than the model is asked
-    reference: str | None  # what the answers were compared with
-    difference: float | None  # the largest, of all numbers that the model answers, in float32
-    largest: float | None  # of those numbers, to compare it with
+    parameters: int  # number of parameters
+    files: tuple[str, ...]  # weight files
+    types: dict[str, int]  # stored format: number of values
+    used: dict[str, tuple[int, ...]]  # tensors that became part of the model: name and shape
+    ignored: dict[str, tuple[int, ...]]  # constants, and heads of other tasks: name and shape
+    reference: str | None  # what the outputs were compared with
+    difference: float | None  # largest absolute difference of any output value, in float32
+    largest: float | None  # largest absolute output value of the reference
     note: str | None = None  # why there is no difference
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for machines."""
+        """The fields as plain values."""
         return asdict(self)
 
     def __str__(self) -> str:
-        many = ", ".join(f"{count:,} {kind}" for kind, count in self.types.items())
+        counts = ", ".join(f"{count:,} {kind}" for kind, count in self.types.items())
         if self.difference is None:
             parity = f"not compared: {self.note}"
         else:
-            parity = f"largest difference {self.difference:.2e}, of answers up to {self.largest:.3g}"
+            parity = f"largest difference {self.difference:.2e}, of outputs up to {self.largest:.3g}"
             parity += f" ({self.reference})"
         return "\n".join(
             [
                 f"{self.folder}: {self.kind} -> {self.model}, {self.parameters:,} parameters",
-                f"numbers: {many}, in {', '.join(self.files)}",
+                f"weights: {counts}, in {', '.join(self.files)}",
                 f"tensors: {len(self.used)} used, {len(self.ignored)} ignored",
                 *(f"  ignored: {name} {shape}" for name, shape in self.ignored.items()),
                 f"parity: {parity}",
@@ -71,13 +80,23 @@ class Certificate:
 
 
 def certificate(folder: str | Path, *, compare: bool = True) -> Certificate:
-    """The parity certificate of a checkpoint; without `compare` only what became of its tensors."""
-    path, kind = door.find(folder)
-    bundle, used = door.read(path, kind, torch.device("cpu"), torch.float32)
-    reference, difference, largest, note = None, None, None, None if compare else "nobody asked"
+    """Load a checkpoint and return its parity certificate.
+
+    Args:
+        folder: What `load` takes.
+        compare: Compare outputs with the folder's probe, or with transformers; False: only list the tensors.
+
+    Examples:
+        >>> folder = clearhead.save(clearhead.build("deep", width=3, depth=1), tmp)
+        >>> certificate(folder, compare=False).files
+        ('model.safetensors',)
+    """
+    path, kind = folders.find(folder)
+    bundle, used = folders.read(path, kind, torch.device("cpu"), torch.float32)
+    reference, difference, largest, note = None, None, None, None if compare else "compare=False"
     if compare:
         try:
-            reference, ours, theirs = _answers(bundle, path, kind)
+            reference, ours, theirs = _outputs(bundle, path, kind)
             difference, largest = float((ours - theirs).abs().max()), float(theirs.abs().max())
         except _NoReferenceError as problem:
             note = str(problem)
@@ -91,10 +110,23 @@ def certificate(folder: str | Path, *, compare: bool = True) -> Certificate:
 
 @torch.no_grad()
 def write_probe(bundle: Bundle, folder: str | Path, *, seed: int = 0) -> Path:
-    """Write what a model answers to drawn ids into a folder, for whoever loads it later; returns the file."""
-    asked = bundle.model.example_inputs(ROWS, SIZE, torch.Generator().manual_seed(seed))  # type: ignore[operator]
+    """Write random inputs and the model's outputs for them into a folder, for later certificates; returns the file.
+
+    Args:
+        bundle: The model.
+        folder: The folder of its checkpoint.
+        seed: Seed of the random inputs.
+
+    Examples:
+        >>> folder = clearhead.save(clearhead.build("gpt", vocab=3, context=8, width=8, depth=1, heads=2), tmp)
+        >>> write_probe(clearhead.load(folder, device="cpu"), folder).name
+        'probe.safetensors'
+        >>> certificate(folder).difference
+        0.0
+    """
+    inputs = _random_inputs(bundle, seed)
     path = Path(folder) / PROBE
-    write_tensors(path, {**asked, "logits": _ours(bundle, asked).float().cpu().contiguous()})
+    replace_tensors(path, {**inputs, "logits": _ours(bundle, inputs).contiguous()})
     return path
 
 
@@ -102,58 +134,64 @@ class _NoReferenceError(Exception):
     """There is nothing to compare with."""
 
 
-@torch.no_grad()
-def _answers(bundle: Bundle, path: Path, kind: str) -> tuple[str, Tensor, Tensor]:
+def _outputs(bundle: Bundle, path: Path, kind: str) -> tuple[str, Tensor, Tensor]:
+    """The name of the reference, our output, and the reference's."""
     probe = (path if path.is_dir() else path.parent) / PROBE
-    if probe.is_file():
-        with open_safetensors(probe) as file:
-            found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        theirs = found.pop("logits", None)
-        if theirs is None or not found:
-            raise WeightsError(f"{probe}: expected the model's inputs by their names, and its output as logits")
-        ours = _ours(bundle, found)
-        if ours.shape != theirs.shape:
-            raise WeightsError(f"{probe}: logits {tuple(theirs.shape)}, and the model says {tuple(ours.shape)}")
-        return PROBE, ours, theirs.float()
-    asked = bundle.model.example_inputs(ROWS, SIZE, torch.Generator().manual_seed(0))  # type: ignore[operator]
-    name, theirs = _transformers(bundle, path, kind, asked)
-    return name, _ours(bundle, asked), theirs
+    if not probe.is_file():
+        inputs = _random_inputs(bundle, seed=0)
+        name, theirs = _transformers(bundle, path, kind, inputs)
+        return name, _ours(bundle, inputs), theirs
+    with open_safetensors(probe) as file:
+        inputs = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    expected = inputs.pop("logits", None)
+    if expected is None or not inputs:
+        raise WeightsError(f"{probe}: expected the inputs of the model by name, and its output as logits")
+    ours = _ours(bundle, inputs)
+    if ours.shape != expected.shape:
+        raise WeightsError(f"{probe}: logits has the shape {tuple(expected.shape)}, the model's {tuple(ours.shape)}")
+    return PROBE, ours, expected.float()
 
 
-def _ours(bundle: Bundle, asked: dict[str, Tensor]) -> Tensor:
-    inputs = {name: x.to(bundle.device) for name, x in asked.items()}
-    with torch.enable_grad():  # the usual products: the faster ones of inference round a little more
-        out: Tensor = bundle.model(**inputs)
+def _random_inputs(bundle: Bundle, seed: int) -> dict[str, Tensor]:
+    inputs: dict[str, Tensor] = bundle.model.example_inputs(ROWS, SIZE, torch.Generator().manual_seed(seed))  # type: ignore[operator]
+    return inputs
+
+
+def _ours(bundle: Bundle, inputs: dict[str, Tensor]) -> Tensor:
+    on_device = {name: x.to(bundle.device) for name, x in inputs.items()}
+    with torch.enable_grad():  # without gradients faster kernels would run, which round a little more
+        out: Tensor = bundle.model(**on_device)
     return out.detach().float()
 
 
-def _transformers(bundle: Bundle, path: Path, kind: str, asked: dict[str, Tensor]) -> tuple[str, Tensor]:
-    """The answer of transformers."""
+@torch.no_grad()
+def _transformers(bundle: Bundle, path: Path, kind: str, inputs: dict[str, Tensor]) -> tuple[str, Tensor]:
+    """The version of transformers, and its output."""
     if kind == "clearhead":
-        raise _NoReferenceError("a folder of our own, which comes back to the bit")
+        raise _NoReferenceError("it is in our own format, which is exact to the bit")
     try:
         import transformers
     except ImportError as cause:
         raise _NoReferenceError("transformers is not installed, and the folder has no probe") from cause
-    name = f"transformers {importlib.metadata.version('transformers')}"
-    words: dict[str, Any] = {"local_files_only": True, "dtype": torch.float32, "attn_implementation": "eager"}
+    options: dict[str, Any] = {"local_files_only": True, "dtype": torch.float32, "attn_implementation": "eager"}
     where = path
-    if kind.startswith("gguf"):
+    if kind == "gguf":
         if importlib.util.find_spec("accelerate") is None:
-            raise _NoReferenceError("transformers reads GGUF files only where accelerate is installed too")
-        words, where = {**words, "gguf_file": path.name}, path.parent
-    family = huggingface.find("llama" if kind.startswith("gguf") else kind.removeprefix("huggingface "))
+            raise _NoReferenceError("transformers needs accelerate to read GGUF files")
+        options, where = {**options, "gguf_file": path.name}, path.parent
+    family = huggingface.get_family("llama" if kind == "gguf" else kind.removeprefix("huggingface "))
 
     def pretrained(class_name: str) -> Any:
-        return getattr(transformers, class_name).from_pretrained(where, **words).eval()
+        return getattr(transformers, class_name).from_pretrained(where, **options).eval()
 
     with _quiet():
-        return name, family.reference(pretrained, asked, bundle.config)
+        output = family.reference(pretrained, inputs, bundle.config)
+    return f"transformers {importlib.metadata.version('transformers')}", output
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """No talk and no progress bars of theirs."""
+    """Suppress the log messages and progress bars of transformers."""
     import transformers
 
     log, level = transformers.utils.logging, transformers.utils.logging.get_verbosity()

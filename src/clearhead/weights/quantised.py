@@ -1,4 +1,4 @@
-"""quantise: a model with weights in 8 bits, for a CPU."""
+"""quantise: a model with 8-bit weights, for a CPU."""
 
 from __future__ import annotations
 
@@ -10,12 +10,21 @@ from .bundle import Bundle
 
 
 def quantise(bundle: Bundle) -> Bundle:
-    """The same model with its linear maps' weights rounded to 8 bits, which a CPU reads in a quarter of the time.
+    """Return the same model with the weights of its linear maps rounded to 8 bits, for faster inference on a CPU.
 
-    It shares embeddings with the original, cannot be saved, and gives no gradients for the rounded weights.
+    It shares its embeddings with the original, cannot be saved, and gives no gradients for the rounded weights.
+
+    Args:
+        bundle: A model on the CPU.
+
+    Examples:
+        >>> model = clearhead.build("gpt", vocab=3, context=8, width=32, depth=1, heads=2)
+        >>> bundle = Bundle(model, clearhead.tokens.Characters("abc"))
+        >>> bool((quantise(bundle)("abba") - bundle("abba")).abs().max() < 0.1)
+        True
     """
     if bundle.device.type != "cpu":
         raise InputError(
-            f"weights in 8 bits are for a CPU, and this model is on {bundle.device}: load it with device='cpu'"
+            f"8-bit weights are for a CPU, and this model is on {bundle.device}: load it with device='cpu'"
         )
     return replace(bundle, model=quantised(bundle.model))

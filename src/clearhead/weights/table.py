@@ -1,8 +1,9 @@
-"""One two-way table a foreign family: what each of our parameters is called there, and how it lies there.
+"""Tables between our parameter names and those of another library, in both directions.
 
-    Row(("blocks.0.attn.query.weight", ...), ("h.0.attn.c_attn.weight",), joined(turned=True))
+    Row(("blocks.0.attn.query.weight", ...), ("transformer.h.0.attn.c_attn.weight",), JOINED_TRANSPOSED)
 
-The first name there is the usual one, the others stand in some files: where two are there, they must be equal.
+A row may give several names of theirs: the first is the usual one, the others occur in some files. Where a file has
+more than one of them, they must be equal.
 """
 
 from __future__ import annotations
@@ -19,26 +20,26 @@ from torch import Tensor, nn
 
 from ..tokens import Pair, Tokenizer
 from .bundle import Special
-from .files import Tensors
-from .fill import WeightsError, check_type, compare, put, slots
+from .fill import Shapes, Slot, WeightsError, check_dtype, check_shapes, set_tensor, slots
+from .tensor_files import Tensors
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
-    """How tensors of ours lie in one of theirs."""
+class Conversion:
+    """How one or more tensors of ours are stored as one of theirs."""
 
-    give: Callable[..., Tensor]  # ours -> theirs
-    take: Callable[[Tensor, Sequence[tuple[int, ...]]], Sequence[Tensor]]  # theirs, our shapes -> ours
+    to_theirs: Callable[..., Tensor]  # ours -> theirs
+    to_ours: Callable[[Tensor, Sequence[tuple[int, ...]]], Sequence[Tensor]]  # theirs, our shapes -> ours
 
 
-SAME = Way(lambda x: x, lambda x, _: [x])
-TURNED = Way(torch.t, lambda x, _: [x.t()])  # a matrix that is multiplied from the other side
-ROW = Way(lambda x: x[None], lambda x, _: [x[0]])  # a vector as a matrix of one row
-JOINED = Way(
+SAME = Conversion(lambda x: x, lambda x, _: [x])
+TRANSPOSED = Conversion(torch.t, lambda x, _: [x.t()])  # they compute x W, we W x
+ROW = Conversion(lambda x: x[None], lambda x, _: [x[0]])  # a vector stored as a matrix of one row
+JOINED = Conversion(
     lambda *parts: torch.cat(parts),
     lambda x, shapes: x.split([shape[0] for shape in shapes]),
 )
-JOINED_TURNED = Way(
+JOINED_TRANSPOSED = Conversion(
     lambda *parts: torch.cat([part.t() for part in parts], dim=1),
     lambda x, shapes: [part.t() for part in x.split([shape[0] for shape in shapes], dim=1)],
 )
@@ -46,56 +47,63 @@ JOINED_TURNED = Way(
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Parameters of ours, usually one, and the tensor that they are there."""
+    """One tensor of theirs: the parameters of ours that it holds, usually one, and how."""
 
-    ours: tuple[str, ...]
-    theirs: tuple[str, ...]
-    way: Way = SAME
+    ours: tuple[str, ...]  # names of our parameters
+    theirs: tuple[str, ...]  # names of the one tensor of theirs, the usual one first
+    conversion: Conversion = SAME
 
 
-# Names of tensors, with * for anything, that a model has no place for; a constant may be looked at before it is left.
+# Patterns (with *) of tensors that our model does not need, each with a check of the values or None.
 Ignored = Mapping[str, Callable[[Tensor, Any], bool] | None]
+# (loads a class of transformers by name, inputs of our forward, our Config) -> the output of transformers.
+Reference = Callable[[Callable[[str], Any], dict[str, Tensor], Any], Tensor]
+
+
+def causal_lm_logits(pretrained: Callable[[str], Any], inputs: dict[str, Tensor], c: Any) -> Tensor:
+    """The logits of transformers for a language model."""
+    logits: Tensor = pretrained("AutoModelForCausalLM")(inputs["ids"]).logits
+    return logits
 
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """What `huggingface` must know of a family of models."""
+    """Everything that `huggingface` needs to read and write the folders of one model type."""
 
-    model: str  # the family of ours that it is
-    theirs: type[Any]  # a dataclass of what their config.json says
-    ours: Callable[[Any, Mapping[str, tuple[int, ...]]], Any]  # theirs, and the tensors' shapes -> our Config
-    written: Callable[[Any, Special], dict[str, Any]]  # our Config -> their config.json; raises for what they have not
-    rows: Callable[[Any], Iterable[Row]]
-    tokens: Callable[[Path, Any], Tokenizer | Pair | None]  # folder, theirs -> how its text is read
+    model: str  # our family
+    theirs: type[Any]  # dataclass of the keys of config.json that we read
+    to_ours: Callable[[Any, Shapes], Any]  # an instance of `theirs`, shapes of the file's tensors -> our Config
+    to_theirs: Callable[[Any, Special], dict[str, Any]]  # our Config -> config.json; raises if theirs cannot express it
+    rows: Callable[[Any], Iterable[Row]]  # our Config -> the table
+    read_tokens: Callable[[Path, Any], Tokenizer | Pair | None]  # folder, an instance of `theirs` -> tokenizer
     write_tokens: Callable[[Tokenizer | Pair, Path, Special], None]
-    wiring: Mapping[str, Any] = field(default_factory=dict)  # what config.json must say, where it says anything
-    prefix: str = ""  # that tensors have in a model with its head, and not in one without
-    ignored: Callable[[Any], Ignored] = lambda c: {}  # our Config -> what is no part of the model
-    rename: Callable[[str], str] | None = None  # names of old files -> new ones
-    beside: Callable[[Path], dict[str, Any]] = lambda folder: {}  # what files beside config.json say, in its words
-    write_beside: Callable[[Any, Path], None] = lambda c, folder: None
-    also: Callable[[Any], dict[str, Tensor]] = lambda model: {}  # tensors that they expect and we do not have
-    # How transformers answers: what loads one of its classes, the inputs of our forward, and our Config -> its output.
-    reference: Callable[[Callable[[str], Any], dict[str, Tensor], Any], Tensor] = lambda pretrained, asked, c: (
-        pretrained("AutoModelForCausalLM")(asked["ids"]).logits
-    )
+    fixed: Mapping[str, Any] = field(default_factory=dict)  # keys of config.json that must have this value, if present
+    prefix: str = ""  # of tensor names in a file with a head; a file without a head lacks it
+    ignored: Callable[[Any], Ignored] = lambda c: {}  # our Config -> tensors that our model does not need
+    rename: Callable[[str], str] | None = None  # tensor names of old files -> today's
+    read_extra: Callable[[Path], dict[str, Any]] = lambda folder: {}  # keys from files beside config.json
+    write_extra: Callable[[Any, Path], None] = lambda c, folder: None  # writes or removes those files
+    extra_tensors: Callable[[Any], dict[str, Tensor]] = lambda model: {}  # tensors that they expect and we do not have
+    reference: Reference = causal_lm_logits  # for parity certificates
 
 
-def pairs(names: Mapping[str, str], leaves: Sequence[str] = ("weight", "bias"), way: Way = SAME) -> Iterator[Row]:
-    """Layers that have other names there: of each its weight and, if it has one, its bias."""
+def pairs(
+    names: Mapping[str, str], leaves: Sequence[str] = ("weight", "bias"), conversion: Conversion = SAME
+) -> Iterator[Row]:
+    """Rows for layers that only differ in name: one for the weight and one for the bias of each."""
     for ours, theirs in names.items():
         for leaf in leaves:
-            yield Row((f"{ours}.{leaf}",), (f"{theirs}.{leaf}",), way if leaf == "weight" else SAME)
+            yield Row((f"{ours}.{leaf}",), (f"{theirs}.{leaf}",), conversion if leaf == "weight" else SAME)
 
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """What became of the tensors of a folder."""
+    """Which tensors of a folder a model was loaded from."""
 
-    used: dict[str, tuple[int, ...]]  # name there: shape
-    ignored: dict[str, tuple[int, ...]]
-    types: dict[str, int]  # how numbers are stored: how many of each
-    files: tuple[str, ...]
+    used: dict[str, tuple[int, ...]]  # name: shape
+    ignored: dict[str, tuple[int, ...]]  # name: shape
+    types: dict[str, int]  # stored format: number of values
+    files: tuple[str, ...]  # names of the weight files
 
 
 @torch.no_grad()
@@ -103,67 +111,83 @@ def fill(
     model: nn.Module,
     tensors: Tensors,
     rows: Iterable[Row],
-    ignoring: Ignored,
+    ignored: Ignored,
     device: torch.device,
     dtype: torch.dtype | None,
 ) -> Used:
-    """Give a model without numbers theirs."""
-    places, rows, given = slots(model), list(rows), dict(tensors.shapes)
-    known = [name for row in rows for name in row.ours]
-    assert sorted(known) == sorted(places), f"in the table or in ours, not in both: {set(known) ^ set(places)}"
-    ignored = {}
-    for name in list(given):
-        found = next((pattern for pattern in ignoring if fnmatchcase(name, pattern)), None)
-        if found is not None:
-            check = ignoring[found]
-            if check is not None and not check(tensors[name], model.config):
-                raise WeightsError(f"{tensors.files[name]}: {name} is not the constant that such a model has")
-            ignored[name] = given.pop(name)
-    names: dict[Row, str] = {}
-    for row in rows:
-        there = [name for name in row.theirs if name in given]
-        for other in there[1:]:
-            if given[other] != given[there[0]] or not torch.equal(tensors[there[0]], tensors[other]):
-                raise WeightsError(
-                    f"{tensors.files[other]}: {there[0]} and {other} differ, and the model has one table for both"
-                )
-            del given[other]
-        names[row] = there[0] if there else row.theirs[0]
-    expected = {name: tuple(row.way.give(*(places[ours][0] for ours in row.ours)).shape) for row, name in names.items()}
-    _compare(given, expected, tensors)
+    """Give a model from `build_empty` the tensors of another library's files; returns which were used."""
+    places, rows = slots(model), list(rows)
+    names = [name for row in rows for name in row.ours]
+    assert sorted(names) == sorted(places), f"in the table or the model, not in both: {set(names) ^ set(places)}"
+    left_out = _ignored(model, tensors, ignored)
+    shapes = {name: shape for name, shape in tensors.shapes.items() if name not in left_out}
+    sources = _sources(rows, shapes, tensors)
+    _check_shapes(shapes, rows, sources, places, tensors)
     types: Counter[str] = Counter()
-    for row, name in names.items():
+    for row, name in zip(rows, sources, strict=True):
         tensor = tensors[name]
-        check_type(name, tensor, places[row.ours[0]][0], tensors.files[name])
-        types[tensors.types.get(name) or stored(tensor)] += tensor.numel()
-        parts = row.way.take(tensor, [tuple(places[ours][0].shape) for ours in row.ours])
+        check_dtype(name, tensor, places[row.ours[0]][0], tensors.files[name])
+        types[tensors.types.get(name) or dtype_name(tensor)] += tensor.numel()
+        parts = row.conversion.to_ours(tensor, [tuple(places[ours][0].shape) for ours in row.ours])
         for ours, part in zip(row.ours, parts, strict=True):
-            put(places[ours], part, device, dtype)
-    model.to(device)  # constants, which are no part of the state
-    files = tuple(sorted({path.name for path in tensors.files.values()}))
-    return Used(
-        {name: tensors.shapes[name] for name in tensors.shapes if name not in ignored}, ignored, dict(types), files
-    )
+            set_tensor(places[ours], part, device, dtype)
+    model.to(device)  # constants, which are not in the state
+    used = {name: shape for name, shape in tensors.shapes.items() if name not in left_out}
+    return Used(used, left_out, dict(types), tuple(sorted({path.name for path in tensors.files.values()})))
 
 
-def stored(tensor: Tensor) -> str:
-    """The name of a tensor's type."""
-    return str(tensor.dtype).removeprefix("torch.")
-
-
-def given_away(model: nn.Module, rows: Iterable[Row]) -> dict[str, Tensor]:
-    """A model's tensors by their names there, on the host."""
+def export(model: nn.Module, rows: Iterable[Row]) -> dict[str, Tensor]:
+    """The parameters of a model under the names and in the layout of another library, on the CPU."""
     places = slots(model)
     return {
-        row.theirs[0]: row.way.give(*(places[ours][0].detach().cpu() for ours in row.ours)).contiguous()
+        row.theirs[0]: row.conversion.to_theirs(*(places[ours][0].detach().cpu() for ours in row.ours)).contiguous()
         for row in rows
         if all(ours in places for ours in row.ours)
     }
 
 
-def _compare(given: Mapping[str, tuple[int, ...]], expected: Mapping[str, tuple[int, ...]], tensors: Tensors) -> None:
-    """Raise unless there are just the tensors of a model; the message names the file where one is wrong."""
+def dtype_name(tensor: Tensor) -> str:
+    """The name of a tensor's dtype, as in "float32"."""
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _ignored(model: nn.Module, tensors: Tensors, ignored: Ignored) -> dict[str, tuple[int, ...]]:
+    """The tensors that the model does not need; raises if a constant has other values than the model computes."""
+    matched = {}
+    for name, shape in tensors.shapes.items():
+        pattern = next((pattern for pattern in ignored if fnmatchcase(name, pattern)), None)
+        if pattern is not None:
+            check = ignored[pattern]
+            if check is not None and not check(tensors[name], model.config):
+                raise WeightsError(f"{tensors.files[name]}: {name} is not the constant that such a model has")
+            matched[name] = shape
+    return matched
+
+
+def _sources(rows: Iterable[Row], shapes: dict[str, tuple[int, ...]], tensors: Tensors) -> list[str]:
+    """The tensor that each row is read from; a second, equal one is taken out of `shapes`."""
+    sources = []
+    for row in rows:
+        present = [name for name in row.theirs if name in shapes]
+        for other in present[1:]:
+            if shapes[other] != shapes[present[0]] or not torch.equal(tensors[present[0]], tensors[other]):
+                raise WeightsError(
+                    f"{tensors.files[other]}: {present[0]} and {other} differ, and the model has one table for both"
+                )
+            del shapes[other]
+        sources.append(present[0] if present else row.theirs[0])
+    return sources
+
+
+def _check_shapes(
+    shapes: Shapes, rows: Sequence[Row], sources: Sequence[str], places: Mapping[str, Slot], tensors: Tensors
+) -> None:
+    """Raise unless there are exactly the tensors of the model; the message names the file of a wrong one."""
+    expected = {
+        name: tuple(row.conversion.to_theirs(*(places[ours][0] for ours in row.ours)).shape)
+        for row, name in zip(rows, sources, strict=True)
+    }
     for name, shape in expected.items():
-        if name in given and given[name] != shape:
-            compare({name: given[name]}, {name: shape}, tensors.files[name])
-    compare(given, expected, tensors.path)
+        if name in shapes and shapes[name] != shape:
+            check_shapes({name: shapes[name]}, {name: shape}, tensors.files[name])
+    check_shapes(shapes, expected, tensors.path)

@@ -1,4 +1,4 @@
-"""Tensors <-> safetensors files."""
+"""Writing safetensors files."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..atomic_files import replacing
+
 _CHUNK = 1 << 24  # bytes hashed and written at a time
 TYPES = {
     torch.bool: "BOOL", torch.uint8: "U8", torch.int8: "I8", torch.uint16: "U16", torch.int16: "I16",
@@ -22,8 +24,11 @@ TYPES = {
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> tuple[int, str]:
-    """Write a safetensors file and hash it on the way; a full disk raises OSError, which the library's writer hides."""
-    ordered = sorted(tensors.items(), key=lambda item: (-item[1].element_size(), item[0]))  # each number stays aligned
+    """Write CPU tensors to a safetensors file; returns its size in bytes and its SHA-256.
+
+    Unlike the safetensors library's own writer it raises OSError if the disk is full.
+    """
+    ordered = sorted(tensors.items(), key=lambda item: (-item[1].element_size(), item[0]))  # keeps values aligned
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
     for name, tensor in ordered:
@@ -43,3 +48,9 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> tuple[int, str]:
         file.flush()
         os.fsync(file.fileno())
         return file.tell(), sha256.hexdigest()
+
+
+def replace_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write tensors of any device to a safetensors file, whole or not at all."""
+    with replacing(path) as temporary:
+        write_tensors(temporary, {name: tensor.detach().cpu() for name, tensor in tensors.items()})

@@ -1,7 +1,7 @@
-"""The models that ship with the package: small, trained by the recipes that lie beside them.
+"""The models that ship with the package: small, each with the recipe that trained it.
 
 zoo/en-de/config.json, model.safetensors, tokens   a folder as `save` writes it, in half precision
-zoo/en-de/recipe.toml                              what trained it
+zoo/en-de/recipe.toml                              the recipe that trained it
 zoo/en-de/card.toml                                data, licence, command, minutes and scores
 """
 
@@ -17,24 +17,35 @@ ZOO = Path(__file__).parent.parent / "zoo"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Card:
-    """What a user should know of a model before trusting it."""
+    """The model card of a shipped model: what it does, how it was trained, its scores and its limits.
 
-    does: str  # in a line
-    example: str  # a command that shows it at its best
-    data: str  # what it has learned from
-    licence: str  # of the weights, and what it rests on
-    command: str  # that trained it
-    machine: str  # on which
-    minutes: float  # that took
-    parameters: int
-    scores: dict[str, float]  # by set and measure
-    measured: str  # how the scores were taken: command and signature
+    Examples:
+        >>> card = shipped()["en-de"]
+        >>> card.example, card.parameters
+        ('clearhead translate en-de "A dog runs." beams=5', 2756608)
+    """
+
+    does: str  # what it does, in one line
+    example: str  # command that shows it
+    data: str  # training data
+    licence: str  # licence of the weights, and of the data behind them
+    command: str  # command that trained it
+    machine: str  # machine that trained it
+    minutes: float  # training time
+    parameters: int  # number of parameters
+    scores: dict[str, float]  # score by data set and metric
+    measured: str  # how the scores were measured: command and signature
     half: str  # what storing it in half precision costs
     limits: str  # what it cannot do
 
 
 def shipped() -> dict[str, Card]:
-    """The names that `load` knows without a folder, each with its card."""
+    """Return the models that ship with the package: the names that `load` takes, each with its card.
+
+    Examples:
+        >>> "en-de" in shipped()
+        True
+    """
     folders = sorted(path.parent for path in ZOO.glob("*/card.toml"))
     return {folder.name: config.read(Card, config.load(folder / "card.toml")) for folder in folders}
 

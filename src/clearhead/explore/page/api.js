@@ -1,4 +1,4 @@
-// Asking the server: answers are the library's own results; a problem is a sentence.
+// Requests to the server; an error has its sentence as the message.
 
 export class Problem extends Error {}
 
@@ -39,7 +39,7 @@ export async function post(path, body, signal) {
   return (await ask(`/api/${path}`, { method: "POST", body: JSON.stringify(body), signal, headers: { "content-type": "application/json" } })).json();
 }
 
-// The lines of a stream, as they come.
+// Yields the events of a stream of JSON lines as they arrive.
 export async function* lines(path, body, signal) {
   const options = body === null ? { signal } : { method: "POST", body: JSON.stringify(body), signal, headers: { "content-type": "application/json" } };
   const answer = await ask(`/api/${path}`, options);

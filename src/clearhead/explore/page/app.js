@@ -1,4 +1,4 @@
-// The frame: which view is open, its state in the address, light and dark, problems as sentences.
+// The frame: the menu, the open view and its state in the address, the theme, errors and status.
 
 import { get } from "./api.js";
 import { h } from "./dom.js";
@@ -13,8 +13,8 @@ const place = document.getElementById("view"), problem = document.getElementById
 let current = null, written = "";
 
 const frame = {
-  models: null, // a promise of the models there are
-  // Those that can do something; one that is not listed, of a training, is asked for by its id.
+  models: null, // a promise of the list of models
+  // The models that a view can use; the model of a run is not listed, and requested by its id.
   async known(kind, id) {
     const all = (await frame.models).filter((one) => one.kinds.includes(kind));
     if (id && !all.some((one) => one.id === id)) {
@@ -22,9 +22,9 @@ const frame = {
     }
     return all;
   },
-  // The state of the open view becomes the address; it can be sent to somebody, or kept.
+  // Put the state of the open view into the address, so that it can be shared or bookmarked.
   remember(name, state) {
-    if (current?.name !== name) return; // a view that was left meanwhile has no say
+    if (current?.name !== name) return; // the view has been closed meanwhile
     const kept = Object.entries(state).filter(([, value]) => value !== null && value !== undefined && value !== "");
     written = `#${name}${kept.length ? `?${new URLSearchParams(kept.map(([key, value]) => [key, typeof value === "object" ? JSON.stringify(value) : value]))}` : ""}`;
     if (written.length < 8000) history.replaceState(null, "", written);
@@ -62,7 +62,7 @@ function open() {
 
 function theme(to) {
   if (to) document.documentElement.dataset.theme = to; else delete document.documentElement.dataset.theme;
-  try { to ? localStorage.setItem("theme", to) : localStorage.removeItem("theme"); } catch { /* it is only forgotten */ }
+  try { to ? localStorage.setItem("theme", to) : localStorage.removeItem("theme"); } catch { /* no storage: the choice is not kept */ }
   dispatchEvent(new Event("theme"));
 }
 
@@ -77,11 +77,11 @@ document.getElementById("tools").append(
     const now = document.documentElement.dataset.theme ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
     theme(now === "dark" ? "light" : "dark");
   } }, "◐"));
-try { if (localStorage.getItem("theme")) document.documentElement.dataset.theme = localStorage.getItem("theme"); } catch { /* the system's */ }
+try { if (localStorage.getItem("theme")) document.documentElement.dataset.theme = localStorage.getItem("theme"); } catch { /* no storage: the system's theme */ }
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => dispatchEvent(new Event("theme")));
 addEventListener("problem", (event) => frame.problem(event.detail));
 addEventListener("unhandledrejection", (event) => { if (event.reason?.name === "AbortError") event.preventDefault(); else frame.problem(event.reason); });
-document.querySelector(".skip").addEventListener("click", (event) => { event.preventDefault(); place.focus(); }); // its address is no view's
+document.querySelector(".skip").addEventListener("click", (event) => { event.preventDefault(); place.focus(); }); // #view is not the name of a view
 addEventListener("hashchange", open);
 frame.models = get("models");
 frame.models.catch((trouble) => frame.problem(trouble));

@@ -1,4 +1,4 @@
-// One scale for weights and one for signed numbers, in light and in dark; steps are even to the eye.
+// Colour scales for weights and for signed numbers, with perceptually even steps, for both themes.
 
 const BLUES = ["#fafafa", "#bde3f2", "#83caec", "#51ade3", "#2c8dd4", "#1d6dbd", "#204f9d", "#203477", "#191e4c"];
 const ORANGES = ["#fafafa", "#edd9be", "#e1b687", "#d29355", "#bf7129", "#a65200", "#883600", "#662100", "#421203"];
@@ -19,7 +19,7 @@ function at(scale, t) {
   return scale[i].map((low, c) => Math.round(low + (scale[i + 1][c] - low) * (x - i)));
 }
 
-// t from 0 to 1, or from -1 to 1; ends are kept a little short so that ink can be read on them
+// t from 0 to 1, or from -1 to 1; the darkest colours are left out so that text stays readable on them
 export function colour(t) {
   const { up, down } = scales[dark() ? "dark" : "light"];
   return t < 0 ? at(down, -t * 0.8) : at(up, t * 0.86);

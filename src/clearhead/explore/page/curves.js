@@ -1,4 +1,4 @@
-// Lines against steps, with a read-out where the pointer is.
+// Line plots against steps, which show the values at the pointer.
 
 import { LINES, tint } from "./colours.js";
 import { h, number, s, themed } from "./dom.js";
@@ -104,7 +104,7 @@ function decades(low, high) {
 
 const short = (x) => (Math.abs(x) >= 1e6 ? `${x / 1e6}M` : Math.abs(x) >= 1e4 ? `${x / 1e3}k` : Math.abs(x) > 0 && Math.abs(x) < 1e-3 ? x.toExponential(0) : String(x));
 
-// At most about a thousand points, each the mean of its neighbours.
+// Reduce a line to about a thousand points, each the mean of a few neighbours.
 function thin(points) {
   const every = Math.ceil(points.length / 1000);
   if (every === 1) return points;

@@ -1,4 +1,4 @@
-// Elements, made by hand: text only ever becomes a text node.
+// Create HTML and SVG elements; text always becomes a text node, never markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -16,7 +16,7 @@ function fill(node, options, children) {
     if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
     else if (name === "style") for (const [key, one] of Object.entries(value)) node.style.setProperty(key, one);
     else if (name === "value" || name === "checked" || name === "selected") node[name] = value;
-    else node.setAttribute(name, value === true && !name.startsWith("aria-") ? "" : String(value)); // aria-* are words
+    else node.setAttribute(name, value === true && !name.startsWith("aria-") ? "" : String(value)); // aria-* attributes need "true" or "false"
   }
   node.append(...children.flat(Infinity).filter((one) => one !== null && one !== undefined && one !== false));
   return node;
@@ -45,7 +45,7 @@ export function segments(label, options, value, change) {
       h("input", { type: "radio", name, value: id, checked: id === value, onchange: () => change(id) }), h("span", {}, text)))));
 }
 
-// Draw something again when light and dark change, for as long as anybody holds it.
+// Call a method of an object whenever the theme changes; a weak reference lets the object be freed.
 export function themed(one, draw) {
   const held = new WeakRef(one), hear = () => { const still = held.deref(); if (still) still[draw](); else removeEventListener("theme", hear); };
   addEventListener("theme", hear);
@@ -55,7 +55,7 @@ export function visible(piece) {
   return piece.replace(/\n/g, "⏎").replace(/\t/g, "⇥") || "∅";
 }
 
-// A piece with its spaces in sight.
+// A piece with visible spaces.
 export const spelt = (piece) => visible(piece).replace(/ /g, "␣");
 
 export function later(work, wait = 60) {

@@ -1,9 +1,9 @@
-// Every view as a picture (PNG, SVG) and as its numbers (JSON).
+// Save a view as an image (PNG, SVG) or its data as JSON.
 
 import { tint } from "./colours.js";
 import { s } from "./dom.js";
 
-// One SVG of several, below each other.
+// One SVG with several SVGs below each other.
 export function sheet(parts) {
   const pad = 20, drawn = parts.filter(Boolean);
   if (!drawn.length) return null;
@@ -14,7 +14,7 @@ export function sheet(parts) {
     const w = Number(part.getAttribute("width")), t = Number(part.getAttribute("height"));
     part.setAttribute("x", pad);
     part.setAttribute("y", y);
-    part.setAttribute("overflow", "visible"); // a title may be longer than what it is above
+    part.setAttribute("overflow", "visible"); // a title may be wider than its figure
     body.append(part);
     y += t + pad;
     wide = Math.max(wide, w, ...[...part.querySelectorAll("text")].slice(0, 1).map((title) => (Number(title.getAttribute("x")) || 0) + 7.5 * title.textContent.length));

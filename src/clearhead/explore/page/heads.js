@@ -1,4 +1,4 @@
-// Which layer and head: a small grid, coloured by what tells heads apart; all of them, a layer, or one.
+// A grid to choose a head, a layer or all of them, coloured by a statistic of each head.
 
 import { colour, css, ink } from "./colours.js";
 import { choose, h, number, themed } from "./dom.js";
@@ -6,7 +6,7 @@ import { choose, h, number, themed } from "./dom.js";
 export const STATISTICS = [["entropy", "entropy"], ["distance", "distance"], ["maximum", "largest weight"], ["sink", "first token"]];
 
 export class HeadPicker {
-  // off: heads that are switched off, or null where they cannot be
+  // off: silenced heads by layer, or null where heads cannot be silenced
   constructor({ pick, off = null, statistic = "entropy", measured = null }) {
     Object.assign(this, { pick, off, statistic, measured, layers: 0, heads: 0, told: [], at: [null, null] });
     this.grid = h("div", { class: "heads", role: "grid", "aria-label": "Layers and heads" });
@@ -23,7 +23,7 @@ export class HeadPicker {
     this.draw();
   }
 
-  // The statistics of one layer, as they come.
+  // Add the statistics of one layer.
   tell(line) { this.told[line.layer] = line; this.draw(); }
   forget() { this.told = []; this.draw(); }
 

@@ -1,4 +1,4 @@
-// A heat-map on a canvas: any size, drawn from cells that are asked for as they are needed.
+// A heat map on a canvas, of any size: cells are requested when they become visible.
 //
 // source: { rows, keys: names, part(row, rows, key, keys, cells) -> weights (a promise, or at once), most }
 
@@ -33,7 +33,7 @@ export class HeatMap {
     themed(this, "draw");
   }
 
-  // Where the keyboard begins: at the row that is emphasised, and where a text looks at itself also at its key.
+  // Where the keyboard cursor starts: at the emphasised row, and for self-attention at the key of the same token.
   begin() {
     const row = this.emphasis ?? Math.floor(this.window[0]);
     return [row, this.emphasis !== null && this.source.rows === this.source.keys ? row : Math.floor(this.window[2])];
@@ -44,7 +44,7 @@ export class HeatMap {
     this.canvas.setAttribute("aria-label", title);
   }
 
-  // Show a source, or another state of the same one (then the window stays).
+  // Show a source; `keep` keeps the visible window if the new source has the same size.
   show(source, keep = false) {
     const same = keep && this.source && this.source.rows.length === source.rows.length && this.source.keys.length === source.keys.length;
     this.source = source;
@@ -80,7 +80,7 @@ export class HeatMap {
     if (overview && !this.exact()) this.fetch(false);
   }
 
-  // The window, widened to multiples that make neighbouring windows ask for the same part.
+  // The visible window, widened to a coarse grid so that neighbouring windows request the same part.
   cover() {
     const grid = (low, high, most) => {
       const size = Math.max(64, 2 ** Math.floor(Math.log2(Math.max(1, (high - low) / 2))));
@@ -90,7 +90,7 @@ export class HeatMap {
     return [...grid(r0, r1, this.source.rows.length), ...grid(k0, k1, this.source.keys.length)];
   }
 
-  // Whether what is there shows every token of the window by itself, or as finely as the screen can.
+  // Whether the loaded cells show every token of the window separately.
   exact() {
     const best = this.best();
     if (!best) return false;
@@ -184,7 +184,7 @@ export class HeatMap {
     return image;
   }
 
-  // Long texts spread thin: a root makes their weights visible, and the legend says so.
+  // Weights over long texts are small: their square roots are drawn, and the legend shows a root sign.
   soft() { return !this.signed && Math.max(this.source.rows.length, this.source.keys.length) > 128; }
 
   names(c, box, across, down) {
@@ -303,7 +303,7 @@ export class HeatMap {
     this.draw();
   }
 
-  // Whoever else has something pointed at: a row to emphasise.
+  // Emphasise a row that another figure points at.
   emphasise(row) { if (this.emphasis !== row) { this.emphasis = row; this.draw(); } }
 
   tell(at) {
@@ -342,7 +342,7 @@ export class HeatMap {
     this.timer = setTimeout(() => { if (!this.exact()) this.fetch(false); }, 80);
   }
 
-  // The same as an SVG: cells as they are, or as a picture where they are many.
+  // The map as an SVG: one rectangle per cell, or an image if there are many.
   svg() {
     if (!this.source || !this.layers.length) return null;
     const box = this.layout(), [r0, r1, k0, k1] = this.window, root = s("svg", { width: box.left + box.width + 70, height: box.top + box.height + 34 });
@@ -373,5 +373,5 @@ export class HeatMap {
   }
 }
 
-// A source whose numbers are all there.
+// A source with all of its numbers.
 export const whole = (rows, keys, weights, most) => ({ rows, keys, most, part: () => ({ weights, most }) });

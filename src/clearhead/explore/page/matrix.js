@@ -1,4 +1,4 @@
-// A small matrix, shown by numbers and colours; its numbers can be changed where that is allowed.
+// A small matrix shown as numbers and colours, editable if `change` is given.
 
 import { colour, css, ink, tint } from "./colours.js";
 import { h, number, s, themed } from "./dom.js";

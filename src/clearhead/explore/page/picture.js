@@ -1,4 +1,4 @@
-// A picture with an overlay: a grid of numbers over an image (or over nothing), one number a patch.
+// A grid of numbers, one per patch, drawn over an image or alone.
 
 import { colour, tint } from "./colours.js";
 import { h, number, s, themed } from "./dom.js";
@@ -17,7 +17,7 @@ export class Picture {
     themed(this, "draw");
   }
 
-  // overlay: rows of numbers; image: anything a canvas can draw; at: the patch that is asked about
+  // overlay: rows of numbers; image: anything a canvas can draw; at: the chosen patch
   show({ overlay, image = null, at = null, opacity = image ? 0.65 : 1 }) {
     Object.assign(this, { grid: overlay, image, at, opacity });
     this.draw();

@@ -1,4 +1,4 @@
-// Tokens: two rows of them with lines between, and a text whose tokens are shaded.
+// Tokens: two rows of tokens with lines between them (TokenLines), and a text with shaded tokens (TokenText).
 
 import { colour, css, ink, tint } from "./colours.js";
 import { h, percent, s, themed, visible } from "./dom.js";
@@ -6,7 +6,7 @@ import { h, percent, s, themed, visible } from "./dom.js";
 const measure = document.createElement("canvas").getContext("2d");
 const FONT = 15, GAP = 8, ROOM = 26;
 
-// Lines from each target to the sources it looked at; side by side, or in two columns where there is little room.
+// Lines from each query token (below) to the keys it attends to (above); two columns where the width is too small.
 export class TokenLines {
   constructor({ label = ["read", "written"], point = null } = {}) {
     Object.assign(this, { label, point });
@@ -141,7 +141,7 @@ function curve(x0, y0, x1, y1, across) {
   return across ? `M${x0},${y0}C${x0},${(y0 + y1) / 2} ${x1},${(y0 + y1) / 2} ${x1},${y1}` : `M${x0},${y0}C${(x0 + x1) / 2},${y0} ${(x0 + x1) / 2},${y1} ${x1},${y1}`;
 }
 
-// A text as it flows, each token shaded; a long one is shown a page at a time.
+// A text with each token shaded by its attention weight; a long text is shown in pages.
 export class TokenText {
   constructor({ point = null, pick = null, page = 400 } = {}) {
     Object.assign(this, { point, pick, page, first: 0, tokens: [], picked: null });
@@ -165,7 +165,7 @@ export class TokenText {
     this.flow.scrollTop = this.flow.scrollHeight;
   }
 
-  // Which token the rest of the view is about.
+  // Mark the token that the rest of the view describes; `see` scrolls or pages to it.
   choose(at, see = false) {
     this.picked = at;
     if (see && at !== null && (at < this.first || at >= this.first + this.page)) { this.first = Math.floor(at / this.page) * this.page; this.draw(); return; }
@@ -178,7 +178,7 @@ export class TokenText {
     if (this.flow.firstChild && !this.flow.querySelector(".picked")) this.flow.firstChild.tabIndex = 0;
   }
 
-  // Only the text itself moves: the page stays where it is read.
+  // Scrolls the text within its own box; the page does not move.
   scroll(node) {
     const top = node.offsetTop - this.flow.offsetTop, over = top + node.offsetHeight - this.flow.clientHeight;
     this.flow.scrollTop = Math.min(Math.max(this.flow.scrollTop, over), top);
@@ -208,7 +208,7 @@ export class TokenText {
       } }, piece === "\n" ? "⏎\n" : piece);
   }
 
-  // shares: token -> how much of the picked one's attention it gets
+  // shares: for each token, the attention weight that the chosen token gives it
   shade(shares = this.shares) {
     this.shares = shares;
     for (const node of this.flow.children) {

@@ -1,4 +1,4 @@
-// Build: attention by hand, with numbers that can be changed; positions; and the memory that forgets.
+// Build: attention by hand with editable numbers, position encodings, and the memory with forgetting.
 
 import { get, post } from "../api.js";
 import { Curves } from "../curves.js";
@@ -93,10 +93,10 @@ export class Build {
       h("button", { type: "button", disabled: n <= 1, onclick: () => { this.state.x.pop(); this.state.words.pop(); this.state.order = Array.from({ length: n - 1 }, (_, i) => i); this.control(); this.compute(); } }, "One word less"));
   }
 
-  // X is shown in the order in which the words stand now
+  // The rows of X are shown in their present order: put edited values back to the words they belong to.
   keep(key, values) { if (key === "x") this.state.order.forEach((word, i) => { this.state.x[word] = [...values[i]]; }); else this.state[key] = copy(values); }
 
-  // More heads, more columns: a new head reads the words with the first one's columns, turned by its number.
+  // Change the number of heads: a new head gets the columns of the first one, with rows rotated by its number.
   share_(n) {
     for (const key of ["wq", "wk", "wv"]) {
       const each = this.state[key][0].length / this.state.heads;
@@ -106,7 +106,7 @@ export class Build {
     this.compute();
   }
 
-  // Rotary positions turn pairs of columns: an odd head gets one of zeros.
+  // Rotary positions rotate pairs of columns: a head of odd width gets one more column, of zeros.
   even() {
     const each = this.state.wq[0].length / this.state.heads;
     if (this.state.positions !== "rotary" || each % 2 === 0) return;

@@ -1,11 +1,12 @@
-// Train: the runs in a folder while they run: curves, what every head did, and the model they made.
+// Train: the runs in a folder while they run: curves, statistics of every head, samples, and the trained model.
 
 import { get } from "../api.js";
 import { Curves } from "../curves.js";
 import { choose, h, number, slide } from "../dom.js";
 
-const EVERY = 2000; // milliseconds between looks at a run that goes on
-const MEASURES = [["loss", "Loss", true], ["valid_loss", "Validation loss", true], ["valid_accuracy", "Validation accuracy", false], ["lr", "Learning rate", false], ["norm", "Norm of the gradient", true]];
+const EVERY = 2000; // milliseconds between two requests for new records
+const NOT_DRAWN = ["step", "seconds", "rate", "share"]; // numbers of a record that have no curve
+const OPTIMISER = [["lr", "Learning rate", false], ["norm", "Norm of the gradient", true]]; // prefix, title, logarithmic; of several networks lr_NAME
 const KINDS = [["entropy", "entropy, nats"], ["distance", "mean distance, tokens"], ["sink", "weight on the first token"]];
 const SAMPLE = [["given", "read"], ["written", "written"], ["wanted", "in the data"]];
 
@@ -20,7 +21,8 @@ export class Train {
     this.wrote = h("section", { hidden: true }, h("h2", {}, "What it wrote"), (this.when = h("div")), (this.texts = h("ul", { class: "samples", "aria-label": "Samples" })));
     this.made = h("div", { class: "row" });
     this.root = h("div", { class: "view train" }, h("h1", {}, "Train"), h("p", { class: "lead" }, "Trainings in the folder that the explorer was started with, as they go. Choose one, or several to compare."), h("div", { class: "beside" }, h("div", {}, h("label", { class: "tick" }, this.several, "several at once"), this.list), h("div", {}, this.made, this.curves, this.wrote, this.inside)));
-    this.records = {};
+    this.records = {}; // by run
+    this.numbers = {}; // by run: the names of the numbers in its records
     this.figures = {};
   }
 
@@ -54,7 +56,11 @@ export class Train {
   async read(id) {
     const own = (this.records[id] ??= []), found = await get("runs/one", { run: id, since: own.length });
     if (found.since < own.length) own.length = 0;
-    for (const one of found.records) own.push(one);
+    const names = (this.numbers[id] ??= new Set());
+    for (const one of found.records) {
+      own.push(one);
+      for (const [name, value] of Object.entries(one)) if (value === null || typeof value === "number") names.add(name);
+    }
   }
 
   show() {
@@ -67,7 +73,7 @@ export class Train {
       const bar = h("span", { class: "weight" });
       bar.style.setProperty("width", `${100 * share}%`);
       return h("li", {}, h("button", { type: "button", "aria-pressed": on, "data-run": run.id, onclick: (event) => this.pick(run.id, this.several.checked || event.shiftKey || event.ctrlKey || event.metaKey) },
-        h("b", {}, run.id), h("small", {}, [run.model, run.data].filter(Boolean).join(" · ")), h("small", {}, run.error ?? `step ${run.step.toLocaleString()}${run.steps ? ` of ${run.steps.toLocaleString()}` : ""}${run.finished ? ", finished" : ""}${run.loss === null ? "" : ` · loss ${number(run.loss)}`}`), bar));
+        h("b", {}, run.id), h("small", {}, [run.model, run.data].filter(Boolean).join(" · ")), h("small", {}, run.error ?? `step ${run.step.toLocaleString()}${run.steps ? ` of ${run.steps.toLocaleString()}` : ""}${run.finished ? ", finished" : ""}${run.loss === null ? "" : ` · ${words(run.losses[0])} ${number(run.loss)}`}`), bar));
     }));
     if (at) this.list.querySelector(`[data-run="${at}"]`)?.focus();
   }
@@ -81,10 +87,26 @@ export class Train {
     this.refresh();
   }
 
+  // The curves of the chosen runs, as [name, title, logarithmic]: losses, validation measurements, other numbers, then
+  // learning rates and gradient norms.
+  measures() {
+    const runs = this.state.runs.map((id) => this.runs.find((run) => run.id === id)).filter(Boolean);
+    const losses = [...new Set(runs.flatMap((run) => run.losses))], about = Object.assign({}, ...runs.map((run) => run.measurements));
+    const names = [...new Set(runs.flatMap((run) => [...(this.numbers[run.id] ?? [])]))].filter((name) => !losses.includes(name) && !NOT_DRAWN.includes(name));
+    const optimiser = OPTIMISER.flatMap(([prefix, title, log]) => names.filter((name) => name === prefix || name.startsWith(`${prefix}_`)).map((name) => [name, name === prefix ? title : `${title}, ${words(name.slice(prefix.length + 1))}`, log]));
+    const valid = names.filter((name) => name.startsWith("valid_")), known = [...valid, ...optimiser.map(([name]) => name)];
+    return [
+      ...losses.map((name) => [name, capital(words(name)), true]),
+      ...valid.map((name) => [name, `Validation ${words(name.slice(6))}${about[name] && about[name].unit !== name.slice(6) ? ` (${about[name].unit})` : ""}`, about[name]?.unit !== "share" && !name.endsWith("accuracy")]),
+      ...names.filter((name) => !known.includes(name)).map((name) => [name, capital(words(name)), false]),
+      ...optimiser,
+    ];
+  }
+
   draw() {
     const figure = (key, options) => (this.figures[key] ??= new Curves(options));
     const shown = [];
-    for (const [key, title, log] of MEASURES) {
+    for (const [key, title, log] of this.measures()) {
       const lines = this.state.runs.map((id, i) => ({ name: id, colour: i, points: (this.records[id] ?? []).filter((one) => one[key] !== undefined).map((one) => [one.step, one[key]]) })).filter(({ points }) => points.length);
       if (!lines.length) continue;
       const one = figure(key, { title, log });
@@ -105,7 +127,7 @@ export class Train {
     this.models();
   }
 
-  // The samples of one step: the last, unless another is chosen.
+  // Show the samples of the last step, or of the chosen one.
   write(told) {
     this.wrote.hidden = !told.length;
     const key = JSON.stringify([this.state.runs[0], told.length, told.at(-1)?.step]);
@@ -131,7 +153,10 @@ export class Train {
   data() { return { view: "train", ...this.state, records: Object.fromEntries(this.state.runs.map((id) => [id, this.records[id] ?? []])) }; }
 }
 
-// Only what is new is put there: a figure that is read stays.
+const words = (name) => name.replaceAll("_", " ");
+const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
+
+// Replace the children only if they differ, so that a figure that is being read keeps its state.
 function place(parent, children) {
   if (children.length === parent.children.length && children.every((one, i) => one === parent.children[i])) return;
   parent.replaceChildren(...children);

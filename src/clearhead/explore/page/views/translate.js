@@ -1,4 +1,4 @@
-// Translate: a sentence comes out word by word, and every word says where it looked.
+// Translate: a translation as it is written, with the attention of each of its tokens.
 
 import { get, heads, lines } from "../api.js";
 import { choose, h, segments, slide } from "../dom.js";
@@ -28,7 +28,7 @@ export class Translate {
     this.map = new HeatMap({ title: "Who looks at whom", tall: 460, read: (at) => this.lines.focus(at && this.map.source.rows === this.lines.below ? ["below", at[0]] : null, false) });
     this.picker = new HeadPicker({ pick: (layer, head) => { Object.assign(this.state, { layer, head }); this.look(); } });
     this.groups = h("div");
-    this.all = h("div", { class: "panels", hidden: true }); // a map an answer
+    this.all = h("div", { class: "panels", hidden: true }); // one map per translation
     this.beams = [];
     this.inside = h("section", { class: "inside", hidden: true, "aria-label": "What the model looked at" }, this.lines.root,
       h("div", { class: "two" }, this.map.root, this.all, h("aside", {}, this.groups, this.picker.root)));
@@ -39,7 +39,7 @@ export class Translate {
     const all = await this.frame.known("translate", this.state.model);
     if (!all.length) { this.models.append(h("p", { class: "empty" }, "There is no translator here.")); return; }
     this.known = Object.fromEntries(all.map((one) => [one.id, one]));
-    if (this.state.model && !this.known[this.state.model]) this.asked = false; // it was told
+    if (this.state.model && !this.known[this.state.model]) this.asked = false; // an error is shown: do not run another model instead
     if (!this.known[this.state.model]) this.state.model = all[0].id;
     const kind = (one) => ({ Transformer: "Transformer", RNNSeq2Seq: "RNN" })[one.family] ?? one.family;
     this.models.replaceChildren(all.length <= 6
@@ -170,7 +170,7 @@ export class Translate {
     }
   }
 
-  // The maps of all answers side by side, in place of the one.
+  // Show the maps of all translations side by side instead of the chosen one's.
   compare(every) {
     this.every = every.map(({ found }) => found);
     this.all.hidden = !(this.map.root.hidden = every.length > 0);

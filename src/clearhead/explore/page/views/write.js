@@ -1,4 +1,4 @@
-// Write: a language model goes on with a text; every token, head and layer can be asked, and heads switched off.
+// Write: a language model continues a text; shows attention, candidates and logit lens of any token; heads can be silenced.
 
 import { get, heads, lines } from "../api.js";
 import { choose, h, percent, slide, spelt } from "../dom.js";
@@ -6,7 +6,7 @@ import { HeadPicker } from "../heads.js";
 import { HeatMap } from "../map.js";
 import { TokenLines, TokenText } from "../tokens.js";
 
-const SPAN = 24; // tokens that are shown with lines
+const SPAN = 24; // largest number of tokens shown with lines
 const EXAMPLES = ["The man", "Two dogs", "When I was young,", "She told me that", "Could you please"];
 
 export class Write {
@@ -52,7 +52,7 @@ export class Write {
       return;
     }
     this.known = Object.fromEntries(all.map((one) => [one.id, one]));
-    if (this.state.model && !this.known[this.state.model]) this.asked = false; // it was told
+    if (this.state.model && !this.known[this.state.model]) this.asked = false; // an error is shown: do not run another model instead
     if (!this.known[this.state.model]) this.state.model = all[0].id;
     this.models.replaceChildren(choose("model", all.map((one) => [one.id, `${one.id} · ${(one.parameters / 1e6).toFixed(1)}M`]), this.state.model, (id) => { Object.assign(this.state, { model: id, layer: null, head: null, at: null }); for (const key of Object.keys(this.state.off)) delete this.state.off[key]; this.remember(); }));
     this.told();
@@ -170,7 +170,7 @@ export class Write {
     this.lines.focus(["below", at - first], false);
   }
 
-  // What else could have stood where the pointer is, and how much of the chosen token's attention it gets.
+  // Describe the token under the pointer: its alternatives, and the attention weight that the chosen token gives it.
   hover(at) {
     const said = [], written = this.steps?.[at - (this.text.tokens.length - (this.steps?.length ?? 0))], share = this.text.shares?.[at];
     if (at !== null && written) said.push(`${spelt(written.piece)} ${percent(written.share)}; the likeliest were ${written.candidates.map(([piece, x]) => `${spelt(piece)} ${percent(x)}`).join(", ")}`);

@@ -1,18 +1,25 @@
-"""Attention by hand: every switch does what the page says it does."""
+"""Attention by hand: every option of the Build view does what it says."""
 
 import math
 
-import numpy as np
 import pytest
 import torch
 
-from clearhead.explore.worked import WK, WQ, WV, X
-from clearhead.explore.worked_attention import by_hand, fading, places
+from clearhead.explore.worked import WK, WQ, WV, ByHand, X, by_hand, example, tell
 
 EXAMPLE = {"x": X.tolist(), "wq": WQ.tolist(), "wk": WK.tolist(), "wv": WV.tolist()}
 
 
-def test_every_number_is_the_written_out_one():
+def test_the_printed_example_has_the_numbers_of_by_hand_and_of_the_layer():
+    result = by_hand(**EXAMPLE)
+    assert isinstance(result, ByHand)
+    assert torch.allclose(example()(X[None])[0].double(), result.out, atol=1e-5)
+    for m in (result.weights[0], result.out):
+        for row in m.tolist():
+            assert "  ".join(f"{x:.4f}".rjust(7) for x in row) in tell()
+
+
+def test_every_number_equals_the_written_out_computation():
     found = by_hand(**EXAMPLE, score="scaled", sharpness=2.0, causal=True)
     x, q, k, v = X.double(), X.double() @ WQ.double(), X.double() @ WK.double(), X.double() @ WV.double()
     scores = 2.0 * q @ k.T / math.sqrt(3)
@@ -24,7 +31,7 @@ def test_every_number_is_the_written_out_one():
 
 
 @pytest.mark.parametrize("score", ["dot", "scaled", "cosine", "additive"])
-def test_sharp_attention_is_a_lookup(score):
+def test_high_sharpness_makes_attention_a_lookup(score):
     soft, sharp = (by_hand(**EXAMPLE, score=score, sharpness=s).weights[0] for s in (1e-3, 1e4))
     assert torch.allclose(soft, torch.full_like(soft, 1 / 3), atol=0.01)
     best = by_hand(**EXAMPLE, score=score).scores[0]
@@ -32,7 +39,7 @@ def test_sharp_attention_is_a_lookup(score):
     assert torch.allclose(sharp, hits / hits.sum(-1, keepdim=True), atol=1e-3)
 
 
-def test_heads_are_apart():
+def test_heads_are_independent():
     wide = {name: [row * 2 for row in EXAMPLE[name]] for name in ("wq", "wk", "wv")}
     found = by_hand(EXAMPLE["x"], **wide, heads=2)
     one = by_hand(**EXAMPLE)
@@ -45,14 +52,14 @@ def test_heads_are_apart():
     ({}, False), ({"score": "cosine"}, False), ({"causal": True}, True), ({"window": 1}, False), ({"window": 2}, True),
     ({"positions": "sinusoid"}, True), ({"positions": "alibi"}, True),
 ])  # fmt: skip
-def test_answers_move_with_their_words_unless_something_tells_the_order(options, moves):
+def test_attention_is_permutation_equivariant_without_positions_and_masks(options, moves):
     found = by_hand(**EXAMPLE, **options, order=[2, 0, 1])
     assert (found.moved > 1e-6) is moves
     if not moves:
         assert torch.allclose(found.out, by_hand(**EXAMPLE, **options).out[[2, 0, 1]])
 
 
-def test_rotary_positions_turn_even_heads():
+def test_rotary_positions_need_heads_of_even_width():
     wide = EXAMPLE | {name: [[*row, 0.0] for row in EXAMPLE[name]] for name in ("wq", "wk")}
     assert by_hand(**wide, positions="rotary", order=[1, 0, 2]).moved > 1e-6
     with pytest.raises(ValueError, match="even"):
@@ -60,24 +67,11 @@ def test_rotary_positions_turn_even_heads():
 
 
 @pytest.mark.parametrize(("change", "words"), [
-    ({"wq": [[1.0]]}, "Wq has 1 rows"), ({"heads": 2}, "3 columns, which 2 heads"), ({"x": []}, "X is no matrix"),
+    ({"wq": [[1.0]]}, "Wq has 1 rows"), ({"heads": 2}, "3 columns: expected a multiple of 2 heads"), ({"x": []}, "X is no matrix"),
     ({"wk": [[1.0, 2]] * 4}, "Wq has 3 columns and Wk 2"), ({"order": [0, 0, 1]}, "each once"),
-    ({"x": [[1e300, 0, 0, 0]]}, "beyond"), ({"score": "guess"}, "score='guess'"),
+    ({"x": [[1e300, 0, 0, 0]]}, "beyond"), ({"score": "guess"}, "score='guess': expected one of dot"),
+    ({"positions": "guess"}, "positions='guess': expected one of none"), ({"x": [[float("nan"), 0, 0, 0]]}, "NaN"),
 ])  # fmt: skip
-def test_mistakes(change, words):
+def test_a_wrong_argument_is_a_sentence(change, words):
     with pytest.raises(ValueError, match=words.replace("[", r"\[")):
         by_hand(**EXAMPLE | change)
-
-
-def test_rotary_places_look_alike_by_distance_only():
-    found = np.array(places("rotary", width=16, length=9)["similarity"])
-    assert np.allclose(found[2, 5], found[4, 7])
-    assert np.allclose(np.diag(found), 1.0)
-    alibi = np.array(places("alibi", width=64, length=9)["similarity"])
-    assert np.allclose(alibi, -np.abs(np.subtract.outer(range(9), range(9))) / 2)
-
-
-def test_a_memory_that_forgets_nothing_shares_evenly():
-    found = fading(1.0, length=5, sharpness=0.0)
-    assert np.allclose(found["share"][4], 0.2)
-    assert np.allclose(found["attention"], [1, 1 / 2, 1 / 3, 1 / 4, 1 / 5])

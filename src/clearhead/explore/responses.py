@@ -1,0 +1,117 @@
+"""What the server answers: JSON, streams of JSON lines, and errors as sentences."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import msgspec
+from fastapi import FastAPI, HTTPException, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import Response, StreamingResponse
+from starlette.exceptions import HTTPException as HttpError
+
+from ..training.run_folder import FolderError
+from . import schemas
+from .request_queue import BusyError, Queue
+from .store import UnknownError
+
+BUG = "the explorer has a bug: the terminal where it was started shows the details"
+# What OpenAPI says about the responses of every route, and of a route that streams.
+PROBLEMS: dict[int | str, dict[str, Any]] = {
+    status: {"model": schemas.Problem} for status in (400, 401, 403, 404, 413, 421, 422, 503)
+}
+STREAM: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"application/x-ndjson": {"schema": {"$ref": "#/components/schemas/Event"}}}}, **PROBLEMS
+}  # fmt: skip
+
+
+def json_response(value: Any, status: int = 200) -> Response:
+    """A response with a value as JSON."""
+    return Response(msgspec.json.encode(value), status, media_type="application/json")
+
+
+def stream_response(events: Callable[[], AsyncIterator[Any]], queue: Queue, request: Request) -> StreamingResponse:
+    """A response with each event as a line of JSON; it ends when the client disconnects, or with a line {"error"}."""
+
+    async def lines() -> AsyncIterator[bytes]:
+        if queue.inside > 1:
+            yield _line({"waiting": queue.inside - 1})
+        try:
+            async with queue.slot():
+                async for event in events():
+                    yield _line(event)
+                    if await request.is_disconnected():
+                        return
+        except Exception as problem:
+            message = error_message(problem)
+            yield _line({"error": message or BUG})
+            if message is None:
+                raise
+
+    return StreamingResponse(lines(), media_type="application/x-ndjson")
+
+
+def error_message(problem: BaseException) -> str | None:
+    """The sentence for an error that the request or a file caused; None for a bug."""
+    if isinstance(problem, OSError):
+        return f"a file cannot be read: {problem.strerror or 'it does not exist'}"
+    if isinstance(problem, ValueError | LookupError | FolderError | BusyError | UnknownError):
+        return " ".join(str(problem.args[0] if problem.args else problem).split())
+    return None
+
+
+def add_error_handlers(app: FastAPI) -> None:
+    """Let every error of a route become a response {"error": sentence} with a fitting status."""
+
+    async def malformed(_: Request, problem: Exception) -> Response:
+        assert isinstance(problem, RequestValidationError)
+        details = [
+            f"{'.'.join(map(str, error['loc'][1:])) or 'the request'}: {error['msg']}" for error in problem.errors()[:3]
+        ]
+        return json_response({"error": "; ".join(details)}, 422)
+
+    async def http(_: Request, problem: Exception) -> Response:
+        assert isinstance(problem, HttpError)
+        return json_response({"error": str(problem.detail)}, problem.status_code)
+
+    async def bug(_: Request, problem: Exception) -> Response:
+        return json_response({"error": BUG}, 500)
+
+    async def busy(_: Request, problem: Exception) -> Response:
+        response = json_response({"error": error_message(problem)}, 503)
+        response.headers["retry-after"] = "1"
+        return response
+
+    async def unknown(_: Request, problem: Exception) -> Response:
+        return json_response({"error": error_message(problem)}, 404)
+
+    async def wrong(_: Request, problem: Exception) -> Response:
+        return json_response({"error": error_message(problem)}, 400)
+
+    app.add_exception_handler(Exception, bug)
+    app.add_exception_handler(BusyError, busy)
+    app.add_exception_handler(UnknownError, unknown)
+    app.add_exception_handler(RequestValidationError, malformed)
+    app.add_exception_handler(HttpError, http)
+    app.add_exception_handler(HTTPException, http)
+    for kind in (ValueError, IndexError, FolderError, OSError):
+        app.add_exception_handler(kind, wrong)
+
+
+def describe_streams(app: FastAPI) -> None:
+    """Add the lines of streams to the OpenAPI description, which FastAPI leaves out."""
+    plain = app.openapi
+
+    def described() -> dict[str, Any]:
+        description = plain()
+        for kind in (schemas.Event, schemas.HeadsOfLayer):
+            schema = kind.model_json_schema(ref_template="#/components/schemas/{model}")
+            description["components"]["schemas"] |= {**schema.pop("$defs", {}), kind.__name__: schema}
+        return description
+
+    app.openapi = described  # type: ignore[method-assign]
+
+
+def _line(event: Any) -> bytes:
+    return msgspec.json.encode(event) + b"\n"

@@ -1,0 +1,85 @@
+"""Position encodings, which turn a set of tokens into a sequence.
+
+Attention treats its input as a set: if the tokens are permuted, its outputs are permuted and otherwise the same. Each
+kind of positions breaks this symmetry in one of three places, and does nothing in the other two:
+
+    add(x, at)          none sinusoid learned sincos2d   (added to x, or concatenated to it)
+    turn(q, k, at)      rotary
+    bias(q_at, k_at)    alibi relative
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+from ...checks import one_of
+from ...errors import InputError
+from ..words import Join, Pairs, Position
+from .distance import Alibi, Relative
+from .interface import Positions
+from .rotary import Rotary
+from .vectors import Learned, SinCos2d, Sinusoid, Vectors, grid
+
+__all__ = [
+    "POSITIONS",
+    "Alibi",
+    "Learned",
+    "Positions",
+    "Relative",
+    "Rotary",
+    "SinCos2d",
+    "Sinusoid",
+    "Vectors",
+    "grid",
+    "make_positions",
+]
+
+POSITIONS = ("none", "sinusoid", "learned", "sincos2d", "rotary", "alibi", "relative")
+VECTORS = ("sinusoid", "learned", "sincos2d")  # the kinds that are added to tokens or concatenated with them
+
+
+def make_positions(
+    kind: Position | Literal["sincos2d"],
+    *,
+    width: int,
+    heads: int,
+    head: int,
+    context: int,
+    causal: bool = False,
+    join: Join = "add",
+    pairs: Pairs | None = None,
+    **rotary: Any,
+) -> Positions:
+    """Build a position encoding from its name and the sizes of the model that uses it.
+
+    Args:
+        kind: none, sinusoid, learned, sincos2d, rotary, alibi or relative.
+        width: width of the tokens.
+        heads: number of query heads.
+        head: head dimension.
+        context: tokens that the model is trained on.
+        causal: relative: queries attend to no later key.
+        join: sinusoid, learned, sincos2d: "add" to the tokens or "concatenate" with them.
+        pairs: sinusoid, rotary: which columns make a pair, "halves" or "neighbours"; that of the paper or of Llama if
+            not given.
+        **rotary: further arguments of Rotary.
+
+    Examples:
+        >>> positions = make_positions("alibi", width=12, heads=3, head=4, context=64)
+        >>> Attention(12, heads=3)(torch.zeros(2, 7, 12), positions=positions).shape
+        torch.Size([2, 7, 12])
+    """
+    makers: dict[str, Callable[[], Positions]] = {
+        "none": Positions,
+        "sinusoid": lambda: Sinusoid(width, join=join, pairs=pairs or "neighbours"),
+        "learned": lambda: Learned(width, context, join=join),
+        "sincos2d": lambda: SinCos2d(width, join=join),
+        "rotary": lambda: Rotary(head, pairs=pairs or "halves", context=context, **rotary),
+        "alibi": lambda: Alibi(heads),
+        "relative": lambda: Relative(heads, causal=causal),
+    }
+    one_of("positions", kind, makers)
+    if join != "add" and kind not in VECTORS:
+        raise InputError(f"join={join!r} with positions={kind!r}: only {', '.join(VECTORS)} can be joined with tokens")
+    return makers[kind]()

@@ -1,0 +1,137 @@
+"""Rotary positions: queries and keys are rotated by angles that grow with position."""
+
+from __future__ import annotations
+
+import math
+import weakref
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from ...checks import one_of
+from ...errors import InputError
+from ..words import Pairs, Rope
+from .interface import Positions
+from .vectors import PAIRS
+
+SCALINGS = ("linear", "ntk", "yarn", "llama3")
+
+
+class Rotary(Positions):
+    """Rotary positions: rotate each pair of columns of q and k by an angle proportional to the position.
+
+    Su et al. 2021, Eq. 15: q . k then depends only on the distance of the two positions.
+
+    Args:
+        head: head dimension, an even number.
+        base: the longest wavelength is almost 2 pi base tokens.
+        pairs: which columns make a pair: "halves" i with i + e/2 (Llama, NeoX), "neighbours" 2i with 2i + 1 (the
+            paper).
+        scaling: how a model that was trained on a shorter context is stretched: "linear" slows every rotation down
+            (Chen et al. 2023), "ntk" raises the base, so that only slow rotations slow down, "yarn" blends between
+            the two and sharpens the scores (Peng et al. 2023), "llama3" keeps fast rotations, slows down slow ones,
+            and blends between.
+        factor: by how much it is stretched.
+        context: tokens that it was trained on, before it was stretched.
+
+    Examples:
+        >>> q = torch.randn(1, 2, 5, 8)
+        >>> turned, _ = Rotary(8).turn(q, q, torch.arange(5))
+        >>> torch.equal(turned[:, :, 0], q[:, :, 0])  # position 0 is not rotated
+        True
+    """
+
+    def __init__(
+        self,
+        head: int,
+        *,
+        base: float = 10_000.0,
+        pairs: Pairs = "halves",
+        scaling: Rope | None = None,
+        factor: float = 1.0,
+        context: int | None = None,
+    ) -> None:
+        super().__init__()
+        if head < 2 or head % 2:
+            raise InputError(f"head={head}: rotary positions rotate pairs of columns, expected an even head dimension")
+        one_of("pairs", pairs, PAIRS)
+        if scaling is not None:
+            one_of("scaling", scaling, SCALINGS)
+        if scaling in ("yarn", "llama3") and context is None:
+            raise InputError(f"scaling={scaling!r} needs context, the number of tokens that the model was trained on")
+        if factor < 1.0:
+            raise InputError(f"factor={factor}: expected 1 or more, since scaling stretches a context")
+        self.head, self.pairs = head, pairs
+        self.attention_factor = 0.1 * math.log(factor) + 1.0 if scaling == "yarn" else 1.0
+        self.constant("speed", _speeds(head, base, scaling, factor, context))
+        self.speed: Tensor
+
+    def turn(
+        self, q: Float[Tensor, "b h t e"], k: Float[Tensor, "b g t e"], at: Int[Tensor, "*b t"]
+    ) -> tuple[Float[Tensor, "b h t e"], Float[Tensor, "b g t e"]]:
+        for name, x in (("q", q), ("k", k)):
+            if x.shape[-1] != self.head:
+                raise InputError(f"{name} has head width {x.shape[-1]}: these rotary positions turn {self.head}")
+        cos, sin = self.angles(at, q.dtype)
+        return self.turned(q, cos, sin), self.turned(k, cos, sin)
+
+    def angles(self, at: Int[Tensor, "*b t"], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Return cos and signed sin of each column's angle; computed once for all layers of a forward pass.
+
+        They are at least float32: in half precision position 4,097 would be 4,096.
+        """
+        kind = torch.float64 if dtype == torch.float64 else torch.float32
+        traced = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+        inference = not traced and torch.is_inference_mode_enabled()  # inference tensors cannot be trained with
+        last = None if traced else _LAST.get(self)
+        if last is not None and last[0]() is at and last[1:4] == (at._version, kind, inference):
+            return last[4], last[5]
+        angle = at[..., None].to(kind) * self.speed.to(kind)  # (*b, t, e/2)
+        angle = angle[:, None] if at.ndim == 2 else angle  # an axis for the heads
+        cos, sin = angle.cos() * self.attention_factor, angle.sin() * self.attention_factor
+        if self.pairs == "halves":
+            cos, sin = torch.cat([cos, cos], dim=-1), torch.cat([-sin, sin], dim=-1)
+        else:
+            cos, sin = cos.repeat_interleave(2, dim=-1), torch.stack([-sin, sin], dim=-1).flatten(-2)
+        if not traced and not at.is_inference():
+            _LAST[self] = (weakref.ref(at), at._version, kind, inference, cos, sin)
+        return cos, sin
+
+    def turned(self, x: Float[Tensor, "b h t e"], cos: Tensor, sin: Tensor) -> Float[Tensor, "b h t e"]:
+        """Return x rotated by the angles that `angles` returned."""
+        y = x.to(cos.dtype)
+        if self.pairs == "halves":
+            partner = y.roll(self.head // 2, -1)
+        else:
+            partner = y.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
+        return torch.addcmul(y * cos, partner, sin).to(x.dtype)
+
+
+# The angles of the last positions of each module: all layers of a forward pass need the same.
+_LAST: WeakKeyDictionary[Rotary, tuple[Any, ...]] = WeakKeyDictionary()
+
+
+def _speeds(head: int, base: float, scaling: Rope | None, factor: float, context: int | None) -> Float[Tensor, "pairs"]:
+    """The angle of each pair of columns, in radians per position."""
+    if scaling == "ntk":
+        base = base * factor ** (head / (head - 2)) if head > 2 else base
+    speed = base ** -(torch.arange(0, head, 2, dtype=torch.float64, device="cpu") / head)
+    if scaling == "linear":
+        return speed / factor
+    if scaling == "yarn":
+        assert context is not None
+        # The pair that makes `turns` turns over the trained context.
+        pair = [head * math.log(context / (turns * 2 * math.pi)) / (2 * math.log(base)) for turns in (32, 1)]
+        low, high = max(math.floor(pair[0]), 0), min(math.ceil(pair[1]), head - 1)
+        ramp = (torch.arange(head // 2, dtype=torch.float64, device="cpu") - low) / max(high - low, 0.001)
+        keep = 1 - ramp.clamp(0, 1)
+        return speed * keep + speed / factor * (1 - keep)
+    if scaling == "llama3":
+        assert context is not None
+        turns = context * speed / (2 * math.pi)
+        keep = ((turns - 1) / (4 - 1)).clamp(0, 1)  # under 1 turn: slowed down; over 4: kept
+        return speed * keep + speed / factor * (1 - keep)
+    return speed

@@ -1,0 +1,138 @@
+"""torch's scaled_dot_product_attention (SDPA): the choice of its backend, its log-sum-exp, and NaN inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import Lock
+from typing import Any, TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.backends import cuda
+from torch.nn.attention import SDPBackend
+
+CUDNN_FROM = 513  # queries from which cuDNN may be used without gradients
+STRETCH = 32  # keys; the CPU kernel takes 512 at a time
+Result = TypeVar("Result")
+
+
+def sdpa(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, dropout: float, causal: bool = False
+) -> Tensor:
+    """Return softmax(scale q k' + mask) v by torch's SDPA.
+
+    Args:
+        q: queries (b, h, q, e).
+        k: keys (b, g, k, e).
+        v: values (b, g, k, e).
+        mask: booleans (True: attend) or a bias, broadcastable to (b, h, q, k).
+        scale: factor of the scores.
+        dropout: share of the weights dropped.
+        causal: allow only keys up to the query's own index; not together with a mask.
+    """
+    grouped = q.shape[1] != k.shape[1]
+    if grouped and mask is not None and q.is_cuda:  # no CUDA kernel takes both groups and a mask
+        k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
+        grouped = False
+    how: dict[str, Any] = {"dropout_p": dropout, "is_causal": causal, "scale": scale, "enable_gqa": grouped}
+    if _avoids_cudnn(q, k, v, mask):
+        out = _CUDNN.without(F.scaled_dot_product_attention, q, k, v, mask, **how)
+    else:
+        out = F.scaled_dot_product_attention(q, k, v, mask, **how)
+    return _restore_nan(q, k, out, causal) if mask is None else out
+
+
+def sdpa_with_lse(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> tuple[Tensor, Tensor] | None:
+    """Return what `sdpa` returns without a mask, to the bit, and the log-sum-exp of each query's scores.
+
+    SDPA does not return the log-sum-exp, but the operators that it calls do. So we ask which one it would choose, and
+    call that. None if that operator returns no log-sum-exp, if SDPA would pad or repeat its inputs first, and under
+    autocast, which casts the inputs of SDPA but not those of the operators.
+    """
+    same = q.shape[:2] == k.shape[:2] and q.shape[-1] == v.shape[-1] and 0 not in (*q.shape, *k.shape)
+    if not same or torch.is_autocast_enabled(q.device.type):
+        return None
+    if _avoids_cudnn(q, k, v):
+        choice = _CUDNN.without(torch._fused_sdp_choice, q, k, v, None, 0.0, causal, scale=scale)
+    else:
+        choice = torch._fused_sdp_choice(q, k, v, None, 0.0, causal, scale=scale)
+    ops = torch.ops.aten
+    if choice == SDPBackend.FLASH_ATTENTION.value and q.device.type == "cpu":
+        out, lse = ops._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal, scale=scale)
+        return _restore_nan(q, k, out, causal), lse
+    if choice == SDPBackend.CUDNN_ATTENTION.value:
+        out, lse, *_ = ops._scaled_dot_product_cudnn_attention(q, k, v, None, True, 0.0, causal, False, scale=scale)
+        return out, lse.reshape(q.shape[:3])
+    if choice == SDPBackend.FLASH_ATTENTION.value and q.is_cuda and q.shape[-1] % 8 == 0:
+        out, lse, *_ = ops._scaled_dot_product_flash_attention(q, k, v, 0.0, causal, False, scale=scale)
+        return out, lse
+    return None
+
+
+def traced() -> bool:
+    """Whether tensors have no values to read or keep: inside torch.compile, torch.export or a torch.func transform."""
+    return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+
+
+def cudnn_pays(queries: int, gradient: bool) -> bool:
+    """Whether cuDNN may be used on a GPU: in training, and for many queries.
+
+    cuDNN compiles a plan for every new shape. In training shapes repeat, and with many queries its speed makes up for
+    it; in decoding and for short prompts of ragged batches shapes change at every step.
+    """
+    return gradient or queries >= CUDNN_FROM
+
+
+def _avoids_cudnn(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> bool:
+    """Whether to keep SDPA from choosing cuDNN; a compiled graph has few shapes, so it is left to choose."""
+    if not q.is_cuda or traced():
+        return False
+    gradient = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (q, k, v, mask))
+    return not cudnn_pays(q.shape[2], gradient)
+
+
+class _CudnnSwitch:
+    """torch's process-wide switch of SDPA's cuDNN backend, shared by all threads that need it off for a call."""
+
+    def __init__(self) -> None:
+        self._lock, self._calls, self._turned_off = Lock(), 0, False
+
+    def without(self, call: Callable[..., Result], *args: Any, **kwargs: Any) -> Result:
+        """Return call(*args, **kwargs), during which SDPA does not choose cuDNN."""
+        with self._lock:
+            if self._calls == 0:
+                # Whoever has disabled the other fused backends wants cuDNN.
+                others = cuda.flash_sdp_enabled() or cuda.mem_efficient_sdp_enabled()
+                self._turned_off = others and cuda.cudnn_sdp_enabled()
+                if self._turned_off:
+                    cuda.enable_cudnn_sdp(False)
+            self._calls += 1
+        try:
+            return call(*args, **kwargs)
+        finally:
+            with self._lock:
+                self._calls -= 1
+                if self._calls == 0 and self._turned_off:
+                    cuda.enable_cudnn_sdp(True)
+
+
+_CUDNN = _CudnnSwitch()
+
+
+def _restore_nan(q: Tensor, k: Tensor, out: Tensor, causal: bool) -> Tensor:
+    """Return NaN for queries whose scores are all NaN: the CPU kernel takes them for masked ones and returns zeros."""
+    if q.device.type != "cpu" or 0 in (*q.shape, *k.shape):
+        return out
+    # The kernel's output shows NaN keys, unless all keys of a stretch that it takes at a time are NaN: where a few
+    # queries attend to many keys, it is enough to test one key of each stretch.
+    tested = k.detach() if causal or q.shape[2] > 16 else k.detach()[:, :, ::STRETCH]
+    if not traced() and not (q.detach().sum() + tested.sum()).isnan():
+        return out
+    keys = k.isnan().any(-1).repeat_interleave(q.shape[1] // k.shape[1], dim=1)
+    if causal:  # a query attends to the keys up to its own
+        last = torch.arange(q.shape[2], device=q.device).clamp(max=k.shape[2] - 1)
+        keys = (keys.cumsum(-1) > 0)[..., last]
+    else:
+        keys = keys.any(-1, keepdim=True)
+    return torch.where((q.isnan().any(-1) | keys)[..., None], float("nan"), out)

@@ -1,0 +1,63 @@
+"""The addresses of a model: what `watch` and `edit` can name, and how patterns match them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+from ..errors import InputKeyError, InputTypeError, nearest
+from ..layers import Attention
+from .statistics import MEANING
+
+EDITABLE = ("q", "k", "v", "scores", "weights", "heads")  # tensors inside an attention
+INSIDE = (*EDITABLE, *MEANING)  # the addresses that an attention has besides those of its modules
+WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module")  # what compiling and checkpointing add to a module's name
+
+# Each address with its module and, inside an attention, the name of the activation; None for the module's output.
+Addresses = dict[str, tuple[nn.Module, str | None]]
+
+
+def module_of(model: Any) -> nn.Module:
+    """The torch module to watch: the model itself, or the `.model` of a Bundle."""
+    model = getattr(model, "model", model) if not isinstance(model, nn.Module) else model
+    if not isinstance(model, nn.Module):
+        raise InputTypeError(
+            f"expected a torch module or something that holds one as .model, got {type(model).__name__}"
+        )
+    return model
+
+
+def addresses(root: nn.Module) -> Addresses:
+    """All addresses of a model, in the order of its modules."""
+    found: Addresses = {}
+    for path, module in root.named_modules():
+        path = ".".join(part for part in path.split(".") if part not in WRAPPERS)
+        if path:
+            found[path] = (module, None)
+        if isinstance(module, Attention):
+            for leaf in INSIDE:
+                found[f"{path}.{leaf}" if path else leaf] = (module, leaf)
+    return found
+
+
+def resolve(pattern: str, names: Mapping[str, Any]) -> list[str]:
+    """The addresses that a pattern matches; raises if there are none, and names the nearest."""
+    found = matching(pattern, names)
+    if not found:
+        raise InputKeyError(f"no address {pattern!r} in this model{nearest_addresses(pattern, names)}")
+    return found
+
+
+def matching(pattern: str, names: Mapping[str, Any]) -> list[str]:
+    """The names that a pattern matches: `*` is one part between dots, `**` any number of parts."""
+    parts = [{"*": r"[^.]+", "**": r".+"}.get(part, re.escape(part)) for part in pattern.split(".")]
+    expression = re.compile(r"\.".join(parts).replace(r".+\.", r"(?:.+\.)?"))
+    return [name for name in names if expression.fullmatch(name)]
+
+
+def nearest_addresses(name: str, names: Mapping[str, Any]) -> str:
+    """errors.nearest() over addresses, which may also be written with * for a number."""
+    return nearest(name, [*names, *dict.fromkeys(re.sub(r"\b\d+\b", "*", n) for n in names)])

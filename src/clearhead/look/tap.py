@@ -1,0 +1,192 @@
+"""The tap of a watched or edited attention: it passes activations on to edits and listeners."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from ..errors import InputError
+from ..layers import Bias, Mask, Tap
+from .call import Call, DenseCall, LazyCall
+from .maps import DENSE_LIMIT, settle
+from .statistics import MEANING, statistics
+from .tape import Keep, Tape
+from .text_counter import TextCounter
+
+Edit = Callable[[Tensor], Tensor]
+
+
+class Listener:
+    """Writes the activations of one attention to the tape of one watch.
+
+    Args:
+        tape: The tape.
+        wanted: The address of each activation to record, by its name inside the attention.
+        grad: Record the tensors themselves, so that they get gradients.
+        keep: What to keep of each record: see `watch`.
+        text: The texts of the watch.
+    """
+
+    def __init__(self, tape: Tape, wanted: dict[str, str], grad: bool, keep: Keep, text: TextCounter) -> None:
+        self.tape, self.wanted, self.grad, self.keep = tape, wanted, grad, keep
+        self.text, self.thread = text, text.thread
+        self.explicit = grad and bool({"scores", "weights"} & set(wanted))  # they must really be computed
+        self.measures = [leaf for leaf in wanted if leaf in MEANING]
+        self.end = self.calls = 0  # the position after the last call, and the model's calls by then
+        self.continues = False  # the present call is the next step of the text of the call before
+        self.pending: list[tuple[str, Any]] = []  # recorded when the present call's mask is known
+
+    def begin(self) -> None:
+        """Begin a call; one that ended in an error leaves nothing."""
+        if self.thread == threading.get_ident():
+            self.pending.clear()
+
+    def take(self, leaf: str, x: Tensor) -> None:
+        """Take an activation that comes before the mask is known: q, k, v or edited scores."""
+        if leaf in self.wanted and self.thread == threading.get_ident():
+            self.pending.append((leaf, own(x, self.grad)))
+
+    def record_call(self, source: Call) -> None:
+        """Record what comes before the weights, the weights, and what is computed from them."""
+        if self.thread != threading.get_ident():
+            return
+        self.continues = self._is_next_step(source)
+        for leaf, x in self.pending:
+            self._record(leaf, x)
+        self.pending.clear()
+        if "weights" in self.wanted:
+            self._record("weights", settle(source))
+        if "scores" in self.wanted and isinstance(source, LazyCall):  # else they came before
+            self._record("scores", _scores(source))
+        if self.measures:
+            for leaf, x in statistics(source, *self.measures).items():
+                self._record(leaf, x)
+
+    def heads(self, x: Tensor) -> None:
+        """Record the output of each head, which comes last."""
+        if "heads" in self.wanted and self.thread == threading.get_ident():
+            self._record("heads", own(x, self.grad))
+
+    def _record(self, leaf: str, value: Any) -> None:
+        self.tape.record(self.wanted[leaf], value, self.keep, self.continues, self.text.number)
+
+    def _is_next_step(self, source: Call) -> bool:
+        """Whether a call is the next decoding step of the text of the call before.
+
+        While a search runs, every call is: the search announces each text (`new_text`). Elsewhere the mask's offset,
+        the position of the first query, decides: a step that uses a KV cache starts where the call before ended. An
+        offset per row is only compared with 0, and on a GPU not at all, because reading it would wait for the device.
+        Without an offset, a single query continues if the model itself was not called again: a recurrent decoder
+        attends once per token inside of one call, and a model without a cache starts anew with every call.
+        """
+        offset, queries = source.offset, source.shape[2]
+        if self.text.searching:
+            continues = True
+        elif isinstance(offset, Tensor):
+            continues = offset.device.type != "cpu" or bool(offset.any())
+        elif offset:
+            continues = offset == self.end
+        else:
+            continues = queries == 1 and self.text.calls == self.calls
+        self.calls = self.text.calls
+        self.end = (offset if isinstance(offset, int) else 0) + queries
+        return continues
+
+
+class WatchTap(Tap):
+    """The tap of one attention, shared by all that watch or edit it at the time."""
+
+    def __init__(self) -> None:
+        self.listeners: list[Listener] = []
+        self.edits: list[tuple[str, Edit, int]] = []  # what is edited, how, and in which thread
+
+    @property
+    def explicit(self) -> bool:  # type: ignore[override]
+        """Whether scores and weights must really be computed in this thread."""
+        mine = threading.get_ident()
+        return any(x.explicit and x.thread == mine for x in self.listeners) or any(
+            leaf in ("scores", "weights") and thread == mine for leaf, _, thread in self.edits
+        )
+
+    def inputs(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Edit and record queries, keys and values."""
+        for listener in list(self.listeners):
+            listener.begin()
+        return self._pass("q", q), self._pass("k", k), self._pass("v", v)
+
+    def scores(self, scores: Tensor) -> Tensor:
+        """Edit and record the scores of an explicit computation."""
+        return self._pass("scores", scores)
+
+    def weights(self, weights: Tensor, mask: Mask) -> Tensor:
+        """Edit and record the weights of an explicit computation."""
+        weights = self._edit("weights", weights)
+        offset = mask.offset if isinstance(mask.offset, int | Tensor) else 0
+        for listener in list(self.listeners):
+            listener.record_call(DenseCall(weights=own(weights, listener.grad and listener.explicit), offset=offset))
+        return weights
+
+    def seen(self, q: Tensor, k: Tensor, mask: Mask, bias: Bias | None, scale: float, lse: Tensor | None) -> None:
+        """Record the inputs of a fused kernel."""
+        bias = None if bias is None else bias.owned()
+        lse = None if lse is None else lse.detach()
+        source = LazyCall(q=q.detach(), k=k.detach(), mask=mask, bias=bias, scale=scale, given=lse)
+        for listener in list(self.listeners):
+            listener.record_call(source)
+
+    def heads(self, out: Tensor) -> Tensor:
+        """Edit and record the output of each head."""
+        out = self._edit("heads", out)
+        for listener in list(self.listeners):
+            listener.heads(out)
+        return out
+
+    def _edit(self, leaf: str, x: Tensor) -> Tensor:
+        for name, change, thread in list(self.edits):
+            if name == leaf and thread == threading.get_ident():
+                x = changed(leaf, change, x)
+        return x
+
+    def _pass(self, leaf: str, x: Tensor) -> Tensor:
+        x = self._edit(leaf, x)
+        for listener in list(self.listeners):
+            listener.take(leaf, x)
+        return x
+
+
+def changed(name: str, change: Edit, x: Any) -> Any:
+    """Apply an edit; raises if it does not return a tensor of the same shape."""
+    y = change(x)
+    if isinstance(x, Tensor) and (not isinstance(y, Tensor) or y.shape != x.shape):
+        got = tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__
+        raise InputError(f"the edit of {name} returned {got}: expected a tensor of shape {tuple(x.shape)}")
+    return y
+
+
+def own(value: Any, grad: bool) -> Any:
+    """A copy that nothing later writes to; with `grad` the tensors themselves, which will hold their gradients."""
+
+    def copy(x: Any) -> Any:
+        if not isinstance(x, Tensor):
+            return x
+        if not grad:
+            return x.detach().clone()
+        if x.requires_grad and not x.is_leaf:
+            x.retain_grad()
+        return x
+
+    return tree_map(copy, value)
+
+
+def _scores(source: LazyCall) -> Tensor:
+    b, h, q, k = source.shape
+    if b * h * q * k > DENSE_LIMIT:
+        raise InputError(
+            f"scores of {b} x {h} x {q} x {k} are over the limit of {DENSE_LIMIT:,}: watch weights, and ask their map "
+            "for a tile"
+        )
+    return source.scores((0, q), (0, k))[0]

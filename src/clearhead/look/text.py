@@ -1,0 +1,165 @@
+"""attention: the attention maps of one text, with the pieces that name their queries and keys."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from .. import draw
+from ..data.text_rows import with_special
+from ..errors import InputError, InputIndexError, nearest
+from ..tokens import Pair
+from ..weights import Bundle
+from .addresses import addresses, matching
+from .capture import watch
+from .maps import AttentionMap
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+KINDS = {  # the kinds of attention, and their addresses in the models of this library
+    "self": "blocks.*.attn.weights",
+    "encoder": "encoder.blocks.*.attn.weights",
+    "decoder": "decoder.blocks.*.attn.weights",
+    "cross": "decoder.blocks.*.cross.weights",
+}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TextAttention:
+    """The attention maps of one text, layer by layer, and the pieces that name their queries and keys.
+
+    Examples:
+        >>> result = attention(clearhead.load("en-de"), "A dog runs.", target="Ein Hund rennt.")
+        >>> result.labels("cross")[0]
+        ['Ein', ' Hund', ' rennt', '.', '<end>']
+        >>> result.maps["cross"][0].shape
+        (1, 5, 5, 5)
+    """
+
+    pieces: list[str]  # the text of each token, special ones included; for a translator, of the source
+    maps: dict[str, list[AttentionMap]]  # one per layer, by kind: "self", or "encoder", "decoder" and "cross"
+    target: list[str] | None = None  # the text of each token that a translator writes, the end token included
+    decoder_input: list[str] | None = None  # the text of each token that its decoder reads: the start, then the target
+
+    def labels(self, kind: str) -> tuple[list[str], list[str]]:
+        """The pieces that name the queries and the keys of a kind of attention.
+
+        A decoder's queries are named by the piece that is written there, one after the piece that is read.
+        """
+        self._check(kind)
+        if kind in ("self", "encoder"):
+            return self.pieces, self.pieces
+        assert self.target is not None
+        assert self.decoder_input is not None
+        return self.target, self.pieces if kind == "cross" else self.decoder_input
+
+    def figure(self, layer: int, head: int | None = None, *, kind: str | None = None) -> Figure:
+        """Draw one layer and head as a heat map, its rows the queries and its columns the keys.
+
+        Args:
+            layer: The layer, counted from 0.
+            head: The head, counted from 0; None: the mean over all heads.
+            kind: A key of `maps`; if not given, "cross" for a translator and otherwise "self".
+        """
+        kind = ("cross" if "cross" in self.maps else next(iter(self.maps))) if kind is None else kind
+        queries, keys = self.labels(kind)
+        layers = self.maps[kind]
+        if not 0 <= layer < len(layers):
+            raise InputIndexError(f"layer {layer}: there are {len(layers)}, counted from 0")
+        weights = layers[layer].dense() if head is None else layers[layer].only(head).dense()
+        name = f"{kind}-attention" if kind in ("self", "cross") else f"self-attention of the {kind}"
+        return draw.heatmap(
+            weights[0].mean(0).float().cpu().numpy(), rows=queries, columns=keys,
+            title=f"{name}, layer {layer}, " + ("mean over heads" if head is None else f"head {head}"),
+        )  # fmt: skip
+
+    def _check(self, kind: str) -> None:
+        if kind not in self.maps:
+            raise InputError(f"kind={kind!r}: expected one of {', '.join(self.maps)}{nearest(kind, self.maps)}")
+
+
+@torch.no_grad()
+def attention(bundle: Bundle | nn.Module, text: str, *, target: str | None = None) -> TextAttention:
+    """Return the attention maps of a text, layer by layer, from one forward pass.
+
+    Args:
+        bundle: A model with its tokens: a GPT, a BERT, or a translator.
+        text: The text; for a translator the source.
+        target: The translation, for a translator only: one of its own (`translate(...).text`) or any other.
+
+    Returns:
+        The pieces of the text and an AttentionMap per layer: the self-attention of a GPT or BERT; for a translator that
+        of the encoder and of the decoder, and the cross-attention.
+
+    Raises:
+        InputError: If the model has no attention or no tokens, or if a target is missing or too much.
+
+    Examples:
+        >>> result = attention(clearhead.load("everyday"), "A dog runs.")
+        >>> result.pieces
+        ['A', ' dog', ' runs', '.']
+        >>> result.maps["self"][0]
+        AttentionMap(batch=1, heads=5, queries=4, keys=4)
+        >>> figure = result.figure(layer=0, head=2)
+    """
+    model: Any = bundle.model if isinstance(bundle, Bundle) else bundle
+    name, known = type(model).__name__, addresses(model)
+    kinds = {kind: pattern for kind, pattern in KINDS.items() if matching(pattern, known)}
+    if not kinds:
+        raise InputError(
+            f"this {name} has no attention to show: expected a gpt, a bert, a transformer, or an rnn-seq2seq whose "
+            "attention is not 'none'; `watch` records any other activation"
+        )
+    if not isinstance(bundle, Bundle) or bundle.tokens is None:
+        raise InputError(
+            f"this {name} has no tokens: expected a Bundle with tokens, from `load` or as Bundle(model, tokens); for a "
+            f"batch of ids use watch(model, {next(iter(kinds.values()))!r})"
+        )
+    if "translate" in bundle.can:
+        return _translation(bundle, text, target, kinds)
+    if target is not None:
+        raise InputError(f"this {name} is no translator: expected a text without a target")
+    tokens = bundle.tokenizer()
+    ids = tokens.wrapped(text) if "predict" in bundle.can else with_special(tokens, tokens.encode(text))
+    maps = _maps(bundle, kinds, _row(bundle, ids, "text"))
+    return TextAttention(pieces=tokens.pieces(ids), maps=maps)
+
+
+def _translation(bundle: Bundle, text: str, target: str | None, kinds: dict[str, str]) -> TextAttention:
+    """The attention of a translator, with the target given to its decoder."""
+    pair = bundle.tokens
+    if not isinstance(pair, Pair):
+        raise InputError(f"this {bundle.name} has no tokenizers of a source and a target: expected a Pair")
+    if target is None:
+        raise InputError(
+            f"this {bundle.name} is a translator: expected a text and its translation, target='...'; `translate` "
+            "writes one"
+        )
+    source, written = pair.read(text), pair.written(target)
+    start = pair.target.pad if pair.target.start is None else pair.target.start  # Marian starts with padding
+    read = np.append(np.int64(start or 0), written[:-1])
+    maps = _maps(bundle, kinds, _row(bundle, read, "target"), source=_row(bundle, source, "text"))
+    return TextAttention(
+        pieces=pair.source.pieces(source), target=pair.target.pieces(written), decoder_input=pair.target.pieces(read),
+        maps=maps,
+    )  # fmt: skip
+
+
+def _row(bundle: Bundle, ids: np.ndarray, what: str) -> Tensor:
+    """A batch of one row on the model's device; raises if it is empty or too long."""
+    if not len(ids):
+        raise InputError(f"the {what} is empty: expected a token or more")
+    if bundle.max_tokens is not None and len(ids) > bundle.max_tokens:
+        raise InputError(f"the {what} has {len(ids)} tokens: this model reads {bundle.max_tokens} at once")
+    return torch.from_numpy(ids)[None].to(bundle.device)
+
+
+def _maps(bundle: Bundle, kinds: dict[str, str], ids: Tensor, **inputs: Tensor) -> dict[str, list[AttentionMap]]:
+    with watch(bundle, *kinds.values()) as tape:
+        bundle.model(ids, **inputs)
+    return {kind: list(tape.match(pattern).values()) for kind, pattern in kinds.items()}

@@ -1,0 +1,144 @@
+"""The tensors of a folder by name, read from whichever weight files it has.
+
+model.safetensors       or several parts: model.safetensors.index.json names the file of each tensor
+pytorch_model.bin       or several parts, likewise; read by torch.load(weights_only=True), which runs no code
+"""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from .. import config
+from ..errors import nearest
+from .fill import Shapes, WeightsError
+
+WHOLE = ("model.safetensors", "pytorch_model.bin")
+Reader = Callable[[str], Tensor]  # tensor name -> tensor
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """The tensors of a folder; each is read from its file when it is accessed."""
+
+    path: Path  # the file to name in a message about all of them
+    shapes: Shapes
+    files: Mapping[str, Path]  # tensor name: its file
+    read: Reader
+    types: Mapping[str, str] = field(default_factory=dict)  # stored format, where it differs from the dtype read
+
+    def __getitem__(self, name: str) -> Tensor:
+        try:
+            return self.read(name)
+        except (SafetensorError, OSError, RuntimeError) as cause:
+            raise WeightsError(f"{self.files[name]}: the tensor {name} cannot be read ({cause})") from cause
+
+    def renamed(self, rename: Callable[[str], str]) -> Tensors:
+        """The same tensors under other names."""
+        old = {rename(name): name for name in self.shapes}
+        if len(old) < len(self.shapes):
+            twice = next(name for name in self.shapes if old[rename(name)] != name)
+            other = old[rename(twice)]
+            raise WeightsError(f"{self.path}: the tensors {twice} and {other} both become {rename(twice)}")
+        return Tensors(
+            self.path,
+            {new: self.shapes[name] for new, name in old.items()},
+            {new: self.files[name] for new, name in old.items()},
+            lambda name: self.read(old[name]),
+            {new: self.types[name] for new, name in old.items() if name in self.types},
+        )
+
+
+@contextmanager
+def open_tensors(folder: Path) -> Iterator[Tensors]:
+    """Open the weight files of a folder; the tensors can be read inside the `with` block."""
+    with ExitStack() as stack:
+        for name in WHOLE:
+            if (folder / name).is_file():
+                yield _combined(folder / name, {name: set()}, stack)
+                return
+            index = f"{name}.index.json"
+            if (folder / index).is_file():
+                yield _combined(folder / index, _read_index(folder / index), stack)
+                return
+        raise WeightsError(
+            f"{folder}: there is no {WHOLE[0]} and no {WHOLE[1]} in this folder, whole or with an index of its parts"
+        )
+
+
+@contextmanager
+def open_safetensors(path: Path) -> Iterator[Any]:
+    """Open a safetensors file; a damaged one raises WeightsError with its name."""
+    path.open("rb").close()  # raises PermissionError here, which safe_open would report as a damaged file
+    try:
+        with safe_open(path, framework="pt", device="cpu") as file:
+            yield file
+    except (SafetensorError, OSError) as cause:
+        raise WeightsError(f"{path}: is not a whole safetensors file ({cause})") from cause
+
+
+def safetensors_shapes(file: Any) -> dict[str, tuple[int, ...]]:
+    """The shapes of the tensors in an open safetensors file, from its header."""
+    return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+
+
+def _read_index(index: Path) -> dict[str, set[str]]:
+    """The files that an index names, each with the tensors that it must have."""
+    table = config.load(index).get("weight_map")
+    if not isinstance(table, dict) or not table or not all(isinstance(file, str) for file in table.values()):
+        raise WeightsError(f"{index}: there is no weight_map: expected the name of a file for each tensor")
+    parts: dict[str, set[str]] = {}
+    for tensor, file in table.items():
+        if Path(file).name != file or file in ("", ".", ".."):
+            raise WeightsError(f"{index}: the tensor {tensor} has the file {file!r}: expected a file beside the index")
+        if not (index.parent / file).is_file():
+            hint = nearest(file, [path.name for path in index.parent.iterdir()])
+            raise WeightsError(f"{index}: the tensor {tensor} has the file {file}, which is missing{hint}")
+        parts.setdefault(file, set()).add(tensor)
+    return parts
+
+
+def _combined(path: Path, parts: Mapping[str, set[str]], stack: ExitStack) -> Tensors:
+    """The tensors of all parts; each must be in one part only, and in the part that the index names."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    files: dict[str, Path] = {}
+    readers: dict[Path, Reader] = {}
+    for part, names in parts.items():
+        file = path.parent / part
+        safe = file.suffix == ".safetensors"
+        part_shapes, readers[file] = _open_safetensors(file, stack) if safe else _open_pickle(file)
+        for name in sorted(names - part_shapes.keys()):
+            raise WeightsError(f"{file}: the tensor {name} is missing, which {path.name} lists for this file")
+        for name, shape in part_shapes.items():
+            if name in shapes:
+                raise WeightsError(f"{file}: the tensor {name} is also in {files[name].name}")
+            shapes[name], files[name] = shape, file
+    return Tensors(path, shapes, files, lambda name: readers[files[name]](name))
+
+
+def _open_safetensors(path: Path, stack: ExitStack) -> tuple[Shapes, Reader]:
+    file = stack.enter_context(open_safetensors(path))
+    return safetensors_shapes(file), file.get_tensor
+
+
+def _open_pickle(path: Path) -> tuple[Shapes, Reader]:
+    """The tensors of a file that torch.save wrote; no code in it is run."""
+    try:
+        tensors = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+    except Exception as cause:  # a damaged or malicious file can raise anything
+        code = re.search(r"GLOBAL (\S+)", str(cause))
+        if code:
+            raise WeightsError(f"{path}: asks to run {code[1]}, expected tensors only; nothing was run") from cause
+        raise WeightsError(f"{path}: is not a file of weights ({type(cause).__name__}: {cause})") from cause
+    if not isinstance(tensors, dict) or not all(isinstance(x, Tensor) for x in tensors.values()):
+        raise WeightsError(f"{path}: does not hold a dictionary of tensors")
+    return {name: tuple(x.shape) for name, x in tensors.items()}, tensors.__getitem__

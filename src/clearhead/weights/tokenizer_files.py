@@ -1,0 +1,155 @@
+"""The tokenizer files of Hugging Face folders, in all formats that have been in use.
+
+tokenizer.json                  a whole tokenizer of any kind
+vocab.json and merges.txt       GPT-2's byte-pair encoding
+vocab.txt                       BERT's WordPiece, one token per line
+tokenizer.model                 a SentencePiece model
+tokenizer_config.json, special_tokens_map.json    settings, and which tokens are special
+chat_template.jinja             the Jinja template that turns a conversation into one text
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import Tokenizer as Backend
+
+from .. import config
+from ..atomic_files import atomic_write
+from ..tokens import Pair, Pieces, Subwords, Tokenizer
+from ..tokens.sentencepiece import Model
+from .bundle import Special
+from .fill import WeightsError
+
+CHAT = "chat_template.jinja"
+FILES = (
+    "tokenizer.json", "vocab.json", "merges.txt", "vocab.txt", "tokenizer.model", "source.spm", "target.spm",
+    "target_vocab.json", "tokenizer_config.json", "special_tokens_map.json",
+)  # fmt: skip
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The dictionary in a JSON file."""
+    return dict(config.load(path))
+
+
+def tokenizer_settings(folder: Path) -> dict[str, Any]:
+    """The keys of tokenizer_config.json and special_tokens_map.json; a special token is given as its text."""
+    settings: dict[str, Any] = {}
+    for name in ("special_tokens_map.json", "tokenizer_config.json"):
+        if (folder / name).is_file():
+            settings |= config.load(folder / name)
+    return {
+        name: value["content"] if isinstance(value, dict) and isinstance(value.get("content"), str) else value
+        for name, value in settings.items()
+    }
+
+
+def read_chat(folder: Path) -> str | None:
+    """The chat template of a folder; None if it has none."""
+    if (folder / CHAT).is_file():
+        return (folder / CHAT).read_text(encoding="utf-8")
+    template = tokenizer_settings(folder).get("chat_template")
+    if isinstance(template, list):  # several, each with a name
+        named = {one.get("name"): one.get("template") for one in template if isinstance(one, dict)}
+        template = named.get("default")
+    return template if isinstance(template, str) else None
+
+
+def write_chat(template: str | None, folder: Path) -> None:
+    """Write a chat template; None removes the one of another model."""
+    if template is None:
+        (folder / CHAT).unlink(missing_ok=True)
+    else:
+        atomic_write(folder / CHAT, template.encode())
+
+
+def read_subwords(folder: Path) -> Subwords | Pieces | None:
+    """The tokenizer of a folder, from whichever files it has; None if it has none."""
+    if (folder / "tokenizer.json").is_file():
+        return Subwords.read(folder / "tokenizer.json")
+    if (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
+        return _read_byte_pairs(folder)
+    if (folder / "vocab.txt").is_file():
+        return _read_word_pieces(folder)
+    if (folder / "tokenizer.model").is_file():
+        add_bos = bool(tokenizer_settings(folder).get("add_bos_token", True))
+        return Pieces(Model.read(folder / "tokenizer.model"), first=add_bos)
+    return None
+
+
+def folder_tokens(folder: Path, theirs: Any) -> Subwords | Pieces | None:
+    """`read_subwords` with the signature of Family.read_tokens."""
+    return read_subwords(folder)
+
+
+def write_subwords(tokens: Tokenizer | Pair, folder: Path, special: Special) -> None:
+    """Write a tokenizer as files that AutoTokenizer reads."""
+    if not isinstance(tokens, Subwords | Pieces):
+        raise WeightsError(f"{tokens!r}: a Hugging Face folder has subwords")
+    ids = {
+        "pad_token": tokens.pad if special.pad is None else special.pad, "unk_token": tokens.unknown,
+        "bos_token": tokens.start if special.start is None else special.start,
+        "eos_token": special.ends[0] if special.ends else tokens.end,
+    }  # fmt: skip
+    special_tokens = {key: tokens.pieces([i])[0] for key, i in ids.items() if i is not None and i < len(tokens)}
+    if isinstance(tokens, Subwords):
+        atomic_write(folder / "tokenizer.json", tokens.to_str().encode())
+        kind = "PreTrainedTokenizerFast"
+    else:
+        atomic_write(folder / "tokenizer.model", tokens.model.to_bytes())
+        kind = "LlamaTokenizer"
+    config.write({"tokenizer_class": kind, **special_tokens}, folder / "tokenizer_config.json")
+
+
+def remove_tokens(folder: Path) -> None:
+    """Remove all tokenizer files from a folder."""
+    for name in FILES:
+        (folder / name).unlink(missing_ok=True)
+
+
+def _read_byte_pairs(folder: Path) -> Subwords:
+    """GPT-2's byte-pair encoding (Radford et al. 2019)."""
+    vocab, lines = read_json(folder / "vocab.json"), (folder / "merges.txt").read_text(encoding="utf-8").split("\n")
+    merges = []
+    for number, line in enumerate(lines, 1):
+        if line.strip() and not (number == 1 and line.startswith("#")):
+            parts = line.rstrip("\r").split(" ")
+            if len(parts) != 2 or any(part not in vocab for part in (*parts, "".join(parts))):
+                raise WeightsError(f"{folder / 'merges.txt'}:{number}: {line!r}: expected two tokens that make a third")
+            merges.append((parts[0], parts[1]))
+    backend = Backend(models.BPE(vocab, merges))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    settings = tokenizer_settings(folder)
+    special = [settings.get(name) for name in ("bos_token", "eos_token", "unk_token", "pad_token")] + ["<|endoftext|>"]
+    backend.add_special_tokens([token for token in dict.fromkeys(special) if isinstance(token, str) and token in vocab])
+    return Subwords(backend.to_str())
+
+
+def _read_word_pieces(folder: Path) -> Subwords:
+    """BERT's WordPiece (Devlin et al. 2019): a word is split greedily into the longest known pieces."""
+    path, settings = folder / "vocab.txt", tokenizer_settings(folder)
+    lines = path.read_text(encoding="utf-8").split("\n")
+    lines = [line.rstrip("\r") for line in (lines if lines[-1] else lines[:-1])]
+    vocab = {line: i for i, line in enumerate(lines)}
+    usual = {"unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "pad": "[PAD]", "mask": "[MASK]"}
+    special = {name: settings.get(f"{name}_token") or token for name, token in usual.items()}
+    for name in ("unk", "cls", "sep"):
+        if special[name] not in vocab:
+            raise WeightsError(f"{path}: there is no {special[name]} token, which the tokenizer needs")
+    backend = Backend(models.WordPiece(vocab, unk_token=special["unk"], max_input_chars_per_word=100))
+    backend.normalizer = normalizers.BertNormalizer(
+        clean_text=True,
+        handle_chinese_chars=bool(settings.get("tokenize_chinese_chars", True)),
+        strip_accents=settings.get("strip_accents"),
+        lowercase=bool(settings.get("do_lower_case", True)),
+    )
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.decoder = decoders.WordPiece(prefix="##")
+    backend.add_special_tokens([AddedToken(token, special=True) for token in special.values() if token in vocab])
+    cls, sep = ((special[name], vocab[special[name]]) for name in ("cls", "sep"))
+    backend.post_processor = processors.BertProcessing(sep, cls)
+    return Subwords(backend.to_str())

@@ -1,0 +1,9 @@
+"""The fixture that the tests of watch and edit share."""
+
+import pytest
+from two_blocks import TwoBlocks
+
+
+@pytest.fixture
+def model() -> TwoBlocks:
+    return TwoBlocks()

@@ -1,0 +1,71 @@
+"""Moving averages of weights: computed as by hand, swapped in and out, and running as a network of their own."""
+
+import pytest
+import torch
+from torch import nn
+
+from clearhead.training.average import Average, AverageNetwork
+from clearhead.training.optim import OptimConfig, Optimiser
+
+
+def model(dtype=torch.float32):
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Linear(5, 2)).to(dtype)
+
+
+def step(optimiser, seed):
+    torch.manual_seed(seed)
+    for p in optimiser.parameters.values():
+        p.grad = torch.randn_like(p)
+    optimiser.step(1.0)
+
+
+def copies(tensors):
+    return {n: x.detach().clone() for n, x in tensors.items()}
+
+
+@pytest.mark.parametrize("masters", [False, True])
+def test_an_average_is_that_of_a_loop_by_hand(masters):
+    optimiser = Optimiser(model(torch.bfloat16 if masters else torch.float32), OptimConfig(lr=0.05), masters=masters)
+    average = Average(optimiser.weights(), optimiser.parameters)
+    hand = {n: w.detach().double() for n, w in optimiser.weights().items()}
+    for i in range(5):
+        step(optimiser, i)
+        average.update(0.7)
+        hand = {n: 0.7 * a + 0.3 * optimiser.weights()[n].detach().double() for n, a in hand.items()}
+    for name, value in average.values.items():
+        assert value.dtype == torch.float32
+        torch.testing.assert_close(value.double(), hand[name], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("masters", [False, True])
+def test_a_network_runs_with_its_averages_and_gets_its_own_bits_back(masters):
+    optimiser = Optimiser(model(torch.bfloat16 if masters else torch.float32), OptimConfig(lr=0.05), masters=masters)
+    average = Average(optimiser.weights(), optimiser.parameters)
+    step(optimiser, 0)
+    average.update(0.7)
+    before, values = copies(optimiser.parameters), copies(average.values)
+    with average.running():
+        for n, p in optimiser.parameters.items():
+            assert torch.equal(p, values[n].to(p.dtype))
+        assert not torch.equal(optimiser.parameters["0.weight"], before["0.weight"])
+    with pytest.raises(KeyError), average.running():
+        raise KeyError
+    assert all(torch.equal(p, before[n]) for n, p in optimiser.parameters.items())
+    assert all(torch.equal(x, values[n]) for n, x in average.values.items())
+
+
+def test_a_network_of_its_own_follows_the_averages_and_the_buffers():
+    source, teacher = model(), model()
+    optimiser = Optimiser(source, OptimConfig(lr=0.05), masters=False)
+    average = AverageNetwork(optimiser.weights(), source, teacher)
+    x = torch.randn(4, 3)
+    for i in range(3):
+        source.train()(x)  # moves the running means
+        step(optimiser, i)
+        average.update(0.5)
+    for n, p in teacher.named_parameters():
+        assert torch.equal(p, average.values[n])
+        assert not torch.equal(p, dict(source.named_parameters())[n])
+    assert torch.equal(teacher[1].running_mean, source[1].running_mean)
+    assert not torch.equal(teacher.eval()(x), source.eval()(x))
