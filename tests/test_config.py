@@ -159,14 +159,14 @@ def test_a_toml_table_has_the_line_of_every_key(file):
     assert Table({"a": 1}).line("a") is None
 
 
-def test_every_line_of_a_json_file(file):
+def test_a_json_table_has_the_line_of_every_key(file):
     text = '{\n "name": "a: {\\"b\\": [",\n "optim": {\n  "lr":\n 1, "steps": 3},\n "stages": [{"width": 1}],\n "z": 1}'
     table = load(file(text, "run.json"))
     names = ["name", "optim", "optim.lr", "optim.steps", "stages", "z"]
     assert [table.line(name) for name in names] == [2, 3, 4, 5, 6, 7]
 
 
-def test_odd_keys_have_lines_too(file):
+def test_quoted_and_dotted_keys_have_lines(file):
     table = load(file('a.b = 1\n"c.d" = {e = 1, f = {g = 2}}\n[x.y]\nz = 1\n[[list]]\n[other]\nw = 0\n'))
     assert table.line("a.b") == 1
     assert table.origin.lines["c.d", "f", "g"] == 2

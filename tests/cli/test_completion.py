@@ -1,4 +1,4 @@
-"""What Tab offers: what each argument is given, what bash gets from its script, and that nothing heavy is imported."""
+"""Shell completion: what it offers for each argument, and that it imports neither torch nor numpy."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ from clearhead.data import names
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
-    """A folder with a run, two models, a recipe, and things that are none of these."""
+    """A folder with runs, models, a recipe, and other files."""
     for path, text in {
         "runs/done/recipe.toml": "steps = 1\n[data]\nname = 'copy'\n[model]\nname = 'gpt'\n",
         "runs/done/metrics.jsonl": "",
@@ -35,7 +35,7 @@ def here(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_models_are_those_that_ship_and_those_that_lie_here(here):
+def test_models_are_shipped_ones_and_those_in_this_folder(here):
     everything = completion.models("")
     assert set(everything) == {*weights.shipped(), "mine", "runs/done", "small.gguf"}
     assert len(set(everything)) == len(everything)
@@ -52,12 +52,12 @@ def test_recipes_and_runs(here):
     assert completion.runs("") == ["runs/done", "runs/going"]
 
 
-def test_sets_are_names_of_data():
+def test_data_sets_are_names_of_data():
     assert set(completion.sets("")) <= set(names())
     assert completion.sets("mu") == ["multi30k"]
 
 
-def test_asking_imports_nothing_heavy(here):
+def test_completion_imports_neither_torch_nor_numpy(here):
     code = (
         "import sys; from clearhead.cli import main\n"
         "try: main()\n"
@@ -73,8 +73,7 @@ def test_asking_imports_nothing_heavy(here):
         assert found.stdout.split("\n")[:2] == [offered, "[]"], found
 
 
-def test_a_shell_gets_a_name_a_line(here):
-    """However wide the terminal is."""
+def test_fish_gets_one_name_per_line_on_a_narrow_terminal(here):
     asked = {
         "_CLEARHEAD_COMPLETE": "complete_fish", "_TYPER_COMPLETE_FISH_ACTION": "get-args",
         "_TYPER_COMPLETE_ARGS": "clearhead translate ", "COLUMNS": "20",
@@ -84,15 +83,15 @@ def test_a_shell_gets_a_name_a_line(here):
     assert found.stdout.split("\n")[:-1] == completion.models("")
 
 
-def test_bash_completes_by_the_script_that_is_shown(here):
+def test_bash_completes_with_the_script_of_show_completion(here):
     (here / "clearhead").write_text(f'#!/bin/sh\nexec {sys.executable} -m clearhead "$@"\n')
     (here / "clearhead").chmod(0o755)
-    told = """
+    script = """
     eval "$(clearhead --show-completion)"
     COMP_WORDS=(clearhead translate runs/d) COMP_CWORD=2
     $(complete -p clearhead | sed 's/.*-F \\([^ ]*\\).*/\\1/') clearhead
     echo "${COMPREPLY[@]}"
     """
     path = f"{here}:{os.environ['PATH']}"
-    found = subprocess.run(["bash", "-c", told], env=os.environ | {"PATH": path}, capture_output=True, text=True)
+    found = subprocess.run(["bash", "-c", script], env=os.environ | {"PATH": path}, capture_output=True, text=True)
     assert found.stdout == "runs/done\n", found.stderr

@@ -1,4 +1,4 @@
-"""`clearhead evaluate --dtype int8` says what rounding costs."""
+"""`clearhead evaluate --dtype int8` measures what 8-bit weights cost."""
 
 import json
 
@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 from clearhead.cli import app
 
 
-def test_what_8_bits_cost(tmp_path):
+def test_int8_weights_change_perplexity_by_less_than_2_percent(tmp_path):
     text = tmp_path / "text.txt"
     text.write_text("A man is walking his dog.\nI don't know what to say.\nTom bought a new car last week.\n" * 5)
     found = {}

@@ -131,7 +131,7 @@ def test_truncated_images_are_refused(folder, suffix):
             source.batch(0)
 
 
-def test_crops_and_mirrors(folder):
+def test_training_images_are_cropped_and_mirrored_at_random(folder):
     """In this image red is the column and green the row, so that its pixels show where it was cropped."""
     y, x = np.mgrid[0:200, 0:250]
     grid = np.stack([x, y, np.zeros_like(x)], axis=2).astype(np.uint8)

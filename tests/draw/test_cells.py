@@ -1,4 +1,4 @@
-"""Matrices as cells: what is drawn is what was given, on one scale that begins at 0."""
+"""Matrices as cells: the values that are drawn, their names, and the colour scale from 0."""
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ def weights(*shape):
 
 
 @given(arrays(np.float64, st.tuples(st.integers(1, 6), st.integers(1, 6)), elements=st.floats(0, 1e6)))
-def test_a_heatmap_holds_the_weights_on_a_scale_from_zero(x):
+def test_a_heatmap_shows_the_weights_on_a_scale_from_zero(x):
     (axes, *_) = draw.heatmap(x).axes
     assert np.array_equal(drawn(axes), x)
     low, high = axes.get_images()[0].get_clim()
@@ -37,7 +37,7 @@ def test_a_heatmap_holds_the_weights_on_a_scale_from_zero(x):
     assert high == (x.max() if x.max() > 1e-280 else 1.0)
 
 
-def test_names_titles_and_labels_are_written():
+def test_names_title_and_labels_are_shown():
     figure = draw.heatmap(weights(3, 5), rows=WORDS[:3], columns=WORDS[:5], title="A head", xlabel="source")
     axes = figure.axes[0]
     assert texts(axes.get_yticklabels()) == WORDS[:3]
@@ -45,13 +45,13 @@ def test_names_titles_and_labels_are_written():
     assert (axes.get_title(), axes.get_xlabel(), axes.get_ylabel()) == ("A head", "source", "queries")
 
 
-def test_a_token_cannot_start_a_formula_nor_a_line(tmp_path):
+def test_dollars_and_line_breaks_in_names_are_escaped(tmp_path):
     figure = draw.heatmap(weights(7, 7), rows=WORDS, columns=WORDS)
     assert texts(figure.axes[0].get_yticklabels())[-2:] == [r"\$", r"a\nb"]
     assert draw.save(figure, tmp_path / "odd.png").stat().st_size > 0
 
 
-def test_of_many_names_some_are_shown():
+def test_only_some_of_many_names_are_shown():
     n = 200
     figure = draw.heatmap(weights(n, n), rows=[str(i) for i in range(n)])
     shown = texts(figure.axes[0].get_yticklabels())
@@ -59,7 +59,7 @@ def test_of_many_names_some_are_shown():
     assert shown[:3] == ["0", "5", "10"]
 
 
-def test_an_empty_name_names_nothing():
+def test_empty_names_are_not_shown():
     names = [f"{i}" if i % 20 == 7 else "" for i in range(200)]
     axes = draw.heatmap(weights(200, 200), rows=names, columns=names, square=False).axes[0]
     assert texts(axes.get_yticklabels()) == texts(axes.get_xticklabels()) == [f"{i}" for i in range(7, 200, 20)]
@@ -68,21 +68,21 @@ def test_an_empty_name_names_nothing():
     assert axes.get_aspect() == "auto"
 
 
-def test_long_names_of_columns_lean_and_short_ones_stand():
-    leaning = draw.heatmap(weights(2, 9), columns=["a long name"] * 9).axes[0].get_xticklabels()
-    standing = draw.heatmap(weights(2, 9), columns=list("abcdefghi")).axes[0].get_xticklabels()
-    assert leaning[0].get_rotation() == 50
-    assert standing[0].get_rotation() == 0
+def test_long_names_of_columns_are_slanted():
+    long = draw.heatmap(weights(2, 9), columns=["a long name"] * 9).axes[0].get_xticklabels()
+    short = draw.heatmap(weights(2, 9), columns=list("abcdefghi")).axes[0].get_xticklabels()
+    assert long[0].get_rotation() == 50
+    assert short[0].get_rotation() == 0
 
 
-def test_digits_are_written_into_the_cells_readably():
+def test_digits_are_written_into_the_cells_in_a_contrasting_colour():
     figure = draw.heatmap([[0.0, 0.25], [0.5, 1.0]], digits=2)
     written = figure.axes[0].texts
     assert texts(written) == ["0.00", "0.25", "0.50", "1.00"]
     assert written[0].get_color() != written[3].get_color()  # dark on light, light on dark
 
 
-def test_signed_values_are_white_at_zero():
+def test_signed_values_are_white_at_zero_blue_above_orange_below():
     x = np.array([[-0.5, 0.0], [0.25, 0.1]])
     image = draw.matrix(x).axes[0].get_images()[0]
     assert image.get_clim() == (-0.5, 0.5)
@@ -92,7 +92,7 @@ def test_signed_values_are_white_at_zero():
     assert image.cmap(1.0)[0] < image.cmap(1.0)[2]  # blue above
 
 
-def test_heads_share_one_scale_and_one_bar():
+def test_heads_share_one_scale_and_one_colour_bar():
     x = weights(5, 3, 7)
     x[3] *= 4
     figure = draw.heads(x, columns=WORDS, across=3)
@@ -107,23 +107,23 @@ def test_heads_share_one_scale_and_one_bar():
         "keys",
         "keys",
         "keys",
-    ]  # below nothing but paper
+    ]  # only where no heatmap is below
     assert [axes.get_ylabel() for axes in shown] == ["queries", "", "", "queries", ""]
 
 
-def test_the_end_of_the_scale_can_be_given():
+def test_most_sets_the_end_of_the_scale():
     shown = panels(draw.heads(weights(2, 3, 3), most=2.0, titles=["a", "b"]))
     assert {axes.get_images()[0].get_clim() for axes in shown} == {(0.0, 2.0)}
     assert [axes.get_title() for axes in shown] == ["a", "b"]
 
 
 @pytest.mark.parametrize(("most", "extend"), [(2.0, "neither"), (0.1, "max")])
-def test_a_scale_that_ends_early_says_so(most, extend):
+def test_the_colour_bar_has_an_arrow_if_values_are_beyond_it(most, extend):
     figure = draw.heatmap(weights(3, 3), most=most)
     assert figure.axes[0].get_images()[0].colorbar.extend == extend
 
 
-def test_booleans_are_yes_and_no_without_a_scale():
+def test_booleans_are_drawn_without_a_colour_bar():
     masks = {"causal": np.tri(4, dtype=bool), "chunk": np.ones((2, 4), dtype=bool)}
     figure = draw.grids(masks)
     assert [drawn(axes).shape for axes in panels(figure)] == [(4, 4), (2, 4)]
@@ -131,7 +131,7 @@ def test_booleans_are_yes_and_no_without_a_scale():
     assert len(figure.axes) == 2  # no colour bar
 
 
-def test_nan_is_drawn_as_nothing():
+def test_nan_has_a_colour_of_its_own():
     axes = draw.heatmap([[0.5, np.nan]]).axes[0]
     image = axes.get_images()[0]
     assert np.isnan(drawn(axes)[0, 1])
@@ -157,23 +157,23 @@ def test_all_zero_weights_are_white():
         (lambda: draw.heatmap([[1j]]), r"weights holds complex128: expected real numbers"),
         (lambda: draw.heatmap([[np.inf]]), r"weights holds an infinite number"),
         (lambda: draw.heatmap([[np.nan]]), r"weights holds only NaN"),
-        (lambda: draw.heatmap([[-0.5, 1.0]]), r"weights goes down to -0.5: weights are 0 or more; .* matrix"),
-        (lambda: draw.heatmap(np.ones((2, 2)), rows=["a"]), r"rows has 1 names: there are 2 to name"),
-        (lambda: draw.heatmap(np.ones((2, 2)), columns=list("abc")), r"columns has 3 names: there are 2"),
+        (lambda: draw.heatmap([[-0.5, 1.0]]), r"weights goes down to -0.5: expected weights of 0 or more; .* matrix"),
+        (lambda: draw.heatmap(np.ones((2, 2)), rows=["a"]), r"rows has 1 names: expected 2"),
+        (lambda: draw.heatmap(np.ones((2, 2)), columns=list("abc")), r"columns has 3 names: expected 2"),
         (lambda: draw.heatmap(np.ones((2, 2)), most=0.0), r"most=0.0: the colour scale goes from 0"),
-        (lambda: draw.heads(np.ones((2, 2, 2)), titles=["a"]), r"titles names 1 heads: weights has 2"),
+        (lambda: draw.heads(np.ones((2, 2, 2)), titles=["a"]), r"titles has 1 names: expected 2, one per head"),
         (lambda: draw.heads(np.ones((2, 2, 2)), across=0), r"across=0: expected 1 panel or more"),
         (lambda: draw.grids({}), r"grids got no matrices: expected \{name: matrix\}"),
         (lambda: draw.grids({"a": [[-1.0]]}), r"a goes down to -1: .* signed=True"),
         (lambda: draw.grids({"a": [1.0]}), r"a has shape \(1,\): expected \(rows, columns\)"),
     ],
 )
-def test_bad_input_is_told_in_a_sentence(call, message):
+def test_bad_arguments_raise(call, message):
     with pytest.raises(ValueError, match=message):
         call()
 
 
-def test_tensors_are_arrays_too_and_those_that_are_not_are_told():
+def test_tensors_are_drawn_unless_they_require_a_gradient():
     torch = pytest.importorskip("torch")
     assert np.array_equal(drawn(draw.heatmap(torch.eye(3)).axes[0]), np.eye(3))
     with pytest.raises(ValueError, match="weights cannot be read as an array"):

@@ -1,4 +1,4 @@
-"""One look, no global state, light imports, and files that are the same every time."""
+"""Style of figures: no global state, light imports, reproducible files, distinguishable colours."""
 
 import subprocess
 import sys
@@ -43,7 +43,7 @@ def figures():
     ]
 
 
-def test_no_setting_of_the_user_is_touched_or_needed(tmp_path):
+def test_the_user_s_settings_are_neither_changed_nor_used(tmp_path):
     import matplotlib
 
     with matplotlib.rc_context({"axes.grid": True, "figure.facecolor": "black", "image.origin": "lower"}):
@@ -53,13 +53,13 @@ def test_no_setting_of_the_user_is_touched_or_needed(tmp_path):
     assert draw.save(draw.heatmap(np.eye(3)), tmp_path / "plain.png").read_bytes() == mine
 
 
-def test_the_same_figure_is_the_same_file(tmp_path):
+def test_equal_figures_give_equal_files(tmp_path):
     for i, (one, two) in enumerate(zip(figures(), figures(), strict=True)):
         first = draw.save(one, tmp_path / f"{i}.png").read_bytes()
         assert draw.save(two, tmp_path / f"{i}-again.png").read_bytes() == first
 
 
-def test_threads_may_draw_at_once(tmp_path):
+def test_threads_can_draw_at_once(tmp_path):
     def one(i):
         return draw.save(draw.heatmap(np.eye(4)), tmp_path / f"{i}.png").read_bytes()
 
@@ -69,13 +69,13 @@ def test_threads_may_draw_at_once(tmp_path):
 
 
 @pytest.mark.parametrize("ending", ["png", "pdf", "svg"])
-def test_every_figure_is_saved_where_it_is_told(tmp_path, ending):
+def test_every_figure_can_be_saved_in_a_new_folder(tmp_path, ending):
     for i, figure in enumerate(figures()):
         path = draw.save(figure, tmp_path / "new" / "folder" / f"{i}.{ending}")
         assert path.stat().st_size > 1000
 
 
-def test_save_tells_what_it_expected(tmp_path):
+def test_save_names_the_endings_it_knows(tmp_path):
     with pytest.raises(ValueError, match=r"'x.foo': expected a name that ends in one of .*\.png"):
         draw.save(draw.heatmap([[1.0]]), tmp_path / "x.foo")
 
@@ -89,12 +89,12 @@ def lightness(colours):
 
 
 @pytest.mark.parametrize("ramp", [BLUES, ORANGES])
-def test_equal_steps_of_a_colour_map_look_equal(ramp):
+def test_steps_of_a_colour_map_have_equal_lightness(ramp):
     steps = -np.diff(lightness(ramp))
     assert steps.min() > 0.7 * steps.mean()
     assert steps.max() < 1.4 * steps.mean()
 
 
-def test_colours_of_lines_can_be_told_apart_and_from_paper():
+def test_line_colours_are_distinct_and_darker_than_the_background():
     assert len(set(PALETTE)) == len(PALETTE)
     assert lightness(PALETTE).max() < 75

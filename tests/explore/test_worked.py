@@ -67,7 +67,8 @@ def test_rotary_positions_need_heads_of_even_width():
 
 
 @pytest.mark.parametrize(("change", "words"), [
-    ({"wq": [[1.0]]}, "Wq has 1 rows"), ({"heads": 2}, "3 columns: expected a multiple of 2 heads"), ({"x": []}, "X is no matrix"),
+    ({"wq": [[1.0]]}, "Wq has 1 rows"), ({"heads": 2}, "3 columns: expected a multiple of 2 heads"),
+    ({"x": []}, "X is no matrix"),
     ({"wk": [[1.0, 2]] * 4}, "Wq has 3 columns and Wk 2"), ({"order": [0, 0, 1]}, "each once"),
     ({"x": [[1e300, 0, 0, 0]]}, "beyond"), ({"score": "guess"}, "score='guess': expected one of dot"),
     ({"positions": "guess"}, "positions='guess': expected one of none"), ({"x": [[float("nan"), 0, 0, 0]]}, "NaN"),

@@ -1,4 +1,4 @@
-"""The laws are tried on tiny tensors, where a second thread only gets in the way."""
+"""The laws are tested on tiny tensors, where a second thread only slows things down."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Random sizes, tensors, masks and biases: the cases the laws are tried on."""
+"""Random sizes, tensors, masks and biases that the laws are tested on."""
 
 from typing import NamedTuple
 
@@ -7,8 +7,8 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-# A law that is tried on a whole model, for each kind of positions, shares the examples among them, and shows
-# the first one that fails: to look for a smaller one takes minutes.
+# For laws about a whole model: fewer examples for each kind of positions, and the first failing one is shown as it
+# is, because searching for a smaller one takes minutes.
 shared = settings(max_examples=1 + settings().max_examples // 8, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 
 
@@ -40,7 +40,7 @@ def sizes(queries: int = 6, keys: int = 7) -> st.SearchStrategy[Size]:
 
 
 def per_row(rows: int, most: int) -> st.SearchStrategy[int | list[int] | Tensor]:
-    """A number for all rows, or one each, in every way it can be said."""
+    """A number for all rows, or one per row, in every form that a Mask accepts."""
     number = st.integers(0, most)
     each = st.lists(number, min_size=rows, max_size=rows)
     return number | each | each.map(torch.tensor) | number.map(lambda n: torch.tensor([n]))
@@ -55,7 +55,7 @@ def broadcast(draw, full: tuple[int, ...]) -> tuple[int, ...]:
 
 @st.composite
 def masks(draw, size: Size) -> dict:
-    """Any fields of a Mask for these sizes, as a user would give them."""
+    """Any fields of a Mask that fit these sizes."""
     b, h, q, k = size.full
     fields: dict = {}
     if draw(st.booleans()):
@@ -74,12 +74,12 @@ def masks(draw, size: Size) -> dict:
         fields["allow"] = normal(draw(seeds), *shape) > draw(st.sampled_from([-1.0, 0.0, 1.0]))
     placed = {"causal", "window", "documents"} & fields.keys()
     if (placed and q != k) or draw(st.booleans()):
-        # A query of a document stands on one of its keys; any other may stand past them all.
+        # With documents the position of a query is that of a key; otherwise it may be past all keys.
         fields["offset"] = draw(per_row(b, k - q if "documents" in fields else k + 1))
     return fields
 
 
-# Masks that keep a band of queries from the first keys, or the last: what is cut off must not be missed.
+# Masks under which a band of queries skips the first or the last keys.
 windows = st.fixed_dictionaries(
     {"window": st.integers(1, 3), "offset": st.integers(0, 2)}, optional={"causal": st.just(True)}
 )
@@ -87,7 +87,7 @@ windows = st.fixed_dictionaries(
 
 @st.composite
 def biases(draw, size: Size) -> dict:
-    """Any fields of a Bias for these sizes."""
+    """Any fields of a Bias that fit these sizes."""
     b, h, q, k = size.full
     parts = draw(st.sets(st.sampled_from(["slope", "table", "dense"]), min_size=1))
     seed, heads, fields = draw(seeds), draw(st.sampled_from([1, h])), {}

@@ -1,4 +1,4 @@
-"""A bias says one thing, however it is rendered, and learns the same on every path."""
+"""All renderings of a bias agree, and it gets the same gradient on every path."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ import written_out
 from drawn import Size, biases, masks, normal, seeds, sizes, windows
 from hypothesis import given
 from hypothesis import strategies as st
-from paths import PATHS, both, path, tensors
+from paths import PATHS, output_and_gradients, path, tensors
 from written_out import TIGHT
 
 from clearhead.layers import Alibi, Bias, Mask, Relative, attend
@@ -15,7 +15,7 @@ cases = sizes().flatmap(lambda size: st.tuples(st.just(size), biases(size)))
 
 
 @given(cases, st.data())
-def test_tile_is_the_loop(case: tuple[Size, dict], data: st.DataObject):
+def test_tile_equals_the_loop_over_pairs(case: tuple[Size, dict], data: st.DataObject):
     (b, h, q, k), fields = case[0].full, case[1]
     bias, truth = Bias(**fields), written_out.bias(b, h, q, k, **fields)
     bias.fit(b, h, q, k)
@@ -26,11 +26,11 @@ def test_tile_is_the_loop(case: tuple[Size, dict], data: st.DataObject):
 
 
 @given(cases)
-def test_the_kernel_rendering_is_the_loop(case: tuple[Size, dict]):
+def test_the_score_mod_equals_the_loop_over_pairs(case: tuple[Size, dict]):
     (b, h, q, k), fields = case[0].full, case[1]
     index = torch.meshgrid(*(torch.arange(n) for n in (b, h, q, k)), indexing="ij")
-    found = Bias(**fields).mod()(torch.zeros(b, h, q, k, dtype=torch.float64), *index)
-    torch.testing.assert_close(found, written_out.bias(b, h, q, k, **fields), **TIGHT)
+    scores = Bias(**fields).mod()(torch.zeros(b, h, q, k, dtype=torch.float64), *index)
+    torch.testing.assert_close(scores, written_out.bias(b, h, q, k, **fields), **TIGHT)
 
 
 @pytest.mark.parametrize("way", PATHS)
@@ -51,12 +51,12 @@ def test_learned_parts_get_the_gradient_of_the_formula(way: str, case: tuple[Siz
     parts, leaves = learned()
     with path(way) as how:
         out = attend(q, k, v, mask=Mask(**masked), bias=Bias(**parts), **how)
-    found = torch.autograd.grad(out, leaves, toward)
-    for have, wanted in zip(found, want, strict=True):
+    gradients = torch.autograd.grad(out, leaves, toward)
+    for have, wanted in zip(gradients, want, strict=True):
         torch.testing.assert_close(have, wanted, rtol=1e-8, atol=1e-10)
 
 
-@pytest.mark.parametrize("rows", ["line", "per row"])
+@pytest.mark.parametrize("rows", ["shared", "per row"])
 @pytest.mark.parametrize("kind", ["alibi", "relative"])
 @given(seed=seeds)
 def test_positions_by_bias_agree_on_every_path(kind: str, rows: str, seed: int):
@@ -66,17 +66,17 @@ def test_positions_by_bias_agree_on_every_path(kind: str, rows: str, seed: int):
     if kind == "relative":
         positions.table.data = normal(seed, 8, h)
     at = torch.arange(t) * 2
-    at = at if rows == "line" else torch.stack([at, at.flip(0) + 3])
+    at = at if rows == "shared" else torch.stack([at, at.flip(0) + 3])
     bias = positions.bias(at, at)
     fields = {"q_at": at, "k_at": at, "slope": bias.slope, "table": bias.table}
     may = written_out.allowed(b, h, t, t, causal=True)
     want = written_out.attention(q, k, v, may, written_out.bias(b, h, t, t, **fields))
     for way in ("fused", "bands", "explicit"):
         with path(way) as how:
-            found = attend(q, k, v, mask=Mask(causal=True), bias=bias, **how)
-        torch.testing.assert_close(found, want, **TIGHT)
+            out = attend(q, k, v, mask=Mask(causal=True), bias=bias, **how)
+        torch.testing.assert_close(out, want, **TIGHT)
         for table in positions.parameters():
-            have, wanted = (torch.autograd.grad(x.sin().sum(), table, retain_graph=True)[0] for x in (found, want))
+            have, wanted = (torch.autograd.grad(x.sin().sum(), table, retain_graph=True)[0] for x in (out, want))
             torch.testing.assert_close(have, wanted, **TIGHT)
 
 
@@ -86,7 +86,7 @@ def test_a_bias_of_minus_infinity_forbids_as_a_mask_does(way: str):
     dense = torch.zeros(4, 3, dtype=torch.float64).masked_fill(~may, float("-inf"))
     *inputs, toward = tensors(0, Size(2, 6, 2, 4, 3), 3, 5, torch.float64)
     with path(way) as how:
-        found = both(lambda q, k, v: attend(q, k, v, bias=dense, **how), inputs, toward)
-    truth = both(lambda q, k, v: written_out.attention(q, k, v, may), inputs, toward)
-    for have, want in zip(found, truth, strict=True):
+        results = output_and_gradients(lambda q, k, v: attend(q, k, v, bias=dense, **how), inputs, toward)
+    expected = output_and_gradients(lambda q, k, v: written_out.attention(q, k, v, may), inputs, toward)
+    for have, want in zip(results, expected, strict=True):
         torch.testing.assert_close(have, want, **TIGHT)

@@ -1,4 +1,4 @@
-"""The future cannot move the past; padding and a neighbour in the batch cannot move an answer."""
+"""Later tokens cannot change earlier outputs; padding and other rows of the batch cannot change any output."""
 
 from functools import cache
 
@@ -12,7 +12,7 @@ from written_out import TIGHT
 
 from clearhead.layers import POSITIONS, Mask
 
-LOUD = 1e3  # garbage, where nobody may look
+LOUD = 1e3  # size of garbage that no query may attend to
 tower = cache(lambda kind, **block: Tower(kind, **block).double())
 
 
@@ -20,7 +20,7 @@ tower = cache(lambda kind, **block: Tower(kind, **block).double())
 @pytest.mark.parametrize("kind", POSITIONS)
 @shared
 @given(cut=st.integers(1, 6), seed=seeds)
-def test_the_future_cannot_move_the_past(kind, window, cut, seed):
+def test_later_tokens_cannot_change_earlier_outputs(kind, window, cut, seed):
     model, mask = tower(kind, kv_heads=1), Mask(causal=True, window=window)
     x = normal(seed, 2, 7, WIDTH)
     other = torch.cat([x[:, :cut], LOUD * normal(seed + 1, 2, 7 - cut, WIDTH)], dim=1)
@@ -31,27 +31,27 @@ def test_the_future_cannot_move_the_past(kind, window, cut, seed):
 
 
 @pytest.mark.parametrize("kind", POSITIONS)
-def test_no_gradient_flows_back_from_the_past_to_the_future(kind):
+def test_earlier_outputs_have_no_gradient_in_later_tokens(kind):
     x = normal(0, 1, 5, WIDTH)
     jacobian = torch.autograd.functional.jacobian(lambda x: tower(kind)(x, mask=Mask(causal=True)), x)
-    meets = jacobian[0, :, :, 0].abs().amax((1, 3)) > 0  # (output token, input token)
-    assert torch.equal(meets, torch.ones(5, 5, dtype=torch.bool).tril())
+    depends = jacobian[0, :, :, 0].abs().amax((1, 3)) > 0  # (output token, input token)
+    assert torch.equal(depends, torch.ones(5, 5, dtype=torch.bool).tril())
 
 
-def test_a_window_is_as_wide_as_the_depth_times_its_reach():
-    """Each block looks window - 1 tokens back, so two blocks look twice as far and no further."""
+def test_the_reach_of_windows_adds_up_over_the_depth():
+    """Each block reaches window - 1 tokens back, so two blocks reach twice as far and no further."""
     x = normal(0, 1, 9, WIDTH)
     jacobian = torch.autograd.functional.jacobian(lambda x: tower("none")(x, mask=Mask(causal=True, window=3)), x)
-    meets = jacobian[0, :, :, 0].abs().amax((1, 3)) > 0
+    depends = jacobian[0, :, :, 0].abs().amax((1, 3)) > 0
     back = torch.arange(9)[:, None] - torch.arange(9)
-    assert torch.equal(meets, (back >= 0) & (back <= 4))
+    assert torch.equal(depends, (back >= 0) & (back <= 4))
 
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("kind", POSITIONS)
 @shared
 @given(lengths=st.lists(st.integers(1, 7), min_size=3, max_size=3), seed=seeds)
-def test_padding_on_the_right_and_neighbours_cannot_move_an_answer(kind, causal, lengths, seed):
+def test_padding_on_the_right_and_other_rows_cannot_change_an_output(kind, causal, lengths, seed):
     model, x = tower(kind), normal(seed, 3, 7, WIDTH)
     padded = x.clone()
     for row, n in enumerate(lengths):
@@ -65,7 +65,7 @@ def test_padding_on_the_right_and_neighbours_cannot_move_an_answer(kind, causal,
 @pytest.mark.parametrize("kind", POSITIONS)
 @shared
 @given(lengths=st.lists(st.integers(1, 7), min_size=3, max_size=3), seed=seeds)
-def test_padding_on_the_left_cannot_move_an_answer(kind, lengths, seed):
+def test_padding_on_the_left_cannot_change_an_output(kind, lengths, seed):
     model, x = tower(kind), normal(seed, 3, 7, WIDTH)
     padded = LOUD * normal(seed + 1, 3, 7, WIDTH)
     for row, n in enumerate(lengths):
@@ -80,7 +80,7 @@ def test_padding_on_the_left_cannot_move_an_answer(kind, lengths, seed):
 
 
 @given(lengths=st.lists(st.integers(1, 5), min_size=2, max_size=2), seed=seeds)
-def test_padding_of_a_context_cannot_move_an_answer(lengths, seed):
+def test_padding_of_a_context_cannot_change_an_output(lengths, seed):
     model = tower("none", cross=True, context=8)
     x, context = normal(seed, 2, 7, WIDTH), normal(seed + 1, 2, 5, 8)
     padded = context.clone()
@@ -95,7 +95,7 @@ def test_padding_of_a_context_cannot_move_an_answer(lengths, seed):
 @pytest.mark.parametrize("kind", POSITIONS)
 @shared
 @given(first=st.integers(1, 6), seed=seeds)
-def test_documents_packed_in_a_row_are_strangers(kind, first, seed):
+def test_documents_packed_in_a_row_equal_separate_rows(kind, first, seed):
     model, x = tower(kind), normal(seed, 1, 7, WIDTH)
     documents = (torch.arange(7) >= first).long()[None]
     at = torch.cat([torch.arange(first), torch.arange(7 - first)])

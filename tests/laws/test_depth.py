@@ -1,4 +1,4 @@
-"""Going deeper: how large an answer grows, what normalisation does about it, and the lecture's block."""
+"""Depth: how large outputs grow, what normalisation does about it, and the block of the lecture."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ import clearhead
 from clearhead.layers import Block, Stack, make_norm
 
 
-def said(stack: Stack, x: torch.Tensor, pattern: str) -> list[torch.Tensor]:
+def outputs(stack: Stack, x: torch.Tensor, pattern: str) -> list[torch.Tensor]:
     with clearhead.watch(stack, pattern) as tape:
         stack(x)
     return [tape[name] for name in tape.names]
@@ -21,13 +21,13 @@ def test_the_numbers_of_the_lecture():
     for layer in stack.layers:
         torch.nn.init.constant_(layer.weight, 0.01)
         torch.nn.init.zeros_(layer.bias)
-    first, second = said(stack, torch.ones(1, 1000, dtype=torch.float64), "layers.*")
+    first, second = outputs(stack, torch.ones(1, 1000, dtype=torch.float64), "layers.*")
     torch.testing.assert_close(first, torch.full_like(first, 10.0))
     torch.testing.assert_close(second, torch.full_like(second, 100.0))
 
 
 @pytest.mark.parametrize("weight", [0.1, 3.0])
-def test_normalised_layers_speak_at_one_size_however_deep(weight):
+def test_the_outputs_of_normalised_layers_have_size_one_at_any_depth(weight):
     x = normal(0, 4, 64, dtype=torch.float32)
     stacks = {}
     for norm in ("none", "layer"):
@@ -36,7 +36,7 @@ def test_normalised_layers_speak_at_one_size_however_deep(weight):
         for layer in stack.layers:
             torch.nn.init.normal_(layer.weight, std=weight * 64**-0.5)  # sizes grow by about `weight`
             torch.nn.init.zeros_(layer.bias)
-        stacks[norm] = [float(out.square().mean().sqrt()) for out in said(stack, x, "norms.*")]
+        stacks[norm] = [float(out.square().mean().sqrt()) for out in outputs(stack, x, "norms.*")]
     assert all(0.99 < size < 1.01 for size in stacks["layer"])
     first, *_, last = stacks["none"]
     assert last < 1e-20 * first if weight < 1 else last > 1e10 * first
@@ -49,19 +49,19 @@ def test_layer_norm_of_equal_numbers_is_zero():
         torch.testing.assert_close(rms(torch.full((1, 1000), size)), torch.ones(1, 1000))
 
 
-def test_layer_norm_is_the_true_formula():
-    """With the mean's 1/d, and d inside the root, both of which the slide forgot."""
+def test_layer_norm_equals_its_formula():
+    """With 1/d in the mean, and inside the root of the deviation."""
     x, eps = normal(0, 3, 5), 1e-5
     mean = x.sum(-1, keepdim=True) / 5
     variance = (x - mean).square().sum(-1, keepdim=True) / 5
-    found = make_norm("layer", 5, eps=eps).double()(x)
-    torch.testing.assert_close(found, (x - mean) / (variance + eps).sqrt(), **TIGHT)
+    out = make_norm("layer", 5, eps=eps).double()(x)
+    torch.testing.assert_close(out, (x - mean) / (variance + eps).sqrt(), **TIGHT)
 
 
 def test_the_block_of_the_lecture():
     torch.manual_seed(0)
     block = Block(12, 3, order="post", mlp="leaky_relu", hidden=12).double()
-    for norm in (block.attn_norm, block.mlp_norm):  # so that a forgotten scale or shift shows
+    for norm in (block.attn_norm, block.mlp_norm):  # so that a missing scale or shift shows
         torch.nn.init.normal_(norm.weight)
         torch.nn.init.normal_(norm.bias)
     x = normal(1, 2, 7, 12)
@@ -90,13 +90,13 @@ def test_the_block_of_the_lecture():
 
 
 @pytest.mark.parametrize("connect", ["plain", "dense", "residual"])
-def test_connections_are_written_out(connect):
+def test_connections_equal_their_formulas(connect):
     torch.manual_seed(0)
     stack, x = Stack(5, 3, connect=connect, activation="tanh").double(), normal(0, 2, 5)
     z, history = x, [x]
     for layer in stack.layers:
-        given = torch.cat(history, dim=-1) if connect == "dense" else z
-        new = torch.tanh(given @ layer.weight.T + layer.bias)
+        seen = torch.cat(history, dim=-1) if connect == "dense" else z
+        new = torch.tanh(seen @ layer.weight.T + layer.bias)
         z = z + new if connect == "residual" else new
         history.append(z)
     last = torch.cat(history, dim=-1) if connect == "dense" else z

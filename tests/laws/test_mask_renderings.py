@@ -1,4 +1,4 @@
-"""A mask says one thing, however it is rendered: tile, predicate and reach against a loop over all pairs."""
+"""All renderings of a mask agree: tile, predicate and reach against a loop over all pairs."""
 
 import torch
 import written_out
@@ -16,7 +16,7 @@ def spans(n: int) -> st.SearchStrategy[tuple[int, int]]:
 
 
 @given(cases, st.data())
-def test_dense_is_the_loop_on_the_whole_and_on_any_tile(case: tuple[Size, dict], data: st.DataObject):
+def test_dense_equals_the_loop_over_pairs_on_the_whole_and_on_any_tile(case: tuple[Size, dict], data: st.DataObject):
     (b, h, q, k), fields = case[0].full, case[1]
     mask, truth = Mask(**fields), written_out.allowed(b, h, q, k, **fields)
     mask.fit(b, h, q, k)
@@ -27,7 +27,7 @@ def test_dense_is_the_loop_on_the_whole_and_on_any_tile(case: tuple[Size, dict],
 
 
 @given(cases)
-def test_predicate_on_index_tensors_is_the_loop(case: tuple[Size, dict]):
+def test_the_predicate_equals_the_loop_over_pairs(case: tuple[Size, dict]):
     (b, h, q, k), fields = case[0].full, case[1]
     index = torch.meshgrid(*(torch.arange(n) for n in (b, h, q, k)), indexing="ij")
     assert torch.equal(
@@ -37,7 +37,7 @@ def test_predicate_on_index_tensors_is_the_loop(case: tuple[Size, dict]):
 
 
 @given(cases, st.data())
-def test_reach_cuts_off_no_key_one_may_look_at(case: tuple[Size, dict], data: st.DataObject):
+def test_reach_leaves_out_no_allowed_key(case: tuple[Size, dict], data: st.DataObject):
     (b, h, q, k), fields = case[0].full, case[1]
     start, stop = data.draw(spans(q))
     low, high = Mask(**fields).reach(start, stop, k)
@@ -48,7 +48,7 @@ def test_reach_cuts_off_no_key_one_may_look_at(case: tuple[Size, dict], data: st
 
 
 @given(cases)
-def test_free_and_plain_causal_say_so_truly(case: tuple[Size, dict]):
+def test_free_and_plain_causal_masks_are_what_they_claim(case: tuple[Size, dict]):
     (b, h, q, k), fields = case[0].full, case[1]
     mask, truth = Mask(**fields), written_out.allowed(b, h, q, k, **fields)
     if mask.free:

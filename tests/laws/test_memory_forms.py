@@ -1,4 +1,4 @@
-"""The composite memory with forgetting: step by step, all at once, and written out, it is one thing."""
+"""The composite memory with forgetting: its recurrent, parallel and written-out forms agree."""
 
 import pytest
 import torch
@@ -29,25 +29,25 @@ gammas = st.floats(0.01, 0.999) | st.lists(st.floats(0.01, 0.999), min_size=3, m
 
 
 @given(seed=seeds, gamma=gammas, learned=st.booleans(), chunk=st.integers(1, T + 2), carried=st.booleans())
-def test_parallel_is_recurrent(seed, gamma, learned, chunk, carried):
+def test_the_parallel_form_equals_the_recurrent_one(seed, gamma, learned, chunk, carried):
     memory, x = make(learned, gamma), normal(seed, B, T, D)
     state = normal(seed + 1, B, D) if carried else None
     torch.testing.assert_close(memory(x, state, chunk=chunk), stepped(memory, x, state), **TIGHT)
 
 
 @given(seed=seeds, gamma=gammas, learned=st.booleans(), chunk=st.integers(1, T + 2))
-def test_both_are_the_sum_written_out(seed, gamma, learned, chunk):
+def test_the_parallel_form_equals_the_sum_written_out(seed, gamma, learned, chunk):
     memory, x = make(learned, gamma), normal(seed, B, T, D)
-    rate = torch.tensor(gamma, dtype=torch.float64).expand(3).repeat_interleave(2)  # a head is two wide
+    rate = torch.tensor(gamma, dtype=torch.float64).expand(3).repeat_interleave(2)  # a head has width two
     W, b = memory.value.weight, memory.value.bias
     want = torch.stack([sum(rate ** (t - i) * (x[:, i] @ W.T + b) for i in range(t + 1)) for t in range(T)], dim=1)
-    # A learned gamma comes back from its logit, which float32 held when it was made.
+    # A learned gamma is stored as its logit, in float32 when it was built.
     near = {"rtol": 1e-4, "atol": 1e-4} if learned else TIGHT
     torch.testing.assert_close(memory(x, chunk=chunk), want, **near)
 
 
 @given(seed=seeds, cut=st.integers(1, T - 1), chunk=st.integers(1, T))
-def test_a_state_carries_all_that_matters(seed, cut, chunk):
+def test_a_text_can_be_continued_from_its_state(seed, cut, chunk):
     memory, x = make(True, [0.3, 0.9, 0.99]), normal(seed, B, T, D)
     whole = memory(x)
     first = memory(x[:, :cut], chunk=chunk)
@@ -62,18 +62,18 @@ def test_gamma_one_forgets_nothing(seed, chunk):
 
 @pytest.mark.parametrize("chunk", [1, 3, 128])
 @given(seed=seeds, gamma=gammas, carried=st.booleans())
-def test_both_forms_teach_gamma_the_same(chunk, seed, gamma, carried):
+def test_both_forms_give_gamma_the_same_gradient(chunk, seed, gamma, carried):
     memory, x, toward = make(True, gamma), normal(seed, B, T, D), normal(seed + 1, B, T, D)
     state = normal(seed + 2, B, D) if carried else None
     leaves = list(memory.parameters())
-    found = torch.autograd.grad(memory(x, state, chunk=chunk), leaves, toward)
-    truth = torch.autograd.grad(stepped(memory, x, state), leaves, toward)
-    for have, want in zip(found, truth, strict=True):
+    parallel = torch.autograd.grad(memory(x, state, chunk=chunk), leaves, toward)
+    recurrent = torch.autograd.grad(stepped(memory, x, state), leaves, toward)
+    for have, want in zip(parallel, recurrent, strict=True):
         torch.testing.assert_close(have, want, rtol=1e-8, atol=1e-9)
-    assert (found[[name for name, _ in memory.named_parameters()].index("rate")] != 0).all()
+    assert (parallel[[name for name, _ in memory.named_parameters()].index("rate")] != 0).all()
 
 
-def test_an_old_guest_fades_however_important():
+def test_a_token_fades_with_age_however_large_it_is():
     memory = make(False, 0.5, heads=1)
     torch.nn.init.eye_(memory.value.weight)
     torch.nn.init.zeros_(memory.value.bias)

@@ -1,4 +1,4 @@
-"""Attention sees a set: permute the tokens and all is permuted, until positions say where they stood."""
+"""Attention without positions is permutation-equivariant; with positions it is not."""
 
 from functools import cache
 
@@ -13,7 +13,7 @@ from written_out import TIGHT
 import clearhead
 from clearhead.layers import POSITIONS, PROJECTIONS, Attention, attend
 
-ORDER = torch.tensor([2, 0, 1, 5, 3, 6, 4])  # neither a shift nor a mirror, which some kinds cannot see
+ORDER = torch.tensor([2, 0, 1, 5, 3, 6, 4])  # neither a shift nor a mirror image, to which some kinds are invariant
 tower = cache(lambda kind, **block: Tower(kind, **block).double())
 
 
@@ -27,7 +27,7 @@ def test_the_permutation_matrix_of_the_lecture():
 
 @pytest.mark.parametrize("project", PROJECTIONS)
 @given(order=st.permutations(range(7)), seed=seeds)
-def test_queries_keys_values_and_answers_are_permuted_and_scores_on_both_sides(project, order, seed):
+def test_permuted_tokens_permute_outputs_along_one_axis_and_scores_along_both(project, order, seed):
     attention = Attention(WIDTH, HEADS, project=project).double()
     P, x = torch.eye(7, dtype=torch.float64)[list(order)], normal(seed, 2, 7, WIDTH)
 
@@ -44,14 +44,14 @@ def test_queries_keys_values_and_answers_are_permuted_and_scores_on_both_sides(p
 
 
 @given(order=st.permutations(range(7)), seed=seeds)
-def test_one_query_does_not_care_how_the_keys_are_ordered(order, seed):
+def test_the_output_of_a_query_does_not_depend_on_the_order_of_the_keys(order, seed):
     q, k, v = normal(seed, 2, 6, 1, 3), normal(seed + 1, 2, 2, 7, 3), normal(seed + 2, 2, 2, 7, 5)
     order = list(order)
     torch.testing.assert_close(attend(q, k[:, :, order], v[:, :, order]), attend(q, k, v), **TIGHT)
 
 
 @pytest.mark.parametrize("kind", POSITIONS)
-def test_positions_and_only_they_break_the_symmetry(kind):
+def test_only_positions_break_the_symmetry(kind):
     x = normal(0, 2, 7, WIDTH)
     moved = (tower(kind)(x[:, ORDER]) - tower(kind)(x)[:, ORDER]).abs().max()
     assert moved < 1e-11 if kind == "none" else moved > 1e-2
@@ -60,10 +60,10 @@ def test_positions_and_only_they_break_the_symmetry(kind):
 @pytest.mark.parametrize("kind", POSITIONS)
 @shared
 @given(order=st.permutations(range(7)), seed=seeds)
-def test_tokens_that_take_their_positions_along_are_equivariant(kind, order, seed):
+def test_tokens_permuted_together_with_their_positions_are_equivariant(kind, order, seed):
     x, order = normal(seed, 2, 7, WIDTH), torch.tensor(order)
     torch.testing.assert_close(tower(kind)(x[:, order], at=order), tower(kind)(x)[:, order], **TIGHT)
-    rows = torch.stack([order, torch.arange(7)])  # one row moved, the other left alone
+    rows = torch.stack([order, torch.arange(7)])  # one row permuted, the other not
     both = torch.stack([x[0, order], x[1]])
     want = tower(kind)(x)
     torch.testing.assert_close(tower(kind)(both, at=rows), torch.stack([want[0, order], want[1]]), **TIGHT)
@@ -71,16 +71,16 @@ def test_tokens_that_take_their_positions_along_are_equivariant(kind, order, see
 
 @pytest.mark.parametrize("kind", POSITIONS)
 @pytest.mark.parametrize("block", [{}, {"order": "post", "norm": "rms", "mlp": "swiglu"}], ids=str)
-def test_attention_is_the_only_way_tokens_meet(kind, block):
+def test_tokens_influence_each_other_only_through_attention(kind, block):
     model, x = tower(kind, **block), normal(0, 1, 5, WIDTH)
 
-    def meetings() -> torch.Tensor:
+    def dependence() -> torch.Tensor:
         """How strongly output token i depends on input token j, (5, 5)."""
         jacobian = torch.autograd.functional.jacobian(model, x)[0, :, :, 0]  # (t, d, t, d)
         return jacobian.abs().amax((1, 3))
 
-    assert (meetings() > 0).all()
+    assert (dependence() > 0).all()
     with clearhead.edit(model, {"**.heads": clearhead.look.silence(range(HEADS))}):
-        alone = meetings()
+        alone = dependence()
     assert (alone.diagonal() > 0).all()
     assert not alone.fill_diagonal_(0.0).any()

@@ -1,4 +1,4 @@
-"""What the lecture asks of positions, measured for every kind: which have which property, and why."""
+"""The properties of each kind of positions, measured: which have which, and why."""
 
 import math
 
@@ -10,21 +10,21 @@ from tower import CONTEXT, HEAD, HEADS, WIDTH, Tower, places
 
 from clearhead.layers import POSITIONS, Alibi, Learned, Relative, Rotary, SinCos2d, Sinusoid, make_positions
 
-# unique         two positions differ in what they do to a score, as seen from the first token
-# consistent     what they do depends on how far apart two tokens stand, not on where, nor on the length
-# bounded        it does not grow with the length
-# longer         positions past the trained length can be used at all
-# deterministic  the same position always does the same, in training too
+# unique         any two positions have different effects on the scores of the first token
+# consistent     the effect on a score depends on the distance of two tokens, not on where they are, nor on the length
+# bounded        the effect does not grow with the length
+# longer         positions past the trained length can be used
+# deterministic  the same position always has the same effect, in training too
 HAS = {
-    "none": ("consistent bounded longer deterministic", "says the same everywhere: nothing"),
+    "none": ("consistent bounded longer deterministic", "no effect anywhere"),
     "sinusoid": ("unique consistent bounded longer deterministic", "p_i . p_j is a sum of cosines of i - j"),
-    "learned": ("unique bounded deterministic", "a free row each, and none past the last"),
+    "learned": ("unique bounded deterministic", "an independent row per position, and none past the last"),
     "sincos2d": ("unique consistent bounded longer deterministic", "sinusoids of a row and of a column"),
-    "rotary": ("unique consistent bounded longer deterministic", "turns cancel but for their difference"),
-    "alibi": ("unique consistent longer deterministic", "a slope by distance alone, that falls for ever"),
+    "rotary": ("unique consistent bounded longer deterministic", "only the difference of two rotations remains"),
+    "alibi": ("unique consistent longer deterministic", "a slope by distance alone, which falls without bound"),
     "relative": ("consistent bounded longer deterministic", "all distances past its reach share a bucket"),
 }
-REACH = CONTEXT // 2  # of the relative kind, here shorter than the context
+REACH = CONTEXT // 2  # of relative positions, shorter than the context
 
 
 def make(kind: str) -> torch.nn.Module:
@@ -39,7 +39,7 @@ def make(kind: str) -> torch.nn.Module:
 
 
 def effect(positions: torch.nn.Module, kind: str, at: Tensor) -> Tensor:
-    """What places alone do to the scores, (h, t, t): all tokens say nothing, or 1 where nothing is added."""
+    """The effect of positions on the scores, (h, t, t): all tokens are 0, or 1 where nothing is added to them."""
     x = positions.add(torch.zeros(1, len(at), WIDTH, dtype=torch.float64), places(kind, at))
     x = x if x.any() else torch.ones_like(x)
     q = x.unflatten(-1, (HEADS, HEAD)).transpose(1, 2)
@@ -50,8 +50,8 @@ def effect(positions: torch.nn.Module, kind: str, at: Tensor) -> Tensor:
 
 
 def unique(kind: str) -> bool:
-    seen = effect(make(kind), kind, torch.arange(CONTEXT))[:, 0].T  # a vector (h,) for each position
-    apart = torch.cdist(seen, seen, p=1) + torch.eye(CONTEXT)
+    effects = effect(make(kind), kind, torch.arange(CONTEXT))[:, 0].T  # a vector (h,) per position
+    apart = torch.cdist(effects, effects, p=1) + torch.eye(CONTEXT)
     return bool(apart.min() > 1e-6)
 
 
@@ -87,19 +87,19 @@ def deterministic(kind: str) -> bool:
 
 @pytest.mark.parametrize("measure", [unique, consistent, bounded, longer, deterministic])
 @pytest.mark.parametrize("kind", POSITIONS)
-def test_each_kind_has_what_the_table_says(kind, measure):
+def test_each_kind_has_the_properties_of_the_table(kind, measure):
     properties, why = HAS[kind]
     assert measure(kind) == (measure.__name__ in properties.split()), why
 
 
-def test_relative_tells_near_distances_apart_and_merges_far_ones():
-    seen = effect(make("relative"), "relative", torch.arange(CONTEXT))[:, 0].T
+def test_relative_positions_distinguish_small_distances_and_merge_large_ones():
+    effects = effect(make("relative"), "relative", torch.arange(CONTEXT))[:, 0].T
     exact = 4  # half of the eight buckets of one direction
-    assert torch.cdist(seen[:exact], seen[:exact]).fill_diagonal_(1.0).min() > 1e-6
-    assert torch.equal(seen[REACH:], seen[REACH:][:1].expand(CONTEXT - REACH, -1))
+    assert torch.cdist(effects[:exact], effects[:exact]).fill_diagonal_(1.0).min() > 1e-6
+    assert torch.equal(effects[REACH:], effects[REACH:][:1].expand(CONTEXT - REACH, -1))
 
 
-def test_rotary_turns_by_a_distance_and_keeps_lengths():
+def test_rotary_scores_depend_on_the_distance_and_norms_are_kept():
     for pairs in ("halves", "neighbours"):
         q, k = normal(0, 1, 1, 1, 6), normal(1, 1, 1, 1, 6)
         rotary = Rotary(6, pairs=pairs)
@@ -116,30 +116,30 @@ def test_rotary_turns_by_a_distance_and_keeps_lengths():
         assert not math.isclose(score(5, 2), score(5, 3), rel_tol=1e-3)
 
 
-def test_alibi_falls_by_its_slope_with_each_step():
+def test_alibi_falls_linearly_with_the_distance():
     bias = Alibi(8).bias(torch.arange(9), torch.arange(9)).tile((0, 9), (0, 9))[0]
     for head, i, j in torch.cartesian_prod(torch.arange(8), torch.arange(9), torch.arange(9)).tolist():
         assert math.isclose(bias[head, i, j], -(2.0 ** -(head + 1)) * abs(i - j), abs_tol=1e-7)
 
 
 @pytest.mark.parametrize("width", [1, 5, 8])
-def test_sinusoids_are_their_formula(width):
-    found = Sinusoid(width).vectors(torch.arange(30))
+def test_sinusoids_equal_their_formula(width):
+    vectors = Sinusoid(width).vectors(torch.arange(30))
     for p in range(30):
         for column in range(width):
             angle = p / 10_000 ** ((column - column % 2) / width)
             want = math.cos(angle) if column % 2 else math.sin(angle)
-            assert math.isclose(found[p, column], want, abs_tol=1e-12)
+            assert math.isclose(vectors[p, column], want, abs_tol=1e-12)
 
 
-def test_sinusoids_of_a_grid_are_those_of_its_row_beside_those_of_its_column():
+def test_sinusoids_of_a_grid_are_those_of_the_row_and_those_of_the_column():
     at = torch.tensor([[3, 1], [0, 6]])
     line = Sinusoid(4).vectors(torch.arange(7))
     want = torch.stack([torch.cat([line[3], line[1]]), torch.cat([line[0], line[6]])])
     torch.testing.assert_close(SinCos2d(8).vectors(at), want)
 
 
-def test_added_and_concatenated_as_in_the_lecture():
+def test_positions_are_added_or_concatenated_as_in_the_lecture():
     token, place = [0.12, 0.22, 0.31, 0.03, 0.10], [0.02, 0.21, 0.33, 0.43, 0.98]
     x = torch.tensor([[token]])
     for join, want in [("add", [0.14, 0.43, 0.64, 0.46, 1.08]), ("concatenate", token + place)]:

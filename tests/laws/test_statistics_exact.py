@@ -1,4 +1,4 @@
-"""Statistics of a lazy map equal those of the whole matrix in float64, however it is cut into bands."""
+"""Statistics of a lazy map equal those of the full matrix in float64, however it is cut into bands."""
 
 import math
 from itertools import product
@@ -20,22 +20,22 @@ from clearhead.look.call import DenseCall, LazyCall
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float64)
 MASS = {"rtol": 0.0, "atol": 1e-4}  # of entropies and masses
-SIZE = {"rtol": 1e-4, "atol": 1e-5}  # of places, distances and what is received
+SIZE = {"rtol": 1e-4, "atol": 1e-5}  # of places, distances and received weights
 
 
 @pytest.fixture(autouse=True)
 def narrow_bands(monkeypatch):
-    """As many bands as there can be: sixteen queries each."""
+    """As many bands as possible: sixteen queries each."""
     monkeypatch.setattr(clearhead.look.call, "TILE", 1)
 
 
-def close(have: Tensor, want: Tensor, near: dict) -> None:
-    assert have.shape == want.shape
-    torch.testing.assert_close(have.double(), want, equal_nan=True, **near)
+def close(result: Tensor, expected: Tensor, tolerance: dict) -> None:
+    assert result.shape == expected.shape
+    torch.testing.assert_close(result.double(), expected, equal_nan=True, **tolerance)
 
 
-def told(weights: Tensor, here: Tensor, there: Tensor) -> dict[str, Tensor]:
-    """Every statistic of a whole matrix (b, h, q, k); places are points: here (b|1, q, c), there (k, c)."""
+def of_matrix(weights: Tensor, here: Tensor, there: Tensor) -> dict[str, Tensor]:
+    """Every statistic of a full matrix (b, h, q, k); `here` (b|1, q, c) and `there` (k, c) place queries and keys."""
     d = (here[:, :, None] - there).square().sum(-1).sqrt()[:, None]
     return {
         "entropy": torch.special.entr(weights).sum(-1),
@@ -54,9 +54,9 @@ def line(size: Size, offset: int | list[int] | Tensor | None) -> tuple[Tensor, T
     return here[..., None].double(), torch.arange(size.k)[:, None].double()
 
 
-def check(found: dict[str, Tensor], want: dict[str, Tensor]) -> None:
-    for name in want:
-        close(found[name], want[name], SIZE if name in ("distance", "rms", "position", "received") else MASS)
+def check(results: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    for name in expected:
+        close(results[name], expected[name], SIZE if name in ("distance", "rms", "position", "received") else MASS)
 
 
 @st.composite
@@ -67,7 +67,7 @@ def cases(draw, size: st.SearchStrategy[Size]) -> tuple:
 
 
 def both(case: tuple) -> tuple[AttentionMap, Tensor]:
-    """The lazy map of what an attention saw, and its whole matrix in float64."""
+    """The lazy map of a call of attention, and its full matrix in float64."""
     size, fields, bias, dtype, scale, seed = case
     b, h, g, n, m = size
     q, k = normal(seed, b, h, n, 3, dtype=dtype), normal(seed + 1, b, g, m, 3, dtype=dtype)
@@ -75,22 +75,22 @@ def both(case: tuple) -> tuple[AttentionMap, Tensor]:
         bias = {name: x.float() if x.is_floating_point() else x for name, x in bias.items()}
     added = 0.0 if bias is None else written_out.bias(*size.full, **bias)
     may = written_out.allowed(*size.full, **fields)
-    seen = LazyCall(q=q, k=k, mask=Mask(**fields), bias=None if bias is None else Bias(**bias), scale=scale)
-    return AttentionMap([seen]), written_out.weights(written_out.scores(q, k, scale, added), may)
+    call = LazyCall(q=q, k=k, mask=Mask(**fields), bias=None if bias is None else Bias(**bias), scale=scale)
+    return AttentionMap([call]), written_out.weights(written_out.scores(q, k, scale, added), may)
 
 
 anything = cases(sizes() | sizes(23, 37) | st.just(Size(2, 6, 2, 37, 37)))
 
 
 @given(anything)
-def test_every_statistic(case):
+def test_every_statistic_of_any_mask_and_bias(case):
     map, weights = both(case)
-    want = told(weights, *line(case[0], case[1].get("offset")))
+    want = of_matrix(weights, *line(case[0], case[1].get("offset")))
     check(map.statistics(*want), want)
 
 
 @given(anything)
-def test_the_peak_is_where_the_maximum_is_and_0_where_one_may_look_at_nothing(case):
+def test_the_peak_is_the_key_of_the_maximum_and_0_where_all_keys_are_masked(case):
     map, weights = both(case)
     most, peak = map.maximum()
     close(most, weights.amax(-1), MASS)
@@ -100,7 +100,7 @@ def test_the_peak_is_where_the_maximum_is_and_0_where_one_may_look_at_nothing(ca
 
 
 @given(anything, st.data())
-def test_mass_on_any_set(case, data):
+def test_mass_on_any_set_of_keys(case, data):
     map, weights = both(case)
     keys = data.draw(st.lists(st.integers(0, case[0].k - 1), unique=True))
     chosen = torch.zeros(case[0].k, dtype=torch.bool)
@@ -110,7 +110,7 @@ def test_mass_on_any_set(case, data):
 
 
 @given(anything, st.data())
-def test_top_row_tile_dense_and_pool(case, data):
+def test_top_row_tile_dense_and_pool_of_any_mask_and_bias(case, data):
     (map, weights), (b, h, q, k) = both(case), case[0].full
     close(map.dense(), weights, MASS)
     i, n = data.draw(st.integers(-q, q - 1)), data.draw(st.integers(1, k))
@@ -139,14 +139,14 @@ def grids(draw) -> tuple:
 
 
 @given(grids())
-def test_distances_over_a_grid_leave_out_tokens_without_a_place(case):
+def test_distances_over_a_grid_leave_out_special_tokens(case):
     grid, special, case = case
     map, weights = both(case)
     points = torch.tensor([(0, 0)] * special + list(product(range(grid[0]), range(grid[1])))).double()
     placed = weights.clone()
     placed[..., :special] = 0.0
     total = placed.sum(-1, keepdim=True)
-    want = told(placed / (total + (total == 0)), points[None], points)
+    want = of_matrix(placed / (total + (total == 0)), points[None], points)
     for name in ("distance", "rms"):
         want[name][:, :, :special] = math.nan
     want = {name: want[name] for name in ("distance", "rms", "position")}
@@ -155,14 +155,14 @@ def test_distances_over_a_grid_leave_out_tokens_without_a_place(case):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@given(seed=seeds, louder=st.sampled_from([0.5, 1.0]))
-def test_kept_weights_are_measured_as_they_are(dtype, seed, louder):
-    """An edit, or half precision, may keep them from summing to 1: that is what was really used."""
+@given(seed=seeds, factor=st.sampled_from([0.5, 1.0]))
+def test_stored_weights_are_measured_as_they_are(dtype, seed, factor):
+    """After an edit, or in half precision, they need not sum to 1: they are what the model used."""
     size = Size(2, 3, 3, 37, 19)
     weights = written_out.weights(normal(seed, *size.full), normal(seed + 1, *size.full) > 0)
-    weights = (louder * weights).to(dtype)
+    weights = (factor * weights).to(dtype)
     map, truth = AttentionMap([DenseCall(weights=weights)]), weights.double()
-    want = told(truth, *line(size, None))
+    want = of_matrix(truth, *line(size, None))
     check(map.statistics(*want), want)
     close(map.dense(), truth, MASS)
     close(map.top(3)[0], truth.topk(3, dim=-1).values, MASS)
@@ -170,19 +170,19 @@ def test_kept_weights_are_measured_as_they_are(dtype, seed, louder):
     close(map.pool((1, 19))[:, :, 0], truth.mean(2), MASS)
 
 
-def test_forbidden_by_a_bias_of_minus_infinity():
+def test_a_bias_of_minus_infinity_masks_a_key():
     dense = torch.zeros(5, 7).masked_fill(normal(0, 5, 7) > 0.5, -math.inf)
     q, k = normal(1, 2, 3, 5, 4, dtype=torch.float32), normal(2, 2, 3, 7, 4, dtype=torch.float32)
-    seen = LazyCall(q=q, k=k, mask=Mask(), bias=Bias(dense=dense), scale=1.0)
+    call = LazyCall(q=q, k=k, mask=Mask(), bias=Bias(dense=dense), scale=1.0)
     weights = written_out.weights(written_out.scores(q, k, 1.0), dense == 0)
-    want = told(weights, *line(Size(2, 3, 3, 5, 7), None))
-    check(AttentionMap([seen]).statistics(*want), want)
+    want = of_matrix(weights, *line(Size(2, 3, 3, 5, 7), None))
+    check(AttentionMap([call]).statistics(*want), want)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("fields", [{}, {"causal": True}, {"lengths": [9, 20]}], ids=str)
 @pytest.mark.parametrize("score", ["scaled", "cosine", "additive"])
-def test_a_watched_attention_tells_the_truth_about_itself(score, fields, dtype):
+def test_records_of_a_watched_attention_agree_with_each_other(score, fields, dtype):
     torch.manual_seed(0)
     score = Additive(HEAD, HEADS) if score == "additive" else score
     attention = Attention(WIDTH, HEADS, score=score).to(dtype)
@@ -191,26 +191,26 @@ def test_a_watched_attention_tells_the_truth_about_itself(score, fields, dtype):
     scores = tape["scores"].double()
     size = Size(2, HEADS, HEADS, 20, 20)
     weights = written_out.weights(scores, written_out.allowed(*size.full, **fields))
-    found = tape["weights"].dense()
-    if isinstance(score, Additive):  # the weights it really used, rounded as they were
-        close(found, weights, {"rtol": 0.0, "atol": torch.finfo(dtype).eps})
-        weights = found.double()
+    dense = tape["weights"].dense()
+    if isinstance(score, Additive):  # the weights that were used, rounded as they were
+        close(dense, weights, {"rtol": 0.0, "atol": torch.finfo(dtype).eps})
+        weights = dense.double()
     elif score == "scaled":
         close(tape["scores"], written_out.scores(tape["q"], tape["k"], HEAD**-0.5), MASS)
-    close(found, weights, MASS)
-    want = told(weights, *line(size, None))
+    close(dense, weights, MASS)
+    want = of_matrix(weights, *line(size, None))
     check(tape["weights"].statistics(*want), want)
     check(tape.match("*"), {name: want[name] for name in ("entropy", "received", "rms")})
 
 
-def test_every_layer_of_a_tape_at_once():
+def test_a_statistic_of_all_layers_at_once():
     model, x = Tower(depth=3), normal(0, 2, 20, WIDTH, dtype=torch.float32)
     with clearhead.watch(model, "**.entropy", "**.received", "**.distance") as measured:
         model(x)
     with clearhead.watch(model, "**.weights") as maps:
         model(x)
     weights = torch.stack([map.dense().double() for map in maps.match("**.weights").values()])
-    want = [told(layer, *line(Size(2, HEADS, HEADS, 20, 20), None)) for layer in weights]
+    want = [of_matrix(layer, *line(Size(2, HEADS, HEADS, 20, 20), None)) for layer in weights]
     for name in ("entropy", "received", "distance"):
         for tape in (measured, maps):
             close(getattr(clearhead.look, name)(tape), torch.stack([layer[name] for layer in want]), SIZE)
@@ -219,7 +219,7 @@ def test_every_layer_of_a_tape_at_once():
 @pytest.mark.parametrize("positions", [Rotary(HEAD), Alibi(HEADS)], ids=["rotary", "alibi"])
 @pytest.mark.parametrize("window", [None, 5])
 @pytest.mark.parametrize("chunks", [[18, 1, 1, 3], [1] * 23, [20, 3]], ids=str)
-def test_the_maps_of_a_decoding_loop_join_into_that_of_one_pass(chunks, window, positions):
+def test_the_maps_of_decoding_steps_join_into_that_of_one_pass(chunks, window, positions):
     torch.manual_seed(0)
     attention, x = Attention(WIDTH, HEADS, kv_heads=1), normal(0, 2, 23, WIDTH, dtype=torch.float32)
     want = ("entropy", "distance", "rms", "position", "sink", "maximum", "peak", "received")
@@ -239,11 +239,11 @@ def test_the_maps_of_a_decoding_loop_join_into_that_of_one_pass(chunks, window, 
     close(joined.top(3)[0], one.top(3)[0].double(), MASS)
     close(joined.mass([0, 3]), one.mass([0, 3]).double(), MASS)
     for name in want:
-        for found in (joined.statistics(name)[name], tape[name]):
-            close(found, whole[name].double(), SIZE)
+        for result in (joined.statistics(name)[name], tape[name]):
+            close(result, whole[name].double(), SIZE)
 
 
-def test_dense_refuses_what_is_too_large_to_hold():
+def test_dense_raises_for_a_map_over_its_limit():
     q = torch.zeros(1, 2, 5, 3)
     map = AttentionMap([LazyCall(q=q, k=q, mask=Mask(), bias=None, scale=1.0)])
     assert map.dense(limit=50).shape == (1, 2, 5, 5)

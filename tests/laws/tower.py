@@ -1,4 +1,4 @@
-"""A small model of blocks with any kind of positions: the citizen that the laws are tried on."""
+"""A small model of blocks with any kind of positions, which the laws are tested on."""
 
 import torch
 from torch import Tensor, nn
@@ -9,7 +9,7 @@ WIDTH, HEADS, HEAD, CONTEXT = 12, 3, 4, 64
 
 
 def places(kind: str, at: Tensor) -> Tensor:
-    """Positions as a kind wants them: on a grid of four columns, or on a line."""
+    """Positions in the form that a kind needs: on a grid of four columns, or on a line."""
     return torch.stack([at // 4, at % 4], dim=-1) if kind == "sincos2d" else at
 
 
@@ -20,7 +20,7 @@ class Tower(nn.Module):
         self.kind = kind
         self.positions = make_positions(kind, width=WIDTH, heads=HEADS, head=HEAD, context=CONTEXT)
         self.blocks = nn.ModuleList(Block(WIDTH, HEADS, **block) for _ in range(depth))
-        for table in self.positions.parameters():  # loud from the start, as if trained
+        for table in self.positions.parameters():  # large from the start, as if trained
             nn.init.normal_(table)
 
     def forward(self, x: Tensor, context: Tensor | None = None, *, at=None, caches=None, **masks) -> Tensor:

@@ -1,15 +1,15 @@
-"""What the house promises, written out in float64, by loops where a loop is the plainest reading."""
+"""The formulas written out in float64, by loops where that is plainest."""
 
 from itertools import product
 
 import torch
 from torch import Tensor
 
-TIGHT = {"rtol": 1e-9, "atol": 1e-11}  # nothing but rounding in float64
+TIGHT = {"rtol": 1e-9, "atol": 1e-11}  # only rounding in float64
 
 
 def of_row(value: int | list[int] | Tensor, row: int) -> int:
-    """A number for all rows, or the row's own."""
+    """The number of a row: one for all rows, or one per row."""
     if isinstance(value, int):
         return value
     return int(value[row if len(value) > 1 else 0])
@@ -28,9 +28,9 @@ def allowed(
     documents=None,
     allow=None,
 ) -> Tensor:
-    """Who may look at whom, (b, h, q, k), each pair asked in turn."""
-    told = None if allow is None else allow.expand(b, h, q, k).tolist()
-    papers = None if documents is None else documents.expand(b, k).tolist()
+    """Which keys each query may attend to, (b, h, q, k), pair by pair."""
+    pairs = None if allow is None else allow.expand(b, h, q, k).tolist()
+    numbers = None if documents is None else documents.expand(b, k).tolist()
 
     def may(row: int, head: int, i: int, j: int) -> bool:
         p = i + (0 if offset is None else of_row(offset, row))
@@ -38,16 +38,16 @@ def allowed(
             (not causal or j <= p)
             and (window is None or abs(p - j) < window)
             and (lengths is None or j < of_row(lengths, row))
-            and (papers is None or papers[row][p] == papers[row][j])
-            and (told is None or told[row][head][i][j])
+            and (numbers is None or numbers[row][p] == numbers[row][j])
+            and (pairs is None or pairs[row][head][i][j])
         )
 
-    pairs = [may(*pair) for pair in product(range(b), range(h), range(q), range(k))]
-    return torch.tensor(pairs, dtype=torch.bool).reshape(b, h, q, k)
+    every = [may(*pair) for pair in product(range(b), range(h), range(q), range(k))]
+    return torch.tensor(every, dtype=torch.bool).reshape(b, h, q, k)
 
 
 def bias(b: int, h: int, q: int, k: int, *, q_at=None, k_at=None, slope=None, table=None, dense=None) -> Tensor:
-    """slope |d| + table[clip(d)] + dense, (b, h, q, k), each pair's distance d in turn; gradients pass."""
+    """slope |d| + table[clip(d)] + dense, (b, h, q, k), for the distance d of each pair; differentiable."""
     full = torch.zeros(b, h, q, k, dtype=torch.float64)
     if dense is not None:
         full = full + dense.double()
@@ -65,7 +65,7 @@ def bias(b: int, h: int, q: int, k: int, *, q_at=None, k_at=None, slope=None, ta
 
 
 def weights(scores: Tensor, may: Tensor | None = None) -> Tensor:
-    """softmax over the keys one may look at; all zeros where there are none."""
+    """Softmax over the allowed keys; zeros where there are none."""
     may = torch.ones_like(scores, dtype=torch.bool) if may is None else may.expand(scores.shape)
     top = scores.detach().masked_fill(~may, float("-inf")).amax(-1, keepdim=True).clamp(min=-1e300)
     shares = (scores - top).masked_fill(~may, float("-inf")).exp()
@@ -74,7 +74,7 @@ def weights(scores: Tensor, may: Tensor | None = None) -> Tensor:
 
 
 def spread(x: Tensor, heads: int) -> Tensor:
-    """A key (or value) head for each query head, in float64."""
+    """Key (or value) heads repeated, one per query head, in float64."""
     return torch.stack([x[:, head * x.shape[1] // heads] for head in range(heads)], dim=1).double()
 
 

@@ -1,4 +1,4 @@
-"""The cache beside the laws of decoding: what it keeps, what it copies, and what it never lends to a map."""
+"""The KV cache: its dtype and device, its rows, its positions, and that recorded maps do not share its storage."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ WIDTH = H * E
 
 
 def filled(tokens: int = 3, *, limit: int = 8, **more) -> Cache:
-    """A cache in which every number differs."""
+    """A cache in which all numbers are different."""
     cache = Cache(B, H, limit, E, **more)
     k = torch.arange(B * H * tokens * E, dtype=torch.float64).reshape(B, H, tokens, E)
     cache.append(k, k + 0.5)
@@ -21,7 +21,7 @@ def filled(tokens: int = 3, *, limit: int = 8, **more) -> Cache:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
-def test_the_type_of_number_is_kept(dtype):
+def test_the_dtype_is_kept(dtype):
     cache = filled(dtype=dtype)
     assert cache.k.dtype == cache.v.dtype == dtype
     cache.reorder(torch.tensor([1, 1]))
@@ -39,7 +39,7 @@ def test_the_device_is_kept():
         assert tensor.device.type == "meta"
 
 
-def test_values_have_a_width_of_their_own():
+def test_values_may_have_another_head_dimension():
     cache = Cache(B, H, 8, E, value=5)
     k, v = cache.append(torch.ones(B, H, 3, E), torch.ones(B, H, 3, 5))
     assert k.shape == (B, H, 3, E)
@@ -47,20 +47,20 @@ def test_values_have_a_width_of_their_own():
 
 
 @pytest.mark.parametrize("index", [[0, 0], [1, 0], [1], [0, 1, 1, 0]], ids=str)
-def test_reordered_rows_share_nothing(index):
+def test_reordered_rows_share_no_storage(index):
     cache = filled()
     old, view = (cache.k.clone(), cache.v.clone()), cache.k[:, :, :3]
     cache.reorder(torch.tensor(index))
     assert cache.at.tolist() == [3] * len(index)
     for now, was in zip((cache.k, cache.v), old, strict=True):
         assert torch.equal(now, was[index])
-    for row in range(len(index)):  # each row may now be written without a word to the others, or to those before
+    for row in range(len(index)):  # a write to one row changes no other, nor the storage from before
         cache.k[row] = -row - 1
     assert [cache.k[row].unique().tolist() for row in range(len(index))] == [[-row - 1] for row in range(len(index))]
     assert torch.equal(view, old[0][:, :, :3])
 
 
-def test_expanded_rows_are_neighbours():
+def test_expanded_rows_are_neighbouring_copies():
     cache = filled()
     cache.advance(torch.tensor([0, 2]))
     k, v = cache.k, cache.v
@@ -70,7 +70,7 @@ def test_expanded_rows_are_neighbours():
     assert cache.at.tolist() == [3, 3, 3, 5, 5, 5]
 
 
-def test_positions_go_on_where_each_row_stands():
+def test_positions_continue_from_the_position_of_each_row():
     cache = filled()
     cache.advance(torch.tensor([0, 2]))
     assert cache.positions(3).tolist() == [[3, 4, 5], [5, 6, 7]]
@@ -79,7 +79,7 @@ def test_positions_go_on_where_each_row_stands():
 
 @pytest.mark.parametrize("window", [None, 1, 3])
 @pytest.mark.parametrize("rows", [1, 2])
-def test_the_mask_is_that_of_the_last_tokens_of_a_whole_text(rows, window):
+def test_the_mask_equals_that_of_the_last_tokens_of_a_whole_text(rows, window):
     cache, places = Cache(rows, H, 16, E), [5, 2][:rows]
     cache.advance(torch.tensor(places))
     tile = cache.mask(window=window).dense(3, 8)
@@ -89,7 +89,7 @@ def test_the_mask_is_that_of_the_last_tokens_of_a_whole_text(rows, window):
 
 
 def test_furthest_is_the_largest_position():
-    """Rows that take turns need room for the longest only, and the keys that come back end with it."""
+    """Rows that advance in turn need room for the longest only, and the returned keys end with it."""
     cache = Cache(B, H, 4, E)
     for moves in ([2, 0], [0, 2], [1, 1]):
         cache.advance(torch.tensor(moves))
@@ -99,7 +99,7 @@ def test_furthest_is_the_largest_position():
     assert k.shape == v.shape == (B, H, 4, E)
 
 
-def test_furthest_follows_the_rows_that_stay():
+def test_furthest_is_that_of_the_rows_that_are_kept():
     cache = Cache(B, H, 4, E)
     cache.advance(torch.tensor([1, 3]))
     cache.reorder(torch.tensor([0]))
@@ -108,9 +108,9 @@ def test_furthest_follows_the_rows_that_stay():
 
 
 @pytest.mark.parametrize("room", [0, 3], ids=["exactly full", "room"])
-@pytest.mark.parametrize("prompt", [1, 20])  # of which the weights are kept, and implied
+@pytest.mark.parametrize("prompt", [1, 20])  # recorded as dense weights, and as queries and keys
 @torch.no_grad()
-def test_a_watched_map_is_not_moved_by_what_the_cache_does_next(prompt, room):
+def test_a_recorded_map_is_not_changed_by_later_writes_to_the_cache(prompt, room):
     torch.manual_seed(0)
     attention, turn = Attention(WIDTH, H), Rotary(E)
     cache = Cache(B, H, prompt + 2 + room, E)
@@ -124,25 +124,25 @@ def test_a_watched_map_is_not_moved_by_what_the_cache_does_next(prompt, room):
         for tokens in (prompt, 1, 1):
             step(torch.randn(B, tokens, WIDTH))
 
-    def told() -> list[Tensor]:
+    def records() -> list[Tensor]:
         calls = [call for leaf in leaves for call in tape.calls(leaf)]
         return [call.clone() if isinstance(call, Tensor) else call.dense() for call in calls]
 
-    def untouched() -> list[Tensor]:
-        """All that a map could be computed from later, before anything was asked of it."""
+    def stored() -> list[Tensor]:
+        """All tensors that a map would be computed from later."""
         parts = [vars(source) for call in tape.calls("weights") for source in call.sources]
         return [part.clone() for source in parts for part in source.values() if isinstance(part, Tensor)]
 
-    kept, storage = untouched(), {cache.k.untyped_storage().data_ptr(), cache.v.untyped_storage().data_ptr()}
+    kept, storage = stored(), {cache.k.untyped_storage().data_ptr(), cache.v.untyped_storage().data_ptr()}
     for record in (*tape.calls("k"), *tape.calls("v")):
         assert record.untyped_storage().data_ptr() not in storage
     cache.reorder(torch.tensor([1, 1]))
     cache.k.fill_(9), cache.v.fill_(9)
     if room:
         step(torch.randn(B, room, WIDTH))
-    for now, was in zip(untouched(), kept, strict=True):
+    for now, was in zip(stored(), kept, strict=True):
         assert torch.equal(now, was)
-    before = told()
+    before = records()
     cache.k.fill_(7), cache.v.fill_(7)
-    for now, was in zip(told(), before, strict=True):
+    for now, was in zip(records(), before, strict=True):
         assert torch.equal(now, was)

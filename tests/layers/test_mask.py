@@ -1,4 +1,4 @@
-"""What the laws of masks do not say: that a mask is freed, and moves."""
+"""A mask is freed when its last user is gone, and moves to a device with all its tensors."""
 
 import gc
 import weakref
@@ -8,8 +8,8 @@ import torch
 from clearhead.layers import Mask
 
 
-def test_a_predicate_does_not_keep_its_mask():
-    """Blocks made from a predicate are kept for as long as their mask lives: it must be free to go."""
+def test_a_predicate_does_not_keep_its_mask_alive():
+    """Caches hold predicates for as long as their mask lives: a reference back would keep it forever."""
     mask = Mask(causal=True, window=3, lengths=[2, 5])
     allowed, gone = mask.predicate(5, "cpu"), weakref.ref(mask)
     del mask

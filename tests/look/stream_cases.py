@@ -1,4 +1,4 @@
-"""Every kind of mask, bias, grouping and place, for the streaming kernels: run as a script, it prints the worst error.
+"""The streaming kernels with every kind of mask, bias, grouping and place; as a script it prints the largest errors.
 
 On a machine with CUDA the kernels really run; elsewhere Triton's interpreter does, if TRITON_INTERPRET=1.
 """
@@ -38,7 +38,7 @@ def cases():
     yield "offsets", (9, 37), Mask(causal=True, offset=[3, 28]), None
     yield "documents", full, Mask(causal=True, documents=documents), None
     yield "allow", full, Mask(allow=allow), None
-    yield "allow a head", full, Mask(allow=torch.rand(1, 4, 1, 37, device=DEVICE) > 0.5), None
+    yield "allow per head", full, Mask(allow=torch.rand(1, 4, 1, 37, device=DEVICE) > 0.5), None
     yield "alibi", full, Mask(causal=True), alibi.bias(at(37), at(37))
     yield "alibi chunk", (9, 37), Mask(causal=True, offset=28), alibi.bias(at(9, 28), at(37))
     yield "relative", full, Mask(), relative.bias(at(37), at(37)).owned()
@@ -63,18 +63,18 @@ def worst(dtype: torch.dtype, only: list[str]) -> dict[str, float]:
             continue
         for group, scale in ((1, 0.3), (2, 2.0)):
             q = torch.randn(2, n, 4, 24, device=DEVICE, dtype=dtype).transpose(1, 2)
-            if label == "free" and DEVICE == "cuda":  # the interpreter knows no maximum of NaN
-                q[1, 2, 1] = float("nan")  # which must not be hidden
+            if label == "free" and DEVICE == "cuda":  # the interpreter has no maximum of NaN
+                q[1, 2, 1] = float("nan")  # it must show in the results
             k = torch.randn(2, 4 // group, m, 24, device=DEVICE, dtype=dtype)
-            seen = LazyCall(q=q, k=k, mask=mask, bias=bias, scale=scale)
+            call = LazyCall(q=q, k=k, mask=mask, bias=bias, scale=scale)
             exact = LazyCall(q=q.double(), k=k.double(), mask=mask, bias=bias, scale=scale)
             for grid, special in (None, 0), ((5, 7), 2):
                 if grid and n != m:
                     continue
                 want = list(MEANING)
-                assert stream.serves(seen), label
+                assert stream.serves(call), label
                 assert not stream.serves(exact), label
-                got = statistics(seen, *want, grid=grid, special=special)
+                got = statistics(call, *want, grid=grid, special=special)
                 expected = statistics(exact, *want, grid=grid, special=special)
                 for name in want:
                     a, b = got[name].double(), expected[name].double()
@@ -94,7 +94,7 @@ def worst(dtype: torch.dtype, only: list[str]) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    # Triton's interpreter multiplies bfloat16 wrongly: there only the GPU tells.
+    # Triton's interpreter multiplies bfloat16 wrongly: there only a GPU can test it.
     kinds, only = sys.argv[1].split(","), sys.argv[2:]
     for kind in kinds:
         errors = worst(getattr(torch, kind), only)

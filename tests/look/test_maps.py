@@ -1,4 +1,4 @@
-"""The attention map as a lazy object: all its ways of looking agree, and none asks for more than it shows."""
+"""AttentionMap: every method agrees with the full matrix, and computes no more than it returns."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ from clearhead.look.maps import settle
 B, H, E = 2, 3, 5
 
 
-def seen(q: int, k: int, *, groups: int = H, mask: Mask | None = None, bias: Bias | None = None, **kind) -> LazyCall:
+def lazy(q: int, k: int, *, groups: int = H, mask: Mask | None = None, bias: Bias | None = None, **kind) -> LazyCall:
     torch.manual_seed(q + k)
     mask = Mask() if mask is None else mask
     return LazyCall(
@@ -22,7 +22,7 @@ def seen(q: int, k: int, *, groups: int = H, mask: Mask | None = None, bias: Bia
 
 
 def weights_of(source: LazyCall | DenseCall) -> Tensor:
-    """The weights written out in float64; the softmax of a row that may look at nothing is zeros."""
+    """The full matrix in float64; the weights of a query whose keys are all masked are zeros."""
     if isinstance(source, DenseCall):
         return source.weights.double()
     (_, _, n, m), far = source.shape, source.k.double().repeat_interleave(H // source.k.shape[1], dim=1)
@@ -35,31 +35,31 @@ def weights_of(source: LazyCall | DenseCall) -> Tensor:
     return scores.softmax(-1).nan_to_num(0.0)
 
 
-def kept(source: LazyCall) -> DenseCall:
+def stored(source: LazyCall) -> DenseCall:
     return DenseCall(weights=weights_of(source).float(), offset=source.offset)
 
 
 places = torch.arange(40)
 MAPS = {
-    "seen": [seen(7, 11)],
-    "seen, causal": [seen(40, 40, mask=Mask(causal=True))],
-    "seen, grouped, window": [seen(40, 40, groups=1, mask=Mask(causal=True, window=4))],
-    "seen, wide window": [seen(40, 40, mask=Mask(window=3))],
-    "seen, lengths": [seen(9, 9, mask=Mask(lengths=[4, 0]))],
-    "seen, alibi": [seen(40, 40, mask=Mask(causal=True), bias=Alibi(H).bias(places, places))],
-    "seen, double": [seen(7, 11, dtype=torch.float64)],
-    "kept": [kept(seen(7, 11))],
-    "kept, edited": [DenseCall(weights=weights_of(seen(7, 11)).float() * (torch.arange(11) != 2) * 0.5)],
-    "kept, causal": [kept(seen(9, 9, mask=Mask(causal=True)))],
+    "lazy": [lazy(7, 11)],
+    "lazy, causal": [lazy(40, 40, mask=Mask(causal=True))],
+    "lazy, grouped, window": [lazy(40, 40, groups=1, mask=Mask(causal=True, window=4))],
+    "lazy, wide window": [lazy(40, 40, mask=Mask(window=3))],
+    "lazy, lengths": [lazy(9, 9, mask=Mask(lengths=[4, 0]))],
+    "lazy, alibi": [lazy(40, 40, mask=Mask(causal=True), bias=Alibi(H).bias(places, places))],
+    "lazy, double": [lazy(7, 11, dtype=torch.float64)],
+    "stored": [stored(lazy(7, 11))],
+    "stored, edited": [DenseCall(weights=weights_of(lazy(7, 11)).float() * (torch.arange(11) != 2) * 0.5)],
+    "stored, causal": [stored(lazy(9, 9, mask=Mask(causal=True)))],
     "joined": [
-        seen(9, 9, mask=Mask(causal=True)),
-        kept(seen(1, 10, mask=Mask(causal=True, offset=9))),
-        seen(3, 13, mask=Mask(causal=True, offset=10)),
+        lazy(9, 9, mask=Mask(causal=True)),
+        stored(lazy(1, 10, mask=Mask(causal=True, offset=9))),
+        lazy(3, 13, mask=Mask(causal=True, offset=10)),
     ],
     "joined, window": [
-        seen(9, 9, mask=Mask(causal=True, window=3)),
-        seen(2, 11, mask=Mask(causal=True, window=3, offset=[9, 9])),
-        kept(seen(1, 12, mask=Mask(causal=True, window=3, offset=11))),
+        lazy(9, 9, mask=Mask(causal=True, window=3)),
+        lazy(2, 11, mask=Mask(causal=True, window=3, offset=[9, 9])),
+        stored(lazy(1, 12, mask=Mask(causal=True, window=3, offset=11))),
     ],
 }
 
@@ -72,12 +72,12 @@ def whole(sources: list) -> Tensor:
 
 @pytest.fixture(params=MAPS)
 def both(request) -> tuple[AttentionMap, Tensor]:
-    """A map, and its weights in full."""
+    """A map, and its full matrix."""
     return AttentionMap(MAPS[request.param]), whole(MAPS[request.param])
 
 
-def close(found: Tensor, want: Tensor) -> None:
-    torch.testing.assert_close(found.double(), want.double(), atol=2e-6, rtol=1e-5)
+def close(result: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(result.double(), expected.double(), atol=2e-6, rtol=1e-5)
 
 
 def test_dense_is_the_matrix(both):
@@ -100,25 +100,25 @@ def test_tiles_are_those_of_the_matrix(both):
         close(map.tile(rows, keys), full[:, :, slice(*rows), slice(*keys)])
 
 
-def test_nothing_is_outside_a_reach(both):
+def test_weights_outside_of_reach_are_zero(both):
     map, full = both
     n = full.shape[2]
     for rows in [(0, n), (0, 1), (n // 2, n), (n - 1, n)]:
         first, last = map.reach(rows)
-        looks = full[:, :, slice(*rows)]
-        close(looks[..., first:last].sum(-1), looks.sum(-1))
+        weights = full[:, :, slice(*rows)]
+        close(weights[..., first:last].sum(-1), weights.sum(-1))
 
 
 def test_one_head_is_that_of_the_matrix(both):
-    found, want = both
+    map, full = both
     for head in range(H):
-        close(found.only(head).dense(), want[:, head : head + 1])
-        close(found.only(head).entropy(), found.entropy()[:, head : head + 1])
+        close(map.only(head).dense(), full[:, head : head + 1])
+        close(map.only(head).entropy(), map.entropy()[:, head : head + 1])
     with pytest.raises(IndexError, match=f"head {H}: there are {H}"):
-        found.only(H)
+        map.only(H)
 
 
-def test_top_are_the_largest_of_each_row(both):
+def test_top_returns_the_largest_weights_of_each_query(both):
     map, full = both
     for k in (1, 3, full.shape[3]):
         weights, keys = map.top(k)
@@ -137,7 +137,7 @@ def test_an_overview_is_the_mean_over_queries_of_the_sum_over_keys(both):
     map, full = both
 
     def cells(axis: int, size: int) -> Tensor:
-        """Which cell each query or key falls into."""
+        """One-hot rows that say which cell each query or key belongs to."""
         n = full.shape[axis]
         return torch.nn.functional.one_hot(torch.arange(n) * min(size, n) // n).double()
 
@@ -146,7 +146,7 @@ def test_an_overview_is_the_mean_over_queries_of_the_sum_over_keys(both):
         pool = map.pool(ny if ny == nx else (ny, nx))
         assert pool.shape == (B, H, rows.shape[1], columns.shape[1])
         close(pool, (rows / rows.sum(0)).T @ full @ columns)
-        if full.sum(-1).min() > 0.9:  # no query may look at nothing
+        if full.sum(-1).min() > 0.9:  # no query has all its keys masked
             close(pool.sum(-1), torch.ones(pool.shape[:3]))
 
 
@@ -159,19 +159,19 @@ def test_mass_is_the_weight_on_a_set_of_keys(both):
         close(map.mass(chosen), full[..., chosen].sum(-1))
 
 
-def test_what_keys_receive_is_the_sum_of_the_rows(both):
+def test_received_is_the_sum_over_queries(both):
     map, full = both
     close(map.received(), full.sum(-2))
     close(map.entropy(), -torch.special.xlogy(full, full).sum(-1))
 
 
-@pytest.mark.parametrize("path", ["seen", "kept"])
-def test_half_precision_is_summed_in_single(path):
-    """Thousands of small weights would stop adding up long before 1."""
+@pytest.mark.parametrize("path", ["lazy", "stored"])
+def test_weights_in_half_precision_are_summed_in_float32(path):
+    """In bfloat16 a sum of thousands of small weights would stop far below 1."""
     torch.manual_seed(0)
     q, k = torch.randn(1, 1, 64, 8).bfloat16(), torch.randn(1, 1, 2000, 8).bfloat16()
     source = LazyCall(q=q, k=k, mask=Mask(), bias=None, scale=0.1)
-    source = source if path == "seen" else DenseCall(weights=AttentionMap([source]).dense().bfloat16())
+    source = source if path == "lazy" else DenseCall(weights=AttentionMap([source]).dense().bfloat16())
     map = AttentionMap([source])
     full = map.dense().double()
     close(map.pool((8, 2)), full.unflatten(3, (2, 1000)).sum(-1).unflatten(2, (8, 8)).mean(3))
@@ -180,12 +180,12 @@ def test_half_precision_is_summed_in_single(path):
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_a_tile_of_a_long_map_asks_little(monkeypatch, causal):
-    """Of 100,000 x 100,000 weights, 64 rows' sums are the most that 64 x 64 of them can need."""
-    n, asked, scores = 100_000, [], LazyCall.scores
+def test_a_tile_of_a_long_map_computes_few_scores(monkeypatch, causal):
+    """Of 100,000 x 100,000 weights, a tile of 64 x 64 needs at most the softmax denominators of 64 queries."""
+    n, computed, scores = 100_000, [], LazyCall.scores
 
     def counted(self, rows, keys):
-        asked.append((rows[1] - rows[0]) * (keys[1] - keys[0]))
+        computed.append((rows[1] - rows[0]) * (keys[1] - keys[0]))
         return scores(self, rows, keys)
 
     monkeypatch.setattr(LazyCall, "scores", counted)
@@ -194,46 +194,46 @@ def test_a_tile_of_a_long_map_asks_little(monkeypatch, causal):
     map = AttentionMap([LazyCall(q=q, k=k, mask=Mask(causal=causal), bias=None, scale=0.5)])
     rows, keys = (70_000, 70_064), (69_990, 70_054)
     tile = map.tile(rows, keys)
-    assert max(asked) <= 64 * n
-    assert sum(asked) <= 64 * n + 64 * 64
+    assert max(computed) <= 64 * n
+    assert sum(computed) <= 64 * n + 64 * 64
     full = q[:, :, slice(*rows)].double() @ k.double().mT * 0.5
     if causal:
         full.masked_fill_(torch.arange(n) > torch.arange(*rows)[:, None], float("-inf"))
     close(tile * 1e4, full.softmax(-1)[..., slice(*keys)] * 1e4)
-    asked.clear()
+    computed.clear()
     assert torch.equal(map.tile(rows, keys), tile)
-    assert sum(asked) == 64 * 64  # the sums are remembered
+    assert sum(computed) == 64 * 64  # the denominators are kept
     map.row(3)
-    assert sum(asked) <= 64 * 64 + 2 * n
+    assert sum(computed) <= 64 * 64 + 2 * n
 
 
 @pytest.mark.parametrize(("q", "k"), [(1, 1), (1, 90), (2, 9), (10, 10), (11, 11), (40, 40), (90, 1)])
-def test_settle_keeps_the_smaller(q, k):
-    source = seen(q, k)
+def test_settle_keeps_the_smaller_form(q, k):
+    source = lazy(q, k)
     smaller = settle(source)
-    implied, written = source.q.numel() + source.k.numel(), B * H * q * k
-    assert isinstance(smaller, DenseCall if written <= implied else LazyCall)
+    inputs, weights = source.q.numel() + source.k.numel(), B * H * q * k
+    assert isinstance(smaller, DenseCall if weights <= inputs else LazyCall)
     close(AttentionMap([smaller]).dense(), weights_of(source))
 
 
-def test_what_is_settled_knows_where_its_queries_stand():
-    source = seen(1, 10, mask=Mask(causal=True, offset=9))
+def test_a_settled_call_keeps_the_positions_of_its_queries():
+    source = lazy(1, 10, mask=Mask(causal=True, offset=9))
     now, then = AttentionMap([settle(source)]), AttentionMap([source])
     assert isinstance(now.sources[0], DenseCall)
     for name, value in then.statistics("distance", "rms", "position").items():
         close(now.statistics(name)[name], value)
 
 
-def test_a_map_can_be_looked_at_again_after_inference():
-    """Sums that were first computed in inference mode can be completed outside it."""
+def test_a_map_from_inference_mode_can_be_used_outside():
+    """Softmax denominators of which some were computed in inference mode are completed outside."""
     with torch.inference_mode():
-        map = AttentionMap([seen(40, 40, mask=Mask(causal=True))])
+        map = AttentionMap([lazy(40, 40, mask=Mask(causal=True))])
         first = map.row(3)
-    close(map.dense(), weights_of(seen(40, 40, mask=Mask(causal=True))))
+    close(map.dense(), weights_of(lazy(40, 40, mask=Mask(causal=True))))
     close(map.row(3), first)
 
 
-def test_it_says_what_it_is():
+def test_its_repr_shows_the_sizes():
     assert repr(AttentionMap(MAPS["joined"])) == "AttentionMap(batch=2, heads=3, queries=13, keys=13)"
 
 

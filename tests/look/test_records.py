@@ -19,25 +19,25 @@ from clearhead.look.call import LazyCall
 @pytest.fixture
 def counted(monkeypatch) -> SimpleNamespace:
     """Counts what is computed besides the output of the model."""
-    seen = SimpleNamespace(statistics=[], settled=0, scores=0)
+    counts = SimpleNamespace(statistics=[], settled=0, scores=0)
     statistics, settle, scores = tap_file.statistics, tap_file.settle, LazyCall.scores
 
     def count_statistics(source, *want):
-        seen.statistics.append(want)
+        counts.statistics.append(want)
         return statistics(source, *want)
 
     def count_settle(source):
-        seen.settled += 1
+        counts.settled += 1
         return settle(source)
 
     def count_scores(self, rows, keys):
-        seen.scores += 1
+        counts.scores += 1
         return scores(self, rows, keys)
 
     monkeypatch.setattr(tap_file, "statistics", count_statistics)
     monkeypatch.setattr(tap_file, "settle", count_settle)
     monkeypatch.setattr(LazyCall, "scores", count_scores)
-    return seen
+    return counts
 
 
 @pytest.mark.parametrize("leaf", ["q", "k", "v", "heads", "query"])

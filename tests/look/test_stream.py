@@ -25,20 +25,19 @@ def run(*words: str, **environment: str) -> None:
 
 
 @pytest.mark.skipif(find_spec("triton") is None, reason="needs triton, which comes with a CUDA build of torch")
-@pytest.mark.skipif(torch.cuda.is_available(), reason="the GPU itself is asked below")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the GPU runs them below")
 @pytest.mark.parametrize("label", ["causal", "offsets", "window, everything"])
-def test_in_the_interpreter(label):
+def test_all_statistics_in_the_interpreter(label):
     run("float32", label, TRITON_INTERPRET="1")
 
 
 @pytest.mark.cuda
 @pytest.mark.slow
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_on_the_gpu():
+def test_all_statistics_on_a_gpu():
     run("float32,float16,bfloat16")
 
 
-def test_they_serve_only_what_they_can():
-    """On a CPU, for float64 and for other types of query and key the tiled reference answers."""
+def test_a_call_on_a_cpu_is_left_to_the_reference():
     q = torch.zeros(1, 1, 4, 8)
     assert not stream.serves(LazyCall(q=q, k=q, mask=Mask(), bias=None, scale=1.0))

@@ -1,4 +1,4 @@
-"""A whole BERT against everybody's: masked words, classes and sentences; outputs and every gradient."""
+"""Our BERT against transformers': masked tokens, classes and sentence embeddings; outputs and all gradients."""
 
 from typing import Any
 
@@ -40,8 +40,8 @@ def table(prefix: str = "bert.") -> Table:
     return found
 
 
-def given() -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """The same rows, for ours and for theirs."""
+def inputs() -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """The same rows as inputs of our forward and of theirs."""
     dice = torch.Generator().manual_seed(3)
     ids, types = torch.randint(0, V, (B, T), generator=dice), torch.randint(0, 2, (B, T), generator=dice)
     mask = (torch.arange(T) < LENGTHS[:, None]).long()
@@ -52,40 +52,40 @@ def given() -> tuple[dict[str, Tensor], dict[str, Tensor]]:
 
 
 @both
-def test_masked_words(dtype: torch.dtype) -> None:
+def test_masked_tokens(dtype: torch.dtype) -> None:
     mine, oracle = ch.build("bert", **SIZES), theirs("BertForMaskedLM")
     words = table() | layers({
         "transform": "cls.predictions.transform.dense", "transform_norm": "cls.predictions.transform.LayerNorm",
     }) | {"head.bias": ("cls.predictions.bias", whole)}  # fmt: skip
     pairs = adopt(mine, oracle, words, dtype)
-    ours, others = given()
+    ours, others = inputs()
     real = torch.arange(T) < LENGTHS[:, None]
     match(lambda: mine(**ours)[real], lambda: oracle(**others).logits[real], [], pairs)
 
 
 @both
-def test_classes(dtype: torch.dtype) -> None:
+def test_class_logits(dtype: torch.dtype) -> None:
     mine, oracle = (
         ch.build("bert", **SIZES, answer="class", classes=3),
         theirs("BertForSequenceClassification", num_labels=3),
     )
     pairs = adopt(mine, oracle, table() | layers({"pooler": "bert.pooler.dense", "head": "classifier"}), dtype)
-    ours, others = given()
+    ours, others = inputs()
     match(lambda: mine(**ours), lambda: oracle(**others).logits, [], pairs)
 
 
 @both
-def test_sentences_by_the_first_token_and_by_the_mean(dtype: torch.dtype) -> None:
+def test_sentence_embeddings_by_first_token_and_by_mean(dtype: torch.dtype) -> None:
     mine, oracle = ch.build("bert", **SIZES, answer="sentence"), theirs("BertModel")
     pairs = adopt(mine, oracle, table("") | layers({"pooler": "pooler.dense"}), dtype)
-    ours, others = given()
+    ours, others = inputs()
     match(lambda: mine(**ours), lambda: oracle(**others).pooler_output, [], pairs)
     mine = ch.build("bert", **SIZES, answer="sentence", pool="mean", pooler=False)
     oracle = theirs("BertModel")
     oracle.pooler = None
     pairs = adopt(mine, oracle, table(""), dtype)
 
-    def mean() -> Tensor:  # as sentence encoders take it
+    def mean() -> Tensor:  # as sentence-transformers computes it
         x, mask = oracle(**others).last_hidden_state, others["attention_mask"][..., None].to(dtype)
         return (x * mask).sum(1) / mask.sum(1)
 

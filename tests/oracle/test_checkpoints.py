@@ -1,6 +1,6 @@
-"""Real checkpoints, which packages carry: the same logits, embeddings and words as transformers'.
+"""Real checkpoints give the same logits, embeddings and greedy tokens as transformers.
 
-benchmarks/fetch_checkpoints.py fetches them; $CLEARHEAD_CHECKPOINTS says where they are.
+benchmarks/fetch_checkpoints.py fetches them; $CLEARHEAD_CHECKPOINTS is their folder.
 """
 
 import os
@@ -15,10 +15,10 @@ import clearhead as ch
 from clearhead.decode import Plan, search
 from clearhead.weights import certificate
 
-ENOUGH = 1e-4  # in float32, of logits of some tens
+TOLERANCE = 1e-4  # in float32, for logits of some tens
 
 
-def place(name: str) -> Path:
+def checkpoint(name: str) -> Path:
     root = os.environ.get("CLEARHEAD_CHECKPOINTS")
     if not root:
         pytest.skip("CLEARHEAD_CHECKPOINTS is not set: see benchmarks/fetch_checkpoints.py")
@@ -28,28 +28,28 @@ def place(name: str) -> Path:
 
 
 def smollm2() -> tuple[ch.Bundle, Any]:
-    found = pytest.importorskip("transformers")
+    transformers = pytest.importorskip("transformers")
     pytest.importorskip("gguf")
     pytest.importorskip("accelerate")
-    path = next(place("smollm2").glob("*.gguf"))
-    return ch.load(path, device="cpu"), found.AutoModelForCausalLM.from_pretrained(
+    path = next(checkpoint("smollm2").glob("*.gguf"))
+    return ch.load(path, device="cpu"), transformers.AutoModelForCausalLM.from_pretrained(
         path.parent, gguf_file=path.name
     ).eval()
 
 
-def test_gpt2_says_the_same() -> None:
-    found = certificate(place("mgm"))
+def test_gpt2_logits_equal_those_of_transformers() -> None:
+    found = certificate(checkpoint("mgm"))
     assert found.reference.startswith("transformers")
-    assert found.difference < ENOUGH
+    assert found.difference < TOLERANCE
     assert len(found.used) == 101
     assert found.ignored == {}
 
 
-def test_smollm2_says_the_same() -> None:
+def test_smollm2_logits_equal_those_of_transformers() -> None:
     pytest.importorskip("gguf")
     pytest.importorskip("accelerate")
-    found = certificate(place("smollm2"))
-    assert found.difference < ENOUGH
+    found = certificate(checkpoint("smollm2"))
+    assert found.difference < TOLERANCE
     assert len(found.used) == 272
     assert found.types.keys() == {"F32", "Q8_0", "Q4_1"}
 
@@ -63,19 +63,19 @@ def test_smollm2_says_the_same() -> None:
         ("rxnfp-classes", 201, 0, "class"),
     ],
 )
-def test_bert_says_the_same(name: str, used: int, ignored: int, answer: str) -> None:
-    found = certificate(place(name))
+def test_bert_outputs_equal_those_of_transformers(name: str, used: int, ignored: int, answer: str) -> None:
+    found = certificate(checkpoint(name))
     assert found.difference < 1e-5
     assert (len(found.used), len(found.ignored)) == (used, ignored)
-    assert ch.load(place(name), device="cpu").config.answer == answer
+    assert ch.load(checkpoint(name), device="cpu").config.answer == answer
 
 
 @torch.no_grad()
-def test_minilm_embeds_the_same() -> None:
-    found = pytest.importorskip("transformers")
-    folder = place("minilm")
-    bundle, theirs = ch.load(folder, device="cpu"), found.BertModel.from_pretrained(folder).eval()
-    tokenizer = found.AutoTokenizer.from_pretrained(folder)
+def test_minilm_embeddings_equal_those_of_transformers() -> None:
+    transformers = pytest.importorskip("transformers")
+    folder = checkpoint("minilm")
+    bundle, theirs = ch.load(folder, device="cpu"), transformers.BertModel.from_pretrained(folder).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     texts = [
         "A dog runs.",
         "Ein Hund rennt über die Straße.",
@@ -86,45 +86,45 @@ def test_minilm_embeds_the_same() -> None:
     rows = [bundle.tokens.wrapped(text) for text in texts]
     assert [row.tolist() for row in rows] == [tokenizer(text)["input_ids"] for text in texts]
     mask = batch["attention_mask"]
-    known = (theirs(**batch).last_hidden_state * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
+    expected = (theirs(**batch).last_hidden_state * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
     mine = bundle.model(batch["input_ids"], lengths=mask.sum(1))
-    assert float((mine - known).abs().max()) < 1e-5
-    alike = torch.nn.functional.normalize(mine) @ torch.nn.functional.normalize(mine).T
-    assert alike[0, 2] > 0.6 > 0.3 > alike[0, 3]
+    assert float((mine - expected).abs().max()) < 1e-5
+    similarity = torch.nn.functional.normalize(mine) @ torch.nn.functional.normalize(mine).T
+    assert similarity[0, 2] > 0.6 > 0.3 > similarity[0, 3]
 
 
 @torch.no_grad()
-def same_words(ours: nn.Module, theirs: Any, prompt: list[int], new: int = 200) -> None:
-    """Their greedy words are ours, written by our search."""
+def check_greedy(ours: nn.Module, theirs: Any, prompt: list[int], new: int = 200) -> None:
+    """Our greedy search writes the same tokens as generate of transformers."""
     theirs.generation_config.eos_token_id = None
     start = torch.tensor([prompt])
     row = theirs.generate(start, attention_mask=torch.ones_like(start), do_sample=False, max_new_tokens=new)
     assert row.shape[1] == len(prompt) + new
-    (found,) = search(ours, {}, Plan(start=[prompt], end=None, limit=new))[0]
-    assert list(found.ids) == row[0, len(prompt) :].tolist()
+    (answer,) = search(ours, {}, Plan(start=[prompt], end=None, limit=new))[0]
+    assert list(answer.ids) == row[0, len(prompt) :].tolist()
 
 
-def test_gpt2_writes_the_same() -> None:
-    found = pytest.importorskip("transformers")
-    folder = place("mgm")
-    theirs = found.GPT2LMHeadModel.from_pretrained(folder).eval()
-    same_words(ch.load(folder, device="cpu").model, theirs, [2, 17, 1000, 5])
+def test_gpt2_greedy_tokens_equal_those_of_transformers() -> None:
+    transformers = pytest.importorskip("transformers")
+    folder = checkpoint("mgm")
+    theirs = transformers.GPT2LMHeadModel.from_pretrained(folder).eval()
+    check_greedy(ch.load(folder, device="cpu").model, theirs, [2, 17, 1000, 5])
 
 
 @pytest.mark.slow
-def test_smollm2_writes_the_same() -> None:
+def test_smollm2_greedy_tokens_equal_those_of_transformers() -> None:
     bundle, theirs = smollm2()
-    asked = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
-    same_words(bundle.model, theirs, bundle.tokens.marked(asked).tolist())
+    prompt = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
+    check_greedy(bundle.model, theirs, bundle.tokens.marked(prompt).tolist())
 
 
 @torch.no_grad()
-def test_smollm2_knows_the_capital_of_france() -> None:
+def test_smollm2_answers_a_question() -> None:
     pytest.importorskip("gguf")
-    bundle = ch.load(place("smollm2"), device="cpu")
+    bundle = ch.load(checkpoint("smollm2"), device="cpu")
     assert "<|im_start|>" in bundle.chat
-    asked = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
-    ids = bundle.tokens.marked(asked).tolist()
+    prompt = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
+    ids = bundle.tokens.marked(prompt).tolist()
     while ids[-1] not in bundle.special.ends or len(ids) < 20:
         ids.append(int(bundle.model(torch.tensor([ids]))[0, -1].argmax()))
         assert len(ids) < 60

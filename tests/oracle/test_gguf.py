@@ -1,8 +1,9 @@
-"""GGUF files, written here and read by us and by transformers: numbers of every type, tokens of both kinds."""
+"""GGUF files, written here and read by us and by transformers: every weight format, both kinds of tokenizers."""
 
 import io
 import json
 import random
+import time
 from pathlib import Path
 from typing import Any
 
@@ -27,63 +28,60 @@ NAMES = {
 
 
 def oracle(tied: bool = False, vocab: int = VOCAB) -> nn.Module:
-    found = pytest.importorskip("transformers")
+    transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
-    config = found.LlamaConfig(
+    config = transformers.LlamaConfig(
         vocab_size=vocab, hidden_size=WIDTH, intermediate_size=HIDDEN, num_hidden_layers=DEPTH,
         num_attention_heads=HEADS, num_key_value_heads=KV, max_position_embeddings=48, rms_norm_eps=1e-4,
         tie_word_embeddings=tied, rope_parameters={"rope_theta": 500.0, "rope_type": "default"},
         attn_implementation="eager",
     )  # fmt: skip
-    model = found.LlamaForCausalLM(config)
+    model = transformers.LlamaForCausalLM(config)
     with torch.no_grad():
         for p in model.parameters():
             p += 0.1 * torch.randn_like(p)
     return model.eval()
 
 
-def written(
-    path: Path, model: nn.Module, kind: str = "F32", arch: str = "llama", tensors: dict | None = None, **said: Any
+def write(
+    path: Path, model: nn.Module, kind: str = "F32", arch: str = "llama", tensors: dict | None = None, **metadata: Any
 ) -> Path:
-    """A file as llama.cpp's converter makes it."""
+    """Write a file as llama.cpp's converter does; `metadata` is given by the names of GGUFWriter's add_ methods."""
     file = gguf.GGUFWriter(path, arch)
     c = model.config
-    file.add_block_count(c.num_hidden_layers)
-    file.add_context_length(c.max_position_embeddings)
-    file.add_embedding_length(c.hidden_size)
-    file.add_feed_forward_length(c.intermediate_size)
-    file.add_head_count(c.num_attention_heads)
-    file.add_head_count_kv(c.num_key_value_heads)
-    file.add_layer_norm_rms_eps(c.rms_norm_eps)
-    file.add_rope_freq_base(said.pop("rope_freq_base", 500.0))
-    file.add_vocab_size(c.vocab_size)
-    for name, value in said.items():
+    usual = {
+        "block_count": c.num_hidden_layers, "context_length": c.max_position_embeddings,
+        "embedding_length": c.hidden_size, "feed_forward_length": c.intermediate_size,
+        "head_count": c.num_attention_heads, "head_count_kv": c.num_key_value_heads,
+        "layer_norm_rms_eps": c.rms_norm_eps, "rope_freq_base": 500.0, "vocab_size": c.vocab_size,
+    }  # fmt: skip
+    for name, value in (usual | metadata).items():
         getattr(file, f"add_{name}")(value)
-    if "tokenizer_model" not in said:  # transformers wants some
+    if "tokenizer_model" not in metadata:  # transformers needs a tokenizer
         file.add_tokenizer_model("gpt2")
         file.add_token_list([f"<{i}>" for i in range(c.vocab_size)])
         file.add_token_merges([])
-    for name, numbers in (tensors or {}).items():
-        file.add_tensor(name, np.float32(numbers))
+    for name, values in (tensors or {}).items():
+        file.add_tensor(name, np.float32(values))
     for name, x in model.state_dict().items():
         if name == "lm_head.weight" and c.tie_word_embeddings:
             continue
         parts = name.removesuffix(".weight").split(".", 3)
         w = x.numpy()
         if parts[:2] == ["model", "layers"]:
-            there = f"blk.{parts[2]}.{NAMES[parts[3]]}.weight"
+            their_name = f"blk.{parts[2]}.{NAMES[parts[3]]}.weight"
         else:
-            there = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}[
+            their_name = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}[
                 name.removesuffix(".weight")
             ] + ".weight"
-        if "attn_q" in there or "attn_k" in there:  # the columns that turn together stand side by side
-            heads = HEADS if "attn_q" in there else KV
+        if "attn_q" in their_name or "attn_k" in their_name:  # pairs that are rotated together become neighbours
+            heads = HEADS if "attn_q" in their_name else KV
             w = w.reshape(heads, 2, w.shape[0] // heads // 2, -1).swapaxes(1, 2).reshape(w.shape)
         if w.ndim == 1:
-            file.add_tensor(there, w)
+            file.add_tensor(their_name, w)
         else:
             number = gguf.GGMLQuantizationType[kind]
-            file.add_tensor(there, gguf.quantize(np.ascontiguousarray(w), number), raw_dtype=number)
+            file.add_tensor(their_name, gguf.quantize(np.ascontiguousarray(w), number), raw_dtype=number)
     file.write_header_to_file()
     file.write_kv_data_to_file()
     file.write_tensors_to_file()
@@ -97,22 +95,22 @@ def ids() -> torch.Tensor:
 
 @pytest.mark.parametrize("tied", [True, False])
 @torch.no_grad()
-def test_a_file_says_what_the_model_said(tied: bool, tmp_path: Path) -> None:
+def test_a_file_gives_the_outputs_of_its_model(tied: bool, tmp_path: Path) -> None:
     theirs = oracle(tied)
-    ours = ch.load(written(tmp_path / "a.gguf", theirs), device="cpu")
+    ours = ch.load(write(tmp_path / "a.gguf", theirs), device="cpu")
     torch.testing.assert_close(ours.model(ids()), theirs(ids()).logits, rtol=0.0, atol=1e-5)
     back = ch.load(ch.save(ours, tmp_path / "folder", layout="huggingface"), device="cpu")
-    known = theirs.state_dict()
-    assert torch.equal(back.model.blocks[1].attn.query.weight, known["model.layers.1.self_attn.q_proj.weight"])
-    assert torch.equal(back.model.blocks[0].attn.key.weight, known["model.layers.0.self_attn.k_proj.weight"])
+    expected = theirs.state_dict()
+    assert torch.equal(back.model.blocks[1].attn.query.weight, expected["model.layers.1.self_attn.q_proj.weight"])
+    assert torch.equal(back.model.blocks[0].attn.key.weight, expected["model.layers.0.self_attn.k_proj.weight"])
     assert back.config == ours.config
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_numbers_of_every_type(kind: str, tmp_path: Path) -> None:
+def test_every_weight_format(kind: str, tmp_path: Path) -> None:
     pytest.importorskip("accelerate")
-    written(tmp_path / "a.gguf", oracle(), kind)
-    found = certificate(tmp_path)  # of a folder with one such file
+    write(tmp_path / "a.gguf", oracle(), kind)
+    found = certificate(tmp_path)  # a folder with one GGUF file
     assert found.reference.startswith("transformers")
     assert found.difference < 1e-5 * max(1.0, found.largest)
     assert found.types.keys() == {"F32", kind}
@@ -121,8 +119,8 @@ def test_numbers_of_every_type(kind: str, tmp_path: Path) -> None:
     assert {p.dtype for p in halved.parameters()} == {torch.bfloat16}
 
 
-@pytest.mark.parametrize("cut", ["gpt-2", "smollm"])
-def test_tokens_by_byte_pairs(cut: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("split", ["gpt-2", "smollm"])
+def test_byte_pair_tokenizer(split: str, tmp_path: Path) -> None:
     from tokenizers import pre_tokenizers
 
     texts = ["A dog runs, it's 2024.", "Zwei Männer  reden.", "12345 x9"]
@@ -131,15 +129,15 @@ def test_tokens_by_byte_pairs(cut: str, tmp_path: Path) -> None:
     names = sorted(vocab, key=vocab.get)
     merges = [" ".join(pair) for pair in json.loads(plain.to_str())["model"]["merges"]]
     types = [3] * 4 + [1] * (len(names) - 4)
-    said = {
-        "tokenizer_model": "gpt2", "tokenizer_pre": cut, "token_list": names, "token_types": types,
+    metadata = {
+        "tokenizer_model": "gpt2", "tokenizer_pre": split, "token_list": names, "token_types": types,
         "token_merges": merges, "bos_token_id": 1, "eos_token_id": 2, "eot_token_id": 2, "add_bos_token": True,
         "chat_template": "{{ messages }}",
     }  # fmt: skip
-    bundle = ch.load(written(tmp_path / "a.gguf", oracle(vocab=len(names)), **said), device="cpu")
+    bundle = ch.load(write(tmp_path / "a.gguf", oracle(vocab=len(names)), **metadata), device="cpu")
     assert bundle.chat == "{{ messages }}"
     assert bundle.special == Special(pad=None, start=1, ends=(2,))
-    if cut == "smollm":
+    if split == "smollm":
         before = plain._tokenizer.pre_tokenizer
         plain._tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(True), before])
     for text in [*texts, "naïve 漢字 👩\u200d👧  \n\n\t x 3.14159 ½ <start> <end>", "", " "]:
@@ -157,7 +155,7 @@ def test_tokens_by_byte_pairs(cut: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lead", [True, False])
-def test_tokens_by_sentencepiece(lead: bool, tmp_path: Path) -> None:
+def test_sentencepiece_tokenizer(lead: bool, tmp_path: Path) -> None:
     spm, file = pytest.importorskip("sentencepiece"), io.BytesIO()
     texts = ["A dog runs over the green grass.", "Two men are talking.", "Zwei Männer reden auf der Straße."]
     spm.SentencePieceTrainer.train(
@@ -167,12 +165,12 @@ def test_tokens_by_sentencepiece(lead: bool, tmp_path: Path) -> None:
     oracle_ = spm.SentencePieceProcessor(model_proto=file.getvalue())
     n = oracle_.get_piece_size()
     types = [2, 3, 3, *(6 if oracle_.is_byte(i) else 1 for i in range(3, n))]
-    said = {
+    metadata = {
         "tokenizer_model": "llama", "token_list": [oracle_.id_to_piece(i) for i in range(n)], "token_types": types,
         "token_scores": [oracle_.get_score(i) for i in range(n)], "bos_token_id": 1, "eos_token_id": 2,
         "unk_token_id": 0, "add_space_prefix": lead,
     }  # fmt: skip
-    bundle = ch.load(written(tmp_path / "a.gguf", oracle(vocab=n), **said), device="cpu")
+    bundle = ch.load(write(tmp_path / "a.gguf", oracle(vocab=n), **metadata), device="cpu")
     assert isinstance(bundle.tokens, Pieces)
     rng = random.Random(0)
     drawn = ["".join(rng.choices("aenrdogs  .Aß漢\n\t", k=20)) for _ in range(100)]
@@ -190,46 +188,82 @@ def test_tokens_by_sentencepiece(lead: bool, tmp_path: Path) -> None:
     assert back.wrapped(texts[0]).tolist() == bundle.tokens.wrapped(texts[0]).tolist()
 
 
-def test_mistakes_are_named(tmp_path: Path) -> None:
+def test_bad_files_are_refused_by_name(tmp_path: Path) -> None:
     path, theirs = tmp_path / "a.gguf", oracle()
-    written(path, theirs)
+    write(path, theirs)
     whole = path.read_bytes()
     for keep in (0, 3, 100, 2000, len(whole) - 50):
         path.write_bytes(whole[:keep])
         with pytest.raises(WeightsError, match=r"a.gguf: is not a whole GGUF file"):
             ch.load(path, device="cpu")
-    written(path, theirs, arch="mamba")
+    write(path, theirs, arch="mamba")
     with pytest.raises(WeightsError, match=r"a.gguf: general.architecture is 'mamba': expected 'llama'"):
         ch.load(path, device="cpu")
-    written(path, theirs, "Q5_0")
+    write(path, theirs, "Q5_0")
     with pytest.raises(WeightsError, match=r"a.gguf: the tensor \S+ is Q5_0: expected one of F32"):
         ch.load(path, device="cpu")
-    written(path, theirs, tokenizer_model="gpt2", token_list=["a"], tokenizer_pre="poro")
+    write(path, theirs, tokenizer_model="gpt2", token_list=["a"], tokenizer_pre="poro")
     with pytest.raises(
         WeightsError, match=r"the tensor model.embed_tokens.weight has the shape \(37, 64\), expected \(1"
     ):
         ch.load(path, device="cpu")
     names = [f"<{i}>" for i in range(VOCAB)]
-    written(path, theirs, tokenizer_model="gpt2", token_list=names, tokenizer_pre="poro")
+    write(path, theirs, tokenizer_model="gpt2", token_list=names, tokenizer_pre="poro")
     with pytest.raises(WeightsError, match=r"tokenizer.ggml.pre is 'poro': expected one of default, gpt-2"):
         ch.load(path, device="cpu")
-    written(path, theirs, tokenizer_model="rwkv", token_list=names)
+    write(path, theirs, tokenizer_model="rwkv", token_list=names)
     with pytest.raises(WeightsError, match=r"tokenizer.ggml.model is 'rwkv': expected gpt2 or llama"):
         ch.load(path, device="cpu")
 
 
+SIZES = ("block_count", "context_length", "embedding_length", "feed_forward_length", "head_count", "head_count_kv")
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_sizes_of_zero_are_refused_by_their_key(name: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "a.gguf", oracle(), **{name: 0})
+    key = f"attention.{name}" if "head" in name else name
+    with pytest.raises(WeightsError, match=rf"a.gguf: llama.{key} is 0: expected a whole number, 1 or more"):
+        ch.load(path, device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("metadata", "message"),
+    [
+        ({"block_count": 4_000_000_000}, r"depth=4000000000, but a.gguf has only 21 tensors"),
+        ({"embedding_length": 4_000_000_000}, r"width=4000000000, but a.gguf has only \d+ weights"),
+        ({"key_length": 0}, r"llama.attention.key_length is 0"),
+        ({"rope_dimension_count": 0}, r"llama.rope.dimension_count is 0"),
+        ({"rope_dimension_count": 8, "key_length": 16}, r"8 of 16 columns of a head are rotated"),
+        ({"rope_freq_base": 0.0}, r"llama.rope.freq_base is 0.0: expected a number above 0"),
+        ({"rope_freq_base": float("nan")}, r"llama.rope.freq_base is nan: expected a number above 0"),
+        ({"layer_norm_rms_eps": -1.0}, r"llama.attention.layer_norm_rms_epsilon is -1.0: expected a number above 0"),
+        ({"head_count": [4, 4]}, r"llama.attention.head_count is \[4, 4\]: expected a whole number"),
+        ({"head_count": 128}, r"a.gguf: .*head"),
+        ({"bos_token_id": 9**6, "add_bos_token": True}, r"the tokenizer cannot be built \(IndexError"),
+        ({"token_types": [1]}, r"the tokenizer cannot be built \(ValueError"),
+    ],
+)
+def test_impossible_metadata_is_refused_quickly(metadata: dict, message: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "a.gguf", oracle(), **metadata)
+    began = time.perf_counter()
+    with pytest.raises(WeightsError, match=message):
+        ch.load(path, device="cpu")
+    assert time.perf_counter() - began < 5
+
+
 @torch.no_grad()
-def test_slowed_angles_are_looked_at(tmp_path: Path) -> None:
-    """Llama 3's longer context: the file holds how much slower each pair turns, which must be what we compute."""
+def test_rope_factors_are_checked(tmp_path: Path) -> None:
+    """Llama 3 slows rotary frequencies down: the factors in the file must be those that we compute."""
     from clearhead.layers import Rotary
 
     head, base = WIDTH // HEADS, 500_000.0
     plain, slowed = Rotary(head, base=base), Rotary(head, base=base, scaling="llama3", factor=8.0, context=8192)
     factors = (plain.speed / slowed.speed).float().numpy()
-    path = written(tmp_path / "a.gguf", oracle(), tensors={"rope_freqs.weight": factors}, rope_freq_base=base)
+    path = write(tmp_path / "a.gguf", oracle(), tensors={"rope_freqs.weight": factors}, rope_freq_base=base)
     config = ch.load(path, device="cpu").config
     assert (config.base, config.scaling, config.factor, config.trained) == (base, "llama3", 8.0, 8192)
     wrong = {"rope_freqs.weight": factors * np.linspace(2, 1, head // 2)}
-    path = written(tmp_path / "b.gguf", oracle(), tensors=wrong, rope_freq_base=base)
+    path = write(tmp_path / "b.gguf", oracle(), tensors=wrong, rope_freq_base=base)
     with pytest.raises(WeightsError, match=r"b.gguf: rope_freqs.weight is not the constant that such a model has"):
         ch.load(path, device="cpu")

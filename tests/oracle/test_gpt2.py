@@ -1,4 +1,4 @@
-"""A whole GPT against those that everybody runs: with GPT-2's words and with Llama's, logits and every gradient."""
+"""Our GPT against GPT-2, Llama, Mistral and Qwen2 of transformers: logits and all gradients."""
 
 from collections.abc import Callable
 from functools import partial
@@ -17,8 +17,8 @@ V, CONTEXT, DEPTH = 11, 9, 2
 Case = tuple[nn.Module, nn.Module, Table]
 
 
-class Wide:
-    """torch, where float32 is float64: Llama takes its norms and angles there, whatever it is asked in."""
+class Float64Torch:
+    """torch with float32 replaced by float64: Llama computes norms and angles in float32, whatever its dtype."""
 
     float = float32 = torch.float64
 
@@ -26,13 +26,13 @@ class Wide:
         return getattr(torch, name)
 
 
-def found(name: str) -> ModuleType:
+def modeling(name: str) -> ModuleType:
     return pytest.importorskip(f"transformers.models.{name}.modeling_{name}")
 
 
 def gpt2() -> Case:
-    """Its linear layers hold their matrix transposed, and one of them q, k and v; the readout is the embedding."""
-    config = found("gpt2").GPT2Config(
+    """Its linear layers store transposed matrices, one of them q, k and v together; the output matrix is tied."""
+    config = modeling("gpt2").GPT2Config(
         vocab_size=V, n_positions=CONTEXT, n_embd=D, n_layer=DEPTH, n_head=H, n_inner=HIDDEN,
         attn_implementation="eager", bos_token_id=0, eos_token_id=0,
     )  # fmt: skip
@@ -44,20 +44,20 @@ def gpt2() -> Case:
     for i in range(DEPTH):
         ours, theirs = f"blocks.{i}", f"transformer.h.{i}"
         table |= layers({f"{ours}.attn_norm": f"{theirs}.ln_1", f"{ours}.mlp_norm": f"{theirs}.ln_2"})
-        turned = {"attn.out": "attn.c_proj", "mlp.up": "mlp.c_fc", "mlp.down": "mlp.c_proj"}
-        table |= layers({f"{ours}.{a}": f"{theirs}.{b}" for a, b in turned.items()}, torch.t)
+        linear = {"attn.out": "attn.c_proj", "mlp.up": "mlp.c_fc", "mlp.down": "mlp.c_proj"}
+        table |= layers({f"{ours}.{a}": f"{theirs}.{b}" for a, b in linear.items()}, torch.t)
         for part, name in enumerate(("query", "key", "value")):
             third = partial(lambda part, w: w.chunk(3, -1)[part].t(), part)
             table |= layers({f"{ours}.attn.{name}": f"{theirs}.attn.c_attn"}, third)
     mine = ch.build("gpt", vocab=V, context=CONTEXT, width=D, depth=DEPTH, heads=H, hidden=HIDDEN)
-    return mine, found("gpt2").GPT2LMHeadModel(config), table
+    return mine, modeling("gpt2").GPT2LMHeadModel(config), table
 
 
-WIDTH, HEADS = 24, 4  # rotary positions turn pairs, so a head's width is even
+WIDTH, HEADS = 24, 4  # rotary positions rotate pairs of columns, so the head width is even
 
 
 def like_llama(name: str, kind: str, head: int = WIDTH // HEADS, bias: bool = False, **ours: Any) -> Case:
-    """Llama and those that differ from it by a word: `head`, biases of q, k and v, a window, another base."""
+    """Llama, and variants of it: another head width, biases of q, k and v, a window, another base."""
     sizes: dict[str, Any] = {
         "vocab_size": V, "hidden_size": WIDTH, "intermediate_size": HIDDEN, "num_hidden_layers": DEPTH,
         "num_attention_heads": HEADS, "num_key_value_heads": 2, "max_position_embeddings": CONTEXT,
@@ -69,7 +69,7 @@ def like_llama(name: str, kind: str, head: int = WIDTH // HEADS, bias: bool = Fa
         sizes |= {"sliding_window": ours["window"]}
         if name == "qwen2":
             sizes |= {"use_sliding_window": True, "max_window_layers": 0}
-    config = getattr(found(name), f"{kind}Config")(**sizes)
+    config = getattr(modeling(name), f"{kind}Config")(**sizes)
     names = {
         "attn_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm", "attn.out": "self_attn.o_proj",
         "mlp.gate": "mlp.gate_proj", "mlp.up": "mlp.up_proj", "mlp.down": "mlp.down_proj",
@@ -84,7 +84,7 @@ def like_llama(name: str, kind: str, head: int = WIDTH // HEADS, bias: bool = Fa
         "gpt", vocab=V, context=CONTEXT, width=WIDTH, depth=DEPTH, heads=HEADS, kv_heads=2, head=head, hidden=HIDDEN,
         positions="rotary", norm="rms", eps=1e-3, mlp="swiglu", bias="qkv" if bias else False, tied=False, **ours,
     )  # fmt: skip
-    return mine, getattr(found(name), f"{kind}ForCausalLM")(config), table
+    return mine, getattr(modeling(name), f"{kind}ForCausalLM")(config), table
 
 
 CASES: dict[str, Callable[[], Case]] = {
@@ -99,11 +99,11 @@ models = pytest.mark.parametrize("case", CASES)
 
 
 @pytest.fixture(autouse=True)
-def wide(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def in_float64(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.node.callspec.params["dtype"] == torch.float64:
         for name in ("llama", "mistral", "qwen2"):
-            monkeypatch.setattr(found(name), "torch", Wide())
-        monkeypatch.setattr(pytest.importorskip("transformers.modeling_rope_utils"), "torch", Wide())
+            monkeypatch.setattr(modeling(name), "torch", Float64Torch())
+        monkeypatch.setattr(pytest.importorskip("transformers.modeling_rope_utils"), "torch", Float64Torch())
 
 
 def ids(rows: int = B, tokens: int = T) -> Tensor:
@@ -122,7 +122,7 @@ def test_logits_and_all_gradients(case: str, tokens: int, dtype: torch.dtype) ->
 
 @both
 @models
-def test_packed_documents_are_theirs_apart(case: str, dtype: torch.dtype) -> None:
+def test_packed_documents_equal_separate_ones(case: str, dtype: torch.dtype) -> None:
     mine, theirs, table = CASES[case]()
     pairs = adopt(mine, theirs, table, dtype)
     lengths = (3, 4, 2)
@@ -137,10 +137,10 @@ def test_packed_documents_are_theirs_apart(case: str, dtype: torch.dtype) -> Non
     )
 
 
-@pytest.mark.parametrize("dtype", [torch.float32])  # in which theirs is taken, whatever the model's type
+@pytest.mark.parametrize("dtype", [torch.float32])  # theirs computes the loss in float32, whatever the model's dtype
 @models
-def test_the_loss_of_the_next_token(case: str, dtype: torch.dtype) -> None:
-    """Their mean over shifted labels is our sum over targets, divided by how many count."""
+def test_next_token_loss(case: str, dtype: torch.dtype) -> None:
+    """Their mean over shifted labels is our sum over targets, divided by the number of targets that count."""
     mine, theirs, table = CASES[case]()
     pairs = adopt(mine, theirs, table, dtype)
     x = ids(tokens=T + 1)

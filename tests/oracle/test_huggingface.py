@@ -1,4 +1,4 @@
-"""Our layers against the models everybody runs: random tiny modules of Hugging Face, nothing downloaded."""
+"""Our layers against those of transformers: tiny random modules, nothing is downloaded."""
 
 from collections.abc import Callable
 from functools import partial
@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from clearhead.layers import Alibi, Attention, Block, Mask, Patches, Positions, Relative, Rotary
 
 
-class Wide:
-    """torch, where float32 is float64."""
+class Float64Torch:
+    """torch with float32 replaced by float64."""
 
     float = float32 = torch.float64
 
@@ -27,26 +27,26 @@ Find = Callable[[str], ModuleType]
 
 @pytest.fixture
 def hf(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> Find:
-    """Finds the file of a model. Many round to float32 on the way: asked in float64, they shall not."""
+    """Import the modeling file of a model; in a float64 test its casts to float32 are switched off."""
 
     def find(name: str) -> ModuleType:
         module = pytest.importorskip(name if "." in name else f"transformers.models.{name}.modeling_{name}")
         if dtype == torch.float64:
-            monkeypatch.setattr(module, "torch", Wide())
+            monkeypatch.setattr(module, "torch", Float64Torch())
         return module
 
     return find
 
 
 def forbid(allowed: Tensor, dtype: torch.dtype) -> Tensor:
-    """The mask that is added to scores."""
+    """The additive mask: 0 where attention is allowed, else -inf."""
     return torch.zeros(allowed.shape, dtype=dtype).masked_fill(~allowed, float("-inf"))
 
 
 AT = {
     "from 0": torch.arange(T),
     "from 90": torch.arange(90, 90 + T),
-    "a row each": torch.tensor([[0], [55]]) + 3 * torch.arange(T),
+    "per row": torch.tensor([[0], [55]]) + 3 * torch.arange(T),
 }
 places = pytest.mark.parametrize("at", AT.values(), ids=AT)
 
@@ -59,9 +59,9 @@ def llama_rotary(hf: Find, head: int, *, context: int = 2048, **scaling: Any) ->
     return llama.LlamaRotaryEmbedding(config)
 
 
-def match_turn(hf: Find, mine: Rotary, oracle: nn.Module, at: Tensor, dtype: torch.dtype) -> None:
-    """Four query heads and two key heads, turned to where they stand."""
-    theirs = at.reshape(-1, T).to(dtype)  # of integers, the dynamic kind would take the length to float32
+def check_rotation(hf: Find, mine: Rotary, oracle: nn.Module, at: Tensor, dtype: torch.dtype) -> None:
+    """Four query heads and two key heads, rotated by their positions."""
+    theirs = at.reshape(-1, T).to(dtype)  # given integers, the dynamic kind would compute the length in float32
     match(
         lambda q, k: mine.turn(q, k, at),
         lambda q, k: hf("llama").apply_rotary_pos_emb(q, k, *oracle(q, theirs)),
@@ -72,7 +72,7 @@ def match_turn(hf: Find, mine: Rotary, oracle: nn.Module, at: Tensor, dtype: tor
 @both
 @places
 def test_rotary(at: Tensor, dtype: torch.dtype, hf: Find) -> None:
-    match_turn(hf, Rotary(6), llama_rotary(hf, 6), at, dtype)
+    check_rotation(hf, Rotary(6), llama_rotary(hf, 6), at, dtype)
 
 
 CONTEXT, FACTOR = 2048, 4.0
@@ -87,30 +87,30 @@ SCALINGS = {
 @places
 @pytest.mark.parametrize("scaling", SCALINGS)
 def test_rotary_scaling(scaling: str, at: Tensor, dtype: torch.dtype, hf: Find) -> None:
-    """Of a head of 12, yarn and llama3 keep some angles, slow some down, and blend some."""
+    """With 12 columns per head, yarn and llama3 keep some frequencies, slow some down, and interpolate some."""
     mine = Rotary(12, scaling=scaling, factor=FACTOR, context=CONTEXT)
     how = {"rope_type": scaling, "factor": FACTOR} | SCALINGS[scaling]
     oracle = llama_rotary(hf, 12, context=int(FACTOR * CONTEXT), **how)
     close(mine.speed.to(dtype), oracle.inv_freq, "speed")
-    assert mine.loudness == pytest.approx(oracle.attention_scaling, rel=1e-12)
-    match_turn(hf, mine, oracle, at, dtype)
+    assert mine.attention_factor == pytest.approx(oracle.attention_scaling, rel=1e-12)
+    check_rotation(hf, mine, oracle, at, dtype)
 
 
 @both
 @pytest.mark.parametrize("head", [6, 12])
 def test_rotary_ntk(head: int, dtype: torch.dtype, hf: Find) -> None:
-    """base f^(d/(d-2)), where the "dynamic" kind lets f = L / context grow with the length L so far."""
+    """base f^(d/(d-2)); in the "dynamic" kind f = L / context grows with the current length L."""
     mine = Rotary(head, scaling="ntk", factor=FACTOR)
     base = 10_000.0 * FACTOR ** (head / (head - 2))
     written = torch.tensor([base ** (-2 * i / head) for i in range(head // 2)], dtype=torch.float64)
     close(mine.speed, written, "speed")
     context, length = 5, int(5 * FACTOR)
     oracle = llama_rotary(hf, head, context=context, rope_type="dynamic", factor=1.0)
-    match_turn(hf, mine, oracle, torch.arange(length - T, length), dtype)
+    check_rotation(hf, mine, oracle, torch.arange(length - T, length), dtype)
 
 
-class Placed(nn.Module):
-    """An attention and its positions, which have parameters too."""
+class AttentionWithPositions(nn.Module):
+    """An attention and its positions, whose parameters are compared too."""
 
     def __init__(self, attn: Attention, positions: Positions) -> None:
         super().__init__()
@@ -120,12 +120,12 @@ class Placed(nn.Module):
         return self.attn(x, mask=mask, positions=self.positions)
 
 
-# Each gives our part, the oracle, the table between them, and what either is called with beside x.
+# Our module, the oracle, the table between their parameters, and the further inputs of each beside x.
 Case = tuple[nn.Module, nn.Module, Table, dict[str, Any], dict[str, Any]]
 
 
 def llama(hf: Find, dtype: torch.dtype, at: Tensor) -> Case:
-    """Fifteen query heads over three key heads, of a width that is not width / heads."""
+    """Fifteen query heads over three key heads, with a head width that is not width / heads."""
     config = hf("llama").LlamaConfig(
         hidden_size=D, num_attention_heads=15, num_key_value_heads=3, head_dim=6, intermediate_size=HIDDEN,
         rms_norm_eps=1e-3, attn_implementation="eager",
@@ -136,18 +136,18 @@ def llama(hf: Find, dtype: torch.dtype, at: Tensor) -> Case:
         "attn.value": "self_attn.v_proj", "attn.out": "self_attn.o_proj",
         "mlp.gate": "mlp.gate_proj", "mlp.up": "mlp.up_proj", "mlp.down": "mlp.down_proj",
     }  # fmt: skip
-    turns = llama_rotary(hf, 6)(torch.empty(0, dtype=dtype), at.reshape(-1, T))
+    cos_sin = llama_rotary(hf, 6)(torch.empty(0, dtype=dtype), at.reshape(-1, T))
     return (
         Block(D, 15, kv_heads=3, head=6, hidden=HIDDEN, norm="rms", mlp="swiglu", bias=False, eps=1e-3),
         hf("llama").LlamaDecoderLayer(config, 0),
         layers(names, bias=False),
         {"mask": Mask(causal=True), "positions": Rotary(6), "at": at},
-        {"attention_mask": forbid(CAUSAL, dtype), "position_embeddings": turns},
+        {"attention_mask": forbid(CAUSAL, dtype), "position_embeddings": cos_sin},
     )
 
 
 def gpt2(hf: Find, dtype: torch.dtype) -> Case:
-    """Its linear layers hold their matrix transposed, and one of them q, k and v."""
+    """Its linear layers store transposed matrices, one of them q, k and v together."""
     config = hf("gpt2").GPT2Config(n_embd=D, n_head=H, n_inner=HIDDEN, attn_implementation="eager")
     table = layers({"attn_norm": "ln_1", "mlp_norm": "ln_2"})
     table |= layers({"attn.out": "attn.c_proj", "mlp.up": "mlp.c_fc", "mlp.down": "mlp.c_proj"}, torch.t)
@@ -198,7 +198,7 @@ def vit(hf: Find, dtype: torch.dtype) -> Case:
 
 
 def bloom(hf: Find, dtype: torch.dtype) -> Case:
-    """Its bias counts from the first key and ours from the query: to a softmax, the same."""
+    """Its bias is relative to the first key and ours to the query; the softmax cancels the difference."""
     config = hf("bloom").BloomConfig(hidden_size=D, n_head=H)
     table = layers({"attn.out": "dense"})
     for i, name in enumerate(("query", "key", "value")):
@@ -206,7 +206,7 @@ def bloom(hf: Find, dtype: torch.dtype) -> Case:
         table |= layers({f"attn.{name}": "query_key_value"}, third)
     alibi = hf("bloom").build_alibi_tensor(torch.ones(B, T), H, dtype)
     return (
-        Placed(Attention(D, H), Alibi(H)),
+        AttentionWithPositions(Attention(D, H), Alibi(H)),
         hf("bloom").BloomAttention(config, 0),
         table,
         {"mask": Mask(causal=True)},
@@ -227,12 +227,12 @@ def t5_attention(hf: Find, buckets: int, reach: int, causal: bool) -> nn.Module:
 
 
 def t5(hf: Find, dtype: torch.dtype, causal: bool) -> Case:
-    """Scores are not scaled, nothing but the positions has a bias, and some tokens are out of reach."""
+    """Scores are not scaled, linear layers have no bias, and some distances are beyond the last bucket."""
     names = {"query": "q", "key": "k", "value": "v", "out": "o"}
     table = layers({f"attn.{mine}": theirs for mine, theirs in names.items()}, bias=False)
     relative = Relative(H, buckets=7, reach=5, causal=causal)
     return (
-        Placed(Attention(D, H, score="dot", bias=False), relative),
+        AttentionWithPositions(Attention(D, H, score="dot", bias=False), relative),
         t5_attention(hf, 7, 5, causal),
         table | {"positions.table": ("relative_attention_bias.weight", whole)},
         {"mask": Mask(causal=True) if causal else None},
@@ -256,31 +256,33 @@ CASES: dict[str, Callable[[Find, torch.dtype], Case]] = {
 def test_layer(case: str, dtype: torch.dtype, hf: Find) -> None:
     mine, oracle, table, ours, theirs = CASES[case](hf, dtype)
 
-    def answer(x: Tensor) -> Tensor:
+    def output(x: Tensor) -> Tensor:
         out = oracle(x, **theirs)
-        return out[0] if isinstance(out, tuple) else out  # some give their weights besides
+        return out[0] if isinstance(out, tuple) else out  # some return attention weights too
 
     pairs = adopt(mine, oracle, table, dtype)
-    match(lambda x: mine(x, **ours), answer, noise(dtype, (B, T, D)), pairs)
+    match(lambda x: mine(x, **ours), output, noise(dtype, (B, T, D)), pairs)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32])  # in which the slopes are kept, here and there
+@pytest.mark.parametrize("dtype", [torch.float32])  # the dtype of the slopes on both sides
 @pytest.mark.parametrize("heads", [1, 3, 4, 5, 8, 12])
 def test_alibi_slopes(heads: int, dtype: torch.dtype, hf: Find) -> None:
     theirs = hf("bloom").build_alibi_tensor(torch.ones(1, T), heads, dtype)  # (h, 1, k)
     mine = Alibi(heads).bias(torch.tensor([0]), torch.arange(T)).tile((0, 1), (0, T))[0]
-    close(-mine, theirs, "bias of a query that stands at the first key")
+    close(-mine, theirs, "bias of a query at the first key")
 
 
 @both
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(("buckets", "reach"), [(32, 128), (8, 20), (7, 20), (9, 11), (6, 100), (4, 3)])
 def test_relative(buckets: int, reach: int, causal: bool, dtype: torch.dtype, hf: Find) -> None:
-    """Five queries in the middle of many keys, which go far past the reach both ways."""
+    """Five queries in the middle of keys that extend far beyond `reach` on both sides."""
     mine = Relative(H, buckets=buckets, reach=reach, causal=causal)
     oracle = t5_attention(hf, buckets, reach, causal)
     table = {"table": ("relative_attention_bias.weight", whole)}
-    bias = nn.ModuleDict({"relative_attention_bias": oracle.relative_attention_bias})  # its only part in use
+    bias = nn.ModuleDict(
+        {"relative_attention_bias": oracle.relative_attention_bias}
+    )  # the only part that compute_bias uses
     first, keys = 150, 301
     match(
         lambda: mine.bias(torch.arange(first, first + 5), torch.arange(keys)).tile((0, 5), (0, keys)),
@@ -291,9 +293,11 @@ def test_relative(buckets: int, reach: int, causal: bool, dtype: torch.dtype, hf
 
 
 @both
-@pytest.mark.parametrize("size", [(12, 12), (9, 15), (6, 24)], ids=["the grid", "other", "as many, not square"])
+@pytest.mark.parametrize(
+    "size", [(12, 12), (9, 15), (6, 24)], ids=["same grid", "other grid", "same number, not square"]
+)
 def test_patches(size: tuple[int, int], dtype: torch.dtype, hf: Find) -> None:
-    """Positions for 4 x 4 patches of 3 x 3, interpolated to images that are not square."""
+    """Positions of a 4 x 4 grid of 3 x 3 patches, interpolated for images that are not square."""
     config = hf("vit").ViTConfig(hidden_size=D, image_size=12, patch_size=3, num_channels=2)
     mine, oracle = Patches(D, patch=3, channels=2, grid=4), hf("vit").ViTEmbeddings(config)
     table = layers({"project": "patch_embeddings.projection"}) | {

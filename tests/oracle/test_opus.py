@@ -1,4 +1,4 @@
-"""A whole opus-mt folder, made small: the same ids of any text, the same text of any ids, the same translations."""
+"""A small opus-mt folder: the same ids, texts, translations and alignments as transformers and sentencepiece."""
 
 import io
 import json
@@ -47,8 +47,11 @@ def trained(lines: list[str], **options: Any) -> bytes:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What Helsinki's folders hold, for a language that is named first; random numbers, drawn far apart."""
-    found, path = pytest.importorskip("transformers.models.marian"), tmp_path_factory.mktemp("opus-mt-en-gmw")
+    """A folder like Helsinki-NLP's, with language codes before the text; random weights of large variance."""
+    transformers_marian, path = (
+        pytest.importorskip("transformers.models.marian"),
+        tmp_path_factory.mktemp("opus-mt-en-gmw"),
+    )
     (path / "source.spm").write_bytes(trained(ENGLISH))
     (path / "target.spm").write_bytes(trained(GERMAN))
     pieces = [p for side in ("source", "target") for p in Model.read(path / f"{side}.spm").pieces[3:]]
@@ -57,13 +60,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (path / "tokenizer_config.json").write_text('{"source_lang": "eng", "target_lang": "gmw"}')
     pad = len(words) - 1
     torch.manual_seed(0)
-    config = found.MarianConfig(
+    config = transformers_marian.MarianConfig(
         vocab_size=len(words), d_model=12, encoder_layers=1, decoder_layers=2, encoder_attention_heads=3,
         decoder_attention_heads=3, encoder_ffn_dim=13, decoder_ffn_dim=13, pad_token_id=pad, eos_token_id=0,
         decoder_start_token_id=pad, forced_eos_token_id=None, max_position_embeddings=64, scale_embedding=True,
         activation_function="swish", bos_token_id=0,
     )  # fmt: skip
-    model = found.MarianMTModel(config).eval()
+    model = transformers_marian.MarianMTModel(config).eval()
     with torch.no_grad():
         for name, p in model.named_parameters():
             if "embed_positions" not in name:
@@ -80,10 +83,10 @@ def bundle(folder: Path) -> ch.Bundle:
 
 
 def tokenizer(folder: Path) -> Any:
-    found = pytest.importorskip("transformers.models.marian.tokenization_marian")
-    with pytest.MonkeyPatch.context() as patch:  # it recommends a library that it does not need here
-        patch.setattr(found.MarianTokenizer, "_setup_normalizer", lambda self: None)
-        return found.MarianTokenizer.from_pretrained(folder)
+    module = pytest.importorskip("transformers.models.marian.tokenization_marian")
+    with pytest.MonkeyPatch.context() as patch:  # it warns that an optional library is missing
+        patch.setattr(module.MarianTokenizer, "_setup_normalizer", lambda self: None)
+        return module.MarianTokenizer.from_pretrained(folder)
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +94,7 @@ def theirs(folder: Path) -> Any:
     return tokenizer(folder)
 
 
-def same(pair: Pair, theirs: Any, text: str) -> None:
+def check_tokens(pair: Pair, theirs: Any, text: str) -> None:
     ids = theirs(text, split_special_tokens=True)["input_ids"]
     assert pair.read(text).tolist() == ids, text
     assert pair.written(text).tolist() == theirs(text_target=text, split_special_tokens=True)["input_ids"], text
@@ -102,19 +105,19 @@ def same(pair: Pair, theirs: Any, text: str) -> None:
 @pytest.mark.parametrize(
     "text", [*ODD, *ENGLISH, *GERMAN, *(f"{code} A dog." for code in CODES), ">>deu<<A", ">>deu<<"]
 )
-def test_the_ids_and_the_text_are_theirs(bundle, theirs, text):
-    if text == ">><< a":  # theirs takes what no list knows for a language, and the text is lost
+def test_ids_and_text_equal_those_of_marian_tokenizer(bundle, theirs, text):
+    if text == ">><< a":  # theirs takes it for an unknown language code, and loses the text
         assert bundle.tokens.read(text).tolist() == bundle.tokens.read(" " + text).tolist()
         return
-    same(bundle.tokens, theirs, text)
+    check_tokens(bundle.tokens, theirs, text)
 
 
 @given(
     st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from("aeiour  ,.\u0301\u0308\u200dDWß"), max_size=60)
 )
-def test_any_text(bundle, theirs, text):
+def test_random_texts_give_the_same_ids(bundle, theirs, text):
     if not text.startswith(">>"):
-        same(bundle.tokens, theirs, text)
+        check_tokens(bundle.tokens, theirs, text)
 
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -128,7 +131,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_sentencepiece_model(kind):
+def test_pieces_equal_those_of_sentencepiece_for_every_setting(kind):
     data = trained(GERMAN, **KINDS[kind])
     oracle, ours = pytest.importorskip("sentencepiece").SentencePieceProcessor(model_proto=data), Model.of(data)
     again = pytest.importorskip("sentencepiece").SentencePieceProcessor(model_proto=ours.to_bytes())
@@ -140,14 +143,14 @@ def test_every_kind_of_sentencepiece_model(kind):
         assert ours.cut(text) == pieces, text
         assert again.encode(text, out_type=str) == pieces, text
         assert ours.text(pieces).strip() == oracle.decode(pieces).strip(), text
-        if kind == "bytes":  # nothing is stripped, nothing unknown
+        if kind == "bytes":  # no stripping, no unknown characters
             assert ours.text(pieces) == oracle.decode(pieces), text
 
 
 @pytest.mark.parametrize("kind", ["unigram", "bpe"])
 @pytest.mark.parametrize("seed", range(12))
-def test_near_ties_are_cut_alike(kind, seed):
-    """Pieces of few letters whose scores are tenths: sums that are equal but for their rounding, and gaps."""
+def test_near_ties_are_split_as_sentencepiece_does(kind, seed):
+    """Short pieces with scores in tenths: sums that are equal up to rounding, and characters without a piece."""
     rng = random.Random(seed)
     words = ["".join(rng.choices("abc\u2581", k=rng.randint(1, 5))) for _ in range(40)]
     words = list(dict.fromkeys(word for word in words if "\u2581" not in word[1:]))
@@ -164,7 +167,7 @@ def test_near_ties_are_cut_alike(kind, seed):
 
 
 @pytest.mark.parametrize("beams", [1, 4])
-def test_translations_are_theirs(folder, bundle, theirs, beams):
+def test_translations_equal_those_of_transformers(folder, bundle, theirs, beams):
     model = pytest.importorskip("transformers.models.marian").MarianMTModel.from_pretrained(folder).eval()
     texts = [">>deu<< " + text for text in ENGLISH]
     inputs = theirs(texts, return_tensors="pt", padding=True)
@@ -172,17 +175,17 @@ def test_translations_are_theirs(folder, bundle, theirs, beams):
         **inputs, num_beams=beams, do_sample=False, max_new_tokens=20, bad_words_ids=[[bundle.special.pad]],
         length_penalty=1.0, early_stopping=False,
     )  # fmt: skip
-    found = ch.translate(bundle, texts, beams=beams, limit=20)
-    for one, row in zip(found, rows.tolist(), strict=True):
-        wanted = [i for i in row[1:] if i != bundle.special.pad]
-        assert one.target == bundle.tokens.target.pieces(wanted)
-        assert one.text == theirs.decode(wanted, skip_special_tokens=True)
-    assert len({one.text for one in found}) > 3
+    translations = ch.translate(bundle, texts, beams=beams, limit=20)
+    for one, row in zip(translations, rows.tolist(), strict=True):
+        expected = [i for i in row[1:] if i != bundle.special.pad]
+        assert one.target == bundle.tokens.target.pieces(expected)
+        assert one.text == theirs.decode(expected, skip_special_tokens=True)
+    assert len({one.text for one in translations}) > 3
 
 
-def test_alignments_are_theirs(folder, bundle, theirs):
-    found = pytest.importorskip("transformers.models.marian")
-    model = found.MarianMTModel.from_pretrained(folder, attn_implementation="eager").eval()
+def test_alignments_equal_those_of_transformers(folder, bundle, theirs):
+    transformers_marian = pytest.importorskip("transformers.models.marian")
+    model = transformers_marian.MarianMTModel.from_pretrained(folder, attn_implementation="eager").eval()
     one = ch.translate(bundle, ENGLISH[0], beams=3, limit=9)
     ids = [bundle.tokens.target.vocab[piece.replace(" ", "▁")] for piece in one.target]
     before = torch.tensor([[bundle.special.start, *ids[:-1]]])
@@ -194,7 +197,7 @@ def test_alignments_are_theirs(folder, bundle, theirs):
     np.testing.assert_allclose(one.alignment.sum(1), 1.0, atol=1e-5)
 
 
-def test_a_folder_goes_back(folder, bundle, theirs, tmp_path):
+def test_a_saved_folder_is_read_by_transformers(folder, bundle, theirs, tmp_path):
     ch.save(bundle, tmp_path, layout="huggingface")
     again, model = tokenizer(tmp_path), pytest.importorskip("transformers").MarianMTModel.from_pretrained(tmp_path)
     for text in [*ODD, *ENGLISH, ">>nds<< A dog."]:
@@ -202,17 +205,17 @@ def test_a_folder_goes_back(folder, bundle, theirs, tmp_path):
         assert again(text_target=text)["input_ids"] == theirs(text_target=text)["input_ids"], text
     assert (again.pad_token_id, again.eos_token_id, again.unk_token_id) == (bundle.special.pad, 0, 1)
     inputs = again(ENGLISH[0], return_tensors="pt")
-    wanted = ch.translate(bundle, ENGLISH[0], beams=1, limit=20)
+    expected = ch.translate(bundle, ENGLISH[0], beams=1, limit=20)
     row = model.eval().generate(**inputs, num_beams=1, max_new_tokens=20)[0].tolist()[1:]
-    assert again.decode(row, skip_special_tokens=True) == wanted.text
+    assert again.decode(row, skip_special_tokens=True) == expected.text
     assert ch.load(tmp_path, device="cpu").tokens == bundle.tokens
     kept = ch.load(ch.save(bundle, tmp_path / "ours"), device="cpu")
     assert kept.tokens == bundle.tokens
     assert ch.translate(kept, ENGLISH[1]).text == ch.translate(bundle, ENGLISH[1]).text
 
 
-def test_a_vocabulary_for_each_side(folder, tmp_path):
-    """separate_vocabs: the source's list and the target's are files of their own."""
+def test_separate_vocabularies_of_source_and_target(folder, tmp_path):
+    """separate_vocabs: vocab.json is of the source, target_vocab.json of the target."""
     sides = []
     for side in ("source", "target"):
         model = Model.read(folder / f"{side}.spm")
@@ -249,33 +252,33 @@ def test_one_tokenizer_for_both_sides(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "said"),
+    ("name", "content", "message"),
     [
         ("source.spm", b"", r"source.spm: not a SentencePiece model: there are no pieces"),
         ("target.spm", b"\x0a\xff\xff", r"target.spm: not a whole SentencePiece model"),
         ("target.spm", None, r"there is no target.spm in this folder"),
         ("vocab.json", b"[1]", r"vocab.json.*expected a table"),
-        ("vocab.json", b'{"<unk>": 1}', r"vocab.json: there is no <pad>, the token pad"),
-        ("vocab.json", b'{"<unk>": 1, "</s>": 0, "<pad>": 2}', r"\d+ is the token pad, and the vocabulary says 2"),
+        ("vocab.json", b'{"<unk>": 1}', r"vocab.json: there is no <pad>, the pad token"),
+        ("vocab.json", b'{"<unk>": 1, "</s>": 0, "<pad>": 2}', r"the pad token is \d+, but 2 in the vocabulary"),
     ],
 )  # fmt: skip
-def test_files_that_are_none(folder, tmp_path, name, content, said):
+def test_damaged_tokenizer_files_are_named(folder, tmp_path, name, content, message):
     for path in folder.iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
     (tmp_path / name).unlink()
     if content is not None:
         (tmp_path / name).write_bytes(content)
-    with pytest.raises(ValueError, match=said) as problem:
+    with pytest.raises(ValueError, match=message) as problem:
         ch.load(tmp_path, device="cpu")
     assert isinstance(problem.value, WeightsError) or name == "vocab.json"
 
 
-def test_a_truncated_model_never_loads_as_another(folder):
+def test_a_truncated_sentencepiece_model_is_never_equal_to_the_whole(folder):
     data = (folder / "source.spm").read_bytes()
     whole = Model.of(data)
     for cut in random.Random(0).sample(range(len(data)), 50):
         try:
-            found = Model.of(data[:cut])
+            truncated = Model.of(data[:cut])
         except ValueError:
             continue
-        assert found != whole  # the file ended between two of its pieces
+        assert truncated != whole  # the file ended between two of its pieces

@@ -1,4 +1,4 @@
-"""Our layers against torch.nn, and against the papers' formulas written out."""
+"""Our layers against torch.nn, and against the formulas of the papers written out."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -43,17 +43,17 @@ from clearhead.layers import (
     make_norm,
 )
 
-S, C = 4, 11  # tokens and width of another sequence that is looked at
+S, C = 4, 11  # tokens and width of another sequence that is attended to
 LENGTHS = {T: (3, 6), S: (4, 2)}  # real tokens of each row, by the length it is padded to
 
 
 def padding(tokens: int) -> Tensor:
-    """True where torch shall not look (our masks say where one may)."""
+    """True for padding, which torch must not attend to (our masks are True where attention is allowed)."""
     return torch.arange(tokens) >= torch.tensor(LENGTHS[tokens])[:, None]
 
 
 def some(*shape: int) -> Tensor:
-    """Random permissions in which everybody may look at the first key."""
+    """A random mask in which every query may attend to the first key."""
     allowed = torch.rand(shape, generator=torch.Generator().manual_seed(3)) < 0.5
     allowed[..., 0] = True
     return allowed
@@ -79,7 +79,7 @@ MASKS = {  # our mask, and torch's arguments for the same
         {"attn_mask": ~CAUSAL, "key_padding_mask": padding(T)},
     ),
     "allow": (Mask(allow=some(T, T)), {"attn_mask": ~some(T, T)}),
-    "allow a head": (Mask(allow=some(B, H, T, T)), {"attn_mask": ~some(B, H, T, T).flatten(0, 1)}),
+    "allow per head": (Mask(allow=some(B, H, T, T)), {"attn_mask": ~some(B, H, T, T).flatten(0, 1)}),
 }
 CROSS_MASKS = {
     "cross": (None, {}),
@@ -91,35 +91,37 @@ CASES = [(case, None) for case in MASKS] + list(product(CROSS_MASKS, (D, C)))
 
 @both
 @pytest.mark.parametrize(("case", "context"), CASES)
-def test_attention(case: str, context: int | None, dtype: torch.dtype) -> None:
-    """nn.MultiheadAttention: outputs and gradients, and the weights that a watcher sees."""
+def test_attention_equals_multihead_attention(case: str, context: int | None, dtype: torch.dtype) -> None:
+    """nn.MultiheadAttention: outputs, gradients, and the weights that `watch` records."""
     mask, theirs = (MASKS | CROSS_MASKS)[case]
     mine = Attention(D, H, context=context)
     oracle = nn.MultiheadAttention(D, H, kdim=context, vdim=context, batch_first=True)
     pairs = adopt(mine, oracle, multihead("", "", fused=context != C), dtype)
     inputs = noise(dtype, (B, T, D), *([(B, S, context)] if context else []))
 
-    def ask(x: Tensor, *y: Tensor) -> Tensor:
+    def ours(x: Tensor, *y: Tensor) -> Tensor:
         return mine(x, *y, mask=mask)
 
-    def answer(x: Tensor, y: Tensor | None = None, **how: bool) -> tuple[Tensor, Tensor | None]:
+    def torchs(x: Tensor, y: Tensor | None = None, **how: bool) -> tuple[Tensor, Tensor | None]:
         y = x if y is None else y
         return oracle(x, y, y, need_weights=bool(how), **how, **theirs)
 
-    match(ask, lambda *x: answer(*x)[0], inputs, pairs)
+    match(ours, lambda *x: torchs(*x)[0], inputs, pairs)
     with torch.no_grad(), clearhead.watch(mine, "weights") as tape:
-        ask(*inputs)
+        ours(*inputs)
     weights = tape["weights"].dense()
-    for seen, average in ((weights, False), (weights.mean(1), True)):
-        expected = answer(*inputs, average_attn_weights=average)[1]
-        close(seen, expected, f"weights, {average=}")
+    for recorded, average in ((weights, False), (weights.mean(1), True)):
+        expected = torchs(*inputs, average_attn_weights=average)[1]
+        close(recorded, expected, f"weights, {average=}")
 
 
 @both
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
 @pytest.mark.parametrize("order", ["pre", "post"])
 @pytest.mark.parametrize("cross", [False, True], ids=["encoder", "decoder"])
-def test_block(cross: bool, order: str, activation: str, dtype: torch.dtype) -> None:
+def test_a_block_equals_an_encoder_or_decoder_layer(
+    cross: bool, order: str, activation: str, dtype: torch.dtype
+) -> None:
     """nn.TransformerEncoderLayer under two masks, and nn.TransformerDecoderLayer over a padded memory."""
     mine = Block(D, H, hidden=HIDDEN, order=order, mlp=activation, cross=cross)
     kind = nn.TransformerDecoderLayer if cross else nn.TransformerEncoderLayer
@@ -154,8 +156,10 @@ def flat(out: Tensor, state: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
 @pytest.mark.parametrize("bidirectional", [False, True])
 @pytest.mark.parametrize("depth", [1, 2])
 @pytest.mark.parametrize("cell", CELLS)
-def test_recurrent(cell: str, depth: int, bidirectional: bool, dtype: torch.dtype) -> None:
-    """Each row of a padded batch is as if torch had read it alone, whatever stands in the padding."""
+def test_padded_rows_of_a_recurrent_network_equal_rows_read_alone(
+    cell: str, depth: int, bidirectional: bool, dtype: torch.dtype
+) -> None:
+    """Each row of a padded batch equals torch's result for that row alone, whatever is in the padding."""
     mine = Recurrent(D, C, cell=cell, depth=depth, bidirectional=bidirectional)
     oracle = CELLS[cell](D, C, depth, batch_first=True, bidirectional=bidirectional)
     table = {f"cell.{name}": (name, whole) for name, _ in oracle.named_parameters()}
@@ -166,7 +170,7 @@ def test_recurrent(cell: str, depth: int, bidirectional: bool, dtype: torch.dtyp
     def one(state: Sequence[Tensor]) -> Tensor | tuple[Tensor, ...]:
         return tuple(state) if cell == "lstm" else state[0]
 
-    def ask(x: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
+    def together(x: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
         return flat(*mine.run(x, one(state), lengths=LENGTHS[T]))
 
     def alone(x: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
@@ -178,7 +182,7 @@ def test_recurrent(cell: str, depth: int, bidirectional: bool, dtype: torch.dtyp
         padded = torch.cat([F.pad(out, (0, 0, 0, T - out.shape[1])) for out in outs])
         return padded, *(torch.cat(s, dim=1) for s in states)
 
-    match(ask, alone, [x, *state], adopt(mine, oracle, table, dtype))
+    match(together, alone, [x, *state], adopt(mine, oracle, table, dtype))
 
 
 def rnn_step(x: Tensor, u: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
@@ -198,7 +202,7 @@ def lstm_step(x: Tensor, u: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tenso
 
 
 @pytest.mark.parametrize(("cell", "step"), [("rnn", rnn_step), ("gru", gru_step), ("lstm", lstm_step)])
-def test_recurrent_equations(cell: str, step: Callable) -> None:
+def test_recurrent_cells_equal_their_equations(cell: str, step: Callable) -> None:
     mine = Recurrent(D, C, cell=cell)
     written = deepcopy(mine)
 
@@ -217,7 +221,7 @@ def test_recurrent_equations(cell: str, step: Callable) -> None:
 @both
 @pytest.mark.parametrize("eps", [1e-5, 0.1])
 @pytest.mark.parametrize("kind", ["layer", "rms"])
-def test_norm(kind: str, eps: float, dtype: torch.dtype) -> None:
+def test_norms_equal_their_formulas(kind: str, eps: float, dtype: torch.dtype) -> None:
     """Mean and variance are sums over the width divided by the width, not by the width less one."""
     mine = make_norm(kind, D, eps=eps)
     written = deepcopy(mine)
@@ -244,7 +248,7 @@ FORMULAS = {
 @both
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("kind", [*FORMULAS, "swiglu"])
-def test_mlp(kind: str, bias: bool, dtype: torch.dtype) -> None:
+def test_an_mlp_equals_its_formula(kind: str, bias: bool, dtype: torch.dtype) -> None:
     mine = MLP(D, HIDDEN, kind=kind, bias=bias)
     written = deepcopy(mine)
 
@@ -276,8 +280,8 @@ WRITTEN = {
 
 
 @pytest.mark.parametrize(("kind", "key"), [(Additive, None), (Bilinear, None), (Bilinear, 2)])
-def test_learned_scores(kind: type[nn.Module], key: int | None) -> None:
-    """Six query heads over three key heads; a bilinear key may have a width of its own."""
+def test_learned_scores_equal_their_formulas(kind: type[nn.Module], key: int | None) -> None:
+    """Six query heads over three key heads; keys of a bilinear score may have another head dimension."""
     mine = kind(E, 2 * H) if key is None else kind(E, 2 * H, key=key)
     written = deepcopy(mine)
     match(
@@ -289,7 +293,7 @@ def test_learned_scores(kind: type[nn.Module], key: int | None) -> None:
 
 
 @both
-def test_cosine(dtype: torch.dtype) -> None:
+def test_cosine_attention_equals_its_formula(dtype: torch.dtype) -> None:
     mine = Attention(D, H, score="cosine")
     written = deepcopy(mine)
 
@@ -303,27 +307,27 @@ def test_cosine(dtype: torch.dtype) -> None:
 
 
 @both
-def test_linear_score_ignores_the_query(dtype: torch.dtype) -> None:
-    """w . [s; h] adds one number to all scores of a query: weights are a softmax over the keys' own share.
+def test_a_linear_score_ignores_the_query(dtype: torch.dtype) -> None:
+    """In w . [s; h] the query adds the same number to all its scores, which the softmax ignores.
 
-    So the query is never read and gets no gradient; the tanh of Bahdanau's score is what lets it matter.
+    So the query has no effect and gets no gradient; the tanh of Bahdanau's score is what lets it matter.
     """
     inputs = noise(dtype, (B, H, T, E), (B, H, S, E), (B, H, S, 2), (2 * E,))
 
     def linear(q: Tensor, k: Tensor, v: Tensor, w: Tensor) -> Tensor:
         return attend(q, k, v, score=lambda q, k: (q @ w[:E])[..., None] + (k @ w[E:])[..., None, :])
 
-    def blind(q: Tensor, k: Tensor, v: Tensor, w: Tensor) -> Tensor:
+    def without_query(q: Tensor, k: Tensor, v: Tensor, w: Tensor) -> Tensor:
         return ((k @ w[E:]).softmax(-1)[..., None, :] @ v).expand(-1, -1, T, -1)
 
-    match(linear, blind, inputs)
+    match(linear, without_query, inputs)
     q, k, v, _ = inputs
     torch.manual_seed(0)
-    seeing = attend(q, k, v, score=Additive(E, H).to(dtype))
-    assert (seeing - seeing[:, :, :1]).abs().amax((0, 1, 3))[1:].min() > 1e-2
+    additive = attend(q, k, v, score=Additive(E, H).to(dtype))
+    assert (additive - additive[:, :, :1]).abs().amax((0, 1, 3))[1:].min() > 1e-2
 
 
-def turned(x: Tensor, at: Tensor) -> Tensor:
+def rotated(x: Tensor, at: Tensor) -> Tensor:
     """Eq. 13 of Su et al. 2021: neighbouring columns are a complex number, times e^(i m theta)."""
     pairs = x.shape[-1] // 2
     theta = torch.tensor([10_000.0 ** (-i / pairs) for i in range(pairs)], dtype=torch.float64)
@@ -333,21 +337,21 @@ def turned(x: Tensor, at: Tensor) -> Tensor:
 
 
 @both
-@pytest.mark.parametrize("at", [torch.arange(90, 90 + T), torch.arange(B * T).reshape(B, T)], ids=["one", "rows"])
-def test_rotary_neighbours(at: Tensor, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("at", [torch.arange(90, 90 + T), torch.arange(B * T).reshape(B, T)], ids=["shared", "per row"])
+def test_rotary_positions_equal_products_of_complex_numbers(at: Tensor, dtype: torch.dtype) -> None:
     match(
         lambda q, k: Rotary(6, pairs="neighbours").turn(q, k, at),
-        lambda q, k: (turned(q, at), turned(k, at)),
+        lambda q, k: (rotated(q, at), rotated(k, at)),
         noise(dtype, (B, 4, T, 6), (B, 2, T, 6)),
     )
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bfloat16", "float16"])
-def test_rotary_in_half_precision(dtype: torch.dtype) -> None:
-    """A model made half-precise turns by the same angles as before: only what is turned is rounded."""
+def test_rotary_angles_are_exact_in_half_precision(dtype: torch.dtype) -> None:
+    """A module in half precision keeps its exact angles: only the rotated vectors are rounded."""
     at = torch.tensor([4097])
     x = noise(torch.float64, (B, H, 1, 6))[0].detach().to(dtype)
-    exact = turned(x.double(), at)
+    exact = rotated(x.double(), at)
     mine, _ = Rotary(6, pairs="neighbours").to(dtype).turn(x, x, at)
-    room = torch.finfo(dtype).eps * float(exact.abs().max())  # the one rounding of the answer
+    room = torch.finfo(dtype).eps * float(exact.abs().max())  # the one rounding of the result
     torch.testing.assert_close(mine.double(), exact, rtol=0.0, atol=room)

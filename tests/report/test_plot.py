@@ -1,4 +1,4 @@
-"""plot: the numbers of metrics.jsonl are where they belong in the figures."""
+"""plot: the numbers of metrics.jsonl are at their places in the figures."""
 
 import json
 import re
@@ -11,45 +11,179 @@ from clearhead import plot
 from clearhead.training.run_folder import FolderError
 
 
-def write(folder, *, steps=6, layers=2, heads=3, looks=True, scale=1.0):
-    """A run folder with made-up metrics."""
+def write(folder, records, about=None):
+    """A run folder with these metrics and, unless it is an old one, with the names and units of what was measured."""
     folder.mkdir(parents=True)
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    if about is not None:
+        (folder / "setup.json").write_text(json.dumps({"objective": {}, "models": {}, **about}))
+
+
+def view(layers, heads, rng):
+    """What a probe records of a model: the gradient and the output of each block, statistics of each head."""
+    blocks = [f"blocks.{i}" for i in range(layers)]
+    found = {"gradient": {"rest": 1.0} | {name: float(i + 1) for i, name in enumerate(blocks)}}
+    for name in blocks:
+        found |= {f"{name}.attn.{kind}": list(rng.random(heads)) for kind in ("entropy", "distance", "sink")}
+        found[name] = 1.5
+    return found
+
+
+def old_run(folder, *, steps=6, layers=2, heads=3, looks=True, scale=1.0):
+    """A run of one model without setup.json; returns its records."""
     rng = np.random.default_rng(0)
-    lines = []
+    records = []
     for step in range(1, steps + 1):
-        lines.append({"step": step, "loss": scale / step, "norm": 1.0, "lr": 0.1, "seconds": 1.0})
+        records.append({"step": step, "loss": scale / step, "norm": 1.0, "lr": 0.1, "seconds": 1.0})
         if step % 2 == 0:
-            lines.append({"step": step, "valid_loss": 2 * scale / step, "valid_accuracy": 0.5})
-        if looks and step % 2 == 0:
-            blocks = [f"blocks.{i}" for i in range(layers)]
-            view = {"gradient": {"rest": 1.0} | {name: float(i + 1) for i, name in enumerate(blocks)}}
-            for name in blocks:
-                view |= {f"{name}.attn.{kind}": list(rng.random(heads)) for kind in ("entropy", "distance", "sink")}
-                view[name] = 1.5
-            lines.append({"step": step, "inside": view})
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return lines
+            records.append({"step": step, "valid_loss": 2 * scale / step, "valid_accuracy": 0.5})
+            if looks:
+                records.append({"step": step, "inside": view(layers, heads, rng)})
+    write(folder, records)
+    return records
 
 
 def lines(figure, title):
-    axes = next(axes for axes in figure.axes if axes.get_title() == title)
+    """The lines of a panel by their labels, each as (x, y)."""
+    axes = panel(figure, title)
     return {line.get_label(): (line.get_xdata().tolist(), line.get_ydata().tolist()) for line in axes.get_lines()}
 
 
-def test_the_curves_of_a_run(tmp_path):
-    write(tmp_path / "run", looks=False)
+def panel(figure, title):
+    return next(axes for axes in figure.axes if axes.get_title() == title)
+
+
+def titles(figure):
+    return [axes.get_title() for axes in figure.axes if axes.get_visible()]
+
+
+def units(figure):
+    return {axes.get_title(): axes.get_ylabel() for axes in figure.axes if axes.get_visible()}
+
+
+def test_a_run_has_a_panel_for_its_loss_each_measurement_the_learning_rate_and_the_norm(tmp_path):
+    old_run(tmp_path / "run", looks=False)
     (figure,) = plot(tmp_path / "run")
     assert isinstance(figure, Figure)
-    found = lines(figure, "loss")
-    assert found["training"] == ([1, 2, 3, 4, 5, 6], [1 / step for step in range(1, 7)])
-    assert found["validation"] == ([2, 4, 6], [1.0, 0.5, 2 / 6])
+    assert titles(figure) == ["loss", "accuracy", "learning rate", "norm of the gradient"]
+    assert lines(figure, "loss") == {
+        "training": ([1, 2, 3, 4, 5, 6], [1 / step for step in range(1, 7)]),
+        "validation": ([2, 4, 6], [1.0, 0.5, 2 / 6]),
+    }
     assert lines(figure, "learning rate")["training"][1] == [0.1] * 6
     assert lines(figure, "norm of the gradient")["training"][1] == [1.0] * 6
     assert lines(figure, "accuracy")["validation"] == ([2, 4, 6], [0.5] * 3)
 
 
+def test_the_axes_have_the_units_of_the_objective(tmp_path):
+    measurements = {
+        "valid_loss": {"unit": "nats/token", "better": "lower"},
+        "valid_accuracy": {"unit": "share", "better": "higher"},
+    }
+    records = [
+        {"step": 1, "loss": 2.0, "norm": 1.0, "lr": 0.1, "rate": 5.0},
+        {"step": 1, "valid_loss": 1.5, "valid_accuracy": 0.5},
+    ]
+    write(tmp_path / "run", records, {"unit": "tokens", "losses": ["loss"], "measurements": measurements})
+    (figure,) = plot(tmp_path / "run")
+    assert units(figure) == {
+        "loss": "nats/token", "accuracy": "share", "learning rate": "", "norm of the gradient": "",
+    }  # fmt: skip
+
+
+TWO_PLAYERS = {
+    "unit": "rows",
+    "losses": ["discriminator_loss", "generator_loss"],
+    "measurements": {
+        "valid_generator_loss": {"unit": "nats/row", "better": "lower"},
+        "valid_discriminator_loss": {"unit": "nats/row", "better": "lower"},
+        "valid_near": {"unit": "share", "better": "higher"},
+        "valid_modes": {"unit": "modes", "better": "higher"},
+    },
+}
+
+
+def two_players(folder, *, scale=1.0, looks=False):
+    """A run of a generator, updated every other step, and a discriminator."""
+    rng, records = np.random.default_rng(0), []
+    for step in range(1, 5):
+        record = {"step": step, "discriminator_loss": scale / step, "norm_discriminator": 2.0, "lr_discriminator": 0.2}
+        if step % 2 == 0:
+            record |= {"generator_loss": -scale * step, "norm_generator": 3.0, "lr_generator": 0.3}
+        records.append(record | {"temperature": 1.0 - step / 10, "seconds": 1.0, "rate": 9.0, "share": 0.1})
+        if step % 2 == 0:
+            records.append({
+                "step": step, "valid_generator_loss": 1.0, "valid_discriminator_loss": 2.0, "valid_near": 0.5,
+                "valid_modes": 3.0,
+            })  # fmt: skip
+        if looks:
+            views = {"discriminator": view(1, 2, rng)} | ({"generator": view(2, 2, rng)} if step % 2 == 0 else {})
+            records.append({"step": step, "inside": views})
+    write(folder, records, TWO_PLAYERS)
+
+
+def test_a_run_of_two_players_shows_the_loss_the_learning_rate_and_the_norm_of_each(tmp_path):
+    two_players(tmp_path / "run")
+    (figure,) = plot(tmp_path / "run")
+    assert titles(figure) == [
+        "discriminator loss", "generator loss", "near", "modes", "learning rate", "norm of the gradient", "temperature",
+    ]  # fmt: skip
+    assert units(figure) == {
+        "discriminator loss": "nats/row", "generator loss": "nats/row", "near": "share", "modes": "modes",
+        "learning rate": "", "norm of the gradient": "", "temperature": "",
+    }  # fmt: skip
+    assert lines(figure, "discriminator loss") == {
+        "training": ([1, 2, 3, 4], [1 / step for step in range(1, 5)]), "validation": ([2, 4], [2.0, 2.0]),
+    }  # fmt: skip
+    assert lines(figure, "generator loss") == {
+        "training": ([2, 4], [-2.0, -4.0]), "validation": ([2, 4], [1.0, 1.0]),
+    }  # fmt: skip
+    assert lines(figure, "modes") == {"validation": ([2, 4], [3.0, 3.0])}
+    assert lines(figure, "learning rate") == {
+        "discriminator": ([1, 2, 3, 4], [0.2] * 4), "generator": ([2, 4], [0.3] * 2),
+    }  # fmt: skip
+    assert lines(figure, "norm of the gradient") == {
+        "discriminator": ([1, 2, 3, 4], [2.0] * 4), "generator": ([2, 4], [3.0] * 2),
+    }  # fmt: skip
+    assert lines(figure, "temperature")["training"][1] == [0.9, 0.8, 0.7, 0.6]
+
+
+def test_probes_of_several_players_have_figures_of_their_own(tmp_path):
+    two_players(tmp_path / "run", looks=True)
+    paths = plot(tmp_path / "run", out=tmp_path / "a.svg")
+    assert [path.name for path in paths] == [
+        "a.svg", "a-heads-discriminator.svg", "a-blocks-discriminator.svg", "a-heads-generator.svg",
+        "a-blocks-generator.svg",
+    ]  # fmt: skip
+    _, _, blocks, heads, _ = plot(tmp_path / "run")
+    assert lines(blocks, "norm of the gradient")["blocks.0"] == ([1, 2, 3, 4], [1.0] * 4)
+    assert lines(heads, "blocks.1.attn.sink")["head 0"][0] == [2, 4]  # it is updated every other step
+
+
+def test_several_runs_of_two_players_share_a_panel_for_each_loss_and_measurement(tmp_path):
+    two_players(tmp_path / "a")
+    two_players(tmp_path / "b", scale=2.0)
+    (figure,) = plot(tmp_path / "a", tmp_path / "b")
+    assert titles(figure) == [
+        "discriminator loss", "validation discriminator loss", "generator loss", "validation generator loss",
+        "validation near", "validation modes", "norm of the gradient, discriminator", "norm of the gradient, generator",
+    ]  # fmt: skip
+    assert lines(figure, "generator loss")["b"] == ([2, 4], [-4.0, -8.0])
+    assert units(figure)["validation modes"] == "modes"
+    assert units(figure)["generator loss"] == "nats/row"
+
+
+def test_runs_of_different_objectives_share_the_panels_that_they_can(tmp_path):
+    two_players(tmp_path / "a")
+    old_run(tmp_path / "b", looks=False)
+    (figure,) = plot(tmp_path / "a", tmp_path / "b")
+    assert list(lines(figure, "loss")) == ["b"]
+    assert list(lines(figure, "generator loss")) == ["a"]
+    assert list(lines(figure, "norm of the gradient")) == ["b"]
+
+
 def test_few_heads_are_lines(tmp_path):
-    views = [line["inside"] for line in write(tmp_path / "run") if "inside" in line]
+    views = [record["inside"] for record in old_run(tmp_path / "run") if "inside" in record]
     _, heads, blocks = plot(tmp_path / "run")
     for kind in ("entropy", "distance", "sink"):
         for layer in ("blocks.0.attn", "blocks.1.attn"):
@@ -59,11 +193,11 @@ def test_few_heads_are_lines(tmp_path):
                 assert found[f"head {h}"] == ([2, 4, 6], [view[f"{layer}.{kind}"][h] for view in views])
     assert lines(blocks, "norm of the gradient")["blocks.1"] == ([2, 4, 6], [2.0] * 3)
     assert lines(blocks, "norm of the gradient")["rest"] == ([2, 4, 6], [1.0] * 3)
-    assert lines(blocks, "root mean square passed on").keys() == {"blocks.0", "blocks.1"}
+    assert lines(blocks, "root mean square of the output").keys() == {"blocks.0", "blocks.1"}
 
 
 def test_many_heads_are_cells(tmp_path):
-    views = [line["inside"] for line in write(tmp_path / "run", layers=9, heads=8) if "inside" in line]
+    views = [record["inside"] for record in old_run(tmp_path / "run", layers=9, heads=8) if "inside" in record]
     _, entropy, distance, sink, blocks = plot(tmp_path / "run")
     assert [figure.axes[0].get_title() for figure in (entropy, distance, sink)] == [
         "entropy (nats)", "mean distance (tokens)", "weight on the first token",
@@ -81,9 +215,10 @@ def test_many_heads_are_cells(tmp_path):
 
 
 def test_several_runs_share_their_axes(tmp_path):
-    write(tmp_path / "a" / "run")
-    write(tmp_path / "b" / "run", scale=2.0, steps=4)
+    old_run(tmp_path / "a" / "run")
+    old_run(tmp_path / "b" / "run", scale=2.0, steps=4)
     (figure,) = plot(tmp_path / "a" / "run", str(tmp_path / "b" / "run"))
+    assert titles(figure) == ["loss", "validation loss", "validation accuracy", "norm of the gradient"]
     found = lines(figure, "loss")
     assert found["a/run"][1][0] == 1.0
     assert found["b/run"] == ([1, 2, 3, 4], [2.0, 1.0, 2 / 3, 0.5])
@@ -91,21 +226,21 @@ def test_several_runs_share_their_axes(tmp_path):
     assert lines(figure, "validation loss")["b/run"] == ([2, 4], [2.0, 1.0])
 
 
-def test_files_lie_beside_each_other(tmp_path):
-    write(tmp_path / "run")
+def test_figures_are_written_beside_each_other(tmp_path):
+    old_run(tmp_path / "run")
     paths = plot(tmp_path / "run", out=tmp_path / "figures" / "a.svg")
     assert [path.name for path in paths] == ["a.svg", "a-heads.svg", "a-blocks.svg"]
     assert all(path.stat().st_size > 1000 for path in paths)
 
 
-def test_a_run_that_has_just_begun(tmp_path):
-    write(tmp_path / "run", steps=1)
+def test_a_run_that_has_just_begun_can_be_drawn(tmp_path):
+    old_run(tmp_path / "run", steps=1)
     (figure,) = plot(tmp_path / "run")
     assert lines(figure, "loss") == {"training": ([1], [1.0])}
 
 
-def test_a_loss_that_was_no_number_is_left_out(tmp_path):
-    write(tmp_path / "run", looks=False)
+def test_a_loss_that_is_not_finite_is_left_out(tmp_path):
+    old_run(tmp_path / "run", looks=False)
     with open(tmp_path / "run" / "metrics.jsonl", "a") as file:
         file.write('{"step": 7, "loss": null, "norm": null, "lr": 0.1}\n')
     assert lines(plot(tmp_path / "run")[0], "loss")["training"][0] == [1, 2, 3, 4, 5, 6]
@@ -116,12 +251,15 @@ def test_bad_input(tmp_path):
         plot()
     with pytest.raises(FolderError, match="there is no run folder"):
         plot(tmp_path / "nowhere")
-    with pytest.raises(FolderError, match=re.escape("metrics.jsonl holds nothing to draw")):
+    with pytest.raises(FolderError, match=re.escape("metrics.jsonl has no losses or measurements")):
         plot(tmp_path)
-    write(tmp_path / "run")
+    write(tmp_path / "texts", [{"step": 1, "samples": [{"given": "a", "written": "b", "wanted": "c"}]}])
+    with pytest.raises(FolderError, match=re.escape("metrics.jsonl has no losses or measurements")):
+        plot(tmp_path / "texts")
+    old_run(tmp_path / "run")
     with pytest.raises(ValueError, match="plot got a run twice"):
         plot(tmp_path / "run", tmp_path / "x" / ".." / "run")
     for i in range(8):
-        write(tmp_path / f"{i}", looks=False)
+        old_run(tmp_path / f"{i}", looks=False)
     with pytest.raises(ValueError, match="8 lines: there are 7 colours"):
         plot(*(tmp_path / f"{i}" for i in range(8)))

@@ -1,4 +1,4 @@
-"""The verbs of language models on the command line: each is its public function."""
+"""The subcommands of language models print what their public functions return."""
 
 import json
 
@@ -24,7 +24,7 @@ def call(*words: object, stdin: str = "") -> str:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A writer, one without a template, one without tokens, a filler and a sorter, with weights of no use."""
+    """Models with random weights: GPTs with a chat template, without one, and without tokens; two kinds of BERT."""
     torch.manual_seed(0)
     home, tokens = tmp_path_factory.mktemp("models"), Subwords.of(TEXTS, size=300)
     sizes = {"context": 64, "width": 16, "depth": 1, "heads": 2}
@@ -32,54 +32,66 @@ def folder(tmp_path_factory):
     save(Bundle(writer, tokens, writer.config, chat=TEMPLATE), home / "writer")
     save(Bundle(writer, tokens, writer.config), home / "mute")
     save(Bundle(writer, None, writer.config), home / "dumb")
-    filler = build("bert", vocab=len(tokens) + 1, **sizes)  # and the mask
+    filler = build("bert", vocab=len(tokens) + 1, **sizes)  # and [MASK]
     save(Bundle(filler, tokens, filler.config), home / "filler")
     sorter = build("bert", vocab=len(tokens) + 1, answer="class", classes=2, **sizes)
     save(Bundle(sorter, tokens, sorter.config, labels=("bad", "good")), home / "sorter")
     return home
 
 
-def test_generate_prints_what_generate_writes(folder):
-    made = load(folder / "writer", device="cpu")
-    words = {"max_new": 12, "temperature": 0.9, "seed": 3}
-    options = [f"{name}={value}" for name, value in words.items()]
-    wanted = generate(made, "the cat", **words)
-    assert call("generate", folder / "writer", "the cat", *options) == wanted.text + "\n"
-    assert call("generate", folder / "writer", "-", *options, stdin="the cat") == wanted.text + "\n"
-    told = json.loads(call("generate", folder / "writer", "the cat", *options, "--json"))
-    assert told["pieces"] == wanted.pieces
+def test_generate_prints_the_text_of_generate(folder):
+    bundle = load(folder / "writer", device="cpu")
+    chosen = {"max_new": 12, "temperature": 0.9, "seed": 3}
+    options = [f"{name}={value}" for name, value in chosen.items()]
+    expected = generate(bundle, "the cat", **chosen)
+    assert call("generate", folder / "writer", "the cat", *options) == expected.text + "\n"
+    assert call("generate", folder / "writer", "-", *options, stdin="the cat") == expected.text + "\n"
+    result = json.loads(call("generate", folder / "writer", "the cat", *options, "--json"))
+    assert (result["pieces"], result["seed"]) == (expected.pieces, 3)
     several = call("generate", folder / "writer", "the cat", *options, "samples=2")
-    both = generate(made, "the cat", samples=2, **words)
+    both = generate(bundle, "the cat", samples=2, **chosen)
     assert several == f"{both.text}\n\n{both.others[0].text}\n"
 
 
-def test_chat_remembers_what_was_said(folder):
+def test_generate_samples_anew_each_time_unless_a_seed_is_given(folder):
+    words = ("generate", folder / "writer", "the cat", "max_new=20", "temperature=1.0")
+    assert len({call(*words) for _ in range(3)}) == 3
+    results = [json.loads(call(*words, "--json")) for _ in range(3)]
+    assert len({result["text"] for result in results}) == 3
+    assert len({result["seed"] for result in results}) == 3
+    for result in results:  # the seed that is shown gives the same text again
+        assert call(*words, f"seed={result['seed']}") == result["text"] + "\n"
+    greedy = [json.loads(call("generate", folder / "writer", "the cat", "max_new=20", "--json")) for _ in range(2)]
+    assert greedy[0] == greedy[1]
+    assert greedy[0]["seed"] is None
+
+
+def test_chat_sends_the_whole_conversation(folder):
     once = call("chat", folder / "writer", "max_new=5", stdin="a dog\n\n")
     twice = call("chat", folder / "writer", "max_new=5", "--system", "be kind", stdin="a dog\na cat\n")
-    made = load(folder / "writer", device="cpu")
-    asked = "user: a dog\nassistant:"
-    assert once == generate(made, asked, max_new=5).text + "\n"
-    first = generate(made, f"system: be kind\n{asked}", max_new=5).text
-    talk = f"system: be kind\nuser: a dog\nassistant: {first}\nuser: a cat\nassistant:"
-    assert twice == f"{first}\n{generate(made, talk, max_new=5).text}\n"
+    bundle = load(folder / "writer", device="cpu")
+    prompt = "user: a dog\nassistant:"
+    assert once == generate(bundle, prompt, max_new=5).text + "\n"
+    first = generate(bundle, f"system: be kind\n{prompt}", max_new=5).text
+    second = f"system: be kind\nuser: a dog\nassistant: {first}\nuser: a cat\nassistant:"
+    assert twice == f"{first}\n{generate(bundle, second, max_new=5).text}\n"
 
 
-def test_fill_classify_and_embed(folder, tmp_path):
-    gaps = fill(load(folder / "filler", device="cpu"), "the [MASK] sat", top=3)
+def test_fill_classify_and_embed_print_what_their_functions_return(folder, tmp_path):
+    masks = fill(load(folder / "filler", device="cpu"), "the [MASK] sat", top=3)
     assert json.loads(call("fill", folder / "filler", "the [MASK] sat", "--top", 3, "--json")) == [
-        [[word, pytest.approx(share)] for word, share in gaps[0]]
+        [[word, pytest.approx(share)] for word, share in masks[0]]
     ]
-    assert gaps[0][0][0] in call("fill", folder / "filler", "the [MASK] sat")
+    assert masks[0][0][0] in call("fill", folder / "filler", "the [MASK] sat")
     path = tmp_path / "texts.txt"
     path.write_text("the cat\na dog ran\n")
-    sorted_by_us = classify(load(folder / "sorter", device="cpu"), ["the cat", "a dog ran"])
+    classes = classify(load(folder / "sorter", device="cpu"), ["the cat", "a dog ran"])
     assert json.loads(call("classify", folder / "sorter", path, "--json")) == [
-        [[name, pytest.approx(share)] for name, share in one] for one in sorted_by_us
+        [[name, pytest.approx(share)] for name, share in one] for one in classes
     ]
     vectors = embed(load(folder / "writer", device="cpu"), ["the cat", "a dog ran"])
     for texts in ([path], ["the cat", "a dog ran"]):
-        told = json.loads(call("embed", folder / "writer", *texts))
-        assert told == [pytest.approx(row) for row in vectors.tolist()]
+        assert json.loads(call("embed", folder / "writer", *texts)) == [pytest.approx(row) for row in vectors.tolist()]
 
 
 def test_score_reads_a_text_or_stdin(folder):
@@ -88,7 +100,7 @@ def test_score_reads_a_text_or_stdin(folder):
     assert json.loads(given)["pieces"][0] == "the"
 
 
-def test_answers_that_cannot_be_written_cost_no_work(folder, tmp_path):
+def test_an_output_file_that_cannot_be_written_is_an_error_before_any_work(folder, tmp_path):
     (tmp_path / "rows.tsv").write_text("the cat\tgood\n")
     words = ["evaluate", str(folder / "sorter"), str(tmp_path / "rows.tsv"), "--out", str(tmp_path)]
     found = CliRunner().invoke(app, words)
@@ -97,30 +109,31 @@ def test_answers_that_cannot_be_written_cost_no_work(folder, tmp_path):
     assert "accuracy" not in found.output
 
 
-def test_parity_of_our_own_folder(folder):
-    told = json.loads(call("parity", folder / "writer", "--json"))
-    assert told["model"] == "gpt"
-    assert "embed.table" in told["used"]
+def test_parity_lists_the_tensors_of_a_folder(folder):
+    result = json.loads(call("parity", folder / "writer", "--json"))
+    assert result["model"] == "gpt"
+    assert "embed.table" in result["used"]
 
 
-def test_mistakes_are_sentences(folder):
+def test_an_error_is_one_sentence(folder):
     for words, sentence in [
-        (("generate", folder / "filler", "the"), "BERT"),
+        (("generate", folder / "filler", "the"), "this BERT cannot generate"),
         (("generate", folder / "writer", "the", "top_q=1"), "top_p"),
-        (("fill", folder / "writer", "a [MASK]"), "fills no gaps"),
-        (("fill", folder / "filler", "no gap"), "has no gap"),
-        (("classify", folder / "writer", "the"), "sorts nothing"),
+        (("fill", folder / "writer", "a [MASK]"), "this GPT cannot fill"),
+        (("fill", folder / "filler", "no mask"), "expected one or more [MASK]"),
+        (("classify", folder / "writer", "the"), "this GPT cannot classify"),
         (("classify", folder / "sorter", "misspelt.txt"), "misspelt.txt: there is no such file; expected a text, a"),
         (("embed", folder / "writer", folder), "this is a folder; expected a text"),
-        (("chat", folder / "mute"), "has no chat template"),  # before anything is typed
-        (("generate", folder / "dumb", "the"), "this GPT was trained on numbers, not on texts"),
-        (("generate", "everyday", "the", f"max_new={10**20}"), "too large to count with"),
-        (("generate", "everyday", "the", f"max_new={10**13}"), "the memory was full when"),  # petabytes
-        (("generate", folder / "writer", "the", "--dtype", "int4"), "float16, int8"),
-        (("evaluate", folder / "writer", "shakesper"), "no set of that name: there is shakespeare"),
-        (("score", folder / "mute", "a"), "'a' is one token, with nothing before it"),
+        (("chat", folder / "mute"), "no chat template"),  # before anything is typed
+        (("generate", folder / "dumb", "the"), "this GPT has no tokenizer"),
+        (("generate", "everyday", "the", f"max_new={10**20}"), "a number is too large: expected less than 2^63"),
+        (("generate", "everyday", "the", f"max_new={10**13}"), "out of memory when"),  # petabytes
+        (("generate", folder / "writer", "the", "--dtype", "int4"), "the nearest is int8"),
+        (("evaluate", folder / "writer", "shakesper"), "shakespeare"),
+        (("score", folder / "mute", "a"), "'a' is one token"),
     ]:
         found = CliRunner().invoke(app, [str(word) for word in words])
         assert found.exit_code == 1
         assert sentence in found.output
+        assert len(found.output.splitlines()) == 1
         assert "Traceback" not in found.output

@@ -248,7 +248,7 @@ def test_a_model_and_data_that_do_not_fit_are_refused(can, keys, message):
 
 
 def test_the_hint_of_the_data_is_part_of_the_refusal():
-    with pytest.raises(ValueError, match="fit together. Try join=false"):
+    with pytest.raises(ValueError, match=r"fit together. Try join=false"):
         choose("transformer", {"translate"}, giving("ids", "targets", hint="Try join=false"))
 
 
@@ -257,13 +257,13 @@ def test_a_named_objective_checks_its_players_and_keys():
     check("gan", {"generator": {"map"}, "discriminator": {"map"}}, points, {})
     with pytest.raises(ValueError, match="the discriminator must be able to map, and can classify"):
         check("gan", {"generator": {"map"}, "discriminator": {"classify"}}, points, {})
-    with pytest.raises(ValueError, match="gan reads x .and labels., and the data gives x, y"):
+    with pytest.raises(ValueError, match=r"gan reads x .and labels., and the data gives x, y"):
         check("gan", {"generator": {"map"}, "discriminator": {"map"}}, giving("x", "y"), {})
-    with pytest.raises(ValueError, match="the data gives x, more.x"):
+    with pytest.raises(ValueError, match=r"the data gives x, more.x"):
         check("gan", {"generator": {"map"}, "discriminator": {"map"}}, giving("x"), {"more": giving("x")})
 
 
 def test_every_objective_is_listed_and_an_unknown_one_names_the_nearest():
     assert set(objectives()) == set(OBJECTIVES)
-    with pytest.raises(ValueError, match="no objective 'next-tokens'.*the nearest is next-token|are next-token"):
+    with pytest.raises(ValueError, match=r"no objective 'next-tokens'.*the nearest is next-token|are next-token"):
         objective_class("next-tokens")

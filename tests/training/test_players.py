@@ -4,6 +4,7 @@ Each ability is shown by a small objective of its own, and every one resumes to 
 """
 
 import dataclasses
+from itertools import pairwise
 from typing import ClassVar
 
 import pytest
@@ -57,9 +58,10 @@ def broken(table, out, monkeypatch, *overrides, calls=(5, 3)):
                 raise BrokenError
             return real(self, *args)
 
-        with monkeypatch.context() as patch, pytest.raises(BrokenError):
+        with monkeypatch.context() as patch:
             patch.setattr(optim.Optimiser, "step", strange)
-            go(table, out, *overrides)
+            with pytest.raises(BrokenError):
+                go(table, out, *overrides)
     return go(table, out, *overrides)
 
 
@@ -129,7 +131,7 @@ def test_a_teacher_is_the_moving_average_of_its_student(tmp_path, monkeypatch):
     monkeypatch.setattr(loop.Trainer, "step", watched)
     go(STUDENT, tmp_path)
     momentum = Scheduled(start=0.5, final=1.0)
-    for (_, _, before), (step, student, teacher) in zip(seen, seen[1:], strict=False):
+    for (_, _, before), (step, student, teacher) in pairwise(seen):
         keep = value(momentum, step, 9)
         torch.testing.assert_close(teacher, keep * before + (1 - keep) * student)
     assert torch.equal(seen[-1][2], seen[-2][2])  # momentum 1 in the last step
@@ -168,22 +170,21 @@ def test_a_measurement_that_does_not_exist_names_those_that_do(tmp_path):
 
 
 def test_a_loss_that_becomes_nan_is_named(tmp_path, monkeypatch):
-    from clearhead.training.objectives.gan import GAN as Kind
-
-    real, left = Kind.generator_loss, [4]
+    kind = objectives.objective_class("gan")
+    real, left = kind.generator_loss, [4]
 
     def sometimes(self, batch):
         left[0] -= torch.is_grad_enabled()
         return real(self, batch) * (float("nan") if not left[0] else 1.0)
 
-    monkeypatch.setattr(Kind, "generator_loss", sometimes)
+    monkeypatch.setattr(kind, "generator_loss", sometimes)
     with pytest.raises(loop.TrainingError, match="the generator loss became nan in step 4"):
         go(GAN, tmp_path)
 
 
 def test_a_player_that_the_objective_does_not_have_is_refused(tmp_path):
     table = {**GAN, "players": {**GAN["players"], "generater": {"model": SMALL}}}
-    with pytest.raises(ValueError, match="has generator, discriminator; the nearest (is|are) generator"):
+    with pytest.raises(ValueError, match=r"has generator, discriminator; the nearest (is|are) generator"):
         go(table, tmp_path)
     with pytest.raises(ValueError, match="model has no name"):
         go({**GAN, "players": {"generator": GAN["players"]["generator"]}}, tmp_path)
@@ -214,17 +215,17 @@ class Own(Objective):
 
     def prepare(self, batch, moment):
         """A batch that depends on (seed, step, row) and on the present weights."""
-        hard = self.player("model")(batch["x"]).sum(-1, keepdim=True).sign()
+        hard = self.outputs("model", batch["x"]).sum(-1, keepdim=True).sign()
         return batch | {"x": batch["x"] + 0.1 * hard * moment.rng(1).normal(batch["x"].shape[1])}
 
     def loss(self, batch):
-        error = (self.player("model")(batch["x"]) - batch["y"]).square().mean(-1)
-        extra = (self.player("model")(batch["more.x"]) - batch["more.y"]).square().mean(-1)
+        error = (self.outputs("model", batch["x"]) - batch["y"]).square().mean(-1)
+        extra = (self.outputs("model", batch["more.x"]) - batch["more.y"]).square().mean(-1)
         return {"first": weighted_sum(error, batch), "second": self.scalar("weight") * weighted_sum(extra, batch)}
 
     def critic_loss(self, batch):
         return weighted_sum(
-            (self.player("critic")(batch["x"]) - self.player("model")(batch["x"])).square().mean(-1), batch
+            (self.outputs("critic", batch["x"]) - self.outputs("model", batch["x"])).square().mean(-1), batch
         )
 
     def step(self, update, optimiser, moment, lr_scale):
@@ -233,7 +234,7 @@ class Own(Objective):
         if update.player == "critic":
             return super().step(update, optimiser, moment, lr_scale)
         gradients = optimiser.gradients()
-        norm = torch.stack([g.square().sum() for g in gradients.values()]).sum().sqrt()
+        norm = torch.stack([g.float().square().sum() for g in gradients.values()]).sum().sqrt()
         with torch.no_grad():
             self.fisher.lerp_(norm.square(), 0.1)
             for name, gradient in gradients.items():
@@ -281,9 +282,10 @@ def test_own_updates_rates_feeds_and_weight_dependent_batches_resume_to_the_bit(
                 raise BrokenError
             return real(self, *args)
 
-        with monkeypatch.context() as patch, pytest.raises(BrokenError):
+        with monkeypatch.context() as patch:
             patch.setattr(Own, "step", strange)
-            go(OWN, tmp_path / "broken", *overrides)
+            with pytest.raises(BrokenError):
+                go(OWN, tmp_path / "broken", *overrides)
     go(OWN, tmp_path / "broken", *overrides)
     assert_same_run(tmp_path / "whole", tmp_path / "broken")
     assert state(tmp_path / "whole")["objective/buffer/fisher"] != 1.0

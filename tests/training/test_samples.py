@@ -23,7 +23,8 @@ def text(tmp_path):
     return {
         "steps": 8, "seed": 3,
         "data": {"name": "text", "path": str(tmp_path / "lines.txt"), "context": 24, "rows": 4, "valid_rows": 4},
-        "model": {"name": "gpt", "context": 40, "width": 12, "depth": 2, "heads": 2, "positions": "rotary", "dropout": 0.1},
+        "model": {"name": "gpt", "context": 40, "width": 12, "depth": 2, "heads": 2, "positions": "rotary",
+                  "dropout": 0.1},
         "optim": {"lr": 1e-2, "ema": 0.9},
         "run": {"log_every": 1, "valid_every": 4},
     }  # fmt: skip

@@ -47,7 +47,8 @@ def config_fields(kind: type[Any]) -> list[ConfigField]:
 
 
 def _config_field(field: Field[Any], hint: Any, source: str) -> ConfigField:
-    comment = re.search(rf"^    {field.name}: [^#]*# (.*)$", source, re.MULTILINE)
+    # The first comment after the name, unless the next member of the class begins before it.
+    comment = re.search(rf"^    {field.name}: (?:(?!\n    \w)[^#])*# (.*)$", source, re.MULTILINE)
     default = field.default_factory() if field.default_factory is not MISSING else field.default
     default = dump(default) if is_dataclass(default) else default
     return ConfigField(

@@ -15,8 +15,8 @@ class DataError(InputError):
 
 def locate(path: str | Path, root: Path | None = None) -> Path:
     """Return the file or folder `path`, or the one of that name in the data folder `root`."""
-    asked = Path(path).expanduser()
-    places = [asked] if root is None or asked.is_absolute() else [asked, root / asked]
+    direct = Path(path).expanduser()
+    places = [direct] if root is None or direct.is_absolute() else [direct, root / direct]
     for place in places:
         if place.exists():
             return place

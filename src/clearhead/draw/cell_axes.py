@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -51,7 +51,7 @@ class Scale:
 
 def draw_cells(axes: Axes, x: Array, scale: Scale, *, square: bool) -> AxesImage:
     """Draw a matrix as cells of colour; booleans have two colours of their own."""
-    aspect = "equal" if square else "auto"
+    aspect: Literal["equal", "auto"] = "equal" if square else "auto"
     if x.dtype == bool:
         from matplotlib.colors import ListedColormap
 

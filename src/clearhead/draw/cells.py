@@ -10,8 +10,17 @@ import numpy.typing as npt
 
 from ..errors import InputError
 from .cell_axes import (
-    Labels, Scale, clean_axes, colour_bar, draw_cells, draw_grid, name_columns, name_rows, not_negative, write_numbers,
-)  # fmt: skip
+    Labels,
+    Scale,
+    clean_axes,
+    colour_bar,
+    draw_cells,
+    draw_grid,
+    name_columns,
+    name_rows,
+    not_negative,
+    write_numbers,
+)
 from .style import Array, array, dress, sheet
 
 if TYPE_CHECKING:

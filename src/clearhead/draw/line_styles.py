@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
@@ -13,9 +13,10 @@ from .style import PALETTE, SMALL, SOFT, VOID, colours, letters
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Dashes = tuple[int, tuple[float, ...]] | str  # as matplotlib takes them: an offset, and lengths on and off
+Dashes = Literal["-"] | tuple[float, Sequence[float]]  # solid, or an offset and the lengths of dashes and gaps
 
-_SOLID, _DASHED = "-", (0, (4, 3))
+_SOLID: Dashes = "-"
+_DASHED: Dashes = (0, (4, 3))
 _REPEATS: tuple[Dashes, ...] = (_SOLID, (0, (1, 1)), (0, (3, 1, 1, 1)))  # solid; dotted and dash-dotted repeat colours
 _LONG_LEGEND = 12  # names beyond which a legend has more columns
 
@@ -52,8 +53,8 @@ def _distinct(names: Sequence[str]) -> dict[str, LineStyle]:
             "styles; name some in faint=[...], divide them among several figures, or, if they have an order, draw "
             "them by panels with ordered=True"
         )
-    looks = [(colour, dashes) for dashes in _REPEATS for colour in PALETTE]
-    return {name: LineStyle(*look) for name, look in zip(names, looks, strict=False)}
+    pairs = [(colour, dashes) for dashes in _REPEATS for colour in PALETTE]
+    return {name: LineStyle(colour, dashes) for name, (colour, dashes) in zip(names, pairs, strict=False)}
 
 
 def _shades(names: Sequence[str]) -> dict[str, LineStyle]:

@@ -95,11 +95,11 @@ def array(name: str, values: npt.ArrayLike, axes: tuple[str, ...]) -> Array:
 
 
 def save(figure: Figure, path: str | PathLike[str], *, dpi: float = 110) -> Path:
-    """Write a figure to a file; equal figures give equal bytes.
+    """Write a figure to a file; equal figures give equal PNG files.
 
     Args:
         figure: A figure that a function of this package returned.
-        path: The file, whose ending is the format: png, pdf, svg and others. Its folder is created if it does not exist.
+        path: The file, whose ending is the format: png, pdf, svg and others. A missing folder is created.
         dpi: Dots per inch of formats made of pixels.
 
     Returns:

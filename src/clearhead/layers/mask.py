@@ -65,18 +65,20 @@ class Mask:
 
     def each(self, change: Callable[[Tensor], Tensor]) -> Mask:
         """Return the mask with `change` applied to each of its tensors."""
-        new: dict[str, Any] = {name: change(tensor) for name, tensor in self._tensors().items()}
+        names = ("lengths", "offset", "documents", "allow")
+        new: dict[str, Any] = {n: change(getattr(self, n)) for n in names if isinstance(getattr(self, n), Tensor)}
         return replace(self, **new) if new else self
 
     @property
     def version(self) -> tuple[int, ...] | None:
         """The write counters of the mask's tensors, for caches; None if one has no counter (an inference tensor)."""
-        tensors = self._tensors().values()
-        return None if any(t.is_inference() for t in tensors) else tuple(t._version for t in tensors)
-
-    def _tensors(self) -> dict[str, Tensor]:
-        fields = {"lengths": self.lengths, "offset": self.offset, "documents": self.documents, "allow": self.allow}
-        return {name: value for name, value in fields.items() if isinstance(value, Tensor)}
+        writes = []
+        for tensor in (self.lengths, self.offset, self.documents, self.allow):
+            if isinstance(tensor, Tensor):
+                if tensor.is_inference():
+                    return None
+                writes.append(tensor._version)
+        return tuple(writes)
 
     @property
     def placed(self) -> bool:

@@ -1,4 +1,4 @@
-"""Whole stories told with the folders above: plot, sweep, doctor."""
+"""Figures and checks made with the folders above: plot, sweep, doctor."""
 
 from .plot import plot
 from .sweep import sweep

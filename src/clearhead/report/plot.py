@@ -1,39 +1,46 @@
-"""The story of a training in figures: its curves, and step by step what every head and every block did."""
+"""plot: the curves of training runs, and what their probes recorded of every head and block."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 from matplotlib.figure import Figure
 
 from .. import draw
 from ..errors import InputError
-from ..training.run_folder import Folder, FolderError
+from ..training.run_folder import FolderError
+from .probe_figures import probe_figures
+from .run_metrics import Line, RunMetrics, words
 
-HEADS = {  # what the view inside measures of a head, and in which words it is drawn
-    "entropy": "entropy (nats)",
-    "distance": "mean distance (tokens)",
-    "sink": "weight on the first token",
-}
-MOST_LINES, MOST_LAYERS = 6, 6  # heads a layer and layers that lines can show; more of them are drawn as cells
-Line = tuple[Any, Any]
-Metrics = list[dict[str, Any]]
+Panels = dict[str, tuple[dict[str, Line], str]]  # by title: the lines by name, and the unit of the y axis
 
 
 def plot(*runs: str | os.PathLike[str], out: str | os.PathLike[str] | None = None) -> list[Figure] | list[Path]:
-    """Draw run folders: the figures, or with `out` the files they were written to, all beside the first one.
+    """Draw training runs: every loss, validation measurement, learning rate and gradient norm against steps.
 
-    One run gives its curves and, if it was looked inside, heads and blocks by step; several share their axes.
+    One run also has figures of its heads and blocks, if it was probed (`inside_every` of a recipe). Several runs share
+    their axes.
+
+    Args:
+        runs: Run folders.
+        out: The file to write the first figure to; others are written beside it.
+
+    Returns:
+        The figures, or with `out` the files that they were written to.
+
+    Examples:
+        >>> recipe = {"steps": 2, "data": {"name": "reverse"}, "model": {"name": "gpt", "width": 16, "heads": 2}}
+        >>> run = clearhead.train(recipe, "model.depth=1", out=tmp / "run", device="cpu", quiet=True)
+        >>> [path.name for path in plot(run.folder, out=tmp / "run.png")]
+        ['run.png']
     """
     if not runs:
         raise InputError("plot got no run: expected one run folder or more")
     names = _names([Path(run) for run in runs])
-    metrics = {name: _metrics(Path(run)) for name, run in zip(names, runs, strict=True)}
-    figures = {"": _several(metrics)} if len(metrics) > 1 else _one(*metrics.values(), title=names[0])
+    metrics = {name: _read(Path(run)) for name, run in zip(names, runs, strict=True)}
+    figures = {"": _compare(metrics)} if len(metrics) > 1 else _figures(*metrics.values(), title=names[0])
     if out is None:
         return list(figures.values())
     first = Path(out)
@@ -43,15 +50,17 @@ def plot(*runs: str | os.PathLike[str], out: str | os.PathLike[str] | None = Non
     ]
 
 
-def _metrics(run: Path) -> Metrics:
-    metrics = Folder(run, create=False, lock=False).metrics()
-    if not metrics:
-        raise FolderError(f"{run / 'metrics.jsonl'} holds nothing to draw: expected the folder of a run that has begun")
-    return metrics
+def _read(path: Path) -> RunMetrics:
+    run = RunMetrics.read(path)
+    if not run.names:
+        raise FolderError(
+            f"{path / 'metrics.jsonl'} has no losses or measurements: expected the folder of a run that has begun"
+        )
+    return run
 
 
 def _names(runs: Sequence[Path]) -> list[str]:
-    """The shortest ends of the paths that tell the runs apart."""
+    """The shortest ends of the paths that differ."""
     full = [run.resolve().parts for run in runs]
     if len(set(full)) < len(full):
         raise InputError("plot got a run twice: expected different folders")
@@ -61,120 +70,55 @@ def _names(runs: Sequence[Path]) -> list[str]:
     return ["/".join(parts[-depth:]) for parts in full]
 
 
-# The curves
+def _figures(run: RunMetrics, *, title: str) -> dict[str, Figure]:
+    """All figures of one run, by the word that is added to the file name."""
+    return {"": _draw(_panels(run), title=title, zero=True)} | probe_figures(run.records)
 
 
-def _one(metrics: Metrics, *, title: str) -> dict[str, Figure]:
-    figures = {"": _curves(metrics, title)}
-    looks = [(line["step"], line["inside"]) for line in metrics if line.get("inside")]
-    if looks:
-        figures |= _heads(looks) | _blocks(looks)
-    return figures
-
-
-def _curves(metrics: Metrics, title: str) -> Figure:
-    both = {"training": line(metrics, "loss"), "validation": line(metrics, "valid_loss")}
-    plots: dict[str, dict[str, Line]] = {"loss": {name: some for name, some in both.items() if some}}
-    if accuracy := line(metrics, "valid_accuracy"):
-        plots["accuracy"] = {"validation": accuracy}
-    for head, key in (("learning rate", "lr"), ("norm of the gradient", "norm")):
-        if some := line(metrics, key):
-            plots[head] = {"training": some}
-    plots = {head: lines for head, lines in plots.items() if lines}
-    return draw.panels(
-        plots, xlabel="steps", title=title, zero=True, across=2 if len(plots) > 2 else None, width=3.8, height=2.6,
-        log=["" if head in ("accuracy", "learning rate") else "auto" for head in plots],
-    )  # fmt: skip
-
-
-def _several(runs: Mapping[str, Metrics]) -> Figure:
-    plots: dict[str, dict[str, Line]] = {}
-    for head, key in (
-        ("loss", "loss"), ("validation loss", "valid_loss"), ("validation accuracy", "valid_accuracy"),
-        ("norm of the gradient", "norm"),
-    ):  # fmt: skip
-        lines = {name: some for name, metrics in runs.items() if (some := line(metrics, key))}
+def _panels(run: RunMetrics) -> Panels:
+    """The panels of one run: lines for training and validation, or for each player."""
+    panels: dict[str, tuple[dict[str, str], str]] = {}
+    for loss in run.losses:
+        panels[words(loss)] = {"training": loss, "validation": f"valid_{loss}"}, run.unit(loss)
+    for name in run.measurements:
+        panels[words(name)] = {"validation": name}, run.unit(name)
+    for title, kind in (("learning rate", "lr"), ("norm of the gradient", "norm")):
+        panels[title] = {player or "training": name for name, player in run.by_player(kind)}, ""
+    for name in run.others:
+        panels.setdefault(words(name), ({}, ""))[0]["training"] = name
+    found: Panels = {}
+    for title, (names, unit) in panels.items():
+        lines = {label: line for label, name in names.items() if (line := run.line(name))}
         if lines:
-            plots[head] = lines
-    return draw.panels(
-        plots, xlabel="steps", log=["" if head == "validation accuracy" else "auto" for head in plots],
-        across=2 if len(plots) > 2 else None, width=3.8, height=2.6,
-    )  # fmt: skip
+            found[title] = lines, unit
+    return found
 
 
-def line(metrics: Metrics, key: str) -> Line | None:
-    """A measure against steps."""
-    pairs = [(record["step"], record[key]) for record in metrics if record.get(key) is not None]
-    return tuple(np.array(pairs, dtype=float).T) if pairs else None
-
-
-# The view inside
-
-
-def _heads(looks: list[tuple[int, dict[str, Any]]]) -> dict[str, Figure]:
-    """Each measure of every head by step: lines where they are few, cells where they are many."""
-    steps = np.array([step for step, _ in looks])
-    layers = [key.removesuffix(".entropy") for key in looks[0][1] if key.endswith(".entropy")]
-    if not layers:
-        return {}
-    values = {  # (steps, heads)
-        (kind, layer): np.array([view[f"{layer}.{kind}"] for _, view in looks], dtype=float)
-        for kind in HEADS
-        for layer in layers
-        if f"{layer}.{kind}" in looks[0][1]
-    }
-    most = max(x.shape[1] for x in values.values())
-    if most <= MOST_LINES and len(layers) <= MOST_LAYERS:
-        plots = {
-            f"{layer}.{kind}": {f"head {h}": (steps, x[:, h]) for h in range(x.shape[1])}
-            for (kind, layer), x in values.items()
+def _compare(runs: Mapping[str, RunMetrics]) -> Figure:
+    """One figure of several runs: a panel per number, a line per run."""
+    titles: dict[str, str] = {}  # of each number
+    for run in runs.values():
+        for loss in run.losses:
+            titles |= {loss: words(loss), f"valid_{loss}": f"validation {words(loss)}"}
+    for run in runs.values():
+        titles |= {name: f"validation {words(name)}" for name in run.measurements}
+    for run in runs.values():
+        titles |= {
+            name: "norm of the gradient" + (f", {player}" if player else "") for name, player in run.by_player("norm")
         }
-        ylabel = [HEADS[kind] if layer == layers[0] else "" for kind, layer in values]
-        figure = draw.panels(
-            plots, xlabel="steps", ylabel=ylabel, zero=True, shared=True, across=len(layers), width=3.2, height=2.5
-        )  # fmt: skip
-        return {"heads": figure}
-    every = {kind: [values[kind, layer] for layer in layers if (kind, layer) in values] for kind in HEADS}
-    return {
-        kind: draw.heatmap(
-            _stacked(some), rows=_layer_names(layers, some), columns=_step_names(steps), title=HEADS[kind],
-            xlabel="steps", ylabel="heads", square=False,
-        )
-        for kind, some in every.items() if some
-    }  # fmt: skip
+    panels: Panels = {}
+    for name, title in titles.items():
+        lines = {label: line for label, run in runs.items() if (line := run.line(name))}
+        if lines:
+            units = dict.fromkeys(unit for run in runs.values() if (unit := run.unit(name)))
+            panels[title] = lines, " or ".join(units)
+    return _draw(panels)
 
 
-def _stacked(layers: list[Any]) -> Any:
-    """Heads of all layers below each other (rows, steps), an empty row between layers."""
-    empty = np.full((len(layers[0]), 1), np.nan)
-    return np.concatenate([x for layer in layers for x in (empty, layer)][1:], axis=1).T
-
-
-def _layer_names(names: list[str], layers: list[Any]) -> list[str]:
-    """Each layer's name at its middle head."""
-    found = []
-    for name, x in zip(names, layers, strict=True):
-        found += [name if h == (x.shape[1] - 1) // 2 else "" for h in range(x.shape[1])] + [""]
-    return found[:-1]
-
-
-def _step_names(steps: Any) -> list[str]:
-    """A few steps, evenly apart."""
-    every = -(-len(steps) // 6)
-    return [f"{step:,}" if i % every == every - 1 else "" for i, step in enumerate(steps)]
-
-
-def _blocks(looks: list[tuple[int, dict[str, Any]]]) -> dict[str, Figure]:
-    """The norm of the gradient of each block, and the size of what it passes on."""
-    steps = np.array([step for step, _ in looks])
-    names = sorted(looks[0][1]["gradient"], key=lambda name: name == "rest")  # the blocks, then what is in none
-    gradients = {name: np.array([view["gradient"][name] for _, view in looks]) for name in names}
-    sizes = {name: np.array([view[name] for _, view in looks]) for name in gradients if name in looks[0][1]}
-    plots = {"norm of the gradient": gradients, "root mean square passed on": sizes}
-    return {
-        "blocks": draw.panels(
-            {head: {name: (steps, y) for name, y in lines.items()} for head, lines in plots.items() if lines},
-            xlabel="steps", log="auto", ordered=True, dashed=[name for name in gradients if name == "rest"],
-            width=4.2, height=3.0,
-        )
-    }  # fmt: skip
+def _draw(panels: Panels, *, title: str = "", zero: bool = False) -> Figure:
+    linear = [unit == "share" or head.endswith(("accuracy", "learning rate")) for head, (_, unit) in panels.items()]
+    return draw.panels(
+        {head: lines for head, (lines, _) in panels.items()}, ylabel=[unit for _, unit in panels.values()],
+        log=["" if one else "auto" for one in linear], xlabel="steps", title=title, zero=zero,
+        across=None if len(panels) < 3 else 2 if len(panels) < 5 else 3, width=3.8, height=2.6,
+    )  # fmt: skip

@@ -1,6 +1,6 @@
 """Saving tokenizers in a folder, and loading them.
 
-tokens.json        characters, words and SentencePiece pieces, told apart by their `kind`; or a pair
+tokens.json        characters, words and SentencePiece pieces, distinguished by their `kind`; or a pair
 tokenizer.json     subwords, in the format of the tokenizers library
 a Pair             tokens.json names the file of each side: source.tokens.json, target.tokenizer.json and so on;
                    tokens that both sides share are one file, tokenizer.json or both.tokens.json

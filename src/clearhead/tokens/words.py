@@ -48,7 +48,9 @@ class Words(Tokenizer):
             if word.split() != [word]:
                 raise InputError(f"{word!r} is not one word: expected no white space")
         if len(self.counts) != len(self.symbols):
-            raise InputError(f"{len(self.counts) - len(SPECIAL)} counts for {len(words)} words: expected as many")
+            raise InputError(
+                f"{len(self.counts) - len(SPECIAL)} counts for {len(words)} words: expected one for each word"
+            )
         self._ids = {word: i for i, word in enumerate(self.symbols)}
         if len(self._ids) < len(self.symbols):
             twice = next(word for word, count in Counter(self.symbols).items() if count > 1)

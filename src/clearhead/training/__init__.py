@@ -5,12 +5,12 @@ verify_resume("configs/reverse.toml", out="runs/v")     a training with kills eq
 """
 
 from .loop import TIMES, Run, TrainingError, train
-from .objectives import Objective, objectives
+from .objectives import Objective
 from .recipe import Recipe, read_recipe
 from .sweep import Sweep
 from .verify import Verdict, verify_resume
 
 __all__ = [
-    "TIMES", "Objective", "Recipe", "Run", "Sweep", "TrainingError", "Verdict", "objectives", "read_recipe", "train",
+    "TIMES", "Objective", "Recipe", "Run", "Sweep", "TrainingError", "Verdict", "read_recipe", "train",
     "verify_resume",
 ]  # fmt: skip

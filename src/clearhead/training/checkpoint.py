@@ -48,7 +48,7 @@ from .shards import (
 
 __all__ = ["Checkpoint", "CheckpointError", "DamagedError", "Writer", "latest", "step_name"]
 
-FORMAT = 1
+FORMAT = 2
 _POLL = 0.05  # seconds between two looks at the shared file system
 _GRACE = 5.0  # seconds in which a shared file system may show a change late
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

@@ -52,9 +52,11 @@ def activations(objective: Objective, model: nn.Module, batch: Mapping[str, Tens
         for name in want:
             if name not in tape:  # a part that this objective does not run
                 continue
-            x = tape[name].float()
-            is_head = name.rsplit(".", 1)[-1] in STATISTICS
-            found[name] = x.mean((0, 2)).tolist() if is_head else float(x.square().mean().sqrt())
+            calls = [x.float() for x in tape.calls(name)]  # several, where an objective runs a network more than once
+            if name.rsplit(".", 1)[-1] in STATISTICS:
+                found[name] = torch.stack([x.mean((0, 2)) for x in calls]).mean(0).tolist()
+            else:
+                found[name] = float(torch.stack([x.square().mean() for x in calls]).mean().sqrt())
         return found
     finally:
         objective.train(training)

@@ -33,7 +33,7 @@ from ..tokens.sentencepiece import Model
 from .bundle import Special
 from .fill import Shapes, WeightsError
 from .table import ROW, Family, Row, pairs
-from .tokenizer_files import read_json, read_subwords, tokenizer_settings, write_subwords
+from .tokenizer_files import read_vocab, read_subwords, tokenizer_settings, write_subwords
 
 # Layers of a block. Ours: theirs. Only the decoder has cross-attention.
 PARTS = {
@@ -181,7 +181,7 @@ def read_tokens(folder: Path, theirs: Theirs) -> Pair | None:
 
 
 def _read_pieces(folder: Path, side: str, file: str, settings: Mapping[str, Any], special: dict[str, int]) -> Pieces:
-    vocab = read_json(folder / file)
+    vocab = read_vocab(folder / file)
     for name, (key, usual) in SPECIAL_TOKENS.items():
         token = settings.get(key) or usual
         if token not in vocab:

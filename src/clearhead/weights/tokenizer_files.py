@@ -30,9 +30,15 @@ FILES = (
 )  # fmt: skip
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """The dictionary in a JSON file."""
-    return dict(config.load(path))
+def read_vocab(path: Path) -> dict[str, int]:
+    """The tokens and their ids in a vocab.json."""
+    table = config.load(path)
+    for token, i in table.items():
+        if type(i) is not int or not 0 <= i < 1 << 31:
+            raise WeightsError(f"{table.origin.place((token,))}the token {token!r} has the id {i!r}: expected a number")
+    if len(set(table.values())) < len(table):
+        raise WeightsError(f"{path}: two tokens have the same id")
+    return dict(table)
 
 
 def tokenizer_settings(folder: Path) -> dict[str, Any]:
@@ -50,7 +56,7 @@ def tokenizer_settings(folder: Path) -> dict[str, Any]:
 def read_chat(folder: Path) -> str | None:
     """The chat template of a folder; None if it has none."""
     if (folder / CHAT).is_file():
-        return (folder / CHAT).read_text(encoding="utf-8")
+        return _read_text(folder / CHAT)
     template = tokenizer_settings(folder).get("chat_template")
     if isinstance(template, list):  # several, each with a name
         named = {one.get("name"): one.get("template") for one in template if isinstance(one, dict)}
@@ -112,7 +118,7 @@ def remove_tokens(folder: Path) -> None:
 
 def _read_byte_pairs(folder: Path) -> Subwords:
     """GPT-2's byte-pair encoding (Radford et al. 2019)."""
-    vocab, lines = read_json(folder / "vocab.json"), (folder / "merges.txt").read_text(encoding="utf-8").split("\n")
+    vocab, lines = read_vocab(folder / "vocab.json"), _read_text(folder / "merges.txt").split("\n")
     merges = []
     for number, line in enumerate(lines, 1):
         if line.strip() and not (number == 1 and line.startswith("#")):
@@ -132,11 +138,11 @@ def _read_byte_pairs(folder: Path) -> Subwords:
 def _read_word_pieces(folder: Path) -> Subwords:
     """BERT's WordPiece (Devlin et al. 2019): a word is split greedily into the longest known pieces."""
     path, settings = folder / "vocab.txt", tokenizer_settings(folder)
-    lines = path.read_text(encoding="utf-8").split("\n")
+    lines = _read_text(path).split("\n")
     lines = [line.rstrip("\r") for line in (lines if lines[-1] else lines[:-1])]
     vocab = {line: i for i, line in enumerate(lines)}
     usual = {"unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "pad": "[PAD]", "mask": "[MASK]"}
-    special = {name: settings.get(f"{name}_token") or token for name, token in usual.items()}
+    special = {name: str(settings.get(f"{name}_token") or token) for name, token in usual.items()}
     for name in ("unk", "cls", "sep"):
         if special[name] not in vocab:
             raise WeightsError(f"{path}: there is no {special[name]} token, which the tokenizer needs")
@@ -144,7 +150,7 @@ def _read_word_pieces(folder: Path) -> Subwords:
     backend.normalizer = normalizers.BertNormalizer(
         clean_text=True,
         handle_chinese_chars=bool(settings.get("tokenize_chinese_chars", True)),
-        strip_accents=settings.get("strip_accents"),
+        strip_accents=None if settings.get("strip_accents") is None else bool(settings["strip_accents"]),
         lowercase=bool(settings.get("do_lower_case", True)),
     )
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -153,3 +159,10 @@ def _read_word_pieces(folder: Path) -> Subwords:
     cls, sep = ((special[name], vocab[special[name]]) for name in ("cls", "sep"))
     backend.post_processor = processors.BertProcessing(sep, cls)
     return Subwords(backend.to_str())
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_bytes().decode()
+    except UnicodeDecodeError as cause:
+        raise WeightsError(f"{path}: is not UTF-8 text ({cause})") from cause

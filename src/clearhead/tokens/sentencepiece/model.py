@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +16,7 @@ from .normaliser import Normaliser
 from .unigram import Unigram
 
 _KINDS = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}  # by the numbers of the file format
-_SEGMENTERS = {"unigram": Unigram, "bpe": BytePairs}
+_SEGMENTERS: dict[str, type[Unigram] | type[BytePairs]] = {"unigram": Unigram, "bpe": BytePairs}
 _SPECIAL_FIELDS = {41: "<s>", 42: "</s>", 43: "<pad>"}  # where the library looks for its special ids
 
 
@@ -158,7 +157,7 @@ class Model:
         return Normaliser(self.rules, defined, lead=self.lead, tidy=self.tidy, escape=self.escape, suffix=self.suffix)
 
     @cached_property
-    def _segment(self) -> Callable[[str], list[tuple[str, bool]]]:
+    def _segment(self) -> Unigram | BytePairs:
         return _SEGMENTERS[self.kind](zip(self.pieces, self.scores, self.types, strict=True))
 
 

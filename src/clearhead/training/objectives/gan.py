@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ...checks import at_least
-from .objective import Measurement, Moment, Objective, Role, Tensors, Update, compute_dtype, weighted_sum
+from .objective import Measurement, Moment, Objective, Role, Tensors, Update, weighted_sum
 
 if TYPE_CHECKING:
     from ...data import Data
@@ -79,7 +79,7 @@ class GAN(Objective):
     @torch.no_grad()
     def measure(self, batch: Tensors) -> Tensors:
         sums = {"generator_loss": self.generator_loss(batch), "discriminator_loss": self.discriminator_loss(batch)}
-        made = self._generated(batch).float().cpu().numpy()
+        made = self._generated(batch).cpu().numpy()
         for name, each in self.data.judge(made).items():
             sums[name] = weighted_sum(torch.from_numpy(each).to(batch["x"]), batch)
         return sums
@@ -93,12 +93,8 @@ class GAN(Objective):
         return bool(self.config.loss == "hinge")
 
     def _generated(self, batch: Tensors) -> Tensor:
-        model = self.player("generator")
-        out: Tensor = model(batch["noise"].to(compute_dtype(model)))
-        return out
+        return self.outputs("generator", batch["noise"])
 
     def _scores(self, x: Tensor) -> Tensor:
         """The logit that a row is real."""
-        model = self.player("discriminator")
-        scores: Tensor = model(x.to(compute_dtype(model))).float()
-        return scores[:, 0]
+        return self.outputs("discriminator", x)[:, 0]

@@ -143,6 +143,12 @@ class Objective(nn.Module):
         """A player's network."""
         return self.players[name]
 
+    def outputs(self, name: str, x: Tensor) -> Tensor:
+        """A player's outputs for numbers, which become the dtype that it computes in; the outputs are float32."""
+        model = self.players[name]
+        out: Tensor = model(x.to(compute_dtype(model))).float()
+        return out
+
     def scalar(self, name: str) -> Tensor:
         """The present value of an option that may be scheduled."""
         return self.get_buffer(f"scalar_{name}")

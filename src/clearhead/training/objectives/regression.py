@@ -11,7 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from .objective import Measurement, Objective, Role, Tensors, compute_dtype, weighted_sum
+from .objective import Measurement, Objective, Role, Tensors, weighted_sum
 
 
 class Regression(Objective):
@@ -23,9 +23,7 @@ class Regression(Objective):
 
     def loss(self, batch: Tensors) -> Tensor:
         """The mean square over the width, summed over rows."""
-        model = self.player("model")
-        out = model(batch["x"].to(compute_dtype(model))).float()
-        return weighted_sum((out - batch["y"]).square().mean(-1), batch)
+        return weighted_sum((self.outputs("model", batch["x"]) - batch["y"]).square().mean(-1), batch)
 
     @torch.no_grad()
     def measure(self, batch: Tensors) -> Tensors:

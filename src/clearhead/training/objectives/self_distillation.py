@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from ...checks import fraction
 from ...errors import InputError
 from ..schedule import Scalar, Scheduled, ends, value
-from .objective import Measurement, Moment, Objective, Role, Tensors, Update, compute_dtype, weighted_sum
+from .objective import Measurement, Moment, Objective, Role, Tensors, Update, weighted_sum
 
 if TYPE_CHECKING:
     from ...data import Data
@@ -81,11 +81,11 @@ class SelfDistillation(Objective):
         """Each view's student output against the teacher's of the other view (Eq. 2 and 3)."""
         views = (batch["first"], batch["second"])
         with torch.no_grad():
-            outputs = [self._outputs("teacher", view) for view in views]
+            outputs = [self.outputs("teacher", view) for view in views]
             if self.training:
                 self._gather(outputs, batch)
         targets = [((out - self.centre) / self.scalar("teacher_temperature")).softmax(-1) for out in outputs]
-        students = [self._outputs("student", view) / self.scalar("temperature") for view in views]
+        students = [self.outputs("student", view) / self.scalar("temperature") for view in views]
         pairs = ((targets[0], students[1]), (targets[1], students[0]))
         each = torch.stack([-(target * student.log_softmax(-1)).sum(-1) for target, student in pairs]).mean(0)
         return weighted_sum(each, batch)
@@ -103,7 +103,7 @@ class SelfDistillation(Objective):
     def measure(self, batch: Tensors) -> Tensors:
         """The loss, and how often each label meets each of the teacher's outputs."""
         sums = {"loss": self.loss(batch)}
-        winner = self._outputs("teacher", batch["x"]).argmax(-1)
+        winner = self.outputs("teacher", batch["x"]).argmax(-1)
         labels = batch.get("labels", torch.zeros_like(winner))
         for label in range(self.data.sizes.get("classes", 1)):
             for output in range(len(self.centre)):
@@ -117,11 +117,6 @@ class SelfDistillation(Objective):
         joint = torch.tensor(list(means.values()), dtype=torch.float64).view(-1, len(self.centre))
         apart = joint.sum(1, keepdim=True) * joint.sum(0, keepdim=True)
         return {"loss": loss, "information": float((joint * (joint / apart).log()).nan_to_num(0.0).sum())}
-
-    def _outputs(self, player: str, x: Tensor) -> Tensor:
-        model = self.player(player)
-        out: Tensor = model(x.to(compute_dtype(model))).float()
-        return out
 
     def _gather(self, outputs: list[Tensor], batch: Tensors) -> None:
         """Add the outputs of real rows to this step's total."""
