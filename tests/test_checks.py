@@ -30,7 +30,7 @@ def test_an_unknown_word_raises_with_the_known_and_the_nearest_ones():
 
 def test_the_nearest_names_ignore_case_and_are_few():
     names = ["width", "Widths", "wide", "wider", "depth"]
-    assert nearest("WIDTH", names) == "; the nearest are width, Widths, wide"
+    assert nearest("WIDTH", names) == "; the nearest are width, Widths"
     assert nearest("width", names, most=1) == "; the nearest is width"
     assert nearest(17, names) == nearest("xyz", []) == ""
 

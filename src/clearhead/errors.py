@@ -50,6 +50,9 @@ class Notice(UserWarning):
     """The result is right, but was computed in another way than the user may expect: slower, or of a shortened text."""
 
 
+CLOSE = 0.1  # names are suggested together if their similarity differs by no more
+
+
 def nearest(name: object, names: Iterable[str], *, most: int = 3) -> str:
     """Return "; the nearest is X" for an error message about an unknown name, or "" if no known name is similar.
 
@@ -65,6 +68,8 @@ def nearest(name: object, names: Iterable[str], *, most: int = 3) -> str:
         ''
     """
     known = {other.lower(): other for other in names}
-    similar = difflib.get_close_matches(str(name).lower(), list(known), n=most, cutoff=0.5)
-    words = [known[other] for other in similar]
+    wanted = str(name).lower()
+    similar = difflib.get_close_matches(wanted, list(known), n=most, cutoff=0.5)
+    alike = [difflib.SequenceMatcher(None, other, wanted).ratio() for other in similar]
+    words = [known[other] for other, ratio in zip(similar, alike, strict=True) if ratio >= alike[0] - CLOSE]
     return f"; the nearest {'is' if len(words) == 1 else 'are'} {', '.join(words)}" if words else ""

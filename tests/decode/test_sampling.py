@@ -5,7 +5,7 @@ import torch
 
 from clearhead.decode import Choice
 from clearhead.decode import sampling as ours
-from clearhead.decode.sampling import chances, draw, repeat_less
+from clearhead.decode.sampling import draw, penalise, uniforms
 
 V = 37
 process = pytest.importorskip("transformers.generation.logits_process")
@@ -44,7 +44,7 @@ def test_min_p(p):
 def test_repetition(penalty):
     x, ids = logits(), torch.tensor([[3, 5, 3], [0, 0, 0], [36, 1, 2]])
     seen = torch.zeros(3, V, dtype=torch.bool).scatter_(1, ids, True)
-    agree(repeat_less(x, seen, penalty), process.RepetitionPenaltyLogitsProcessor(penalty)(ids, x))
+    agree(penalise(x, seen, penalty), process.RepetitionPenaltyLogitsProcessor(penalty)(ids, x))
 
 
 @pytest.mark.parametrize("top_k", [None, 12])
@@ -67,7 +67,7 @@ def test_what_is_drawn_is_drawn_as_often_as_it_is_probable():
     x = logits(rows=1, vocab=7, scale=1.0)
     x[0, 2] = -torch.inf
     n = 20_000
-    found = draw(x.expand(n, -1), chances(3, n, 1, 1)[:, 0]).flatten()
+    found = draw(x.expand(n, -1), uniforms(3, n, 1, 1)[:, 0]).flatten()
     share = torch.bincount(found, minlength=7) / n
     p = x.softmax(-1)[0]
     assert float((share - p).abs().max()) < 4 * (0.25 / n) ** 0.5
@@ -80,13 +80,13 @@ def test_the_ends_of_chance(chance, token):
     assert draw(x, torch.tensor([chance], dtype=torch.float64)).tolist() == [[token]]
 
 
-def test_a_row_has_its_own_chances():
-    whole = chances(5, 4, 3, 6)
+def test_a_row_has_its_own_uniforms():
+    whole = uniforms(5, 4, 3, 6)
     assert whole.shape == (12, 6)
-    assert torch.equal(chances(5, 2, 3, 6), whole[:6])  # whatever comes after
-    assert torch.equal(chances(5, 4, 3, 2), whole[:, :2])  # however much is written
-    apart = chances([7, 9], 2, 3, 6)
-    assert torch.equal(chances([9], 1, 3, 6), apart[3:])  # wherever it stands
+    assert torch.equal(uniforms(5, 2, 3, 6), whole[:6])  # whatever comes after
+    assert torch.equal(uniforms(5, 4, 3, 2), whole[:, :2])  # however much is written
+    apart = uniforms([7, 9], 2, 3, 6)
+    assert torch.equal(uniforms([9], 1, 3, 6), apart[3:])  # wherever it stands
     assert len({tuple(row) for row in torch.cat([whole, apart]).tolist()}) == 18
 
 

@@ -139,13 +139,14 @@ def test_an_ensemble_averages_probabilities_and_of_one_is_itself():
         ({"beams": 2, "best": 3}, "best=3 of beams=2"),
         ({"penalty": float("nan")}, "penalty=nan: expected -10 to 10"),
         ({"stop": "soon"}, "stop='soon': expected one of full, likely, sure"),
-        ({"temperature": 0.0}, "temperature=0.0"),
+        ({"choice": {"temperature": 0.0}}, "temperature=0.0"),
         ({"limit": 0}, "limit=0"),
-        ({"limit": [3, 3]}, "one a row"),
+        ({"limit": [3, 3]}, "one per row"),
     ],
 )
 def test_what_makes_no_sense_is_told(words, problem):
     with pytest.raises(ValueError, match=problem):
+        words = words | {"choice": Choice(**words.get("choice", {}))}
         search(model(), inputs(), Plan(start=START, end=END, **words))
 
 

@@ -1,6 +1,6 @@
 """The kernels of a step against the modules they stand for, one by one and together: run as a script.
 
-    python step_cases.py blocks steps search [--only NAME] [--rows 1,3]
+    python gpu_cases.py blocks steps search [--only NAME] [--rows 1,3]
 
 On a machine with CUDA the kernels really run, in float32 and bfloat16; elsewhere Triton's interpreter does, if
 TRITON_INTERPRET=1. It prints the largest error of each case, and fails where one is too large.
@@ -16,7 +16,7 @@ import torch.nn.functional as F
 import clearhead as ch
 from clearhead.decode import Choice, Plan, search, stream
 from clearhead.fast import cuda_graph, gpu_decode
-from clearhead.fast.gpu_decode import FEW, MATRIX, Stepper, Tile
+from clearhead.fast.gpu_decode import FEW, MATRIX, GpuDecoder, Tile
 from clearhead.layers import attend
 from clearhead.layers.mlp import ACTIVATIONS
 
@@ -54,18 +54,17 @@ def build(kind: str, depth: int = 1, dtype: torch.dtype = torch.float32, **other
 
 
 def begun(model, rows: int, ragged: bool, *, read: int = 13, limit: int = LIMIT, **how):
-    """A state after a prompt, and a stepper that stands where it stands."""
+    """A state after a prompt, and a decoder that continues from it."""
     ids = torch.randint(0, model.config.vocab, (rows, read + 1), device=DEVICE)
     state = model.start({}, rows, limit=limit)
     counts = torch.arange(rows, device=DEVICE) * 5 % read + 1 if ragged else None
     model.read(ids[:, :read], state, counts)
-    stepper = Stepper.of(
-        model.embed, model.positions, model.blocks, model.norm, model.head, model.config.window, rows, limit, **how
-    )
-    assert stepper is not None
-    first = state.caches[0]
-    stepper.begin([c.k for c in state.caches], [c.v for c in state.caches], first.at, ids[:, -1], first.furthest)
-    return state, stepper, ids[:, -1:]
+    decoder = GpuDecoder.of(model.decoder_stack, rows, limit, **how)
+    assert decoder is not None
+    caches = state.kv.caches
+    first = caches[0]
+    decoder.begin([c.k for c in caches], [c.v for c in caches], first.at, ids[:, -1], first.furthest)
+    return state, decoder, ids[:, -1:]
 
 
 class Worst:
@@ -93,7 +92,7 @@ def one_block(kind: str, rows: int, ragged: bool, dtype: torch.dtype = torch.flo
         copy.deepcopy(model).float(),
         Worst(f"{kind}, {rows} rows, {dtype}", 1e-5 if dtype == torch.float32 else 1e-2),
     )
-    block, cache, at = exact.blocks[0], state.caches[0], state.positions(1)
+    block, cache, at = exact.blocks[0], state.kv.caches[0], state.kv.positions(1)
     x = exact.positions.add(exact.embed(last), at)
     worst("begin", s.stream, x[:, 0])
     s.stream.copy_(x[:, 0])
@@ -179,12 +178,12 @@ def searches(kind: str, dtype: torch.dtype, long: int) -> None:
         cases["slide"] = {**plain, "limit": 44, "slide": True}
     for label, options in cases.items():
         used = []
-        quick, usual = search(model, {}, Plan(**options)), cuda_graph.Ahead.of
-        cuda_graph.Ahead.of = staticmethod(lambda *a, used=used: used.append(1))
+        quick, usual = search(model, {}, Plan(**options)), cuda_graph.GraphDecoder.of
+        cuda_graph.GraphDecoder.of = staticmethod(lambda *a, used=used: used.append(1))
         try:
             slow = search(model, {}, Plan(**options))
         finally:
-            cuda_graph.Ahead.of = usual
+            cuda_graph.GraphDecoder.of = usual
         assert used, "the search does not ask for a captured step"
         for a, b in zip(quick, slow, strict=True):
             for one, other in zip(a, b, strict=True):

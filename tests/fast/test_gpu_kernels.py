@@ -11,9 +11,9 @@ import torch
 
 import clearhead as ch
 from clearhead.fast import gpu_decode
-from clearhead.fast.gpu_decode import Stepper, tile
+from clearhead.fast.gpu_decode import GpuDecoder, tile
 
-CASES = Path(__file__).with_name("step_cases.py")
+CASES = Path(__file__).with_name("gpu_cases.py")
 interpreted = pytest.mark.skipif(
     find_spec("triton") is None or torch.cuda.is_available(),
     reason="needs triton, which comes with a CUDA build of torch, and no GPU, which is asked itself",
@@ -72,20 +72,20 @@ def test_it_serves_only_what_it_can(monkeypatch):
 
     def of(**options):
         model = ch.build("gpt", **{"vocab": 7, "width": 8, "depth": 1, "heads": 2, "context": 9, **options}).eval()
-        return Stepper.of(model.embed, model.positions, model.blocks, model.norm, model.head, None, 1, 5)
+        return GpuDecoder.of(model.decoder_stack, 1, 5)
 
     assert of() is None  # on a CPU
-    monkeypatch.setattr(step, "INTERPRETED", True)
-    monkeypatch.setattr(step, "AVAILABLE", True)
+    monkeypatch.setattr(gpu_decode, "INTERPRETED", True)
+    monkeypatch.setattr(gpu_decode, "AVAILABLE", True)
     assert of() is not None
     for options in ({"positions": "alibi"}, {"order": "post"}, {"score": "cosine"}, {"project": "k=v"}, {"depth": 0}):
         assert of(**options) is None, options
     with torch.enable_grad():
         assert of() is None
-    stepper = of()
-    assert stepper.unheard
+    decoder = of()
+    assert decoder.unhooked
     handle = torch.nn.modules.module.register_module_forward_hook(lambda *_: None)
-    assert not stepper.unheard
+    assert not decoder.unhooked
     handle.remove()
 
 

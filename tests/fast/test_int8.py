@@ -8,8 +8,9 @@ import torch.nn.functional as F
 from torch import nn
 
 import clearhead as ch
-from clearhead.fast import int8
-from clearhead.layers import Int8, Linear, Together, quantise
+from clearhead.fast import CpuDecoder, Int8, int8, quantised
+from clearhead.fast.products import join
+from clearhead.layers import Linear
 
 SHAPES = [(5, 2), (1, 7), (7, 5), (64, 64), (33, 129), (300, 257)]
 quick = pytest.mark.skipif(not torch.cpu._is_vnni_supported(), reason="needs a processor that multiplies bytes")
@@ -87,16 +88,14 @@ def test_gradients_reach_what_came_in():
 
 
 @torch.no_grad()
-def test_put_together_they_say_the_same():
+def test_joined_maps_compute_the_same():
     maps = [Int8.of(layer(n, 6)) for n in (4, 3, 7)]
     x = torch.randn(2, 6)
     apart = [m(x) for m in maps]
-    assert Together.can(*maps)
-    whole = Together(*maps)
-    for a, b, m in zip(whole(x), apart, maps, strict=True):
-        torch.testing.assert_close(a, b)
-        torch.testing.assert_close(m(x), b)  # a part can still be asked alone
-    assert not Together.can(maps[0], Linear(6, 2))
+    whole = join(*maps)
+    torch.testing.assert_close(whole.quick()(x), torch.cat(apart, dim=-1))
+    torch.testing.assert_close([m(x) for m in maps], apart)  # each still works alone
+    assert join(maps[0], Linear(6, 2)) is None
 
 
 def gpt(**more):
@@ -112,11 +111,13 @@ LLAMA = {"positions": "rotary", "kv_heads": 2, "norm": "rms", "mlp": "swiglu", "
 @torch.no_grad()
 def test_a_model_of_rounded_weights_decodes_as_it_reads(more):
     made = gpt(**more)
-    rounded = quantise(made)
+    rounded = quantised(made)
     ids = torch.randint(0, 50, (2, 12))
     state = rounded.start({}, 2, limit=12)
-    assert state.swift is not None
-    steps = torch.cat([rounded.step(part, state)[0] for part in ids.split([5, 1, 1, 1, 4], dim=1)], dim=1)
+    decoder = CpuDecoder.of(rounded, state)
+    assert decoder is not None
+    steps = [rounded.step(ids[:, :5], state)[0], *(decoder.step(part, state) for part in ids[:, 5:].split(1, dim=1))]
+    steps = torch.cat(steps, dim=1)
     torch.testing.assert_close(steps, rounded(ids), rtol=0.0, atol=2e-4)
     near = (rounded(ids) - made(ids)).abs().max() / made(ids).std()
     assert 0 < near < 0.1
@@ -129,7 +130,7 @@ def test_the_original_is_left_as_it_was_and_embeddings_are_shared():
     made = gpt()
     before, ids = {n: p.clone() for n, p in made.named_parameters()}, torch.randint(0, 50, (1, 5))
     said = made(ids)
-    rounded = quantise(made)
+    rounded = quantised(made)
     assert rounded.embed.table is made.embed.table
     assert not [m for m in rounded.modules() if isinstance(m, nn.Linear)]
     assert torch.equal(made(ids), said)
@@ -154,7 +155,7 @@ def test_what_it_costs_in_perplexity():
     x = torch.stack([text[40 * r : 40 * r + 65] for r in range(40)])
     with torch.no_grad():
         losses = [
-            float(F.cross_entropy(m(x[:, :-1]).flatten(0, 1), x[:, 1:].flatten())) for m in (made, quantise(made))
+            float(F.cross_entropy(m(x[:, :-1]).flatten(0, 1), x[:, 1:].flatten())) for m in (made, quantised(made))
         ]
     assert losses[0] < 2.0  # of ln 50 = 3.9
     assert abs(losses[1] - losses[0]) < 0.01
@@ -165,7 +166,7 @@ def test_an_encoder_can_be_rounded_too():
     torch.manual_seed(0)
     made = ch.build("bert", vocab=20, width=32, depth=1, heads=4, context=16, answer="class", classes=3).eval()
     ids, lengths = torch.randint(0, 20, (2, 9)), torch.tensor([9, 4])
-    torch.testing.assert_close(quantise(made)(ids, lengths=lengths), made(ids, lengths=lengths), rtol=0.0, atol=0.02)
+    torch.testing.assert_close(quantised(made)(ids, lengths=lengths), made(ids, lengths=lengths), rtol=0.0, atol=0.02)
 
 
 @quick

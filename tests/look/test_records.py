@@ -77,8 +77,8 @@ def test_keep_chooses_all_calls_or_the_last(model, keep):
     with watch(model, *names, keep=keep) as tape:
         out = [model(part) for part in parts]
     kept = slice(None) if keep == "all" else slice(-1, None)
-    for call, want in zip(tape.calls("norm"), out[kept], strict=True):
-        assert torch.equal(call, want)
+    for call, expected in zip(tape.calls("norm"), out[kept], strict=True):
+        assert torch.equal(call, expected)
     for name in names[1:]:
         assert [call.shape[2] for call in tape.calls(name)] == [4, 2, 1][kept]
 
@@ -213,14 +213,14 @@ def test_records_are_not_changed_by_later_writes(kind, tokens):
     torch.manual_seed(0)
     model, x = InPlace(ATTENTIONS[kind]()), inputs(tokens)
     y = model.up(x).detach()
-    with watch(model.attn, *LEAVES) as want:
+    with watch(model.attn, *LEAVES) as reference:
         out = model.attn(y, mask=Mask(causal=True)).detach()
     with watch(model, "up", "attn", "attn.*") as tape:
         model(x)
     assert torch.equal(tape["up"], y)
     assert torch.equal(tape["attn"], out)
     for leaf, record in records_of(tape, "attn.").items():
-        torch.testing.assert_close(record, records_of(want)[leaf], msg=f"{leaf} was changed")
+        torch.testing.assert_close(record, records_of(reference)[leaf], msg=f"{leaf} was changed")
 
 
 WRITTEN = {
@@ -236,9 +236,9 @@ def test_a_map_keeps_its_own_copy_of_the_mask(what):
     """A loop that counts lengths or offsets up in place does not change the maps of earlier steps."""
     torch.manual_seed(0)
     (tensor, mask), attention, x = WRITTEN[what], Attention(WIDTH, H), inputs(40)
-    with watch(attention, *LEAVES) as want:
+    with watch(attention, *LEAVES) as reference:
         attention(x, mask=mask(tensor))
-    expected, mine = records_of(want), tensor.clone()
+    expected, mine = records_of(reference), tensor.clone()
     with watch(attention, *LEAVES) as tape:
         attention(x, mask=mask(mine))
     mine.fill_(1)

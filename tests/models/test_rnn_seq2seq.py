@@ -306,8 +306,6 @@ def test_bad_input_is_told():
         model(x["ids"], source=x["source"], lengths=torch.tensor([0, S, 1]))
     with pytest.raises(ValueError, match="lengths from 1 to 7: expected 1 to 6"):
         model(x["ids"], source=x["source"], lengths=torch.tensor([1, 7, 1]))
-    with pytest.raises(ValueError, match="expected neither documents nor at"):
-        model(**x, documents=torch.zeros_like(x["ids"]))
     for words, said in (
         ({"hidden": 9}, "hidden=9 does not divide into two directions"),
         ({"attention": "dot", "feed": "start"}, "feed='start' uses no attention"),

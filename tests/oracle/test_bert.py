@@ -24,7 +24,7 @@ def theirs(kind: str, **more: Any) -> nn.Module:
 
 
 def table(prefix: str = "bert.") -> Table:
-    found: Table = {
+    result: Table = {
         "embed.table": (f"{prefix}embeddings.word_embeddings.weight", whole),
         "positions.table": (f"{prefix}embeddings.position_embeddings.weight", whole),
         "types.table": (f"{prefix}embeddings.token_type_embeddings.weight", whole),
@@ -36,8 +36,8 @@ def table(prefix: str = "bert.") -> Table:
         "mlp.down": "output.dense", "mlp_norm": "output.LayerNorm",
     }  # fmt: skip
     for i in range(DEPTH):
-        found |= layers({f"blocks.{i}.{a}": f"{prefix}encoder.layer.{i}.{b}" for a, b in names.items()})
-    return found
+        result |= layers({f"blocks.{i}.{a}": f"{prefix}encoder.layer.{i}.{b}" for a, b in names.items()})
+    return result
 
 
 def inputs() -> tuple[dict[str, Tensor], dict[str, Tensor]]:

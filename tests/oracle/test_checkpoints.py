@@ -38,20 +38,20 @@ def smollm2() -> tuple[ch.Bundle, Any]:
 
 
 def test_gpt2_logits_equal_those_of_transformers() -> None:
-    found = certificate(checkpoint("mgm"))
-    assert found.reference.startswith("transformers")
-    assert found.difference < TOLERANCE
-    assert len(found.used) == 101
-    assert found.ignored == {}
+    result = certificate(checkpoint("mgm"))
+    assert result.reference.startswith("transformers")
+    assert result.difference < TOLERANCE
+    assert len(result.used) == 101
+    assert result.ignored == {}
 
 
 def test_smollm2_logits_equal_those_of_transformers() -> None:
     pytest.importorskip("gguf")
     pytest.importorskip("accelerate")
-    found = certificate(checkpoint("smollm2"))
-    assert found.difference < TOLERANCE
-    assert len(found.used) == 272
-    assert found.types.keys() == {"F32", "Q8_0", "Q4_1"}
+    result = certificate(checkpoint("smollm2"))
+    assert result.difference < TOLERANCE
+    assert len(result.used) == 272
+    assert result.types.keys() == {"F32", "Q8_0", "Q4_1"}
 
 
 @pytest.mark.parametrize(
@@ -64,9 +64,9 @@ def test_smollm2_logits_equal_those_of_transformers() -> None:
     ],
 )
 def test_bert_outputs_equal_those_of_transformers(name: str, used: int, ignored: int, answer: str) -> None:
-    found = certificate(checkpoint(name))
-    assert found.difference < 1e-5
-    assert (len(found.used), len(found.ignored)) == (used, ignored)
+    result = certificate(checkpoint(name))
+    assert result.difference < 1e-5
+    assert (len(result.used), len(result.ignored)) == (used, ignored)
     assert ch.load(checkpoint(name), device="cpu").config.answer == answer
 
 

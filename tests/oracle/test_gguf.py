@@ -110,10 +110,10 @@ def test_a_file_gives_the_outputs_of_its_model(tied: bool, tmp_path: Path) -> No
 def test_every_weight_format(kind: str, tmp_path: Path) -> None:
     pytest.importorskip("accelerate")
     write(tmp_path / "a.gguf", oracle(), kind)
-    found = certificate(tmp_path)  # a folder with one GGUF file
-    assert found.reference.startswith("transformers")
-    assert found.difference < 1e-5 * max(1.0, found.largest)
-    assert found.types.keys() == {"F32", kind}
+    result = certificate(tmp_path)  # a folder with one GGUF file
+    assert result.reference.startswith("transformers")
+    assert result.difference < 1e-5 * max(1.0, result.largest)
+    assert result.types.keys() == {"F32", kind}
     assert {p.dtype for p in ch.load(tmp_path, device="cpu").model.parameters()} == {torch.float32}
     halved = ch.load(tmp_path, device="cpu", dtype="bfloat16").model
     assert {p.dtype for p in halved.parameters()} == {torch.bfloat16}

@@ -96,8 +96,6 @@ def test_mistakes(text, labels, tmp_path):
         evaluate(writer(), tmp_path / "none.txt")
     with pytest.raises(ValueError, match=r"last=0.0: expected a share"):
         evaluate(writer(), text, last=0.0)
-    with pytest.raises(ValueError, match=r"strid\b.*stride"):
-        evaluate(writer(), text, strid=3)
     with pytest.raises(ValueError, match=r"2 files: this GPT does not translate"):
         evaluate(writer(), [text, text])
     with pytest.raises(ValueError, match=r"split='test' is for sst2"):

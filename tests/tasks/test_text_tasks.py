@@ -137,16 +137,16 @@ def test_classes_have_names_and_shares():
 @pytest.mark.parametrize(
     ("ask", "problem"),
     [
-        (lambda: fill(gpt(), "[MASK]"), "this GPT fills no gaps"),
-        (lambda: classify(bert("words"), "the"), "sorts nothing"),
-        (lambda: likelihood(bert("words"), "the"), "does not say what comes next"),
+        (lambda: fill(gpt(), "[MASK]"), "this GPT cannot fill"),
+        (lambda: classify(bert("words"), "the"), "this BERT cannot classify"),
+        (lambda: likelihood(bert("words"), "the"), "this BERT cannot predict"),
         (lambda: likelihood(gpt(), ""), "the text is empty"),
         (lambda: likelihood(gpt(), "the", stride=0), "stride=0: expected 1 to 16"),
         (lambda: embed(gpt(), ["the", ""]), "a text is empty"),
-        (lambda: embed(gpt(), "the", pool="max"), "pool='max': expected mean, first or last"),
+        (lambda: embed(gpt(), "the", pool="max"), "pool='max': expected one of mean, first, last"),
     ],
 )
-def test_what_cannot_be_answered_is_told(ask, problem):
+def test_what_cannot_be_answered_is_told(unchecked, ask, problem):
     with pytest.raises(ValueError, match=problem):
         ask()
 

@@ -9,8 +9,9 @@ from clearhead import Bundle, build
 from clearhead.cli import app
 from clearhead.decode import Plan, search
 from clearhead.look import watch
-from clearhead.tasks import align, score, translate
-from clearhead.tasks.translate import CROSS, _batches, _inputs, _joined, sentences
+from clearhead.tasks import score, translate
+from clearhead.tasks.batching import batches
+from clearhead.tasks.translation import CROSS, Pass, source_inputs, word_pieces
 from clearhead.tokens import Pair, Subwords, Words
 from clearhead.weights import save
 
@@ -66,14 +67,15 @@ def test_an_alignment_belongs_to_its_answer(family):
 
 def test_an_alignment_is_what_the_search_looked_at():
     made = bundle()
-    tokens = made.tokens
-    ids = tokens.read(ENGLISH[1])
-    inputs = _inputs(made, tokens, [ids])
+    ids = made.tokens.read(ENGLISH[1])
+    inputs = source_inputs(made, [ids])
     with watch(made.model, CROSS) as tape:
         (hypothesis,) = search(made.model, inputs, Plan(start=1, end=2, limit=6, banned=(0, 1)))[0]
     written = [*hypothesis.ids, 2] if hypothesis.finished else list(hypothesis.ids)
     seen = np.mean([tape[name].dense()[0].mean(0).numpy() for name in tape.names], 0)[: len(written)]
-    np.testing.assert_allclose(align(made, ids, written), seen, atol=1e-5)
+    tape = Pass(made, ids, written).watch(CROSS)
+    forced = np.mean([tape[name].dense()[0].mean(0).numpy() for name in tape.names], 0)
+    np.testing.assert_allclose(forced, seen, atol=1e-5)
 
 
 def test_padding_is_never_looked_at():
@@ -102,16 +104,18 @@ def test_a_model_without_attention_says_so():
 
 
 def test_batches_hold_rows_of_like_length():
-    lengths = [3, 900, 4, 1000, 5]
-    assert _batches(lengths, 2048) == [[3, 1], [4, 2, 0]]
-    assert _batches(lengths, 1) == [[3], [1], [4], [2], [0]]
+    lengths, model = [3, 900, 4, 1000, 5], torch.nn.Linear(1, 1)
+    assert batches(lengths, model, 2048) == [[3, 1], [4, 2, 0]]
+    assert batches(lengths, model, 1) == [[3], [1], [4], [2], [0]]
     with pytest.raises(ValueError, match="batch_tokens=0: expected 1 or more"):
-        _batches(lengths, 0)
+        batches(lengths, model, 0)
+    model.register_forward_hook(lambda *_: None)
+    assert batches(lengths, model, 2048) == [[0], [1], [2], [3], [4]]  # watched: one by one, in their order
 
 
 def test_a_model_that_does_not_translate_says_so():
     model = build("gpt", vocab=9, width=8, heads=2, depth=1)
-    with pytest.raises(ValueError, match="GPT does not translate"):
+    with pytest.raises(ValueError, match="this GPT cannot translate"):
         translate(Bundle(model, None, model.config), "A dog runs.")
 
 
@@ -121,13 +125,6 @@ def test_layers_and_heads_there_are_not():
         found.attention(layer=2)
     with pytest.raises(ValueError, match="head=5: there are 2"):
         found.attention(head=5)
-
-
-def test_lines_of_a_file_or_a_sentence(tmp_path):
-    path = tmp_path / "news.txt"
-    path.write_bytes(b"A dog runs .\r\n\nTwo dogs\n")
-    assert sentences(str(path)) == ["A dog runs .", "", "Two dogs"]
-    assert sentences("A dog runs .") == ["A dog runs ."]
 
 
 def test_the_command_line(tmp_path):
@@ -161,9 +158,7 @@ def test_attention_between_words_is_that_between_their_pieces(subwords, verb):
     np.testing.assert_allclose(weights[1, 2], pieces[writes][:, reads[2]].sum(1).mean(), rtol=1e-5)
 
 
-def test_white_space_belongs_to_the_word_behind_it():
-    assert _joined([" ", "dog", "s", " ", "!", "<end>"], [-1, 0, 0, -1, 1, -1]) == (
-        ["dogs", "!", "<end>"], [[0, 1, 2], [3, 4], [5]],
-    )  # fmt: skip
-    assert _joined(["a", "b", " "], [0, 1, -1]) == (["a", "b", ""], [[0], [1], [2]])
-    assert _joined([], []) == ([], [])
+def test_white_space_belongs_to_the_word_after_it():
+    assert word_pieces([" ", "dog", "s", " ", "!", "<end>"], [-1, 0, 0, -1, 1, -1]) == [[0, 1, 2], [3, 4], [5]]
+    assert word_pieces(["a", "b", " "], [0, 1, -1]) == [[0], [1], [2]]
+    assert word_pieces([], []) == []

@@ -1,4 +1,4 @@
-"""A model with weights in 8 bits: loaded so, or made so; for a CPU, and not to be saved."""
+"""8-bit weights: by load(dtype="int8") or by quantise; for a CPU only, and not for saving."""
 
 import pytest
 import torch
@@ -16,25 +16,25 @@ def bundle() -> Bundle:
     return Bundle(model, TOKENS, model.config)
 
 
-def test_loaded_in_8_bits_is_rounded_after_loading(tmp_path):
-    made = bundle()
-    ch.save(made, tmp_path / "x")
-    loaded, rounded = ch.load(tmp_path / "x", dtype="int8"), ch.quantise(made)
+def test_loading_as_int8_equals_quantising_after_loading(tmp_path):
+    original = bundle()
+    ch.save(original, tmp_path / "x")
+    loaded, rounded = ch.load(tmp_path / "x", dtype="int8"), ch.quantise(original)
     assert torch.equal(loaded("abc"), rounded("abc"))
-    assert 0 < float((loaded("abc") - made("abc")).abs().max()) < 0.05
-    assert (loaded.config, loaded.tokens) == (made.config, made.tokens)
+    assert 0 < float((loaded("abc") - original("abc")).abs().max()) < 0.05
+    assert (loaded.config, loaded.tokens) == (original.config, original.tokens)
     assert loaded.device.type == "cpu"
     assert len(ch.generate(loaded, "ab", max_new=5).pieces) == 5
     assert ch.likelihood(loaded, "abcdef").perplexity == pytest.approx(
-        ch.likelihood(made, "abcdef").perplexity, rel=0.01
+        ch.likelihood(original, "abcdef").perplexity, rel=0.01
     )
 
 
-def test_it_is_for_a_cpu_and_is_not_saved(tmp_path):
+def test_8_bit_weights_are_for_a_cpu_and_cannot_be_saved(tmp_path):
     rounded = ch.quantise(bundle())
     with pytest.raises(ValueError, match="rounded weights is not saved"):
         ch.save(rounded, tmp_path / "y")
     elsewhere = bundle()
     elsewhere.model.to("meta")
-    with pytest.raises(ValueError, match="for a CPU, and this model is on meta"):
+    with pytest.raises(ValueError, match="8-bit weights are for a CPU, and this model is on meta"):
         ch.quantise(elsewhere)

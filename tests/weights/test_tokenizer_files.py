@@ -1,4 +1,4 @@
-"""How others' folders read text: the old files against the libraries that wrote them, and special tokens."""
+"""Tokenizer files of Hugging Face folders: every format gives the ids of the library that wrote it."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,8 @@ import pytest
 
 import clearhead as ch
 from clearhead.tokens import Pieces, Subwords
-from clearhead.weights import WeightsError, vocabulary
+from clearhead.weights import WeightsError
+from clearhead.weights.tokenizer_files import read_chat, read_subwords
 
 TEXTS = [
     "A dog runs, it's naïve.", "", " ", "Über Straße 漢字 x", "\tTabs\n\nand  spaces ", "e\u0301 İstanbul ﬁne ½",
@@ -20,19 +21,19 @@ WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "dog", "runs", ",", 
 
 
 def bert(folder: Path, **config: Any) -> Any:
-    """An old folder, and the tokenizer that was made for it."""
-    found = pytest.importorskip("transformers")
+    """Write a folder with vocab.txt; returns the tokenizer of transformers for it."""
+    transformers = pytest.importorskip("transformers")
     (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n", encoding="utf-8")
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
-    return found.BertTokenizer.from_pretrained(folder)
+    return transformers.BertTokenizer.from_pretrained(folder)
 
 
 @pytest.mark.parametrize(
     "config", [{}, {"do_lower_case": True}, {"do_lower_case": False}, {"strip_accents": False}], ids=str
 )
 @pytest.mark.parametrize("text", TEXTS)
-def test_bert_s_pieces_of_words(config: dict, text: str, tmp_path: Path) -> None:
-    theirs, ours = bert(tmp_path, **config), vocabulary.subwords(tmp_path)
+def test_word_pieces_equal_those_of_bert_tokenizer(config: dict, text: str, tmp_path: Path) -> None:
+    theirs, ours = bert(tmp_path, **config), read_subwords(tmp_path)
     wrapped = theirs(text, split_special_tokens=True)["input_ids"]
     assert ours.wrapped(text).tolist() == wrapped
     assert ours.encode(text).tolist() == wrapped[1:-1]
@@ -41,8 +42,8 @@ def test_bert_s_pieces_of_words(config: dict, text: str, tmp_path: Path) -> None
     assert ours.decode(wrapped) == theirs.decode(wrapped, skip_special_tokens=True)
 
 
-def test_special_tokens_are_seen_only_when_they_are_asked_for(tmp_path: Path) -> None:
-    theirs, ours = bert(tmp_path), vocabulary.subwords(tmp_path)
+def test_special_tokens_in_a_text_are_recognised_only_by_marked(tmp_path: Path) -> None:
+    theirs, ours = bert(tmp_path), read_subwords(tmp_path)
     text = "a [MASK] runs"
     assert 4 not in ours.encode(text)
     assert 4 not in ours.wrapped(text)
@@ -50,15 +51,17 @@ def test_special_tokens_are_seen_only_when_they_are_asked_for(tmp_path: Path) ->
     assert 4 in ours.marked(text)
 
 
-def test_gpt2_s_pairs_of_bytes(tmp_path: Path) -> None:
+def test_byte_pairs_equal_those_of_gpt2_tokenizer(tmp_path: Path) -> None:
     learned = json.loads(Subwords.of(TEXTS * 2, size=330).to_str())["model"]
-    vocab = {word: i for word, i in learned["vocab"].items() if i > 3} | {"<|endoftext|>": 0}  # less our special ones
+    vocab = {word: i for word, i in learned["vocab"].items() if i > 3} | {
+        "<|endoftext|>": 0
+    }  # without our special tokens
     (tmp_path / "vocab.json").write_text(json.dumps(vocab))
     merges = [" ".join(pair) for pair in learned["merges"]]
     (tmp_path / "merges.txt").write_text("\n".join(["#version: 0.2", *merges, ""]), encoding="utf-8")
     theirs, ours = (
         pytest.importorskip("transformers").GPT2Tokenizer.from_pretrained(tmp_path),
-        vocabulary.subwords(tmp_path),
+        read_subwords(tmp_path),
     )
     for text in TEXTS:
         assert ours.wrapped(text).tolist() == theirs(text, split_special_tokens=True)["input_ids"], text
@@ -67,15 +70,38 @@ def test_gpt2_s_pairs_of_bytes(tmp_path: Path) -> None:
     assert ours.marked("a<|endoftext|>").tolist()[-1] == ours.end
     (tmp_path / "merges.txt").write_text("a b c\n")
     with pytest.raises(WeightsError, match=r"merges.txt:1: 'a b c': expected two tokens that make a third"):
-        vocabulary.subwords(tmp_path)
+        read_subwords(tmp_path)
 
 
-def test_a_vocabulary_without_what_stands_around_a_text(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"vocab.txt": b"\xff\xfe"}, r"vocab.txt: is not UTF-8 text"),
+        ({"vocab.json": b"{}", "merges.txt": b"\xff\xfe"}, r"merges.txt: is not UTF-8 text"),
+        ({"vocab.json": b'{"a": -1}', "merges.txt": b""}, r"vocab.json:1: the token 'a' has the id -1"),
+        ({"vocab.json": b'{"a": 1.5}', "merges.txt": b""}, r"vocab.json:1: the token 'a' has the id 1.5"),
+        ({"vocab.json": b'{"a": 0, "b": 0}', "merges.txt": b""}, r"vocab.json: two tokens have the same id"),
+    ],
+)
+def test_damaged_tokenizer_files_are_named(files: dict, message: str, tmp_path: Path) -> None:
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(WeightsError, match=message):
+        read_subwords(tmp_path)
+
+
+def test_a_chat_template_that_is_not_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "chat_template.jinja").write_bytes(b"\xff\xfe")
+    with pytest.raises(WeightsError, match=r"chat_template.jinja: is not UTF-8 text"):
+        read_chat(tmp_path)
+
+
+def test_a_vocabulary_without_cls_and_sep_is_refused(tmp_path: Path) -> None:
     (tmp_path / "vocab.txt").write_text("a\n[UNK]\n")
-    with pytest.raises(WeightsError, match=r"vocab.txt: there is no \[CLS\]"):
-        vocabulary.subwords(tmp_path)
+    with pytest.raises(WeightsError, match=r"vocab.txt: there is no \[CLS\] token"):
+        read_subwords(tmp_path)
     (tmp_path / "vocab.txt").unlink()
-    assert vocabulary.subwords(tmp_path) is None
+    assert read_subwords(tmp_path) is None
 
 
 @pytest.mark.parametrize(
@@ -91,7 +117,7 @@ def test_a_vocabulary_without_what_stands_around_a_text(tmp_path: Path) -> None:
 def test_a_chat_template_is_kept(files: dict, expected: str | None, tmp_path: Path) -> None:
     for name, content in files.items():
         (tmp_path / name).write_text(content if isinstance(content, str) else json.dumps(content))
-    template = vocabulary.chat_template(tmp_path)
+    template = read_chat(tmp_path)
     assert template == expected
     tokens = Subwords.of(["a dog"], size=270)
     model = ch.build("gpt", vocab=len(tokens), width=6, depth=1, heads=3, context=9)
@@ -101,10 +127,10 @@ def test_a_chat_template_is_kept(files: dict, expected: str | None, tmp_path: Pa
         assert again.chat == template
         assert again.tokens == tokens
     ch.save(ch.Bundle(model, tokens, model.config), tmp_path / "model")
-    assert ch.load(tmp_path / "model", device="cpu").chat is None  # that of the model before it is gone
+    assert ch.load(tmp_path / "model", device="cpu").chat is None  # that of the model before it is removed
 
 
-def test_tokens_that_they_have_no_file_for_are_told_before_anything_is_changed(tmp_path: Path) -> None:
+def test_a_tokenizer_without_a_hugging_face_format_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     tokens = ch.tokens.Characters.of("a dog")
     model = ch.build("gpt", vocab=len(tokens), width=6, depth=1, heads=3, context=9)
     ch.save(ch.build("gpt", vocab=270, width=6, depth=1, heads=3), tmp_path / "a", tokens=Subwords.of(["a"], size=270))
@@ -114,7 +140,7 @@ def test_tokens_that_they_have_no_file_for_are_told_before_anything_is_changed(t
     assert {path.name: path.read_bytes() for path in (tmp_path / "a").iterdir()} == before
 
 
-def test_pieces_are_kept_and_mistakes_told(tmp_path: Path) -> None:
+def test_sentencepiece_tokenizers_are_kept_and_mistakes_refused(tmp_path: Path) -> None:
     from clearhead.tokens.sentencepiece import Model
 
     model = Model(

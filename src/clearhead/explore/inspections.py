@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..look import AttentionMap, Tape, edit, silence, watch
-from ..tasks.translate import Translation
+from ..tasks import Translation
 from ..tokens import Tokenizer
 from ..weights import Bundle
 from .attention_groups import CELLS, KINDS, Group, in_range, rounded

@@ -11,7 +11,8 @@ from fastapi.responses import Response, StreamingResponse
 
 from ..decode import Choice
 from ..errors import InputError
-from ..tasks.translate import Translation, translating
+from ..tasks import Translation
+from ..tasks.translate import translating
 from . import schemas
 from .attention_groups import CELLS
 from .generation import generate_tokens

@@ -75,8 +75,9 @@ def by_hand(
     layer = _attention_layer(query, key, value, heads=heads, score=score)
     layer.sharpness = torch.nn.Parameter(torch.full((heads, 1, 1), float(sharpness), dtype=torch.float64))
     encoding = make_positions(
-        positions, width=words.shape[1], heads=heads, head=query.shape[1] // heads, context=len(words), causal=causal
-    )
+        positions,  # type: ignore[arg-type]  # _check has made sure that it is one of POSITIONS
+        width=words.shape[1], heads=heads, head=query.shape[1] // heads, context=len(words), causal=causal,
+    )  # fmt: skip
     mask = Mask(causal=causal, window=window)
 
     def attention(inputs: Tensor) -> Tensor:
@@ -95,19 +96,19 @@ def by_hand(
 
 def tell() -> str:
     """The lecture's example, step by step, as text."""
-    found = by_hand(X.tolist(), WQ.tolist(), WK.tolist(), WV.tolist())
+    result = by_hand(X.tolist(), WQ.tolist(), WK.tolist(), WV.tolist())
     steps = [
         ("Three inputs, one per row.", "X", X),
-        ("The queries: X Wq.", "Q", found.q[0]),
-        ("The keys: X Wk.", "K", found.k[0]),
-        ("The values: X Wv.", "V", found.v[0]),
-        ("The scores, how well each query matches each key: Q K'.", "E", found.scores[0]),
+        ("The queries: X Wq.", "Q", result.q[0]),
+        ("The keys: X Wk.", "K", result.k[0]),
+        ("The values: X Wv.", "V", result.v[0]),
+        ("The scores, how well each query matches each key: Q K'.", "E", result.scores[0]),
         ("The weights: a softmax makes each row sum to 1. (A slide may round the first row to 0, .5, .5.)", "A",
-         found.weights[0]),
-        ("The outputs, the values averaged with the weights: A V.", "Y", found.out),
+         result.weights[0]),
+        ("The outputs, the values averaged with the weights: A V.", "Y", result.out),
     ]  # fmt: skip
     lines = [f"{n}. {text}\n{_matrix_text(name, m)}" for n, (text, name, m) in enumerate(steps, 1)]
-    for i, row in enumerate(found.weights[0], 1):
+    for i, row in enumerate(result.weights[0], 1):
         best = [str(j) for j, w in enumerate(row.tolist(), 1) if w > row.max() - 1e-6]
         lines.append(f"Input {i} looks most at input {' and input '.join(best)}.")
     return "\n\n".join(["Self-attention by hand", *lines])
@@ -119,7 +120,7 @@ def _attention_layer(wq: Tensor, wk: Tensor, wv: Tensor, *, heads: int = 1, scor
     head = wq.shape[1] // heads
     layer = Attention(
         wq.shape[0], heads, head=head, value=wv.shape[1] // heads, out=False, bias=False,
-        score=Additive(head, heads) if score == "additive" else score,
+        score=Additive(head, heads) if score == "additive" else score,  # type: ignore[arg-type]
     ).to(wq.dtype)  # fmt: skip
     for linear, m in ((layer.query, wq), (layer.key, wk), (layer.value, wv)):
         assert linear is not None

@@ -42,17 +42,17 @@ class Choice(Protocol):
 class Graph:
     """One step of a model, the choice of a token included, on static storage."""
 
-    def __init__(self, stepper: GpuDecoder, choice: Choice, banned: Sequence[int]) -> None:
-        device, rows, limit = stepper.stream.device, stepper.rows, stepper.limit
-        self.stepper, self.choice = stepper, choice
+    def __init__(self, decoder: GpuDecoder, choice: Choice, banned: Sequence[int]) -> None:
+        device, rows, limit = decoder.stream.device, decoder.rows, decoder.limit
+        self.decoder, self.choice = decoder, choice
         self.banned = torch.tensor(list(banned), dtype=torch.long, device=device) if banned else None
         self.seen = self.uniforms = None
         if choice.repetition != 1.0:
-            self.seen = torch.zeros(rows, stepper.vocab, dtype=torch.bool, device=device)
+            self.seen = torch.zeros(rows, decoder.vocab, dtype=torch.bool, device=device)
         if choice.sample:
             self.uniforms = torch.zeros(rows, limit + 1, dtype=torch.float64, device=device)
         self.graph: Any = None
-        self.tokens, self.scores = stepper.tokens, stepper.scores
+        self.tokens, self.scores = decoder.tokens, decoder.scores
         self.events: list[tuple[int, Any]] = []  # how many steps are on the host when each has happened
         if device.type == "cuda":
             self.tokens = torch.zeros(limit + 1, rows, dtype=torch.long, pin_memory=True)
@@ -65,7 +65,7 @@ class Graph:
     ) -> None:  # fmt: skip
         """Continue from a state and the last token of each row."""
         caches = state.kv.caches
-        self.stepper.begin(
+        self.decoder.begin(
             [c.k for c in caches], [c.v for c in caches], caches[0].at, last[:, 0], caches[0].furthest
         )  # fmt: skip
         if self.uniforms is not None and uniforms is not None:
@@ -80,8 +80,8 @@ class Graph:
             self.step() if self.graph is None else self.graph.replay()
         if self.graph is not None:
             part = slice(first, first + steps)
-            self.tokens[part].copy_(self.stepper.tokens[part], non_blocking=True)
-            self.scores[part].copy_(self.stepper.scores[part], non_blocking=True)
+            self.tokens[part].copy_(self.decoder.tokens[part], non_blocking=True)
+            self.scores[part].copy_(self.decoder.scores[part], non_blocking=True)
             event = torch.cuda.Event()
             event.record()
             self.events.append((first + steps, event))
@@ -95,15 +95,15 @@ class Graph:
 
     def step(self) -> None:
         """Append one token to each row."""
-        stepper = self.stepper
-        logits = stepper()
+        decoder = self.decoder
+        logits = decoder()
         if self.banned is None and self.seen is None and self.uniforms is None:
-            stepper.take()
+            decoder.take()
             return
-        seen = None if self.seen is None else self.seen.scatter_(1, stepper.token[:, None], True)
-        uniforms = None if self.uniforms is None else self.uniforms.gather(1, stepper.count[:, None])[:, 0]
+        seen = None if self.seen is None else self.seen.scatter_(1, decoder.token[:, None], True)
+        uniforms = None if self.uniforms is None else self.uniforms.gather(1, decoder.count[:, None])[:, 0]
         token, logp = self.choice.pick(logits, uniforms=uniforms, seen=seen, banned=self.banned)
-        stepper.take(token[:, 0], logp[:, 0])
+        decoder.take(token[:, 0], logp[:, 0])
 
     def _capture(self) -> None:
         """Run the step twice, so that all kernels are compiled and all memory is allocated; then capture it."""
@@ -111,8 +111,8 @@ class Graph:
         side.wait_stream(here)
         with torch.cuda.stream(side):
             for _ in range(2):
-                self.stepper.at.zero_()
-                self.stepper.count.zero_()
+                self.decoder.at.zero_()
+                self.decoder.count.zero_()
                 self.step()
         here.wait_stream(side)
         self.graph = torch.cuda.CUDAGraph()
@@ -150,7 +150,7 @@ class GraphDecoder:
         limit, steps = first.limit, first.limit - first.furthest
         key = (state.rows, choice, tuple(banned), tuple(p.data_ptr() for p in model.parameters()))
         known, graph = _IDLE.pop(model, None), None
-        if known is not None and known[0] == key and known[1].stepper.limit >= limit:
+        if known is not None and known[0] == key and known[1].decoder.limit >= limit:
             graph = known[1]
         if graph is None:
             if known is not None and known[1].graph is not None:
@@ -160,21 +160,21 @@ class GraphDecoder:
                 if steps < WORTH:
                     return None
                 limit = -(-limit // ROUND) * ROUND
-            stepper = GpuDecoder.of(stack, state.rows, limit)
-            if stepper is None or not stepper.unhooked:
+            kernels = GpuDecoder.of(stack, state.rows, limit)
+            if kernels is None or not kernels.unhooked:
                 return None
-            graph = Graph(stepper, choice, banned)
+            graph = Graph(kernels, choice, banned)
         decoder = GraphDecoder(graph, state, model, key)
         if steps < 1 or not decoder.unhooked:
             decoder.close()
             return None
-        graph.begin(state, last, uniforms, None if graph.seen is None else seen(graph.stepper.vocab))
+        graph.begin(state, last, uniforms, None if graph.seen is None else seen(graph.decoder.vocab))
         return decoder
 
     @property
     def unhooked(self) -> bool:
         """True if nobody watches or edits the model: a captured graph calls no hooks."""
-        return self.graph.stepper.unhooked
+        return self.graph.decoder.unhooked
 
     def __call__(self) -> tuple[Int[Tensor, "r 1"], Float[Tensor, "r 1"]]:
         """The next token of each row that is looked at, and its log-probability, on the host."""
@@ -193,12 +193,12 @@ class GraphDecoder:
 
     def settle(self) -> None:
         """Copy the KV cache back into the state: of the rows whose search is not over, as far as the host has read."""
-        state, stepper = self.state, self.graph.stepper
-        index = torch.tensor(self.rows, device=stepper.at.device)
+        state, decoder = self.state, self.graph.decoder
+        index = torch.tensor(self.rows, device=decoder.at.device)
         if len(self.rows) < state.rows:
             state.reorder(index)
         filled = state.kv.caches[0].furthest + self.given
-        for cache, k, v in zip(state.kv.caches, stepper.k, stepper.v, strict=True):
+        for cache, k, v in zip(state.kv.caches, decoder.k, decoder.v, strict=True):
             cache.k[:, :, :filled] = k[index, :, :filled]
             cache.v[:, :, :filled] = v[index, :, :filled]
         state.kv.advance(self.given)
@@ -206,8 +206,8 @@ class GraphDecoder:
 
     def close(self) -> None:
         """Let the next search of this model use the graph."""
-        stepper = self.graph.stepper
-        size, device = sum(x.nbytes for x in (*stepper.k, *stepper.v)), stepper.stream.device
+        decoder = self.graph.decoder
+        size, device = sum(x.nbytes for x in (*decoder.k, *decoder.v)), decoder.stream.device
         if device.type != "cuda" or size <= torch.cuda.get_device_properties(device).total_memory * KEPT:
             _IDLE[self.model] = (self.key, self.graph)
 

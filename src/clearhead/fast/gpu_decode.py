@@ -84,7 +84,7 @@ class GpuDecoder:
         self, stack: DecoderStack, rows: int, limit: int, *, tiles: Mapping[str, Tile] | None = None,
         pdl: bool | None = None, few: int = FEW, splits: int | None = None, keys: int = KEYS,
     ) -> None:  # fmt: skip
-        embed, positions, norm, head = stack.embed, stack.positions, stack.norm, stack.head
+        embed, positions, norm, head = stack.embed, stack.positions, stack.norm, cast(Linear, stack.head)
         blocks, like = [cast(Block, block) for block in stack.blocks], embed.table
         self.rows, self.limit, self.window, self.few, self.keys = rows, limit, stack.window, few, keys
         self.width, self.vocab = like.shape[1], head.out_features

@@ -90,7 +90,6 @@ class JoinedInt8:
     """Several Int8 maps of one input as one product; the maps become parts of it."""
 
     def __init__(self, *maps: Int8) -> None:
-        self.maps = maps
         biases = [m.bias for m in maps]
         bias = None if biases[0] is None else torch.cat([b for b in biases if b is not None])
         self.whole = Int8(torch.cat([m.numbers() for m in maps]), torch.cat([m.scale for m in maps]), bias)
@@ -99,9 +98,9 @@ class JoinedInt8:
             m.weight = m.product = None
             m.share, start = (self.whole, start), start + m.out_features
 
-    @property
-    def valid(self) -> bool:
-        return all(m.share is not None and m.share[0] is self.whole for m in self.maps)
+    def joins(self, *maps: Int8) -> bool:
+        """True if it is the product of these maps."""
+        return all(m.share is not None and m.share[0] is self.whole for m in maps)
 
     def quick(self) -> Step:
         """The outputs of all maps, concatenated."""

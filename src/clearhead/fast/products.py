@@ -7,8 +7,8 @@ of its time, and a single row is fastest as several MKL products, each with a bl
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Callable, Sequence
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -35,9 +35,9 @@ def accelerate(model: nn.Module) -> nn.Module:
     """
     for module in model.modules():
         if type(module) is Linear:
-            module.product = product  # type: ignore[misc]
+            module.product = product
         elif type(module) is RMSNorm:
-            module.normalise = rms_norm  # type: ignore[misc]
+            module.normalise = rms_norm
     return model
 
 
@@ -67,8 +67,9 @@ def rms_norm(
 
     The layer norm of x beside -x, whose mean is 0, is the RMS norm of both.
     """
-    eager = not torch.is_grad_enabled() and not torch.compiler.is_compiling() and weight is not None
-    if not eager or x.device.type != "cpu" or x.numel() > SMALL_NORM or not x.dtype == weight.dtype == torch.float32:  # type: ignore[union-attr]
+    eager = not torch.is_grad_enabled() and not torch.compiler.is_compiling()
+    small = x.device.type == "cpu" and x.dtype == torch.float32 and x.numel() <= SMALL_NORM
+    if weight is None or weight.dtype != torch.float32 or not eager or not small:
         return F.rms_norm(x, shape, weight, eps)
     d = x.shape[-1]
     both = torch.layer_norm(torch.cat([x, -x], dim=-1), (2 * d,), None, None, eps or 0.0)
@@ -111,40 +112,30 @@ class _Blocks:
 # Several maps of one input as one product
 
 
-@runtime_checkable
-class Map(Protocol):
-    """What `step_of` and `join` need of a linear map: our Linear or Int8."""
-
-    in_features: int
-    out_features: int
-
-
 class Joined:
     """Several Linear maps of one input as one product: their weights lie side by side in one storage.
 
-    The maps keep working, and an update of their weights in place changes the product too. `valid` turns False when a
-    map gets other weights or moves to another device.
+    The maps keep working, and an update of their weights in place changes the product too. It keeps no reference to
+    the maps, so that it is forgotten with them.
     """
 
     def __init__(self, *maps: Linear) -> None:
-        self.maps, self.sizes = maps, [m.out_features for m in maps]
         with torch.no_grad():
             self.weight = _side_by_side([m.weight for m in maps])
             self.bias = None if maps[0].bias is None else _side_by_side([m.bias for m in maps])
-        self._addresses = self._places()
+        self._addresses = _addresses(maps)
 
-    @property
-    def valid(self) -> bool:
-        """True as long as the maps' weights are where they were laid."""
-        return self._places() == self._addresses
+    def joins(self, *maps: Linear) -> bool:
+        """True if it is the product of these maps: their weights are where it laid them."""
+        return _addresses(maps) == self._addresses
 
     def quick(self) -> Step:
         """The outputs of all maps, concatenated."""
         return quick_product(self.weight, self.bias)
 
-    def _places(self) -> list[int]:
-        found = [m.weight.data_ptr() for m in self.maps]
-        return found if self.bias is None else [*found, *(m.bias.data_ptr() for m in self.maps)]
+
+def _addresses(maps: Sequence[Linear]) -> list[int]:
+    return [x.data_ptr() for m in maps for x in (m.weight, m.bias) if x is not None]
 
 
 _JOINED: WeakKeyDictionary[nn.Module, Any] = WeakKeyDictionary()  # by the first of the maps
@@ -160,7 +151,7 @@ def join(*maps: Any) -> Any | None:
     if len({(type(m), m.in_features, m.bias is None, *_JOINS[type(m)][1](m)) for m in maps}) != 1:
         return None
     known = _JOINED.get(maps[0])
-    if known is None or known.maps != maps or not known.valid:
+    if known is None or not known.joins(*maps):
         known = _JOINED[maps[0]] = _JOINS[type(maps[0])][0](*maps)
     return known
 

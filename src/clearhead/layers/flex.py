@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from .bias import Bias
@@ -14,7 +15,14 @@ from .mask_cache import MaskCache
 from .sdpa import traced
 
 
-def flex(q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Bias | None, scale: float) -> Tensor:
+def flex(
+    q: Float[Tensor, "b h q e"],
+    k: Float[Tensor, "b g k e"],
+    v: Float[Tensor, "b g k f"],
+    mask: Mask,
+    bias: Bias | None,
+    scale: float,
+) -> Float[Tensor, "b h q f"]:
     """Return softmax(scale q k' + bias, where the mask allows) v by a compiled FlexAttention kernel."""
     from torch.nn.attention.flex_attention import flex_attention
 

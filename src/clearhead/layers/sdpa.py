@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Float
 from torch import Tensor
 from torch.backends import cuda
 from torch.nn.attention import SDPBackend
@@ -18,14 +19,20 @@ Result = TypeVar("Result")
 
 
 def sdpa(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, dropout: float, causal: bool = False
-) -> Tensor:
+    q: Float[Tensor, "b h q e"],
+    k: Float[Tensor, "b g k e"],
+    v: Float[Tensor, "b g k e"],
+    mask: Tensor | None,
+    scale: float,
+    dropout: float,
+    causal: bool = False,
+) -> Float[Tensor, "b h q e"]:
     """Return softmax(scale q k' + mask) v by torch's SDPA.
 
     Args:
-        q: queries (b, h, q, e).
-        k: keys (b, g, k, e).
-        v: values (b, g, k, e).
+        q: queries.
+        k: keys; each of the g key heads serves h / g query heads.
+        v: values.
         mask: booleans (True: attend) or a bias, broadcastable to (b, h, q, k).
         scale: factor of the scores.
         dropout: share of the weights dropped.
@@ -43,7 +50,9 @@ def sdpa(
     return _restore_nan(q, k, out, causal) if mask is None else out
 
 
-def sdpa_with_lse(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> tuple[Tensor, Tensor] | None:
+def sdpa_with_lse(
+    q: Float[Tensor, "b h q e"], k: Float[Tensor, "b g k e"], v: Float[Tensor, "b g k f"], scale: float, causal: bool
+) -> tuple[Float[Tensor, "b h q f"], Float[Tensor, "b h q"]] | None:
     """Return what `sdpa` returns without a mask, to the bit, and the log-sum-exp of each query's scores.
 
     SDPA does not return the log-sum-exp, but the operators that it calls do. So we ask which one it would choose, and
@@ -78,8 +87,9 @@ def traced() -> bool:
 def cudnn_pays(queries: int, gradient: bool) -> bool:
     """Whether cuDNN may be used on a GPU: in training, and for many queries.
 
-    cuDNN compiles a plan for every new shape. In training shapes repeat, and with many queries its speed makes up for
-    it; in decoding and for short prompts of ragged batches shapes change at every step.
+    cuDNN compiles a plan for every new shape, which takes about 35 ms on an H200, a hundred times as long as a short
+    call. In training shapes repeat, and with many queries its speed makes up for it; in decoding and for short prompts
+    of ragged batches shapes change at every step.
     """
     return gradient or queries >= CUDNN_FROM
 
@@ -102,7 +112,7 @@ class _CudnnSwitch:
         """Return call(*args, **kwargs), during which SDPA does not choose cuDNN."""
         with self._lock:
             if self._calls == 0:
-                # Whoever has disabled the other fused backends wants cuDNN.
+                # cuDNN stays on for a caller who has disabled the other fused backends.
                 others = cuda.flash_sdp_enabled() or cuda.mem_efficient_sdp_enabled()
                 self._turned_off = others and cuda.cudnn_sdp_enabled()
                 if self._turned_off:

@@ -36,7 +36,7 @@ def watch(model: Any, *names: str, grad: bool = False, keep: Keep = "all") -> It
 
     Args:
         model: A torch module, or a Bundle.
-        names: Addresses; `*` stands for one part of a name, `**` for any number of parts.
+        names: Addresses; `*` matches one part of a name, `**` any number of parts.
         grad: Also keep the gradient of each record (`Tape.gradient`); scores and weights are then computed explicitly.
         keep: "all" calls, the "last" one, or a function that returns what to keep of each record.
 

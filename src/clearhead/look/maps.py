@@ -1,4 +1,4 @@
-"""AttentionMap: the weights of an attention as a lazy object, of which only what is asked for is computed."""
+"""AttentionMap: the weights of an attention as a lazy object; a row, a tile or an overview is computed on request."""
 
 from __future__ import annotations
 
@@ -139,14 +139,14 @@ class AttentionMap:
         return self.tile((0, q), (0, k))
 
     def statistics(
-        self, *want: str, grid: tuple[int, int] | None = None, special: int = 0
+        self, *names: str, grid: tuple[int, int] | None = None, special: int = 0
     ) -> dict[str, Float[Tensor, "b h n"] | Int[Tensor, "b h n"] | Float[Tensor, "b h n c"]]:
         """Statistics of look.MEANING by name, exact and without the matrix; several at once cost little more than one.
 
         `grid` and `special` are for patches of an image: see look.statistics.
         """
-        parts = [statistics(source, *want, grid=grid, special=special) for source in self.sources]
-        return {name: join(name, [part[name] for part in parts]) for name in want}
+        parts = [statistics(source, *names, grid=grid, special=special) for source in self.sources]
+        return {name: join(name, [part[name] for part in parts]) for name in names}
 
     def entropy(self) -> Float[Tensor, "b h q"]:
         """The entropy of each query's weights, in nats."""

@@ -54,22 +54,22 @@ class Places:
         self.q = self.k = torch.cat([torch.zeros(special, 2), points])[None].to(device)
 
 
-def check(want: Iterable[str]) -> None:
+def check(names: Iterable[str]) -> None:
     """Raise for an unknown statistic."""
-    for name in want:
+    for name in names:
         if name not in MEANING:
             raise InputError(f"no statistic {name!r}: expected one of {', '.join(MEANING)}")
 
 
 @torch.no_grad()
 def statistics(
-    source: Call, *want: str, grid: tuple[int, int] | None = None, special: int = 0
+    source: Call, *names: str, grid: tuple[int, int] | None = None, special: int = 0
 ) -> dict[str, Float[Tensor, "b h n"] | Int[Tensor, "b h n"] | Float[Tensor, "b h n c"]]:
     """Compute statistics of one recorded call, a number per row, head and query (`received`: per key).
 
     Args:
         source: A recorded call: one of `AttentionMap.sources`.
-        want: Names of look.MEANING.
+        names: Names of look.MEANING.
         grid: Height and width of a grid of patches, over which distances are Euclidean; None: tokens on a line.
         special: Tokens before the grid that have no place in it (a class token, registers). Distances leave out the
             weight on them, and scale the rest to sum to 1; their own distance is NaN.
@@ -85,29 +85,29 @@ def statistics(
         >>> numbers["entropy"].shape, round(float(numbers["received"].sum()))
         (torch.Size([1, 2, 7]), 14)
     """
-    check(want)
+    check(names)
     if special < 0 or (special and grid is None):
         raise InputError(f"special={special}, grid={grid}: expected a number of tokens before a grid")
-    placed = [name for name in want if name in PLACED]
+    placed = [name for name in names if name in PLACED]
     places = Places(source, grid, special) if placed else None
     if not placed or grid is None or not special:
-        return _compute(source, want, places)
+        return _compute(source, names, places)
     result = _compute(source.without(special), placed, places)
     for name in {"distance", "rms"} & set(placed):
         result[name][:, :, :special] = float("nan")
-    others = [name for name in want if name not in PLACED]
+    others = [name for name in names if name not in PLACED]
     return result | (_compute(source, others, None) if others else {})
 
 
-def _compute(source: Call, want: Sequence[str], places: Places | None) -> dict[str, Tensor]:
-    return stream.statistics(source, want, places) if stream.serves(source) else tiled(source, want, places)
+def _compute(source: Call, names: Sequence[str], places: Places | None) -> dict[str, Tensor]:
+    return stream.statistics(source, names, places) if stream.serves(source) else tiled(source, names, places)
 
 
-def tiled(source: Call, want: Sequence[str], places: Places | None) -> dict[str, Tensor]:
+def tiled(source: Call, names: Sequence[str], places: Places | None) -> dict[str, Tensor]:
     """The reference implementation: statistics of each band's weights."""
     b, h, _, k = source.shape
-    rows: dict[str, list[Tensor]] = {name: [] for name in want if name != "received"}
-    received = source.zeros(b, h, k) if "received" in want else None
+    rows: dict[str, list[Tensor]] = {name: [] for name in names if name != "received"}
+    received = source.zeros(b, h, k) if "received" in names else None
     for band in bands(source):
         if received is not None:
             received[:, :, slice(*band.keys)] += band.weights.sum(-2)

@@ -44,10 +44,10 @@ def serves(source: Call) -> bool:
     )
 
 
-def statistics(source: Call, want: Sequence[str], places: Places | None) -> dict[str, Tensor]:
+def statistics(source: Call, names: Sequence[str], places: Places | None) -> dict[str, Tensor]:
     """The named statistics of one call."""
     assert isinstance(source, LazyCall)
-    wanted, n = set(want), source.shape[2]
+    wanted, n = set(names), source.shape[2]
     lse, peak, most = _normalise(source, bool(wanted & {"peak", "maximum"}))
     result: dict[str, Tensor] = {"peak": peak, "maximum": most}
     if "sink" in wanted:
@@ -81,7 +81,7 @@ def _normalise(source: LazyCall, peak: bool) -> tuple[Tensor, Tensor, Tensor]:
     return lse, best[0].long(), most
 
 
-def _measure(source: LazyCall, want: set[str], places: Places | None, lse: Tensor) -> tuple[list[Tensor], Tensor]:
+def _measure(source: LazyCall, names: set[str], places: Places | None, lse: Tensor) -> tuple[list[Tensor], Tensor]:
     """Sums of p log2 p, p d, p d^2, p y, p x per query in float64, and the weight that each key receives."""
     from .stream_kernels import measure
 
@@ -96,8 +96,8 @@ def _measure(source: LazyCall, want: set[str], places: Places | None, lse: Tenso
     far, far2 = 2.0 ** (61 - bits), 2.0 ** (61 - 2 * bits)
     measure[(_blocks(k, sizes["BN"]), b * h)](
         sums, received, lse, *spots, ONE, far, far2, *_arguments(source), **_flags(source), **sizes,
-        ENTROPY="entropy" in want, DISTANCE="distance" in want, RMS="rms" in want, POSITION="position" in want,
-        RECEIVED="received" in want, GRID=grid,
+        ENTROPY="entropy" in names, DISTANCE="distance" in names, RMS="rms" in names, POSITION="position" in names,
+        RECEIVED="received" in names, GRID=grid,
     )  # fmt: skip
     units = (ONE, far, far2, far, far)
     invalid = lse.isnan()  # an integer cannot hold NaN

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import InputError
-from ..layers import Linear, Positions, Tokens
+from ..layers import Positions, Tokens
 
 # What a model may be able to do, and the methods that this promises.
 CAPABILITIES = {
@@ -32,7 +32,7 @@ class DecoderStack:
     positions: Positions
     blocks: nn.ModuleList
     norm: nn.Module
-    head: Linear
+    head: nn.Module  # a linear map
     window: int | None = None  # keys that a query may attend to, itself included; None: all before it
     cross: bool = False  # blocks also attend to a source
     owner: nn.Module | None = None  # the module whose output is that of `norm`, if it is not the model itself

@@ -316,5 +316,6 @@ def _attention(c: Config) -> Attention | None:
         return None
     if c.attention == "additive":
         return Attention(c.hidden, project="qk", out=False, bias=False, score=Additive(c.hidden))
-    score = Bilinear(c.hidden) if c.attention == "bilinear" else "dot"
-    return Attention(c.hidden, project="none", out=False, score=score)
+    if c.attention == "bilinear":
+        return Attention(c.hidden, project="none", out=False, score=Bilinear(c.hidden))
+    return Attention(c.hidden, project="none", out=False, score="dot")

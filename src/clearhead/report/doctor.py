@@ -1,4 +1,4 @@
-"""doctor: what this machine has, and whether the models that ship answer here as they should."""
+"""doctor: the facts of this machine, and a self-test of the models that ship with the package."""
 
 from __future__ import annotations
 
@@ -26,19 +26,23 @@ EXAMPLES = {"en-de": "A dog runs.", "en-de-rnn": "A dog runs.", "fr-en": "Je la 
 
 @dataclass(frozen=True, kw_only=True)
 class Health:
-    """What was found: facts in words, and the problems, if there are some."""
+    """The report of `doctor`."""
 
-    facts: dict[str, str]
-    zoo: dict[str, str]  # what each shipped model answered, or why it could not
-    problems: list[str]
+    facts: dict[str, str]  # versions, device, memory and so on, by name
+    zoo: dict[str, str]  # the result of each shipped model's self-test, by its name
+    problems: list[str]  # what failed or is missing, in sentences
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for machines."""
+        """Plain values, for JSON."""
         return {"facts": self.facts, "zoo": self.zoo, "problems": self.problems}
 
 
 def doctor(*, device: str = "auto") -> Health:
-    """Versions, device, the kernels that answer, free memory, and a self-test of every model that ships."""
+    """Report versions, device, attention kernel and free memory, and run a self-test of every model that ships.
+
+    Args:
+        device: The device to test: auto, cpu, cuda, cuda:1 or mps.
+    """
     problems: list[str] = []
     here = torch.device(load(next(iter(shipped())), device=device).device)
     facts = {
@@ -55,7 +59,7 @@ def doctor(*, device: str = "auto") -> Health:
     for name in shipped():
         try:
             zoo[name] = _self_test(name, device)
-        except Exception as problem:  # whatever it is, it is reported
+        except Exception as problem:  # any failure is reported
             problems.append(f"{name}: {type(problem).__name__}: {problem}")
             zoo[name] = "failed"
     missing = [name for name in ("fastapi", "uvicorn") if not _version(name)]
@@ -65,7 +69,7 @@ def doctor(*, device: str = "auto") -> Health:
 
 
 def _self_test(name: str, device: str) -> str:
-    """Load a model and let it answer; raises if what it answers contradicts itself."""
+    """Load a model and run it; returns its answer, and raises if two ways to compute the same number disagree."""
     began = time.perf_counter()
     bundle = load(name, device=device)
     for capability, test in SELF_TESTS.items():
@@ -75,22 +79,23 @@ def _self_test(name: str, device: str) -> str:
 
 
 def _translates(bundle: Bundle, text: str) -> str:
-    """The score of the search must be that of reading its answer."""
-    found: Any = translate(bundle, text, beams=3)
-    _agree(found.text, found.logprob, score(bundle, text, found.text).logprob)
-    return f"{text} -> {found.text}"
+    """The log-probability of a beam search must be that of forced decoding."""
+    translation: Any = translate(bundle, text, beams=3)
+    _agree(translation.text, translation.logprob, score(bundle, text, translation.text).logprob)
+    return f"{text} -> {translation.text}"
 
 
 def _continues(bundle: Bundle, text: str) -> str:
-    """The score of the continuation must be that of reading it."""
-    found: Any = generate(bundle, text, max_new=8)
-    logprobs = likelihood(bundle, text + found.text).logprobs
-    _agree(text + found.text, found.logprob, sum(one or 0.0 for one in logprobs[-len(found.pieces) :]))
-    return f"{text} -> {text}{found.text}"
+    """The log-probability of a continuation, by decoding with a cache, must be that of one forward pass."""
+    generation: Any = generate(bundle, text, max_new=8)
+    whole = text + generation.text
+    logprobs = likelihood(bundle, whole).logprobs[-len(generation.pieces) :]
+    _agree(whole, generation.logprob, sum(one or 0.0 for one in logprobs))
+    return f"{text} -> {whole}"
 
 
-def _sees(bundle: Bundle, text: str) -> str:
-    """An image of one colour goes through preprocessing and model."""
+def _classifies(bundle: Bundle, text: str) -> str:
+    """A grey image must give finite logits."""
     height, width = (bundle.preprocessing.size if bundle.preprocessing is not None else None) or (64, 64)
     logits = bundle(np.full((height, width, 3), 128, np.uint8))
     if not bool(logits.isfinite().all()):
@@ -100,10 +105,14 @@ def _sees(bundle: Bundle, text: str) -> str:
 
 def _agree(answer: str, searched: float, read: float) -> None:
     if not abs(read - searched) <= 1e-2:
-        raise InputError(f"searching gives {answer!r} {searched:.3f}, and reading it {read:.3f}")
+        raise InputError(
+            f"the log-probability of {answer!r} is {searched:.3f} by the search, and {read:.3f} by a forward pass"
+        )
 
 
-SELF_TESTS = {"translate": _translates, "generate": _continues, "classify": _sees}
+SELF_TESTS = {  # by capability of a model; the first that it has is run
+    "translate": _translates, "generate": _continues, "classify": _classifies,
+}  # fmt: skip
 
 
 def _version(name: str) -> str | None:
@@ -120,32 +129,32 @@ def _device(device: torch.device) -> str:
 
 
 def _memory(device: torch.device) -> str:
-    told = []
+    found = []
     if device.type == "cuda":
         free, whole = torch.cuda.mem_get_info(device)
-        told.append(f"{free / 2**30:.1f} of {whole / 2**30:.1f} GB free on the device")
+        found.append(f"{free / 2**30:.1f} of {whole / 2**30:.1f} GB free on the device")
     if sys.platform == "linux":
         with open("/proc/meminfo") as file:
             lines = dict(line.split(":", 1) for line in file)
         left, all_ = (int(lines[name].split()[0]) / 2**20 for name in ("MemAvailable", "MemTotal"))
-        told.append(f"{left:.1f} of {all_:.1f} GB free")
-    return "; ".join(told) or "unknown on this system"
+        found.append(f"{left:.1f} of {all_:.1f} GB free")
+    return "; ".join(found) or "unknown on this system"
 
 
 def _kernel(device: torch.device) -> str:
-    """Which kernel answers a causal attention here, and whether statistics stream on the device."""
+    """The kernel that computes causal attention here, and how statistics of attention are computed."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Names(TorchDispatchMode):
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            seen.append(func.__name__.split(".")[0])
+            called.append(func.__name__.split(".")[0])
             return func(*args, **(kwargs or {}))
 
-    seen: list[str] = []
-    kind = torch.bfloat16 if device.type == "cuda" else torch.float32
-    q = torch.randn(1, 2, 64, 16, dtype=kind, device=device)
+    called: list[str] = []
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    q = torch.randn(1, 2, 64, 16, dtype=dtype, device=device)
     with torch.no_grad(), Names():
         attend(q, q, q, mask=Mask(causal=True))
-    names = [name for name in seen if "attention" in name]
+    names = [name for name in called if "attention" in name]
     stream = "and a streaming kernel for statistics" if device.type == "cuda" else "statistics in bands on the CPU"
-    return f"{names[0] if names else 'written out'}; {stream}"
+    return f"{names[0] if names else 'no fused kernel'}; {stream}"

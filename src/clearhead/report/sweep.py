@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,8 @@ import numpy as np
 
 from .. import draw
 from ..training import Recipe
-from ..training.run_folder import Folder
 from ..training.sweep import Sweep, train_alternatives, without_seed
+from .run_metrics import Line, RunMetrics, words
 
 COLOURS = 7  # lines that can be told apart; of more alternatives, the best have a colour
 
@@ -28,8 +28,8 @@ def sweep(
 ) -> Sweep:
     """Train every combination of the overrides' alternatives, each in its own folder below `out`.
 
-    Those that are finished there are not trained again, and one that fails does not stop the others. The results are
-    kept as sweep.json and sweep.png.
+    Alternatives that are finished there are not trained again, and one that fails does not stop the others. The results
+    are kept as sweep.json and sweep.png.
 
     Args:
         recipe: A .toml or .json file, a table, or a Recipe.
@@ -40,47 +40,58 @@ def sweep(
         jobs: Trainings at a time, each in a process of its own if more than one.
         quiet: Print nothing but warnings.
 
+    Returns:
+        The result of each alternative, and their means over seeds.
+
     Examples:
         >>> recipe = {"steps": 2, "data": {"name": "reverse"}, "model": {"name": "gpt", "width": 16, "heads": 2}}
-        >>> found = sweep(recipe, "model.depth=1", "seed=1,2", out=tmp / "sweep", device="cpu", quiet=True)
-        >>> [trial.choices for trial in found.trials]
+        >>> result = sweep(recipe, "model.depth=1", "seed=1,2", out=tmp / "sweep", device="cpu", quiet=True)
+        >>> [trial.choices for trial in result.trials]
         [{'seed': '1'}, {'seed': '2'}]
     """
-    found = train_alternatives(recipe, *overrides, out=out, data=data, device=device, jobs=jobs, quiet=quiet)
-    _draw(found)
+    result = train_alternatives(recipe, *overrides, out=out, data=data, device=device, jobs=jobs, quiet=quiet)
+    draw_sweep(result)
+    return result
+
+
+def draw_sweep(result: Sweep) -> None:
+    """Write sweep.png: every loss and its validation against steps, a line per alternative, the mean over seeds."""
+    groups: dict[str, list[RunMetrics]] = {}
+    for choices, trials in without_seed(result.trials):
+        name = ", ".join(f"{key}={value}".rsplit(".", 1)[-1] for key, value in choices.items()) or "mean over seeds"
+        groups[name] = [RunMetrics.read(trial.folder) for trial in trials if trial.folder.is_dir()]
+    runs = [run for some in groups.values() for run in some]
+    losses = list(dict.fromkeys(loss for run in runs for loss in run.losses))
+    titles = {
+        name: title
+        for loss in losses
+        for name, title in ((loss, words(loss)), (f"valid_{loss}", f"validation {words(loss)}"))
+    }
+    lines = {name: _mean_lines(groups, name) for name in titles}
+    drawn = {name: some for name, some in lines.items() if some and max(len(x) for x, _ in some.values()) > 1}
+    if drawn:
+        last: dict[str, float] = {}  # of the first loss, by its validation where there is one
+        for name in (losses[0], f"valid_{losses[0]}"):
+            last |= {label: float(y[-1]) for label, (_, y) in lines[name].items()}
+        labels = {label for some in drawn.values() for label in some}
+        faint = [label for label in sorted(last, key=lambda label: last[label])[COLOURS:] if label in labels]
+        figure = draw.panels(
+            {titles[name]: some for name, some in drawn.items()}, xlabel="steps", log="auto", faint=faint, width=4.2,
+            ylabel=[next((unit for run in runs if (unit := run.unit(name))), "") for name in drawn], height=3.2,
+            across=2 if len(drawn) > 2 else None,
+        )  # fmt: skip
+        draw.save(figure, result.folder / "sweep.png")
+
+
+def _mean_lines(groups: Mapping[str, Sequence[RunMetrics]], name: str) -> dict[str, Line]:
+    """A number against steps for each alternative that has it, averaged over the runs that have reached a step."""
+    found: dict[str, Line] = {}
+    for label, runs in groups.items():
+        values: dict[int, list[float]] = {}
+        for run in runs:
+            for step, value in zip(*(run.line(name) or ((), ())), strict=True):
+                values.setdefault(int(step), []).append(float(value))
+        if values:
+            steps = sorted(values)
+            found[label] = np.array(steps), np.array([statistics.fmean(values[step]) for step in steps])
     return found
-
-
-def _draw(found: Sweep) -> None:
-    """sweep.png: the loss and its validation against steps, a colour per alternative, the mean over seeds."""
-    folders = [Folder(t.folder, create=False, lock=False) for t in found.trials if t.folder.is_dir()]
-    about = next((known for folder in folders if (known := folder.about())), {})
-    loss = about.get("losses", ["loss"])[0]
-    valid = "valid_loss" if "valid_loss" in about.get("measurements", {"valid_loss": {}}) else f"valid_{loss}"
-    lines: dict[str, dict[str, tuple[Any, Any]]] = {"loss": {}, "validation loss": {}}
-    last: dict[str, float] = {}
-    for choices, trials in without_seed(found.trials):
-        words = [f"{key}={value}".rsplit(".", 1)[-1] for key, value in choices.items()]
-        name = ", ".join(words) or "mean over seeds"
-        runs = [Folder(t.folder, create=False, lock=False).metrics() for t in trials if t.folder.is_dir()]
-        for title, measure in (("loss", loss), ("validation loss", valid)):
-            line = _mean_line(runs, measure)
-            if line is not None:
-                lines[title][name] = line
-                last[name] = float(line[1][-1])
-    plots = {title: some for title, some in lines.items() if some and max(len(x) for x, _ in some.values()) > 1}
-    if plots:
-        faint = sorted(last, key=lambda name: last[name])[COLOURS:]
-        figure = draw.panels(plots, xlabel="steps", ylabel="loss", log="auto", faint=faint, width=4.2, height=3.2)
-        draw.save(figure, found.folder / "sweep.png")
-
-
-def _mean_line(runs: list[list[dict[str, Any]]], measure: str) -> tuple[Any, Any] | None:
-    """A measure against steps, averaged over the runs that have reached a step."""
-    values: dict[int, list[float]] = {}
-    for metrics in runs:
-        for line in metrics:
-            if line.get(measure) is not None:
-                values.setdefault(line["step"], []).append(line[measure])
-    steps = sorted(values)
-    return (np.array(steps), np.array([statistics.fmean(values[step]) for step in steps])) if steps else None

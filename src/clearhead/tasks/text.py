@@ -124,7 +124,7 @@ def likelihood(
     return Likelihood(logprob=whole, logprobs=found, pieces=tokens.pieces(np.array(ids, np.int64)))
 
 
-def _logprobs(head: torch.nn.Linear, x: Float[Tensor, "t d"], targets: Tensor) -> Float[Tensor, "t"]:
+def _logprobs(head: Any, x: Float[Tensor, "t d"], targets: Tensor) -> Float[Tensor, "t"]:
     """The log-probability of each target; the logits of few tokens are held at a time."""
     rows = max(LOGITS // head.out_features, 1)
     parts = zip(x.split(rows), targets.split(rows), strict=True)

@@ -16,8 +16,8 @@ M = TypeVar("M", bound=nn.Module)
 Slot = tuple[Tensor, list[tuple[nn.Module, str]]]  # a tensor of a model, and every (module, attribute) that holds it
 Shapes = Mapping[str, tuple[int, ...]]  # tensor name: shape
 
-DEPTHS = ("depth", "decoder_depth")  # options that count blocks or layers, each with a tensor of its own
-SIZES = ("vocab", "width", "hidden", "heads", "head")  # options that each need at least as many weights
+# Options that count blocks or layers, each with a tensor of its own, and options that each need as many weights.
+DEPTHS, SIZES = ("depth", "decoder_depth"), ("vocab", "width", "hidden", "heads", "head")
 
 
 class WeightsError(InputError):
@@ -37,20 +37,33 @@ def build_empty(kind: type[M], options: Any, shapes: Shapes, where: Path, file: 
         where: The file with the config, for error messages.
         file: The file with the weights, for error messages.
     """
-    depths = {name: getattr(options, name, None) or 0 for name in DEPTHS}
-    for name, depth in depths.items():
-        if depth > len(shapes):
-            raise WeightsError(f"{where}: {name}={depth}, but {file.name} has only {len(shapes)} tensors")
-    values = sum(math.prod(shape) for shape in shapes.values())
-    for name in SIZES if depths["depth"] or not hasattr(options, "depth") else ():
-        if (getattr(options, name, None) or 0) > values:
-            raise WeightsError(f"{where}: {name}={getattr(options, name)}, but {file.name} has only {values} weights")
+    _check_sizes(options, shapes, where, file)
     try:
         with torch.device("meta"):
             return kind(options)
     except (RuntimeError, TypeError, OverflowError, MemoryError) as cause:  # torch, of sizes beyond 64 bits
         reason = str(cause).splitlines()[0] if str(cause) else type(cause).__name__
         raise WeightsError(f"{where}: a model of these sizes cannot be built ({reason})") from cause
+
+
+def _check_sizes(options: Any, shapes: Shapes, where: Path, file: Path) -> None:
+    weights = sum(math.prod(shape) for shape in shapes.values())
+    for name in DEPTHS:
+        if sum(_numbers(options, name)) > len(shapes):
+            raise WeightsError(
+                f"{where}: {name}={getattr(options, name)}, but {file.name} has only {len(shapes)} tensors"
+            )
+    if hasattr(options, "depth") and not any(_numbers(options, "depth")):
+        return  # without blocks, sizes of their parts need no weights
+    for name in SIZES:
+        if max(_numbers(options, name), default=0) > weights:
+            raise WeightsError(f"{where}: {name}={getattr(options, name)}, but {file.name} has only {weights} weights")
+
+
+def _numbers(options: Any, name: str) -> tuple[int, ...]:
+    """The value of an option as a tuple: it may be one number, one per stage, None, or missing."""
+    value = getattr(options, name, None)
+    return () if value is None else tuple(value) if isinstance(value, tuple | list) else (value,)
 
 
 def state(model: nn.Module) -> dict[str, Tensor]:

@@ -115,10 +115,6 @@ def save(
         bundle = Bundle(bare, tokens)
     try:
         return (native if layout == "clearhead" else huggingface).save(bundle, Path(folder))
-    except OSError as cause:
-        if cause.filename is None:  # the write call of a full disk names no file
-            cause.filename = str(folder)
-        raise
     finally:
         bare.train(training)  # a Bundle puts its model into evaluation mode
 

@@ -36,8 +36,8 @@ ID_KEYS = ("pad_token_id", "bos_token_id", "decoder_start_token_id", "eos_token_
 
 def get_family(model_type: str) -> Family:
     """The Family of a model type."""
-    found: Family = import_module(f".{FAMILIES[model_type]}", __package__).FAMILY
-    return found
+    family: Family = import_module(f".{FAMILIES[model_type]}", __package__).FAMILY
+    return family
 
 
 def model_type(table: config.Table) -> str:

@@ -33,7 +33,7 @@ from ..tokens.sentencepiece import Model
 from .bundle import Special
 from .fill import Shapes, WeightsError
 from .table import ROW, Family, Row, pairs
-from .tokenizer_files import read_vocab, read_subwords, tokenizer_settings, write_subwords
+from .tokenizer_files import read_subwords, read_vocab, tokenizer_settings, write_subwords
 
 # Layers of a block. Ours: theirs. Only the decoder has cross-attention.
 PARTS = {

@@ -163,6 +163,6 @@ def _read_word_pieces(folder: Path) -> Subwords:
 
 def _read_text(path: Path) -> str:
     try:
-        return path.read_bytes().decode()
+        return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as cause:
         raise WeightsError(f"{path}: is not UTF-8 text ({cause})") from cause

@@ -1,0 +1,117 @@
+"""Parity certificates: which tensors were used, and how far the outputs are from the reference's."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import clearhead as ch
+from clearhead.models.transformer import Config
+from clearhead.tokens import Characters
+from clearhead.weights import WeightsError, certificate, huggingface, write_probe
+from clearhead.weights.table import causal_lm_logits
+
+TOKENS = Characters.of("to be or not to be")
+
+
+def build(**options):
+    torch.manual_seed(0)
+    return ch.build("gpt", vocab=len(TOKENS), **{"width": 6, "depth": 1, "heads": 3, "context": 20} | options)
+
+
+def test_certificate_of_our_own_folder(tmp_path):
+    folder = ch.save(build().half(), tmp_path / "a", tokens=TOKENS)
+    result = certificate(folder)
+    assert (result.kind, result.model, result.ignored) == ("clearhead", "gpt", {})
+    assert result.used == {name: tuple(p.shape) for name, p in build().named_parameters()}
+    assert result.types == {"float16": result.parameters}
+    assert result.difference is None
+    assert "not compared: it is in our own format, which is exact to the bit" in str(result)
+    write_probe(ch.load(folder, device="cpu", dtype="float32"), folder)
+    again = certificate(folder)
+    assert again.reference == "probe.safetensors"
+    assert again.difference == 0.0
+    assert json.loads(json.dumps(again.to_dict()))["used"]["norm.weight"] == [6]
+
+
+def test_certificate_of_a_language_model_against_transformers(tmp_path):
+    pytest.importorskip("transformers")
+    folder = ch.save(build(), tmp_path / "a", layout="huggingface")
+    result = certificate(folder)
+    assert result.reference.startswith("transformers ")
+    assert 0.0 <= result.difference < 1e-5 < result.largest
+    assert result.files == ("model.safetensors",)
+    assert result.used["transformer.h.0.attn.c_attn.weight"] == (6, 18)
+    assert "largest difference" in str(result)
+    without = certificate(folder, compare=False)
+    assert (without.difference, without.note) == (None, "compare=False")
+
+
+def test_certificate_of_a_translator_against_transformers(tmp_path):
+    pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    model = ch.build("transformer", vocab=11, width=12, depth=1, heads=3, pairs="halves")
+    bundle = ch.Bundle(model, special=ch.weights.Special(pad=0, start=0, ends=(1,)))
+    result = certificate(ch.save(bundle, tmp_path / "a", layout="huggingface"))
+    assert result.kind == "huggingface marian"
+    assert result.difference < 1e-5
+    assert Path(result.folder) == tmp_path / "a"
+
+
+@pytest.mark.parametrize("options", [{"answer": "words"}, {"answer": "class", "classes": 3}, {"answer": "sentence"},
+                                     {"answer": "sentence", "pooler": False},
+                                     {"answer": "sentence", "pooler": False, "pool": "mean"}])  # fmt: skip
+def test_certificate_of_bert_for_every_task_against_transformers(options, tmp_path):
+    pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    model = ch.build("bert", vocab=11, context=9, width=12, depth=1, heads=3, **options)
+    result = certificate(ch.save(model, tmp_path, layout="huggingface"))
+    assert result.reference.startswith("transformers ")
+    assert result.difference < 1e-5
+
+
+def test_a_probe_detects_weights_of_another_model(tmp_path):
+    folder = ch.save(build(), tmp_path / "a", layout="huggingface")
+    write_probe(ch.load(folder, device="cpu"), folder)
+    assert certificate(folder).difference == 0.0
+    tensors = load_file(folder / "model.safetensors")
+    tensors["transformer.h.0.attn.c_attn.weight"] = tensors["transformer.h.0.attn.c_attn.weight"].flip(0).contiguous()
+    save_file(tensors, folder / "model.safetensors")
+    assert certificate(folder).difference > 1e-4
+
+
+def test_a_bad_probe_is_refused_by_name(tmp_path):
+    folder = ch.save(build(), tmp_path / "a", layout="huggingface")
+    probe, ids = folder / "probe.safetensors", torch.zeros(1, 3, dtype=torch.long)
+    for tensors in ({"ids": ids}, {"logits": torch.zeros(1)}):
+        save_file(tensors, probe)
+        with pytest.raises(WeightsError, match=r"probe.safetensors: expected the inputs of the model by name"):
+            certificate(folder)
+    save_file({"ids": ids, "logits": torch.zeros(1, 3, 2)}, probe)
+    with pytest.raises(WeightsError, match=r"logits has the shape \(1, 3, 2\), the model's \(1, 3, 7\)"):
+        certificate(folder)
+    probe.write_bytes(b"x")
+    with pytest.raises(WeightsError, match=r"probe.safetensors: is not a whole safetensors file"):
+        certificate(folder)
+
+
+def test_a_family_names_its_own_reference():
+    """Language models share one; a family with other inputs or outputs has its own."""
+    assert huggingface.get_family("gpt2").reference is huggingface.get_family("llama").reference is causal_lm_logits
+    calls = []
+
+    class Output:
+        logits = torch.ones(2, 3)
+
+    def pretrained(name):
+        calls.append(name)
+        return lambda *args, **kwargs: calls.append((args, sorted(kwargs))) or Output
+
+    ids = torch.zeros(1, 2, dtype=torch.long)
+    assert causal_lm_logits(pretrained, {"ids": ids}, None) is Output.logits
+    marian = huggingface.get_family("marian").reference
+    assert marian(pretrained, {"ids": ids, "source": ids}, Config(vocab=3)) is Output.logits
+    assert calls == ["AutoModelForCausalLM", ((ids,), []),
+                     "AutoModelForSeq2SeqLM", ((), ["decoder_input_ids", "input_ids"])]  # fmt: skip
