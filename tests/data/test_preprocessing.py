@@ -154,7 +154,7 @@ def test_unknown_words_are_refused_with_the_known_ones():
     assert process.stdout.splitlines() == [
         "interpolation='bicubik': expected one of nearest, box, bilinear, hamming, bicubic, lanczos; "
         "the nearest is bicubic",
-        "channels='gray': expected one of rgb, bgr, grey; the nearest are grey, bgr",
+        "channels='gray': expected one of rgb, bgr, grey; the nearest is grey",
     ]
 
 

@@ -439,7 +439,7 @@ WRONG = {
     ("gpt", "window", 0): r"window=0: expected 1 or more",
     ("gpt", "bias", "kv"): r"model\.bias",
     ("gpt", "base", 500.0): r"base and scaling are for positions='rotary', not 'learned'",
-    ("gpt", "scaling", "yearn"): r"the nearest are yarn",
+    ("gpt", "scaling", "yearn"): r"the nearest is yarn",
     ("gpt", "dropout", 1.0): r"dropout=1.0: expected a share",
     ("bert", "answer", "word"): r"the nearest is words",
     ("bert", "classes", 2): r"classes=2 are for answer='class', and this is 'words'",

@@ -125,7 +125,7 @@ def test_an_error_is_one_sentence(folder):
         (("classify", folder / "sorter", "misspelt.txt"), "misspelt.txt: there is no such file; expected a text, a"),
         (("embed", folder / "writer", folder), "this is a folder; expected a text"),
         (("chat", folder / "mute"), "no chat template"),  # before anything is typed
-        (("generate", folder / "dumb", "the"), "this GPT reads no single texts"),
+        (("generate", folder / "dumb", "the"), "this GPT has no tokenizer"),
         (("generate", "everyday", "the", f"max_new={10**20}"), "a number is too large: expected less than 2^63"),
         (("generate", "everyday", "the", f"max_new={10**13}"), "out of memory when"),  # petabytes
         (("generate", folder / "writer", "the", "--dtype", "int4"), "the nearest is int8"),

@@ -139,7 +139,7 @@ def test_the_command_line(tmp_path):
     assert lines[0] == translate(made, "A dog runs .", beams=2).text
     bad = CliRunner().invoke(app, [*command, "A dog .", "baems=2"])
     assert bad.exit_code == 1
-    assert "unknown key baems; the nearest are beams" in bad.stderr
+    assert "unknown key baems; the nearest is beams" in bad.stderr
 
 
 @pytest.mark.parametrize(("subwords", "verb"), [(False, "eats"), (True, "mouses")])

@@ -90,7 +90,7 @@ def test_one_that_fails_stops_no_other_and_is_told(tmp_path):
     assert not third.error
     assert not found.finished
     assert found.means == []
-    with pytest.raises(ConfigError, match=r"rellu.*the nearest are"):
+    with pytest.raises(ConfigError, match=r"rellu.*the nearest is relu"):
         run("model.mlp=gelo,rellu", out=tmp_path / "t")
     assert not (tmp_path / "t").exists()
 
