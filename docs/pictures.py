@@ -1,7 +1,8 @@
-"""Draw the pictures of the pages again: `make pictures`, or `python docs/pictures.py masks` for some of them.
+"""Draw the pictures of the documentation: `make pictures` for all, `python docs/pictures.py masks` for some of them.
 
-One function a picture, named like its file. Every number is computed here, by the library, from fixed seeds. Those of
-the explorer are taken by a browser (Chromium and its driver); where there is none, they stay as they are.
+One function per picture, named like its file. Every number is computed here, by the library, from fixed seeds, or read
+from docs/results. The pictures of the explorer are screenshots of a browser (Chromium and its driver); without one they
+stay as they are.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ PICTURES: dict[str, Callable[[], Figure | Image | None]] = {}
 
 
 def picture(draw: Callable[[], Any]) -> Callable[[], Any]:
+    """Register a function that draws a picture."""
     PICTURES[draw.__name__.replace("_", "-")] = draw
     return draw
 
@@ -53,7 +55,7 @@ def picture(draw: Callable[[], Any]) -> Callable[[], Any]:
 
 @picture
 def sharpness() -> Figure:
-    """The answer of a dictionary of four directions to every direction."""
+    """The output of a soft lookup in four directions, for every query direction."""
 
     def compass(degrees: Tensor) -> Tensor:
         angle = degrees.deg2rad()
@@ -70,6 +72,7 @@ def sharpness() -> Figure:
 
 @picture
 def worked_example() -> Figure:
+    """The weights of the lecture's worked example."""
     x = torch.tensor([[1.0, 0, 1, 0], [0, 2, 0, 2], [1, 1, 1, 1]])
     layer = Attention(4, head=3, score="dot", bias=False, out=False)
     assert layer.query is not None
@@ -84,9 +87,9 @@ def worked_example() -> Figure:
 
 @picture
 def scaling() -> Figure:
-    """What the softmax makes of scores that are, and are not, divided by the root of the width."""
+    """Scores with and without the division by the root of the width: variance, entropy and gradient."""
     widths = [2**i for i in range(1, 12)]
-    found: dict[str, dict[str, list[float]]] = {}
+    measured: dict[str, dict[str, list[float]]] = {}
     for score, name in (("dot", "dot product"), ("scaled", "divided by the root of the width")):
         variance, entropy, passed = [], [], []
         for width in widths:
@@ -94,7 +97,7 @@ def scaling() -> Figure:
             layer = Attention(width, score=score, project="none", out=False)
             queries, keys = torch.randn(1, 128, width, requires_grad=True), torch.randn(1, 64, width)
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", ch.look.Notice)  # the explicit path is what we came for
+                warnings.simplefilter("ignore", ch.look.Notice)  # the explicit computation is intended
                 with ch.watch(layer, "scores", "weights", grad=True) as tape:
                     out = layer(queries, keys)
             (out * torch.randn_like(out)).sum().backward()
@@ -102,18 +105,19 @@ def scaling() -> Figure:
             entropy.append(tape["weights"].entropy().mean().item())
             through = tape.gradient("scores").norm(dim=-1) / tape.gradient("weights").norm(dim=-1)
             passed.append(through.median().item())
-        found[name] = {"variance": variance, "entropy": entropy, "passed": passed}
-    heads = {
+        measured[name] = {"variance": variance, "entropy": entropy, "passed": passed}
+    titles = {
         "variance of the scores": "variance",
         "entropy of the weights, nats": "entropy",
         "gradient passed by the softmax": "passed",
     }
-    plots = {head: {name: (widths, f[key]) for name, f in found.items()} for head, key in heads.items()}
+    plots = {title: {name: (widths, m[key]) for name, m in measured.items()} for title, key in titles.items()}
     return ch.draw.panels(plots, xlabel="width", log=["xy", "x", "xy"], zero=True, width=2.9)
 
 
 @picture
 def masks() -> Figure:
+    """Eight masks as grids of booleans."""
     n = 10
     documents = torch.tensor([[0] * 4 + [1] * 3 + [2] * 3])
     prefix = torch.ones(n, n, dtype=torch.bool).tril() | (torch.arange(n) < 4)
@@ -139,23 +143,26 @@ def _dense(mask: Mask, q: int, k: int) -> Tensor:
 
 @picture
 def sinusoid() -> Figure:
-    clock = Sinusoid(64).vectors(torch.arange(128))
-    return ch.draw.matrix(clock, xlabel="column", ylabel="position", square=False)
+    """The sinusoid's vectors of 128 positions."""
+    vectors = Sinusoid(64).vectors(torch.arange(128))
+    return ch.draw.matrix(vectors, xlabel="column", ylabel="position", square=False)
 
 
 @picture
 def similarity() -> Figure:
+    """The cosine similarity of position vectors."""
     torch.manual_seed(0)
     kinds = {"sinusoid": Sinusoid(64), "learned, before training": Learned(64, context=96)}
-    found = {}
+    cosines = {}
     for name, kind in kinds.items():
         p = nn.functional.normalize(kind.vectors(torch.arange(96)).detach(), dim=-1)
-        found[name] = p @ p.T
-    return ch.draw.grids(found, signed=True, xlabel="position", ylabel="position", size=2.6)
+        cosines[name] = p @ p.T
+    return ch.draw.grids(cosines, signed=True, xlabel="position", ylabel="position", size=2.6)
 
 
 @picture
 def buckets() -> Figure:
+    """The bucket of each distance in relative positions."""
     both, past = Relative(1).bucket, Relative(1, causal=True).bucket
     distance = torch.arange(-128, 129)
     plots = {
@@ -167,11 +174,11 @@ def buckets() -> Figure:
 
 @picture
 def alibi() -> Figure:
-    """The weights of the last of 64 tokens when all scores are silent: only the slope speaks."""
+    """The weights of the last of 64 queries when all scores are 0, so that only the slopes matter."""
     heads, n = 4, 64
     positions, at = Alibi(heads), torch.arange(n)
-    silent, seen = torch.zeros(1, heads, n, 1), torch.eye(n).expand(1, heads, n, n)
-    weights = attend(silent, silent, seen, mask=Mask(causal=True), bias=positions.bias(at, at))[0, :, -1].flip(-1)
+    zeros, one_hot = torch.zeros(1, heads, n, 1), torch.eye(n).expand(1, heads, n, n)
+    weights = attend(zeros, zeros, one_hot, mask=Mask(causal=True), bias=positions.bias(at, at))[0, :, -1].flip(-1)
     slopes = [f"1/{round(-1 / s)}" for s in positions.slope.tolist()]
     lines = {f"slope {slopes[h]}": (at, weights[h] / weights[h, 0]) for h in range(heads)}
     return ch.draw.curves(lines, xlabel="tokens ago", ylabel="weight, where the newest has 1", zero=True)
@@ -179,28 +186,29 @@ def alibi() -> Figure:
 
 @picture
 def wavelengths() -> Figure:
+    """The wavelengths of rotary pairs under each scaling, and by how much it slows them down."""
     context, factor = 4096, 8.0
     plain, pair = Rotary(128), torch.arange(64)
-    ways = {
-        way: Rotary(128, scaling=way, factor=factor, context=context) for way in ("linear", "ntk", "yarn", "llama3")
+    scaled = {
+        name: Rotary(128, scaling=name, factor=factor, context=context) for name in ("linear", "ntk", "yarn", "llama3")
     }
-    line = "trained length"
-    long = {"plain": (pair, 2 * torch.pi / plain.speed)}
-    long |= {way: (pair, 2 * torch.pi / rotary.speed) for way, rotary in ways.items()}
-    long[line] = (pair, torch.full((64,), float(context)))
+    trained = "trained length"
+    wavelength = {"plain": (pair, 2 * torch.pi / plain.speed)}
+    wavelength |= {name: (pair, 2 * torch.pi / rotary.speed) for name, rotary in scaled.items()}
+    wavelength[trained] = (pair, torch.full((64,), float(context)))
     slower = {"plain": (pair, torch.ones(64))}
-    slower |= {way: (pair, plain.speed / rotary.speed) for way, rotary in ways.items()}
-    plots = {"wavelength, positions": long, "slowed down by": slower}
-    return ch.draw.panels(plots, xlabel="pair of columns", log=["y", ""], dashed=[line], width=3.6)
+    slower |= {name: (pair, plain.speed / rotary.speed) for name, rotary in scaled.items()}
+    plots = {"wavelength, positions": wavelength, "slowed down by": slower}
+    return ch.draw.panels(plots, xlabel="pair of columns", log=["y", ""], dashed=[trained], width=3.6)
 
 
 # 03: memory and depth
 
-GUESTS, STAR = 12, 2  # the third of twelve guests is the one that matters
+GUESTS, STAR = 12, 2  # the third of twelve guests is the important one
 
 
 def _memory(gamma: float, guests: int = GUESTS) -> Tensor:
-    """The share of each guest that is left: guest i is unit vector i, so the memory is a list of them."""
+    """The share of each guest in the memory: guest i is unit vector i, so entry i is what is left of it."""
     memory = Memory(guests, gamma=gamma)
     memory.value.weight.data, memory.value.bias.data = torch.eye(guests), torch.zeros(guests)
     left = memory(torch.eye(guests)[None])[0, -1].detach()
@@ -208,7 +216,7 @@ def _memory(gamma: float, guests: int = GUESTS) -> Tensor:
 
 
 def _attention(guests: int = GUESTS) -> Tensor:
-    """The same party, asked "who matters?": one number a guest says how well it fits the question."""
+    """The share of each guest in the output of attention: the query scores 5 with the important one, 0 with others."""
     keys = torch.zeros(1, 1, guests, 1)
     keys[0, 0, STAR] = 5.0
     return attend(torch.ones(1, 1, 1, 1), keys, torch.eye(guests)[None, None], score="dot")[0, 0, 0]
@@ -216,6 +224,7 @@ def _attention(guests: int = GUESTS) -> Tensor:
 
 @picture
 def party() -> Figure:
+    """The shares of all guests, in the memory and in attention."""
     names = ["the star" if i == STAR else str(i + 1) for i in range(GUESTS)]
     shares = {"memory, gamma 0.7": _memory(0.7), "attention": _attention()}
     return ch.draw.bars(shares, names=names, xlabel="guests, in the order they came", ylabel="share at the end")
@@ -223,6 +232,7 @@ def party() -> Figure:
 
 @picture
 def fading() -> Figure:
+    """The share of the important guest as more guests arrive."""
     later = torch.arange(0, 41, 2)
     lines = {}
     for gamma in (0.9, 0.7, 0.5):
@@ -236,7 +246,7 @@ def fading() -> Figure:
 
 @picture
 def growth() -> Figure:
-    """Layers that make their input ten times larger, with and without a norm after each."""
+    """The output size of layers that multiply it by ten, with and without normalisation after each."""
     torch.manual_seed(0)
     start, lines = torch.randn(1000), {}
     matrices = [torch.randn(1000, 1000) * 10 / 1000**0.5 for _ in range(8)]
@@ -283,7 +293,7 @@ def depth() -> Figure:
 
 
 class Blocks(nn.Module):
-    """Transformer blocks in one of the two orders; matrices drawn as Xiong et al. 2020 draw them."""
+    """Transformer blocks in one of the two orders, initialised as in Xiong et al. 2020."""
 
     def __init__(self, order: str, n: int) -> None:
         super().__init__()
@@ -301,6 +311,7 @@ class Blocks(nn.Module):
 
 @picture
 def orders() -> Figure:
+    """The residual stream and the gradients of pre-norm and post-norm blocks."""
     n = 24
     at = torch.arange(1, n + 1)
     sizes, gradients = {}, {}
@@ -321,21 +332,24 @@ def orders() -> Figure:
 
 # 04: looking inside
 
-JOBS = ["one back", "same word", "near", "sink"]
+HEADS = ["one back", "same word", "near", "sink"]
 
 
 def _built(words: list[str], p: int) -> tuple[Attention, Tensor]:
-    """The layer that page 04 builds by hand, and its input: a word's columns, and `p` for its place."""
+    """The layer that page 04 builds by hand, and its input: columns for the word, and `p` for the position.
+
+    The score divides by the root of p; `gain` cancels the difference to the 16 of the page.
+    """
     vocab = list(dict.fromkeys(words))
-    v, loud = len(vocab), (p / 16) ** 0.5
+    v, gain = len(vocab), (p / 16) ** 0.5
     places = Sinusoid(p, join="concatenate")
-    clock = places.vectors(torch.arange(len(words) + 100))
-    back = torch.linalg.lstsq(clock[1:], clock[:-1], driver="gelsd").solution.float()
+    vectors = places.vectors(torch.arange(len(words) + 100))
+    back = torch.linalg.lstsq(vectors[1:], vectors[:-1], driver="gelsd").solution.float()
     query, key = torch.zeros(4, p, v + p), torch.zeros(4, p, v + p)
-    query[0, :, v:], key[0, :, v:] = 60 * loud * back.T, torch.eye(p)
-    query[1, :v, :v], key[1, :v, :v] = 16 * loud * torch.eye(v), torch.eye(v)
-    query[2, :, v:], key[2, :, v:] = 10 * loud * torch.eye(p), torch.eye(p)
-    key[3, 0, 0] = 80 * loud
+    query[0, :, v:], key[0, :, v:] = 60 * gain * back.T, torch.eye(p)
+    query[1, :v, :v], key[1, :v, :v] = 16 * gain * torch.eye(v), torch.eye(v)
+    query[2, :, v:], key[2, :, v:] = 10 * gain * torch.eye(p), torch.eye(p)
+    key[3, 0, 0] = 80 * gain
     layer = Attention(v + p, heads=4, head=p, out=False)
     assert layer.query is not None
     assert layer.key is not None
@@ -348,7 +362,7 @@ def _built(words: list[str], p: int) -> tuple[Attention, Tensor]:
 
 
 def _text() -> list[str]:
-    """4,096 words that keep to a topic, change it, and come back."""
+    """4,096 words whose topic changes and returns."""
     torch.manual_seed(0)
     words = ["<s>"]
     for topic, n in (("a", 1023), ("b", 1024), ("a", 512), ("c", 1024), ("b", 512)):
@@ -358,32 +372,35 @@ def _text() -> list[str]:
 
 @picture
 def heads() -> Figure:
+    """The maps of the four heads on twelve words."""
     words = ["<s>", "the", "cat", "saw", "the", "dog", "and", "the", "dog", "saw", "the", "cat"]
     layer, x = _built(words, 16)
     with torch.no_grad(), ch.watch(layer, "weights") as tape:
         layer(x, mask=Mask(causal=True))
     shown = tape["weights"].dense()[0]
-    return ch.draw.heads(shown, rows=words, columns=words, titles=JOBS, most=1.0, size=1.95)
+    return ch.draw.heads(shown, rows=words, columns=words, titles=HEADS, most=1.0, size=1.95)
 
 
 @picture
 def overview() -> Figure:
+    """The pooled maps of the four heads on 4,096 words."""
     layer, x = _built(_text(), 32)
     with torch.no_grad(), ch.watch(layer, "weights") as tape:
         layer(x, mask=Mask(causal=True))
-    return ch.draw.heads(tape["weights"].pool(96)[0], titles=JOBS, most=0.2, size=1.95)
+    return ch.draw.heads(tape["weights"].pool(96)[0], titles=HEADS, most=0.2, size=1.95)
 
 
 @picture
 def statistics() -> Figure:
+    """The entropy and distance of the four heads on 512 words."""
     layer, x = _built(_text()[:512], 32)
     with torch.no_grad(), ch.watch(layer, "entropy", "distance") as tape:
         layer(x, mask=Mask(causal=True))
-    n, most = torch.arange(1, 513), "evenly over all"
-    entropy = {job: (n, tape["entropy"][0, h]) for h, job in enumerate(JOBS)} | {most: (n, n.log())}
-    distance = {job: (n, tape["distance"][0, h]) for h, job in enumerate(JOBS)} | {most: (n, (n - 1) / 2)}
+    n, uniform = torch.arange(1, 513), "evenly over all"
+    entropy = {head: (n, tape["entropy"][0, h]) for h, head in enumerate(HEADS)} | {uniform: (n, n.log())}
+    distance = {head: (n, tape["distance"][0, h]) for h, head in enumerate(HEADS)} | {uniform: (n, (n - 1) / 2)}
     plots = {"entropy, nats": entropy, "distance, tokens": distance}
-    return ch.draw.panels(plots, xlabel="query", dashed=[most], zero=True, width=3.6)
+    return ch.draw.panels(plots, xlabel="query", dashed=[uniform], zero=True, width=3.6)
 
 
 # 05: translation
@@ -391,46 +408,54 @@ def statistics() -> Figure:
 
 @picture
 def crossing() -> Figure:
-    """The pronoun that French puts before its verb."""
+    """The alignment of a French pronoun, which precedes its verb."""
     source, target, weights = ch.translate(ch.load("fr-en", device="cpu"), "Je la mange.", beams=5).by_word()
     return ch.draw.heatmap(weights, rows=target, columns=source, xlabel="read", ylabel="written", digits=2, most=1.0)
 
 
 def _aligned(name: str) -> Figure:
-    found = _results("alignment")[name]
+    """A measured alignment of docs/results."""
+    alignment = _results("alignment")[name]
     return ch.draw.heatmap(
-        found["weights"], rows=found["target"], columns=found["source"], xlabel="read", ylabel="given", most=1.0
-    )
+        alignment["weights"], rows=alignment["target"], columns=alignment["source"], xlabel="read", ylabel="given",
+        most=1.0,
+    )  # fmt: skip
 
 
 @picture
 def lecture_alignment() -> Figure:
+    """The alignment of the lecture's sentence."""
     return _aligned("lecture")
 
 
 @picture
 def caption_alignment() -> Figure:
+    """The alignment of an image caption and its translation."""
     return _aligned("caption")
 
 
 @picture
 def sentence_length() -> Figure:
-    found = _results("sentence_length")
-    lines = {way: (found["words"], bleu) for way, bleu in found["bleu"].items()}
+    """BLEU by the length of the sentence."""
+    results = _results("sentence_length")
+    lines = {name: (results["words"], bleu) for name, bleu in results["bleu"].items()}
     return ch.draw.curves(lines, xlabel="words of a sentence", ylabel="BLEU", zero=True)
 
 
 @picture
 def rnn_vs_transformer() -> Figure:
-    found = _results("rnn_vs_transformer")
+    """Sequential steps, time and memory of recurrent models and the Transformer, by length."""
+    results = _results("rnn_vs_transformer")
     titles = {
         "chain_forward": "matrix products one after another",
-        "train_batch": f"training step, {found['tokens_a_batch']:,} tokens a batch, ms",
+        "train_batch": f"training step, {results['tokens_a_batch']:,} tokens a batch, ms",
         "kept_sentence": "kept for the gradients of a sentence, MB",
         "write_sentence": "writing a sentence, ms",
     }
-    del found["chain_forward"]["Transformer, scores written out"]  # no other chain than with the fused kernel
-    plots = {title: {name: (found["lengths"], y) for name, y in found[what].items()} for what, title in titles.items()}
+    del results["chain_forward"]["Transformer, scores written out"]  # the same chain as with the fused kernel
+    plots = {
+        title: {name: (results["lengths"], y) for name, y in results[what].items()} for what, title in titles.items()
+    }
     return ch.draw.panels(plots, xlabel="tokens a side", log="xy", width=3.7, height=2.6, across=2)
 
 
@@ -439,14 +464,14 @@ def rnn_vs_transformer() -> Figure:
 
 @picture
 def writer() -> Figure:
-    """What heads of a block of the shipped language model look at."""
+    """The maps of some heads of the language model that comes with the package."""
     bundle = ch.load("everyday", device="cpu")
     pieces = ch.likelihood(bundle, READ).pieces
     with torch.no_grad(), ch.watch(bundle.model, "blocks.2.attn.weights") as tape:
         bundle.model(torch.tensor(bundle.tokens.encode(READ))[None])
     names, shown = [piece.strip() for piece in pieces], (1, 2, 3, 4)
-    found = tape["blocks.2.attn.weights"].dense()[0, list(shown)]
-    return ch.draw.heads(found, rows=names, columns=names, titles=[f"head {i}" for i in shown], most=1.0, size=1.95)
+    weights = tape["blocks.2.attn.weights"].dense()[0, list(shown)]
+    return ch.draw.heads(weights, rows=names, columns=names, titles=[f"head {i}" for i in shown], most=1.0, size=1.95)
 
 
 READ = "The man who saw the dog ran away because he was afraid of it."
@@ -456,32 +481,35 @@ READ = "The man who saw the dog ran away because he was afraid of it."
 
 
 def _results(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((HERE.parent / "results" / f"{name}.json").read_text(encoding="utf-8"))
-    return found
+    """The measurements of a benchmark."""
+    results: dict[str, Any] = json.loads((HERE.parent / "results" / f"{name}.json").read_text(encoding="utf-8"))
+    return results
 
 
 def _mean(rows: list[list[float]]) -> list[float]:
-    """Over seeds."""
+    """The mean over seeds."""
     return [sum(column) / len(column) for column in zip(*rows, strict=True)]
 
 
 @picture
 def identity() -> Figure:
+    """Loss and parameters of stacks that learn the identity, by depth."""
     loss, size = {}, {}
     for kind, depths in _results("depth")["depth"].items():
         at = [int(depth) for depth in depths]
-        loss[kind] = (at, [sorted(found["valid_loss"])[1] for found in depths.values()])
-        size[kind] = (at, [found["parameters"] for found in depths.values()])
+        loss[kind] = (at, [sorted(run["valid_loss"])[1] for run in depths.values()])
+        size[kind] = (at, [run["parameters"] for run in depths.values()])
     plots = {"loss, median of three seeds": loss, "parameters": size}
     return ch.draw.panels(plots, xlabel="layers", log="xy", width=3.6, height=3.5)
 
 
 @picture
 def recall() -> Figure:
-    found = _results("recall")
-    ages, blind = found["ages"], "blind guess"
-    lines = {name: (ages, _mean(rows)) for name, rows in found["accuracy"].items()}
-    lines[blind] = (ages, [1 / found["symbols"]] * len(ages))
+    """How often the important guest is recalled, by age."""
+    results = _results("recall")
+    ages, blind = results["ages"], "blind guess"
+    lines = {name: (ages, _mean(rows)) for name, rows in results["accuracy"].items()}
+    lines[blind] = (ages, [1 / results["symbols"]] * len(ages))
     return ch.draw.curves(
         lines, xlabel="guests that came after the important one", ylabel="recalled", dashed=[blind], zero=True,
         width=5.4,
@@ -490,27 +518,31 @@ def recall() -> Figure:
 
 @picture
 def length() -> Figure:
-    found = _results("length")
+    """Loss on windows longer than those in training, for each kind of positions."""
+    results = _results("length")
     plots: dict[str, dict[str, tuple[list[int], list[float]]]] = {}
     for title, which in (("all characters", "all"), ("characters past the 64th", "past")):
         plots[title] = {}
-        for kind, seeds in found["valid_loss"].items():
-            pairs = [(n, y) for n, y in zip(found["lengths"], _some(seeds[which]), strict=True) if y is not None]
+        for kind, seeds in results["valid_loss"].items():
+            pairs = [
+                (n, y) for n, y in zip(results["lengths"], _mean_of_present(seeds[which]), strict=True) if y is not None
+            ]
             if pairs:
                 plots[title][kind] = ([n for n, _ in pairs], [y for _, y in pairs])
     return ch.draw.panels(plots, xlabel="characters in a window", ylabel=["loss", ""], log="x", width=3.6, height=3.4)
 
 
-def _some(rows: list[list[float | None]]) -> list[float | None]:
-    """The mean over seeds, where there is anything."""
+def _mean_of_present(rows: list[list[float | None]]) -> list[float | None]:
+    """The mean over the seeds that have a value; None if there are none."""
     columns = ([y for y in column if y is not None] for column in zip(*rows, strict=True))
     return [sum(column) / len(column) if column else None for column in columns]
 
 
 @picture
 def spread() -> Figure:
-    found = _results("positions")
-    lines = {name: (found["steps"], _mean(rows)) for name, rows in found["spread"].items()}
+    """The spread of a learned table of positions during training."""
+    results = _results("positions")
+    lines = {name: (results["steps"], _mean(rows)) for name, rows in results["spread"].items()}
     return ch.draw.curves(lines, xlabel="steps", ylabel="spread of the table", zero=True, width=5.4)
 
 
@@ -519,7 +551,7 @@ def spread() -> Figure:
 
 @picture
 def inside() -> Figure:
-    """What every head does while a small model learns to say a row backwards."""
+    """Statistics of every head while a small model learns to reverse a sequence."""
     recipe = {
         "seed": 1,
         "steps": 300,
@@ -540,7 +572,7 @@ def inside() -> Figure:
 
 @picture
 def explorer() -> Image | None:
-    """A sentence, its translations, and where one head looks."""
+    """A sentence, its translations, and the map of one head."""
     return page(
         "translate?model=fr-en&text=Je+ne+sais+pas+o%C3%B9+il+habite.&beams=3&layer=1&head=3", ".heads [title*=entropy]"
     )
@@ -548,7 +580,7 @@ def explorer() -> Image | None:
 
 @picture
 def explorer_write() -> Image | None:
-    """A text that went on, the token that is looked at, and where one head looks."""
+    """A generated text, the selected token, and the map of one head."""
     return page(
         "write?model=everyday&text=She+told+me+that&max_new=13&temperature=0.7&seed=2&layer=2&head=0&at=4",
         ".heads [title*=entropy]", tall=1900,
@@ -557,12 +589,12 @@ def explorer_write() -> Image | None:
 
 @picture
 def explorer_build() -> Image | None:
-    """The lecture's worked example, with every number in sight."""
+    """The lecture's worked example with all its numbers."""
     return page("build", ".matrix td span", tall=880)
 
 
-def page(address: str, bundle: str, *, wide: int = 1120, tall: int = 1490) -> Image | None:
-    """A view of the explorer as a browser shows it, once there is what `ready` names; None without a browser."""
+def page(address: str, ready: str, *, wide: int = 1120, tall: int = 1490) -> Image | None:
+    """A screenshot of the explorer, once an element matches the CSS selector `ready`; None without a browser."""
     programs = [shutil.which(name) for name in ("chromium", "chromedriver")]
     if not all(programs):
         return None
@@ -583,31 +615,33 @@ def page(address: str, bundle: str, *, wide: int = 1120, tall: int = 1490) -> Im
             assert server.stdout is not None
             browser.get(f"{server.stdout.readline().strip()}#{address}")
             until = time.monotonic() + 30
-            while time.monotonic() < until and not browser.find_elements("css selector", bundle):
+            while time.monotonic() < until and not browser.find_elements("css selector", ready):
                 time.sleep(0.1)
             time.sleep(1.0)
             shot = opened(io.BytesIO(browser.get_screenshot_as_png())).convert("RGB")
-            return shot.quantize(96, dither=Dither.NONE)  # a page has few colours
+            return shot.quantize(96, dither=Dither.NONE)  # a page has few colours, so this loses little
         finally:
             browser.quit()
             server.terminate()
 
 
-def save(found: Figure | Image | None, path: Path) -> Path:
-    if isinstance(found, Image):
-        found.save(path, optimize=True)
-    elif found is not None:
-        ch.draw.save(found, path)
+def save(drawn: Figure | Image | None, path: Path) -> Path:
+    """Write a picture; None keeps the file that exists."""
+    if isinstance(drawn, Image):
+        drawn.save(path, optimize=True)
+    elif drawn is not None:
+        ch.draw.save(drawn, path)
     elif not path.exists():
-        sys.exit(f"{path.name} is taken by a browser: expected chromium and chromedriver")
+        sys.exit(f"{path.name} is a screenshot of a browser: expected chromium and chromedriver")
     return path
 
 
 def main(wanted: list[str]) -> None:
+    """Draw the named pictures, or all."""
     torch.set_num_threads(1)  # small tensors, and the same sums in the same order everywhere
     unknown = [name for name in wanted if name not in PICTURES]
     if unknown:
-        sys.exit(f"no picture {', '.join(unknown)}: there are {', '.join(PICTURES)}")
+        sys.exit(f"no picture {', '.join(unknown)}: expected some of {', '.join(PICTURES)}")
     for name in wanted or PICTURES:
         start = time.perf_counter()
         path = save(PICTURES[name](), HERE / f"{name}.png")

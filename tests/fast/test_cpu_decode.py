@@ -1,4 +1,4 @@
-"""Decoding steps on a CPU compute what the model's own step computes, and only run where they may."""
+"""Decode steps on a CPU equal the model's own steps, and are used only where they are supported."""
 
 import pytest
 import torch
@@ -24,7 +24,7 @@ KINDS = {
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     monkeypatch.setattr(products, "LARGE", 8)
-    monkeypatch.setattr(products, "SMALL_NORM", 24)  # two rows of a batch are few, three are not
+    monkeypatch.setattr(products, "SMALL_NORM", 24)  # two rows use the fast norm, three do not
 
 
 def model(kind: str = "llama"):
@@ -48,7 +48,7 @@ def logits_of(made, rows: int, ragged: bool, fast: bool) -> torch.Tensor:
 @pytest.mark.parametrize("rows", [1, 2, B])
 @pytest.mark.parametrize("kind", KINDS)
 @torch.no_grad()
-def test_it_computes_what_the_blocks_compute(kind, rows, ragged):
+def test_a_cpu_step_equals_the_models_own_step(kind, rows, ragged):
     made = model(kind)
     torch.testing.assert_close(
         logits_of(made, rows, ragged, True), logits_of(made, rows, ragged, False), rtol=1e-6, atol=1e-6
@@ -57,7 +57,7 @@ def test_it_computes_what_the_blocks_compute(kind, rows, ragged):
 
 @pytest.mark.parametrize("where", ["attn.query", "attn.key", "attn.value", "attn.out", "mlp.down", "attn_norm"])
 @torch.no_grad()
-def test_nan_is_left_to_the_model_itself(where):
+def test_a_step_with_nan_is_left_to_the_model(where):
     made = model()
     made.blocks[1].get_submodule(where).weight.fill_(torch.nan)
     state = made.start({}, 1, limit=3)
@@ -74,7 +74,7 @@ def test_nan_is_left_to_the_model_itself(where):
 
 
 @torch.no_grad()
-def test_hooks_and_taps_are_noticed():
+def test_a_decoder_notices_hooks_and_taps():
     made = model()
     decoder = CpuDecoder.of(made, made.start({}, 1, limit=3))
     assert decoder.unhooked
@@ -88,7 +88,7 @@ def test_hooks_and_taps_are_noticed():
 
 
 @torch.no_grad()
-def test_a_model_with_other_choices_is_left_to_its_own_step():
+def test_a_model_with_unsupported_options_gets_no_cpu_decoder():
     def of(**options):
         made = ch.build("gpt", **{**GPT2, **options}).eval()
         return CpuDecoder.of(made, made.start({}, 1, limit=3))
@@ -142,7 +142,7 @@ def translated(made, lengths: list[int], beams: int, fast: bool, copies: bool = 
 @pytest.mark.parametrize("lengths", [[7], [7, 7], [7, 3, 5], [2, 0, 1]], ids=str)
 @pytest.mark.parametrize("kind", TRANSLATORS)
 @torch.no_grad()
-def test_blocks_with_cross_attention(kind, lengths, beams):
+def test_a_cpu_step_with_cross_attention_equals_the_models_own_step(kind, lengths, beams):
     made = translator(kind)
     fast, slow = (translated(made, lengths, beams, fast) for fast in (True, False))
     torch.testing.assert_close(fast, slow, rtol=1e-6, atol=1e-6)
@@ -185,7 +185,7 @@ def test_nan_in_cross_attention_stays_nan(where):
 
 
 @torch.no_grad()
-def test_hooks_of_a_translator_are_noticed():
+def test_a_decoder_notices_hooks_of_a_translator():
     made, source = translator(), torch.ones(1, 3, dtype=torch.long)
     state = made.start({"source": source}, 1, limit=2)
     decoder = CpuDecoder.of(made, state)

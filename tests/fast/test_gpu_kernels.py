@@ -1,4 +1,4 @@
-"""A GPU's step of one token against the modules it stands for: on a GPU, or in Triton's interpreter where Triton is."""
+"""The decode step on a GPU against the modules that it replaces: on a GPU, or in Triton's interpreter."""
 
 import os
 import subprocess
@@ -11,12 +11,12 @@ import torch
 
 import clearhead as ch
 from clearhead.fast import gpu_decode
-from clearhead.fast.gpu_decode import GpuDecoder, tile
+from clearhead.fast.gpu_decode import GpuDecoder, choose_tile
 
 CASES = Path(__file__).with_name("gpu_cases.py")
 interpreted = pytest.mark.skipif(
     find_spec("triton") is None or torch.cuda.is_available(),
-    reason="needs triton, which comes with a CUDA build of torch, and no GPU, which is asked itself",
+    reason="needs triton, which comes with a CUDA build of torch; with a GPU, the tests on the GPU run instead",
 )
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -41,40 +41,40 @@ def run(*words: str, **environment: str) -> None:
     ],
     ids=" ".join,
 )
-def test_in_the_interpreter(words):
+def test_kernels_equal_the_modules_in_the_interpreter(words):
     run(*words, TRITON_INTERPRET="1")
 
 
 @interpreted
 @pytest.mark.slow
 @pytest.mark.parametrize("part", ["blocks", "steps", "search"])
-def test_all_of_them_in_the_interpreter(part):
+def test_kernels_of_all_models_equal_the_modules_in_the_interpreter(part):
     run(part, TRITON_INTERPRET="1")
 
 
 @pytest.mark.cuda
 @on_gpu
 @pytest.mark.parametrize("kind", ["gpt2", "llama", "mistral"])
-def test_on_the_gpu(kind):
+def test_kernels_equal_the_modules_on_the_gpu(kind):
     run("blocks", "steps", "search", "graphs", "--only", kind, "--rows", "1,5")
 
 
 @pytest.mark.cuda
 @pytest.mark.slow
 @on_gpu
-def test_all_of_them_on_the_gpu():
+def test_kernels_of_all_models_equal_the_modules_on_the_gpu():
     run("blocks", "steps", "search", "graphs")
 
 
 @torch.no_grad()
-def test_it_serves_only_what_it_can(monkeypatch):
-    """No GPU, no Triton, a choice that is not known, or somebody who listens: the modules answer."""
+def test_only_supported_models_without_hooks_get_a_gpu_decoder(monkeypatch):
+    """Without a GPU or Triton, with an unsupported option or with a hook, the modules compute the step."""
 
     def of(**options):
         model = ch.build("gpt", **{"vocab": 7, "width": 8, "depth": 1, "heads": 2, "context": 9, **options}).eval()
         return GpuDecoder.of(model.decoder_stack, 1, 5)
 
-    assert of() is None  # on a CPU
+    assert of() is None  # there is no GPU
     monkeypatch.setattr(gpu_decode, "INTERPRETED", True)
     monkeypatch.setattr(gpu_decode, "AVAILABLE", True)
     assert of() is not None
@@ -92,8 +92,8 @@ def test_it_serves_only_what_it_can(monkeypatch):
 @pytest.mark.parametrize("columns", [8, 64, 768, 2048, 3072, 5632, 16384])
 @pytest.mark.parametrize("bytes_", [2, 4])
 def test_tiles_keep_every_thread_busy(columns, bytes_):
-    """Each thread of a program has 16 bytes of a row at a time, or the program is one warp."""
+    """Each thread of a program loads 16 bytes of a row at a time, or the program is one warp."""
     for rows in (1, 2, 4, 5, 16):
-        t = tile(4096, columns, rows, bytes_=bytes_)
-        assert t.warps == 1 or rows > gpu_decode.FEW or t.columns * bytes_ >= 16 * 32 * t.warps
+        t = choose_tile(4096, columns, rows, bytes_=bytes_)
+        assert t.warps == 1 or rows > gpu_decode.LANE_ROWS or t.columns * bytes_ >= 16 * 32 * t.warps
         assert t.columns & (t.columns - 1) == t.outputs & (t.outputs - 1) == 0

@@ -1,4 +1,4 @@
-"""Weights in 8 bits: the product of whole numbers is exact, and what the rounding costs is bounded and small."""
+"""8-bit weights: the product of integers is exact, and the error of the rounding is bounded and small."""
 
 import copy
 
@@ -13,11 +13,11 @@ from clearhead.fast.products import join
 from clearhead.layers import Linear
 
 SHAPES = [(5, 2), (1, 7), (7, 5), (64, 64), (33, 129), (300, 257)]
-quick = pytest.mark.skipif(not torch.cpu._is_vnni_supported(), reason="needs a processor that multiplies bytes")
+vnni = pytest.mark.skipif(not torch.cpu._is_vnni_supported(), reason="needs a processor that multiplies bytes (VNNI)")
 WAYS = {
-    "the quickest": lambda q: q.product,
+    "fastest": lambda q: q.product,
     "oneDNN": lambda q: int8._onednn(q.weight),
-    "written out": lambda q: None,
+    "without a fast product": lambda q: None,
 }
 
 
@@ -26,13 +26,13 @@ def layer(out: int, width: int, bias: bool = True) -> Linear:
     return Linear(width, out, bias=bias)
 
 
-@quick
+@vnni
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @torch.no_grad()
 def test_the_product_is_that_of_the_rounded_weights(shape, bias, way):
-    """Inputs have two bytes: an error of half a part in 127 x 254 of a row's largest, times the sum of its weights."""
+    """Inputs have two bytes: the error is half a part in 127 x 254 of a row's largest, times the sum of its weights."""
     made = layer(*shape, bias=bias)
     rounded = Int8.of(made)
     rounded.product = WAYS[way](rounded)
@@ -50,7 +50,7 @@ def test_the_product_is_that_of_the_rounded_weights(shape, bias, way):
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @torch.no_grad()
-def test_a_weight_is_off_by_half_a_step_at_most(shape):
+def test_the_rounding_error_of_a_weight_is_half_a_step_at_most(shape):
     made = layer(*shape)
     rounded = Int8.of(made)
     step = made.weight.abs().amax(1, keepdim=True) / 127
@@ -58,9 +58,9 @@ def test_a_weight_is_off_by_half_a_step_at_most(shape):
     assert int(rounded.numbers().abs().max()) == 127
 
 
-@quick
+@vnni
 @torch.no_grad()
-def test_every_number_of_two_bytes_comes_back():
+def test_every_number_of_two_bytes_is_represented_exactly():
     parts = int8.MOST * int8.FINE
     y = torch.arange(-parts, parts + 1).float()[None]
     rows, step = int8._two_bytes(y)
@@ -72,7 +72,7 @@ def test_every_number_of_two_bytes_comes_back():
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf])
 @torch.no_grad()
-def test_what_is_not_a_number_stays_so(bad):
+def test_nan_and_infinity_in_a_row_stay_in_that_row(bad):
     x = torch.randn(2, 64)
     x[1, 3] = bad
     out = Int8.of(layer(64, 64))(x)
@@ -80,7 +80,7 @@ def test_what_is_not_a_number_stays_so(bad):
     assert not out[1].isfinite().any()
 
 
-def test_gradients_reach_what_came_in():
+def test_the_input_gets_gradients():
     rounded, x = Int8.of(layer(7, 5)), torch.randn(3, 5, requires_grad=True)
     rounded(x).sum().backward()
     weight = rounded.numbers() * rounded.scale[:, None]
@@ -88,7 +88,7 @@ def test_gradients_reach_what_came_in():
 
 
 @torch.no_grad()
-def test_joined_maps_compute_the_same():
+def test_joined_int8_maps_compute_the_same():
     maps = [Int8.of(layer(n, 6)) for n in (4, 3, 7)]
     x = torch.randn(2, 6)
     apart = [m(x) for m in maps]
@@ -109,7 +109,7 @@ LLAMA = {"positions": "rotary", "kv_heads": 2, "norm": "rms", "mlp": "swiglu", "
 
 @pytest.mark.parametrize("more", [{}, LLAMA], ids=["gpt2", "llama"])
 @torch.no_grad()
-def test_a_model_of_rounded_weights_decodes_as_it_reads(more):
+def test_decoding_with_rounded_weights_equals_the_forward_pass(more):
     made = gpt(**more)
     rounded = quantised(made)
     ids = torch.randint(0, 50, (2, 12))
@@ -126,22 +126,22 @@ def test_a_model_of_rounded_weights_decodes_as_it_reads(more):
 
 
 @torch.no_grad()
-def test_the_original_is_left_as_it_was_and_embeddings_are_shared():
+def test_quantising_does_not_change_the_original_and_shares_its_embeddings():
     made = gpt()
     before, ids = {n: p.clone() for n, p in made.named_parameters()}, torch.randint(0, 50, (1, 5))
-    said = made(ids)
+    logits = made(ids)
     rounded = quantised(made)
     assert rounded.embed.table is made.embed.table
     assert not [m for m in rounded.modules() if isinstance(m, nn.Linear)]
-    assert torch.equal(made(ids), said)
+    assert torch.equal(made(ids), logits)
     assert all(torch.equal(p, before[n]) for n, p in made.named_parameters())
     assert isinstance(made.head, Linear)
     with pytest.raises(ValueError, match="rounded weights is not saved"):
         rounded.state_dict()
 
 
-def test_what_it_costs_in_perplexity():
-    """A model that has learned something: rounding costs less than a hundredth of its perplexity."""
+def test_rounding_hardly_changes_the_loss_of_a_trained_model():
+    """Rounding changes the loss by less than 0.01 nats: the perplexity by less than one per cent."""
     text = torch.tensor([(i * i + 3 * i) % 17 + (i % 5) for i in range(2000)])
     made = gpt(context=64)
     optimiser = torch.optim.AdamW(made.parameters(), lr=3e-3)
@@ -162,16 +162,16 @@ def test_what_it_costs_in_perplexity():
 
 
 @torch.no_grad()
-def test_an_encoder_can_be_rounded_too():
+def test_an_encoder_can_be_quantised():
     torch.manual_seed(0)
     made = ch.build("bert", vocab=20, width=32, depth=1, heads=4, context=16, answer="class", classes=3).eval()
     ids, lengths = torch.randint(0, 20, (2, 9)), torch.tensor([9, 4])
     torch.testing.assert_close(quantised(made)(ids, lengths=lengths), made(ids, lengths=lengths), rtol=0.0, atol=0.02)
 
 
-@quick
+@vnni
 @torch.no_grad()
-def test_what_is_kept_does_not_depend_on_the_defaults_of_the_first_call():
+def test_cached_constants_do_not_depend_on_the_default_dtype_of_the_first_call():
     rounded, x = Int8.of(layer(8, 12)), torch.randn(2, 12)
     want = rounded(x)
     int8._constants.cache_clear()

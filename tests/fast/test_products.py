@@ -1,4 +1,4 @@
-"""Linear maps by the fastest product, alone and joined: the same numbers, and only where it may."""
+"""Fast products of linear maps, alone and joined: they equal the usual product, and are used only where allowed."""
 
 import copy
 import gc
@@ -22,7 +22,7 @@ def small(monkeypatch):
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("shape", [(5,), (1, 5), (1, 1, 5), (3, 5), (2, 3, 5), (0, 5), (700, 5)])
 @pytest.mark.parametrize("out", [1, 7, 64, 101])
-def test_it_is_the_linear_map(shape, out, bias):
+def test_an_accelerated_linear_map_equals_the_usual_product(shape, out, bias):
     torch.manual_seed(0)
     layer, x = accelerate(Linear(5, out, bias=bias)), torch.randn(shape)
     oracle = nn.functional.linear(
@@ -33,16 +33,16 @@ def test_it_is_the_linear_map(shape, out, bias):
     torch.testing.assert_close(layer(x).double(), oracle, rtol=1e-5, atol=1e-5)
 
 
-def test_a_transposed_input_is_fine():
+def test_a_transposed_input_gives_the_usual_product():
     layer, x = accelerate(Linear(5, 101)), torch.randn(5, 4).T
     with torch.no_grad():
         torch.testing.assert_close(layer(x), nn.functional.linear(x, layer.weight, layer.bias))
 
 
-def test_gradients_other_types_and_small_maps_take_the_usual_product():
+def test_gradients_other_dtypes_and_small_maps_use_the_usual_product():
     layer = accelerate(Linear(5, 101))
     x = torch.randn(3, 5)
-    assert not products.takes_fast_product(x, layer.weight)  # a gradient may be asked for
+    assert not products.takes_fast_product(x, layer.weight)  # gradients are enabled
     with torch.no_grad():
         assert products.takes_fast_product(x, layer.weight)
         assert products.takes_fast_product(x[:1], layer.weight)
@@ -54,7 +54,7 @@ def test_gradients_other_types_and_small_maps_take_the_usual_product():
     torch.testing.assert_close(x.grad, layer.weight.sum(0).expand(3, 5))
 
 
-def test_it_is_a_linear_layer_like_any_other():
+def test_linear_is_initialised_as_torch_does():
     torch.manual_seed(0)
     ours = Linear(5, 7)
     torch.manual_seed(0)
@@ -76,7 +76,7 @@ def alone(maps: list[Linear], x: torch.Tensor) -> list[torch.Tensor]:
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("shape", [(1, 1, 5), (2, 3, 5), (0, 2, 5)])
 @torch.no_grad()
-def test_a_joined_product_is_the_products_side_by_side(shape, bias):
+def test_a_joined_product_is_the_concatenation_of_the_products(shape, bias):
     maps, x = three(bias), torch.randn(shape)
     before = [m.weight.clone() for m in maps]
     whole = join(*maps)
@@ -85,22 +85,22 @@ def test_a_joined_product_is_the_products_side_by_side(shape, bias):
 
 
 @torch.no_grad()
-def test_a_joined_product_follows_its_maps_or_is_made_again():
+def test_a_joined_product_follows_updates_in_place_and_is_made_again_after_a_move():
     maps, x = three(), torch.randn(2, 5)
     whole = join(*maps)
     assert join(*maps) is whole
-    maps[1].weight.mul_(2.0)  # in place: an optimiser's step
+    maps[1].weight.mul_(2.0)  # in place, as an optimiser does
     assert whole.joins(*maps)
     assert not whole.joins(*maps[:2])
     torch.testing.assert_close(whole.quick()(x), torch.cat(alone(maps, x), dim=-1))
-    maps[0].weight.data = maps[0].weight.data * 3.0  # elsewhere: a model that is moved
+    maps[0].weight.data = maps[0].weight.data * 3.0  # a new storage, as when a model is moved
     assert not whole.joins(*maps)
     again = join(*maps)
     assert again is not whole
     torch.testing.assert_close(again.quick()(x), torch.cat(alone(maps, x), dim=-1))
 
 
-def test_joined_maps_still_get_gradients_and_copies_are_their_own():
+def test_joined_maps_get_gradients_and_their_copies_are_independent():
     maps, x = three(), torch.randn(2, 5)
     join(*maps)
     torch.cat([m(x) for m in maps], dim=-1).sum().backward()
@@ -119,11 +119,11 @@ def test_joined_maps_still_get_gradients_and_copies_are_their_own():
     [(Linear(5, 2), None), (Linear(5, 2), Linear(4, 2)), (Linear(5, 2), nn.Linear(5, 2)), (Linear(5, 2),),
      (Linear(5, 2), Linear(5, 2, bias=False)), (Linear(5, 2), Linear(5, 2, dtype=torch.float64))],
 )  # fmt: skip
-def test_maps_that_are_not_alike_are_not_joined(maps):
+def test_maps_that_differ_are_not_joined(maps):
     assert join(*maps) is None
 
 
-def test_joining_is_forgotten_with_the_maps():
+def test_a_joined_product_is_freed_with_its_maps():
     maps = three()
     assert isinstance(join(*maps), Joined)
     before = len(products._JOINED)
@@ -133,12 +133,12 @@ def test_joining_is_forgotten_with_the_maps():
 
 
 @pytest.mark.parametrize("shape", [(12,), (1, 12), (2, 1, 12), (3, 12)])
-def test_the_rms_norm_of_a_few_numbers(shape, monkeypatch):
+def test_the_fast_rms_norm_of_a_few_rows_equals_torchs(shape, monkeypatch):
     monkeypatch.setattr(products, "SMALL_NORM", 24)
     torch.manual_seed(0)
     layer, x = accelerate(RMSNorm(12, eps=1e-3)), torch.randn(shape) * 3 + 1
     torch.nn.init.normal_(layer.weight)
-    expected = layer(x)  # with gradients: torch's own
+    expected = layer(x)  # with gradients: torch's own norm
     with torch.no_grad():
         torch.testing.assert_close(layer(x), expected)
         assert layer(torch.full((1, 12), torch.nan)).isnan().all()

@@ -1,4 +1,4 @@
-"""The party: one model in which only the memory is exchanged."""
+"""The reader, a model with one of three memories: each remembers what it should, and loses what it must."""
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ def ids(tokens: int, seed: int = 0) -> Tensor:
 
 
 @pytest.mark.parametrize("mix", ["sum", "forget"])
-def test_what_is_held_is_the_sum_written_out(mix):
+def test_the_memory_is_the_fading_sum_of_the_tokens(mix):
     torch.manual_seed(0)
     model, x = ch.build("reader", vocab=V, width=6, mix=mix, gamma=0.8).double(), ids(5)
     with ch.watch(model, "blocks.0.memory") as tape:
@@ -31,16 +31,16 @@ def test_what_is_held_is_the_sum_written_out(mix):
         torch.testing.assert_close(tape["blocks.0.memory"][:, t], held.detach())
 
 
-def test_a_sum_holds_who_was_there_and_not_in_which_order():
+def test_a_sum_loses_the_order_and_forgetting_does_not():
     torch.manual_seed(0)
-    for mix, knows in (("sum", False), ("forget", True)):
+    for mix, ordered in (("sum", False), ("forget", True)):
         model = ch.build("reader", vocab=V, mix=mix).eval()
         torch.nn.init.zeros_(model.before.table)
         one, other = (model(torch.tensor([order]))[:, -1] for order in ([0, 1, 2, 3, 6], [2, 0, 3, 1, 6]))
-        assert torch.allclose(one, other, atol=1e-5) != knows
+        assert torch.allclose(one, other, atol=1e-5) != ordered
 
 
-def test_two_heads_fade_at_their_own_pace():
+def test_each_head_has_its_own_gamma():
     model = ch.build("reader", vocab=V, width=6, mix="forget", heads=2, gamma=(0.9, 0.5))
     torch.testing.assert_close(model.blocks[0].memory.gamma, torch.tensor([0.9, 0.5]))
     learns = ch.build("reader", vocab=V, width=6, mix="forget", heads=2, gamma=(0.9, 0.5), learned=True)
@@ -50,8 +50,8 @@ def test_two_heads_fade_at_their_own_pace():
 
 @pytest.mark.parametrize("gamma", [1.0, 0.9])
 @pytest.mark.parametrize("chunk", [1, 3, 4, 128])
-def test_a_memory_begins_anew_with_each_document(gamma, chunk):
-    """Documents that end within a chunk, at its end and beyond; one number that comes twice is two documents."""
+def test_the_memory_starts_empty_with_each_document(gamma, chunk):
+    """Documents end within a chunk, at its end and beyond; a number that occurs twice is two documents."""
     torch.manual_seed(0)
     memory, x = Memory(4, heads=2, gamma=gamma).double(), torch.randn(2, 11, 4, dtype=torch.float64)
     lengths = ((4, 2, 5), (1, 9, 1))
@@ -66,15 +66,15 @@ def test_a_memory_begins_anew_with_each_document(gamma, chunk):
         torch.testing.assert_close(together[row : row + 1], torch.cat(parts, dim=1))
 
 
-def test_one_document_is_no_document():
+def test_a_single_document_changes_nothing():
     torch.manual_seed(0)
     for mix in ("sum", "forget", "attention"):
         model, x = ch.build("reader", vocab=V, mix=mix).double().eval(), ids(150)
         torch.testing.assert_close(model(x, documents=torch.full_like(x, 4)), model(x))
 
 
-def learned(mix: str, steps: int = 250, **options) -> list[float]:
-    """How often the important guest is named, if it came last, third from last, or first of eight."""
+def accuracy(mix: str, steps: int = 250, **options) -> list[float]:
+    """The accuracy of naming the important guest if it came last, third from last, or first of eight."""
     torch.manual_seed(0)
     party = {"symbols": 6, "length": 8, "rows": 32, "valid_rows": 256, "valid_batches": 1}
     data = make_data("recall", party, seed=1)
@@ -88,14 +88,14 @@ def learned(mix: str, steps: int = 250, **options) -> list[float]:
     right = []
     for age in (0, 2, 7):
         batch = make_data("recall", party | {"valid_age": age}, seed=1).valid(0)
-        said = model(torch.from_numpy(batch["ids"])).argmax(-1).numpy()
-        right.append(float((said == batch["targets"])[batch["targets"] >= 0].mean()))
+        answers = model(torch.from_numpy(batch["ids"])).argmax(-1).numpy()
+        right.append(float((answers == batch["targets"])[batch["targets"] >= 0].mean()))
     return right
 
 
-def test_attention_remembers_the_important_guest_whom_the_others_lose():
-    assert min(learned("attention")) > 0.99
-    last, third, first = learned("forget", gamma=0.5)
-    assert last > 0.9  # the newest is clear,
-    assert max(third, first) < 0.5  # and fades, however important it was
-    assert max(learned("sum")) < 0.6  # all who came are there alike
+def test_only_attention_remembers_the_important_guest_at_any_age():
+    assert min(accuracy("attention")) > 0.99
+    last, third, first = accuracy("forget", gamma=0.5)
+    assert last > 0.9  # the newest is remembered,
+    assert max(third, first) < 0.5  # and older ones fade, however important
+    assert max(accuracy("sum")) < 0.6  # all guests are remembered equally

@@ -1,6 +1,6 @@
-"""The laws of every registered family of models, each in several of its words.
+"""Laws that every registered family must obey, each family with several sets of options.
 
-Tracing cannot follow the checker of shapes that tests install, so exporting is done by this file run as a script.
+The shape checker that tests install cannot be traced, so the models are exported by this file run as a script.
 """
 
 import itertools
@@ -17,13 +17,14 @@ from torch import Tensor, nn
 
 import clearhead as ch
 from clearhead.layers import Attention, Positions
-from clearhead.models import FAMILIES, family, family_of
+from clearhead.models import CAPABILITIES, FAMILIES, family, family_of
 
-B, T, S, V, W = 2, 7, 5, 11, 13  # rows, tokens, tokens of a source, vocabulary, that of a target
+B, T, S, V, W = 2, 7, 5, 11, 13  # rows, tokens, source tokens, vocabulary, target vocabulary
 WORDS = {"vocab": V, "context": 9, "width": 12}
-ONE = {**WORDS, "dropout": 0.0}  # a vocabulary for source and target
+ONE = {**WORDS, "dropout": 0.0}  # one vocabulary for source and target
 PAIR = {**ONE, "target_vocab": W}
 LLAMA = {"positions": "rotary", "kv_heads": 1, "norm": "rms", "mlp": "swiglu", "bias": False, "tied": False}
+LLAMA_BERT = {"positions": "rotary", "order": "pre", "norm": "rms", "mlp": "swiglu", "types": 0}
 CASES: dict[str, tuple[str, dict]] = {
     "gpt": ("gpt", {**WORDS, "depth": 2, "heads": 3, "hidden": 13}),
     "gpt like Llama": ("gpt", {**WORDS, **LLAMA, "depth": 2, "heads": 3}),
@@ -48,16 +49,7 @@ CASES: dict[str, tuple[str, dict]] = {
     ),
     "bert like Llama": (
         "bert",
-        {
-            **ONE,
-            "depth": 1,
-            "heads": 3,
-            "positions": "rotary",
-            "order": "pre",
-            "norm": "rms",
-            "mlp": "swiglu",
-            "types": 0,
-        },
+        {**ONE, **LLAMA_BERT, "depth": 1, "heads": 3},
     ),
     "transformer": ("transformer", {**PAIR, "depth": 2, "heads": 3, "hidden": 13, "positions": "learned"}),
     "transformer like Llama": ("transformer", {**PAIR, **LLAMA, "order": "pre", "depth": 1, "heads": 3}),
@@ -109,36 +101,36 @@ def build(case: str, seed: int = 0) -> nn.Module:
     name, options = CASES[case]
     torch.manual_seed(seed)
     model = ch.build(name, **options)
-    with torch.no_grad():  # what starts at zero, such as a bias, would hide that it is missing
+    with torch.no_grad():  # a parameter that starts at zero, such as a bias, would not be missed
         for p in model.parameters():
             p += 0.1 * torch.randn_like(p)
     return model.eval()
 
 
 def inputs(case: str, rows: int = B, seed: int = 1) -> Inputs:
-    """What a model's forward takes, by name; a row of each tensor is one of the batch's."""
-    dice = torch.Generator().manual_seed(seed)
+    """Random arguments of a model's forward, by name."""
+    generator = torch.Generator().manual_seed(seed)
     if case not in SEQUENCES:
         options = CASES[case][1]
-        return {"x": torch.randn(rows, options.get("inputs", options.get("width")), generator=dice)}
-    x = {"ids": torch.randint(0, answers(case), (rows, T), generator=dice)}
+        return {"x": torch.randn(rows, options.get("inputs", options.get("width")), generator=generator)}
+    x = {"ids": torch.randint(0, answers(case), (rows, T), generator=generator)}
     if case in ENCODERS:
-        x["lengths"] = torch.randint(2, T + 1, (rows,), generator=dice)
+        x["lengths"] = torch.randint(2, T + 1, (rows,), generator=generator)
         if CASES[case][1].get("types", 2):
-            x["types"] = torch.randint(0, 2, (rows, T), generator=dice)
+            x["types"] = torch.randint(0, 2, (rows, T), generator=generator)
     if case in TRANSLATIONS:
-        x["source"] = torch.randint(0, V, (rows, S), generator=dice)
-        x["lengths"] = torch.randint(1, S + 1, (rows,), generator=dice)
+        x["source"] = torch.randint(0, V, (rows, S), generator=generator)
+        x["lengths"] = torch.randint(1, S + 1, (rows,), generator=generator)
     return x
 
 
 def answers(case: str) -> int:
-    """How many tokens there are to choose from."""
+    """The size of the vocabulary that a model predicts."""
     return CASES[case][1].get("target_vocab", V)
 
 
 def shape(case: str) -> tuple[int, ...]:
-    """Of the answer to B rows."""
+    """The shape of the output for B rows."""
     options = CASES[case][1]
     if case not in SEQUENCES:
         return B, options.get("outputs", options.get("width"))
@@ -160,13 +152,13 @@ def bits(x: Tensor) -> bytes:
     return x.detach().contiguous().view(torch.uint8).numpy().tobytes()
 
 
-def test_every_family_is_here():
+def test_every_registered_family_is_tested():
     assert {name for name, _ in CASES.values()} == set(FAMILIES) == set(ch.families())
     assert all(ch.families().values())
 
 
 @every
-def test_builds_and_runs(case):
+def test_it_builds_and_runs(case):
     model, x = build(case), inputs(case)
     assert family_of(model) == CASES[case][0]
     assert isinstance(model, family(CASES[case][0])[0])
@@ -178,6 +170,30 @@ def test_builds_and_runs(case):
         assert torch.equal(model.head(model.states(**x)), out)
         assert case in ENCODERS or model.head.bias is None
     assert model.bfloat16()(**cast(x, torch.bfloat16)).dtype == torch.bfloat16
+
+
+PROMISED = {
+    "predict": ("states", "head"),
+    "generate": ("start", "read", "step"),
+    "translate": ("start", "step"),
+    "fill": ("states", "head"),
+    "classify": (),
+    "encode": ("encode",),
+    "embed": (),
+    "map": (),
+}
+
+
+@every
+def test_it_has_the_methods_that_its_capabilities_promise(case):
+    model = build(case)
+    assert set(PROMISED) == set(CAPABILITIES)
+    assert model.can
+    assert all(hasattr(model, method) for capability in model.can for method in PROMISED[capability])
+    assert all(hasattr(model, method) for method in model.methods)
+    assert model.reads == {"translations": "pairs", "vectors": "vectors"}.get(READS[CASES[case][0]], "tokens")
+    examples = model.example_inputs(3, 4, torch.Generator().manual_seed(0))
+    assert len(model(**examples)) == 3
 
 
 @every
@@ -194,7 +210,7 @@ def test_every_parameter_gets_a_gradient(case):
 
 @causal
 @pytest.mark.parametrize("cut", [1, 4, 6])
-def test_the_future_cannot_move_the_past(case, cut):
+def test_later_tokens_do_not_change_earlier_outputs(case, cut):
     model, x = build(case), inputs(case)
     ids, given = x["ids"], {name: part for name, part in x.items() if name != "ids"}
     other = torch.cat([ids[:, :cut], (ids[:, cut:] + 3) % V], dim=1)
@@ -205,7 +221,7 @@ def test_the_future_cannot_move_the_past(case, cut):
 
 
 @encoders
-def test_an_encoder_looks_both_ways_but_not_at_padding(case):
+def test_an_encoder_is_bidirectional_and_ignores_padding(case):
     model, x = build(case), inputs(case, rows=3)
     answer, ids, lengths = model(**x), x["ids"], x["lengths"]
     exists = torch.arange(T) < lengths[:, None]
@@ -221,18 +237,18 @@ def test_an_encoder_looks_both_ways_but_not_at_padding(case):
 
 
 @every
-def test_a_neighbour_in_the_batch_cannot_move_an_answer(case):
+def test_other_rows_of_a_batch_do_not_change_an_output(case):
     model, x = build(case), inputs(case, rows=3)
-    strangers = inputs(case, rows=4, seed=5)
+    other_rows = inputs(case, rows=4, seed=5)
     together = model(**x)
-    others = model(**{name: torch.cat([x[name][:1], strangers[name]]) for name in x})
+    others = model(**{name: torch.cat([x[name][:1], other_rows[name]]) for name in x})
     for row in range(3):
         torch.testing.assert_close(model(**some(x, slice(row, row + 1)))[0], together[row], rtol=0.0, atol=1e-5)
     torch.testing.assert_close(others[0], together[0], rtol=0.0, atol=1e-5)
 
 
 @translations
-def test_padding_cannot_move_an_answer_and_the_source_can(case):
+def test_the_source_changes_the_logits_and_its_padding_does_not(case):
     model, x = build(case), inputs(case, rows=3)
     ids, source, lengths = x.values()
     answer = model(**x)
@@ -251,7 +267,7 @@ def test_padding_cannot_move_an_answer_and_the_source_can(case):
 @writers
 @pytest.mark.parametrize("steps", [[1] * T, [3, 1, 1, 2], [T]], ids=str)
 @torch.no_grad()
-def test_a_step_at_a_time_is_all_at_once(case, steps):
+def test_decoding_steps_equal_the_forward_pass(case, steps):
     model, x = build(case), inputs(case)
     ids, given = x.pop("ids"), x
     state = model.start(given, len(ids), limit=T)
@@ -263,8 +279,8 @@ def test_a_step_at_a_time_is_all_at_once(case, steps):
 
 @prompted
 @torch.no_grad()
-def test_prompts_of_different_lengths_are_read_as_if_alone(case):
-    """Rows read a prompt each, leave, come twice, and go on writing from their own places."""
+def test_prompts_of_different_lengths_are_read_as_if_each_were_alone(case):
+    """Rows with different prompts are dropped and duplicated, and continue from their own positions."""
     model, counts = build(case), [4, 0, 2]
     ids = inputs(case, rows=3)["ids"]
     state = model.start({}, 3, limit=T)
@@ -283,24 +299,24 @@ def test_prompts_of_different_lengths_are_read_as_if_alone(case):
 
 @prompted
 @torch.no_grad()
-def test_watching_changes_no_bit_of_a_step(case):
-    """Products that are taken together for speed stay so when somebody looks at one of them."""
+def test_watching_changes_no_bit_of_a_decoding_step(case):
+    """Joined products stay joined when one of them is watched."""
     model, ids = build(case), inputs(case)["ids"]
 
-    def written() -> bytes:
+    def decoded() -> bytes:
         state = model.start({}, B, limit=T)
         return bits(torch.cat([model.step(part, state)[0] for part in ids.split([3, 1, 1, 2], dim=1)], dim=1))
 
-    before = written()
+    before = decoded()
     with ch.watch(model, "**") as tape:
-        during = written()
+        during = decoded()
     assert during == before
     assert all(len(tape.calls(name)) == 4 for name in tape.names if name.endswith(("attn.query", "mlp.up")))
 
 
 @pytest.mark.parametrize(("window", "positions", "ends"), [(None, "rotary", 1), (3, "learned", 1), (3, "rotary", 0)])
 @torch.no_grad()
-def test_where_the_context_ends(window, positions, ends):
+def test_only_a_window_without_absolute_positions_reads_beyond_the_context(window, positions, ends):
     model = ch.build("gpt", **WORDS, depth=1, heads=3, positions=positions, window=window).eval()
     model.start({}, 1, limit=9)
     if ends:
@@ -310,14 +326,14 @@ def test_where_the_context_ends(window, positions, ends):
     ids, state = torch.arange(30)[None] % V, model.start({}, 1, limit=30)
     logits = torch.cat([model.step(part, state)[0] for part in ids.split(7, dim=1)], dim=1)
     torch.testing.assert_close(logits, model(ids), rtol=0.0, atol=1e-5)
-    # What lies before the window of one layer is out of sight, wherever the text began.
+    # Tokens before the window of one layer have no influence, wherever the text begins.
     torch.testing.assert_close(model(ids[:, 20:])[:, 2:], logits[:, 22:], rtol=0.0, atol=1e-5)
 
 
 @writers
 @torch.no_grad()
-def test_beams_go_their_own_ways(case):
-    """Rows are doubled, change places within their sources, and leave."""
+def test_rows_of_a_state_can_be_expanded_and_reordered(case):
+    """Rows are doubled, change places within their sources, and are dropped."""
     model, x = build(case), inputs(case, rows=3)
     texts, given = x.pop("ids")[:, :1], x
     state = model.start(given, len(texts), limit=T)
@@ -337,7 +353,7 @@ def test_beams_go_their_own_ways(case):
 
 
 @pytest.mark.parametrize("case", [case for case in (*CAUSAL, *FILLERS) if case not in TRANSLATIONS])
-def test_packed_documents_are_as_if_apart(case):
+def test_packed_documents_are_read_as_if_each_were_alone(case):
     model, x = build(case), inputs(case)["ids"]
     documents = torch.tensor([[0, 0, 1, 1, 1, 1, 2], [5, 5, 5, 5, 5, 7, 7]])
     at = torch.tensor([[0, 1, 0, 1, 2, 3, 0], [0, 1, 2, 3, 4, 0, 1]])
@@ -350,12 +366,12 @@ def test_packed_documents_are_as_if_apart(case):
 
 @every
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
-def test_what_is_saved_and_loaded_is_the_same_to_the_bit(case, dtype, tmp_path):
+def test_saving_and_loading_is_the_identity_to_the_bit(case, dtype, tmp_path):
     model, x = build(case).to(dtype), cast(inputs(case), dtype)
     ch.save(model, tmp_path / "model")
-    dice = torch.get_rng_state()
+    generator = torch.get_rng_state()
     again = ch.load(tmp_path / "model", device="cpu")
-    assert torch.equal(dice, torch.get_rng_state())  # nothing was drawn only to be replaced
+    assert torch.equal(generator, torch.get_rng_state())  # no random weights were made only to be replaced
     assert again.config == model.config == again.model.config
     assert not again.model.training
     ours, theirs = (dict(m.named_parameters(remove_duplicate=False)) for m in (model, again.model))
@@ -366,7 +382,7 @@ def test_what_is_saved_and_loaded_is_the_same_to_the_bit(case, dtype, tmp_path):
     ties = [[[n for n, q in m.items() if q is p] for p in m.values()] for m in (ours, theirs)]
     assert ties[0] == ties[1]
     for (name, a), (_, b) in zip(model.named_buffers(), again.model.named_buffers(), strict=True):
-        assert (a.dtype, bits(a)) == (b.dtype, bits(b)), name  # constants too, though no file has them
+        assert (a.dtype, bits(a)) == (b.dtype, bits(b)), name  # constants too, which are not saved
     assert bits(again.model(**x)) == bits(model(**x))
 
 
@@ -380,10 +396,10 @@ def test_watching_changes_no_bit(case):
     assert bits(model(**x)) == bits(before)
     assert not [hook for m in model.modules() for hook in (*m._forward_hooks, *m._forward_pre_hooks)]
     assert all(m.tap is None for m in model.modules() if isinstance(m, Attention))
-    # What only holds parts or weights says nothing itself: a step of an RNN is written out with torch's weights.
-    held = nn.ModuleList | Positions | nn.RNNBase
-    silent = {n for n, m in model.named_modules() if isinstance(m, held)}
-    assert {name for name in tape.names if name not in tape} <= silent
+    # Containers have no output, nor has the torch module of an RNN, of which only the weights are used step by step.
+    containers = nn.ModuleList | Positions | nn.RNNBase
+    without_output = {n for n, m in model.named_modules() if isinstance(m, containers)}
+    assert {name for name in tape.names if name not in tape} <= without_output
     for name, m in model.named_modules():
         if isinstance(m, Attention):
             sums = tape[f"{name}.weights"].dense().sum(-1)
@@ -395,18 +411,16 @@ def loss(model: nn.Module, x: Inputs, y: Tensor) -> Tensor:
     return F.mse_loss(out, y) if y.is_floating_point() else F.cross_entropy(out.flatten(0, -2), y.flatten())
 
 
-def wanted(case: str) -> Tensor:
-    """Something to learn by heart."""
+def targets(case: str) -> Tensor:
+    """Targets to overfit."""
     if shape(case)[:-1] == (B,):
         return torch.arange(B) % 2 if "class" in case else torch.randn(shape(case))
     return next(iter(inputs(case, seed=9).values()))
 
 
-@pytest.mark.parametrize(
-    "case", [case for case in CASES if case != "gpt without blocks"]
-)  # a token alone knows nothing
-def test_overfits_one_batch(case):
-    model, x, y = build(case).train(), inputs(case), wanted(case)
+@pytest.mark.parametrize("case", [case for case in CASES if case != "gpt without blocks"])  # which has no context
+def test_it_overfits_one_batch(case):
+    model, x, y = build(case).train(), inputs(case), targets(case)
     optimiser = torch.optim.AdamW(model.parameters(), lr=0.02, weight_decay=0.0)
     first = float(loss(model, x, y).detach())
     for _ in range(80):
@@ -417,7 +431,7 @@ def test_overfits_one_batch(case):
 
 
 @every
-def test_an_unknown_option_names_the_nearest(case):
+def test_an_unknown_option_or_value_raises_with_the_nearest_names(case):
     name, options = CASES[case]
     with pytest.raises(ValueError, match=r"unknown key model\.widht; the nearest (is|are) width"):
         ch.build(name, **options, widht=3)
@@ -445,7 +459,7 @@ WRONG = {
     ("bert", "classes", 2): r"classes=2 are for answer='class', and this is 'words'",
     ("bert", "types", -1): r"types=-1: expected 0 or more",
     ("reader", "mix", "som"): r"the nearest is sum",
-    ("reader", "gamma", 0.0): r"gamma=0.0: expected one number in \(0, 1\], or 3, one a head",
+    ("reader", "gamma", 0.0): r"gamma=0.0: expected one number in \(0, 1\], or 3, one per head",
     ("reader", "gamma", (0.5, 0.9)): r"gamma=\(0.5, 0.9\): expected one number",
     ("reader", "learned", True): r"only mix='forget' has a gamma to learn",
     ("deep", "connect", "residul"): r"the nearest is residual",
@@ -454,14 +468,14 @@ WRONG = {
 
 
 @pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: " ".join(map(str, wrong)))
-def test_a_wrong_word_says_what_was_expected(wrong):
+def test_a_wrong_value_raises_with_what_was_expected(wrong):
     name, key, value = wrong
     options = CASES[{"gpt": "gpt", "bert": "bert", "reader": "reader, attention", "deep": "deep, plain"}[name]][1]
     with pytest.raises(ValueError, match=WRONG[wrong]):
         ch.build(name, **options | {key: value})
 
 
-def test_two_words_that_do_not_go_together():
+def test_options_that_contradict_each_other_raise():
     with pytest.raises(ValueError, match="'rotary' act inside attention: with mix='sum' expected none"):
         ch.build("reader", vocab=V, mix="sum", positions="rotary")
     with pytest.raises(ValueError, match="1 is the end of its range"):
@@ -472,17 +486,15 @@ def test_two_words_that_do_not_go_together():
         ch.build("gpt", vocab=V, width=9, heads=3, positions="rotary")
 
 
-def test_an_unknown_family_names_the_nearest():
-    with pytest.raises(
-        ValueError,
-        match="no model 'GTP': expected one of gpt, bert, transformer, rnn-seq2seq, reader, mlp, deep; the nearest is gpt",
-    ):
+def test_an_unknown_family_raises_with_the_nearest_names():
+    names = "gpt, bert, transformer, rnn-seq2seq, reader, mlp, deep"
+    with pytest.raises(ValueError, match=f"no model 'GTP': expected one of {names}; the nearest is gpt"):
         ch.build("GTP", vocab=V)
     with pytest.raises(ValueError, match="Linear belongs to no known family"):
         family_of(nn.Linear(2, 2))
 
 
-def test_a_folder_is_a_module_and_a_verb_a_function():
+def test_public_folders_are_modules_and_verbs_are_functions():
     assert isinstance(ch.models, types.ModuleType)
     assert isinstance(ch.training, types.ModuleType)
     assert isinstance(ch.train, types.FunctionType)
@@ -490,10 +502,10 @@ def test_a_folder_is_a_module_and_a_verb_a_function():
 
 
 def exported(case: str) -> dict[str, float]:
-    """How far the exported model is from the eager one, for a batch of its own and one of another size."""
+    """The largest difference of the exported model from the eager one, for two sizes of a batch."""
     model, rows = build(case).requires_grad_(False), torch.export.Dim("rows", min=1, max=64)
 
-    def given(n: int) -> Inputs:  # an RNN packs by lengths on the host, where no graph can follow
+    def given(n: int) -> Inputs:  # an RNN packs rows by lengths on the host, which cannot be traced
         return {name: x for name, x in inputs(case, rows=n).items() if name != "lengths" or "rnn" not in case}
 
     with torch.no_grad():
@@ -503,16 +515,16 @@ def exported(case: str) -> dict[str, float]:
 
 
 @pytest.fixture(scope="module")
-def told() -> dict[str, dict[str, float | str]]:
+def export_errors() -> dict[str, dict[str, float | str]]:
     done = subprocess.run([sys.executable, __file__], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
 
 @every
-def test_exports(told, case):
-    assert "error" not in told[case], told[case]["error"]
-    assert max(told[case].values()) < 1e-5
+def test_it_can_be_exported(export_errors, case):
+    assert "error" not in export_errors[case], export_errors[case]["error"]
+    assert max(export_errors[case].values()) < 1e-5
 
 
 def tried(work: Callable[[str], dict], case: str) -> dict:

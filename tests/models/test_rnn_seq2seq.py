@@ -1,4 +1,4 @@
-"""The recurrent translator against the same written out, token by token and sentence by sentence; and its steps."""
+"""The recurrent translator against an implementation by loops over tokens and sentences; and its decoding steps."""
 
 import itertools
 from collections.abc import Callable
@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 import clearhead as ch
 from clearhead.decode import Plan, forced, search
-from clearhead.models.rnn_seq2seq import FEEDS, _gru, _lstm
+from clearhead.models.recurrent_steps import gru_step, lstm_step
+from clearhead.models.rnn_seq2seq import FEEDS
 
 B, S, T, V, W = 3, 6, 5, 11, 13  # rows, source tokens, target tokens, source vocabulary, target vocabulary
 SIZES = {"vocab": V, "target_vocab": W, "width": 7, "hidden": 10, "dropout": 0.0}
@@ -31,11 +32,11 @@ def build(**words) -> nn.Module:
 
 
 def batch(rows: int = B) -> dict[str, Tensor]:
-    dice = torch.Generator().manual_seed(1)
+    generator = torch.Generator().manual_seed(1)
     lengths = torch.tensor([4, S, 1, 5, 3])[:rows]
     return {
-        "ids": torch.randint(0, W, (rows, T), generator=dice),
-        "source": torch.randint(0, V, (rows, S), generator=dice),
+        "ids": torch.randint(0, W, (rows, T), generator=generator),
+        "source": torch.randint(0, V, (rows, S), generator=generator),
         "lengths": lengths,
     }
 
@@ -147,20 +148,20 @@ def same_as_by_hand(model: nn.Module) -> None:
 
 @ways
 @cells
-def test_logits_weights_and_every_gradient_are_those_written_out(attention, feed, cell, depth):
+def test_logits_attention_and_gradients_equal_those_of_loops(attention, feed, cell, depth):
     same_as_by_hand(build(attention=attention, feed=feed, cell=cell, depth=depth))
 
 
 @attentions
 @pytest.mark.parametrize("words", [{"bidirectional": False}, {"tied": False}, {"target_vocab": None, "vocab": W}],
                          ids=["one direction", "untied", "one table"])  # fmt: skip
-def test_and_with_its_other_words(attention, words):
+def test_other_options_equal_those_of_loops(attention, words):
     same_as_by_hand(build(attention=attention, depth=2, cell="lstm", **words))
 
 
 @ways
 @cells
-def test_padding_and_neighbours_cannot_move_an_answer(attention, feed, cell, depth):
+def test_padding_and_other_rows_do_not_change_the_logits(attention, feed, cell, depth):
     model, x = build(attention=attention, feed=feed, cell=cell, depth=depth), batch()
     together = model(**x)
     padded = torch.cat([x["source"], torch.full((B, 3), 4)], dim=1)
@@ -184,7 +185,7 @@ def steps(model: nn.Module, x: dict[str, Tensor], sizes: list[int]) -> Tensor:
 @ways
 @cells
 @torch.no_grad()
-def test_steps_are_teacher_forcing(attention, feed, cell, depth):
+def test_decoding_steps_equal_the_forward_pass(attention, feed, cell, depth):
     model, x = build(attention=attention, feed=feed, cell=cell, depth=depth), batch()
     expected = model(**x)
     for sizes in ([1] * T, [2, 1, 2], [T]):
@@ -194,15 +195,15 @@ def test_steps_are_teacher_forcing(attention, feed, cell, depth):
 @ways
 @pytest.mark.parametrize("cell", ["gru", "lstm"])
 @torch.no_grad()
-def test_states_are_expanded_and_reordered(attention, feed, cell):
+def test_states_can_be_expanded_and_reordered(attention, feed, cell):
     model, x = build(attention=attention, feed=feed, cell=cell, depth=2), batch()
     inputs = {k: x[k] for k in ("source", "lengths")}
 
-    def written(rows: list[int], texts: Tensor) -> Tensor:
-        """What is said after the texts, each after the source of its row."""
+    def expected_logits(rows: list[int], texts: Tensor) -> Tensor:
+        """The logits after these texts, each with the source of its row."""
         return model(texts, **{k: v[rows] for k, v in inputs.items()})[:, -1:]
 
-    dice = torch.Generator().manual_seed(3)
+    generator = torch.Generator().manual_seed(3)
     state = model.start(inputs, len(inputs["source"]), limit=9)
     _, state = model.step(x["ids"][:, :2], state)
     state.expand(2)
@@ -210,10 +211,10 @@ def test_states_are_expanded_and_reordered(attention, feed, cell):
     rows, texts = [0, 0, 1, 1, 2, 2], x["ids"][:, :2].repeat_interleave(2, dim=0)
     # Beams change places within their sources; a source leaves; sources change places.
     for index in ([1, 0, 3, 3, 4, 5], [0, 1, 2, 3, 4, 5], [0, 0, 5, 4], [2, 3, 1, 1]):
-        token = torch.randint(0, W, (len(rows), 1), generator=dice)
+        token = torch.randint(0, W, (len(rows), 1), generator=generator)
         texts = torch.cat([texts, token], dim=1)
         logits, state = model.step(token, state)
-        torch.testing.assert_close(logits, written(rows, texts), rtol=0.0, atol=1e-12)
+        torch.testing.assert_close(logits, expected_logits(rows, texts), rtol=0.0, atol=1e-12)
         state.reorder(torch.tensor(index))
         rows, texts = [rows[i] for i in index], texts[index]
         assert state.rows == len(index)
@@ -222,7 +223,7 @@ def test_states_are_expanded_and_reordered(attention, feed, cell):
 
 @attentions
 @torch.no_grad()
-def test_the_search_finds_what_forced_decoding_thinks_of_it(attention):
+def test_the_log_probability_of_a_search_is_that_of_forced_decoding(attention):
     model, x = build(attention=attention), batch(5)
     inputs = {k: x[k] for k in ("source", "lengths")}
     for beams in (1, 3):
@@ -233,7 +234,7 @@ def test_the_search_finds_what_forced_decoding_thinks_of_it(attention):
             assert abs(float(forced(model, alone, ids, targets).sum()) - found.logprob) < 1e-5
 
 
-def test_a_look_at_all_steps_whatever_way_they_were_taken():
+def test_watching_decoding_steps_gives_the_attention_of_the_forward_pass():
     for attention, feed in (("additive", "input"), ("additive", "readout"), ("bilinear", "readout")):
         model, x = build(attention=attention, feed=feed), batch()
         address = "decoder.blocks.0.cross.weights"
@@ -247,19 +248,19 @@ def test_a_look_at_all_steps_whatever_way_they_were_taken():
         assert at_once["encoder.blocks.0"].shape == (B, S, 10)
 
 
-def test_an_edit_of_the_weights_is_felt():
+def test_editing_the_attention_changes_the_logits():
     model, x = build(), batch()
     before = model(**x)
     with (
         pytest.warns(ch.look.Notice, match="explicitly"),
         ch.edit(model, {"decoder.blocks.0.cross.weights": torch.zeros_like}),
     ):
-        blind = model(**x)
-    assert not torch.allclose(blind, before)
+        edited = model(**x)
+    assert not torch.allclose(edited, before)
 
 
 @attentions
-def test_overfits_one_batch(attention):
+def test_it_overfits_one_batch(attention):
     torch.manual_seed(0)
     model = ch.build("rnn-seq2seq", **SIZES | {"hidden": 24, "width": 12, "attention": attention})
     x, targets = batch(), (batch()["ids"] + 3) % W
@@ -273,7 +274,7 @@ def test_overfits_one_batch(attention):
 
 
 @ways
-def test_training_drops_and_evaluation_does_not(attention, feed):
+def test_dropout_acts_in_training_only(attention, feed):
     words = {"dropout": 0.5, "depth": 2, "attention": attention, "feed": feed}
     model, x = ch.build("rnn-seq2seq", **SIZES | words).train(), batch()
     assert not torch.equal(model(**x), model(**x))
@@ -281,8 +282,8 @@ def test_training_drops_and_evaluation_does_not(attention, feed):
     assert torch.equal(model(**x), model(**x))
 
 
-def test_all_drops_reach_every_step_of_the_loop():
-    """Between layers each step has drops of its own: as many zeros as the share says."""
+def test_dropout_between_layers_acts_at_every_step():
+    """The output between layers is dropped anew at each step, by about the configured share."""
     model = ch.build("rnn-seq2seq", **SIZES | {"dropout": 0.5, "depth": 2, "hidden": 200}).train()
     x, seen = batch(), []
     real = F.dropout
@@ -300,13 +301,13 @@ def test_all_drops_reach_every_step_of_the_loop():
     assert all(0.4 < share < 0.6 for share in between)
 
 
-def test_bad_input_is_told():
+def test_wrong_lengths_and_options_raise():
     model, x = build(), batch()
     with pytest.raises(ValueError, match="lengths from 0 to 6: expected 1 to 6"):
         model(x["ids"], source=x["source"], lengths=torch.tensor([0, S, 1]))
     with pytest.raises(ValueError, match="lengths from 1 to 7: expected 1 to 6"):
         model(x["ids"], source=x["source"], lengths=torch.tensor([1, 7, 1]))
-    for words, said in (
+    for words, message in (
         ({"hidden": 9}, "hidden=9 does not divide into two directions"),
         ({"attention": "dot", "feed": "start"}, "feed='start' uses no attention"),
         ({"depth": 0}, "depth=0: expected 1 or more"),
@@ -314,13 +315,13 @@ def test_bad_input_is_told():
         ({"cell": "gur"}, "the nearest is gru"),
         ({"attention": "aditive"}, "the nearest is additive"),
     ):
-        with pytest.raises(ValueError, match=said):
+        with pytest.raises(ValueError, match=message):
             ch.build("rnn-seq2seq", **SIZES | words)
     assert build(hidden=9, bidirectional=False)(**x).shape == (B, T, W)
 
 
 @attentions
-def test_half_precision(attention):
+def test_bfloat16_and_autocast_are_close_to_float32(attention):
     model, x = build(attention=attention, cell="lstm").float(), batch()
     exact = model(**x)
     with torch.autocast("cpu", torch.bfloat16):
@@ -333,16 +334,16 @@ def test_half_precision(attention):
 
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("step", [_gru, _lstm])
-def test_the_fused_step_is_the_written_one(step: Callable):
-    dice = torch.Generator().manual_seed(0)
-    gates = 3 if step is _gru else 4
-    drawn = [torch.randn(B, n * 10, generator=dice, dtype=torch.float64) for n in (gates, gates, 1)]
+@pytest.mark.parametrize("step", [gru_step, lstm_step])
+def test_the_fused_cuda_step_equals_the_one_in_torch(step: Callable):
+    generator = torch.Generator().manual_seed(0)
+    gates = 3 if step is gru_step else 4
+    drawn = [torch.randn(B, n * 10, generator=generator, dtype=torch.float64) for n in (gates, gates, 1)]
     answers = []
     for device in ("cpu", "cuda"):
         given = [x.detach().to(device).requires_grad_() for x in drawn]
         out = step(*given)
-        out = out if step is _gru else torch.stack(out)
+        out = out if step is gru_step else torch.stack(out)
         (out * torch.arange(10.0, device=device)).sum().backward()
         answers.append([out.detach().cpu(), *(x.grad.cpu() for x in given)])
     for ours, theirs in zip(*answers, strict=True):
@@ -353,11 +354,11 @@ def test_the_fused_step_is_the_written_one(step: Callable):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @attentions
 @pytest.mark.parametrize("cell", ["gru", "lstm"])
-def test_a_gpu_says_the_same(attention, cell):
+def test_a_gpu_gives_the_same_logits(attention, cell):
     model, x = build(attention=attention, cell=cell, depth=2), batch()
     expected = model(**x)
     model = model.cuda()
     lengths = x.pop("lengths")
     x = {k: v.cuda() for k, v in x.items()}
-    for where in (lengths, lengths.cuda()):  # on the host they spare a wait
+    for where in (lengths, lengths.cuda()):  # on the host or on the device
         torch.testing.assert_close(model(**x, lengths=where).cpu(), expected, rtol=0.0, atol=1e-10)

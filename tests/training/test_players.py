@@ -4,12 +4,15 @@ Each ability is shown by a small objective of its own, and every one resumes to 
 """
 
 import dataclasses
+import os
+import subprocess
+import sys
 from itertools import pairwise
 from typing import ClassVar
 
 import pytest
 import torch
-from trainings import metrics, same_bits, state
+from trainings import GAN, SMALL, STUDENT, metrics, same_bits, state
 
 from clearhead import load, train
 from clearhead.training import loop, objectives, optim
@@ -18,36 +21,17 @@ from clearhead.training.objectives.objective import weighted_sum
 from clearhead.training.schedule import Scalar, Scheduled, value
 
 pytestmark = pytest.mark.usefixtures("own_models")
-SMALL = {"name": "mlp", "width": 8, "depth": 1}
-GAN = {
-    "steps": 9, "seed": 3,
-    "data": {"name": "gaussians", "modes": 3, "rows": 10, "valid_rows": 12, "valid_batches": 2},
-    "objective": {"name": "gan", "latent": 3},
-    "players": {
-        "generator": {"model": SMALL, "optim": {"lr": 3e-3, "ema": 0.8}},
-        "discriminator": {"model": SMALL, "optim": {"name": "sgd", "lr": 1e-2}, "schedule": {"shape": "constant"}},
-    },
-    "run": {"log_every": 1, "valid_every": 3, "save_every": 2, "inside_every": 4},
-}  # fmt: skip
-STUDENT = {
-    "steps": 9, "seed": 3,
-    "data": {"name": "gaussians", "modes": 3, "rows": 10, "valid_rows": 12, "valid_batches": 2},
-    "objective": {"name": "self-distillation", "momentum": {"start": 0.5, "final": 1.0}},
-    "players": {"student": {"model": SMALL | {"outputs": 5}}},
-    "optim": {"lr": 1e-2, "decay": {"start": 0.0, "final": 0.5}},
-    "run": {"log_every": 1, "valid_every": 3, "save_every": 2},
-}  # fmt: skip
 
 
-def go(table, out, *overrides):
-    return train(table, *overrides, out=out, device="cpu", quiet=True)
+def go(table, out, *overrides, device="cpu"):
+    return train(table, *overrides, out=out, device=device, quiet=True)
 
 
 class BrokenError(Exception):
     pass
 
 
-def broken(table, out, monkeypatch, *overrides, calls=(5, 3)):
+def broken(table, out, monkeypatch, *overrides, calls=(5, 3), device="cpu"):
     """A run that crashes after so many updates, twice, and is resumed."""
     for after in calls:
         real, left = optim.Optimiser.step, [after]
@@ -61,8 +45,8 @@ def broken(table, out, monkeypatch, *overrides, calls=(5, 3)):
         with monkeypatch.context() as patch:
             patch.setattr(optim.Optimiser, "step", strange)
             with pytest.raises(BrokenError):
-                go(table, out, *overrides)
-    return go(table, out, *overrides)
+                go(table, out, *overrides, device=device)
+    return go(table, out, *overrides, device=device)
 
 
 def assert_same_run(a, b):
@@ -87,6 +71,52 @@ def test_a_resumed_run_of_two_players_equals_an_uninterrupted_one_to_the_bit(nam
     table, overrides = CASES[name]
     go(table, tmp_path / "whole", *overrides)
     broken(table, tmp_path / "broken", monkeypatch, *overrides)
+    assert_same_run(tmp_path / "whole", tmp_path / "broken")
+
+
+COMPILED = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+import torch
+from test_players import go
+from trainings import GAN, STUDENT, recipe, state
+folder, device = Path(sys.argv[2]), sys.argv[3]
+overrides = ["steps=3", "run.inside_every=2", *(["deterministic=true"] if device == "cuda" else [])]
+one = recipe(steps=3, run__valid_every=2, model__depth=1, model__bias=False)
+for name, table in (("one", one), ("gan", GAN), ("student", STUDENT)):
+    go(table, folder / name / "plain", *overrides, device=device)
+    go(table, folder / name / "quick", *overrides, "compile=true", device=device)
+    quick = state(folder / name / "quick")
+    torch.testing.assert_close(quick, state(folder / name / "plain"), rtol=1e-3, atol=1e-4)
+"""
+
+
+def compiled(folder, device):
+    """In a process of its own, without the checks of types that tests add."""
+    words = [sys.executable, "-c", COMPILED, os.path.dirname(__file__), str(folder), device]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_compiled_trainings_of_one_and_of_two_players_equal_eager_ones(tmp_path):
+    compiled(tmp_path, "cpu")
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_compiled_trainings_of_one_and_of_two_players_equal_eager_ones_on_a_gpu(tmp_path):
+    compiled(tmp_path, "cuda")
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("table", [GAN, STUDENT], ids=["gan", "student"])
+@pytest.mark.parametrize("overrides", [[], ["precision=bfloat16"]], ids=str)
+def test_two_players_resume_to_the_bit_on_a_gpu(table, overrides, tmp_path, monkeypatch):
+    overrides = [*overrides, "deterministic=true"]
+    go(table, tmp_path / "whole", *overrides, device="cuda")
+    broken(table, tmp_path / "broken", monkeypatch, *overrides, device="cuda")
     assert_same_run(tmp_path / "whole", tmp_path / "broken")
 
 

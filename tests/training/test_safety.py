@@ -402,28 +402,6 @@ def test_a_data_worker_that_fails_ends_the_run(tmp_path, monkeypatch, table, who
     resumes(table, tmp_path, whole)
 
 
-COMPILED = """
-import sys, warnings
-from pathlib import Path
-sys.path.insert(0, sys.argv[1])
-import torch
-from trainings import recipe, state
-from clearhead.training.loop import train
-folder = Path(sys.argv[2])
-table = recipe(steps=3, run__inside_every=2, run__valid_every=2, model__depth=1, model__bias=False)
-plain = train(table, out=folder / "plain", device="cpu", quiet=True)
-quick = train(table, "compile=true", out=folder / "quick", device="cpu", quiet=True)
-torch.testing.assert_close(state(quick.folder), state(plain.folder), rtol=1e-3, atol=1e-4)
-"""
-
-
-def test_a_compiled_training_equals_an_eager_one(tmp_path):
-    """In a process of its own, without the checks of types that tests add."""
-    here = os.path.dirname(__file__)
-    done = subprocess.run([sys.executable, "-c", COMPILED, here, str(tmp_path)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-
-
 def test_the_model_of_a_folder_is_the_model_of_the_run(tmp_path, table):
     from clearhead import load
 

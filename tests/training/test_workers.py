@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
-from trainings import VECTORS, metrics, near, recipe, state
+from trainings import GAN, STUDENT, VECTORS, metrics, near, recipe, state
 
 from clearhead.training.distributed import SyncedBatchNorm
 from clearhead.training.loop import train
@@ -43,6 +43,10 @@ CASES = {
         **VECTORS, "model": {"name": "normed"}, "spread": "fsdp", "precision": "bfloat16", "run__valid_every": 3,
     },
     "ddp, reader": {"model": {"name": "reader", "width": 12, "heads": 3, "mix": "attention"}, "optim__name": "sgd"},
+    "ddp, gan": {"whole": GAN},
+    "fsdp, gan, parts": {"whole": {**GAN, "spread": "fsdp", "accumulate": 2}},
+    "ddp, student, parts": {"whole": {**STUDENT, "accumulate": 2}},
+    "fsdp, student": {"whole": {**STUDENT, "spread": "fsdp"}},
 }  # fmt: skip
 LOOSE = {name for name in CASES if "bfloat16" in name or "masters" in name}
 RESUMED = {"fsdp on one": "fsdp", "one on fsdp": "fsdp", "one on ddp": "ddp"}
@@ -77,7 +81,7 @@ def finish(process, folder):
 
 def table(**changes):
     changes.setdefault("run__log_every", 1)
-    return recipe(**changes)
+    return changes.pop("whole", None) or recipe(**changes)
 
 
 def go(given, out, *words):
@@ -113,8 +117,15 @@ def compare(a, b, **tolerance):
     near(state(a), state(b), **tolerance)
     for mine, theirs in zip(metrics(a), metrics(b), strict=True):
         if "inside" in mine:
-            mine, theirs = mine["inside"]["gradient"], theirs["inside"]["gradient"]
+            mine, theirs = (_gradients(record["inside"]) for record in (mine, theirs))
         assert mine == pytest.approx(theirs, rel=10 * tolerance["rtol"], abs=tolerance["atol"])
+
+
+def _gradients(inside):
+    """The norms of a run's gradients, or of each of its players'."""
+    return inside.get("gradient") or {
+        f"{player}.{block}": norm for player, found in inside.items() for block, norm in found["gradient"].items()
+    }
 
 
 @pytest.mark.parametrize("name", CASES)

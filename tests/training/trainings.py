@@ -42,6 +42,27 @@ VECTORS = {
     "model": {"name": "deep", "depth": 3},
 }
 
+# Trainings of two players
+SMALL = {"name": "mlp", "width": 8, "depth": 1}
+GAN = {
+    "steps": 9, "seed": 3,
+    "data": {"name": "gaussians", "modes": 3, "rows": 10, "valid_rows": 12, "valid_batches": 2},
+    "objective": {"name": "gan", "latent": 3},
+    "players": {
+        "generator": {"model": SMALL, "optim": {"lr": 3e-3, "ema": 0.8}},
+        "discriminator": {"model": SMALL, "optim": {"name": "sgd", "lr": 1e-2}, "schedule": {"shape": "constant"}},
+    },
+    "run": {"log_every": 1, "valid_every": 3, "save_every": 2, "inside_every": 4},
+}  # fmt: skip
+STUDENT = {
+    "steps": 9, "seed": 3,
+    "data": {"name": "gaussians", "modes": 3, "rows": 10, "valid_rows": 12, "valid_batches": 2},
+    "objective": {"name": "self-distillation", "momentum": {"start": 0.5, "final": 1.0}},
+    "players": {"student": {"model": SMALL | {"outputs": 5}}},
+    "optim": {"lr": 1e-2, "decay": {"start": 0.0, "final": 0.5}},
+    "run": {"log_every": 1, "valid_every": 3, "save_every": 2},
+}  # fmt: skip
+
 
 def state(folder):
     """Every tensor of the newest checkpoint."""

@@ -3,13 +3,35 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..errors import InputError
 from .plan import Hypothesis
+
+Ended = Callable[[int, Sequence[int]], bool]  # whether answer i, with these ids so far, is to end
+
+
+class Candidates(NamedTuple):
+    """The likeliest continuations of each row, the best first."""
+
+    origin: Int[Tensor, "b k"]  # the beam that each continues
+    token: Int[Tensor, "b k"]
+    rank: Float[Tensor, "b k"]  # summed log-probability after penalties, this token included
+    logprob: Float[Tensor, "b k"]  # the same before penalties
+
+
+class Continuation(NamedTuple):
+    """An unfinished hypothesis with one more token."""
+
+    ids: list[int]
+    state_row: int  # the row of the decoder's state that it continues
+    rank: float
+    logprob: float
 
 
 class Finished:
@@ -17,22 +39,22 @@ class Finished:
 
     def __init__(self, most: int, penalty: float, stop: str) -> None:
         self.most, self.penalty, self.stop = most, penalty, stop
-        self.found: list[Hypothesis] = []
+        self.hypotheses: list[Hypothesis] = []
 
     def add(self, ids: list[int], rank: float, logprob: float, finished: bool) -> None:
         """Add a hypothesis; `rank` is its summed log-probability after penalties."""
         score = self._score(rank, len(ids) + finished)
-        self.found.append(Hypothesis(ids=tuple(ids), logprob=logprob, score=score, finished=finished))
-        self.found.sort(key=lambda h: -h.score)
-        del self.found[self.most :]
+        self.hypotheses.append(Hypothesis(ids=tuple(ids), logprob=logprob, score=score, finished=finished))
+        self.hypotheses.sort(key=lambda h: -h.score)
+        del self.hypotheses[self.most :]
 
     def over(self, rank: float, length: int, longest: int) -> bool:
-        """True if the unfinished hypotheses can be given up, of which the best has this rank and length."""
-        if len(self.found) < self.most:
+        """True if no unfinished hypothesis needs to be continued; the best of them has this rank and length."""
+        if len(self.hypotheses) < self.most:
             return False
         # Log-probabilities are negative and only fall: dividing by the longest length gives an upper bound.
         bound = self._score(rank, longest if self.stop == "sure" and self.penalty > 0 else length)
-        return self.stop == "full" or bound <= self.found[-1].score
+        return self.stop == "full" or bound <= self.hypotheses[-1].score
 
     def _score(self, rank: float, length: int) -> float:
         return rank / max(length, 1) ** self.penalty
@@ -41,18 +63,18 @@ class Finished:
 class Beams:
     """The unfinished hypotheses of the rows whose search is not over."""
 
-    def __init__(self, rows: int, beams: int, last: Tensor, device: torch.device) -> None:
+    def __init__(self, rows: int, beams: int, last: Int[Tensor, "r 1"], device: torch.device) -> None:
         self.beams, self.device = beams, device
-        self.which = list(range(rows))  # the number of the answer that each row here is
-        self.ranks = torch.full((rows, beams), -math.inf, device=device)  # summed log-probabilities, after penalties
-        self.ranks[:, 0] = 0.0  # the beams of a row begin equal: one of them is enough
+        self.answers = list(range(rows))  # the number of the answer that each row belongs to
+        self.ranks = torch.full((rows, beams), -math.inf, device=device)  # summed log-probabilities after penalties
+        self.ranks[:, 0] = 0.0  # all beams of a row start with the same text: only one of them is continued
         self.logprobs = self.ranks  # before penalties
-        self.last = last  # (b n, 1) the last token of each hypothesis
-        self.texts: list[list[list[int]]] = [[[] for _ in range(beams)] for _ in range(rows)]  # what each has written
+        self.last = last  # the last token of each hypothesis
+        self.texts: list[list[list[int]]] = [[[] for _ in range(beams)] for _ in range(rows)]  # ids written so far
 
     def rows(self) -> Iterator[tuple[int, list[list[int]]]]:
-        """The number of each row's answer, and what its beams have written."""
-        return zip(self.which, self.texts, strict=True)
+        """The number of each row's answer, and the ids that its beams have written."""
+        return zip(self.answers, self.texts, strict=True)
 
     def move(self, device: torch.device) -> None:
         """Continue on another device."""
@@ -60,47 +82,64 @@ class Beams:
             self.device, self.last = device, self.last.to(device)
             self.ranks, self.logprobs = self.ranks.to(device), self.logprobs.to(device)
 
-    def take(
-        self, origin: Tensor, token: Tensor, rank: Tensor, logprob: Tensor, *, ends: set[int], done: list[Finished],
-        written: int, room: list[int], ended: Callable[[int, Sequence[int]], bool] | None,
-    ) -> Tensor | None:  # fmt: skip
-        """Finish what ended and continue with the best of the rest; returns the rows of the state to keep, if any.
+    def advance(
+        self, candidates: Candidates, *, ends: set[int], done: list[Finished], written: int, room: list[int],
+        ended: Ended | None,
+    ) -> Int[Tensor, "r"] | None:  # fmt: skip
+        """Finish the candidates that end, and continue with the best others.
 
-        `origin` is the beam that each candidate continues, `rank` and `logprob` its sums with this token.
+        Args:
+            candidates: The continuations of each row.
+            ends: Tokens that end an answer.
+            done: The finished hypotheses of each answer; new ones are added.
+            written: Tokens that each hypothesis has now.
+            room: Tokens that each answer may have.
+            ended: Whether an answer is to end, if it is not an end token that ends it.
+
+        Returns:
+            The rows of the decoder's state to continue from; None if all searches are over.
         """
-        origins, tokens, ranks, sums = origin.tolist(), token.tolist(), rank.tolist(), logprob.tolist()
-        which, texts, keep, following, totals, plain = [], [], [], [], [], []
-        for i, row in enumerate(self.which):
-            new: list[tuple[list[int], int, int, float, float]] = []  # text, row of the state, token, rank, logprob
-            for j, (o, t, r, p) in enumerate(zip(origins[i], tokens[i], ranks[i], sums[i], strict=True)):
-                if math.isnan(r) or math.isnan(p):
-                    raise InputError(
-                        "the model's logits are not numbers (NaN): expected finite weights; perhaps its training "
-                        "diverged, or its checkpoint is damaged"
-                    )
-                if r == -math.inf or len(new) == self.beams:
-                    break
-                text = self.texts[i][o]
-                if t in ends:
-                    if j < self.beams:  # a worse one would not have been a beam either
-                        done[row].add(text, r, p, True)
-                elif written == room[row] or (ended is not None and ended(row, [*text, t])):
-                    if j < self.beams:
-                        done[row].add([*text, t], r, p, False)
-                else:
-                    new.append(([*text, t], i * self.beams + o, t, r, p))
-            if not new or done[row].over(new[0][3], written, room[row]):
+        lists = [x.tolist() for x in candidates]
+        answers: list[int] = []
+        rows: list[list[Continuation]] = []
+        for i, answer in enumerate(self.answers):
+            choices = zip(*(x[i] for x in lists), strict=True)
+            stops = room[answer] == written
+            new = self._continue_row(i, choices, ends, done[answer], stops, ended)
+            if not new or done[answer].over(new[0].rank, written, room[answer]):
                 continue
-            new += [(*new[0][:3], -math.inf, -math.inf)] * (self.beams - len(new))
-            which.append(row)
-            texts.append([one[0] for one in new])
-            keep += [one[1] for one in new]
-            following += [one[2] for one in new]
-            totals.append([one[3] for one in new])
-            plain.append([one[4] for one in new])
-        self.which, self.texts = which, texts
-        self.ranks, self.logprobs = (torch.tensor(x, device=self.device) for x in (totals, plain))
-        if not which:
+            new += [new[0]._replace(rank=-math.inf, logprob=-math.inf)] * (self.beams - len(new))
+            answers.append(answer)
+            rows.append(new)
+        self.answers, self.texts = answers, [[one.ids for one in new] for new in rows]
+        self.ranks = torch.tensor([[one.rank for one in new] for new in rows], device=self.device)
+        self.logprobs = torch.tensor([[one.logprob for one in new] for new in rows], device=self.device)
+        if not answers:
             return None
-        self.last = torch.tensor(following, device=self.device)[:, None]
-        return torch.tensor(keep, device=self.device)
+        self.last = torch.tensor([[one.ids[-1]] for new in rows for one in new], device=self.device)
+        return torch.tensor([one.state_row for new in rows for one in new], device=self.device)
+
+    def _continue_row(
+        self, i: int, choices: Iterable[tuple[int, int, float, float]], ends: set[int], done: Finished, stops: bool,
+        ended: Ended | None,
+    ) -> list[Continuation]:  # fmt: skip
+        """The unfinished ones of a row's candidates, at most as many as there are beams; the others go to `done`."""
+        new: list[Continuation] = []
+        for j, (origin, token, rank, logprob) in enumerate(choices):
+            if math.isnan(rank) or math.isnan(logprob):
+                raise InputError(
+                    "the model's logits are not numbers (NaN): expected finite weights; perhaps its training "
+                    "diverged, or its checkpoint is damaged"
+                )
+            if rank == -math.inf or len(new) == self.beams:
+                break
+            text = self.texts[i][origin]
+            if token in ends:
+                if j < self.beams:  # a worse one would not have been a beam either
+                    done.add(text, rank, logprob, True)
+            elif stops or (ended is not None and ended(self.answers[i], [*text, token])):
+                if j < self.beams:
+                    done.add([*text, token], rank, logprob, False)
+            else:
+                new.append(Continuation([*text, token], i * self.beams + origin, rank, logprob))
+        return new

@@ -1,13 +1,13 @@
 """The same computation, faster: what decode/ and loaded models use instead of the plain modules where it pays.
 
-accelerate     a model's linear maps and norms use the fastest kernels for inference on a CPU
-CpuDecoder     one token per row through all blocks on a CPU, in few calls
-GraphDecoder   the same on a GPU: Triton kernels in a CUDA graph, several tokens ahead of the host
-quantised      a copy of a model with weights in 8 bits
-hooked         whether somebody watches or edits a module, so that it must not be skipped
+accelerate     let a model's linear maps and norms use the fastest kernels for inference on a CPU
+CpuDecoder     decode one token per row on a CPU, in few calls
+GraphDecoder   decode on a GPU: Triton kernels in a CUDA graph, several tokens ahead of the host
+quantised      copy a model with 8-bit weights
+hooked         whether a module has a hook or a tap, so that it must not be skipped
 
-models/ and layers/ know nothing of this folder. decode/search.py is the one place that chooses a fast decoder; each
-decoder's `of` returns None for a model that it does not know, and the model's own `step` is used.
+models/ and layers/ do not use this folder. decode/runner.py alone chooses a decoder: `CpuDecoder.of` and
+`GraphDecoder.of` return None for a model that they do not support, and then the model's own `step` is used.
 """
 
 from .cpu_decode import CpuDecoder

@@ -1,6 +1,6 @@
 """Decoding on a CPU: one token per row through all blocks, in few calls.
 
-A step of a small model takes as long as reading its weights, and then as long again for what Python does between some
+A step of a small model takes as long as reading its weights, plus as long again for what Python does between some
 twenty operations per block: calling modules, checking shapes, choosing kernels. All of that is the same at every step,
 so it is done once, when decoding starts. The operations are those of layers.Block.
 """
@@ -27,18 +27,32 @@ from .supported import supports_block, supports_positions
 
 
 class CpuDecoder:
-    """The steps of a model's decoder. `of` returns None for a model with a choice that is not known here."""
+    """The decode steps of a model on a CPU. Use `of`, which returns None for a model that is not supported.
+
+    Args:
+        stack: The parts of the model's decoder.
+        blocks: The steps of its blocks.
+
+    Examples:
+        >>> model = clearhead.build("gpt", vocab=11, context=16, width=8, depth=1, heads=2).eval()
+        >>> state = model.start({}, rows=1, limit=8)
+        >>> with torch.no_grad():
+        ...     decoder = CpuDecoder.of(model, state)
+        ...     logits = decoder.step(torch.tensor([[3]]), state)
+        >>> logits.shape
+        torch.Size([1, 1, 11])
+    """
 
     def __init__(self, stack: DecoderStack, blocks: BlockSteps) -> None:
         self.stack, self.blocks = stack, blocks
         self.hooks = Hooks([*stack.blocks, *([] if stack.owner is None else [_Shell(stack.owner)])])
-        # With cross-attention, batches are the rule: packed weights pay for the output layer too.
+        # A model with cross-attention usually decodes batches: packed weights pay for the output layer too.
         self._head = quick_packed(stack.head) if stack.cross and isinstance(stack.head, nn.Linear) else None
         self._head_hooks = Hooks([stack.head])
 
     @staticmethod
     def of(model: nn.Module, state: Any) -> CpuDecoder | None:
-        """The decoder of a model outside training, for a state that its `start` made."""
+        """The decoder of a model outside training, for a state that its `start` made; None if it is not supported."""
         stack = model.decoder_stack if isinstance(model, Model) else None
         if stack is None or model.training or torch.is_grad_enabled() or not isinstance(state, DecoderState):
             return None
@@ -50,20 +64,20 @@ class CpuDecoder:
 
     @property
     def unhooked(self) -> bool:
-        """True if nobody watches or edits what the steps skip."""
+        """True if no module that the steps skip has a hook or a tap."""
         return not self.hooks.any()
 
     def step(self, ids: Int[Tensor, "b 1"], state: DecoderState) -> Float[Tensor, "b 1 v"] | None:
-        """The logits after one more token per row; None if a number is NaN: then the model's own step must answer."""
+        """The logits after one more token per row; None if a number is NaN: then the model's own step must be used."""
         kv, source, stack = state.kv, state.source, self.stack
         at = kv.positions(1)
         allowed = _allowed(kv.mask(stack.window), kv.caches[0].furthest + 1, ids.device)
         memory: Sequence[tuple[Tensor, ...]] = ()
-        shown = None
+        source_allowed = None
         if source is not None:
             memory = source.memory
-            shown = _allowed(source.mask, memory[0][0].shape[2], ids.device, source.fold)
-        x = self.blocks(stack.positions.add(stack.embed(ids), at), at, kv.caches, allowed, memory, shown)
+            source_allowed = _allowed(source.mask, memory[0][0].shape[2], ids.device, source.fold)
+        x = self.blocks(stack.positions.add(stack.embed(ids), at), at, kv.caches, allowed, memory, source_allowed)
         if x is None:
             return None
         kv.advance(1)
@@ -80,10 +94,10 @@ class _Shell(nn.Module):
 
 
 class BlockSteps:
-    """Transformer blocks that take one token per row.
+    """Transformer blocks that process one token per row.
 
     With `packed`, batches are multiplied by packed copies of the weights (products.quick_packed): as fast as a single
-    row, but rounded differently than the blocks do.
+    row, but rounded differently than in the blocks.
     """
 
     def __init__(self, blocks: list[Block], positions: Positions, window: int | None, packed: bool = False) -> None:
@@ -95,11 +109,11 @@ class BlockSteps:
     def of(
         blocks: Iterable[nn.Module], positions: Positions, window: int | None, packed: bool = False
     ) -> BlockSteps | None:
-        """For blocks outside training, on a CPU; None where one of them has a choice that is not known here."""
-        known = [cast(Block, block) for block in blocks]
+        """The steps of blocks outside training, on a CPU; None if one of them has an option that is not supported."""
+        stack = [cast(Block, block) for block in blocks]
         if not supports_positions(positions) or torch.is_grad_enabled():
             return None
-        return BlockSteps(known, positions, window, packed) if known and all(map(supports_block, known)) else None
+        return BlockSteps(stack, positions, window, packed) if stack and all(map(supports_block, stack)) else None
 
     def __call__(
         self,
@@ -108,41 +122,48 @@ class BlockSteps:
         caches: list[Cache],
         allowed: Tensor | None,
         memory: Sequence[tuple[Tensor, ...]] = (),
-        shown: Tensor | None = None,
+        source_allowed: Tensor | None = None,
     ) -> Float[Tensor, "b 1 d"] | None:
-        """The output of the last block; None if a score is NaN, which a fused kernel may take for a masked row.
+        """The output of the last block; None if a score is NaN, which a fused kernel may treat as a masked row.
 
-        `allowed` (b, 1, 1, k) says which keys each row may attend to, where rows are at different positions. `memory`
-        holds the keys and values of cross-attention, perhaps once for several neighbouring rows, and `shown` which of
-        them each row may attend to.
+        `allowed` (b, 1, 1, k) marks the keys that each row may attend to, if rows are at different positions.
+        `memory` holds the keys and values of cross-attention for each block, perhaps shared by several neighbouring
+        rows, and `source_allowed` marks those that each row may attend to.
         """
         angles = None if self.rotary is None else self.rotary.angles(at, x.dtype)
-        queries = []
+        queries: list[Tensor] = []
         for i, (layer, cache) in enumerate(zip(self.layers, caches, strict=True)):
-            y = layer.qkv(layer.attn_norm(x) if layer.pre else x)
-            y = y.view(x.shape[0], 1, layer.heads + 2 * layer.kv_heads, layer.head).transpose(1, 2)  # (b, h + 2g, 1, e)
-            both, v = torch.split_with_sizes(y, [layer.heads + layer.kv_heads, layer.kv_heads], 1)
-            if angles is not None and layer.aligned:
-                both = cast(Rotary, self.rotary).turned(both, *angles)
-            q, k = torch.split_with_sizes(both, [layer.heads, layer.kv_heads], 1)
-            if angles is not None and not layer.aligned:
-                q, k = (cast(Rotary, self.rotary).turned(each, *angles) for each in (q, k))
-            queries += [both] if layer.aligned else [q, k]
-            keys, values = cache.append(k, v)
-            if self.window is not None and allowed is None and keys.shape[2] > self.window:
-                keys, values = keys[:, :, -self.window :], values[:, :, -self.window :]
-            out = _attend(q, keys, values, allowed, layer.scale)
-            x = x + layer.out(out.transpose(1, 2).flatten(2))
-            x = x if layer.pre else layer.attn_norm(x)
+            x = self._self_attention(layer, x, angles, cache, allowed, queries)
             if layer.cross is not None:
                 q = layer.cross.query(layer.cross.norm(x) if layer.pre else x)
                 queries.append(q.view(x.shape[0], layer.heads, 1, layer.head))
                 keys, values = memory[i]
-                x = x + layer.cross(q, keys, values, shown)
+                x = x + layer.cross(q, keys, values, source_allowed)
                 x = x if layer.pre else layer.cross.norm(x)
             x = x + layer.down(layer.inner(layer.mlp_norm(x) if layer.pre else x))
             x = x if layer.pre else layer.mlp_norm(x)
         return None if torch.cat(queries, dim=1).sum().isnan() else x
+
+    def _self_attention(
+        self, layer: _Layer, x: Tensor, angles: tuple[Tensor, Tensor] | None, cache: Cache, allowed: Tensor | None,
+        queries: list[Tensor],
+    ) -> Tensor:  # fmt: skip
+        """x with the self-attention of a block added; its queries and keys are appended to `queries`."""
+        y = layer.qkv(layer.attn_norm(x) if layer.pre else x)
+        y = y.view(x.shape[0], 1, layer.heads + 2 * layer.kv_heads, layer.head).transpose(1, 2)  # (b, h + 2g, 1, e)
+        both, v = torch.split_with_sizes(y, [layer.heads + layer.kv_heads, layer.kv_heads], 1)
+        if angles is not None and layer.aligned:
+            both = cast(Rotary, self.rotary).turned(both, *angles)
+        q, k = torch.split_with_sizes(both, [layer.heads, layer.kv_heads], 1)
+        if angles is not None and not layer.aligned:
+            q, k = (cast(Rotary, self.rotary).turned(each, *angles) for each in (q, k))
+        queries += [both] if layer.aligned else [q, k]
+        keys, values = cache.append(k, v)
+        if self.window is not None and allowed is None and keys.shape[2] > self.window:
+            keys, values = keys[:, :, -self.window :], values[:, :, -self.window :]
+        out = _attend(q, keys, values, allowed, layer.scale)
+        x = x + layer.out(out.transpose(1, 2).flatten(2))
+        return x if layer.pre else layer.attn_norm(x)
 
 
 class _Layer:
@@ -152,8 +173,8 @@ class _Layer:
         attn, mlp = block.attn, block.mlp
         assert attn.out is not None
         self.heads, self.kv_heads, self.head = attn.heads, attn.kv_heads, attn.head_width
-        # How a product is rounded may depend on memory alignment: heads of such widths are aligned alike, whether they
-        # are rotated together or one by one, as in the block.
+        # How a product is rounded may depend on memory alignment. Heads of such widths are aligned in the same way,
+        # whether queries and keys are rotated together, as here, or one by one, as in the block.
         self.aligned = self.head % 16 == 0
         self.scale = 1.0 if attn.score == "dot" else self.head**-0.5
         self.attn_norm, self.mlp_norm = _norm(block.attn_norm), _norm(block.mlp_norm)
@@ -174,9 +195,11 @@ class _Cross:
         self.scale = 1.0 if cross.score == "dot" else self.head**-0.5
         self.query, self.out, self.norm = quick(cross.query), quick(cross.out), _norm(block.cross_norm)
 
-    def __call__(self, q: Float[Tensor, "b 1 d"], k: Tensor, v: Tensor, shown: Tensor | None) -> Float[Tensor, "b 1 d"]:
+    def __call__(
+        self, q: Float[Tensor, "b 1 d"], k: Tensor, v: Tensor, allowed: Tensor | None
+    ) -> Float[Tensor, "b 1 d"]:
         folded = q.view(k.shape[0], -1, self.heads, self.head).transpose(1, 2)  # neighbours that share a source
-        out = _attend(folded, k, v, shown, self.scale)
+        out = _attend(folded, k, v, allowed, self.scale)
         return self.out(out.transpose(1, 2).reshape(q.shape[0], 1, -1))
 
 
@@ -185,12 +208,12 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, scale: floa
 
 
 def _allowed(mask: Mask, keys: int, device: torch.device, queries: int = 1) -> Tensor | None:
-    """Which keys a few queries per row may attend to; None where the range of keys in reach says it all."""
+    """Which keys a few queries per row may attend to; None if a range of keys describes it."""
     return None if mask.numbers else mask_tile(mask, queries, keys, (0, queries), (0, keys), device)[0]
 
 
 def _finite(state: DecoderState) -> bool:
-    """True unless a source has NaN keys or no tokens, cases that are left to the blocks."""
+    """True unless a source has NaN keys or no tokens: those cases are left to the blocks."""
     if state.source is None:
         return True
     lengths = state.source.lengths

@@ -1,8 +1,8 @@
 """CUDA-graph decoding that runs several tokens ahead of the host.
 
-A step, from a token's embedding to the choice of the next token and its embedding, is captured once as a CUDA graph and
-then replayed; none of it waits for the host. Tokens are copied to the host some steps at a time. Only the host knows
-where an answer ends: tokens past an end are dropped.
+A step, from the embedding of a token to the choice of the next token and its embedding, is captured once as a CUDA
+graph and then replayed; it never waits for the host. Tokens are copied to the host several steps at a time. Only the
+host checks whether a text has ended: tokens past its end are dropped.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from ..models import Model
+from ..models import DecoderStack, Model
 from ..models.state import DecoderState
 from . import gpu_decode
 from .gpu_decode import GpuDecoder
 
-AT_ONCE = 8  # steps that are copied to the host together
-UNDER_WAY = 2 * AT_ONCE  # steps that the GPU is asked for before the host waits
-ROUND = 256  # tokens: the limit of a graph is rounded up to this, so that similar texts share one
-WORTH = 8  # tokens from which a graph is worth its capture
-KEPT = 1 / 8  # of a GPU's memory, that an idle graph's KV cache may hold
+STEPS_PER_COPY = 8  # steps that are copied to the host together
+MAX_STEPS_AHEAD = 2 * STEPS_PER_COPY  # steps that are launched before the host waits for their tokens
+LIMIT_MULTIPLE = 256  # tokens: the limit of a graph is rounded up to a multiple, so that similar texts share a graph
+MIN_STEPS = 8  # steps from which capturing a graph pays
+MAX_IDLE_SHARE = 1 / 8  # share of a GPU's memory that the KV cache of an idle graph may hold
 
 
 @runtime_checkable
 class Choice(Protocol):
-    """How the next token is chosen: decode.Choice."""
+    """How the next token is chosen: the part of decode.Choice that a graph needs."""
 
     sample: bool
     repetition: float
@@ -40,10 +40,10 @@ class Choice(Protocol):
 
 
 class Graph:
-    """One step of a model, the choice of a token included, on static storage."""
+    """A captured step of a model on static storage, from a token to the choice of the next one."""
 
     def __init__(self, decoder: GpuDecoder, choice: Choice, banned: Sequence[int]) -> None:
-        device, rows, limit = decoder.stream.device, decoder.rows, decoder.limit
+        device, rows, limit = decoder.residual.device, decoder.rows, decoder.limit
         self.decoder, self.choice = decoder, choice
         self.banned = torch.tensor(list(banned), dtype=torch.long, device=device) if banned else None
         self.seen = self.uniforms = None
@@ -53,7 +53,7 @@ class Graph:
             self.uniforms = torch.zeros(rows, limit + 1, dtype=torch.float64, device=device)
         self.graph: Any = None
         self.tokens, self.scores = decoder.tokens, decoder.scores
-        self.events: list[tuple[int, Any]] = []  # how many steps are on the host when each has happened
+        self.events: list[tuple[int, Any]] = []  # (steps copied to the host, event of that copy)
         if device.type == "cuda":
             self.tokens = torch.zeros(limit + 1, rows, dtype=torch.long, pin_memory=True)
             self.scores = torch.zeros(limit + 1, rows, pin_memory=True)
@@ -75,7 +75,7 @@ class Graph:
         self.events.clear()
 
     def run(self, first: int, steps: int) -> None:
-        """Write these steps, and send them on their way to the host."""
+        """Launch these steps, and start copying their tokens to the host."""
         for _ in range(steps):
             self.step() if self.graph is None else self.graph.replay()
         if self.graph is not None:
@@ -87,7 +87,7 @@ class Graph:
             self.events.append((first + steps, event))
 
     def wait(self, step: int) -> None:
-        """Until this step is on the host."""
+        """Wait until the tokens of this step are on the host."""
         while self.events and self.events[0][0] <= step:
             self.events.pop(0)
         if self.events:
@@ -98,12 +98,12 @@ class Graph:
         decoder = self.decoder
         logits = decoder()
         if self.banned is None and self.seen is None and self.uniforms is None:
-            decoder.take()
+            decoder.append_token()
             return
         seen = None if self.seen is None else self.seen.scatter_(1, decoder.token[:, None], True)
         uniforms = None if self.uniforms is None else self.uniforms.gather(1, decoder.count[:, None])[:, 0]
         token, logp = self.choice.pick(logits, uniforms=uniforms, seen=seen, banned=self.banned)
-        decoder.take(token[:, 0], logp[:, 0])
+        decoder.append_token(token[:, 0], logp[:, 0])
 
     def _capture(self) -> None:
         """Run the step twice, so that all kernels are compiled and all memory is allocated; then capture it."""
@@ -121,51 +121,59 @@ class Graph:
 
 
 class GraphDecoder:
-    """A search of one beam that runs some steps ahead of the host. `of` returns None if a model cannot be captured."""
+    """A search with one beam whose steps run as a CUDA graph, several tokens ahead of the host.
+
+    Use `of`, which returns None for a model that cannot be captured; then the model's own `step` is used.
+
+    Args:
+        graph: The captured step.
+        state: The state that the search continues from.
+        model: The model; its next search may use the graph again.
+        key: What must be equal for that: rows, options and the addresses of the weights.
+
+    Examples:
+        >>> model = clearhead.build("gpt", vocab=11, context=16, width=8, depth=1, heads=2).eval()
+        >>> state, last = model.start({}, rows=1, limit=8), torch.tensor([[1]])
+        >>> GraphDecoder.of(model, state, last, clearhead.decode.Choice(), (), None, torch.zeros) is None  # on a CPU
+        True
+    """
 
     def __init__(self, graph: Graph, state: DecoderState, model: nn.Module, key: Any) -> None:
         self.graph, self.state, self.model, self.key = graph, state, model, key
         first = state.kv.caches[0]
-        self.steps = first.limit - first.furthest  # that there is room for
-        self.asked = self.given = 0
-        self.rows = list(range(state.rows))  # rows whose search is not over
+        self.steps = first.limit - first.furthest  # that the KV cache has room for
+        self.launched = self.returned = 0  # steps
+        self.rows = list(range(state.rows))  # the unfinished rows
 
     @staticmethod
     def of(
         model: nn.Module, state: Any, last: Int[Tensor, "b 1"], choice: Choice, banned: Sequence[int],
         uniforms: Float[Tensor, "b t"] | None, seen: Callable[[int], Tensor],
     ) -> GraphDecoder | None:  # fmt: skip
-        """Continue from a state with the last token of each row.
+        """The decoder of a model outside training, on a GPU, that continues from a state; None if there is none.
 
-        `uniforms` are the random numbers of sampling from here on; seen(vocab) marks the tokens that each row has.
+        Args:
+            model: The model.
+            state: A state that its `start` made.
+            last: The last token of each row.
+            choice: How a token is chosen.
+            banned: Tokens that are never chosen.
+            uniforms: The random numbers of sampling, for each row and step from here on.
+            seen: Returns, for the size of the vocabulary, which tokens each row already has (b, v).
         """
         stack = model.decoder_stack if isinstance(model, Model) else None
         if stack is None or model.training or not isinstance(state, DecoderState):
             return None
         if not stack.embed.table.is_cuda and not gpu_decode.INTERPRETED:
             return None
-        if torch.is_autocast_enabled(last.device.type):  # kernels of other dtypes: left to the modules
+        if torch.is_autocast_enabled(last.device.type):  # other dtypes than the kernels': left to the modules
             return None
-        first = state.kv.caches[0]
-        limit, steps = first.limit, first.limit - first.furthest
         key = (state.rows, choice, tuple(banned), tuple(p.data_ptr() for p in model.parameters()))
-        known, graph = _IDLE.pop(model, None), None
-        if known is not None and known[0] == key and known[1].decoder.limit >= limit:
-            graph = known[1]
+        graph = _graph_for(model, stack, state, choice, banned, key)
         if graph is None:
-            if known is not None and known[1].graph is not None:
-                torch.cuda.synchronize()  # it may still be running
-            del known  # before memory is allocated for another
-            if stack.embed.table.is_cuda:
-                if steps < WORTH:
-                    return None
-                limit = -(-limit // ROUND) * ROUND
-            kernels = GpuDecoder.of(stack, state.rows, limit)
-            if kernels is None or not kernels.unhooked:
-                return None
-            graph = Graph(kernels, choice, banned)
+            return None
         decoder = GraphDecoder(graph, state, model, key)
-        if steps < 1 or not decoder.unhooked:
+        if decoder.steps < 1 or not decoder.unhooked:
             decoder.close()
             return None
         graph.begin(state, last, uniforms, None if graph.seen is None else seen(graph.decoder.vocab))
@@ -173,18 +181,19 @@ class GraphDecoder:
 
     @property
     def unhooked(self) -> bool:
-        """True if nobody watches or edits the model: a captured graph calls no hooks."""
+        """True if no hook or tap is set: a captured graph would not call it."""
         return self.graph.decoder.unhooked
 
     def __call__(self) -> tuple[Int[Tensor, "r 1"], Float[Tensor, "r 1"]]:
-        """The next token of each row that is looked at, and its log-probability, on the host."""
-        while self.asked < self.steps and self.asked - self.given < UNDER_WAY:
-            steps = min(AT_ONCE if self.asked else 1, self.steps - self.asked)  # the first is waited for
-            self.graph.run(self.asked, steps)
-            self.asked += steps
-        self.graph.wait(self.given)
-        token, score = (x[self.given, self.rows, None] for x in (self.graph.tokens, self.graph.scores))
-        self.given += 1
+        """The next token of each unfinished row and its log-probability, on the host."""
+        while self.launched < self.steps and self.launched - self.returned < MAX_STEPS_AHEAD:
+            # The first step runs alone, so that its token arrives early.
+            steps = min(STEPS_PER_COPY if self.launched else 1, self.steps - self.launched)
+            self.graph.run(self.launched, steps)
+            self.launched += steps
+        self.graph.wait(self.returned)
+        token, score = (x[self.returned, self.rows, None] for x in (self.graph.tokens, self.graph.scores))
+        self.returned += 1
         return token, score
 
     def keep(self, index: Sequence[int]) -> None:
@@ -192,25 +201,45 @@ class GraphDecoder:
         self.rows = [self.rows[i] for i in index]
 
     def settle(self) -> None:
-        """Copy the KV cache back into the state: of the rows whose search is not over, as far as the host has read."""
+        """Copy the KV cache of the unfinished rows back into the state, up to the last token that was returned."""
         state, decoder = self.state, self.graph.decoder
         index = torch.tensor(self.rows, device=decoder.at.device)
         if len(self.rows) < state.rows:
             state.reorder(index)
-        filled = state.kv.caches[0].furthest + self.given
+        filled = state.kv.caches[0].furthest + self.returned
         for cache, k, v in zip(state.kv.caches, decoder.k, decoder.v, strict=True):
             cache.k[:, :, :filled] = k[index, :, :filled]
             cache.v[:, :, :filled] = v[index, :, :filled]
-        state.kv.advance(self.given)
+        state.kv.advance(self.returned)
         self.close()
 
     def close(self) -> None:
-        """Let the next search of this model use the graph."""
+        """Keep the graph for the next search of this model, unless its KV cache is large."""
         decoder = self.graph.decoder
-        size, device = sum(x.nbytes for x in (*decoder.k, *decoder.v)), decoder.stream.device
-        if device.type != "cuda" or size <= torch.cuda.get_device_properties(device).total_memory * KEPT:
+        size, device = sum(x.nbytes for x in (*decoder.k, *decoder.v)), decoder.residual.device
+        if device.type != "cuda" or size <= torch.cuda.get_device_properties(device).total_memory * MAX_IDLE_SHARE:
             _IDLE[self.model] = (self.key, self.graph)
 
 
 # The graph of each model's last search. A running search takes it out, so that no two searches share one.
 _IDLE: WeakKeyDictionary[nn.Module, tuple[Any, Graph]] = WeakKeyDictionary()
+
+
+def _graph_for(
+    model: nn.Module, stack: DecoderStack, state: DecoderState, choice: Choice, banned: Sequence[int], key: Any
+) -> Graph | None:
+    """The idle graph of a model if it fits this search, or a new one; None if the model cannot be captured."""
+    first = state.kv.caches[0]
+    limit, steps = first.limit, first.limit - first.furthest
+    idle = _IDLE.pop(model, None)
+    if idle is not None and idle[0] == key and idle[1].decoder.limit >= limit:
+        return idle[1]
+    if idle is not None and idle[1].graph is not None:
+        torch.cuda.synchronize()  # it may still be running
+    del idle  # before memory is allocated for another
+    if stack.embed.table.is_cuda:
+        if steps < MIN_STEPS:
+            return None
+        limit = -(-limit // LIMIT_MULTIPLE) * LIMIT_MULTIPLE
+    decoder = GpuDecoder.of(stack, state.rows, limit)
+    return None if decoder is None or not decoder.unhooked else Graph(decoder, choice, banned)

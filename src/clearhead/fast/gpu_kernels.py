@@ -1,15 +1,20 @@
-"""The Triton kernels of a step of one token a row, which takes as long as its weights are read.
+"""The Triton kernels of a decode step of one token per row; reading the weights takes almost all of its time.
 
-    ask        norm -> queries, keys, values -> turned by their positions -> keys and values into the cache
-    attend     each query over the keys of its row, a part of them a program; the last of them puts the parts together
-    add        a product, added to the stream: attention's out, the MLP's down
-    inner      norm -> up, perhaps gated -> activation
-    read_out   norm -> logits, and of each block of them the largest and the sum of exponentials
-    pick       the likeliest token of a row, written down, and its vector as the next input
+    project_qkv      norm -> queries, keys and values -> rotary positions -> keys and values into the KV cache
+    store_qkv        the same without the product, which torch computes for many rows
+    attend           the queries of a row over its keys, split among programs; the last program combines the splits
+    add_projection   a product added to the residual stream: the attention's output map, the MLP's down map
+    project_mlp      norm -> the MLP's up map, perhaps gated -> activation
+    project_logits   norm -> logits; of each block of them also the maximum and the sum of exponentials
+    append_token     choose the likeliest token of a row, append it, and embed it as the next input
+    normalise        a norm alone, where the products use matrix units
 
-A program has a few outputs of all rows, so that each weight is read once; its first weights are on their way before it
-waits for the kernel before it (programmatic dependent launch). A few rows are multiplied lane by lane; more by matrix
-units, and then `normalise` goes before. Sums are of float32 and in a fixed order. Imported only where Triton is.
+A program computes a few outputs for all rows, so that each weight is read once. It loads its first weights before it
+waits for the previous kernel (programmatic dependent launch). Products of a few rows are computed lane by lane, those
+of more rows by matrix units (DOT). All sums are in float32 and in a fixed order. This module is imported only where
+Triton is installed.
+
+Names of sizes: K is the width of a product's input; BN, BK, BD, BE, BS and BB are block sizes, powers of 2.
 """
 
 # mypy: ignore-errors
@@ -19,16 +24,16 @@ import triton.language.extra.cuda
 
 
 @triton.jit
-def _ready(PDL: tl.constexpr):
-    """Wait until the kernel before has written all it writes, and let the next one come near."""
+def _wait_for_previous(PDL: tl.constexpr):
+    """Wait until the previous kernel has written its results, and allow the next one to be launched."""
     if PDL:
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
 
 
 @triton.jit
-def _measure(y, inside, eps, K: tl.constexpr, CENTRE: tl.constexpr):
-    """The mean of each row (r, 1, k), or 0, and what it is multiplied by to have the size of 1; each (r, 1, 1)."""
+def _norm_statistics(y, inside, eps, K: tl.constexpr, CENTRE: tl.constexpr):
+    """The mean of each row of y (r, 1, k), 0 unless CENTRE, and its inverse standard deviation; each (r, 1, 1)."""
     mean = tl.zeros_like(tl.sum(y, 2))[:, :, None]
     if CENTRE:
         mean = tl.sum(y, 2)[:, :, None] / K
@@ -37,240 +42,248 @@ def _measure(y, inside, eps, K: tl.constexpr, CENTRE: tl.constexpr):
 
 
 @triton.jit
-def _first(w, place, inside, K: tl.constexpr, BK: tl.constexpr, DOT: tl.constexpr):
-    """The first columns of the rows `place` of w, which wait for nobody; products of matrix units ask for their own."""
+def _prefetch(w, index, inside, K: tl.constexpr, BK: tl.constexpr, DOT: tl.constexpr):
+    """Load the first columns of the rows `index` of w, before the input is ready; with DOT, _product loads them all."""
     if DOT:
-        return place
+        return index
     else:
         column = tl.arange(0, BK)[None, None, :]
-        w += place.to(tl.int64)[None, :, None] * K + column
+        w += index.to(tl.int64)[None, :, None] * K + column
         return tl.load(w, mask=inside[None, :, None] & (column < K), other=0.0)
 
 
 @triton.jit
 def _product(
-    first, x, scale, shift, w, place, inside, rows, eps,
+    first, x, scale, shift, w, index, inside, rows, eps,
     K: tl.constexpr, ROWS: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, BD: tl.constexpr, NORM: tl.constexpr,
     DOT: tl.constexpr,
 ):  # fmt: skip
-    """x times the rows `place` of w, (ROWS, BN), after a norm: layer, rms or none."""
+    """norm(x) times the rows `index` of w: (ROWS, BN). NORM is layer, rms or none; `first` is _prefetch's result."""
     k = tl.arange(0, BK)
     if DOT:
         row = tl.arange(0, ROWS)
         acc = tl.zeros((ROWS, BN), tl.float32)
         for start in range(0, K, BK):
-            there = start + k < K
+            valid = start + k < K
             y = tl.load(
-                x + row[:, None] * K + start + k[None, :], mask=(row < rows)[:, None] & there[None, :], other=0.0
+                x + row[:, None] * K + start + k[None, :], mask=(row < rows)[:, None] & valid[None, :], other=0.0
             )
-            now = tl.load(
-                w + place.to(tl.int64)[:, None] * K + start + k[None, :],
-                mask=inside[:, None] & there[None, :], other=0.0,
+            weights = tl.load(
+                w + index.to(tl.int64)[:, None] * K + start + k[None, :],
+                mask=inside[:, None] & valid[None, :], other=0.0,
             )  # fmt: skip
-            acc = tl.dot(y, tl.trans(now), acc, input_precision="ieee")
+            acc = tl.dot(y, tl.trans(weights), acc, input_precision="ieee")
         return acc
     else:
         row, column = tl.arange(0, ROWS)[:, None, None], k[None, None, :]
-        w += place.to(tl.int64)[None, :, None] * K + column
+        w += index.to(tl.int64)[None, :, None] * K + column
         if NORM != "none" and BK < K:
-            wide = tl.arange(0, BD)[None, None, :]
-            whole = tl.load(x + row * K + wide, mask=(row < rows) & (wide < K), other=0.0)
-            mean, rate = _measure(whole, wide < K, eps, K, NORM == "layer")
-        ahead = first
+            all_columns = tl.arange(0, BD)[None, None, :]
+            all_x = tl.load(x + row * K + all_columns, mask=(row < rows) & (all_columns < K), other=0.0)
+            mean, inverse_std = _norm_statistics(all_x, all_columns < K, eps, K, NORM == "layer")
+        next_weights = first
         acc = tl.zeros((ROWS, BN, BK), tl.float32)
         for start in range(0, K, BK):
-            now = ahead
+            weights = next_weights
             if BK < K:
-                ahead = tl.load(w + start + BK, mask=inside[None, :, None] & (start + BK + column < K), other=0.0)
-            at = start + column
-            y = tl.load(x + row * K + at, mask=(row < rows) & (at < K), other=0.0).to(tl.float32)
+                next_weights = tl.load(
+                    w + start + BK, mask=inside[None, :, None] & (start + BK + column < K), other=0.0
+                )
+            columns = start + column
+            y = tl.load(x + row * K + columns, mask=(row < rows) & (columns < K), other=0.0).to(tl.float32)
             if NORM != "none":
-                gain = tl.load(scale + at, mask=at < K, other=0.0).to(tl.float32)
+                scales = tl.load(scale + columns, mask=columns < K, other=0.0).to(tl.float32)
                 if NORM == "layer":
-                    more = tl.load(shift + at, mask=at < K, other=0.0).to(tl.float32)
+                    shifts = tl.load(shift + columns, mask=columns < K, other=0.0).to(tl.float32)
                 if BK >= K:
-                    mean, rate = _measure(y, at < K, eps, K, NORM == "layer")
-                y = (y - mean) * rate * gain
+                    mean, inverse_std = _norm_statistics(y, columns < K, eps, K, NORM == "layer")
+                y = (y - mean) * inverse_std * scales
                 if NORM == "layer":
-                    y += more
-            acc += now.to(tl.float32) * y
+                    y += shifts
+            acc += weights.to(tl.float32) * y
         return tl.sum(acc, 2)
 
 
 @triton.jit
-def ask(
+def project_qkv(
     x, scale, shift, w, bias, cos, sin, at, q, keys, values, rows, eps, limit, cache_row, cache_head,
-    K: tl.constexpr, HEADS: tl.constexpr, GROUPS: tl.constexpr, E: tl.constexpr, ROWS: tl.constexpr, BN: tl.constexpr,
-    BK: tl.constexpr, BD: tl.constexpr, NORM: tl.constexpr, BIAS: tl.constexpr, TURN: tl.constexpr,
+    K: tl.constexpr, HEADS: tl.constexpr, KV_HEADS: tl.constexpr, E: tl.constexpr, ROWS: tl.constexpr, BN: tl.constexpr,
+    BK: tl.constexpr, BD: tl.constexpr, NORM: tl.constexpr, BIAS: tl.constexpr, ROTARY: tl.constexpr,
     DOT: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Queries, keys and values: weights (heads + 2 groups) x E, of which a program has the columns of BN / 2 pairs."""
+    """Queries, keys and values: w has (heads + 2 kv_heads) x E rows, of which a program takes BN / 2 rotary pairs."""
     HALF: tl.constexpr = (E + 1) // 2
     BLOCKS: tl.constexpr = (HALF + BN // 2 - 1) // (BN // 2)
     head, block = tl.program_id(0) // BLOCKS, tl.program_id(0) % BLOCKS
     n = tl.arange(0, BN)
-    i = block * (BN // 2) + n // 2  # which pair, and of it the first or the second
-    if TURN == "neighbours":
-        column = 2 * i + n % 2
+    pair = block * (BN // 2) + n // 2  # the rotary pair of each column; n % 2 is its place in the pair
+    if ROTARY == "neighbours":
+        column = 2 * pair + n % 2
     else:
-        column = i + n % 2 * HALF
-    inside = (i < HALF) & (column < E)
-    own = head * E + column
-    first = _first(w, own, inside, K, BK, DOT)
-    _ready(PDL)
+        column = pair + n % 2 * HALF
+    inside = (pair < HALF) & (column < E)
+    index = head * E + column
+    first = _prefetch(w, index, inside, K, BK, DOT)
+    _wait_for_previous(PDL)
     row = tl.arange(0, ROWS)
-    here = tl.load(at + row, mask=row < rows, other=0)
-    good = (row < rows)[:, None] & inside[None, :] & (here < limit)[:, None]
-    if TURN != "none":
-        angle = here[:, None] * E + column[None, :]
-        c, s = tl.load(cos + angle, mask=good, other=0.0), tl.load(sin + angle, mask=good, other=0.0)
+    position = tl.load(at + row, mask=row < rows, other=0)
+    mask = (row < rows)[:, None] & inside[None, :] & (position < limit)[:, None]
+    if ROTARY != "none":
+        angle = position[:, None] * E + column[None, :]
+        cosine, sine = tl.load(cos + angle, mask=mask, other=0.0), tl.load(sin + angle, mask=mask, other=0.0)
     if BIAS:
-        more = tl.load(bias + own, mask=inside, other=0.0).to(tl.float32)
-    y = _product(first, x, scale, shift, w, own, inside, rows, eps, K, ROWS, BN, BK, BD, NORM, DOT)
+        biases = tl.load(bias + index, mask=inside, other=0.0).to(tl.float32)
+    y = _product(first, x, scale, shift, w, index, inside, rows, eps, K, ROWS, BN, BK, BD, NORM, DOT)
     if BIAS:
-        y += more[None, :]
-    if TURN != "none":
-        if head < HEADS + GROUPS:
+        y += biases[None, :]
+    if ROTARY != "none":
+        if head < HEADS + KV_HEADS:
             a, b = tl.split(tl.reshape(y, (ROWS, BN // 2, 2)))
-            y = y * c + tl.reshape(tl.join(b, a), (ROWS, BN)) * s
-    spot = row.to(tl.int64)[:, None] * cache_row + here[:, None] * E + column[None, :]
+            y = y * cosine + tl.reshape(tl.join(b, a), (ROWS, BN)) * sine
+    cache_offset = row.to(tl.int64)[:, None] * cache_row + position[:, None] * E + column[None, :]
     if head < HEADS:
-        tl.store(q + row[:, None] * (HEADS * E) + head * E + column[None, :], y, mask=good)
-    elif head < HEADS + GROUPS:
-        tl.store(keys + spot + (head - HEADS).to(tl.int64) * cache_head, y, mask=good)
+        tl.store(q + row[:, None] * (HEADS * E) + head * E + column[None, :], y, mask=mask)
+    elif head < HEADS + KV_HEADS:
+        tl.store(keys + cache_offset + (head - HEADS).to(tl.int64) * cache_head, y, mask=mask)
     else:
-        tl.store(values + spot + (head - HEADS - GROUPS).to(tl.int64) * cache_head, y, mask=good)
+        tl.store(values + cache_offset + (head - HEADS - KV_HEADS).to(tl.int64) * cache_head, y, mask=mask)
 
 
 @triton.jit
-def place(
+def store_qkv(
     y, cos, sin, at, q, keys, values, limit, cache_row, cache_head,
-    HEADS: tl.constexpr, GROUPS: tl.constexpr, E: tl.constexpr, BE: tl.constexpr, TURN: tl.constexpr, PDL: tl.constexpr,
+    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, E: tl.constexpr, BE: tl.constexpr, ROTARY: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
-    """What `ask` does after its product, for many rows, whose product is another's."""
+    """Rotate and store queries, keys and values that torch has projected; project_qkv does the same for few rows."""
     row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     column = tl.arange(0, BE)
-    _ready(PDL)
-    here = tl.load(at + row)
-    good = column < tl.where(here < limit, E, 0)
-    y += row * ((HEADS + 2 * GROUPS) * E) + head * E
-    out = tl.load(y + column, mask=good, other=0.0).to(tl.float32)
-    if TURN != "none":
-        if head < HEADS + GROUPS:
-            if TURN == "neighbours":
-                other = column ^ 1
+    _wait_for_previous(PDL)
+    position = tl.load(at + row)
+    mask = column < tl.where(position < limit, E, 0)
+    y += row * ((HEADS + 2 * KV_HEADS) * E) + head * E
+    out = tl.load(y + column, mask=mask, other=0.0).to(tl.float32)
+    if ROTARY != "none":
+        if head < HEADS + KV_HEADS:
+            if ROTARY == "neighbours":
+                partner_column = column ^ 1
             else:
-                other = (column + E // 2) % E
-            partner = tl.load(y + other, mask=good, other=0.0).to(tl.float32)
-            angle = here * E + column
-            out = out * tl.load(cos + angle, mask=good, other=0.0)
-            out += partner * tl.load(sin + angle, mask=good, other=0.0)
-    spot = row * cache_row + here * E + column
+                partner_column = (column + E // 2) % E
+            partner = tl.load(y + partner_column, mask=mask, other=0.0).to(tl.float32)
+            angle = position * E + column
+            out = out * tl.load(cos + angle, mask=mask, other=0.0)
+            out += partner * tl.load(sin + angle, mask=mask, other=0.0)
+    cache_offset = row * cache_row + position * E + column
     if head < HEADS:
-        tl.store(q + row * (HEADS * E) + head * E + column, out, mask=good)
-    elif head < HEADS + GROUPS:
-        tl.store(keys + spot + (head - HEADS).to(tl.int64) * cache_head, out, mask=good)
+        tl.store(q + row * (HEADS * E) + head * E + column, out, mask=mask)
+    elif head < HEADS + KV_HEADS:
+        tl.store(keys + cache_offset + (head - HEADS).to(tl.int64) * cache_head, out, mask=mask)
     else:
-        tl.store(values + spot + (head - HEADS - GROUPS).to(tl.int64) * cache_head, out, mask=good)
+        tl.store(values + cache_offset + (head - HEADS - KV_HEADS).to(tl.int64) * cache_head, out, mask=mask)
 
 
 @triton.jit
 def attend(
-    q, keys, values, at, parts, lse, arrived, said, scale, cache_row, cache_head,
-    HEADS: tl.constexpr, GROUPS: tl.constexpr, E: tl.constexpr, BS: tl.constexpr, BE: tl.constexpr,
+    q, keys, values, at, partial_out, lse, finished_splits, attention_out, scale, cache_row, cache_head,
+    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, E: tl.constexpr, BS: tl.constexpr, BE: tl.constexpr,
     BLOCK: tl.constexpr, SPLITS: tl.constexpr, WINDOW: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """The queries that share the keys of a row, over one part of them (Dao et al. 2023, flash-decoding)."""
-    SHARE: tl.constexpr = HEADS // GROUPS
-    row, group, split = tl.program_id(0) // GROUPS, tl.program_id(0) % GROUPS, tl.program_id(1)
-    share, e = tl.arange(0, BS), tl.arange(0, BE)
-    keys += row.to(tl.int64) * cache_row + group.to(tl.int64) * cache_head
-    values += row.to(tl.int64) * cache_row + group.to(tl.int64) * cache_head
-    _ready(PDL)
-    end = tl.load(at + row).to(tl.int32) + 1
-    low = 0
+    """Attention of the queries that share a key head, over one split of the keys (flash-decoding, Dao et al. 2023)."""
+    SHARING: tl.constexpr = HEADS // KV_HEADS
+    row, kv_head, split = tl.program_id(0) // KV_HEADS, tl.program_id(0) % KV_HEADS, tl.program_id(1)
+    member, e = tl.arange(0, BS), tl.arange(0, BE)
+    keys += row.to(tl.int64) * cache_row + kv_head.to(tl.int64) * cache_head
+    values += row.to(tl.int64) * cache_row + kv_head.to(tl.int64) * cache_head
+    _wait_for_previous(PDL)
+    end_key = tl.load(at + row).to(tl.int32) + 1
+    start_key = 0
     if WINDOW > 0:
-        low = tl.maximum(end - WINDOW, 0)
-    each = (end - low + SPLITS * BLOCK - 1) // (SPLITS * BLOCK) * BLOCK
-    low += split * each
-    end = tl.minimum(low + each, end)
-    head = group * SHARE + share
-    asked = (share < SHARE)[:, None] & (e < E)[None, :]
-    question = tl.load(q + row * (HEADS * E) + head[:, None] * E + e[None, :], mask=asked, other=0.0)
-    top = tl.full((BS,), float("-inf"), tl.float32)
-    total = tl.zeros((BS,), tl.float32)
+        start_key = tl.maximum(end_key - WINDOW, 0)
+    keys_per_split = (end_key - start_key + SPLITS * BLOCK - 1) // (SPLITS * BLOCK) * BLOCK
+    start_key += split * keys_per_split
+    end_key = tl.minimum(start_key + keys_per_split, end_key)
+    head = kv_head * SHARING + member
+    mask = (member < SHARING)[:, None] & (e < E)[None, :]
+    query = tl.load(q + row * (HEADS * E) + head[:, None] * E + e[None, :], mask=mask, other=0.0)
+    max_score = tl.full((BS,), float("-inf"), tl.float32)
+    sum_exp = tl.zeros((BS,), tl.float32)
     out = tl.zeros((BS, BE), tl.float32)
-    for start in tl.range(low, end, BLOCK):
-        j = start + tl.arange(0, BLOCK)
-        k = tl.load(keys + j[None, :] * E + e[:, None], mask=(j < end)[None, :] & (e < E)[:, None], other=0.0)
-        v = tl.load(values + j[:, None] * E + e[None, :], mask=(j < end)[:, None] & (e < E)[None, :], other=0.0)
-        s = tl.dot(question, k, input_precision="ieee") * scale
-        s = tl.where((j < end)[None, :], s, float("-inf"))
-        new = tl.maximum(top, tl.max(s, 1))
-        p = tl.exp2(s - new[:, None])
-        fade = tl.exp2(top - new)
-        total = total * fade + tl.sum(p, 1)
-        out = tl.dot(p.to(v.dtype), v, out * fade[:, None], input_precision="ieee")
-        top = new
-    safe = tl.where(total > 0.0, total, 1.0)
-    out = out / safe[:, None]
-    place = head[:, None] * E + e[None, :]
-    said += row * (HEADS * E) + place
+    for block_start in tl.range(start_key, end_key, BLOCK):
+        j = block_start + tl.arange(0, BLOCK)
+        k = tl.load(keys + j[None, :] * E + e[:, None], mask=(j < end_key)[None, :] & (e < E)[:, None], other=0.0)
+        v = tl.load(values + j[:, None] * E + e[None, :], mask=(j < end_key)[:, None] & (e < E)[None, :], other=0.0)
+        s = tl.dot(query, k, input_precision="ieee") * scale
+        s = tl.where((j < end_key)[None, :], s, float("-inf"))
+        new_max = tl.maximum(max_score, tl.max(s, 1))
+        p = tl.exp2(s - new_max[:, None])
+        rescale = tl.exp2(max_score - new_max)
+        sum_exp = sum_exp * rescale + tl.sum(p, 1)
+        out = tl.dot(p.to(v.dtype), v, out * rescale[:, None], input_precision="ieee")
+        max_score = new_max
+    safe_sum = tl.where(sum_exp > 0.0, sum_exp, 1.0)
+    out = out / safe_sum[:, None]
+    offset = head[:, None] * E + e[None, :]
+    attention_out += row * (HEADS * E) + offset
     if SPLITS == 1:
-        tl.store(said, out, mask=asked)
+        tl.store(attention_out, out, mask=mask)
     else:
-        parts += row * (SPLITS * HEADS * E) + place
+        partial_out += row * (SPLITS * HEADS * E) + offset
         lse += row * (SPLITS * HEADS) + head
-        tl.store(parts + split * (HEADS * E), out, mask=asked)
-        tl.store(lse + split * HEADS, top + tl.log2(safe), mask=share < SHARE)  # without keys, -inf
-        tl.debug_barrier()  # all of it is written before this part is counted
-        if tl.atomic_add(arrived + tl.program_id(0), 1, sem="acq_rel") == SPLITS - 1:
-            tl.store(arrived + tl.program_id(0), 0)
-            top = tl.full((BS,), float("-inf"), tl.float32)
+        tl.store(partial_out + split * (HEADS * E), out, mask=mask)
+        # A split without keys stores -inf.
+        tl.store(lse + split * HEADS, max_score + tl.log2(safe_sum), mask=member < SHARING)
+        tl.debug_barrier()  # everything is written before this split is counted as finished
+        if tl.atomic_add(finished_splits + tl.program_id(0), 1, sem="acq_rel") == SPLITS - 1:
+            tl.store(finished_splits + tl.program_id(0), 0)
+            max_score = tl.full((BS,), float("-inf"), tl.float32)
             for s in tl.static_range(SPLITS):
-                top = tl.maximum(top, tl.load(lse + s * HEADS, mask=share < SHARE, other=0.0, cache_modifier=".cg"))
-            total, out = tl.zeros((BS,), tl.float32), tl.zeros((BS, BE), tl.float32)
+                max_score = tl.maximum(
+                    max_score, tl.load(lse + s * HEADS, mask=member < SHARING, other=0.0, cache_modifier=".cg")
+                )
+            sum_exp, out = tl.zeros((BS,), tl.float32), tl.zeros((BS, BE), tl.float32)
             for s in tl.static_range(SPLITS):
-                part = tl.exp2(tl.load(lse + s * HEADS, mask=share < SHARE, other=0.0, cache_modifier=".cg") - top)
-                total += part
-                one = tl.load(parts + s * (HEADS * E), mask=asked, other=0.0, cache_modifier=".cg")
-                out += part[:, None] * one
-            tl.store(said, out / total[:, None], mask=asked)
+                weight = tl.exp2(
+                    tl.load(lse + s * HEADS, mask=member < SHARING, other=0.0, cache_modifier=".cg") - max_score
+                )
+                sum_exp += weight
+                split_out = tl.load(partial_out + s * (HEADS * E), mask=mask, other=0.0, cache_modifier=".cg")
+                out += weight[:, None] * split_out
+            tl.store(attention_out, out / sum_exp[:, None], mask=mask)
 
 
 @triton.jit
 def normalise(x, scale, shift, out, eps, K: tl.constexpr, BD: tl.constexpr, NORM: tl.constexpr, PDL: tl.constexpr):
-    """The norm of each row, for many rows; "none" only copies."""
+    """The norm of each row; "none" only copies."""
     row, column = tl.program_id(0), tl.arange(0, BD)[None, None, :]
     inside = column < K
-    _ready(PDL)
+    _wait_for_previous(PDL)
     y = tl.load(x + row * K + column, mask=inside, other=0.0)
     if NORM != "none":
-        mean, rate = _measure(y, inside, eps, K, NORM == "layer")
-        y = (y - mean) * rate * tl.load(scale + column, mask=inside, other=0.0)
+        mean, inverse_std = _norm_statistics(y, inside, eps, K, NORM == "layer")
+        y = (y - mean) * inverse_std * tl.load(scale + column, mask=inside, other=0.0)
     if NORM == "layer":
         y += tl.load(shift + column, mask=inside, other=0.0)
     tl.store(out + row * K + column, y, mask=inside)
 
 
 @triton.jit
-def add(
-    x, w, bias, stream, rows, n,
+def add_projection(
+    x, w, bias, residual, rows, n,
     K: tl.constexpr, ROWS: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, BIAS: tl.constexpr, DOT: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
-    """A product, added to the stream."""
-    place = tl.program_id(0) * BN + tl.arange(0, BN)
-    inside = place < n
-    first = _first(w, place, inside, K, BK, DOT)
-    _ready(PDL)
+    """residual += x w' + bias."""
+    index = tl.program_id(0) * BN + tl.arange(0, BN)
+    inside = index < n
+    first = _prefetch(w, index, inside, K, BK, DOT)
+    _wait_for_previous(PDL)
     row = tl.arange(0, ROWS)
-    there, good = stream + row[:, None] * n + place[None, :], (row < rows)[:, None] & inside[None, :]
-    before = tl.load(there, mask=good, other=0.0)
+    pointers, mask = residual + row[:, None] * n + index[None, :], (row < rows)[:, None] & inside[None, :]
+    old = tl.load(pointers, mask=mask, other=0.0)
     if BIAS:
-        before += tl.load(bias + place, mask=inside, other=0.0).to(tl.float32)[None, :]
-    y = _product(first, x, x, x, w, place, inside, rows, 0.0, K, ROWS, BN, BK, 1, "none", DOT)
-    tl.store(there, y + before, mask=good)
+        old += tl.load(bias + index, mask=inside, other=0.0).to(tl.float32)[None, :]
+    y = _product(first, x, x, x, w, index, inside, rows, 0.0, K, ROWS, BN, BK, 1, "none", DOT)
+    tl.store(pointers, y + old, mask=mask)
 
 
 @triton.jit
@@ -279,118 +292,122 @@ def _tanh(x):
 
 
 @triton.jit
-def _active(x, KIND: tl.constexpr):
-    """The activation that a word names: see layers.mlp."""
-    if KIND == "relu":
+def _activate(x, ACTIVATION: tl.constexpr):
+    """The activation of this name: see layers.mlp."""
+    if ACTIVATION == "relu":
         return tl.where(x < 0.0, 0.0, x)
-    elif KIND == "leaky_relu":
+    elif ACTIVATION == "leaky_relu":
         return tl.where(x < 0.0, 0.01 * x, x)
-    elif KIND == "gelu":
+    elif ACTIVATION == "gelu":
         return 0.5 * x * (1.0 + tl.erf(x * 0.7071067811865476))
-    elif KIND == "gelu_tanh":
+    elif ACTIVATION == "gelu_tanh":
         return x * tl.sigmoid(1.5957691216057308 * (x + 0.044715 * x * x * x))
-    elif KIND == "tanh":
+    elif ACTIVATION == "tanh":
         return _tanh(x)
     else:
         return x * tl.sigmoid(x)  # silu, and the gate of swiglu
 
 
 @triton.jit
-def inner(
+def project_mlp(
     x, scale, shift, w, bias, out, rows, eps, n,
     K: tl.constexpr, ROWS: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, BD: tl.constexpr, NORM: tl.constexpr,
-    BIAS: tl.constexpr, KIND: tl.constexpr, DOT: tl.constexpr, PDL: tl.constexpr,
+    BIAS: tl.constexpr, ACTIVATION: tl.constexpr, DOT: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """The inside of an MLP, n wide. A gate and what it lets through, n rows apart, are neighbours in a program."""
-    i, row = tl.arange(0, BN), tl.arange(0, ROWS)
-    if KIND == "swiglu":
-        one = tl.program_id(0) * (BN // 2) + i // 2
-        place = one + i % 2 * n
+    """The hidden units of an MLP, n of them. With a gate, the rows i and i + n of w are computed side by side."""
+    lane, row = tl.arange(0, BN), tl.arange(0, ROWS)
+    if ACTIVATION == "swiglu":
+        unit = tl.program_id(0) * (BN // 2) + lane // 2
+        index = unit + lane % 2 * n
     else:
-        one = tl.program_id(0) * BN + i
-        place = one
-    inside = one < n
-    first = _first(w, place, inside, K, BK, DOT)
+        unit = tl.program_id(0) * BN + lane
+        index = unit
+    inside = unit < n
+    first = _prefetch(w, index, inside, K, BK, DOT)
     if BIAS:
-        more = tl.load(bias + place, mask=inside, other=0.0).to(tl.float32)
-    _ready(PDL)
-    y = _product(first, x, scale, shift, w, place, inside, rows, eps, K, ROWS, BN, BK, BD, NORM, DOT)
+        biases = tl.load(bias + index, mask=inside, other=0.0).to(tl.float32)
+    _wait_for_previous(PDL)
+    y = _product(first, x, scale, shift, w, index, inside, rows, eps, K, ROWS, BN, BK, BD, NORM, DOT)
     if BIAS:
-        y += more[None, :]
-    if KIND == "swiglu":
+        y += biases[None, :]
+    if ACTIVATION == "swiglu":
         gate, up = tl.split(tl.reshape(y, (ROWS, BN // 2, 2)))
-        at = tl.program_id(0) * (BN // 2) + tl.arange(0, BN // 2)
-        good = (row < rows)[:, None] & (at < n)[None, :]
-        tl.store(out + row[:, None] * n + at[None, :], _active(gate, KIND) * up, mask=good)
+        units = tl.program_id(0) * (BN // 2) + tl.arange(0, BN // 2)
+        mask = (row < rows)[:, None] & (units < n)[None, :]
+        tl.store(out + row[:, None] * n + units[None, :], _activate(gate, ACTIVATION) * up, mask=mask)
     else:
-        good = (row < rows)[:, None] & inside[None, :]
-        tl.store(out + row[:, None] * n + one[None, :], _active(y, KIND), mask=good)
+        mask = (row < rows)[:, None] & inside[None, :]
+        tl.store(out + row[:, None] * n + unit[None, :], _activate(y, ACTIVATION), mask=mask)
 
 
 @triton.jit
-def read_out(
-    x, scale, shift, w, logits, most, which, total, rows, eps, n,
+def project_logits(
+    x, scale, shift, w, logits, block_max, block_argmax, block_sum, rows, eps, n,
     K: tl.constexpr, ROWS: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, BD: tl.constexpr, NORM: tl.constexpr,
     DOT: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """The logits; and of each block of them, for `pick`, the largest, its place, and the sum of exponentials."""
+    """The logits; and for append_token the maximum, its index and the sum of exponentials of each block of them."""
     block, blocks = tl.program_id(0), tl.num_programs(0)
-    place, row = block * BN + tl.arange(0, BN), tl.arange(0, ROWS)
-    inside = place < n
-    first = _first(w, place, inside, K, BK, DOT)
-    _ready(PDL)
-    y = _product(first, x, scale, shift, w, place, inside, rows, eps, K, ROWS, BN, BK, BD, NORM, DOT)
-    there = row < rows
-    at = row.to(tl.int64)[:, None] * n + place[None, :]
-    tl.store(logits + at, y, mask=there[:, None] & inside[None, :])
+    index, row = block * BN + tl.arange(0, BN), tl.arange(0, ROWS)
+    inside = index < n
+    first = _prefetch(w, index, inside, K, BK, DOT)
+    _wait_for_previous(PDL)
+    y = _product(first, x, scale, shift, w, index, inside, rows, eps, K, ROWS, BN, BK, BD, NORM, DOT)
+    valid = row < rows
+    offset = row.to(tl.int64)[:, None] * n + index[None, :]
+    tl.store(logits + offset, y, mask=valid[:, None] & inside[None, :])
     y = tl.where(inside[None, :], y, float("-inf"))
-    top = tl.max(y, 1)
-    tl.store(most + row * blocks + block, top, mask=there)
-    tl.store(which + row * blocks + block, block * BN + tl.argmax(y, 1), mask=there)
-    tl.store(total + row * blocks + block, tl.sum(tl.exp(y - top[:, None]), 1), mask=there)
+    max_logit = tl.max(y, 1)
+    tl.store(block_max + row * blocks + block, max_logit, mask=valid)
+    tl.store(block_argmax + row * blocks + block, block * BN + tl.argmax(y, 1), mask=valid)
+    tl.store(block_sum + row * blocks + block, tl.sum(tl.exp(y - max_logit[:, None]), 1), mask=valid)
 
 
 @triton.jit
-def pick(
-    most, which, total, given, weight, token, at, count, tokens, scores, stream, table, places, scale, rows, blocks,
-    last,
-    K: tl.constexpr, BD: tl.constexpr, BB: tl.constexpr, GIVEN: tl.constexpr, PLACES: tl.constexpr, PDL: tl.constexpr,
+def append_token(
+    block_max, block_argmax, block_sum, given_token, given_score, token, at, count, tokens, scores, residual,
+    embedding, position_table, embed_scale, rows, blocks, last_position,
+    K: tl.constexpr, BD: tl.constexpr, BB: tl.constexpr, GIVEN: tl.constexpr, POSITIONS: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
-    """The likeliest token of each row (or the GIVEN one) and its log-probability, written down at the row's count.
+    """Append the likeliest token of each row (or the GIVEN one) with its log-probability, and embed it.
 
-    Then its vector enters the stream: the row stands one token further.
+    The token and its score are stored at the row's step count; then the row's position advances by one.
     """
     row = tl.program_id(0).to(tl.int64)
-    _ready(PDL)
-    turn, here = tl.load(count + row), tl.load(at + row) + 1
+    _wait_for_previous(PDL)
+    step, position = tl.load(count + row), tl.load(at + row) + 1
     if GIVEN:
-        chosen = tl.load(given + row)
-        value = tl.load(weight + row)
+        chosen = tl.load(given_token + row)
+        score = tl.load(given_score + row)
     else:
         b = tl.arange(0, BB)
-        top = tl.full((BB,), -1.0e30, tl.float32)
-        whole = tl.zeros((BB,), tl.float32)
-        place = tl.zeros((BB,), tl.int32)
+        max_logit = tl.full((BB,), -1.0e30, tl.float32)
+        sum_exp = tl.zeros((BB,), tl.float32)
+        best_block = tl.zeros((BB,), tl.int32)
         for start in range(0, blocks, BB):
             inside = start + b < blocks
-            y = tl.load(most + row * blocks + start + b, mask=inside, other=-1.0e30)
-            new = tl.maximum(top, y)
-            part = tl.load(total + row * blocks + start + b, mask=inside, other=0.0)
-            whole = whole * tl.exp(top - new) + part * tl.exp(y - new)
-            place = tl.where(y > top, start + b, place)
-            top = new
-        best = tl.max(top, 0)
-        first = tl.min(tl.where(top == best, place, blocks - 1), 0)  # of equals the first, as torch does
-        chosen = tl.load(which + row * blocks + first).to(tl.int64)
-        value = -tl.log(tl.sum(whole * tl.exp(top - best), 0))
-    tl.debug_barrier()  # all lanes know where they are before one says where they will be
+            maxima = tl.load(block_max + row * blocks + start + b, mask=inside, other=-1.0e30)
+            new_max = tl.maximum(max_logit, maxima)
+            sums = tl.load(block_sum + row * blocks + start + b, mask=inside, other=0.0)
+            sum_exp = sum_exp * tl.exp(max_logit - new_max) + sums * tl.exp(maxima - new_max)
+            best_block = tl.where(maxima > max_logit, start + b, best_block)
+            max_logit = new_max
+        overall_max = tl.max(max_logit, 0)
+        # Of equal logits the first is chosen, as torch does.
+        first_block = tl.min(tl.where(max_logit == overall_max, best_block, blocks - 1), 0)
+        chosen = tl.load(block_argmax + row * blocks + first_block).to(tl.int64)
+        score = -tl.log(tl.sum(sum_exp * tl.exp(max_logit - overall_max), 0))
+    tl.debug_barrier()  # all lanes have read the position before one of them advances it
     tl.store(token + row, chosen)
-    tl.store(tokens + turn * rows + row, chosen)
-    tl.store(scores + turn * rows + row, value)
-    tl.store(count + row, turn + 1)
-    tl.store(at + row, here)
+    tl.store(tokens + step * rows + row, chosen)
+    tl.store(scores + step * rows + row, score)
+    tl.store(count + row, step + 1)
+    tl.store(at + row, position)
     column = tl.arange(0, BD)
-    x = tl.load(table + chosen * K + column, mask=column < K, other=0.0).to(tl.float32) * scale
-    if PLACES:
-        x += tl.load(places + tl.minimum(here, last) * K + column, mask=column < K, other=0.0).to(tl.float32)
-    tl.store(stream + row * K + column, x, mask=column < K)
+    x = tl.load(embedding + chosen * K + column, mask=column < K, other=0.0).to(tl.float32) * embed_scale
+    if POSITIONS:
+        x += tl.load(position_table + tl.minimum(position, last_position) * K + column, mask=column < K, other=0.0).to(
+            tl.float32
+        )
+    tl.store(residual + row * K + column, x, mask=column < K)

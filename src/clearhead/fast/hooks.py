@@ -1,4 +1,4 @@
-"""Whether anybody watches or edits the inside of modules: fast paths that skip modules may run only if nobody does."""
+"""Whether modules have hooks or taps: fast code that skips modules may run only if they have none."""
 
 from __future__ import annotations
 
@@ -12,7 +12,18 @@ from ..layers import Attention
 
 
 class Hooks:
-    """The hooks of some modules and the taps of their attentions, collected once and asked at every step."""
+    """The hooks of some modules and the taps of their attentions, collected once and checked at every step.
+
+    Args:
+        roots: The modules; everything inside them counts too.
+
+    Examples:
+        >>> layer = torch.nn.Linear(2, 2)
+        >>> hooks = Hooks([layer])
+        >>> handle = layer.register_forward_hook(lambda *_: None)
+        >>> hooks.any()
+        True
+    """
 
     def __init__(self, roots: Iterable[nn.Module]) -> None:
         modules = [module for root in roots for module in root.modules()]
@@ -27,5 +38,15 @@ class Hooks:
 
 
 def hooked(*roots: nn.Module) -> bool:
-    """True if somebody watches or edits one of these modules, or anything inside them."""
+    """Return whether one of these modules, or anything inside them, is watched or edited: has a hook or a tap.
+
+    Args:
+        roots: The modules.
+
+    Examples:
+        >>> model = clearhead.build("gpt", vocab=5, width=8, depth=1, heads=2, context=4)
+        >>> with clearhead.watch(model, "blocks.0.attn.entropy"):
+        ...     hooked(model), hooked(model.head)
+        (True, False)
+    """
     return Hooks(roots).any()

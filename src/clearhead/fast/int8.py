@@ -1,9 +1,8 @@
-"""Weights in 8 bits: a quarter of the memory to read, which is what a step on a CPU waits for.
+"""8-bit weights: a decode step on a CPU takes as long as reading its weights, and these are a quarter of the size.
 
-Each output's weights are divided by a scale of its own and rounded to -127..127: per-channel, symmetric. What comes in
-is not rounded to 8 bits, as it is usually done, but written as two bytes, high + low / 254, and both are multiplied in
-one product of whole numbers, which is exact; so the weights' rounding is all there is, but for one part in 64,000 of
-the largest input of a row.
+The weights of each output are divided by a scale of their own and rounded to -127..127: per-channel and symmetric.
+Inputs are not rounded to 8 bits, as is usual, but written as two bytes, high + low / 254. One integer product, which
+is exact, multiplies both. So the only error is the rounding of the weights, up to 1 / 64,000 of a row's largest input.
 """
 
 from __future__ import annotations
@@ -24,26 +23,38 @@ from ..layers import Linear
 from .products import Step, register_join
 
 MOST = 127  # the largest number of a byte
-FINE = 254  # parts of 1 that the lower byte counts: up to half of them, either way
-TINY = 1e-30  # of a row of zeros
+FINE = 254  # units of the lower byte in 1: it holds up to half of them, with either sign
+TINY = 1e-30  # the scale of a row of zeros
 Module = TypeVar("Module", bound=nn.Module)
 
 
 class Int8(nn.Module):
-    """A linear map of rounded weights: x W' + b without gradients for W."""
+    """A linear map with 8-bit weights: x W' + b without gradients for W.
+
+    Args:
+        weight: The rounded weights.
+        scale: What each output's weights are multiplied by.
+        bias: Added to the output, in full precision.
+
+    Examples:
+        >>> layer = torch.nn.Linear(8, 4)
+        >>> x = torch.randn(2, 8)
+        >>> torch.allclose(Int8.of(layer)(x), layer(x), atol=0.05)
+        True
+    """
 
     def __init__(self, weight: Bytes[Tensor, "o i"], scale: Float[Tensor, "o"], bias: Tensor | None) -> None:
         super().__init__()
         self.out_features, self.in_features = weight.shape
         self.scale, self.bias = scale, bias
         self.weight: Tensor | None = weight
-        self.product = _product(weight)  # of whole numbers; None where this machine has none
-        self.share: tuple[Int8, int] | None = None  # the larger map that this one is a part of, and where it begins
+        self.product = _product(weight)  # of integers; None if this machine has no fast one
+        self.share: tuple[Int8, int] | None = None  # the joined map that this one is part of, and its first output
 
     @staticmethod
     @torch.no_grad()
     def of(layer: nn.Linear) -> Int8:
-        """A linear map, its weights rounded."""
+        """Round the weights of a linear map."""
         weight = layer.weight.detach().float()
         scale = weight.abs().amax(1).clamp(min=TINY) / 127
         return Int8((weight / scale[:, None]).round().to(torch.int8), scale, layer.bias)
@@ -80,14 +91,14 @@ class Int8(nn.Module):
         return self.forward if self.product is None else self._many
 
     def _save_to_state_dict(self, *args: Any) -> None:
-        raise InputError("a model of rounded weights is not saved: save the one that it was made of")
+        raise InputError("a model with rounded weights is not saved: expected the model that it was made from")
 
     def extra_repr(self) -> str:
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
 
 
 class JoinedInt8:
-    """Several Int8 maps of one input as one product; the maps become parts of it."""
+    """Several Int8 maps of one input as one product; the maps become views of it."""
 
     def __init__(self, *maps: Int8) -> None:
         biases = [m.bias for m in maps]
@@ -99,7 +110,7 @@ class JoinedInt8:
             m.share, start = (self.whole, start), start + m.out_features
 
     def joins(self, *maps: Int8) -> bool:
-        """True if it is the product of these maps."""
+        """True if this is the product of these maps."""
         return all(m.share is not None and m.share[0] is self.whole for m in maps)
 
     def quick(self) -> Step:
@@ -111,17 +122,27 @@ register_join(Int8, JoinedInt8, lambda m: (m.scale.device,))
 
 
 def quantised(model: Module) -> Module:
-    """A copy of a model whose linear maps have 8-bit weights; it shares everything else, such as embeddings."""
+    """Return a copy of a model whose linear maps have 8-bit weights; all other parameters are shared with it.
+
+    Args:
+        model: The model; it does not change.
+
+    Examples:
+        >>> model = clearhead.build("gpt", vocab=11, context=16, width=8, depth=1, heads=2).eval()
+        >>> small = quantised(model)
+        >>> small.embed.table is model.embed.table, small.head.weight.dtype
+        (True, torch.int8)
+    """
     memo: dict[int, Any] = {id(p): p for p in model.parameters()}
     memo |= {id(m): Int8.of(m) for m in model.modules() if type(m) is Linear}
     return copy.deepcopy(model, memo)
 
 
 def _two_bytes(x: Float[Tensor, "r i"]) -> tuple[Float[Tensor, "n i"], Float[Tensor, "r 1"]]:
-    """Rows as numbers of -127 .. 127: the higher bytes, the lower, and a row that has a byte's bounds.
+    """Rows as integers of -127..127: the higher bytes, the lower bytes, and a row with the bounds of a byte.
 
-    x = step (high + low / FINE). The product rounds the lower ones. Twenty operations would take longer here than
-    the product does: so constants are tensors, and the rounding is that of large floats, which wakes no threads.
+    x = step (high + low / FINE). The product rounds the lower bytes. Twenty operations would take longer than the
+    product itself: so constants are tensors, and rounding is done by adding a large float, which starts no threads.
     """
     c = _constants()
     step = torch.addcmul(c.tiny, x.abs().amax(-1, keepdim=True), c.part)
@@ -134,7 +155,7 @@ class _Constants(NamedTuple):
     tiny: Tensor
     part: Tensor
     fine: Tensor
-    whole: Tensor  # floats of this size are whole numbers
+    whole: Tensor  # floats of this size are integers
 
 
 @cache
@@ -145,17 +166,19 @@ def _constants() -> _Constants:
 
 @cache
 def _bounds(width: int) -> Tensor:
-    """The row that tells the product of whole numbers what range they have."""
-    row = torch.zeros(1, max(width, 2), dtype=torch.float32, device="cpu")  # whatever the defaults are when it is made
+    """A row with the least and the largest byte, from which the product of integers takes their range."""
+    row = torch.zeros(
+        1, max(width, 2), dtype=torch.float32, device="cpu"
+    )  # independent of torch's defaults when it is made
     row[0, 0], row[0, 1] = -128.0, 127.0
     return row[:, :width]
 
 
 def _product(weight: Bytes[Tensor, "o i"]) -> Step | None:
-    """The product of numbers of -128 .. 127, which it rounds, with such weights, by the quickest exact way.
+    """The fastest exact product of numbers of -128..127, which it rounds, with such weights; None if there is none.
 
-    FBGEMM's reads its weights about twice as fast as oneDNN's; torch means to give it up. Both need a processor that
-    multiplies bytes without overflow.
+    FBGEMM's reads its weights about twice as fast as oneDNN's, but torch has announced its removal. Both need a
+    processor that multiplies bytes without overflow (VNNI).
     """
     if weight.device.type != "cpu" or weight.shape[1] < 2 or not torch.cpu._is_vnni_supported():
         return None
@@ -165,10 +188,10 @@ def _product(weight: Bytes[Tensor, "o i"]) -> Step | None:
 
 
 def _fbgemm(weight: Tensor) -> Step:
-    # It takes floats and rounds them to the range that it finds in them: that of the last row, so nothing is lost.
+    # It takes floats and rounds them to the range that they have: that of the last row, so nothing is lost.
     run, pack = torch.fbgemm_linear_int8_weight_fp32_activation, torch.fbgemm_pack_quantized_matrix
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it says once, each time torch starts, that it will go
+        warnings.simplefilter("ignore")  # it warns once per process that it will be removed
         packed, sums, zeros = pack(weight), weight.sum(1, dtype=torch.int32), torch.zeros(weight.shape[0])
         run(_bounds(weight.shape[1]), weight, packed, sums, 1.0, 0, zeros)
     return lambda x: run(x, weight, packed, sums, 1.0, 0, zeros)

@@ -1,8 +1,7 @@
-"""Linear maps for inference on a CPU: the fastest product that this machine has, alone or for several maps at once.
+"""Products of linear maps for inference on a CPU: the fastest kernel that this machine has, for one map or several.
 
-The usual product leaves most of the memory's bandwidth unused when it has few rows: oneDNN's takes as little as a third
-of its time, and a single row is fastest as several MKL products, each with a block of the weights
-(benchmarks/translate.py).
+With few rows, torch's usual product uses only part of the memory bandwidth: oneDNN's takes as little as a third of its
+time, and a single row is fastest as several MKL products, each with a block of the weights (benchmarks/translate.py).
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from torch import Tensor, nn
 from ..layers import Linear
 from ..layers.norm import RMSNorm
 
-LARGE = 1 << 18  # weights from which the choice of a product matters
-FEW = 4096  # rows up to which it does
-BLOCKS = 8  # blocks of weights that the product of a single row is computed in
-PACKED_ROWS = 32  # rows that packed weights are laid out for
-SMALL_NORM = 1 << 13  # numbers up to which a norm takes as long as its number of operations
+LARGE = 1 << 18  # weights from which the choice of a kernel matters
+FEW = 4096  # rows up to which it matters
+BLOCKS = 8  # blocks of weights in which the product of a single row is computed
+PACKED_ROWS = 32  # rows for which packed weights are laid out
+SMALL_NORM = 1 << 13  # numbers up to which the number of operations decides how long a norm takes
 Step = Callable[[Tensor], Tensor]
 
 
@@ -32,6 +31,17 @@ def accelerate(model: nn.Module) -> nn.Module:
 
     Nothing else changes: with gradients, under torch.compile, on other devices and in other dtypes they compute as
     before.
+
+    Args:
+        model: The model; it is changed in place.
+
+    Examples:
+        >>> layer = clearhead.layers.Linear(1024, 1024)
+        >>> x = torch.randn(1, 1024)
+        >>> expected = layer(x)
+        >>> with torch.no_grad():
+        ...     torch.allclose(accelerate(layer)(x), expected, atol=1e-5)
+        True
     """
     for module in model.modules():
         if type(module) is Linear:
@@ -42,7 +52,7 @@ def accelerate(model: nn.Module) -> nn.Module:
 
 
 def product(x: Float[Tensor, "*b i"], weight: Float[Tensor, "o i"], bias: Tensor | None) -> Float[Tensor, "*b o"]:
-    """x W' + b, by whichever kernel is fastest for these shapes."""
+    """x W' + b, by the kernel that is fastest for these shapes."""
     if not takes_fast_product(x, weight):
         return F.linear(x, weight, bias)
     if x.numel() == weight.shape[1] and _in_blocks(weight):
@@ -52,20 +62,20 @@ def product(x: Float[Tensor, "*b i"], weight: Float[Tensor, "o i"], bias: Tensor
 
 
 def takes_fast_product(x: Tensor, weight: Tensor) -> bool:
-    """True if oneDNN or MKL may compute x W', and is faster than the usual product."""
+    """True if oneDNN or MKL can compute x W' and is faster than torch's usual product."""
     if torch.is_grad_enabled() or torch.compiler.is_compiling() or weight.numel() < LARGE:
         return False
-    plain = x.dtype == weight.dtype == torch.float32 and type(weight) in (Tensor, nn.Parameter)
-    here = x.device.type == "cpu" and torch.backends.mkldnn.is_available()
-    return plain and here and 0 < x.numel() <= FEW * x.shape[-1] and not torch.is_autocast_enabled("cpu")
+    dtypes = x.dtype == weight.dtype == torch.float32 and type(weight) in (Tensor, nn.Parameter)
+    cpu = x.device.type == "cpu" and torch.backends.mkldnn.is_available()
+    return dtypes and cpu and 0 < x.numel() <= FEW * x.shape[-1] and not torch.is_autocast_enabled("cpu")
 
 
 def rms_norm(
     x: Float[Tensor, "*b d"], shape: tuple[int, ...], weight: Tensor | None, eps: float | None
 ) -> Float[Tensor, "*b d"]:
-    """F.rms_norm; for a few rows on a CPU one operation instead of torch's eight.
+    """F.rms_norm, computed for a few rows on a CPU in one operation instead of torch's eight.
 
-    The layer norm of x beside -x, whose mean is 0, is the RMS norm of both.
+    The layer norm of [x, -x] is its RMS norm, because its mean is 0.
     """
     eager = not torch.is_grad_enabled() and not torch.compiler.is_compiling()
     small = x.device.type == "cpu" and x.dtype == torch.float32 and x.numel() <= SMALL_NORM
@@ -77,7 +87,7 @@ def rms_norm(
 
 
 def quick_product(weight: Float[Tensor, "o i"], bias: Tensor | None) -> Step:
-    """`product` by these weights with the choice of the kernel made once, for steps without gradients."""
+    """`product` with these weights, whose kernel is chosen once, for steps without gradients."""
     if not takes_fast_product(weight[:1], weight):
         return lambda x: F.linear(x, weight, bias)
     pointwise, none = torch.ops.mkldnn._linear_pointwise.default, list[float]()
@@ -92,7 +102,7 @@ def _in_blocks(weight: Tensor) -> bool:
 
 
 class _Blocks:
-    """The product of a single row: the outputs in equal blocks, each a product of its own, and the remainder."""
+    """The product of a single row: a product for each of several equal blocks of outputs, and one for the remainder."""
 
     def __init__(self, weight: Float[Tensor, "o i"], bias: Float[Tensor, "o"] | None) -> None:
         o, i = weight.shape
@@ -103,7 +113,9 @@ class _Blocks:
         self.rest = None if even == o else (weight[even:], None if bias is None else bias[even:])
 
     def __call__(self, x: Float[Tensor, "*b i"]) -> Float[Tensor, "*b o"]:
-        column = x.reshape(1, -1).mT.expand(self.shape)  # a transposed row, not a column: MKL chooses by its strides
+        column = x.reshape(1, -1).mT.expand(
+            self.shape
+        )  # a transposed row, not a column: MKL chooses its kernel by the strides
         out = torch.bmm(self.weight, column) if self.bias is None else torch.baddbmm(self.bias, self.weight, column)
         out = out.view(*x.shape[:-1], -1)
         return out if self.rest is None else torch.cat([out, F.linear(x, *self.rest)], dim=-1)
@@ -113,10 +125,10 @@ class _Blocks:
 
 
 class Joined:
-    """Several Linear maps of one input as one product: their weights lie side by side in one storage.
+    """Several Linear maps of one input as one product: their weights are views of one storage.
 
-    The maps keep working, and an update of their weights in place changes the product too. It keeps no reference to
-    the maps, so that it is forgotten with them.
+    The maps keep working, and an update of their weights in place changes the product too. There is no reference to
+    the maps, so that the product is freed with them.
     """
 
     def __init__(self, *maps: Linear) -> None:
@@ -126,7 +138,7 @@ class Joined:
         self._addresses = _addresses(maps)
 
     def joins(self, *maps: Linear) -> bool:
-        """True if it is the product of these maps: their weights are where it laid them."""
+        """True if this is the product of these maps: their weights are still the views that it made."""
         return _addresses(maps) == self._addresses
 
     def quick(self) -> Step:
@@ -142,22 +154,22 @@ _JOINED: WeakKeyDictionary[nn.Module, Any] = WeakKeyDictionary()  # by the first
 
 
 def join(*maps: Any) -> Any | None:
-    """Join maps of one input into one product, or return the one they are joined in; None if they do not go together.
+    """Join maps of one input into one product, or return the one they are joined in; None if they cannot be joined.
 
-    It moves the maps' weights into one storage; their values do not change.
+    This moves the maps' weights into one storage; their values do not change.
     """
     if len(maps) < 2 or any(type(m) not in _JOINS for m in maps):
         return None
     if len({(type(m), m.in_features, m.bias is None, *_JOINS[type(m)][1](m)) for m in maps}) != 1:
         return None
-    known = _JOINED.get(maps[0])
-    if known is None or not known.joins(*maps):
-        known = _JOINED[maps[0]] = _JOINS[type(maps[0])][0](*maps)
-    return known
+    joined = _JOINED.get(maps[0])
+    if joined is None or not joined.joins(*maps):
+        joined = _JOINED[maps[0]] = _JOINS[type(maps[0])][0](*maps)
+    return joined
 
 
 def register_join(kind: type, joined: Callable[..., Any], alike: Callable[[Any], tuple[Any, ...]]) -> None:
-    """Let `join` serve maps of this type: what joins them, and what must be equal for all that are joined."""
+    """Let `join` join maps of a type: `joined` is the class of the product, `alike` what must be equal for all."""
     _JOINS[kind] = (joined, alike)
 
 
@@ -173,7 +185,7 @@ def _side_by_side(parts: list[Tensor]) -> Tensor:
 
 
 def quick(m: Any) -> Step:
-    """The product of a Linear, a Joined or an Int8 with the choice of the kernel made once."""
+    """The product of a Linear, a Joined or an Int8, whose kernel is chosen once."""
     return quick_product(m.weight, m.bias) if isinstance(m, nn.Linear) else m.quick()
 
 
@@ -181,10 +193,10 @@ def quick(m: Any) -> Step:
 
 
 def quick_packed(m: Any) -> Step:
-    """`quick`, with packed weights for steps of several rows: as fast as for a single row.
+    """`quick`, with packed weights for steps of several rows, which are then as fast as a single row.
 
-    The packed copy is made at the first step of more than one row, takes as much memory again, stays with the map, and
-    rounds in its own way. Each call of this function checks that it is still a copy.
+    The packed copy is made at the first step of more than one row, takes as much memory again, is kept as long as the
+    map, and its products are rounded differently. Each call of this function checks that the copy is up to date.
     """
     step = quick(m)
     if not isinstance(m, Linear | Joined) or not takes_fast_product(m.weight[:1], m.weight):
@@ -196,10 +208,10 @@ def quick_packed(m: Any) -> Step:
         if not inputs < x.numel() <= FEW * inputs:
             return step(x)
         if not packed:
-            known = _PACKED.get(m)
-            if known is None or not known.matches(m.weight):
-                known = _PACKED[m] = _Packed(m.weight)
-            packed.append(known.weight)
+            copy = _PACKED.get(m)
+            if copy is None or not copy.matches(m.weight):
+                copy = _PACKED[m] = _Packed(m.weight)
+            packed.append(copy.weight)
         out: Tensor = pointwise(x, packed[0], bias, "none", none, "")
         return out
 

@@ -1,4 +1,4 @@
-"""Which blocks and positions the fast decoders know."""
+"""Which blocks and positions the fast decoders support."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from .products import join
 
 
 def supports_positions(positions: Positions) -> bool:
-    """True for positions that are added, rotated or absent; not for biases."""
+    """True for positions that are added to the input, rotary ones and none; False for biases of the scores."""
     return type(positions) in (Positions, Learned, Sinusoid, Rotary)
 
 
 def supports_block(block: Block) -> bool:
-    """True for a block outside training with plain attention and a plain or gated MLP.
+    """True for a block outside training with dot-product attention and a plain or gated MLP.
 
-    It joins the block's projections (see products.join).
+    A side effect: the block's projections are joined (see products.join).
     """
     attn, mlp, cross = block.attn, block.mlp, block.cross
     if block.training or type(mlp) is not MLP or not _plain(attn) or (cross is not None and not _plain(cross)):

@@ -20,7 +20,7 @@ from .call import Band, Call, bands
 
 # The definition of each statistic, for query i with weights p_ij; all are 0 for a query whose keys are all masked.
 MEANING = {
-    "entropy": "- sum_j p_ij ln p_ij, in nats: 0 looks at one key, ln n evenly at n",
+    "entropy": "- sum_j p_ij ln p_ij, in nats: 0 if one key has all the weight, ln n if n keys share it equally",
     "distance": "sum_j p_ij |place_i - place_j|, Euclidean; places are positions unless a grid is given",
     "rms": "sqrt(sum_j p_ij |place_i - place_j|^2)",
     "position": "sum_j p_ij place_j, the mean place of its keys",

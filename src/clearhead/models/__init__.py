@@ -1,4 +1,9 @@
-"""The models, one family per file: Config, parts, forward. A family is built by its name and its config's words."""
+"""The models, one family per file: Config, parts, forward. `build` makes a model from a family's name and options.
+
+model.py     Model, the base class, and how to add a family
+state.py     what a decoder keeps between steps
+heads.py     the check of attention heads that several configs share
+"""
 
 from __future__ import annotations
 
@@ -13,7 +18,7 @@ from .model import CAPABILITIES, DecoderStack, Model
 
 __all__ = ["CAPABILITIES", "FAMILIES", "DecoderStack", "Model", "build", "families", "family", "family_of"]
 
-# Name: (module, class, what it is). A module is imported when its family is first asked for.
+# Name: (module, class, description). A module is imported when its family is first used.
 FAMILIES = {
     "gpt": ("gpt", "GPT", "a decoder that predicts the next token: GPT-2, Llama, Mistral and Qwen2 by its options"),
     "bert": ("bert", "BERT", "a bidirectional encoder that predicts masked tokens, classifies, or embeds a text"),
@@ -21,12 +26,16 @@ FAMILIES = {
     "rnn-seq2seq": ("rnn_seq2seq", "RNNSeq2Seq", "two recurrent networks, for translation, with or without attention"),
     "reader": ("reader", "Reader", "one layer that remembers a sequence: a sum, a fading sum, or attention"),
     "mlp": ("mlp", "Perceptron", "a multi-layer perceptron, from vectors to vectors"),
-    "deep": ("deep", "Deep", "many simple layers, plain, dense or residual: how a signal gets through depth"),
+    "deep": (
+        "deep",
+        "Deep",
+        "many simple layers with plain, dense or residual connections: how a signal passes through depth",
+    ),
 }
 
 
 def families() -> dict[str, str]:
-    """Return the names of the families that `build` knows, each with a line about it.
+    """Return the names of all families that `build` can make, each with a line about it.
 
     Examples:
         >>> list(families())[:2]
@@ -36,12 +45,21 @@ def families() -> dict[str, str]:
 
 
 def family(name: str) -> tuple[type[Model], type[Any]]:
-    """Return the model class and the Config class of a family."""
+    """Return the model class and the Config class of a family.
+
+    Args:
+        name: The family, one of `families()`.
+
+    Examples:
+        >>> model, config = family("mlp")
+        >>> model(config(inputs=3, outputs=2)).head.out_features
+        2
+    """
     if name not in FAMILIES:
         raise InputError(f"no model {name!r}: expected one of {', '.join(FAMILIES)}{nearest(name, FAMILIES)}")
     module, kind, _ = FAMILIES[name]
-    found = import_module(f".{module}", __name__)
-    return getattr(found, kind), found.Config
+    file = import_module(f".{module}", __name__)
+    return getattr(file, kind), file.Config
 
 
 def build(name: str, **options: Any) -> Model:
@@ -64,7 +82,15 @@ def build(name: str, **options: Any) -> Model:
 
 
 def family_of(model: nn.Module) -> str:
-    """Return the name of a model's family."""
+    """Return the name of a model's family.
+
+    Args:
+        model: A model that `build` or `load` made.
+
+    Examples:
+        >>> family_of(build("mlp", inputs=3, outputs=2))
+        'mlp'
+    """
     for name, (module, kind, _) in FAMILIES.items():
         if type(model).__name__ == kind and type(model).__module__ == f"{__name__}.{module}":
             return name

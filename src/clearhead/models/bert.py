@@ -1,9 +1,9 @@
 """BERT: a bidirectional encoder that predicts masked tokens, classifies, or embeds a text.
 
-Devlin et al. 2019. It is pretrained on masked tokens; fine-tuned, it classifies texts, or gives each a vector to
-compare it by (Reimers and Gurevych 2019).
+Devlin et al. 2019: pretrained on masked tokens (section 3.1); fine-tuned, it classifies texts, or gives each text one
+vector to compare it by (Reimers and Gurevych 2019, section 3).
 
-    ids -> embed + types + positions -> norm -> blocks, norms after -> states
+    ids -> embed + types + positions -> norm -> blocks with norms after each sublayer -> states
     answer="words"      transform -> head -> logits of each token          (b, t, v)
     answer="class"      pool -> pooler -> head -> logits of each class     (b, classes)
     answer="sentence"   pool -> pooler -> one vector                       (b, d)
@@ -33,23 +33,25 @@ class Config:
     """The sizes and choices of a BERT; the defaults are its base model's."""
 
     vocab: int  # number of tokens in the vocabulary
-    context: int = 512  # tokens per row; learned positions have a table of this size
+    context: int = 512  # tokens per row that it is trained on; learned positions have a table of this size
     width: int = 768  # width of the residual stream (d_model)
     depth: int = 12  # number of blocks
     heads: int = 12  # attention heads per block
     hidden: int | None = None  # width inside the MLP; None: 4 x width
-    types: int = 2  # token types (segments): of a first and of a second text; 0: none
+    types: int = 2  # number of token types (segments), one for each of a pair of texts; 0: none
     positions: Position = "learned"  # how token order is encoded
     order: Order = "post"  # norm before each sublayer, or after each residual addition
     norm: Norm = "layer"  # kind of normalisation
     eps: float = 1e-12  # added to the variance in a norm
     mlp: MLPKind = "gelu"  # activation of the MLP; swiglu has a gate
-    bias: bool = True  # linear maps have one
-    answer: Literal["words", "class", "sentence"] = "words"  # what forward returns: masked tokens, classes, a vector
-    classes: int | None = None  # class: number of classes
-    pool: Literal["first", "mean"] = "first"  # class, sentence: the first token's vector, or the mean of all
-    pooler: bool = True  # class, sentence: a linear map and a tanh after pooling
-    dropout: float = 0.1  # share dropped in training
+    bias: bool = True  # linear maps have a bias
+    answer: Literal["words", "class", "sentence"] = (
+        "words"  # forward returns logits of tokens, logits of classes, or a vector
+    )
+    classes: int | None = None  # answer=class: number of classes
+    pool: Literal["first", "mean"] = "first"  # class, sentence: take the first token's vector, or the mean of all
+    pooler: bool = True  # class, sentence: a linear map and tanh after pooling
+    dropout: float = 0.1  # share dropped in training: of embeddings, attention weights, and what each sublayer adds
 
     def __post_init__(self) -> None:
         at_least(self, 1, "vocab", "context", "width", "heads", "hidden", "classes")
@@ -61,7 +63,7 @@ class Config:
 
 
 class BERT(Model):
-    """Token ids (b, t) -> what its config's `answer` says."""
+    """Token ids (b, t) -> logits of each token, logits of classes, or one vector, as `answer` says."""
 
     methods: ClassVar[tuple[str, ...]] = ("states", "encode")
     head_parts: ClassVar[tuple[str, ...]] = ("head", "pooler", "transform", "transform_norm")
@@ -71,6 +73,7 @@ class BERT(Model):
     def __init__(self, config: Config) -> None:
         super().__init__()
         c = self.config = config
+        self.can = frozenset({"encode", {"words": "fill", "class": "classify", "sentence": "embed"}[c.answer]})
         if c.answer == "class" and c.classes is None:
             raise InputError("answer='class' needs the number of classes: give classes, or train on data that has them")
         self.embed = Tokens(c.vocab, c.width)
@@ -97,10 +100,6 @@ class BERT(Model):
             self.pooler = Linear(c.width, c.width, bias=c.bias) if c.pooler else None
             self.head = Linear(c.width, c.classes) if c.classes is not None else nn.Identity()
 
-    @property
-    def can(self) -> frozenset[str]:  # type: ignore[override]
-        return frozenset({"encode", {"words": "fill", "class": "classify", "sentence": "embed"}[self.config.answer]})
-
     def example_inputs(self, rows: int, size: int, generator: torch.Generator) -> dict[str, Tensor]:
         return {"ids": random_ids(self.config.vocab, rows, min(size, self.config.context), generator)}
 
@@ -113,18 +112,21 @@ class BERT(Model):
         documents: Int[Tensor, "b t"] | None = None,
         at: Int[Tensor, "*b t"] | None = None,
     ) -> Float[Tensor, "b t d"]:
-        """A vector per token.
+        """A vector per token: the output of the last block.
 
-        `lengths` is the number of tokens of each row that are not padding, `types` the type of each token (0 if not
-        given), `documents` numbers texts that are packed into one row, and `at` is the position of each token in its
-        own.
+        Args:
+            ids: Token ids.
+            lengths: Tokens of each row that are not padding; all if not given.
+            types: Type of each token; 0 if not given.
+            documents: Document number of each token of packed rows; no token attends to another document.
+            at: Position of each token in its own document; 0, 1, ... if not given.
         """
         at = torch.arange(ids.shape[1], device=ids.device) if at is None else at
         x = self.embed(ids)
         if self.types is not None:
-            x = x + (self.types(torch.zeros_like(ids) if types is None else types))
+            x = x + self.types(torch.zeros_like(ids) if types is None else types)
         elif types is not None:
-            raise InputError("token types were given to a model that has none (types=0)")
+            raise InputError("types were given to a model without token types (types=0): expected none")
         x = self.embed_norm(self.positions.add(x, at))
         x = F.dropout(x, self.config.dropout, self.training)
         mask = Mask(lengths=lengths, documents=documents)
@@ -141,10 +143,10 @@ class BERT(Model):
         documents: Int[Tensor, "b t"] | None = None,
         at: Int[Tensor, "*b t"] | None = None,
     ) -> Float[Tensor, "b *t d"]:
-        """The input of `head`: a vector per token (words), or one per text."""
+        """The input of `head`: a vector per token (answer="words") or one per text; arguments as in `encode`."""
         x = self.encode(ids, lengths=lengths, types=types, documents=documents, at=at)
         if self.config.answer == "words":
-            # A gate belongs to an MLP: the transform of a gated model has its activation alone.
+            # The transform has no gate: with a gated MLP it uses the activation alone.
             activation = ACTIVATIONS["silu" if self.config.mlp == "swiglu" else self.config.mlp]
             return cast(Tensor, self.transform_norm(activation(self.transform(x))))
         x = _mean(x, lengths) if self.config.pool == "mean" else x[:, 0]
@@ -164,7 +166,7 @@ class BERT(Model):
 
 
 def _mean(x: Float[Tensor, "b t d"], lengths: Int[Tensor, "b"] | None) -> Float[Tensor, "b d"]:
-    """The mean vector of each row's own tokens."""
+    """The mean over the tokens of each row that are not padding."""
     if lengths is None:
         return x.mean(1)
     inside = torch.arange(x.shape[1], device=x.device) < lengths.to(x.device)[:, None]

@@ -1,14 +1,14 @@
-"""Deep: a deep network of simple layers, for the question of how a network keeps its input on the way.
+"""Deep: a deep network of simple layers, to measure how well a signal passes through depth.
 
-    x -> layers, each a linear map, an activation and perhaps a norm -> readout -> y
+    x -> layers, each norm(activation(W z + b)) -> linear readout -> y
 
-The three ways to connect them are layers.Stack's: plain, dense (Huang et al. 2017), residual (He et al. 2016).
+layers.Stack connects the layers in one of three ways: plain, dense (Huang et al. 2017) or residual (He et al. 2016,
+Eq. 1).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..checks import at_least
 from ..layers import Stack
-from ..layers.words import Activation, Norm
+from ..layers.words import Activation, Connection, Norm
 from .model import Model
 
 
@@ -24,11 +24,13 @@ from .model import Model
 class Config:
     """The sizes and choices of a deep network."""
 
-    width: int = 16  # of the input, of every layer and of the output
-    depth: int = 8  # layers before the readout
-    connect: Literal["plain", "dense", "residual"] = "residual"  # what a layer sees, and what becomes of its answer
+    width: int = 16  # width of the input, of every layer and of the output
+    depth: int = 8  # number of layers before the readout
+    connect: Connection = (
+        "residual"  # plain: a chain; dense: a layer reads all before it; residual: it adds to its input
+    )
     norm: Norm = "none"  # normalisation of each layer's output
-    activation: Activation = "leaky_relu"  # of each layer
+    activation: Activation = "leaky_relu"  # activation of each layer
 
     def __post_init__(self) -> None:
         at_least(self, 1, "width")

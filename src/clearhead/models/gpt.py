@@ -1,13 +1,14 @@
 """GPT: a decoder that predicts the next token at every position of a text.
 
-Radford et al. 2018 and 2019 (GPT-2: learned positions, norms before each sublayer, a final norm, the output tied to the
-embedding). Every other choice is one word of the config: rotary positions, grouped heads, RMS norms and a gated MLP
-make it the Llama of Touvron et al. 2023; a window besides the Mistral of Jiang et al. 2023; biases of queries, keys
-and values alone the Qwen2 of Yang et al. 2024.
+Radford et al. 2018, Eq. 2, and 2019, section 2.3 (GPT-2: norms before each sublayer, a final norm; the output layer is
+tied to the embedding). Every other choice is one option: rotary positions, grouped heads, RMS norms and a gated MLP
+give Llama (Touvron et al. 2023, section 2.2); a window as well gives Mistral (Jiang et al. 2023, section 2); biases of
+queries, keys and values only give Qwen2 (Yang et al. 2024).
 
     ids -> embed (+ positions) -> dropout -> blocks -> norm -> head -> logits
 
-Decoding: start makes the KV cache, read fills it with a prompt, each row of its own length, and step adds tokens.
+To decode, `start` makes the KV cache, `read` fills it with prompts, which may differ in length, and `step` appends
+tokens.
 """
 
 from __future__ import annotations
@@ -35,28 +36,28 @@ class Config:
     """The sizes and choices of a GPT; the defaults are GPT-2's."""
 
     vocab: int  # number of tokens in the vocabulary
-    context: int = 1024  # tokens per row that it is trained on
+    context: int = 1024  # tokens per row that it is trained on; learned positions have a table of this size
     width: int = 768  # width of the residual stream (d_model)
     depth: int = 12  # number of blocks
     heads: int = 12  # attention heads per block
-    kv_heads: int | None = None  # key and value heads, each shared by heads / kv_heads query heads; None: as many
-    head: int | None = None  # width of a head; None: width / heads
+    kv_heads: int | None = None  # key and value heads, each shared by heads / kv_heads query heads; None: heads
+    head: int | None = None  # head dimension; None: width / heads
     hidden: int | None = None  # width inside the MLP; None: 4 x width
     positions: Position = "learned"  # how token order is encoded
     base: float = 10_000.0  # rotary: the longest wavelength is almost 2 pi base tokens
-    scaling: Rope | None = None  # rotary: how a shorter context was stretched
-    factor: float = 1.0  # rotary: by how much
-    trained: int | None = None  # rotary: the context before it was stretched; None: context / factor
-    window: int | None = None  # keys that a query attends to, itself the last of them; None: all before it
+    scaling: Rope | None = None  # rotary: how positions are stretched to a longer context; None: not at all
+    factor: float = 1.0  # rotary: ratio of the stretched context to the trained one
+    trained: int | None = None  # rotary: tokens of the context before stretching; None: context / factor
+    window: int | None = None  # number of keys that a query attends to, its own included; None: all before it
     score: DotScore = "scaled"  # how a query is compared with a key
     project: Projection = "qkv"  # which of queries, keys and values are projected
     order: Order = "pre"  # norm before each sublayer, or after each residual addition
     norm: Norm = "layer"  # kind of normalisation
     eps: float = 1e-5  # added to the variance in a norm
     mlp: MLPKind = "gelu_tanh"  # activation of the MLP; swiglu has a gate
-    bias: bool | Literal["qkv"] = True  # linear maps have one; "qkv": only those of queries, keys and values
-    tied: bool = True  # the output matrix is the embedding table
-    dropout: float = 0.0  # share dropped in training
+    bias: bool | Literal["qkv"] = True  # linear maps have a bias; "qkv": only those of queries, keys and values
+    tied: bool = True  # the weights of the output layer are the embedding table
+    dropout: float = 0.0  # share dropped in training: of embeddings, attention weights, and what each sublayer adds
 
     def __post_init__(self) -> None:
         at_least(self, 1, "vocab", "context", "width", "heads", "kv_heads", "head", "hidden", "trained", "window")
@@ -70,12 +71,12 @@ class Config:
 
     @property
     def head_width(self) -> int:
-        """Width of a head."""
+        """The head dimension."""
         return self.head or self.width // self.heads
 
     @property
     def endless(self) -> bool:
-        """True if a text of any length looks like one of its own context: a window, and no table of positions."""
+        """True if it reads texts of any length: it has a window, and no table or waves of absolute positions."""
         return self.window is not None and self.positions in ("none", "rotary", "alibi", "relative")
 
 
@@ -89,8 +90,8 @@ class GPT(Model):
     def __init__(self, config: Config) -> None:
         super().__init__()
         c = self.config = config
-        waves = c.positions == "sinusoid"  # of size 1: small embeddings would drown in them (Vaswani et al. 2017, 3.4)
-        self.embed = Tokens(c.vocab, c.width, scale=waves)
+        # Sinusoids have amplitude 1: embeddings are scaled, so as not to drown (Vaswani et al. 2017, section 3.4).
+        self.embed = Tokens(c.vocab, c.width, scale=c.positions == "sinusoid")
         rotary = c.positions == "rotary"
         stretch: dict[str, Any] = {"base": c.base, "scaling": c.scaling, "factor": c.factor} if rotary else {}
         self.positions = make_positions(
@@ -130,17 +131,19 @@ class GPT(Model):
         documents: Int[Tensor, "b t"] | None = None,
         at: Int[Tensor, "*b t"] | None = None,
     ) -> Float[Tensor, "b t d"]:
-        """The residual stream after the last norm: the input of `head`.
+        """The residual stream after the final norm: the input of `head`.
 
-        `documents` numbers the texts that are packed into one row, none of which attends to another; `at` is the
-        position of each token in its own text.
+        Args:
+            ids: Token ids.
+            documents: Document number of each token of packed rows; no token attends to another document.
+            at: Position of each token in its own document; 0, 1, ... if not given.
         """
         at = torch.arange(ids.shape[1], device=ids.device) if at is None else at
         mask = Mask(causal=True, window=self.config.window, documents=documents)
-        return self._blocks(self.positions.add(self.embed(ids), at), mask, at)
+        return self._run_blocks(self.positions.add(self.embed(ids), at), mask, at)
 
     def encode(self, ids: Int[Tensor, "b t"], *, lengths: Int[Tensor, "b"] | None = None) -> Float[Tensor, "b t d"]:
-        """A vector per token. Padding at the end of a row cannot change the tokens before it."""
+        """A vector per token: `states`. `lengths` is not needed, since no token attends to padding after it."""
         return self.states(ids)
 
     def forward(
@@ -153,7 +156,7 @@ class GPT(Model):
         return self.head(self.states(ids, documents=documents, at=at))
 
     def start(self, inputs: Mapping[str, Tensor], rows: int, limit: int) -> DecoderState:
-        """Make a KV cache for `limit` tokens per row, prompt and answer together; there are no other inputs."""
+        """Make a KV cache for `limit` tokens per row, prompt and answer together. `inputs` is empty."""
         c, like = self.config, self.embed.table
         if self.max_tokens is not None and limit > self.max_tokens:
             raise InputError(f"{limit} tokens, prompt and answer together: this model reads {c.context} at once")
@@ -168,23 +171,23 @@ class GPT(Model):
     def read(
         self, ids: Int[Tensor, "b t"], state: DecoderState, counts: Int[Tensor, "b"] | None = None
     ) -> DecoderState:
-        """Read prompt tokens whose logits are not needed: of each row the first `counts`, or all."""
-        self._step(ids, state)
+        """Append prompt tokens without computing logits: the first `counts[i]` of row i, or all of them."""
+        self._append(ids, state)
         state.kv.advance(ids.shape[1] if counts is None else counts)
         return state
 
     def step(self, ids: Int[Tensor, "b t"], state: DecoderState) -> tuple[Float[Tensor, "b t v"], DecoderState]:
-        """Append tokens to every row, and return the logits of what follows each."""
-        x = self._step(ids, state)
+        """Append tokens to every row, and return the logits after each of them."""
+        x = self._append(ids, state)
         state.kv.advance(ids.shape[1])
         return self.head(x), state
 
-    def _step(self, ids: Tensor, state: DecoderState) -> Tensor:
+    def _append(self, ids: Tensor, state: DecoderState) -> Tensor:
         at = state.kv.positions(ids.shape[1])
         x = self.positions.add(self.embed(ids), at)
-        return self._blocks(x, state.kv.mask(self.config.window), at, state.kv.caches)
+        return self._run_blocks(x, state.kv.mask(self.config.window), at, state.kv.caches)
 
-    def _blocks(self, x: Tensor, mask: Mask, at: Tensor, caches: Sequence[Cache | None] = ()) -> Tensor:
+    def _run_blocks(self, x: Tensor, mask: Mask, at: Tensor, caches: Sequence[Cache | None] = ()) -> Tensor:
         x = F.dropout(x, self.config.dropout, self.training)
         for block, cache in zip(self.blocks, caches or [None] * len(self.blocks), strict=False):
             x = block(x, mask=mask, positions=self.positions, at=at, cache=cache)

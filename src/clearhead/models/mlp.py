@@ -1,6 +1,6 @@
-"""A multi-layer perceptron: vectors in, vectors out.
+"""A multi-layer perceptron, from vectors to vectors.
 
-x -> depth hidden layers, each a linear map, a norm and an activation -> readout -> y
+x -> hidden layers, each activation(norm(W x + b)) -> linear readout -> y
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from .model import Model
 class Config:
     """The sizes and choices of a perceptron."""
 
-    inputs: int  # width of its input
-    outputs: int  # width of its output
-    width: int = 64  # of the hidden layers
+    inputs: int  # width of the input
+    outputs: int  # width of the output
+    width: int = 64  # width of the hidden layers
     depth: int = 2  # number of hidden layers
     norm: Norm = "none"  # normalisation before each activation
-    activation: Activation = "relu"  # of the hidden layers
+    activation: Activation = "relu"  # activation of the hidden layers
 
     def __post_init__(self) -> None:
         at_least(self, 1, "inputs", "outputs", "width")
@@ -35,7 +35,7 @@ class Config:
 
 
 class Layer(nn.Module):
-    """activation(norm(W x + b))"""
+    """A hidden layer: activation(norm(W x + b))."""
 
     def __init__(self, inputs: int, c: Config) -> None:
         super().__init__()

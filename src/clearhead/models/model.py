@@ -1,4 +1,23 @@
-"""Model: the base class of all families. It states what a model reads and what it can do, so that nothing guesses."""
+"""Model: the base class of all families. It declares what a model reads and can do, so that no other code guesses.
+
+A family is one file with a frozen dataclass `Config` and a subclass of Model, and one line in FAMILIES. A vision
+transformer that classifies, for instance, declares
+
+    class ViT(Model):
+        reads = "images"                     # the bundle then has image preprocessing instead of a tokenizer
+        can = frozenset({"classify"})        # forward returns the logits of classes
+        may_differ = frozenset({"dropout", "classes"})   # pretrained weights fit whatever these are
+        config: Config
+
+        def __init__(self, config): ...
+        def example_inputs(self, rows, size, generator): ...   # {"x": pixels}: the arguments of forward, by name
+        def forward(self, x): ...
+
+and nothing else: `clearhead.build`, training, saving, loading, `watch` and the command line find it by this. The names
+of its submodules become the addresses of `watch` (embed, blocks.*, norm, head) and the names of its weights. A model
+that decodes also has `start` and `step` (see state.py) and, to be decoded fast, `decoder_stack`. tests/models
+checks every registered family.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +25,16 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
+from jaxtyping import Int
 from torch import Tensor, nn
 
-from ..errors import InputError
 from ..layers import Positions, Tokens
 
-# What a model may be able to do, and the methods that this promises.
+# What a model may be able to do, and the methods that it must have for it. tasks/ and training/ rely on these names.
 CAPABILITIES = {
     "predict": "states(ids) and head: the logits of each next token",
-    "generate": "start, read and step: continues a prompt token by token",
-    "translate": "forward(ids, source=...), start and step: writes a target for a source",
+    "generate": "start, read and step: continue a prompt token by token",
+    "translate": "forward(ids, source=...), start and step: write a target for a source",
     "fill": "states(ids, lengths=...) and head: the logits of masked tokens",
     "classify": "forward: the logits of classes",
     "encode": "encode(ids, lengths=...): a vector per token",
@@ -26,49 +45,68 @@ CAPABILITIES = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DecoderStack:
-    """The parts of a decoder, by what they do: what a faster implementation of its steps needs to know."""
+    """The parts of a decoder by their roles, for a faster implementation of its steps.
 
-    embed: Tokens
-    positions: Positions
-    blocks: nn.ModuleList
-    norm: nn.Module
-    head: nn.Module  # a linear map
+    A step is head(norm(blocks(positions.add(embed(ids), at)))), each block with a KV cache.
+
+    Examples:
+        >>> model = clearhead.build("gpt", vocab=11, context=16, width=8, depth=2, heads=2)
+        >>> len(model.decoder_stack.blocks)
+        2
+    """
+
+    embed: Tokens  # token embedding
+    positions: Positions  # added to the embeddings, or used inside attention
+    blocks: nn.ModuleList  # layers.Block each
+    norm: nn.Module  # after the last block; nn.Identity if there is none
+    head: nn.Module  # linear map to the logits
     window: int | None = None  # keys that a query may attend to, itself included; None: all before it
     cross: bool = False  # blocks also attend to a source
     owner: nn.Module | None = None  # the module whose output is that of `norm`, if it is not the model itself
 
 
 class Model(nn.Module):
-    """A network with its config. Subclasses set what they read and what they can do (a key of CAPABILITIES each)."""
+    """The base class of all models: a network with its config, which declares what it reads and can do.
+
+    A subclass sets the attributes below, builds its modules from its Config in `__init__`, and defines `forward`,
+    which returns one tensor.
+
+    Attributes:
+        config: The Config of the family that it was built from.
+        reads: Its input: "tokens", "pairs" (a source and a target), "images" or "vectors".
+        can: What it can do, keys of CAPABILITIES. If it depends on the config, `__init__` sets it.
+        head_parts: Submodules that compute its output; initialised anew when it is fine-tuned for another task.
+        may_differ: Options of the config that pretrained weights fit whatever they are.
+        methods: Methods other than `forward` that use parameters; sharded training (FSDP) must register them.
+
+    Examples:
+        >>> model = clearhead.build("gpt", vocab=11, context=16, width=8, depth=1, heads=2)
+        >>> isinstance(model, Model), model.reads, sorted(model.can)
+        (True, 'tokens', ['encode', 'generate', 'predict'])
+    """
 
     config: Any
-    reads: ClassVar[str] = "tokens"  # tokens, pairs (a source and a target), images or vectors
-    can: frozenset[str] = frozenset()  # what this model can do
-    head_parts: ClassVar[tuple[str, ...]] = ("head",)  # submodules that make its output, new for another task
-    may_differ: ClassVar[frozenset[str]] = frozenset({"dropout", "inner_dropout"})  # options that weights do not need
-    methods: ClassVar[tuple[str, ...]] = ()  # methods besides forward that use parameters: sharding must know them
+    reads: ClassVar[str] = "tokens"
+    can: frozenset[str] = frozenset()
+    head_parts: ClassVar[tuple[str, ...]] = ("head",)
+    may_differ: ClassVar[frozenset[str]] = frozenset({"dropout", "inner_dropout"})
+    methods: ClassVar[tuple[str, ...]] = ()
 
     @property
     def max_tokens(self) -> int | None:
-        """Tokens per row that it can read at once, prompt and answer together; None: any number."""
+        """The number of tokens per row that it can read at once, prompt and answer together; None: any number."""
         return getattr(self.config, "context", None)
 
     @property
     def decoder_stack(self) -> DecoderStack | None:
-        """The parts of its decoder, if it is a stack of Transformer blocks."""
+        """The parts of its decoder if that is a stack of layers.Block; None otherwise."""
         return None
 
     def example_inputs(self, rows: int, size: int, generator: torch.Generator) -> dict[str, Tensor]:
-        """Random inputs of forward: `rows` of them, of `size` tokens or pixels where the model leaves that open."""
+        """Random arguments of `forward` by name: `rows` rows of `size` tokens or pixels, if the model allows any."""
         raise NotImplementedError
 
-    def require(self, capability: str, expected: str) -> None:
-        """Raise unless the model can do this; the message names what was expected."""
-        if capability not in self.can:
-            does = ", ".join(sorted(self.can)) or "nothing that has a verb"
-            raise InputError(f"this {type(self).__name__} can {does}, not {capability}: expected {expected}")
 
-
-def random_ids(vocab: int, rows: int, size: int, generator: torch.Generator) -> Tensor:
-    """Random token ids (rows, size)."""
+def random_ids(vocab: int, rows: int, size: int, generator: torch.Generator) -> Int[Tensor, "b t"]:
+    """Random token ids, `rows` rows of `size`."""
     return torch.randint(0, vocab, (rows, size), generator=generator)

@@ -1,15 +1,16 @@
-"""Reader: the lecture's party as a model, in which only the memory is exchanged.
+"""Reader: one layer that remembers a sequence, with one of three memories; everything else stays the same.
 
-It reads a stream of tokens and answers at every one of them from what it holds of the stream so far:
+At every token it predicts an answer from its memory of the tokens so far:
 
-    ids -> embed -> hold -> norm -> x + mlp(x) -> head -> logits
+    ids -> embed + previous token -> memory -> norm -> x + mlp(x) -> head -> logits
 
-sum         all that came, added up: nothing fades, and nobody can be told apart
-forget      the same, fading by gamma a step: the old are lost, however important
-attention   everything is kept, and looked up by what it is: softmax(q k') v, causal
+mix="sum"        the sum of all tokens: nothing fades, and the order is lost
+mix="forget"     a sum that fades by gamma per step: old tokens are lost, however important they are
+mix="attention"  all tokens are kept and looked up by content: softmax(q k') v, causal
 
-A token is read with the one before it, so that "the important guest is ..." says something about the next. Both are
-rows of a table and are only added: what stands together in the stream is bound together by the memory, or not at all.
+This is the lecture's example of a party, at which an important guest must be remembered among many others. Each token
+is read together with the one before it, so that a marker ("the important guest is ...") can say something about the
+next token. Both are rows of a table that are only added, so only the memory can bind them to each other.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ from .model import Model, random_ids
 class Config:
     """The sizes and choices of a reader."""
 
-    vocab: int  # different tokens
-    context: int = 256  # tokens it is trained to read at once
-    width: int = 64  # of a token's vector, and of the memory
-    mix: Literal["sum", "forget", "attention"] = "attention"  # how the stream is held
-    heads: int = 1  # parts of the memory, each with its own gamma, or heads of attention
-    gamma: float | tuple[float, ...] = 0.9  # forget: what is left after a step, in (0, 1]; one for all, or one a head
-    learned: bool = False  # forget: gamma is learned, from there
+    vocab: int  # number of tokens in the vocabulary
+    context: int = 256  # tokens per row that it is trained on; learned positions have a table of this size
+    width: int = 64  # width of the embeddings and of the memory
+    mix: Literal["sum", "forget", "attention"] = "attention"  # memory: sum, fading sum or attention
+    heads: int = 1  # heads of attention, or parts of the memory with a gamma each
+    gamma: float | tuple[float, ...] = 0.9  # forget: share left after a step, in (0, 1]; one number, or one per head
+    learned: bool = False  # forget: gamma is learned, starting from this value
     positions: Position = "none"  # how token order is encoded
     hidden: int | None = None  # width inside the MLP; None: 4 x width
     norm: Norm = "layer"  # normalisation of the memory's output: a sum grows with the sequence
@@ -52,11 +53,13 @@ class Config:
         check_heads(self.width, self.heads, positions=self.positions)
         gammas = self.gamma if isinstance(self.gamma, Sequence) else (self.gamma,)
         if not all(0 < gamma <= 1 for gamma in gammas) or len(gammas) not in (1, self.heads):
-            raise InputError(f"gamma={self.gamma}: expected one number in (0, 1], or {self.heads}, one a head")
+            raise InputError(f"gamma={self.gamma}: expected one number in (0, 1], or {self.heads}, one per head")
         if self.learned and self.mix != "forget":
             raise InputError(f"learned=true with mix={self.mix!r}: only mix='forget' has a gamma to learn")
         if self.learned and 1 in gammas:
-            raise InputError(f"learned=true with gamma={self.gamma}: 1 is the end of its range, start below it")
+            raise InputError(
+                f"learned=true with gamma={self.gamma}: 1 is the end of its range; expected a start below it"
+            )
         if self.mix != "attention" and self.positions in ("rotary", "alibi", "relative"):
             raise InputError(
                 f"positions={self.positions!r} act inside attention: with mix={self.mix!r} expected none, sinusoid or "
@@ -64,14 +67,16 @@ class Config:
             )
 
 
-class Holding(nn.Module):
-    """Hold the stream in one of the three ways, and think about what is held."""
+class MemoryBlock(nn.Module):
+    """The memory, and an MLP on what it returns."""
 
     def __init__(self, c: Config) -> None:
         super().__init__()
         self.attn = Attention(c.width, c.heads) if c.mix == "attention" else None
         gamma = 1.0 if c.mix == "sum" else c.gamma
-        self.memory = None if self.attn else Memory(c.width, c.heads, gamma=_each(gamma, c.heads), learned=c.learned)
+        self.memory = (
+            None if self.attn else Memory(c.width, c.heads, gamma=_per_head(gamma, c.heads), learned=c.learned)
+        )
         self.norm = make_norm(c.norm, c.width)
         self.mlp = MLP(c.width, c.hidden, kind=c.mlp)
 
@@ -92,7 +97,7 @@ class Holding(nn.Module):
 
 
 class Reader(Model):
-    """Token ids (b, t) -> logits of an answer at each of them (b, t, v)."""
+    """Token ids (b, t) -> logits of an answer at each token (b, t, v)."""
 
     can = frozenset({"predict"})
     methods: ClassVar[tuple[str, ...]] = ("states",)
@@ -101,13 +106,13 @@ class Reader(Model):
     def __init__(self, config: Config) -> None:
         super().__init__()
         c = self.config = config
-        waves = c.positions == "sinusoid"  # as large as 1: a small table would drown in them (Vaswani et al. 2017, 3.4)
-        self.embed = Tokens(c.vocab, c.width, scale=waves)
-        self.before = Tokens(c.vocab, c.width, scale=waves)
+        # Sinusoids have amplitude 1: embeddings are scaled, so as not to drown (Vaswani et al. 2017, section 3.4).
+        self.embed = Tokens(c.vocab, c.width, scale=c.positions == "sinusoid")
+        self.before = Tokens(c.vocab, c.width, scale=c.positions == "sinusoid")  # of the previous token
         self.positions = make_positions(
             c.positions, width=c.width, heads=c.heads, head=c.width // c.heads, context=c.context, causal=True
         )
-        self.blocks = nn.ModuleList([Holding(c)])
+        self.blocks = nn.ModuleList([MemoryBlock(c)])
         self.head = Linear(c.width, c.vocab, bias=False)
 
     def example_inputs(self, rows: int, size: int, generator: torch.Generator) -> dict[str, Tensor]:
@@ -120,15 +125,17 @@ class Reader(Model):
         documents: Int[Tensor, "b t"] | None = None,
         at: Int[Tensor, "*b t"] | None = None,
     ) -> Float[Tensor, "b t d"]:
-        """What the model has made of the stream up to each token, ready for the readout.
+        """The input of `head` at each token.
 
-        `documents` numbers the texts that were packed into one row, none of which knows of another; `at` says where
-        each token stands in its own.
+        Args:
+            ids: Token ids.
+            documents: Document number of each token of packed rows; the memory starts empty with each document.
+            at: Position of each token in its own document; 0, 1, ... if not given.
         """
-        before = F.pad(self.before(ids)[:, :-1], (0, 0, 1, 0))  # the first token has none
+        before = F.pad(self.before(ids)[:, :-1], (0, 0, 1, 0))  # the first token has none before it
         if documents is not None:
-            new = F.pad(documents[:, 1:] != documents[:, :-1], (1, 0))
-            before = before.masked_fill(new[..., None], 0.0)
+            first = F.pad(documents[:, 1:] != documents[:, :-1], (1, 0))
+            before = before.masked_fill(first[..., None], 0.0)
         x = self.positions.add(self.embed(ids) + before, at)
         for block in self.blocks:
             x = block(x, positions=self.positions, documents=documents, at=at)
@@ -144,7 +151,7 @@ class Reader(Model):
         return self.head(self.states(ids, documents=documents, at=at))
 
 
-def _each(gamma: float | Sequence[float], heads: int) -> list[float]:
-    """A gamma for each head."""
+def _per_head(gamma: float | Sequence[float], heads: int) -> list[float]:
+    """One gamma for each head."""
     gammas = list(gamma) if isinstance(gamma, Sequence) else [gamma]
     return gammas * heads if len(gammas) == 1 else gammas

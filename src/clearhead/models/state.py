@@ -1,7 +1,8 @@
-"""What a decoder holds between two steps: the keys and values of each row, and the source it attends to.
+"""What a decoder keeps between two steps: the KV cache of each row, and the encoded source if it has one.
 
-A state can `expand(n)`, after which each row is n neighbouring rows, and `reorder(index)`, after which row i is what
-row index[i] was.
+A model that decodes has `start(inputs, rows, limit) -> state` and `step(ids, state) -> (logits, state)`. decode/ needs
+of a state only `rows`, `expand(n)`, after which each row is n neighbouring rows (the beams of a search), and
+`reorder(index)`, after which row i is what row index[i] was. A Transformer uses DecoderState; an RNN has its own.
 """
 
 from __future__ import annotations
@@ -16,7 +17,18 @@ from ..layers import Cache, Mask
 
 
 class KVState:
-    """The KV cache of every layer; all of them are at the same position."""
+    """The KV caches of all layers; they are always at the same position.
+
+    Args:
+        layers: Number of layers.
+        rows: Number of rows.
+        heads: Key and value heads per layer.
+        limit: Tokens per row that there is room for.
+        head: Width of a key head.
+        value: Width of a value head; `head` if not given.
+        dtype: Dtype of the keys and values.
+        device: Device of the keys and values.
+    """
 
     def __init__(
         self,
@@ -26,11 +38,11 @@ class KVState:
         limit: int,
         head: int,
         *,
-        value: int | None = None,  # width of a value head; `head` if not given
+        value: int | None = None,
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        # A model without layers still counts its tokens: in a cache of no heads.
+        # A model without layers has one cache of no heads, to count its tokens.
         sizes = (rows, heads if layers else 0, limit, head)
         self.caches = [Cache(*sizes, value=value, dtype=dtype, device=device) for _ in range(max(layers, 1))]
 
@@ -40,11 +52,11 @@ class KVState:
 
     @property
     def at(self) -> Int[Tensor, "b"]:
-        """The number of tokens of each row."""
+        """The number of tokens in each row."""
         return self.caches[0].at
 
     def positions(self, tokens: int) -> Int[Tensor, "b t"]:
-        """The positions of each row's next tokens."""
+        """The positions of the next tokens of each row."""
         return self.caches[0].positions(tokens)
 
     def mask(self, window: int | None = None) -> Mask:
@@ -52,7 +64,7 @@ class KVState:
         return self.caches[0].mask(window=window)
 
     def advance(self, tokens: int | Int[Tensor, "b"]) -> None:
-        """Count these tokens as read."""
+        """Count these tokens as read: one number, or one per row."""
         for cache in self.caches:
             cache.advance(tokens)
 
@@ -66,25 +78,29 @@ class KVState:
 
 
 class SourceMemory:
-    """The encoded sources, each kept once however many neighbouring rows (the beams of a search) decode from it.
+    """The encoded sources, each stored once for all neighbouring rows (the beams of a search) that decode from it.
 
-    Their number is `fold`; rows that share a source must keep sharing one.
+    `fold` is the number of rows per source. `reorder` must keep rows of one source together.
+
+    Args:
+        memory: For each layer with cross-attention the tensors that it needs, (sources, ...): keys and values.
+        lengths: Tokens of each source; None if none of them is padded.
     """
 
     def __init__(self, memory: Sequence[tuple[Tensor, ...]], lengths: Tensor | None) -> None:
-        self.memory = list(memory)  # for each layer with cross-attention: keys and values, or whatever else it needs
+        self.memory = list(memory)
         self.lengths = lengths
-        self.mask = Mask(lengths=lengths)  # one for all steps, so that kernels prepare it once
+        self.mask = Mask(lengths=lengths)  # the same object at all steps, so that kernels prepare it once
         self.fold = 1
 
     def expand(self, n: int) -> None:
         self.fold *= n
 
     def reorder(self, index: Int[Tensor, "n"], rows: int) -> None:
-        """As above; `rows` is the number of rows before."""
+        """Let row i be what row index[i] was; `rows` is the number of rows before."""
         source = index[:: self.fold] // self.fold
         if len(index) == rows and torch.equal(source, torch.arange(len(source), device=index.device)):
-            return  # beams changed places within their sources
+            return  # only beams of the same source changed places
         self.memory = [tuple(x[source] for x in layer) for layer in self.memory]
         if self.lengths is not None:
             self.lengths = self.lengths[source]
@@ -92,7 +108,7 @@ class SourceMemory:
 
 
 class DecoderState:
-    """The state of a Transformer decoder: the KV caches of what it has written, and its sources if it has some."""
+    """The state of a Transformer decoder: its KV caches, and its encoded sources if it has cross-attention."""
 
     def __init__(self, kv: KVState, source: SourceMemory | None = None) -> None:
         self.kv, self.source = kv, source

@@ -1,16 +1,18 @@
-"""The Transformer: an encoder reads a whole sentence, and a decoder that attends to it writes another.
+"""The Transformer: an encoder reads a sentence, and a decoder that attends to it writes another.
 
-Vaswani et al. 2017; the defaults are their base model, and every other choice is one word of the config.
+Vaswani et al. 2017, section 3; the defaults are their base model (table 3), and every other choice is one option.
 
     source -> embed (+ positions) -> encoder blocks -> memory
-    ids    -> embed (+ positions) -> decoder blocks, each attending to the memory -> head -> logits
+    ids    -> embed (+ positions) -> decoder blocks, which attend to the memory -> head -> logits
+
+To decode, `start` encodes the sources and makes the KV cache, and `step` appends target tokens.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal, cast
+from typing import ClassVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -19,7 +21,7 @@ from torch import Tensor, nn
 
 from ..checks import at_least, fraction
 from ..layers import Block, Linear, Mask, Positions, Tokens, make_norm, make_positions
-from ..layers.words import MLPKind, Norm, Order, Position
+from ..layers.words import MLPKind, Norm, Order, Pairs, Position
 from .heads import check_heads
 from .model import DecoderStack, Model, random_ids
 from .state import DecoderState, KVState, SourceMemory
@@ -29,27 +31,29 @@ from .state import DecoderState, KVState, SourceMemory
 class Config:
     """The sizes and choices of a Transformer; the defaults are the base model of Vaswani et al. 2017."""
 
-    vocab: int  # number of source tokens in the vocabulary
-    target_vocab: int | None = None  # of the target; None: source and target share one vocabulary and one table
-    context: int = 512  # tokens of a sentence; learned positions have a table of this size
+    vocab: int  # number of tokens in the source vocabulary
+    target_vocab: int | None = (
+        None  # number of tokens in the target vocabulary; None: one vocabulary and one embedding for both
+    )
+    context: int = 512  # tokens per sentence; learned positions have a table of this size
     width: int = 512  # width of the residual stream (d_model)
     depth: int = 6  # number of encoder blocks
-    decoder_depth: int | None = None  # number of decoder blocks; None: as many
+    decoder_depth: int | None = None  # number of decoder blocks; None: depth
     heads: int = 8  # attention heads per block
-    kv_heads: int | None = None  # key and value heads, each shared by heads / kv_heads query heads; None: as many
+    kv_heads: int | None = None  # key and value heads, each shared by heads / kv_heads query heads; None: heads
     hidden: int | None = None  # width inside the MLP; None: 4 x width
     positions: Position = "sinusoid"  # how token order is encoded
-    pairs: Literal["halves", "neighbours"] | None = None  # columns that form a wave; None: the usual choice
+    pairs: Pairs | None = None  # sinusoid, rotary: columns that make a pair; None: the usual ones
     order: Order = "post"  # norm before each sublayer, or after each residual addition
     norm: Norm = "layer"  # kind of normalisation
     eps: float = 1e-5  # added to the variance in a norm
     mlp: MLPKind = "relu"  # activation of the MLP; swiglu has a gate
-    bias: bool = True  # linear maps have one
-    scaled: bool = True  # embeddings are multiplied by sqrt(width)
-    tied: bool = True  # the output matrix is the target's embedding table
-    readout_bias: bool = False  # the output has a bias (Marian)
-    dropout: float = 0.1  # share dropped in training, of embeddings and of what blocks add (section 5.4)
-    inner_dropout: float = 0.0  # share dropped in training, of attention weights and inside the MLP
+    bias: bool = True  # linear maps have a bias
+    scaled: bool = True  # embeddings are multiplied by sqrt(width) (section 3.4)
+    tied: bool = True  # the weights of the output layer are the target's embedding table (section 3.4)
+    readout_bias: bool = False  # the output layer has a bias (Marian)
+    dropout: float = 0.1  # share dropped in training: of embeddings and what each sublayer adds (section 5.4)
+    inner_dropout: float = 0.0  # share dropped in training: of attention weights and inside the MLP
 
     def __post_init__(self) -> None:
         at_least(
@@ -61,7 +65,7 @@ class Config:
 
 
 class Encoder(nn.Module):
-    """Encodes a sentence; every token attends to every other."""
+    """Encodes a source: each token attends to all of them."""
 
     def __init__(self, c: Config, embed: Tokens) -> None:
         super().__init__()
@@ -78,7 +82,7 @@ class Encoder(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Decodes a sentence; every token attends to those before it and to the encoded source."""
+    """Decodes a target: each token attends to itself, to those before it, and to the encoded source."""
 
     def __init__(self, c: Config, embed: Tokens) -> None:
         super().__init__()
@@ -97,7 +101,17 @@ class Decoder(nn.Module):
         at: Int[Tensor, "*b t"] | None = None,
         kv: KVState | None = None,
     ) -> Float[Tensor, "b t d"]:
-        """The input of the output layer; `memory` is the encoder's output, or each block's keys and values of it."""
+        """The input of `head`.
+
+        Args:
+            ids: Target tokens.
+            memory: The encoder's output; or, while decoding, its keys and values for each block, which neighbouring
+                rows may share (see SourceMemory).
+            context_mask: Mask of the cross-attention.
+            documents: Document number of each token of packed rows; no token attends to another document.
+            at: Position of each token in its own document; 0, 1, ... if not given.
+            kv: The KV cache, while decoding.
+        """
         mask = Mask(causal=True, documents=documents) if kv is None else kv.mask()
         at = at if kv is None else kv.positions(ids.shape[1])
         x = F.dropout(self.positions.add(self.embed(ids), at), self.dropout, self.training)
@@ -110,7 +124,7 @@ class Decoder(nn.Module):
 
 
 class Transformer(Model):
-    """A source sentence and the target's tokens so far -> logits of each next one."""
+    """Source ids (b, s) and target ids (b, t) -> logits of each next target token (b, t, v)."""
 
     reads = "pairs"
     can = frozenset({"translate"})
@@ -150,7 +164,15 @@ class Transformer(Model):
         documents: Int[Tensor, "b t"] | None = None,
         at: Int[Tensor, "*b t"] | None = None,
     ) -> Float[Tensor, "b t d"]:
-        """The decoder's output: the input of `head`. `lengths` are those of the sources."""
+        """The decoder's output: the input of `head`.
+
+        Args:
+            ids: Target tokens.
+            source: Source tokens.
+            lengths: Tokens of each source that are not padding; all if not given.
+            documents: Document number of each target token of packed rows.
+            at: Position of each target token in its own document; 0, 1, ... if not given.
+        """
         mask = Mask(lengths=lengths)
         return self.decoder(ids, self.encoder(source, mask), mask, documents=documents, at=at)
 
@@ -166,7 +188,7 @@ class Transformer(Model):
         return self.head(self.states(ids, source=source, lengths=lengths, documents=documents, at=at))
 
     def start(self, inputs: Mapping[str, Tensor], rows: int, limit: int) -> DecoderState:
-        """Encode the sources (`source`, and `lengths` where they differ), and make KV caches for `limit` tokens."""
+        """Encode the sources (`source`, and `lengths` if they differ), and make KV caches for `limit` target tokens."""
         source, lengths = inputs["source"], inputs.get("lengths")
         if lengths is not None and lengths.device.type == "cpu" and bool((lengths == source.shape[1]).all()):
             lengths = None  # no padding
@@ -179,7 +201,7 @@ class Transformer(Model):
         return DecoderState(kv, SourceMemory(memory, lengths))
 
     def step(self, ids: Int[Tensor, "b t"], state: DecoderState) -> tuple[Float[Tensor, "b t v"], DecoderState]:
-        """Append tokens to every row, and return the logits of what follows each."""
+        """Append tokens to every row, and return the logits after each of them."""
         assert state.source is not None
         x = self.decoder(ids, state.source.memory, state.source.mask, kv=state.kv)
         state.kv.advance(ids.shape[1])

@@ -144,6 +144,7 @@ class Trainer:
         if moment is not None:
             with torch.no_grad():
                 self.objective.after_step(moment)
+            self._reshard()
         return reports, batch
 
     def _update(
@@ -155,6 +156,7 @@ class Trainer:
         factor = scale(player.schedule, moment.step, moment.steps)
         norm = self.objective.step(update, player.optimiser, moment, factor)
         player.follow(moment.step, moment.steps)
+        self._reshard()
         return Updated(update, losses, norm, player.optimiser.config.lr * factor)
 
     def _focus(self, player: TrainedPlayer | None) -> None:
@@ -162,6 +164,11 @@ class Trainer:
         if len(self.trained) > 1:
             for other in self.trained.values():
                 other.train_only(player is None or other is player)
+
+    def _reshard(self) -> None:
+        """After weights have changed: networks that ran without a backward pass still hold the gathered old ones."""
+        for player in self.players.values():
+            reshard(player.model)
 
     @torch.no_grad()
     def _prepared(self, part: Part, step: int, *, training: bool = True) -> tuple[dict[str, Tensor], Moment]:
@@ -197,7 +204,6 @@ class Trainer:
     def _view(self, name: str, player: TrainedPlayer, batch: Mapping[str, Tensor]) -> dict[str, Any]:
         view: dict[str, Any] = {"gradient": probes.gradients(player.model, player.optimiser.gradients())}
         view |= probes.activations(self.objective, player.model, batch)
-        reshard(player.model)
         return view
 
     @torch.no_grad()
@@ -214,8 +220,7 @@ class Trainer:
                 for name, x in self.objective.measure(batch).items():
                     sums.setdefault(name, []).append(x)
                 counted += part.counted
-            for player in self.players.values():
-                reshard(player.model)
+            self._reshard()
         totals = [math.fsum(torch.stack(x).tolist()) for x in sums.values()]
         *whole, n = self.world.sum(*totals, counted)
         means = {name: total / n for name, total in zip(sums, whole, strict=True)}

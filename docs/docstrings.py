@@ -1,0 +1,207 @@
+"""What the source says about a name: its docstring in sections, its signature, the comments beside its fields."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import io
+import re
+import sys
+import textwrap
+import tokenize
+import typing
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib import import_module
+from types import ModuleType
+from typing import Any, Literal
+
+from torch import nn
+
+SECTIONS = {"Args": "args", "Attributes": "args", "Returns": "returns", "Yields": "returns", "Raises": "raises",
+            "Examples": "examples"}  # fmt: skip
+HEADER = re.compile(rf"({'|'.join(SECTIONS)}):")
+ENTRY = re.compile(r"\*{0,2}(\w[\w.]*)(?: \([^)]*\))?: ?(.*)")  # name: text, or name (type): text
+
+
+@dataclass
+class Doc:
+    """A Google-style docstring, in its sections."""
+
+    summary: str = ""
+    text: str = ""  # Markdown
+    args: dict[str, str] = field(default_factory=dict)  # attributes of a class, too
+    returns: str = ""
+    raises: dict[str, str] = field(default_factory=dict)
+    examples: str = ""
+
+
+@dataclass
+class Parameter:
+    """A parameter of a function, a field of a dataclass, or an annotated attribute of a class."""
+
+    name: str  # with its stars
+    type: str = ""
+    default: str | None = None  # as source code; None: it has none
+    comment: str = ""  # beside it
+
+    def __str__(self) -> str:
+        return self.name + (f": {self.type}" if self.type else "") + ("" if self.default is None else self._assigned)
+
+    @property
+    def _assigned(self) -> str:
+        return f" = {self.default}" if self.type else f"={self.default}"
+
+    @property
+    def untyped(self) -> str:
+        return str(dataclasses.replace(self, type=""))
+
+
+def parse(docstring: str) -> Doc:
+    """Split a docstring, without its indentation, into its sections."""
+    doc, section, lines = Doc(), "text", {name: [""] for name in ("text", *SECTIONS.values())}
+    for line in docstring.splitlines():
+        if header := HEADER.fullmatch(line):
+            section = SECTIONS[header[1]]
+        else:
+            lines[section].append(line)
+    blocks = {name: textwrap.dedent("\n".join(block)).strip("\n") for name, block in lines.items()}
+    summary, _, text = blocks["text"].partition("\n\n")
+    doc.summary, doc.text = " ".join(summary.split()), text.strip("\n")
+    doc.args, doc.raises = _entries(blocks["args"]), _entries(blocks["raises"])
+    doc.returns, doc.examples = blocks["returns"], blocks["examples"]
+    return doc
+
+
+def _entries(block: str) -> dict[str, str]:
+    """The entries of an Args or Raises section; an indented line continues the entry above it."""
+    entries: dict[str, str] = {}
+    name = ""
+    for line in block.splitlines():
+        if entry := ENTRY.match(line):
+            name, entries[entry[1]] = entry[1], entry[2]
+        elif name:
+            entries[name] += f"\n{line.strip()}"
+    return entries
+
+
+# Signatures
+
+
+def function_of(member: Any) -> Any:
+    """The plain function in a method, property or decorator."""
+    if isinstance(member, property):
+        member = member.fget
+    elif isinstance(member, cached_property):
+        member = member.func
+    return inspect.unwrap(getattr(member, "__func__", member))
+
+
+def parameters(thing: Any) -> tuple[list[Parameter], str]:
+    """The parameters of a function or of a class's constructor, without self, and what it returns, as source code."""
+    if isinstance(thing, type):
+        if issubclass(thing, BaseException) or thing.__init__ is nn.Module.__init__:
+            return [], ""
+        signature = inspect.signature(thing)
+    else:
+        signature = inspect.signature(function_of(thing))
+    result, kinds = [], inspect.Parameter
+    for one in signature.parameters.values():
+        if one.kind is kinds.KEYWORD_ONLY and not any(p.name.startswith("*") for p in result):
+            result.append(Parameter("*"))
+        stars = {kinds.VAR_POSITIONAL: "*", kinds.VAR_KEYWORD: "**"}.get(one.kind, "")
+        default = None if one.default is one.empty else value(one.default)
+        result.append(Parameter(stars + one.name, annotation(one.annotation), default))
+    if not isinstance(thing, type | staticmethod) and result and result[0].name in ("self", "cls"):
+        del result[0]
+    return result, annotation(signature.return_annotation)
+
+
+def annotation(hint: Any) -> str:
+    """A type hint as source code."""
+    if hint is inspect.Parameter.empty:
+        return ""
+    return double_quotes(hint if isinstance(hint, str) else inspect.formatannotation(hint))
+
+
+def value(thing: Any) -> str:
+    """A default value as source code; a dataclass without its own defaults."""
+    if callable(thing) and hasattr(thing, "__name__"):
+        return str(thing.__name__)
+    return f"{type(thing).__name__}()" if dataclasses.is_dataclass(thing) else double_quotes(repr(thing))
+
+
+def double_quotes(code: str) -> str:
+    return code if '"' in code else code.replace("'", '"')
+
+
+def choices(hint: str, module: str) -> list[str]:
+    """The words of the Literals that a type hint refers to by name, so that they can be listed beside it."""
+    known = vars(sys.modules[module])
+    hints = [known.get(name) for name in dict.fromkeys(re.findall(r"[A-Z]\w*", hint))]
+    return [str(word) for one in hints if typing.get_origin(one) is Literal for word in typing.get_args(one)]
+
+
+# Comments
+
+
+def attributes(kind: type) -> list[Parameter]:
+    """The fields of a dataclass in their order; for another class the attributes that a comment documents."""
+    written: dict[str, Parameter] = {}
+    for base in reversed(kind.__mro__):
+        if base.__module__.startswith("clearhead"):
+            written |= {one.name: one for one in _annotated(base)}
+    if not dataclasses.is_dataclass(kind):
+        return [one for one in written.values() if one.comment]
+    fields = [one for one in dataclasses.fields(kind) if not one.name.startswith("_")]
+    return [dataclasses.replace(written[one.name], default=_default(one)) for one in fields]
+
+
+def _annotated(kind: type) -> Iterator[Parameter]:
+    """The annotated public names in the body of one class, each with the comments on its lines."""
+    source = textwrap.dedent(inspect.getsource(kind))
+    (body,) = ast.parse(source).body
+    comments = _comments(source)
+    for node in typing.cast(ast.ClassDef, body).body:
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id[0] != "_":
+            comment = " ".join(comments[n] for n in range(node.lineno, (node.end_lineno or 0) + 1) if n in comments)
+            hint = re.sub(r"^ClassVar\[(.*)\]$", r"\1", ast.unparse(node.annotation))
+            default = None if node.value is None else double_quotes(ast.unparse(node.value))
+            yield Parameter(node.target.id, double_quotes(hint), default, comment)
+
+
+def _default(one: dataclasses.Field[Any]) -> str | None:
+    if one.default is not dataclasses.MISSING:
+        return value(one.default)
+    return None if one.default_factory is dataclasses.MISSING else value(one.default_factory())
+
+
+def constant(module: ModuleType, name: str) -> tuple[ModuleType, int, str]:
+    """The module and line that define a constant, and the comment beside or above it."""
+    source = inspect.getsource(module)
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.ImportFrom) and any((alias.asname or alias.name) == name for alias in node.names):
+            package = module.__name__ if hasattr(module, "__path__") else module.__name__.rpartition(".")[0]
+            return constant(import_module("." * node.level + (node.module or ""), package), name)
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        if any(isinstance(target, ast.Name) and target.id == name for target in targets):
+            return module, node.lineno, _comments(source).get(node.lineno, "") or _above(source, node.lineno)
+    raise LookupError(f"{module.__name__} does not define {name}")
+
+
+def _comments(source: str) -> dict[int, str]:
+    """The comments of a source text, by line."""
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    return {token.start[0]: token.string.lstrip("# ") for token in tokens if token.type == tokenize.COMMENT}
+
+
+def _above(source: str, line: int) -> str:
+    """The comment in the lines directly above a line."""
+    lines: list[str] = []
+    for text in reversed(source.splitlines()[: line - 1]):
+        if not text.startswith("#"):
+            break
+        lines.insert(0, text.lstrip("# "))
+    return " ".join(lines)
