@@ -29,7 +29,7 @@ format: $(ENV)/ready          ## let ruff put things right
 explore: $(ENV)/ready         ## open the explorer, and print its address
 	$(BIN)/python -m clearhead explore
 
-docs: $(ENV)/ready            ## make a site of README.md and docs/, and print where it begins
+docs: $(ENV)/ready            ## make a site of README.md, docs/ and the API reference, and print where it begins
 	rm -rf build/site
 	$(BIN)/python docs/site.py build/site
 

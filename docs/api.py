@@ -26,7 +26,7 @@ ROOT = Path(__file__).parent.parent
 NAMES = "api-names.html"
 ABOUT_NAMES = f"Every public name, by module. The options of recipes have [a page of their own]({RECIPES})."
 ABOUT_RECIPES = """A recipe is a TOML file that decides everything about a training; `train` reads it. Below are its
-sections with all options, their types, defaults and meanings. `clearhead recipe` writes one to start from."""
+sections with all options, their types, defaults and meanings. `clearhead recipe` prints the same."""
 LINE = 88  # characters of a signature that fit on one line
 VALUE = 20  # lines that are shown of a constant
 
@@ -128,7 +128,9 @@ class Reference:
 
     def _constant(self, one: Public, scope: Scope) -> str:
         module, line, comment = docstrings.constant(import_module(one.module), one.name)
-        lines = docstrings.double_quotes(pprint.pformat(one.thing, width=LINE, sort_dicts=False)).splitlines()
+        value = pprint.pformat(one.thing, width=LINE, sort_dicts=False)
+        value = re.sub(r"<(?:function|class) '?([\w.]+)'?(?: at 0x\w+)?>", r"\1", value)  # by name, without the address
+        lines = docstrings.double_quotes(re.sub(r" at 0x\w+", "", value)).splitlines()
         value = "\n".join(lines[:VALUE] + ["..."] * (len(lines) > VALUE))
         heading = _heading(2, one.name, one.name, f"{_path(module.__file__)}:{line}")
         code = self.links.code(f"{one.full_name} = {value}", scope).replace('class="code"', 'class="code signature"', 1)

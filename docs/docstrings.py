@@ -107,12 +107,13 @@ def parameters(thing: Any) -> tuple[list[Parameter], str]:
         signature = inspect.signature(thing)
     else:
         signature = inspect.signature(function_of(thing))
+    fields = {one.name: _default(one) for one in dataclasses.fields(thing)} if dataclasses.is_dataclass(thing) else {}
     result, kinds = [], inspect.Parameter
     for one in signature.parameters.values():
         if one.kind is kinds.KEYWORD_ONLY and not any(p.name.startswith("*") for p in result):
             result.append(Parameter("*"))
         stars = {kinds.VAR_POSITIONAL: "*", kinds.VAR_KEYWORD: "**"}.get(one.kind, "")
-        default = None if one.default is one.empty else value(one.default)
+        default = None if one.default is one.empty else fields.get(one.name) or value(one.default)
         result.append(Parameter(stars + one.name, annotation(one.annotation), default))
     if not isinstance(thing, type | staticmethod) and result and result[0].name in ("self", "cls"):
         del result[0]

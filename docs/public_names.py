@@ -84,7 +84,7 @@ def _classes_by_word(module: str) -> Iterator[Public]:
         group, kinds = "Objectives", [loaded.objective_class(word) for word in loaded.OBJECTIVES]
     else:
         return
-    for kind in kinds:
+    for kind in (kind for kind in kinds if kind.__module__.startswith(f"{module}.")):  # not those of users
         name = f"{kind.__module__.removeprefix(f'{module}.')}.{kind.__name__}"
         yield Public(module, name, kind, module, group)
 
@@ -125,7 +125,8 @@ def recipe_options() -> list[Options]:
         *(Options("data", name, data.data_config(name), about) for name, about in data.names().items()),
         *(Options("model", name, models.family(name)[1], about) for name, about in models.families().items()),
         *(Options("objective", name, objectives.objective_class(name).Config, about)
-          for name, about in objectives.objectives().items()),
+          for name, about in objectives.objectives().items()
+          if objectives.objective_class(name).__module__.startswith("clearhead.")),
         *(Options("augment", name, kind.Config, docstrings.parse(inspect.getdoc(kind) or "").summary)
           for name, kind in augmentation.AUGMENTATIONS.items()),
         section("players", recipe.PlayerConfig), section("pretrained", recipe.Pretrained),

@@ -91,9 +91,9 @@ def _one(statement: ast.stmt, promise: tuple[str, str] | None, space: dict[str, 
         try:
             if isinstance(statement, ast.Expr):
                 code: Any = ast.Expression(statement.value)
-                value = eval(compile(code, str(page), "eval"), space)
+                value = eval(compile(code, str(page), "eval", dont_inherit=True), space)
             else:
-                exec(compile(ast.Module([statement], []), str(page), "exec"), space)
+                exec(compile(ast.Module([statement], []), str(page), "exec", dont_inherit=True), space)
         except Exception as error:
             if word != "raises":
                 raise

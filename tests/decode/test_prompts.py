@@ -1,4 +1,4 @@
-"""Going on from prompts: each row as if alone, streamed as searched, beyond the context as if begun later."""
+"""Searches that continue prompts: batches, sampling, streams, end conditions, and texts beyond the context."""
 
 import pytest
 import torch
@@ -20,13 +20,13 @@ def model(kind: str = "gpt2", seed: int = 0, context: int = 40):
     made = build("gpt", vocab=V, width=16, depth=2, heads=2, hidden=20, context=context, **KINDS[kind]).eval()
     with torch.no_grad():
         for p in made.parameters():
-            p.mul_(4.0 if p.ndim > 1 else 1.0)  # opinions strong enough that no two answers are alike by rounding
+            p.mul_(4.0 if p.ndim > 1 else 1.0)  # larger logits, so that rounding cannot change an answer
     return made
 
 
 @torch.no_grad()
 def greedy(made, text: list[int], new: int, ends: tuple[int, ...] = (END,), reach: int | None = None) -> list[int]:
-    """Token by token, each time from the whole text; with `reach` from the half context where it may begin."""
+    """Greedy search by forward passes over the whole text; with `reach`, over the newer part as with slide=True."""
     found: list[int] = []
     while len(found) < new:
         whole, begin = text + found, 0
@@ -40,7 +40,7 @@ def greedy(made, text: list[int], new: int, ends: tuple[int, ...] = (END,), reac
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_rows_of_different_lengths_are_written_as_if_alone(kind):
+def test_prompts_of_different_lengths_are_continued_as_if_each_were_alone(kind):
     made = model(kind)
     found = search(made, {}, Plan(start=PROMPTS, end=END, limit=9))
     for prompt, (answer,) in zip(PROMPTS, found, strict=True):
@@ -48,7 +48,7 @@ def test_rows_of_different_lengths_are_written_as_if_alone(kind):
         assert answer.finished == (len(answer.ids) < 9)
 
 
-def test_there_may_be_several_ends_or_none():
+def test_there_can_be_several_end_tokens_or_none():
     made = model()
     endless = search(made, {}, Plan(start=PROMPTS, end=None, limit=9))
     assert [len(a.ids) for (a,) in endless] == [9, 9, 9]
@@ -58,7 +58,7 @@ def test_there_may_be_several_ends_or_none():
 
 
 @torch.no_grad()
-def test_beams_go_on_from_prompts_and_find_no_worse():
+def test_beam_search_from_prompts_is_no_worse_than_greedy_search():
     made = model()
     one = search(made, {}, Plan(start=PROMPTS, end=None, limit=4, penalty=0.0))
     wide = search(made, {}, Plan(start=PROMPTS, end=None, limit=4, beams=V**3, penalty=0.0))
@@ -73,7 +73,7 @@ SAMPLED = {"start": PROMPTS, "end": END, "limit": 9, "choice": Choice(sample=Tru
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
-def test_a_row_draws_the_same_whatever_its_neighbours(kind):
+def test_the_samples_of_a_row_depend_only_on_its_seed(kind):
     made = model(kind)
     seeds = [11, 12, 13]
     together = search(made, {}, Plan(**SAMPLED, seed=seeds, best=2))
@@ -88,14 +88,14 @@ def test_a_row_draws_the_same_whatever_its_neighbours(kind):
     assert [a.ids for a in other[2]] != [a.ids for a in together[2]]
 
 
-def test_more_samples_begin_with_the_same():
+def test_more_samples_include_the_same_first_ones():
     made = model()
     few, many = (search(made, {}, Plan(**SAMPLED, seed=[1, 2, 3], best=n)) for n in (2, 5))
     for a, b in zip(few, many, strict=True):
         assert {x.ids for x in a} <= {x.ids for x in b}
 
 
-def test_streamed_is_searched():
+def test_a_stream_gives_the_tokens_of_the_search():
     made = model()
     words = {**SAMPLED, "seed": [1, 2, 3], "best": 2}
     texts: dict[int, list[int]] = {i: [] for i in range(6)}
@@ -110,12 +110,12 @@ def test_streamed_is_searched():
         next(stream(made, {}, Plan(start=PROMPTS, end=END, beams=3)))
 
 
-def test_gradients_are_nobodys_between_two_tokens_of_a_stream():
+def test_a_stream_leaves_gradients_enabled_between_tokens():
     for _ in stream(model(), {}, Plan(start=PROMPTS, end=None, limit=2)):
         assert torch.is_grad_enabled()
 
 
-def test_a_row_ends_when_it_is_told_to():
+def test_a_row_ends_when_the_callback_ended_says_so():
     made = model()
     whole = search(made, {}, Plan(start=PROMPTS, end=None, limit=9))
     asked = []
@@ -132,7 +132,7 @@ def test_a_row_ends_when_it_is_told_to():
 
 
 @pytest.mark.parametrize("penalty", [1.5, 0.7])
-def test_repetition_counts_the_prompt_and_what_was_written(penalty):
+def test_the_repetition_penalty_counts_the_prompt_and_the_answer(penalty):
     transformers = pytest.importorskip("transformers.generation.logits_process")
     made, process = model(), transformers.RepetitionPenaltyLogitsProcessor(penalty)
     found = search(made, {}, Plan(start=PROMPTS, end=END, limit=8, choice=Choice(repetition=penalty)))
@@ -148,7 +148,7 @@ def test_repetition_counts_the_prompt_and_what_was_written(penalty):
 @pytest.mark.parametrize("beams", [1, 2])
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
 def test_beyond_the_context_the_older_half_is_forgotten(kind, beams):
-    """Rows fill it at different steps; a prompt may be longer than it; it matters not which part was the prompt."""
+    """Rows fill the context at different steps, and prompts may be longer than it."""
     made = model(kind, context=8)
     prompts = [*PROMPTS, list(range(1, 12)), [5] * 21, list(range(1, 9))]
     with pytest.raises(ValueError, match=r"a prompt of 21 tokens and 20 more: this model reads 8 at once.*slide"):
@@ -162,13 +162,13 @@ def test_beyond_the_context_the_older_half_is_forgotten(kind, beams):
     assert list(fits[0][0].ids) == greedy(made, prompts[0], 4, ends=())
 
 
-def test_a_model_with_a_window_has_no_end():
+def test_a_model_with_a_window_continues_beyond_its_context():
     made = model("window", context=8)
     (answer,) = search(made, {}, Plan(start=[PROMPTS[0]], end=None, limit=30))[0]
     assert list(answer.ids) == greedy(made, PROMPTS[0], 30, ends=())
 
 
-def test_prompts_must_be_there():
+def test_empty_prompts_and_a_wrong_number_of_seeds_raise():
     with pytest.raises(ValueError, match="of a token or more"):
         search(model(), {}, Plan(start=[[1], []], end=END))
     assert search(model(), {}, Plan(start=[], end=END)) == []

@@ -70,7 +70,7 @@ CASES: dict[str, tuple[str, dict]] = {
     "deep, plain": ("deep", {"width": 5, "depth": 3, "connect": "plain"}),
     "deep, dense": ("deep", {"width": 5, "depth": 3, "connect": "dense", "norm": "rms", "activation": "tanh"}),
     "deep, residual": ("deep", {"width": 5, "depth": 3, "norm": "layer"}),
-    "mlp": ("mlp", {"inputs": 3, "outputs": 4, "width": 7, "depth": 2}),
+    "mlp": ("mlp", {"inputs": 3, "outputs": 4, "hidden": 7, "depth": 2}),
     "mlp, no hidden layer": ("mlp", {"inputs": 3, "outputs": 1, "depth": 0}),
 }
 READS = {
@@ -433,12 +433,13 @@ def test_it_overfits_one_batch(case):
 @every
 def test_an_unknown_option_or_value_raises_with_the_nearest_names(case):
     name, options = CASES[case]
-    with pytest.raises(ValueError, match=r"unknown key model\.widht; the nearest (is|are) width"):
-        ch.build(name, **options, widht=3)
-    with pytest.raises(ValueError, match=r"model\.width = '12': expected a whole number"):
-        ch.build(name, **options | {"width": "12"})
-    with pytest.raises(ValueError, match="width=0: expected 1 or more"):
-        ch.build(name, **options | {"width": 0})
+    option, misspelt = ("hidden", "hiden") if name == "mlp" else ("width", "widht")
+    with pytest.raises(ValueError, match=rf"unknown key model\.{misspelt}; the nearest (is|are) {option}"):
+        ch.build(name, **options, **{misspelt: 3})
+    with pytest.raises(ValueError, match=rf"model\.{option} = '12': expected a whole number"):
+        ch.build(name, **options | {option: "12"})
+    with pytest.raises(ValueError, match=f"{option}=0: expected 1 or more"):
+        ch.build(name, **options | {option: 0})
 
 
 WRONG = {

@@ -169,7 +169,7 @@ def test_probes_of_a_model_without_blocks_can_be_drawn(tmp_path):
 
 def test_a_trained_gan_can_be_drawn(tmp_path):
     """The names in the records of a real run are those that plot expects."""
-    small = {"model": {"name": "mlp", "width": 4, "depth": 1}}
+    small = {"model": {"name": "mlp", "hidden": 4, "depth": 1}}
     recipe = {
         "steps": 2, "data": {"name": "gaussians", "rows": 4, "valid_rows": 4, "valid_batches": 1},
         "objective": {"name": "gan", "latent": 2}, "players": {"generator": small, "discriminator": small},

@@ -1,4 +1,4 @@
-"""Bad text: whatever is given, nothing breaks, nothing is dropped in silence, and every line keeps its place."""
+"""Unusual texts: nothing breaks, nothing is dropped without a notice, and every line keeps its place."""
 
 import gzip
 import io
@@ -46,7 +46,7 @@ def bundle(kind: str = "words", family: str = "transformer", **options) -> Bundl
     model = build(family, **{**sizes, "context": CONTEXT, **options})
     with torch.no_grad():
         for p in model.parameters():
-            p.mul_(3.0)  # so that what it says depends on what it reads
+            p.mul_(3.0)  # so that its output depends on its input
     return Bundle(model, tokens, model.config)
 
 
@@ -60,7 +60,7 @@ def call(folder, text, *options, stdin=None):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_any_text_has_an_answer_and_moves_no_other(kind):
+def test_any_text_has_a_translation_and_changes_no_other(kind):
     made = bundle(kind)
     with pytest.warns(Notice):
         *found, last = translate(made, [*BAD.values(), ENGLISH[0]], beams=2, limit=6)
@@ -75,29 +75,29 @@ def test_any_text_has_an_answer_and_moves_no_other(kind):
         json.dumps(one.to_dict())
 
 
-def test_a_recurrent_model_reads_them_too():
+def test_a_recurrent_model_translates_them_too():
     made = bundle("subwords", "rnn-seq2seq", attention="none")
     with pytest.warns(Notice):
         found = translate(made, list(BAD.values()), beams=2, limit=6)
     assert len(found) == len(BAD)
-    assert all(one.to_dict()["alignment"] == [] for one in found)  # it looks at nothing
+    assert all(one.to_dict()["alignment"] == [] for one in found)  # it has no attention
 
 
-def test_what_is_too_long_is_told_once_with_its_numbers():
+def test_long_texts_are_named_in_one_notice():
     made = bundle()
-    with pytest.warns(Notice) as told:
+    with pytest.warns(Notice) as notices:
         found = translate(made, ["A dog", "dog " * 50, "", "cat " * 10_000, "cat"], beams=1)
     assert [one.cut and len(one.source) == CONTEXT for one in found] == [False, True, False, True, False]
-    assert [str(one.message) for one in told] == [
+    assert [str(one.message) for one in notices] == [
         "sentence 2, 4 of 5 is longer than the 24 tokens that this model reads (the longest has 10001): the rest was "
         "left out; split it"
     ]
-    whole = "dog " * (CONTEXT - 1)  # and the end
+    whole = "dog " * (CONTEXT - 1)  # plus the end token
     assert len(translate(made, whole, beams=1).source) == CONTEXT
 
 
-def test_the_limit_is_kept_and_never_more_than_the_context():
-    made = bundle()  # whose positions are a table
+def test_a_translation_is_no_longer_than_the_limit_and_the_context():
+    made = bundle()  # with a table of positions
     assert len(translate(made, "A dog", beams=1, limit=3).target) <= 3
     assert len(translate(made, "A dog", beams=1, limit=10_000).target) <= CONTEXT
     with pytest.raises(ValueError, match="expected 1 token or more"):
@@ -107,7 +107,7 @@ def test_the_limit_is_kept_and_never_more_than_the_context():
 # Files, stdin and the command line
 
 
-def test_every_line_of_a_file_has_a_line(folder, tmp_path):
+def test_every_line_of_a_file_gives_one_line(folder, tmp_path):
     path = tmp_path / "in.txt"
     texts = ["A dog .", "", "\x07\x00", "   ", "🙂", *ENGLISH, ""]
     path.write_text("\n".join(texts) + "\n", encoding="utf-8")
@@ -120,13 +120,13 @@ def test_every_line_of_a_file_has_a_line(folder, tmp_path):
     assert len(json.loads(call(folder, path, "--json").stdout)) == len(texts)
 
 
-def test_an_answer_is_one_line_whatever_is_in_it():
+def test_line_ends_within_a_translation_become_spaces():
     assert as_line("a\nb\r\nc\rd\x0be\x85f\u2028g") == "a b c d e f g"
     assert as_line("") == ""
     assert as_lines("a\r\nb\n\n c\x0bd") == ["a", "b", "", " c\x0bd"]
 
 
-def test_a_model_that_writes_line_ends_keeps_the_lines(folder, tmp_path, monkeypatch):
+def test_a_model_that_writes_line_ends_still_gives_one_line_per_text(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(Subwords, "decode", lambda self, ids: "ein\nHund\r\n")
     path = tmp_path / "in.txt"
     path.write_text("A dog\nThe cat\n")
@@ -137,7 +137,7 @@ def test_a_model_that_writes_line_ends_keeps_the_lines(folder, tmp_path, monkeyp
 @pytest.mark.parametrize(
     "content", [b"A dog .\r\n\r\nThe cat\r\n", b"\xef\xbb\xbfA dog .\n\nThe cat", b"A dog .\n\nThe cat\n"]
 )
-def test_windows_and_other_ways_to_write_a_file_are_the_same(folder, tmp_path, content):
+def test_line_ends_of_windows_byte_order_marks_and_gzip_make_no_difference(folder, tmp_path, content):
     path = tmp_path / "in.txt"
     path.write_bytes(content)
     found = call(folder, path)
@@ -148,7 +148,7 @@ def test_windows_and_other_ways_to_write_a_file_are_the_same(folder, tmp_path, c
     assert call(folder, tmp_path / "in.gz").stdout == found.stdout
 
 
-def test_nothing_in_is_nothing_out(folder, tmp_path):
+def test_an_empty_file_gives_no_output(folder, tmp_path):
     (tmp_path / "empty.txt").write_bytes(b"")
     (tmp_path / "mark.txt").write_bytes(b"\xef\xbb\xbf")
     for found in (
@@ -158,14 +158,14 @@ def test_nothing_in_is_nothing_out(folder, tmp_path):
     ):
         assert (found.exit_code, found.stdout) == (0, "")
     assert call(folder, tmp_path / "empty.txt", "--json").stdout == "[]\n"
-    assert call(folder, "").stdout == "\n"  # one text, of nothing
+    assert call(folder, "").stdout == "\n"  # one empty text
 
 
 @pytest.mark.parametrize(
     ("content", "line"),
     [(b"good\nb\xff\xfed\n", 2), (b"\n\n\xc3\n", 3), ("A dog".encode("utf-16"), 1), (b"\xed\xa0\x80", 1)],
 )
-def test_what_is_not_utf8_is_told_with_its_line(folder, tmp_path, content, line):
+def test_a_file_that_is_not_utf8_raises_with_its_line(folder, tmp_path, content, line):
     path = tmp_path / "in.txt"
     path.write_bytes(content)
     found = call(folder, path)
@@ -176,15 +176,15 @@ def test_what_is_not_utf8_is_told_with_its_line(folder, tmp_path, content, line)
     assert call(folder, "-", stdin=content).stderr.startswith(f"stdin:{line}: byte ")
 
 
-def test_a_long_sentence_is_no_file(folder):
-    """A name of this length is an error to the system, which is not the user's."""
+def test_a_long_sentence_is_not_taken_for_a_file_name(folder):
+    """Asking the system for a file of this name would raise an error."""
     for text in ("dog " * 100, "a" * 5000, "dog\0cat", "A dog\nruns", "x/" * 300):
         found = call(folder, text)
         assert found.exit_code == 0
         assert found.stdout.count("\n") == 1
 
 
-def test_a_long_line_is_told_in_a_sentence(folder, tmp_path):
+def test_a_long_line_of_a_file_gives_a_notice_of_one_line(folder, tmp_path):
     path = tmp_path / "in.txt"
     path.write_text("A dog\n" + "dog " * 10_000 + "\n")
     found = call(folder, path)
@@ -194,13 +194,13 @@ def test_a_long_line_is_told_in_a_sentence(folder, tmp_path):
     assert found.stderr.count("\n") == 1
 
 
-def test_an_argument_that_is_not_utf8(folder):
-    found = call(folder, "A dog \udcff")  # as Python has such a byte
+def test_an_argument_that_is_not_utf8_is_an_error(folder):
+    found = call(folder, "A dog \udcff")  # how Python represents such a byte
     assert found.exit_code == 1
     assert "half a character" in found.stderr
 
 
-def test_what_goes_into_a_file_is_utf8(folder, monkeypatch):
+def test_output_is_utf8_whatever_the_locale(folder, monkeypatch):
     monkeypatch.setattr(Subwords, "decode", lambda self, ids: "größer 🙂")
     monkeypatch.setattr(sys, "argv", ["clearhead", "translate", str(folder), "A dog", "limit=6"])
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="ascii"))

@@ -24,14 +24,14 @@ def call(*words: object, stdin: str = "") -> str:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Models with random weights: GPTs with a chat template, without one, and without tokens; two kinds of BERT."""
+    """Models with random weights: GPTs with a chat template, without one, and without a tokenizer; two BERTs."""
     torch.manual_seed(0)
     home, tokens = tmp_path_factory.mktemp("models"), Subwords.of(TEXTS, size=300)
     sizes = {"context": 64, "width": 16, "depth": 1, "heads": 2}
     writer = build("gpt", vocab=len(tokens), positions="rotary", **sizes)
     save(Bundle(writer, tokens, writer.config, chat=TEMPLATE), home / "writer")
-    save(Bundle(writer, tokens, writer.config), home / "mute")
-    save(Bundle(writer, None, writer.config), home / "dumb")
+    save(Bundle(writer, tokens, writer.config), home / "no-chat")
+    save(Bundle(writer, None, writer.config), home / "no-tokenizer")
     filler = build("bert", vocab=len(tokens) + 1, **sizes)  # and [MASK]
     save(Bundle(filler, tokens, filler.config), home / "filler")
     sorter = build("bert", vocab=len(tokens) + 1, answer="class", classes=2, **sizes)
@@ -124,13 +124,13 @@ def test_an_error_is_one_sentence(folder):
         (("classify", folder / "writer", "the"), "this GPT cannot classify"),
         (("classify", folder / "sorter", "misspelt.txt"), "misspelt.txt: there is no such file; expected a text, a"),
         (("embed", folder / "writer", folder), "this is a folder; expected a text"),
-        (("chat", folder / "mute"), "no chat template"),  # before anything is typed
-        (("generate", folder / "dumb", "the"), "this GPT has no tokenizer"),
+        (("chat", folder / "no-chat"), "no chat template"),  # before anything is typed
+        (("generate", folder / "no-tokenizer", "the"), "this GPT has no tokenizer"),
         (("generate", "everyday", "the", f"max_new={10**20}"), "a number is too large: expected less than 2^63"),
         (("generate", "everyday", "the", f"max_new={10**13}"), "out of memory when"),  # petabytes
         (("generate", folder / "writer", "the", "--dtype", "int4"), "the nearest is int8"),
         (("evaluate", folder / "writer", "shakesper"), "shakespeare"),
-        (("score", folder / "mute", "a"), "'a' is one token"),
+        (("score", folder / "no-chat", "a"), "'a' is one token"),
     ]:
         found = CliRunner().invoke(app, [str(word) for word in words])
         assert found.exit_code == 1

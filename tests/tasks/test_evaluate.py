@@ -1,4 +1,4 @@
-"""evaluate: the numbers are those of the answers, on the right sentences, in the right languages."""
+"""evaluate, for translators: the scores are those of its translations, of the right data and languages."""
 
 import json
 
@@ -24,7 +24,7 @@ def bundle(seed: int = 0) -> Bundle:
     )
     with torch.no_grad():
         for p in model.parameters():
-            p.mul_(2.5)  # so that it says something else of every sentence
+            p.mul_(2.5)  # so that every sentence has another translation
     return Bundle(model, tokens, model.config)
 
 
@@ -43,7 +43,7 @@ def root(tmp_path):
 
 @pytest.fixture
 def run(tmp_path):
-    """A run's folder: its recipe says which languages its model translates."""
+    """The folder of a run, whose recipe gives the languages of its model."""
 
     def make(**data):
         save(bundle(), tmp_path / "run" / "model")
@@ -58,20 +58,20 @@ def pair_file(path, sources=ENGLISH, targets=GERMAN):
     return path
 
 
-def test_scores_are_those_of_the_answers(tmp_path):
+def test_scores_are_those_of_the_translations(tmp_path):
     made, path = bundle(), pair_file(tmp_path / "test.tsv")
     finished = []
     found = evaluate(made, path, beams=2, limit=7, done=lambda *n: finished.append(n))
-    said = [one.text for one in translate(made, ENGLISH, beams=2, limit=7)]
-    assert found.hypotheses == said
+    texts = [one.text for one in translate(made, ENGLISH, beams=2, limit=7)]
+    assert found.hypotheses == texts
     assert found.references == GERMAN
-    assert found.scores == (bleu(said, GERMAN), chrf(said, GERMAN)) == (found.bleu, found.chrf)
+    assert found.scores == (bleu(texts, GERMAN), chrf(texts, GERMAN)) == (found.bleu, found.chrf)
     assert (found.sentences, finished) == (4, [(4, 4)])
     assert found.speed == pytest.approx(4 / found.seconds)
     assert found.cut == sum(one.cut for one in translate(made, ENGLISH, beams=2, limit=7)) > 0
 
 
-def test_a_model_that_is_right_has_a_hundred(tmp_path):
+def test_a_perfect_translation_scores_100(tmp_path):
     made = bundle()
     right = [one.text for one in translate(made, ENGLISH, beams=1, limit=7)]
     (tmp_path / "a.en").write_text("\r\n".join(ENGLISH))
@@ -82,7 +82,7 @@ def test_a_model_that_is_right_has_a_hundred(tmp_path):
     assert evaluate(made, [tmp_path / "a.en", tmp_path / "a.de"], beams=3, limit=7, penalty=0.0).bleu.value < 100
 
 
-def test_a_protocol_has_the_plain_score_beside_it(tmp_path):
+def test_a_protocol_adds_its_score_to_the_plain_ones(tmp_path):
     made, path = bundle(), pair_file(tmp_path / "test.tsv")
     for protocol in ("moses", "words"):
         found = evaluate(made, str(path), beams=1, target="de", protocol=protocol)
@@ -92,7 +92,7 @@ def test_a_protocol_has_the_plain_score_beside_it(tmp_path):
         evaluate(made, path, protocol="moses")
 
 
-def test_sets_by_name(root):
+def test_named_sets_are_split_and_joined(root):
     made, ways = bundle(), {"source": "en", "target": "de", "beams": 1, "limit": 4, "root": root}
     found = evaluate(made, "multi30k", **ways)
     assert (found.sentences, found.data) == (4, "multi30k test_2016_flickr en-de")
@@ -103,7 +103,7 @@ def test_sets_by_name(root):
     assert evaluate(made, "tatoeba", **ways).data == "tatoeba test en-de"
 
 
-def test_a_recipe_knows_the_languages_and_what_was_kept_for_the_end(root, run):
+def test_languages_and_test_share_come_from_the_recipe_unless_given(root, run):
     folder = run(name="tatoeba", source="de", target="en", valid_share=0.1, test_share=0.3)
     made = load(folder, device="cpu")
     found = evaluate(made, "tatoeba", root=root, beams=1, limit=4)
@@ -113,15 +113,15 @@ def test_a_recipe_knows_the_languages_and_what_was_kept_for_the_end(root, run):
     assert found.sentences == len(set(kept[0])) < len(kept[0])
     assert evaluate(made, "multi30k", root=root, beams=1, limit=4).references == ENGLISH
     other = evaluate(made, "multi30k", root=root, beams=1, limit=4, source="en", target="de")
-    assert other.references == GERMAN  # what is said goes before what is known
+    assert other.references == GERMAN  # options override the recipe
 
 
-def test_a_recipe_that_says_nothing_means_the_usual(root, run):
+def test_a_recipe_without_languages_means_the_defaults(root, run):
     made = load(run(name="multi30k") / "model", device="cpu")
     assert evaluate(made, "multi30k", root=root, beams=1, limit=4).data == "multi30k test_2016_flickr en-de"
 
 
-def test_answers_are_lines(tmp_path, monkeypatch):
+def test_hypotheses_are_single_lines(tmp_path, monkeypatch):
     monkeypatch.setattr(Words, "decode", lambda self, ids: "ein\nHund")
     found = evaluate(bundle(), pair_file(tmp_path / "test.tsv"), beams=1, limit=2)
     assert found.hypotheses == ["ein Hund"] * 4
@@ -145,7 +145,7 @@ def test_answers_are_lines(tmp_path, monkeypatch):
         (["short.txt", "good.tsv"], {}, r"short.txt has 2 lines and .*good.tsv has 4"),
     ],
 )
-def test_what_cannot_be_evaluated(unchecked, tmp_path, root, data, options, words):
+def test_wrong_data_and_options_raise(unchecked, tmp_path, root, data, options, words):
     pair_file(tmp_path / "good.tsv")
     (tmp_path / "bad.tsv").write_text("A dog\tEin Hund\nA cat\n")
     (tmp_path / "empty.tsv").write_text("")
@@ -154,9 +154,11 @@ def test_what_cannot_be_evaluated(unchecked, tmp_path, root, data, options, word
         evaluate(bundle(), data, root=root, **options)
 
 
-def test_other_kinds_of_models_say_so():
+def test_a_model_that_cannot_be_evaluated_raises():
     model = build("bert", vocab=9, width=8, heads=2, depth=1)
-    with pytest.raises(ValueError, match="this BERT cannot be evaluated: expected a translator, a language model or a classifier"):
+    with pytest.raises(
+        ValueError, match="this BERT cannot be evaluated: expected a translator, a language model or a classifier"
+    ):
         evaluate(Bundle(model, None, model.config), "text.txt")
 
 
@@ -167,7 +169,7 @@ def call(*words):
     return CliRunner().invoke(app, ["evaluate", *map(str, words)])
 
 
-def test_the_command_prints_numbers_and_writes_answers(root, run, tmp_path):
+def test_the_command_prints_scores_and_writes_translations(root, run, tmp_path):
     folder, out = run(name="multi30k", source="en", target="de"), tmp_path / "new" / "hyp.txt"
     words = (folder, "multi30k", "split=test_2017_flickr", "beams=2", "protocol=words", "limit=5", "--data", root)
     shown = call(*words, "--out", out, "--device", "cpu")
@@ -182,7 +184,7 @@ def test_the_command_prints_numbers_and_writes_answers(root, run, tmp_path):
     assert "3 " in shown.stdout
 
 
-def test_two_files_and_a_mistake(run, tmp_path):
+def test_the_command_takes_two_files_and_reports_a_wrong_option(run, tmp_path):
     folder = run(name="multi30k")
     (tmp_path / "a.en").write_text("\n".join(ENGLISH))
     (tmp_path / "a.de").write_text("\n".join(GERMAN))
@@ -195,9 +197,9 @@ def test_two_files_and_a_mistake(run, tmp_path):
     assert "clearhead evaluate runs/en-de multi30k" in call("--help").stdout
 
 
-def test_a_line_longer_than_the_context_is_told(run, tmp_path):
+def test_the_command_warns_of_a_line_longer_than_the_context(run, tmp_path):
     path = pair_file(tmp_path / "long.tsv", ["A dog", "dog " * 50], ["Ein Hund", "Hund"])
     found = call(run(name="multi30k"), path, "beams=1", "limit=3")
     assert found.exit_code == 0
     assert found.stderr.startswith("sentence 2 of 2 is longer than the 24 tokens")
-    assert "too long to be read" in found.stdout
+    assert "too long to be read or translated" in found.stdout

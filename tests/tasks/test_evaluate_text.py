@@ -1,4 +1,4 @@
-"""evaluate, of language models and classifiers: the numbers are those that anyone would count by hand."""
+"""evaluate, for language models and classifiers, against loops over tokens and texts."""
 
 import json
 import math
@@ -49,7 +49,7 @@ def labels(tmp_path):
 
 @torch.no_grad()
 @pytest.mark.parametrize("stride", [1, 5, 16])
-def test_perplexity_counts_every_token_once_with_what_its_window_has_before_it(text, stride):
+def test_perplexity_counts_every_token_once_given_the_tokens_before_it_in_its_window(text, stride):
     made = writer()
     found = evaluate(made, text, stride=stride)
     ids = torch.from_numpy(made.tokens.encode(TEXT))
@@ -63,35 +63,35 @@ def test_perplexity_counts_every_token_once_with_what_its_window_has_before_it(t
     assert found.tokens == len(ids) - 1
     assert found.logprob == pytest.approx(total, rel=1e-4)
     assert found.perplexity == pytest.approx(math.exp(-total / (len(ids) - 1)), rel=1e-4)
-    assert found.bits_a_byte == pytest.approx(-total / math.log(2) / len(TEXT), rel=1e-4)
+    assert found.bits_per_byte == pytest.approx(-total / math.log(2) / len(TEXT), rel=1e-4)
 
 
-def test_the_last_part_of_a_text(text):
+def test_the_last_share_of_a_text_can_be_evaluated(text):
     found = evaluate(writer(), text, last=0.25)
     assert found.bytes == round(len(TEXT) * 0.25)
     assert found.tokens == found.bytes - 1
 
 
-def test_accuracy_and_what_was_taken_for_what(labels):
+def test_accuracy_and_confusion_are_those_of_the_predictions(labels):
     made = sorter()
     found = evaluate(made, labels)
-    said = [classify(made, line.split("\t")[0])[0][0] for line in labels.read_text().splitlines()]
-    assert found.hypotheses == said
-    assert found.accuracy == sum(a == b for a, b in zip(said, found.references, strict=True)) / 4
+    predicted = [classify(made, line.split("\t")[0])[0][0] for line in labels.read_text().splitlines()]
+    assert found.hypotheses == predicted
+    assert found.accuracy == sum(a == b for a, b in zip(predicted, found.references, strict=True)) / 4
     assert sum(n for row in found.confusion.values() for n in row.values()) == 4
     assert found.confusion["positive"]["negative"] == sum(
-        a == "negative" and b == "positive" for a, b in zip(said, found.references, strict=True)
+        a == "negative" and b == "positive" for a, b in zip(predicted, found.references, strict=True)
     )
 
 
-def test_progress_is_told_and_ends(text, labels):
+def test_progress_is_reported_up_to_the_end(text, labels):
     for made, data in ((writer(), text), (sorter(), labels)):
         told = []
         evaluate(made, data, done=lambda n, of, told=told: told.append((n, of)))
         assert sum(n for n, _ in told) == told[0][1]
 
 
-def test_mistakes(text, labels, tmp_path):
+def test_wrong_data_and_options_raise(text, labels, tmp_path):
     with pytest.raises(DataError, match=r"none\.txt"):
         evaluate(writer(), tmp_path / "none.txt")
     with pytest.raises(ValueError, match=r"last=0.0: expected a share"):
@@ -105,7 +105,7 @@ def test_mistakes(text, labels, tmp_path):
         evaluate(sorter(), labels)
 
 
-def test_the_command_line(text, labels, tmp_path):
+def test_the_command_evaluates_and_writes_predictions(text, labels, tmp_path):
     call = CliRunner().invoke
     save(writer(), tmp_path / "writer")
     found = call(app, ["evaluate", str(tmp_path / "writer"), str(text), "stride=4", "--json"])
@@ -114,7 +114,7 @@ def test_the_command_line(text, labels, tmp_path):
     assert refused.exit_code != 0
     assert not (tmp_path / "a.txt").exists()
     save(sorter(), tmp_path / "sorter")
-    out = tmp_path / "said.txt"
+    out = tmp_path / "predicted.txt"
     found = call(app, ["evaluate", str(tmp_path / "sorter"), str(labels), "--out", str(out)])
     assert "accuracy" in found.stdout
     assert set(out.read_text().split()) <= {"negative", "positive"}

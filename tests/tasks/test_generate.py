@@ -1,4 +1,4 @@
-"""Texts that go on: streamed as whole, stopped in the right place, drawn alike; and conversations."""
+"""generate, stream and chat: pieces against the whole, stop strings, seeds, and conversations."""
 
 import itertools
 import json
@@ -30,8 +30,10 @@ kinds = pytest.mark.parametrize("kind", TOKENS)
 
 
 @kinds
-@pytest.mark.parametrize("options", [{}, {"temperature": 1.5, "seed": 3}, {"top_k": 5, "seed": 1}, {"repetition": 2.0}], ids=str)
-def test_pieces_make_the_whole(kind, options):
+@pytest.mark.parametrize(
+    "options", [{}, {"temperature": 1.5, "seed": 3}, {"top_k": 5, "seed": 1}, {"repetition": 2.0}], ids=str
+)
+def test_streamed_pieces_make_the_text_of_generate(kind, options):
     made = bundle(TOKENS[kind])
     whole = generate(made, "the cat", max_new=20, **options)
     assert "".join(stream(made, "the cat", max_new=20, **options)) == whole.text
@@ -44,7 +46,7 @@ def test_pieces_make_the_whole(kind, options):
 
 
 @kinds
-def test_the_text_is_what_stands_after_the_prompt(kind):
+def test_the_text_is_what_follows_the_prompt(kind):
     made = bundle(TOKENS[kind])
     for seed in range(5):
         found = generate(made, "the cat", max_new=9, temperature=2.0, seed=seed)
@@ -54,7 +56,7 @@ def test_the_text_is_what_stands_after_the_prompt(kind):
         assert "the cat" + found.text == made.tokens.decode([*start, *written])
 
 
-def test_stop_strings_cut_and_end():
+def test_a_stop_string_ends_the_text_before_it():
     made = bundle(TOKENS["characters"])
     whole = generate(made, "the", max_new=30, temperature=2.0, seed=1).text
     for stop in (whole[4:6], whole[10], whole[2:9]):
@@ -66,7 +68,7 @@ def test_stop_strings_cut_and_end():
         assert "".join(pieces) == found.text
 
 
-def test_half_a_character_is_never_shown():
+def test_half_a_character_is_never_streamed():
     made = bundle()
     for seed in range(8):
         pieces = list(stream(made, "the", max_new=40, temperature=3.0, seed=seed))
@@ -76,7 +78,7 @@ def test_half_a_character_is_never_shown():
         assert whole.startswith(shown)
 
 
-def test_many_at_once_are_as_one_by_one_each_with_its_seed():
+def test_a_batch_gives_the_samples_of_single_prompts_with_their_seeds():
     made = bundle()
     texts = ["the cat", "a", "on the mat. the cat"]
     options = {"max_new": 12, "temperature": 1.3}
@@ -91,7 +93,7 @@ def test_many_at_once_are_as_one_by_one_each_with_its_seed():
     ]
 
 
-def test_samples_are_drawn_and_differ():
+def test_samples_differ_and_their_seed_repeats_them():
     made = bundle()
     found = generate(made, "the", max_new=12, temperature=2.0, samples=4, seed=1)
     texts = [found.text, *(other.text for other in found.others)]
@@ -101,7 +103,7 @@ def test_samples_are_drawn_and_differ():
     assert [again.text, *(other.text for other in again.others)] == texts
 
 
-def test_an_end_ends():
+def test_an_end_token_ends_the_text():
     plain = bundle()
     whole = generate(plain, "the", max_new=12)
     names = {piece: i for i, piece in enumerate(plain.tokens.pieces(np.arange(len(plain.tokens))))}
@@ -112,12 +114,12 @@ def test_an_end_ends():
     assert found.ended == "end"
     assert found.pieces == whole.pieces[:first]
     assert "".join(stream(made, "the", max_new=12)) == found.text
-    assert generate(made, "", max_new=3).prompt == ""  # texts begin where others end
+    assert generate(made, "", max_new=3).prompt == ""  # an empty prompt becomes the end token
     with pytest.raises(ValueError, match="the prompt is empty"):
         generate(plain, "")
 
 
-def test_beyond_the_context():
+def test_only_slide_continues_beyond_the_context():
     made = bundle(TOKENS["characters"], context=16)
     with pytest.raises(ValueError, match=r"a prompt of 7 tokens and 30 more: this model reads 16 at once.*slide=true"):
         generate(made, "the cat", max_new=30)
@@ -133,20 +135,20 @@ TEMPLATE = (
 )
 
 
-def test_a_conversation_is_written_as_its_template_says():
+def test_a_conversation_is_rendered_by_its_template():
     made = bundle(chat=TEMPLATE)
     ids = conversation(made, [{"role": "user", "content": "a cat <end>"}])
     tokens = made.tokens
     assert ids[0] == tokens.start
     assert tokens.decode(ids) == "user\na cat \nassistant\n"
     assert ids.count(tokens.start) == 2
-    said = "".join(itertools.islice(chat(made, [{"role": "user", "content": "a cat"}], max_new=8), 20))
-    assert isinstance(said, str)
+    answer = "".join(itertools.islice(chat(made, [{"role": "user", "content": "a cat"}], max_new=8), 20))
+    assert isinstance(answer, str)
     with pytest.raises(ValueError, match="this model has no chat template"):
         conversation(bundle(), [])
     with pytest.raises(ValueError, match="cannot render this conversation: no system"):
         conversation(bundle(chat="{{ raise_exception('no system') }}"), [])
-    with pytest.raises(ValueError, match="cannot render this conversation"):  # a template is not a program
+    with pytest.raises(ValueError, match="cannot render this conversation"):  # templates run in a sandbox
         conversation(bundle(chat="{{ ''.__class__.__mro__[1].__subclasses__() }}"), [])
 
 
@@ -162,18 +164,18 @@ def test_a_conversation_is_written_as_its_template_says():
         ({"seed": (1, 2)}, "2 seeds for 1 texts"),
     ],
 )
-def test_what_makes_no_sense_is_told(unchecked, options, problem):
+def test_impossible_options_raise(unchecked, options, problem):
     with pytest.raises(ValueError, match=problem):
         generate(bundle(), "the", **options)
 
 
-def test_temperature_0_is_the_likeliest_and_beams_search():
+def test_temperature_0_is_greedy_and_beams_are_no_worse():
     made = bundle()
     assert generate(made, "the", max_new=9, temperature=0.0).text == generate(made, "the", max_new=9).text
     assert generate(made, "the", max_new=5, beams=4).logprob >= generate(made, "the", max_new=5).logprob - 1e-5
 
 
-def test_a_model_that_does_not_write_says_so():
+def test_a_model_that_cannot_generate_raises():
     tokens = Characters.of(TEXT)
     model = ch.build("bert", vocab=len(tokens), width=8, depth=1, heads=2)
     with pytest.raises(ValueError, match="this BERT cannot generate: expected a GPT"):

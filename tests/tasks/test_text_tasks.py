@@ -1,4 +1,4 @@
-"""Vectors, likelihoods, gaps and classes of texts: batched as alone, and against the model's own numbers."""
+"""embed, likelihood, fill and classify: batches against single texts, and against the model's own outputs."""
 
 import math
 
@@ -35,7 +35,7 @@ def gpt(tokens=WORDS, **more) -> Bundle:
     return Bundle(model, tokens, model.config)
 
 
-READY = {
+BUNDLES = {
     "sentence": lambda: bert("sentence", pool="mean", pooler=False),
     "words": lambda: bert("words"),
     "gpt": gpt,
@@ -43,21 +43,21 @@ READY = {
 
 
 @pytest.mark.parametrize("pool", [None, "mean", "first", "last"])
-@pytest.mark.parametrize("kind", READY)
-def test_a_text_has_one_vector_whatever_its_neighbours(kind, pool):
-    made = READY[kind]()
+@pytest.mark.parametrize("kind", BUNDLES)
+def test_the_vector_of_a_text_does_not_depend_on_its_batch(kind, pool):
+    made = BUNDLES[kind]()
     together = embed(made, TEXTS, pool=pool)
     assert together.shape == (3, 16)
     assert together.dtype == np.float32
     np.testing.assert_allclose(np.linalg.norm(together, axis=1), 1.0, atol=1e-5)
     for text, vector in zip(TEXTS, together, strict=True):
         np.testing.assert_allclose(embed(made, text, pool=pool), vector, atol=1e-5)
-    loud = embed(made, TEXTS, pool=pool, normalise=False)
-    np.testing.assert_allclose(loud / np.linalg.norm(loud, axis=1, keepdims=True), together, atol=1e-5)
+    unscaled = embed(made, TEXTS, pool=pool, normalise=False)
+    np.testing.assert_allclose(unscaled / np.linalg.norm(unscaled, axis=1, keepdims=True), together, atol=1e-5)
 
 
 @torch.no_grad()
-def test_a_sentence_model_pools_as_it_was_made_to():
+def test_a_sentence_model_pools_as_it_was_trained():
     made = bert("sentence", pool="mean", pooler=False)
     ids = torch.tensor([[WORDS.start, *WORDS.encode(TEXTS[0]), WORDS.end]])
     expected = F.normalize(made.model.encode(ids).mean(1), dim=-1)[0]
@@ -65,7 +65,7 @@ def test_a_sentence_model_pools_as_it_was_made_to():
     np.testing.assert_allclose(embed(made, TEXTS[0], pool="mean"), expected.numpy(), atol=1e-6)
 
 
-def test_a_long_text_is_cut_and_told():
+def test_a_long_text_is_cut_with_a_notice():
     made = bert("sentence")
     with pytest.warns(Notice, match="a text of 32 tokens is longer than the 16 this model reads"):
         embed(made, " ".join(["cat"] * 30))
@@ -103,8 +103,17 @@ def test_a_text_beyond_the_context_is_read_in_windows(stride):
         assert found.logprobs[i] == pytest.approx(float(logp[ids[i]]), abs=1e-5), i
 
 
+def test_a_model_without_a_context_limit_reads_a_text_at_once_with_any_stride():
+    made = gpt(Characters.of("abcdef"), positions="rotary", window=4)
+    assert made.max_tokens is None
+    text = "abcdef" * 5
+    assert likelihood(made, text, stride=100).logprobs == likelihood(made, text).logprobs
+    with pytest.raises(ValueError, match="stride=0: expected 1 or more"):
+        likelihood(made, text, stride=0)
+
+
 @torch.no_grad()
-def test_gaps_are_filled_by_what_is_likeliest_there():
+def test_masks_are_filled_with_the_likeliest_tokens():
     made = bert("words")
     found = fill(made, "the [MASK] sat on <mask>", top=4)
     mask = len(WORDS)
@@ -121,7 +130,7 @@ def test_gaps_are_filled_by_what_is_likeliest_there():
         fill(made, "the cat")
 
 
-def test_classes_have_names_and_shares():
+def test_classify_returns_names_and_probabilities_in_order():
     made = bert("class", classes=2)
     together = classify(made, TEXTS)
     for text, found in zip(TEXTS, together, strict=True):
@@ -135,7 +144,7 @@ def test_classes_have_names_and_shares():
 
 
 @pytest.mark.parametrize(
-    ("ask", "problem"),
+    ("call", "problem"),
     [
         (lambda: fill(gpt(), "[MASK]"), "this GPT cannot fill"),
         (lambda: classify(bert("words"), "the"), "this BERT cannot classify"),
@@ -146,12 +155,12 @@ def test_classes_have_names_and_shares():
         (lambda: embed(gpt(), "the", pool="max"), "pool='max': expected one of mean, first, last"),
     ],
 )
-def test_what_cannot_be_answered_is_told(unchecked, ask, problem):
+def test_wrong_models_and_inputs_raise(unchecked, call, problem):
     with pytest.raises(ValueError, match=problem):
-        ask()
+        call()
 
 
-def test_subwords_have_their_own_mask():
+def test_the_mask_token_of_a_tokenizer_is_used():
     tokenizers = pytest.importorskip("tokenizers")
     made = tokenizers.Tokenizer.from_str(Subwords.of(TEXTS, size=290).to_str())
     made.add_special_tokens(["[MASK]"])
@@ -160,7 +169,7 @@ def test_subwords_have_their_own_mask():
     assert all("[MASK]" not in word or share < 1.0 for word, share in found[0])
 
 
-def test_score_is_of_a_text_or_of_a_translation():
+def test_score_takes_a_text_or_a_translation():
     assert score(gpt(), TEXTS[2]).logprobs == likelihood(gpt(), TEXTS[2]).logprobs
     with pytest.raises(ValueError, match="this is no translator: expected a text alone"):
         score(gpt(), TEXTS[2], TEXTS[1])

@@ -1,4 +1,4 @@
-"""translate: what comes out belongs together, alignments are the search's own, and no input breaks it."""
+"""translate: batches against single texts, alignments against the search, seeds, and the command."""
 
 import numpy as np
 import pytest
@@ -42,7 +42,7 @@ FAMILIES = {
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_many_at_once_are_as_one_by_one(family):
+def test_a_batch_gives_the_translations_of_single_texts(family):
     made = bundle(family, **FAMILIES[family])
     together = translate(made, ENGLISH[:4], beams=3)
     assert isinstance(together, list)
@@ -54,7 +54,7 @@ def test_many_at_once_are_as_one_by_one(family):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_an_alignment_belongs_to_its_answer(family):
+def test_each_translation_has_its_own_alignment(family):
     made = bundle(family, **FAMILIES[family])
     found = translate(made, ENGLISH[1], beams=4, best=3)
     assert len(found.others) == 2
@@ -65,7 +65,7 @@ def test_an_alignment_belongs_to_its_answer(family):
     np.testing.assert_allclose(mean, found.alignment, rtol=1e-5)
 
 
-def test_an_alignment_is_what_the_search_looked_at():
+def test_the_alignment_is_the_attention_during_the_search():
     made = bundle()
     ids = made.tokens.read(ENGLISH[1])
     inputs = source_inputs(made, [ids])
@@ -78,13 +78,13 @@ def test_an_alignment_is_what_the_search_looked_at():
     np.testing.assert_allclose(forced, seen, atol=1e-5)
 
 
-def test_padding_is_never_looked_at():
+def test_an_alignment_has_no_padding():
     made = bundle()
     short, long = translate(made, ["A dog .", ENGLISH[2]], beams=2)
     assert short.alignment.shape[1] == 4 < long.alignment.shape[1]
 
 
-def test_score_is_what_translate_thought_of_it():
+def test_score_gives_the_log_probability_of_translate():
     made = bundle(subwords=True)
     found = translate(made, ENGLISH[0], beams=4, limit=40)
     if not found.cut:
@@ -96,14 +96,14 @@ def test_score_is_what_translate_thought_of_it():
     assert given.logprob < 0
 
 
-def test_a_model_without_attention_says_so():
+def test_the_alignment_of_a_model_without_attention_raises():
     made = bundle("rnn-seq2seq", attention="none")
     found = translate(made, ENGLISH[0], beams=2)
     with pytest.raises(ValueError, match="no attention to its source"):
         found.alignment  # noqa: B018
 
 
-def test_batches_hold_rows_of_like_length():
+def test_batches_hold_rows_of_similar_length():
     lengths, model = [3, 900, 4, 1000, 5], torch.nn.Linear(1, 1)
     assert batches(lengths, model, 2048) == [[3, 1], [4, 2, 0]]
     assert batches(lengths, model, 1) == [[3], [1], [4], [2], [0]]
@@ -113,13 +113,13 @@ def test_batches_hold_rows_of_like_length():
     assert batches(lengths, model, 2048) == [[0], [1], [2], [3], [4]]  # watched: one by one, in their order
 
 
-def test_a_model_that_does_not_translate_says_so():
+def test_a_model_that_cannot_translate_raises():
     model = build("gpt", vocab=9, width=8, heads=2, depth=1)
     with pytest.raises(ValueError, match="this GPT cannot translate"):
         translate(Bundle(model, None, model.config), "A dog runs.")
 
 
-def test_layers_and_heads_there_are_not():
+def test_a_layer_or_head_that_does_not_exist_raises():
     found = translate(bundle(), ENGLISH[0])
     with pytest.raises(ValueError, match="layer=2: there are 2"):
         found.attention(layer=2)
@@ -127,7 +127,31 @@ def test_layers_and_heads_there_are_not():
         found.attention(head=5)
 
 
-def test_the_command_line(tmp_path):
+def test_sampling_uses_a_fresh_seed_each_time_and_reports_it():
+    made, texts = bundle(), [ENGLISH[0], " ", ENGLISH[1]]
+    results = [translate(made, texts, sample=True, temperature=2.0) for _ in range(3)]
+    assert len({one.text for one, _, _ in results}) == len({one.seed for one, _, _ in results}) == 3
+    for first, empty, second in results:
+        assert empty.seed is None
+        for text, one in ((ENGLISH[0], first), (ENGLISH[1], second)):  # each seed gives its text again
+            again = translate(made, text, sample=True, temperature=2.0, seed=one.seed, best=2)
+            assert (again.text, again.seed, again.others[0].seed) == (one.text, one.seed, one.seed)
+            assert one.to_dict()["seed"] == one.seed
+    assert [one.text for one in results[0]] != [one.text for one in results[1]]
+    same = [translate(made, texts, sample=True, temperature=2.0, seed=7, batch_tokens=n) for n in (1, 2048)]
+    assert [one.text for one in same[0]] == [one.text for one in same[1]]  # batching does not change a sample
+
+
+def test_searching_needs_no_seed():
+    made = bundle()
+    for beams in (1, 3):
+        found = translate(made, ENGLISH[0], beams=beams)
+        assert found.seed is None
+        assert found.to_dict()["seed"] is None
+        assert found.text == translate(made, ENGLISH[0], beams=beams, seed=5).text
+
+
+def test_the_command_prints_one_line_per_text(tmp_path):
     made = bundle()
     save(made, tmp_path / "model")
     (tmp_path / "in.txt").write_text("A dog runs .\n\nThe cat .\n")
@@ -143,7 +167,7 @@ def test_the_command_line(tmp_path):
 
 
 @pytest.mark.parametrize(("subwords", "verb"), [(False, "eats"), (True, "mouses")])
-def test_attention_between_words_is_that_between_their_pieces(subwords, verb):
+def test_attention_between_words_sums_that_of_their_pieces(subwords, verb):
     made = bundle(subwords=subwords)
     text = f"The cat {verb} a mouse ."
     found = score(made, text, "Die Katze frisst eine Maus .")

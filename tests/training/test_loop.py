@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from PIL import Image
-from trainings import VECTORS, metrics, near, recipe, same_bits, state, weights
+from trainings import VECTORS, metrics, near, pictures, recipe, same_bits, state, weights
 
 from clearhead import config, load
 from clearhead.training import loop, optim
@@ -315,18 +314,12 @@ def test_vectors_train(tmp_path):
     assert "valid_accuracy" not in valid[-1]
 
 
-def pictures(folder):
-    """Red and green pictures, a folder each."""
-    for name, colour in (("green", (30, 200, 30)), ("red", (200, 30, 30))):
-        (folder / name).mkdir(parents=True)
-        for i in range(9):
-            Image.new("RGB", (12, 10), tuple(c + 5 * i for c in colour)).save(folder / name / f"{i}.png")
-    return {"name": "images", "path": str(folder), "size": 8, "rows": 5, "share": 0.25, "valid_rows": 3}
-
-
 def test_images_train_and_resume(tmp_path, monkeypatch):
     data = pictures(tmp_path / "pictures")
-    table = recipe(steps=30, optim__lr=0.1, data=data, model={"name": "pixels"}, run__valid_every=3, run__save_every=4)
+    table = recipe(
+        steps=30, optim__lr=0.1, data=data, model={"name": "pixels"}, run__valid_every=3, run__save_every=4,
+        augment=[{"name": "flip"}, {"name": "shift", "pixels": 1}],
+    )  # fmt: skip
     run = go(table, tmp_path / "whole")
     assert run.metrics[-1]["valid_accuracy"] == 1.0
     parts = go_broken(table, tmp_path / "parts", monkeypatch, [(7, "crash"), (9, "stop")])

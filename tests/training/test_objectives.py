@@ -12,7 +12,16 @@ from trainings import Config, Normed, Pixels
 from clearhead import build, config
 from clearhead.data import make_data
 from clearhead.training.distributed import narrow
-from clearhead.training.objectives import OBJECTIVES, check, choose, objective_class, objectives
+from clearhead.training.objectives import (
+    OBJECTIVES,
+    Objective,
+    check_data,
+    check_players,
+    choose,
+    objective_class,
+    objectives,
+    register,
+)
 
 pytestmark = pytest.mark.usefixtures("own_models")
 
@@ -135,8 +144,8 @@ def test_classification_of_images_is_the_cross_entropy_per_row(smoothing):
 
 def players(**options):
     torch.manual_seed(0)
-    generator = build("mlp", inputs=3, outputs=2, width=8, depth=1)
-    discriminator = build("mlp", inputs=2, outputs=1, width=8, depth=1)
+    generator = build("mlp", inputs=3, outputs=2, hidden=8, depth=1)
+    discriminator = build("mlp", inputs=2, outputs=1, hidden=8, depth=1)
     kind = objective_class("gan")
     data = make_data("gaussians", {"rows": 6, "valid_rows": 6}, seed=0)
     return kind(kind.Config(latent=3, **options), {"generator": generator, "discriminator": discriminator}, data)
@@ -160,7 +169,7 @@ def test_gan_losses_are_those_of_the_papers(loss):
 
 def test_self_distillation_is_dinos_loss():
     torch.manual_seed(0)
-    student, teacher = (build("mlp", inputs=2, outputs=5, width=8, depth=1) for _ in range(2))
+    student, teacher = (build("mlp", inputs=2, outputs=5, hidden=8, depth=1) for _ in range(2))
     kind = objective_class("self-distillation")
     data = make_data("gaussians", {"modes": 3}, seed=0)
     objective = kind(
@@ -253,14 +262,20 @@ def test_the_hint_of_the_data_is_part_of_the_refusal():
 
 
 def test_a_named_objective_checks_its_players_and_keys():
-    points = giving("x", "labels")
-    check("gan", {"generator": {"map"}, "discriminator": {"map"}}, points, {})
+    check_players("gan", {"generator": {"map"}, "discriminator": {"map"}})
     with pytest.raises(ValueError, match="the discriminator must be able to map, and can classify"):
-        check("gan", {"generator": {"map"}, "discriminator": {"classify"}}, points, {})
+        check_players("gan", {"generator": {"map"}, "discriminator": {"classify"}})
+    check_data("gan", giving("x", "labels"), {})
     with pytest.raises(ValueError, match=r"gan reads x .and labels., and the data gives x, y"):
-        check("gan", {"generator": {"map"}, "discriminator": {"map"}}, giving("x", "y"), {})
+        check_data("gan", giving("x", "y"), {})
     with pytest.raises(ValueError, match=r"the data gives x, more.x"):
-        check("gan", {"generator": {"map"}, "discriminator": {"map"}}, giving("x"), {"more": giving("x")})
+        check_data("gan", giving("x"), {"more": giving("x")})
+
+
+def test_an_objective_can_be_registered_but_not_over_a_shipped_one():
+    with pytest.raises(ValueError, match="there is an objective 'gan' in clearhead: expected another name"):
+        register("gan", Objective)
+    assert objective_class("gan") is not Objective
 
 
 def test_every_objective_is_listed_and_an_unknown_one_names_the_nearest():

@@ -9,8 +9,10 @@ from unittest.mock import patch
 
 import torch
 import torch.nn.functional as F
+from PIL import Image
 from torch import nn
 
+from clearhead.layers import Block, Patches
 from clearhead.models import FAMILIES, Model
 from clearhead.training import progress
 from clearhead.training.checkpoint import latest
@@ -43,7 +45,7 @@ VECTORS = {
 }
 
 # Trainings of two players
-SMALL = {"name": "mlp", "width": 8, "depth": 1}
+SMALL = {"name": "mlp", "hidden": 8, "depth": 1}
 GAN = {
     "steps": 9, "seed": 3,
     "data": {"name": "gaussians", "modes": 3, "rows": 10, "valid_rows": 12, "valid_batches": 2},
@@ -62,6 +64,15 @@ STUDENT = {
     "optim": {"lr": 1e-2, "decay": {"start": 0.0, "final": 0.5}},
     "run": {"log_every": 1, "valid_every": 3, "save_every": 2},
 }  # fmt: skip
+
+
+def pictures(folder):
+    """Red and green pictures, a folder each."""
+    for name, colour in (("green", (30, 200, 30)), ("red", (200, 30, 30))):
+        (folder / name).mkdir(parents=True)
+        for i in range(9):
+            Image.new("RGB", (12, 10), tuple(c + 5 * i for c in colour)).save(folder / name / f"{i}.png")
+    return {"name": "images", "path": str(folder), "size": 8, "rows": 5, "share": 0.25, "valid_rows": 3}
 
 
 def state(folder):
@@ -129,18 +140,65 @@ class Pixels(Model):
         return self.head(F.relu(self.norm(self.first(images))).mean((2, 3)))
 
 
-for _kind in (Normed, Pixels):
-    _kind.__module__ = f"clearhead.models.{_kind.__name__.lower()}"
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GridConfig:
+    """Of the two models with patches."""
+
+    classes: int = 2
+    grid: int = 2  # rows and columns of patches
+    attention: bool = True
+
+
+class Grid(Model):
+    """Images -> the logits of classes: patches, one stage of a convolution and one of attention."""
+
+    reads, can = "images", frozenset({"classify"})
+
+    def __init__(self, config):
+        super().__init__()
+        self.config = config
+        self.patches = Patches(12, patch=4, grid=config.grid)
+        conv = nn.Sequential(nn.Conv1d(12, 12, 3, padding=1), nn.ReLU())
+        self.stages = nn.ModuleList([nn.ModuleList([conv])])
+        self.blocks = nn.ModuleList([Block(12, 3)] if config.attention else [])
+        self.head = nn.Linear(12, config.classes)
+
+    def forward(self, images):
+        x = self.patches(images)
+        x = self.stages[0][0](x.mT).mT
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x.mean(1))
+
+
+class Tower(Model):
+    """A grid inside another model."""
+
+    reads, can = "images", frozenset({"classify"})
+
+    def __init__(self, config):
+        super().__init__()
+        self.config = config
+        self.encoder = Grid(config)
+        self.head = nn.Linear(config.classes, config.classes)
+
+    def forward(self, images):
+        return self.head(self.encoder(images))
+
+
+OWN = {"normed": (Normed, Config), "pixels": (Pixels, Config), "grid": (Grid, GridConfig), "tower": (Tower, GridConfig)}
+for _name, (_kind, _) in OWN.items():
+    _kind.__module__ = f"clearhead.models.{_name}"
 
 
 @contextmanager
 def own_models():
-    """Within it the models of this file stand in the house, and nobody measures how fast the machine is."""
+    """Within it the models of this file are families, and nobody measures how fast the machine is."""
     with ExitStack() as stack:
-        modules = {kind.__module__: ModuleType(kind.__module__) for kind in (Normed, Pixels)}
-        for kind in (Normed, Pixels):
-            vars(modules[kind.__module__]).update({kind.__name__: kind, "Config": Config})
-        names = {kind.__name__.lower(): (kind.__name__.lower(), kind.__name__, "") for kind in (Normed, Pixels)}
+        modules = {kind.__module__: ModuleType(kind.__module__) for kind, _ in OWN.values()}
+        for kind, config in OWN.values():
+            vars(modules[kind.__module__]).update({kind.__name__: kind, "Config": config})
+        names = {name: (name, kind.__name__, "") for name, (kind, _) in OWN.items()}
         sys.modules.update(modules)  # not patch.dict, which would also take away what is imported meanwhile
         for name in modules:
             stack.callback(sys.modules.pop, name)

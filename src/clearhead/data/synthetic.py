@@ -257,7 +257,7 @@ class Identity(Task):
 
     def __init__(self, config: VectorConfig, *, seed: int, root: Path | None = None) -> None:
         super().__init__(config, seed=seed)
-        self.sizes = {"width": config.width}
+        self.sizes = {"width": config.width, "inputs": config.width, "outputs": config.width}
 
     def _draw(self, seed: int, step: int, rows: Rows, stream: int) -> Batch:
         x = counter_rng.normal(seed, step, rows, self.config.width, stream).astype(np.float32)

@@ -1,7 +1,7 @@
 """Logits -> ids: one search loop for every model that has `start` and `step`, RNN and Transformer alike.
 
-search(model, {"source": ids, "lengths": lengths}, Plan(start=1, end=2, beams=5))     the best answers of every row
-search(model, {}, Plan(start=prompts, end=0, choice=Choice(sample=True, top_p=0.9)))  a sample after each prompt
+search(model, {"source": ids, "lengths": lengths}, Plan(start=1, end=2, beams=5))     the best answers for every source
+search(model, {}, Plan(start=prompts, end=0, choice=Choice(sample=True, top_p=0.9)))  a sample after every prompt
 stream(...)                                                                           the same, token by token
 follow(...)                                                                           the beams after every step
 forced(model, inputs, ids, targets)                                                   log-probabilities of given ids

@@ -1,4 +1,4 @@
-"""Forced decoding: what a model thinks of a given answer; and several models that answer as one."""
+"""Forced decoding, the log-probabilities of a given answer; and ensembles of models."""
 
 from __future__ import annotations
 
@@ -16,14 +16,37 @@ from ..errors import InputError
 def forced(
     model: Any, inputs: Mapping[str, Tensor], ids: Int[Tensor, "b t"], targets: Int[Tensor, "b t"]
 ) -> Float[Tensor, "b t"]:
-    """The log-probability of each target after the ids before it, in one pass; 0 where a target is negative."""
+    """Return the log-probability of each target token, computed in one forward pass.
+
+    Args:
+        model: A language model or a translator.
+        inputs: The other arguments of its forward: `source` and `lengths` of a translator.
+        ids: The ids that it reads.
+        targets: The token that is to follow each id; negative ones give 0.
+
+    Examples:
+        >>> model = clearhead.build("gpt", vocab=11, context=16, width=8, depth=1, heads=2).eval()
+        >>> text = torch.tensor([[3, 1, 4, 1]])
+        >>> forced(model, {}, text[:, :-1], text[:, 1:]).shape
+        torch.Size([1, 3])
+    """
     logp = model(ids, **inputs).float().log_softmax(-1)
-    found = logp.gather(-1, targets.clamp(min=0)[..., None])[..., 0]
-    return found.masked_fill(targets < 0, 0.0)
+    logprobs = logp.gather(-1, targets.clamp(min=0)[..., None])[..., 0]
+    return logprobs.masked_fill(targets < 0, 0.0)
 
 
 class Ensemble(nn.Module):
-    """Several models of one vocabulary that answer together: their probabilities are averaged."""
+    """Several models with the same vocabulary as one model: their probabilities are averaged.
+
+    Args:
+        models: The models, one or more.
+
+    Examples:
+        >>> options = {"vocab": 11, "context": 16, "width": 8, "depth": 1, "heads": 2}
+        >>> both = Ensemble([clearhead.build("gpt", **options).eval() for _ in range(2)])
+        >>> both(torch.tensor([[1, 2]])).exp().sum(-1).allclose(torch.ones(1, 2))
+        True
+    """
 
     def __init__(self, models: Sequence[nn.Module]) -> None:
         super().__init__()
@@ -32,19 +55,19 @@ class Ensemble(nn.Module):
         self.models = nn.ModuleList(models)
 
     def forward(self, ids: Int[Tensor, "b t"], **inputs: Tensor) -> Float[Tensor, "b t v"]:
-        """The logarithm of the mean of their probabilities."""
+        """The logarithm of the mean probability of each token."""
         return _mean([model(ids, **inputs) for model in self.models])
 
     def start(self, inputs: Mapping[str, Tensor], rows: int, limit: int) -> States:
         return States([model.start(inputs, rows, limit) for model in self.models])  # type: ignore[operator]
 
     def step(self, ids: Int[Tensor, "b t"], state: States) -> tuple[Float[Tensor, "b t v"], States]:
-        found = [model.step(ids, part) for model, part in zip(self.models, state.parts, strict=True)]  # type: ignore[operator]
-        return _mean([logits for logits, _ in found]), States([part for _, part in found])
+        results = [model.step(ids, part) for model, part in zip(self.models, state.parts, strict=True)]  # type: ignore[operator]
+        return _mean([logits for logits, _ in results]), States([part for _, part in results])
 
 
 class States:
-    """The states of an ensemble's models, moved together."""
+    """The states of an ensemble's models, expanded and reordered together."""
 
     def __init__(self, parts: list[Any]) -> None:
         self.parts = parts

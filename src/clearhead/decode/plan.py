@@ -19,22 +19,27 @@ GREEDY = Choice()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hypothesis:
-    """One answer: its ids (without the end token), and how likely the model finds it."""
+    """An answer of a search: its ids and its log-probability.
 
-    ids: tuple[int, ...]
-    logprob: float  # sum of the log-probabilities of its tokens, the end included, in nats
-    score: float  # what the search ranked it by: log-probability / length^penalty
-    finished: bool  # True if it reached an end token; otherwise it was cut off: at the limit, or by `ended`
+    Examples:
+        >>> Hypothesis(ids=(3, 5), logprob=-1.2, score=-0.4, finished=True).tokens
+        3
+    """
+
+    ids: tuple[int, ...]  # without the prompt and the end token
+    logprob: float  # sum of the log-probabilities of its tokens, the end token included, in nats
+    score: float  # what the search ranks by: summed log-probability / length^penalty
+    finished: bool  # True if it reached an end token; False if it was cut off: at the limit, or by `ended`
 
     @property
     def tokens(self) -> int:
-        """The number of tokens that its log-probability counts."""
+        """The number of tokens that its log-probability is summed over."""
         return len(self.ids) + self.finished
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """The options of a search.
+    """The options of a search: prompts, beams, limits and sampling.
 
     Examples:
         >>> Plan(start=1, end=2, beams=5).penalty
@@ -43,14 +48,14 @@ class Plan:
 
     start: int | Sequence[Sequence[int]]  # the first token of all rows, or a prompt for each row
     end: int | Sequence[int] | None  # the token, or tokens, that end an answer
-    beams: int = 1  # hypotheses that are kept at a time
+    beams: int = 1  # number of hypotheses that are kept at each step; 1 is greedy
     limit: int | Sequence[int] = 200  # tokens to write at most: one number for all rows, or one per row
-    penalty: float = 1.0  # score = logprob / length^penalty: 0 prefers short answers, 1 takes the mean
+    penalty: float = 1.0  # score = logprob / length^penalty: 0 prefers short answers, 1 ranks by the mean
     best: int = 1  # hypotheses to return per row, at most `beams`; samples per row when sampling
-    stop: str = "likely"  # full, likely or sure: when the search of a row is over (see STOPS)
+    stop: str = "likely"  # when the search of a row is over: full, likely or sure (see STOPS)
     choice: Choice = GREEDY  # how a token is chosen
     banned: Sequence[int] = ()  # tokens that are never written: padding, the start
-    seed: int | Sequence[int] = 0  # of sampling; with one per row, a row's samples do not depend on the others
+    seed: int | Sequence[int] = 0  # seed of sampling; with one per row, a row's samples do not depend on the other rows
     slide: bool = False  # past the model's context, forget the older half of what it has read
     ended: Callable[[int, Sequence[int]], bool] | None = None  # whether answer i, with these ids so far, is to end
 

@@ -122,9 +122,9 @@ class ModelRunner:
         """
         if self.context is None or self.context > self.limit:
             return
-        texts = self._texts(beams)
-        if max(len(text) - first for text, first in zip(texts, self.firsts, strict=True)) > self.context:
-            self.firsts = self._read(texts)
+        lengths = [len(self.prompts[answer]) + len(text) for answer, texts in beams.rows() for text in texts]
+        if max(n - first for n, first in zip(lengths, self.firsts, strict=True)) > self.context:
+            self.firsts = self._read(self._texts(beams))
 
     def seen(self, beams: Beams, vocab: int) -> Bool[Tensor, "r v"]:
         """Marks the tokens that each row has, those of its prompt included."""

@@ -7,7 +7,7 @@ top_k         keep the k largest (Fan et al. 2018)
 top_p         keep the fewest whose probabilities reach p (Holtzman et al. 2020)
 min_p         keep those at least min_p times as probable as the likeliest (Nguyen et al. 2024)
 
-They act in this order, each on the result of the one before.
+They are applied in this order, each to the result of the one before.
 """
 
 from __future__ import annotations
@@ -24,14 +24,22 @@ from torch import Tensor
 from .. import counter_rng
 from ..errors import InputError
 
-BLOCK = 64  # neighbouring tokens whose maximum is taken first
-NUCLEUS = 1024  # tokens among which those of top_p are looked for first
-LEAST = 1e-6  # logits divided by less, or multiplied by more than its inverse, leave the range of their numbers
+BLOCK = 64  # neighbouring logits of which `largest` takes the maximum first
+NUCLEUS = 1024  # likeliest tokens among which top_p searches first
+LEAST = 1e-6  # smallest temperature and penalty; smaller ones would overflow the logits
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Choice:
-    """How the next token is chosen. Without `sample` it is the likeliest, and only `repetition` matters."""
+    """How the next token is chosen. Without `sample` it is the likeliest, and only `repetition` matters.
+
+    Examples:
+        >>> logits = torch.tensor([[0.1, 2.0, 0.3]])
+        >>> Choice().pick(logits)[0].tolist()
+        [[1]]
+        >>> Choice(sample=True, top_k=2).narrowed(logits).tolist()[0][0]
+        -inf
+    """
 
     sample: bool = False  # sample each token instead of taking the likeliest
     temperature: float = 1.0  # below 1 prefers likelier tokens, above 1 flattens the distribution
@@ -63,8 +71,13 @@ class Choice:
     ) -> tuple[Int[Tensor, "r 1"], Float[Tensor, "r 1"]]:
         """Choose the next token of each row; returns it and its log-probability under the model.
 
-        `uniforms` are the random numbers of sampling, `seen` marks the tokens that each row already has, and `banned`
-        are tokens that must not come. Penalties decide what is chosen; they do not change the log-probability.
+        Penalties decide which token is chosen; they do not change the log-probability.
+
+        Args:
+            logits: The logits of the next token.
+            uniforms: A random number in [0, 1) for each row; only for sampling.
+            seen: Marks the tokens that each row already has, for `repetition`.
+            banned: Tokens that are never chosen.
         """
         logp = logits.log_softmax(-1)
         ranked = logp if seen is None else penalise(logits, seen, self.repetition).log_softmax(-1)
@@ -77,7 +90,7 @@ class Choice:
         return token, logp.gather(1, token)
 
     def narrowed(self, logits: Float[Tensor, "r v"]) -> Float[Tensor, "r v"]:
-        """The logits to sample from: -inf for tokens that must not come."""
+        """The logits to sample from: -inf for tokens that temperature, top_k, top_p and min_p rule out."""
         x = logits if self.temperature == 1.0 else logits / self.temperature
         x = x if self.top_k is None else top_k(x, self.top_k)
         x = x if self.top_p is None or self.top_p == 1.0 else top_p(x, self.top_p)
@@ -85,7 +98,7 @@ class Choice:
 
 
 def penalise(logits: Float[Tensor, "r v"], seen: Bool[Tensor, "r v"], penalty: float) -> Float[Tensor, "r v"]:
-    """Make tokens less likely that were seen, or likelier with a penalty below 1."""
+    """Make the tokens marked by `seen` less likely; a penalty below 1 makes them likelier."""
     return torch.where(seen, torch.where(logits > 0, logits / penalty, logits * penalty), logits)
 
 
@@ -98,8 +111,13 @@ def top_k(logits: Float[Tensor, "r v"], k: int) -> Float[Tensor, "r v"]:
 def top_p(logits: Float[Tensor, "r v"], p: float) -> Float[Tensor, "r v"]:
     """Keep the fewest logits whose probabilities reach p, and those equal to the last of them."""
     whole = logits.logsumexp(-1, keepdim=True)
-    first = NUCLEUS if logits.device.type == "cpu" else logits.shape[-1]  # a GPU is not asked: the host would wait
-    for most in (min(first, logits.shape[-1]), logits.shape[-1]):  # they are rarely many: sorting all takes long
+    first = (
+        NUCLEUS if logits.device.type == "cpu" else logits.shape[-1]
+    )  # on a GPU the check below would make the host wait
+    for most in (
+        min(first, logits.shape[-1]),
+        logits.shape[-1],
+    ):  # they are rarely many, and sorting all tokens is slow
         high = largest(logits, most)[0] if most < logits.shape[-1] else logits.sort(dim=-1, descending=True).values
         share = (high - whole).exp()
         before = share.cumsum(-1) - share
@@ -117,8 +135,8 @@ def min_p(logits: Float[Tensor, "r v"], p: float) -> Float[Tensor, "r v"]:
 def draw(logits: Float[Tensor, "r v"], uniforms: Float[Tensor, "r"]) -> Int[Tensor, "r 1"]:
     """Sample a token per row: the one at which the cumulative probability passes the row's uniform number."""
     cumulative = logits.double().softmax(-1).cumsum(-1)
-    wanted = uniforms.double()[:, None] * cumulative[:, -1:]
-    return torch.searchsorted(cumulative, wanted, right=True).clamp(max=logits.shape[-1] - 1)
+    threshold = uniforms.double()[:, None] * cumulative[:, -1:]
+    return torch.searchsorted(cumulative, threshold, right=True).clamp(max=logits.shape[-1] - 1)
 
 
 def uniforms(seed: int | Sequence[int], rows: int, samples: int, tokens: int) -> Float[Tensor, "n t"]:
@@ -128,16 +146,16 @@ def uniforms(seed: int | Sequence[int], rows: int, samples: int, tokens: int) ->
     place in the batch.
     """
     if isinstance(seed, int):
-        found = counter_rng.uniform(seed, 0, np.arange(rows * samples), tokens)
+        numbers = counter_rng.uniform(seed, 0, np.arange(rows * samples), tokens)
     else:
         if len(seed) != rows:
             raise InputError(f"{len(seed)} seeds for {rows} rows: expected one for all, or one per row")
-        found = np.concatenate([counter_rng.uniform(one, 0, np.arange(samples), tokens) for one in seed])
-    return torch.from_numpy(found)
+        numbers = np.concatenate([counter_rng.uniform(one, 0, np.arange(samples), tokens) for one in seed])
+    return torch.from_numpy(numbers)
 
 
 def largest(x: Float[Tensor, "r v"], k: int) -> tuple[Float[Tensor, "r k"], Int[Tensor, "r k"]]:
-    """The k largest numbers of each row and their places; on a CPU faster than topk for long rows.
+    """The k largest numbers of each row and their indices; on a CPU faster than topk for long rows.
 
     They lie in the k blocks with the largest maxima, or after the last whole block.
     """
@@ -148,7 +166,7 @@ def largest(x: Float[Tensor, "r v"], k: int) -> tuple[Float[Tensor, "r k"], Int[
     which = blocks.argmax(-1, keepdim=True) if k == 1 else blocks.topk(k, dim=-1).indices  # (r, k)
     inside = (which[..., None] * BLOCK + torch.arange(BLOCK)).flatten(1)
     after = torch.arange(whole, x.shape[1]).expand(x.shape[0], -1)
-    places = torch.cat([inside, after], dim=1)
-    near = x.gather(1, places)
+    index = torch.cat([inside, after], dim=1)
+    near = x.gather(1, index)
     high, at = near.max(-1, keepdim=True) if k == 1 else near.topk(k, dim=-1)
-    return high, places.gather(1, at)
+    return high, index.gather(1, at)

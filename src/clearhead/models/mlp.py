@@ -24,13 +24,13 @@ class Config:
 
     inputs: int  # width of the input
     outputs: int  # width of the output
-    width: int = 64  # width of the hidden layers
+    hidden: int = 64  # width of the hidden layers
     depth: int = 2  # number of hidden layers
     norm: Norm = "none"  # normalisation before each activation
     activation: Activation = "relu"  # activation of the hidden layers
 
     def __post_init__(self) -> None:
-        at_least(self, 1, "inputs", "outputs", "width")
+        at_least(self, 1, "inputs", "outputs", "hidden")
         at_least(self, 0, "depth")
 
 
@@ -39,7 +39,7 @@ class Layer(nn.Module):
 
     def __init__(self, inputs: int, c: Config) -> None:
         super().__init__()
-        self.linear, self.norm, self.activation = Linear(inputs, c.width), make_norm(c.norm, c.width), c.activation
+        self.linear, self.norm, self.activation = Linear(inputs, c.hidden), make_norm(c.norm, c.hidden), c.activation
 
     def forward(self, x: Float[Tensor, "b i"]) -> Float[Tensor, "b d"]:
         return ACTIVATIONS[self.activation](self.norm(self.linear(x)))
@@ -55,8 +55,8 @@ class Perceptron(Model):
     def __init__(self, config: Config) -> None:
         super().__init__()
         c = self.config = config
-        self.blocks = nn.ModuleList(Layer(c.width if i else c.inputs, c) for i in range(c.depth))
-        self.head = Linear(c.width if c.depth else c.inputs, c.outputs)
+        self.blocks = nn.ModuleList(Layer(c.hidden if i else c.inputs, c) for i in range(c.depth))
+        self.head = Linear(c.hidden if c.depth else c.inputs, c.outputs)
 
     def example_inputs(self, rows: int, size: int, generator: torch.Generator) -> dict[str, Tensor]:
         return {"x": torch.randn(rows, self.config.inputs, generator=generator)}

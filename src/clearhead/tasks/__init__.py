@@ -1,4 +1,11 @@
-"""The verbs people came for. They take a Bundle and plain text, and return plain results."""
+"""What users do with a model: each function takes a Bundle and plain text, and returns plain values.
+
+generate, stream, chat, conversation   continue a text or a conversation
+translate                              translate sentences, with their alignment to the source
+score, likelihood                      log-probabilities of a given text
+embed, fill, classify                  vectors, masked tokens and classes of a text
+evaluate                               BLEU, perplexity or accuracy on data
+"""
 
 from .evaluate import TranslationScores, evaluate
 from .generate import Generation, chat, conversation, generate, stream

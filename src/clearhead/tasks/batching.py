@@ -1,4 +1,4 @@
-"""Rows of similar length together, so that a batch has little padding."""
+"""Batches of rows of similar length, which need little padding."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ BATCH_TOKENS = 8192  # padded tokens per batch
 
 
 def batches(sizes: Sequence[int], model: nn.Module, batch_tokens: int = BATCH_TOKENS) -> list[list[int]]:
-    """The numbers of the rows of each batch, the longest first, so that a lack of memory shows at once.
+    """The row numbers of each batch, the longest rows first, so that a lack of memory shows at once.
 
-    A model that is watched or edited gets one row at a time, in the given order: then a tape holds the texts in their
-    order and without padding.
+    A model with hooks or taps gets one row at a time, in the given order: then a tape holds the texts in their order
+    and without padding.
     """
     if batch_tokens < 1:
         raise InputError(f"batch_tokens={batch_tokens}: expected 1 or more; a longer row is a batch of its own")
     if hooked(model):
         return [[i] for i in range(len(sizes))]
-    found: list[list[int]] = []
+    result: list[list[int]] = []
     for i in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
-        if not found or (len(found[-1]) + 1) * sizes[found[-1][0]] > batch_tokens:
-            found.append([])
-        found[-1].append(i)
-    return found
+        if not result or (len(result[-1]) + 1) * sizes[result[-1][0]] > batch_tokens:
+            result.append([])
+        result[-1].append(i)
+    return result
 
 
 def padded(rows: Sequence[Sequence[int] | np.ndarray], pad: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Ids (b, t), filled up with padding, and the length of each row."""
+    """Ids (b, t) with padding at the end of short rows, and the length of each row."""
     longest = max(map(len, rows))
     ids = torch.full((len(rows), longest), pad, dtype=torch.long)
     for i, row in enumerate(rows):

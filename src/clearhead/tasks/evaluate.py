@@ -1,7 +1,8 @@
-"""evaluate: how good a model is on data that it has not seen, in numbers that others can repeat.
+"""evaluate: how good a model is on held-out data, in numbers that can be reproduced.
 
-The measure follows from what the model can do: BLEU and chrF of a translator, perplexity of a language model, accuracy
-of a classifier. Another kind joins by its options, its result and a line in EVALUATIONS.
+The measure follows from what the model can do: BLEU and chrF for a translator, perplexity for a language model,
+accuracy for a classifier. To add one, write a dataclass of its options, a function that measures, and a line in
+EVALUATIONS.
 """
 
 from __future__ import annotations
@@ -25,55 +26,64 @@ from .evaluate_text import ClassOptions, ClassScores, TextOptions, TextScores, c
 from .translate import translate
 
 Place = str | Path
-Done = Callable[[int, int], None]  # is told how many have just been finished, of how many
+Done = Callable[[int, int], None]  # called with the number of texts just finished, and of all texts
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TranslationOptions:
-    """The choices of an evaluation of translations."""
+    """The options for translators."""
 
     split: str | None = None  # part of a named set; None: its first test part
-    source: str | None = None  # language that is read, "en"; None: as the model's own recipe says
-    target: str | None = None  # language that is written
-    join: int = 1  # neighbouring sentences of a named set that make one text
-    protocol: Literal["plain", "moses", "words"] = "plain"  # how texts are cut before they are compared
-    beams: int = 5  # answers that are followed at a time; 1 is greedy
-    penalty: float = 1.0  # score = logprob / length^penalty
-    limit: int | None = None  # tokens to write at most
-    batch_tokens: int = 2048  # source tokens that are translated at a time, padding counted
+    source: str | None = None  # source language, "en"; None: that of the model's recipe
+    target: str | None = None  # target language; None: that of the model's recipe
+    join: int = 1  # number of neighbouring sentences of a named set that are joined to one text
+    protocol: Literal["plain", "moses", "words"] = "plain"  # how texts are tokenised before they are compared
+    beams: int = 5  # hypotheses of the beam search; 1 is greedy
+    penalty: float = 1.0  # the search ranks by log-probability / length^penalty
+    limit: int | None = None  # largest number of tokens of a translation; None: as in `translate`
+    batch_tokens: int = 2048  # source tokens that are translated at a time, padding included
 
 
 @dataclass(frozen=True, kw_only=True)
 class TranslationScores:
-    """How good translations are, and the translations."""
+    """The scores of a translator, and its translations.
 
-    data: str  # what was translated
-    scores: tuple[Score, ...]  # BLEU by the protocol, by sacreBLEU's own where that is another, and chrF
-    seconds: float  # of translating
-    cut: int  # texts that were longer than the model reads, or answers than it may write
-    hypotheses: list[str]  # each one line
-    references: list[str] | list[list[str]]
+    Examples:
+        >>> _ = (tmp / "test.tsv").write_text("A dog runs.\\tEin Hund rennt.\\n")
+        >>> scores = evaluate(clearhead.load("en-de"), tmp / "test.tsv")
+        >>> round(scores.chrf.value), scores.hypotheses
+        (100, ['Ein Hund rennt.'])
+    """
+
+    data: str  # the name of the data
+    scores: tuple[Score, ...]  # BLEU by the protocol, by sacreBLEU's own if that is another, and chrF
+    seconds: float  # time that translating took
+    cut: int  # number of texts longer than the model reads, or whose translations reached the limit
+    hypotheses: list[str]  # the translations, one line each
+    references: list[str] | list[list[str]]  # one per text, or several
 
     @property
     def bleu(self) -> Score:
-        """By the protocol that was asked for."""
+        """The BLEU score by the chosen protocol."""
         return self.scores[0]
 
     @property
     def chrf(self) -> Score:
+        """The chrF score."""
         return self.scores[-1]
 
     @property
     def sentences(self) -> int:
+        """The number of texts."""
         return len(self.hypotheses)
 
     @property
     def speed(self) -> float:
-        """Sentences a second."""
+        """Sentences per second."""
         return self.sentences / self.seconds
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for machines."""
+        """Plain values, for JSON."""
         scores = [{"name": s.name, "value": s.value, "signature": s.signature} for s in self.scores]
         return {
             "data": self.data, "sentences": self.sentences, "scores": scores, "seconds": self.seconds,
@@ -85,9 +95,9 @@ class TranslationScores:
         table.add_row("data", self.data)
         for score in self.scores:
             table.add_row(score.name, f"{score.value:.2f}", score.signature)
-        table.add_row("sentences", str(self.sentences), f"{self.seconds:.1f} s, {self.speed:.1f} a second")
+        table.add_row("sentences", str(self.sentences), f"{self.seconds:.1f} s, {self.speed:.1f} per second")
         if self.cut:
-            table.add_row("cut", str(self.cut), "too long to be read, or written, to their end")
+            table.add_row("cut", str(self.cut), "too long to be read or translated to their end")
         return table
 
 
@@ -109,40 +119,44 @@ def evaluate(
     root: Path | None = None,
     done: Done | None = None,
 ) -> TranslationScores | TextScores | ClassScores:
-    """Measure a model on data: BLEU and chrF of a translator, perplexity of a language model, accuracy of a classifier.
+    """Measure a model on data: BLEU and chrF, perplexity, or accuracy.
 
     Args:
         bundle: The model.
-        data: A translator takes the name of a set (multi30k, tatoeba), a file of source TAB target, or a file of
-            sources and one of references; a language model a text file, or shakespeare; a classifier a file of text
-            TAB label, or sst2.
+        data: For a translator the name of a set (multi30k, tatoeba), a file of source TAB target, or a file of
+            sources and one of references; for a language model a text file, or shakespeare; for a classifier a file of
+            text TAB label, or sst2.
         split: Translator, classifier: the part of a named set; its test part if not given.
         source: Translator: the source language, "en"; as in the model's own recipe if not given.
         target: Translator: the target language.
-        join: Translator: neighbouring sentences of a named set that make one text; 1 if not given.
+        join: Translator: number of neighbouring sentences of a named set that are joined to one text; 1 if not given.
         protocol: Translator: how texts are tokenised before they are compared; plain if not given.
-        beams: Translator: hypotheses of the search; 5 if not given.
+        beams: Translator: hypotheses of the beam search; 5 if not given.
         penalty: Translator: the search ranks by log-probability / length^penalty; 1 if not given.
-        limit: Translator: tokens to write at most.
+        limit: Translator: largest number of tokens of a translation.
         batch_tokens: Translator: source tokens that are translated at a time.
-        stride: Language model: tokens that a window of the model's context moves by; half the context if not given.
-        last: Language model: share of the text that is read, from its end; 1 if not given.
-        root: A folder in which files are looked for first.
-        done: Called with the number of texts just finished and the number of all.
+        stride: Language model: tokens that the window of the model's context moves by; half the context if not given.
+        last: Language model: share of the text that is read, counted from its end; 1 if not given.
+        root: A folder in which files are searched first.
+        done: Called with the number of texts (or tokens) just finished and the number of all.
+
+    Returns:
+        TranslationScores, TextScores or ClassScores.
 
     Examples:
-        >>> scores = evaluate(clearhead.load("everyday"), "README.md", stride=256, last=0.05)
-        >>> scores.perplexity > 1
+        >>> _ = (tmp / "text.txt").write_text("A man is standing in the street.")
+        >>> scores = evaluate(clearhead.load("everyday"), tmp / "text.txt")
+        >>> 1 < scores.perplexity < 10
         True
     """
-    given = {
+    options = {
         "split": split, "source": source, "target": target, "join": join, "protocol": protocol, "beams": beams,
         "penalty": penalty, "limit": limit, "batch_tokens": batch_tokens, "stride": stride, "last": last,
     }  # fmt: skip
     for capability, (kind, measure) in EVALUATIONS.items():
         if capability in bundle.can:
-            options = config.read(kind, {name: value for name, value in given.items() if value is not None})
-            return measure(bundle, data, options, root, done)
+            chosen = config.read(kind, {name: value for name, value in options.items() if value is not None})
+            return measure(bundle, data, chosen, root, done)
     raise InputError(
         f"this {bundle.name} cannot be evaluated: expected a translator, a language model or a classifier"
     )  # fmt: skip
@@ -151,54 +165,61 @@ def evaluate(
 def translation_scores(
     bundle: Bundle, data: Place | Sequence[Place], chosen: TranslationOptions, root: Path | None, done: Done | None
 ) -> TranslationScores:
-    """BLEU and chrF of a translator."""
-    known = _trained_on(bundle)
-    known |= {side: word for side in ("source", "target") if (word := getattr(chosen, side)) is not None}
-    by_protocol = bleu_by(chosen.protocol, known.get("target"))
-    name, sources, references = _texts(data, chosen, known, root)
+    """Translate data, and compute BLEU and chrF."""
+    settings = _trained_on(bundle)
+    settings |= {side: word for side in ("source", "target") if (word := getattr(chosen, side)) is not None}
+    by_protocol = bleu_by(chosen.protocol, settings.get("target"))
+    name, sources, references = _texts(data, chosen, settings, root)
     start = time.perf_counter()
-    found = translate(
+    translations = translate(
         bundle, sources, beams=chosen.beams, penalty=chosen.penalty, limit=chosen.limit,
         batch_tokens=chosen.batch_tokens, done=None if done is None else lambda n: done(n, len(sources)),
     )  # fmt: skip
     seconds = time.perf_counter() - start
-    assert isinstance(found, list)
-    hypotheses = [as_line(one.text) for one in found]
+    assert isinstance(translations, list)
+    hypotheses = [as_line(one.text) for one in translations]
     measures = [by_protocol, *([] if by_protocol is bleu else [bleu]), chrf]
     return TranslationScores(
         data=name, scores=tuple(measure(hypotheses, references) for measure in measures), seconds=seconds,
-        cut=sum(one.cut for one in found), hypotheses=hypotheses, references=references,
+        cut=sum(one.cut for one in translations), hypotheses=hypotheses, references=references,
     )  # fmt: skip
 
 
 def _texts(
-    data: Place | Sequence[Place], chosen: TranslationOptions, known: dict[str, Any], root: Path | None
+    data: Place | Sequence[Place], chosen: TranslationOptions, settings: dict[str, Any], root: Path | None
 ) -> tuple[str, list[str], list[str] | list[list[str]]]:
-    """What the data is called, its sources and its references, several where the set has them."""
+    """The name of the data, its sources and its references."""
     if isinstance(data, str) and data in SPLITS:
-        split = chosen.split or next(part for part in SPLITS[data] if part.startswith("test"))
-        if not known.keys() >= {"source", "target"}:
-            raise InputError(
-                f"{data} has several languages, and no recipe lies with the model that says which it translates: "
-                "expected source and target, like source='en', target='de'"
-            )
-        name = f"{data} {split} {known['source']}-{known['target']}"
-        sources, references = load_split(data, split, root=root, join=chosen.join, **known)
-        if data != "tatoeba":
-            return name, sources, references
-        together: dict[str, list[str]] = {}  # a sentence stands there as often as it was translated
-        for source, reference in zip(sources, references, strict=True):
-            together.setdefault(source, []).append(reference)
-        return name, list(together), list(together.values())
+        return _named_texts(data, chosen, settings, root)
     for option in ("split", "join"):
-        if (given := getattr(chosen, option)) != TranslationOptions.__dataclass_fields__[option].default:
-            raise InputError(f"{option}={given!r} is for {' and '.join(SPLITS)}: a file is taken as it is")
+        if (value := getattr(chosen, option)) != TranslationOptions.__dataclass_fields__[option].default:
+            raise InputError(f"{option}={value!r} is for {' and '.join(SPLITS)}: a file is taken as it is")
     names = [data] if isinstance(data, Place) else list(data)
     if len(names) not in (1, 2):
         raise InputError(f"{len(names)} files: expected one of source TAB target, or one of sources and one of targets")
     paths = [_file(name, root) for name in names]
     lines: list[Line] = read_pairs(paths[0]) if len(paths) == 1 else read_two(*paths)
     return " ".join(map(str, names)), [line.source for line in lines], [line.target for line in lines]
+
+
+def _named_texts(
+    data: str, chosen: TranslationOptions, settings: dict[str, Any], root: Path | None
+) -> tuple[str, list[str], list[str] | list[list[str]]]:
+    """The same for a named set; a sentence of Tatoeba may have several references."""
+    split = chosen.split or next(part for part in SPLITS[data] if part.startswith("test"))
+    if not settings.keys() >= {"source", "target"}:
+        raise InputError(
+            f"{data} has several languages, and the model has no recipe that says which it translates: expected source "
+            "and target, like source='en', target='de'"
+        )
+    name = f"{data} {split} {settings['source']}-{settings['target']}"
+    sources, references = load_split(data, split, root=root, join=chosen.join, **settings)
+    if data != "tatoeba":
+        return name, sources, references
+    grouped: dict[str, list[str]] = {}  # a sentence occurs once for each of its translations
+    for source, reference in zip(sources, references, strict=True):
+        grouped.setdefault(source, []).append(reference)
+    return name, list(grouped), list(grouped.values())
 
 
 def _file(name: Place, root: Path | None) -> Path:
@@ -210,7 +231,7 @@ def _file(name: Place, root: Path | None) -> Path:
 
 
 def _trained_on(bundle: Bundle) -> dict[str, Any]:
-    """The languages and the shares of validation and test data in the recipe beside a model, or of its run."""
+    """The languages and the shares of validation and test data that the recipe of a model's run gives."""
     places = [] if bundle.folder is None else [bundle.folder, *bundle.folder.parents[: bundle.folder.name == "model"]]
     for path in (place / "recipe.toml" for place in places):
         if path.is_file():
@@ -221,7 +242,7 @@ def _trained_on(bundle: Bundle) -> dict[str, Any]:
     return {}
 
 
-# What a model can do: the options and the function that measures it; the first that fits is taken.
+# By capability: the options, and the function that measures. The first capability that a model has is used.
 EVALUATIONS: dict[str, tuple[type[Any], Callable[..., Any]]] = {
     "translate": (TranslationOptions, translation_scores),
     "classify": (ClassOptions, class_scores),

@@ -1,4 +1,4 @@
-"""How good language models and classifiers are: perplexity with a stride, and accuracy."""
+"""The evaluation of language models (perplexity) and of classifiers (accuracy)."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from ..weights import Bundle
 from .text import classify, likelihood
 
 Place = str | Path
-Done = Callable[[int, int], None]  # is told how many have just been finished, of how many
-AT_ONCE = 256  # texts that are sorted between two words of progress
+Done = Callable[[int, int], None]  # called with the number of texts or tokens just finished, and of all
+AT_ONCE = 256  # texts that are classified between two reports of progress
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TextOptions:
-    """The choices of an evaluation of a language model."""
+    """The options for language models."""
 
-    stride: int | None = None  # tokens that a window of the model's context goes on by; None: half its context
-    last: float = 1.0  # part of the text that is taken, from its end
+    stride: int | None = None  # tokens that the window of the model's context moves by; None: half its context
+    last: float = 1.0  # share of the text that is read, counted from its end
 
     def __post_init__(self) -> None:
         if not 0.0 < self.last <= 1.0:
@@ -38,33 +38,34 @@ class TextOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class TextScores:
-    """How much a text surprised a language model."""
+    """The log-probability of a text under a language model, and the measures that follow from it."""
 
-    data: str  # what was read
-    tokens: int  # that were counted: all but the first
-    bytes: int  # of the text, as UTF-8
-    logprob: float  # of all of them, in nats
-    stride: int | None
-    seconds: float
+    data: str  # the name of the data
+    tokens: int  # number of tokens that count: all but the first
+    bytes: int  # size of the text in UTF-8
+    logprob: float  # sum of the log-probabilities of these tokens, in nats
+    stride: int | None  # tokens that the window moved by; None: half the context
+    seconds: float  # time that it took
 
     @property
     def loss(self) -> float:
-        """Nats a token."""
+        """The mean negative log-probability per token, in nats."""
         return -self.logprob / max(self.tokens, 1)
 
     @property
     def perplexity(self) -> float:
+        """exp(loss)."""
         return math.exp(self.loss)
 
     @property
-    def bits_a_byte(self) -> float:
-        """Which does not depend on how the text is cut into tokens."""
+    def bits_per_byte(self) -> float:
+        """The negative log-probability per byte, in bits: it does not depend on the tokenizer."""
         return -self.logprob / math.log(2.0) / max(self.bytes, 1)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for machines."""
+        """Plain values, for JSON."""
         return {
-            "data": self.data, "perplexity": self.perplexity, "loss": self.loss, "bits_a_byte": self.bits_a_byte,
+            "data": self.data, "perplexity": self.perplexity, "loss": self.loss, "bits_per_byte": self.bits_per_byte,
             "tokens": self.tokens, "bytes": self.bytes, "logprob": self.logprob, "stride": self.stride,
             "seconds": self.seconds,
         }  # fmt: skip
@@ -72,43 +73,45 @@ class TextScores:
     def __rich__(self) -> Table:
         return _table(
             ("data", self.data, ""),
-            ("perplexity", f"{self.perplexity:.3f}", f"a token; {self.loss:.4f} nats"),
-            ("bits a byte", f"{self.bits_a_byte:.4f}", ""),
+            ("perplexity", f"{self.perplexity:.3f}", f"per token; {self.loss:.4f} nats"),
+            ("bits per byte", f"{self.bits_per_byte:.4f}", ""),
             ("tokens", f"{self.tokens:,}", f"{self.seconds:.1f} s"),
         )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClassOptions:
-    """The choices of an evaluation of a classifier."""
+    """The options for classifiers."""
 
     split: str | None = None  # part of a named set; None: its test part
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClassScores:
-    """How often a classifier was right."""
+    """The classes that a classifier predicted, and the measures that follow from them."""
 
-    data: str  # what was sorted
-    hypotheses: list[str]  # the class that each text was given
-    references: list[str]
-    seconds: float
+    data: str  # the name of the data
+    hypotheses: list[str]  # the predicted class of each text
+    references: list[str]  # the true class of each text
+    seconds: float  # time that it took
 
     @property
     def accuracy(self) -> float:
-        """The share of texts that were given their own class."""
+        """The share of texts whose class was predicted correctly."""
         right = sum(a == b for a, b in zip(self.hypotheses, self.references, strict=True))
         return right / len(self.references)
 
     @property
     def confusion(self) -> dict[str, dict[str, int]]:
-        """For each class, what its texts were taken for."""
+        """The number of texts of each true class (first key) by their predicted class (second key)."""
         pairs = Counter(zip(self.references, self.hypotheses, strict=True))
         names = sorted({*self.references, *self.hypotheses})
-        return {true: {said: pairs[true, said] for said in names} for true in sorted(set(self.references))}
+        return {
+            true: {predicted: pairs[true, predicted] for predicted in names} for true in sorted(set(self.references))
+        }
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for machines."""
+        """Plain values, for JSON."""
         return {
             "data": self.data, "accuracy": self.accuracy, "texts": len(self.references), "confusion": self.confusion,
             "seconds": self.seconds, "hypotheses": self.hypotheses,
@@ -116,8 +119,8 @@ class ClassScores:
 
     def __rich__(self) -> Table:
         rows = [
-            (true, f"{said[true] / sum(said.values()):.2%}", f"of {sum(said.values()):,} were taken for it")
-            for true, said in self.confusion.items()
+            (true, f"{counts[true] / sum(counts.values()):.2%}", f"of {sum(counts.values()):,} texts recognised")
+            for true, counts in self.confusion.items()
         ]
         texts = len(self.references)
         return _table(
@@ -130,14 +133,14 @@ class ClassScores:
 def text_scores(
     bundle: Bundle, data: Place | Sequence[Place], chosen: TextOptions, root: Path | None, done: Done | None
 ) -> TextScores:
-    """The perplexity of a file, or of a named text."""
+    """Compute the log-probability of a text file, or of a named text."""
     data = one_file(bundle, data)
     text = read_text(find(str(data), root) if str(data) in HOMES else _file(data, root, "shakespeare"))
     text = text[len(text) - round(len(text) * chosen.last) :]
     start = time.perf_counter()
-    found = likelihood(bundle, text, stride=chosen.stride, done=done)
+    result = likelihood(bundle, text, stride=chosen.stride, done=done)
     return TextScores(
-        data=str(data), tokens=found.counted, bytes=len(text.encode()), logprob=found.logprob, stride=chosen.stride,
+        data=str(data), tokens=result.counted, bytes=len(text.encode()), logprob=result.logprob, stride=chosen.stride,
         seconds=time.perf_counter() - start,
     )  # fmt: skip
 
@@ -145,7 +148,7 @@ def text_scores(
 def class_scores(
     bundle: Bundle, data: Place | Sequence[Place], chosen: ClassOptions, root: Path | None, done: Done | None
 ) -> ClassScores:
-    """The accuracy on a file of text TAB label, or on a part of sst2."""
+    """Classify the texts of a file of text TAB label, or of a part of sst2."""
     data = one_file(bundle, data)
     if data == "sst2":
         part = chosen.split or "test"
@@ -154,24 +157,24 @@ def class_scores(
         raise InputError(f"split={chosen.split!r} is for sst2 ({', '.join(SST2)}): a file is taken as it is")
     else:
         name, lines = str(data), read_labels(_file(data, root, "sst2"))
-    known = bundle.labels or tuple(str(i) for i in range(bundle.config.classes))
+    labels = bundle.labels or tuple(str(i) for i in range(bundle.config.classes))
     for line in lines:
-        if line.label not in known:
-            raise DataError(f"{line.where}: the label {line.label!r} is none of the model's: {', '.join(known)}")
-    start, said = time.perf_counter(), list[str]()
+        if line.label not in labels:
+            raise DataError(f"{line.where}: the label {line.label!r} is none of the model's: {', '.join(labels)}")
+    start, predicted = time.perf_counter(), list[str]()
     for first in range(0, len(lines), AT_ONCE):
-        part_of = [line.text for line in lines[first : first + AT_ONCE]]
-        found: Any = classify(bundle, part_of, top=1)
-        said += [one[0][0] for one in found]
+        texts = [line.text for line in lines[first : first + AT_ONCE]]
+        results: Any = classify(bundle, texts, top=1)
+        predicted += [classes[0][0] for classes in results]
         if done is not None:
-            done(len(part_of), len(lines))
+            done(len(texts), len(lines))
     return ClassScores(
-        data=name, hypotheses=said, references=[line.label for line in lines], seconds=time.perf_counter() - start
+        data=name, hypotheses=predicted, references=[line.label for line in lines], seconds=time.perf_counter() - start
     )
 
 
 def one_file(bundle: Bundle, data: Place | Sequence[Place]) -> Place:
-    """The name of the data; raises for several files, which only a translator takes."""
+    """The name of the data; raises for several files, which only translators take."""
     if not isinstance(data, Place):
         raise InputError(f"{len(data)} files: this {bundle.name} does not translate, expected one")
     return data

@@ -1,4 +1,4 @@
-"""score: how likely a model finds a text that somebody else wrote."""
+"""score: the log-probability of a given text, or of a given translation."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ from .translation import Translation
 def score(
     bundle: Bundle, text: str, target: str | None = None, *, stride: int | None = None
 ) -> Likelihood | Translation:  # fmt: skip
-    """Return a language model's log-probability of a text, or a translator's of a translation, with its attention.
+    """Return the log-probability of a text under a language model, or of a translation under a translator.
 
     Args:
         bundle: A language model or a translator.
         text: The text, or the source of a translation.
         target: The translation; only for a translator.
-        stride: Of windows over a long text: see `likelihood`.
+        stride: Language model: tokens that the window over a long text moves by; see `likelihood`.
+
+    Returns:
+        A Likelihood; of a translator a Translation, with its attention to the source.
 
     Examples:
         >>> score(clearhead.load("fr-en"), "Je la mange.", "I eat it.").logprob > -5
@@ -32,7 +35,7 @@ def score(
         )  # fmt: skip
     if target is not None:
         return given_translation(bundle, text, target)
-    found = likelihood(bundle, text, stride=stride)
-    if not found.counted:
+    result = likelihood(bundle, text, stride=stride)
+    if not result.counted:
         raise InputError(f"{text!r} is one token, with nothing before it to predict it from: expected two or more")
-    return found
+    return result

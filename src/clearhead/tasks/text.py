@@ -1,4 +1,4 @@
-"""embed, likelihood, fill and classify: a model's view of whole texts."""
+"""embed, likelihood, fill and classify: vectors, log-probabilities, masked tokens and classes of whole texts."""
 
 from __future__ import annotations
 
@@ -20,26 +20,32 @@ from ..errors import InputError, Notice
 from ..weights import Bundle
 from .batching import batches, padded
 
-LOGITS = 1 << 24  # logits that are held at a time
+LOGITS = 1 << 24  # numbers of logits that are in memory at a time
 POOLS = ("mean", "first", "last")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Likelihood:
-    """The log-probability of a text under a language model, token by token."""
+    """The log-probability of a text under a language model, token by token.
+
+    Examples:
+        >>> result = likelihood(clearhead.load("everyday"), "A man is standing in the street.")
+        >>> result.pieces[:3], result.counted, result.perplexity < 10
+        (['A', ' man', ' is'], 7, True)
+    """
 
     logprob: float  # the sum over the tokens that count, in nats
-    logprobs: list[float | None]  # of each token given those before it; None for the first, which has none before it
+    logprobs: list[float | None]  # of each token given those before it; None for the first token
     pieces: list[str]  # the text of each token
 
     @property
     def counted(self) -> int:
-        """The number of tokens that count."""
+        """The number of tokens that count: all but the first."""
         return sum(one is not None for one in self.logprobs)
 
     @property
     def perplexity(self) -> float:
-        """exp of the mean negative log-probability per token."""
+        """exp of the mean negative log-probability per counted token."""
         return math.exp(-self.logprob / max(self.counted, 1))
 
     def to_dict(self) -> dict[str, Any]:
@@ -53,14 +59,17 @@ class Likelihood:
 def embed(
     bundle: Bundle, text: str | Sequence[str], *, pool: str | None = None, normalise: bool = True
 ) -> Float[np.ndarray, "*n d"]:
-    """Return a vector for a text, or one for each of many.
+    """Return a vector for a text, or one for each of several.
 
     Args:
         bundle: A model that encodes text: a BERT or a GPT.
         text: One text, or several.
-        pool: How the vectors of a text's tokens become one: mean, first or last. If not given, a model made for
-            sentences pools as it was trained to, and any other takes the mean.
+        pool: How the vectors of a text's tokens become one: mean, first or last. If not given, a sentence model
+            (a BERT with answer="sentence") pools as it was trained, and any other takes the mean.
         normalise: Scale vectors to length 1, so that their dot products are cosines.
+
+    Returns:
+        A vector (d), or vectors (n, d) for several texts, in float32.
 
     Examples:
         >>> embed(clearhead.load("everyday"), ["A dog runs.", "A cat sleeps."]).shape
@@ -73,12 +82,12 @@ def embed(
         bundle.require("encode", "a BERT or a GPT")
     texts = [text] if isinstance(text, str) else list(text)
     rows = [_read(bundle, one) for one in texts]
-    found = np.zeros((len(texts), bundle.config.width), np.float32)
+    vectors = np.zeros((len(texts), bundle.config.width), np.float32)
     for batch, ids, lengths in _batches(bundle, tokens.pad, rows):
         model: Any = bundle.model
         x = model(ids, lengths=lengths) if own else _pooled(model.encode(ids, lengths=lengths), lengths, pool or "mean")
-        found[batch] = (F.normalize(x.float(), dim=-1) if normalise else x.float()).cpu().numpy()
-    return found[0] if isinstance(text, str) else found
+        vectors[batch] = (F.normalize(x.float(), dim=-1) if normalise else x.float()).cpu().numpy()
+    return vectors[0] if isinstance(text, str) else vectors
 
 
 @torch.no_grad()
@@ -94,13 +103,13 @@ def likelihood(
     Args:
         bundle: A language model.
         text: The text.
-        stride: A text longer than the model's context is read in windows that move by so many tokens (half the context
-            if not given); each token counts once, with everything that its window has before it.
+        stride: A text longer than the model's context is read in windows of that size, which move by this number of
+            tokens; half the context if not given. Each token counts once, given all tokens before it in its window.
         done: Called with the number of tokens just read and the number of all.
 
     Examples:
         >>> round(likelihood(clearhead.load("everyday"), "The man walks.").perplexity)
-        35
+        252
     """
     bundle.require("predict", "a GPT")
     tokens, model = bundle.tokenizer(), bundle.model
@@ -109,23 +118,24 @@ def likelihood(
         raise InputError("the text is empty: expected a token or more")
     most = bundle.max_tokens or len(ids)
     stride = max(most // 2, 1) if stride is None else stride
-    if not 1 <= stride <= most:
-        raise InputError(f"stride={stride}: expected 1 to {most}, the model's context")
-    found: list[float | None] = [None] * len(ids)
-    row, known, begin = torch.tensor([ids], device=bundle.device), 1, 0  # the first token has nothing before it
-    while known < len(ids):
+    if stride < 1 or (bundle.max_tokens is not None and stride > most):
+        expected = "1 or more" if bundle.max_tokens is None else f"1 to {most}, the model's context"
+        raise InputError(f"stride={stride}: expected {expected}")
+    logprobs: list[float | None] = [None] * len(ids)
+    row, first, begin = torch.tensor([ids], device=bundle.device), 1, 0  # nothing predicts the first token
+    while first < len(ids):  # the window begins at `begin`, and its first new token is `first`
         last = min(begin + most, len(ids) - 1)  # the last token that this window predicts
-        x = model.states(row[:, begin : min(last + 1, begin + most)])[0, known - 1 - begin : last - begin]  # type: ignore[operator]
-        found[known : last + 1] = _logprobs(model.head, x, row[0, known : last + 1]).tolist()  # type: ignore[arg-type]
+        x = model.states(row[:, begin : min(last + 1, begin + most)])[0, first - 1 - begin : last - begin]  # type: ignore[operator]
+        logprobs[first : last + 1] = _logprobs(model.head, x, row[0, first : last + 1]).tolist()  # type: ignore[arg-type]
         if done is not None:
-            done(last + 1 - known, len(ids) - 1)
-        known, begin = last + 1, begin + stride
-    whole = sum((one for one in found if one is not None), 0.0)
-    return Likelihood(logprob=whole, logprobs=found, pieces=tokens.pieces(np.array(ids, np.int64)))
+            done(last + 1 - first, len(ids) - 1)
+        first, begin = last + 1, begin + stride
+    total = sum((one for one in logprobs if one is not None), 0.0)
+    return Likelihood(logprob=total, logprobs=logprobs, pieces=tokens.pieces(np.array(ids, np.int64)))
 
 
 def _logprobs(head: Any, x: Float[Tensor, "t d"], targets: Tensor) -> Float[Tensor, "t"]:
-    """The log-probability of each target; the logits of few tokens are held at a time."""
+    """The log-probability of each target; the logits of only a few tokens are in memory at a time."""
     rows = max(LOGITS // head.out_features, 1)
     parts = zip(x.split(rows), targets.split(rows), strict=True)
     return torch.cat([head(part).float().log_softmax(-1).gather(1, ids[:, None])[:, 0] for part, ids in parts])
@@ -133,12 +143,12 @@ def _logprobs(head: Any, x: Float[Tensor, "t d"], targets: Tensor) -> Float[Tens
 
 @torch.no_grad()
 def fill(bundle: Bundle, text: str, *, top: int = 5) -> list[list[tuple[str, float]]]:
-    """Return the likeliest tokens of each gap of a text, with their probabilities.
+    """Return the likeliest tokens for each mask of a text, with their probabilities, the likeliest first.
 
     Args:
         bundle: A model trained on masked tokens: a BERT with answer="words".
-        text: A text with gaps, written [MASK]: "Paris is in [MASK]."
-        top: Tokens to return for each gap.
+        text: A text with masked tokens, written [MASK]: "Paris is in [MASK]."
+        top: Tokens to return for each mask.
 
     Examples:
         >>> words = clearhead.tokens.Words(["a", "cat", "sleeps"])
@@ -160,8 +170,8 @@ def fill(bundle: Bundle, text: str, *, top: int = 5) -> list[list[tuple[str, flo
     ids = torch.from_numpy(with_special(tokens, inside))[None].to(bundle.device)
     if bundle.max_tokens is not None and ids.shape[1] > bundle.max_tokens:
         raise InputError(f"the text has {ids.shape[1]} tokens: this model reads {bundle.max_tokens} at once")
-    gaps = (ids[0] == mask).nonzero()[:, 0]
-    x = model.states(ids)[0, gaps]  # type: ignore[operator]
+    masked = (ids[0] == mask).nonzero()[:, 0]
+    x = model.states(ids)[0, masked]  # type: ignore[operator]
     p = model.head(x).float().softmax(-1)[:, : len(tokens)]  # type: ignore[operator]
     high, token = p.topk(min(top, p.shape[1]), dim=-1)
     return [
@@ -174,7 +184,7 @@ def fill(bundle: Bundle, text: str, *, top: int = 5) -> list[list[tuple[str, flo
 def classify(
     bundle: Bundle, text: str | Sequence[str], *, top: int | None = None
 ) -> list[tuple[str, float]] | list[list[tuple[str, float]]]:
-    """Return the classes of a text, or of each of many, with their probabilities, the likeliest first.
+    """Return the classes of a text, or of each of several, with their probabilities, the likeliest first.
 
     Args:
         bundle: A classifier: a BERT with answer="class".
@@ -193,15 +203,16 @@ def classify(
     texts = [text] if isinstance(text, str) else list(text)
     rows = [_read(bundle, one) for one in texts]
     names = bundle.labels or tuple(str(i) for i in range(bundle.config.classes))
-    found: list[list[tuple[str, float]]] = [[] for _ in texts]
+    results: list[list[tuple[str, float]]] = [[] for _ in texts]
     for batch, ids, lengths in _batches(bundle, tokens.pad, rows):
         p, order = bundle.model(ids, lengths=lengths).float().softmax(-1).sort(dim=-1, descending=True)
         for i, shares, classes in zip(batch, p.tolist(), order.tolist(), strict=True):
-            found[i] = [(names[c], share) for c, share in zip(classes, shares, strict=True)][:top]
-    return found[0] if isinstance(text, str) else found
+            results[i] = [(names[c], share) for c, share in zip(classes, shares, strict=True)][:top]
+    return results[0] if isinstance(text, str) else results
 
 
 def _pooled(x: Float[Tensor, "b t d"], lengths: Tensor, pool: str) -> Float[Tensor, "b d"]:
+    """One vector per row: the mean of its tokens, the first or the last."""
     if pool == "first":
         return x[:, 0]
     if pool == "last":
@@ -211,7 +222,7 @@ def _pooled(x: Float[Tensor, "b t d"], lengths: Tensor, pool: str) -> Float[Tens
 
 
 def _read(bundle: Bundle, text: str) -> list[int]:
-    """The ids of a text with the special ones around it, at most as many as the model reads."""
+    """The ids of a text with its special tokens, cut at the model's context."""
     tokens, most = bundle.tokenizer(), bundle.max_tokens
     causal = "predict" in bundle.can
     ids = [int(i) for i in (tokens.wrapped(text) if causal else with_special(tokens, tokens.encode(text)))]
@@ -220,12 +231,12 @@ def _read(bundle: Bundle, text: str) -> list[int]:
     if most is None or len(ids) <= most:
         return ids
     warnings.warn(f"a text of {len(ids)} tokens is longer than the {most} this model reads: it is cut there", Notice, 3)
-    return [*ids[: most - 1], ids[-1]]  # the end token stays
+    return [*ids[: most - 1], ids[-1]]  # the end token is kept
 
 
 def _batches(
     bundle: Bundle, pad: int | None, rows: Sequence[list[int]]
 ) -> Iterator[tuple[list[int], Tensor, Tensor]]:  # fmt: skip
-    """Rows of similar length together: their numbers, their padded ids and their lengths."""
+    """Yield batches of rows of similar length: their numbers, padded ids and lengths."""
     for batch in batches([len(row) for row in rows], bundle.model):
         yield batch, *padded([rows[i] for i in batch], pad or 0, bundle.device)

@@ -1,4 +1,4 @@
-"""translate: sentences in, sentences out."""
+"""translate: sentences of one language to sentences of another."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from ..errors import Notice
 from ..tokens import Pair
 from ..weights import Bundle
 from .batching import batches
+from .seeds import seeds_of
 from .translation import Pass, Translation, source_inputs, start_id, translator_tokens
 
 EMPTY = Translation(text="", score=0.0, logprob=0.0, source=[], target=[])  # the translation of white space
@@ -30,25 +31,27 @@ def translate(
     batch_tokens: int = 2048,
     sample: bool = False,
     temperature: float = 1.0,
-    seed: int = 0,
+    seed: int | None = None,
     done: Callable[[int], None] | None = None,
 ) -> Translation | list[Translation]:
     """Translate a sentence, or many at once.
 
-    Results are in the order of the texts; white space alone has an empty translation. A text longer than the model's
-    context is cut there, with a Notice that names it.
+    Results are in the order of the texts; a text of white space has an empty translation. A text longer than the
+    model's context is cut there, with a Notice.
 
     Args:
         bundle: A translator.
         text: A sentence, or several.
-        beams: Hypotheses that the search keeps; 1 is greedy.
-        best: Translations to return of each; the others are in `.others`.
+        beams: Number of hypotheses of the beam search; 1 is greedy.
+        best: Translations to return for each text; all but the first are in `.others`.
         penalty: The search ranks by log-probability / length^penalty.
-        limit: Tokens to write at most; twice the source's and 20 if not given, never more than the context.
+        limit: Largest number of tokens of a translation; twice the source's plus 20 if not given, and never more than
+            the model's context.
         batch_tokens: Source tokens that are translated at a time, padding included.
         sample: Sample instead of searching.
-        temperature: Of sampling.
-        seed: Of sampling.
+        temperature: Of sampling: below 1 prefers likelier tokens, above 1 flattens the distribution.
+        seed: Seed of sampling. A text's samples depend on nothing else: text i of several uses seed + i. If not given,
+            each call uses a fresh seed; the result reports it.
         done: Called with the number of sentences just finished.
 
     Returns:
@@ -60,83 +63,90 @@ def translate(
     """
     tokens = translator_tokens(bundle)
     texts = [text] if isinstance(text, str) else list(text)
-    found: list[Translation | None] = [None] * len(texts)
-    read = _read(bundle, tokens, texts)
-    waiting = [i for i, one in enumerate(texts) if one.strip() and len(read[i][0]) > 1]  # more than the end token
-    for i in set(range(len(texts))) - set(waiting):
-        found[i] = EMPTY
+    sources = _sources(bundle, tokens, texts)
+    waiting = [i for i, one in enumerate(texts) if one.strip() and len(sources[i][0]) > 1]  # more than the end token
     if done is not None and len(waiting) < len(texts):
         done(len(texts) - len(waiting))
-    choice = Choice(sample=sample, temperature=temperature)
-    for rows in batches([len(read[i][0]) for i in waiting], bundle.model, batch_tokens):
+    choice, seeds = Choice(sample=sample, temperature=temperature), seeds_of(seed if sample else 0, len(texts))
+    results: dict[int, Translation] = {}
+    for rows in batches([len(sources[i][0]) for i in waiting], bundle.model, batch_tokens):
         batch = [waiting[row] for row in rows]
-        wanted = [2 * len(read[i][0]) + 20 if limit is None else limit for i in batch]
         plan = Plan(
-            start=start_id(tokens), end=_end(tokens), beams=beams, best=best, penalty=penalty, choice=choice, seed=seed,
-            limit=[min(n, _context(bundle)) for n in wanted], banned=_banned(tokens),
+            start=start_id(tokens), end=_end(tokens), beams=beams, best=best, penalty=penalty, choice=choice,
+            seed=[seeds[i] for i in batch], limit=[_limit(bundle, sources[i][0], limit) for i in batch],
+            banned=_banned(tokens),
         )  # fmt: skip
-        answers = search(bundle.model, source_inputs(bundle, [read[i][0] for i in batch]), plan)
+        answers = search(bundle.model, source_inputs(bundle, [sources[i][0] for i in batch]), plan)
         for i, hypotheses in zip(batch, answers, strict=True):
-            first, *others = [_translation(bundle, tokens, *read[i], h) for h in hypotheses]
-            found[i] = replace(first, others=others)
+            used = seeds[i] if sample else None
+            first, *others = [_translation(bundle, tokens, *sources[i], h, used) for h in hypotheses]
+            results[i] = replace(first, others=others)
         if done is not None:
             done(len(batch))
-    results = [one for one in found if one is not None]
-    return results[0] if isinstance(text, str) else results
+    return results.get(0, EMPTY) if isinstance(text, str) else [results.get(i, EMPTY) for i in range(len(texts))]
 
 
 def translating(
     bundle: Bundle, text: str, *, beams: int = 5, penalty: float = 1.0, limit: int | None = None
 ) -> Iterator[list[Translation]]:
-    """Yield a translation as it is written: the beams after every step, the best first, and at last the result.
+    """Yield the hypotheses of a translation after every step of the search, the best first, and at last the result.
 
-    The first of the last is what `translate` returns.
+    The first of the last list is what `translate` returns. The options are those of `translate`.
     """
     tokens = translator_tokens(bundle)
-    ((ids, cut),) = _read(bundle, tokens, [text])
+    ((ids, cut),) = _sources(bundle, tokens, [text])
     if not text.strip() or len(ids) < 2:
         yield [EMPTY]
         return
     plan = Plan(
         start=start_id(tokens), end=_end(tokens), beams=beams, best=beams, penalty=penalty, banned=_banned(tokens),
-        limit=min(2 * len(ids) + 20 if limit is None else limit, _context(bundle)),
+        limit=_limit(bundle, ids, limit),
     )  # fmt: skip
     steps = follow(bundle.model, source_inputs(bundle, [ids]), plan)
     while True:
-        with torch.no_grad():  # whatever thread takes the next step
-            found = next(steps, None)
-        if found is None:
+        with torch.no_grad():  # set per thread, and each step may run in another thread
+            hypotheses = next(steps, None)
+        if hypotheses is None:
             return
-        yield [_translation(bundle, tokens, ids, cut, h) for h in found[0]]
+        yield [_translation(bundle, tokens, ids, cut, h) for h in hypotheses[0]]
 
 
 def given_translation(bundle: Bundle, source: str, target: str) -> Translation:
-    """A given translation with its score and attention under a model: forced decoding."""
+    """A given translation with its log-probability and attention under a model (forced decoding)."""
     tokens = translator_tokens(bundle)
-    ((ids, cut),) = _read(bundle, tokens, [source])
-    wanted = tokens.written(target)
-    before = torch.from_numpy(np.concatenate([[start_id(tokens)], wanted[:-1]]))[None].to(bundle.device)
-    targets = torch.from_numpy(wanted)[None].to(bundle.device)
+    ((ids, cut),) = _sources(bundle, tokens, [source])
+    target_ids = tokens.written(target)
+    before = torch.from_numpy(np.concatenate([[start_id(tokens)], target_ids[:-1]]))[None].to(bundle.device)
+    targets = torch.from_numpy(target_ids)[None].to(bundle.device)
     logprob = float(forced(bundle.model, source_inputs(bundle, [ids]), before, targets).sum())
-    found = Hypothesis(ids=tuple(wanted[:-1].tolist()), logprob=logprob, score=logprob / len(wanted), finished=True)
-    return _translation(bundle, tokens, ids, cut, found)
+    score = logprob / len(target_ids)
+    h = Hypothesis(ids=tuple(target_ids[:-1].tolist()), logprob=logprob, score=score, finished=True)
+    return _translation(bundle, tokens, ids, cut, h)
 
 
-def _translation(bundle: Bundle, tokens: Pair, ids: np.ndarray, cut: bool, h: Hypothesis) -> Translation:
+def _translation(
+    bundle: Bundle, tokens: Pair, ids: np.ndarray, cut: bool, h: Hypothesis, seed: int | None = None
+) -> Translation:
     written = [*h.ids, _end(tokens)] if h.finished else list(h.ids)
     return Translation(
         text=tokens.target.decode(np.array(h.ids, np.int64)), score=h.score, logprob=h.logprob,
-        source=tokens.source.pieces(ids), target=tokens.target.pieces(written), cut=cut or not h.finished,
+        source=tokens.source.pieces(ids), target=tokens.target.pieces(written), cut=cut or not h.finished, seed=seed,
         forced=Pass(bundle, ids, written), word_numbers=(tokens.source.words(ids), tokens.target.words(written)),
     )  # fmt: skip
 
 
 def _context(bundle: Bundle) -> int:
+    """The number of tokens that the model reads and writes at most."""
     return bundle.max_tokens or 512
 
 
-def _read(bundle: Bundle, tokens: Pair, texts: Sequence[str]) -> list[tuple[np.ndarray, bool]]:
-    """The ids of each source, at most as many as the model reads, and whether it was cut."""
+def _limit(bundle: Bundle, source: np.ndarray, limit: int | None) -> int:
+    """The largest number of tokens of a translation."""
+    return min(2 * len(source) + 20 if limit is None else limit, _context(bundle))
+
+
+def _sources(bundle: Bundle, tokens: Pair, texts: Sequence[str]) -> list[tuple[np.ndarray, bool]]:
+    """The ids of each source, cut at the model's context, and whether it was cut."""
     rows, most = [tokens.read(text) for text in texts], _context(bundle)
     long = [i for i, ids in enumerate(rows) if len(ids) > most]
     if long:

@@ -1,4 +1,4 @@
-"""Translation: a translated sentence, and which source tokens each of its tokens attended to."""
+"""Translation: a translated sentence with its score and its attention to the source."""
 
 from __future__ import annotations
 
@@ -17,26 +17,27 @@ from ..tokens import Pair
 from ..weights import Bundle
 from .batching import padded
 
-CROSS = "decoder.blocks.*.cross.weights"
+CROSS = "decoder.blocks.*.cross.weights"  # the addresses of the attention to the source
 
 
 class NoAttentionError(InputError):
-    """A model without attention to its source was asked for it."""
+    """The model has no attention to its source."""
 
 
 @dataclass(frozen=True, eq=False)
 class Pass:
-    """One forced forward pass over a source and its translation, to be watched when asked."""
+    """A forward pass over a source and its translation (forced decoding), run only when it is watched."""
 
     bundle: Bundle
-    source: np.ndarray  # ids, the end included
-    target: list[int]  # ids, the end included if it was reached
+    source: np.ndarray  # ids, the end token included
+    target: list[int]  # ids, the end token included if it was reached
 
     @torch.no_grad()
     def watch(self, *names: str) -> Tape:
         """Run the pass and record these addresses.
 
-        It gives the attention of the search itself, to rounding: a decoder's states depend only on what was written.
+        Up to rounding, this is the attention of the search itself, because a decoder's states depend only on the
+        tokens before them.
         """
         tokens = translator_tokens(self.bundle)
         before = torch.tensor([[start_id(tokens), *self.target[:-1]]], device=self.bundle.device)
@@ -47,40 +48,40 @@ class Pass:
             if list(names) != [CROSS]:
                 raise
             raise NoAttentionError(
-                "this model has no attention to its source: it passes it on as one vector"
+                "this model has no attention to its source, which it reads as one vector: expected one with attention"
             ) from cause  # fmt: skip
         return tape
 
 
 @dataclass(frozen=True, eq=False)
 class Translation:
-    """A translation with its score and, computed when asked, its attention to the source.
+    """A translation with its score and, computed when first used, its attention to the source.
 
-    Attributes:
-        text: The translation.
-        score: What the search ranked it by: log-probability / length^penalty.
-        logprob: Sum of the log-probabilities of its tokens, in nats.
-        source: The pieces that were read, the end included.
-        target: The pieces that were written, the end included if it was reached.
-        cut: True if the source was longer than the model reads, or the answer than it may write.
-        others: The next best translations, where they were asked for.
+    Examples:
+        >>> translation = clearhead.translate(clearhead.load("en-de"), "A dog runs.")
+        >>> translation.target
+        ['Ein', ' Hund', ' rennt', '.', '<end>']
+        >>> source, target, weights = translation.by_word()
+        >>> source[weights[1].argmax()]
+        'dog'
     """
 
-    text: str
-    score: float
-    logprob: float
-    source: list[str]
-    target: list[str]
-    cut: bool = False
-    others: list[Translation] = field(default_factory=list)
-    forced: Pass | None = field(default=None, repr=False)  # None for an empty text
-    word_numbers: tuple[list[int], list[int]] = field(default=([], []), repr=False)  # the word of each piece
+    text: str  # the translation
+    score: float  # what the search ranks by: log-probability / length^penalty
+    logprob: float  # sum of the log-probabilities of its tokens, in nats
+    source: list[str]  # the source's pieces (tokens as text), the end token included
+    target: list[str]  # the translation's pieces, the end token included if it was reached
+    cut: bool = False  # True if the source was longer than the model reads, or the translation than the limit
+    others: list[Translation] = field(default_factory=list)  # the next best translations, or the other samples
+    seed: int | None = None  # the seed of sampling, which gives the same translation again; None: not sampled
+    forced: Pass | None = field(default=None, repr=False)  # computes its attention; None for an empty text
+    word_numbers: tuple[list[int], list[int]] = field(default=([], []), repr=False)  # word of each source, target piece
 
     @cached_property
     def alignment(self) -> Float[np.ndarray, "t s"]:
-        """Attention from each target piece to each source piece, the mean over layers and heads; rows sum to 1.
+        """The attention from each target piece to each source piece, mean of layers and heads; rows sum to 1.
 
-        It is computed by one more forward pass, when it is first asked for.
+        It is computed by one more forward pass, when it is first used.
         """
         return self.attention()
 
@@ -92,12 +93,12 @@ class Translation:
             rows = []
         return {
             "text": self.text, "score": self.score, "logprob": self.logprob, "cut": self.cut, "source": self.source,
-            "target": self.target, "alignment": rows,
+            "target": self.target, "alignment": rows, "seed": self.seed,
             "others": [{"text": other.text, "score": other.score} for other in self.others],
         }  # fmt: skip
 
     def attention(self, layer: int | None = None, head: int | None = None) -> Float[np.ndarray, "t s"]:
-        """Attention of one layer and head, or the mean over those that are not given."""
+        """The attention (target, source) of one layer and head, or the mean over those that are not given."""
         if self.forced is None:
             return np.zeros((len(self.target), len(self.source)), np.float32)
         tape = self.forced.watch(CROSS)
@@ -111,33 +112,33 @@ class Translation:
     def tape(self, *names: str) -> Tape:
         """The model's activations at these addresses, by one forward pass over the whole answer."""
         if self.forced is None:
-            raise InputError("nothing was translated: there is nothing to watch")
+            raise InputError("nothing was translated, so there is nothing to watch: expected a text")
         return self.forced.watch(*names)
 
     @property
     def words(self) -> tuple[list[list[int]], list[list[int]]]:
-        """The numbers of each word's pieces: of the source, and of the target."""
+        """The pieces of each word, by number: of the source, and of the target."""
         return word_pieces(self.source, self.word_numbers[0]), word_pieces(self.target, self.word_numbers[1])
 
     def by_word(
         self, layer: int | None = None, head: int | None = None
     ) -> tuple[list[str], list[str], Float[np.ndarray, "t s"]]:
-        """The source's words, the target's, and the attention between them; rows sum to 1.
+        """The words of the source, those of the target, and the attention (target, source) between them.
 
-        A source word's weight is the sum over its pieces, a target word's row the mean over its pieces.
+        A source word's weight is the sum over its pieces, a target word's row the mean over its pieces; rows sum to 1.
         """
-        read, written = self.words
+        source_words, target_words = self.words
         source, target = (
             ["".join(pieces[i] for i in word).strip() for word in words]
-            for pieces, words in ((self.source, read), (self.target, written))
+            for pieces, words in ((self.source, source_words), (self.target, target_words))
         )
         weights = self.attention(layer, head)
-        rows = [[weights[row][:, column].sum(1).mean() for column in read] for row in written]
+        rows = [[weights[row][:, column].sum(1).mean() for column in source_words] for row in target_words]
         return source, target, np.array(rows, np.float32).reshape(len(target), len(source))
 
 
 def word_pieces(pieces: Sequence[str], words: Sequence[int]) -> list[list[int]]:
-    """The pieces of each word; white space belongs to the word after it."""
+    """The numbers of each word's pieces; white space belongs to the word after it."""
     groups: list[list[int]] = []
     last, spaces = -1, list[int]()
     for i, (piece, word) in enumerate(zip(pieces, words, strict=True)):
@@ -161,7 +162,7 @@ def translator_tokens(bundle: Bundle) -> Pair:
 
 
 def source_inputs(bundle: Bundle, rows: Sequence[np.ndarray]) -> dict[str, torch.Tensor]:
-    """Padded sources and their lengths, as a translator's forward and start take them."""
+    """Padded sources and their lengths: the inputs of a translator's forward and start."""
     pad = translator_tokens(bundle).source.pad
     assert pad is not None
     source, lengths = padded(rows, pad, bundle.device)
@@ -169,8 +170,8 @@ def source_inputs(bundle: Bundle, rows: Sequence[np.ndarray]) -> dict[str, torch
 
 
 def start_id(tokens: Pair) -> int:
-    """The first token of a target: <start>, or <pad> where there is none (Marian)."""
+    """The first token of a target: BOS, or padding if there is none (Marian)."""
     start = tokens.target.start
-    found = tokens.target.pad if start is None else start
-    assert found is not None
-    return int(found)
+    first = tokens.target.pad if start is None else start
+    assert first is not None
+    return int(first)

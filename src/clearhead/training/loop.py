@@ -151,7 +151,10 @@ class _Loop:
             self.events: Events | None = None
             if world.rank == 0:
                 self.folder.cut(self.step)
-                attempt = self.folder.begin(command=sys.argv, seed=recipe.seed, device=world.device, step=self.step)
+                attempt = self.folder.begin(
+                    command=sys.argv, seed=recipe.seed, device=world.device, step=self.step,
+                    left_out=self.trainer.left_out,
+                )  # fmt: skip
                 self.events = Events(out / "events", after=self.step if (out / "events").exists() else None)
                 stack.callback(self.events.close)
             attempt = world.broadcast(attempt)

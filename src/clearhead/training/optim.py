@@ -139,9 +139,13 @@ class Optimiser:
                     group["lr"] = lr
                 optimiser.step()
             self.restore()
-        for w in (*weights.values(), *self.parameters.values()):
-            w.grad = None
+        self.clear()
         return norm
+
+    def clear(self) -> None:
+        """Drop all gradients: of the parameters, and what was gathered of micro-batches."""
+        for w in (*self.weights().values(), *self.parameters.values()):
+            w.grad = None
 
     def _step_quickly(self, lr: float) -> Tensor:
         """The same by one kernel a tensor, straight from the gradients that are there to the weights."""

@@ -84,9 +84,9 @@ class Recipe:
     compile: bool = False  # torch.compile
     deterministic: bool = False  # the same bits on a GPU too, at some cost
     spread: str = "ddp"  # under torchrun: ddp, every worker has the model; fsdp, each has a shard
-    optim: OptimConfig = field(default_factory=OptimConfig)
-    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
-    run: RunConfig = field(default_factory=RunConfig)
+    optim: OptimConfig = field(default_factory=OptimConfig)  # the optimiser; players may have their own
+    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)  # of the learning rate
+    run: RunConfig = field(default_factory=RunConfig)  # what is logged, validated and saved, and how often
 
     def __post_init__(self) -> None:
         at_least(self, 1, "steps", "accumulate")
@@ -125,7 +125,8 @@ def read_recipe(source: str | Path | Mapping[str, Any] | Recipe, *overrides: str
     for player, role in roles.items():
         section = model_section(recipe, player)
         trained = role is None or role.average_of is None
-        if trained and (section or not pretrained_of(recipe, player)):
+        whole = any(start.into is None for start in pretrained_of(recipe, player))
+        if trained and (section.get("name") or not whole):  # else the checkpoint gives the family
             check_model(section, table)
     for one in recipe.augment:
         named_options(one, "augment")

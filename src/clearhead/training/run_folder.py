@@ -191,8 +191,14 @@ class Folder:
                 f"{path} is damaged ({cause}): move it away, and the next attempt writes a new one"
             ) from cause
 
-    def begin(self, *, command: Sequence[str], seed: int, device: torch.device | str, step: int = 0) -> str:
-        """Note a new attempt that starts after `step`, and return its name, which no other attempt has."""
+    def begin(
+        self, *, command: Sequence[str], seed: int, device: torch.device | str, step: int = 0,
+        left_out: Sequence[str] = (),
+    ) -> str:  # fmt: skip
+        """Record a new attempt that starts after `step`; returns its name, which no other attempt has.
+
+        `left_out` are weights of pretrained folders that the run does not use.
+        """
         facts = self.facts() or {"seed": seed, "attempts": []}
         if facts.get("seed") != seed:
             raise FolderError(f"{self.path} was trained with seed {facts.get('seed')}, not with {seed}")
@@ -211,6 +217,7 @@ class Folder:
                 },
                 "platform": platform.platform(),
                 "device": _device_name(torch.device(device)),
+                **({"left_out": list(left_out)} if left_out else {}),
             }
         )
         atomic_write(self.path / "facts.json", to_json(facts))

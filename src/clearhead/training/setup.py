@@ -16,7 +16,7 @@ from ..data import Data
 from ..errors import InputError
 from ..models import Model, family
 from ..weights import read_config
-from .objectives import Objective, check, choose, objective_class
+from .objectives import Objective, check_data, check_players, choose, objective_class
 from .recipe import Recipe, model_section, named_options, pretrained_of, section_name
 
 
@@ -56,6 +56,8 @@ def resolve(recipe: Recipe, data: Data, feeds: Mapping[str, Data], before: Setup
     may be gone.
     """
     name = recipe.objective.get("name")
+    if recipe.augment and data.preprocessing is None:
+        raise InputError(f"augment changes images, and this data gives {', '.join(data.keys)}: expected it left out")
     if name is None:
         player = _resolved(recipe, "model", data.sizes, data, before)
         name = choose(player.model, _can(player), data)
@@ -64,13 +66,15 @@ def resolve(recipe: Recipe, data: Data, feeds: Mapping[str, Data], before: Setup
     else:
         options = _options(recipe, str(name))
         kind = objective_class(str(name))
+        check_data(str(name), data, feeds)
         sizes = kind.sizes(config.read(kind.Config, options), data)
         players = {}
         for player_name, role in kind.roles.items():
             if role.average_of is None:
                 players[player_name] = _resolved(recipe, player_name, sizes.get(player_name, {}), data, before)
         players |= {n: players[role.average_of] for n, role in kind.roles.items() if role.average_of is not None}
-    check(str(name), {player: _can(setup) for player, setup in players.items()}, data, feeds)
+    check_players(str(name), {player: _can(setup) for player, setup in players.items()})
+    check_data(str(name), data, feeds)
     return Setup(objective=str(name), options=options, players=players)
 
 
@@ -124,7 +128,8 @@ def _check_differences(given: config.Table, known: Mapping[str, Any], free: set[
         if option not in free and option in known and known[option] != value:
             raise config.ConfigError(
                 f"{given.place(option)}model.{option} = {value!r}: the checkpoint {folder} has {known[option]!r}; "
-                f'leave it out, or name it in pretrained = {{folder = "{folder}", differ = ["{option}"]}}'
+                f"leave it out or, if the weights can be used with another, write "
+                f'pretrained = {{folder = "{folder}", differ = ["{option}"]}}'
             )
 
 

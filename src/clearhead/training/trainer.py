@@ -117,7 +117,7 @@ class Trainer:
         for player in self.players.values():
             player.model.train(isinstance(player, TrainedPlayer))
         self.scheduled = self.objective.set_scalars(step, self.recipe.steps)
-        updates = [update for update in self.objective.updates if step % update.every == 0]
+        updates = [update for update in self.objective.updates if (step + 1) % update.every == 0]
         several = len(self.objective.updates) > 1
         # With one update each part is prepared when its turn comes; with several they all see the same parts.
         prepared = [self._prepared(part, step) for part in parts] if several else []

@@ -41,7 +41,7 @@ class Update:
 
     player: str
     loss: str = "loss"
-    every: int = 1  # steps between two of these updates
+    every: int = 1  # it is done in every so many steps: 2 means steps 2, 4, 6 ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,108 @@
+"""Augmentation and random numbers on the device: each row's own, whatever the batch, and the same when resumed."""
+
+import numpy as np
+import pytest
+import torch
+
+from clearhead import counter_rng
+from clearhead.data.preprocessing import Preprocessing
+from clearhead.training.augmentation import augment, make_augmentations, normalise
+from clearhead.training.device_rng import DeviceRng
+from clearhead.training.objectives import Moment
+from clearhead.training.recipe import named_options, read_recipe
+
+B, C, H, W = 5, 3, 7, 9
+
+
+def images():
+    return torch.from_numpy(np.random.default_rng(0).integers(0, 256, (B, C, H, W), dtype=np.uint8))
+
+
+def moment(rows=range(B), step=4, seed=11):
+    return Moment(seed=seed, step=step, steps=10, rows=torch.tensor(list(rows)))
+
+
+def made(*tables):
+    return make_augmentations([named_options(one, "augment") for one in tables])
+
+
+@pytest.mark.parametrize(("seed", "step", "stream"), [(0, 0, 0), (3, 17, 1), (2**63 - 1, 10**9, 1 << 20)])
+def test_the_numbers_of_a_device_are_those_of_the_host_bit_for_bit(seed, step, stream):
+    rows = np.array([0, 1, 5, 1000003])
+    ours = DeviceRng(seed, step, torch.from_numpy(rows), stream).bits(6).numpy().view(np.uint64)
+    assert np.array_equal(ours, counter_rng.bits(seed, step, rows, 6, stream=stream))
+
+
+def test_uniform_and_normal_numbers_have_their_distributions():
+    rng = DeviceRng(1, 2, torch.arange(2000), 3)
+    u, z = rng.uniform(50).double(), rng.normal(25, 2).double()
+    assert z.shape == (2000, 25, 2)
+    assert float(u.min()) >= 0.0
+    assert float(u.max()) < 1.0
+    assert float(u.mean()) == pytest.approx(0.5, abs=0.005)
+    assert float(u.var()) == pytest.approx(1 / 12, abs=0.002)
+    assert float(z.mean()) == pytest.approx(0.0, abs=0.02)
+    assert float(z.std()) == pytest.approx(1.0, abs=0.02)
+    assert float((z.abs() < 1.959964).double().mean()) == pytest.approx(0.95, abs=0.005)
+    assert torch.unique(u).numel() > 0.99 * u.numel()
+
+
+def test_a_flip_mirrors_the_share_of_images_that_it_says():
+    x = images()
+    assert torch.equal(augment(x, made({"name": "flip", "chance": 1.0}), moment()), x.flip(-1))
+    assert torch.equal(augment(x, made({"name": "flip", "chance": 0.0}), moment()), x)
+    many = torch.arange(4000, dtype=torch.long)
+    row = torch.tensor([[[[0, 1]]]], dtype=torch.uint8).expand(4000, 1, 1, 2)
+    flipped = augment(row, made({"name": "flip"}), moment(many.tolist()))[:, 0, 0, 0]
+    assert float(flipped.float().mean()) == pytest.approx(0.5, abs=0.03)
+
+
+def test_a_shift_cuts_a_window_out_of_the_padded_image():
+    x, n = images(), 2
+    shifted = augment(x, made({"name": "shift", "pixels": n}), moment())
+    padded = np.pad(x.numpy(), ((0, 0), (0, 0), (n, n), (n, n)))
+    corners = []
+    for i in range(B):
+        places = [
+            (y, z)
+            for y in range(2 * n + 1)
+            for z in range(2 * n + 1)
+            if np.array_equal(padded[i, :, y : y + H, z : z + W], shifted[i].numpy())
+        ]
+        assert len(places) == 1
+        corners += places
+    assert len(set(corners)) > 1
+    assert torch.equal(augment(x, made({"name": "shift", "pixels": 0}), moment()), x)
+
+
+def test_an_image_is_augmented_alike_in_any_batch_and_differently_in_another_step():
+    x, both = images(), made({"name": "flip"}, {"name": "shift", "pixels": 3})
+    whole = augment(x, both, moment())
+    parts = torch.cat([augment(x[a:b], both, moment(range(a, b))) for a, b in ((0, 2), (2, 5))])
+    assert torch.equal(whole, parts)
+    assert torch.equal(whole, augment(x, both, moment()))
+    assert not torch.equal(whole, augment(x, both, moment(step=5)))
+    assert not torch.equal(whole, augment(x, both, moment(seed=12)))
+
+
+def test_pixels_are_normalised_as_the_model_s_preprocessing_does():
+    kept = Preprocessing(mean=(0.1, 0.2, 0.3), deviation=(0.5, 0.6, 0.7))
+    x = images()
+    expected = (x.double() / 255 - torch.tensor([0.1, 0.2, 0.3])[:, None, None]) / torch.tensor([0.5, 0.6, 0.7])[
+        :, None, None
+    ]
+    torch.testing.assert_close(normalise(x, kept, torch.float32).double(), expected, rtol=1e-6, atol=1e-6)
+    assert normalise(x, kept, torch.bfloat16).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"name": "flop"}, r"augment.*'flop': expected one of flip, shift; the nearest is flip"),
+        ({"name": "flip", "chance": 2.0}, r"chance=2.0: expected a share from 0 to 1"),
+        ({"name": "shift", "pixel": 2}, r"unknown key .*pixel; the nearest is pixels"),
+    ],
+)
+def test_a_mistake_in_an_augmentation_is_refused(table, message):
+    with pytest.raises(ValueError, match=message):
+        read_recipe({"steps": 1, "data": {"name": "reverse"}, "model": {"name": "gpt"}, "augment": [table]})
