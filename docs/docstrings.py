@@ -112,7 +112,7 @@ def parameters(thing: Any) -> tuple[list[Parameter], str]:
     for one in signature.parameters.values():
         if one.kind is kinds.KEYWORD_ONLY and not any(p.name.startswith("*") for p in result):
             result.append(Parameter("*"))
-        stars = {kinds.VAR_POSITIONAL: "*", kinds.VAR_KEYWORD: "**"}.get(one.kind, "")
+        stars = "*" if one.kind is kinds.VAR_POSITIONAL else "**" if one.kind is kinds.VAR_KEYWORD else ""
         default = None if one.default is one.empty else fields.get(one.name) or value(one.default)
         result.append(Parameter(stars + one.name, annotation(one.annotation), default))
     if not isinstance(thing, type | staticmethod) and result and result[0].name in ("self", "cls"):

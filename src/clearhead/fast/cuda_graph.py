@@ -31,8 +31,11 @@ MAX_IDLE_SHARE = 1 / 8  # share of a GPU's memory that the KV cache of an idle g
 class Choice(Protocol):
     """How the next token is chosen: the part of decode.Choice that a graph needs."""
 
-    sample: bool
-    repetition: float
+    @property
+    def sample(self) -> bool: ...
+
+    @property
+    def repetition(self) -> float: ...
 
     def pick(
         self, logits: Tensor, *, uniforms: Tensor | None, seen: Tensor | None, banned: Tensor | None

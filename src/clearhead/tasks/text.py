@@ -112,7 +112,8 @@ def likelihood(
         252
     """
     bundle.require("predict", "a GPT")
-    tokens, model = bundle.tokenizer(), bundle.model
+    tokens = bundle.tokenizer()
+    model: Any = bundle.model
     ids = [int(i) for i in tokens.wrapped(text)]
     if not ids:
         raise InputError("the text is empty: expected a token or more")
@@ -125,8 +126,8 @@ def likelihood(
     row, first, begin = torch.tensor([ids], device=bundle.device), 1, 0  # nothing predicts the first token
     while first < len(ids):  # the window begins at `begin`, and its first new token is `first`
         last = min(begin + most, len(ids) - 1)  # the last token that this window predicts
-        x = model.states(row[:, begin : min(last + 1, begin + most)])[0, first - 1 - begin : last - begin]  # type: ignore[operator]
-        logprobs[first : last + 1] = _logprobs(model.head, x, row[0, first : last + 1]).tolist()  # type: ignore[arg-type]
+        x = model.states(row[:, begin : min(last + 1, begin + most)])[0, first - 1 - begin : last - begin]
+        logprobs[first : last + 1] = _logprobs(model.head, x, row[0, first : last + 1]).tolist()
         if done is not None:
             done(last + 1 - first, len(ids) - 1)
         first, begin = last + 1, begin + stride
@@ -157,7 +158,8 @@ def fill(bundle: Bundle, text: str, *, top: int = 5) -> list[list[tuple[str, flo
         2
     """
     bundle.require("fill", "a BERT with answer='words'")
-    tokens, model = bundle.tokenizer(), bundle.model
+    tokens = bundle.tokenizer()
+    model: Any = bundle.model
     if top < 1:
         raise InputError(f"top={top}: expected 1 or more")
     mask, _ = mask_of(tokens)
@@ -171,8 +173,8 @@ def fill(bundle: Bundle, text: str, *, top: int = 5) -> list[list[tuple[str, flo
     if bundle.max_tokens is not None and ids.shape[1] > bundle.max_tokens:
         raise InputError(f"the text has {ids.shape[1]} tokens: this model reads {bundle.max_tokens} at once")
     masked = (ids[0] == mask).nonzero()[:, 0]
-    x = model.states(ids)[0, masked]  # type: ignore[operator]
-    p = model.head(x).float().softmax(-1)[:, : len(tokens)]  # type: ignore[operator]
+    x = model.states(ids)[0, masked]
+    p = model.head(x).float().softmax(-1)[:, : len(tokens)]
     high, token = p.topk(min(top, p.shape[1]), dim=-1)
     return [
         list(zip((piece.strip() for piece in tokens.pieces(t.tolist())), h.tolist(), strict=True))
