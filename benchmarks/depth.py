@@ -1,12 +1,13 @@
-"""Can a very deep network learn to return its input? Plain, dense, residual, residual with layer norm.
+"""Whether a very deep network can learn the identity: plain, dense, residual, residual with layer norm.
 
     python benchmarks/depth.py
 
-Every kind of network at every depth gets its best learning rate of three, chosen on seed 0, and is then trained with
-two more seeds. Validation is on fresh vectors, so its loss is the whole truth; 1 is what an answer of zeros gets.
-And are the outputs of layer norms normally distributed? Their shares beyond 3, 4 and 5 deviations, before gain and
-shift: in a trained deep network that is wide enough to have any so far out, and in the Shakespeare GPT of
-configs/shakespeare-cpu.toml (trained first if runs/shakespeare-cpu has none). Runs are kept in runs/depth.
+Each network at each depth is trained with the best of three learning rates, chosen on seed 0, and with two more seeds.
+The validation vectors are new, so that the loss measures generalisation; an output of zeros has a loss of 1.
+Also measured: whether the outputs of layer norms are normally distributed. These are the shares beyond 3, 4 and 5
+standard deviations, before gain and shift, in a trained deep network that is wide enough to have such outliers, and in
+the Shakespeare GPT of configs/shakespeare-cpu.toml (trained first if runs/shakespeare-cpu has no model). Runs are kept
+in runs/depth.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ SEEDS = (0, 1, 2)
 
 
 def learn(kind: str, depth: int, rate: float, seed: int) -> tuple[float, int]:
-    """The loss after training, and the number of parameters; no number means that training broke down."""
+    """Train one network; return its validation loss (infinite if training diverged) and its number of parameters."""
     file, *words = KINDS[kind]
     words += [f"model.depth={depth}", f"optim.lr={rate}", f"seed={seed}"]
     out = f"runs/depth/{'-'.join(KINDS[kind])}-{depth}-{rate:g}-{seed}".replace("initial=", "")
@@ -46,29 +47,29 @@ def learn(kind: str, depth: int, rate: float, seed: int) -> tuple[float, int]:
 
 @torch.no_grad()
 def shares(model: nn.Module, *inputs: Tensor) -> dict[str, float]:
-    """The share of all layer norms' outputs that lie further out than so many deviations, and the furthest."""
-    far: list[Tensor] = []
+    """The share of all layer norm outputs beyond 3, 4 and 5 standard deviations, and the largest of all."""
+    outputs: list[Tensor] = []
 
-    def note(norm: nn.Module, given: tuple[Tensor, ...], _: Tensor) -> None:
-        far.append(F.layer_norm(given[0], given[0].shape[-1:]).abs().flatten())
+    def record(norm: nn.Module, args: tuple[Tensor, ...], _: Tensor) -> None:
+        outputs.append(F.layer_norm(args[0], args[0].shape[-1:]).abs().flatten())
 
-    hooks = [m.register_forward_hook(note) for m in model.modules() if isinstance(m, nn.LayerNorm)]
+    hooks = [m.register_forward_hook(record) for m in model.modules() if isinstance(m, nn.LayerNorm)]
     model.eval()(*inputs)
     for hook in hooks:
         hook.remove()
-    z = torch.cat(far)
+    z = torch.cat(outputs)
     return {str(n): (z > n).double().mean().item() for n in (3, 4, 5)} | {"furthest": z.max().item()}
 
 
 def main() -> None:
-    found: dict[str, dict[int, dict[str, object]]] = {}
+    results: dict[str, dict[int, dict[str, object]]] = {}
     for kind in KINDS:
-        found[kind] = {}
+        results[kind] = {}
         for depth in DEPTHS:
             first = {rate: learn(kind, depth, rate, SEEDS[0]) for rate in RATES}
             rate = min(first, key=lambda r: first[r][0])
             losses = [first[rate][0], *(learn(kind, depth, rate, seed)[0] for seed in SEEDS[1:])]
-            found[kind][depth] = {"parameters": first[rate][1], "lr": rate, "valid_loss": losses}
+            results[kind][depth] = {"parameters": first[rate][1], "lr": rate, "valid_loss": losses}
             print(f"{kind:20} {depth:3} layers {first[rate][1]:8,} parameters  lr {rate:g}  {losses}", flush=True)
     wide = train(
         CONFIGS / "identity-residual-norm.toml", "data.width=64", "model.depth=32", out="runs/depth/wide", quiet=True
@@ -80,7 +81,7 @@ def main() -> None:
     text = make_data("shakespeare", {"context": 64, "valid_rows": 256}, seed=0).valid(0)["ids"]
     keep(
         "depth",
-        depth=found,
+        depth=results,
         outside={
             "normal distribution": {str(n): torch.erfc(torch.tensor(n / 2**0.5).double()).item() for n in (3, 4, 5)},
             "deep network, width 64": shares(wide.model.model, x),

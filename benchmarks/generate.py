@@ -1,17 +1,16 @@
-"""How fast texts are written: ours beside transformers' generate, the same weights, in one run.
+"""Speed of text generation: ours beside transformers' generate with the same weights, in one run.
 
-    python benchmarks/generate.py --device cuda    # 1.1B in Llama's shape and GPT-2 124M, bfloat16, 1 and 64 texts
-    python benchmarks/generate.py --device cpu     # SmolLM2-135M's shape and GPT-2, float32 and int8, 1 and 8 texts
+    python benchmarks/generate.py --device cuda    # a 1.1B Llama and GPT-2 124M, bfloat16, batches of 1 and 64
+    python benchmarks/generate.py --device cpu     # SmolLM2-135M and GPT-2, float32 and int8, batches of 1 and 8
 
-Weights are random, of the right shapes; all write greedily as many tokens as they are asked for, so that nobody is
-lucky with an early end. On a GPU transformers writes with its static cache and its compiled step. On a CPU
-llama.cpp (llama-cpp-python, Q8_0, one text) and CTranslate2 (float32 and int8) stand beside where they are installed.
+Weights are random, with the shapes of these models; all decode greedily, and a fixed number of tokens, so that none
+gains from an early EOS. On a GPU transformers uses its static cache and its compiled step. On a CPU llama.cpp
+(llama-cpp-python, Q8_0, batches of 1) and CTranslate2 (float32 and int8) are measured too if they are installed; each
+library runs in its own process (two thread pools in one process slow each other down), and they take turns.
 
-On a CPU each has a process of its own (two libraries of threads in one make both slower), and they take turns.
-
-"whole" counts the prompt's reading; "writing" is the difference to writing a single token, a token. Times are medians
-of interleaved rounds. "same" is how many of the ids are transformers', up to the first that is not: in 16 bits, and
-with weights rounded to 8, the likeliest two may change places.
+"whole" includes the prefill of the prompt; "writing" is the time per token without it: the difference to generating a
+single token. Times are medians of interleaved rounds. "same" is the share of ids before the first that differs from
+transformers': in bfloat16, and with 8-bit weights, two tokens of almost equal logits may change places.
 """
 
 import argparse
@@ -20,6 +19,7 @@ import json
 import multiprocessing
 import os
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -34,7 +34,7 @@ import torch
 import clearhead as ch
 from clearhead.decode import Plan, search
 
-Way = Callable[[list[list[int]], int], list[list[int]]]  # prompts and how many tokens -> what is written
+Generate = Callable[[list[list[int]], int], list[list[int]]]  # prompts and number of new tokens -> new tokens
 LLAMA = {"rms_norm_eps": 1e-5, "attention_bias": False, "max_position_embeddings": 2048}
 SHAPES: dict[str, dict[str, Any]] = {
     "llama-1.1b": {
@@ -54,8 +54,8 @@ SHAPES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def peer(shape: str, dtype: torch.dtype, device: str) -> Any:
-    """transformers' model of a shape."""
+def random_model(shape: str, dtype: torch.dtype, device: str) -> Any:
+    """transformers' model of a shape, with random weights."""
     from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
@@ -69,7 +69,7 @@ def peer(shape: str, dtype: torch.dtype, device: str) -> Any:
 
 
 def write_folder(model: Any, folder: Path) -> None:
-    """The model as its users have it, with tokens that say their own number."""
+    """Save the model as a Hugging Face folder, with a tokenizer whose tokens are t0, t1, ..."""
     from tokenizers import Tokenizer, models
     from transformers import PreTrainedTokenizerFast
 
@@ -81,67 +81,67 @@ def write_folder(model: Any, folder: Path) -> None:
     )
 
 
-def ours(folder: Path, device: str, dtype: str) -> Way:
+def by_clearhead(folder: Path, device: str, dtype: str) -> Generate:
     model = ch.load(folder, device=device, dtype=dtype).model
 
-    def way(prompts: list[list[int]], new: int) -> list[list[int]]:
+    def generate(prompts: list[list[int]], new: int) -> list[list[int]]:
         return [list(row[0].ids) for row in search(model, {}, Plan(start=prompts, end=None, limit=new))]
 
-    return way
+    return generate
 
 
-def theirs(model: Any, static: bool) -> Way:
-    more = {"cache_implementation": "static"} if static else {}
+def by_transformers(model: Any, static: bool) -> Generate:
+    options = {"cache_implementation": "static"} if static else {}
 
-    def way(prompts: list[list[int]], new: int) -> list[list[int]]:
+    def generate(prompts: list[list[int]], new: int) -> list[list[int]]:
         ids = torch.tensor(prompts, device=model.device)
         out = model.generate(
-            ids, attention_mask=torch.ones_like(ids), do_sample=False, min_new_tokens=new, max_new_tokens=new, **more
+            ids, attention_mask=torch.ones_like(ids), do_sample=False, min_new_tokens=new, max_new_tokens=new, **options
         )
         return out[:, ids.shape[1] :].tolist()
 
-    return way
+    return generate
 
 
-def ctranslate(folder: Path, kind: str) -> Way:
+def by_ctranslate2(folder: Path, kind: str) -> Generate:
     import ctranslate2
     from ctranslate2.converters import TransformersConverter
 
     out = TransformersConverter(str(folder)).convert(str(folder / f"ct2-{kind}"), quantization=kind, force=True)
-    writer = ctranslate2.Generator(
+    generator = ctranslate2.Generator(
         out, device="cpu", compute_type=kind, inter_threads=1, intra_threads=torch.get_num_threads()
     )
 
-    def way(prompts: list[list[int]], new: int) -> list[list[int]]:
+    def generate(prompts: list[list[int]], new: int) -> list[list[int]]:
         words = [[f"t{i}" for i in prompt] for prompt in prompts]
-        found = writer.generate_batch(
+        results = generator.generate_batch(
             words, max_length=new, min_length=new, sampling_topk=1, include_prompt_in_result=False
         )
-        return [one.sequences_ids[0] for one in found]
+        return [one.sequences_ids[0] for one in results]
 
-    return way
+    return generate
 
 
-def llama_cpp(folder: Path) -> Way:
-    """One text at a time: that is what its Python package does."""
+def by_llama_cpp(folder: Path) -> Generate:
+    """One prompt at a time, which is all that its Python package supports."""
     from llama_cpp import Llama
 
     threads = torch.get_num_threads()
-    writer = Llama(str(folder / "q8_0.gguf"), n_ctx=1024, n_threads=threads, n_threads_batch=threads, verbose=False)
+    llama = Llama(str(folder / "q8_0.gguf"), n_ctx=1024, n_threads=threads, n_threads_batch=threads, verbose=False)
 
-    def way(prompts: list[list[int]], new: int) -> list[list[int]]:
+    def generate(prompts: list[list[int]], new: int) -> list[list[int]]:
         out = []
         for prompt in prompts:
-            writer.reset()
-            steps = writer.generate(prompt, temp=0.0, reset=True)
+            llama.reset()
+            steps = llama.generate(prompt, temp=0.0, reset=True)
             out.append([token for token, _ in zip(steps, range(new), strict=False)])
         return out
 
-    return way
+    return generate
 
 
 def write_gguf(model: Any, path: Path) -> None:
-    """A Llama's weights for llama.cpp: matrices in Q8_0, norms in float32, no vocabulary."""
+    """Write a Llama for llama.cpp: matrices in Q8_0, norms in float32, no vocabulary."""
     import gguf
 
     c = model.config
@@ -167,35 +167,35 @@ def write_gguf(model: Any, path: Path) -> None:
         if bare == "lm_head" and c.tie_word_embeddings:
             continue
         if bare in whole:
-            there = whole[bare]
+            target = whole[bare]
         else:
             _, _, layer, rest = bare.split(".", 3)
-            there = f"blk.{layer}.{names[rest]}"
+            target = f"blk.{layer}.{names[rest]}"
         x = value.float()
-        if there.endswith(("attn_q", "attn_k")):  # halves of a head that turn together become neighbours
-            heads = c.num_attention_heads if there.endswith("q") else c.num_key_value_heads
+        if target.endswith(("attn_q", "attn_k")):  # dimensions that rotate together: from two halves to neighbours
+            heads = c.num_attention_heads if target.endswith("q") else c.num_key_value_heads
             x = x.view(heads, 2, -1, x.shape[1]).transpose(1, 2).reshape(x.shape)
         kind = gguf.GGMLQuantizationType.Q8_0 if x.ndim > 1 else gguf.GGMLQuantizationType.F32
-        writer.add_tensor(f"{there}.weight", gguf.quants.quantize(x.numpy(), kind), raw_dtype=kind)
+        writer.add_tensor(f"{target}.weight", gguf.quants.quantize(x.numpy(), kind), raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
 
 
-# What writes on a CPU, each from the same folder.
-ON_CPU: dict[str, Callable[[Path], Way]] = {
-    "transformers": lambda folder: theirs(read_peer(folder), static=False),
-    "ours": lambda folder: ours(folder, "cpu", "float32"),
-    "ours, int8": lambda folder: ours(folder, "cpu", "int8"),
-    "CTranslate2": lambda folder: ctranslate(folder, "float32"),
-    "CTranslate2, int8": lambda folder: ctranslate(folder, "int8"),
-    "llama.cpp, Q8_0": llama_cpp,
+# The libraries on a CPU, each of which loads the same folder.
+ON_CPU: dict[str, Callable[[Path], Generate]] = {
+    "transformers": lambda folder: by_transformers(load_transformers(folder), static=False),
+    "ours": lambda folder: by_clearhead(folder, "cpu", "float32"),
+    "ours, int8": lambda folder: by_clearhead(folder, "cpu", "int8"),
+    "CTranslate2": lambda folder: by_ctranslate2(folder, "float32"),
+    "CTranslate2, int8": lambda folder: by_ctranslate2(folder, "int8"),
+    "llama.cpp, Q8_0": by_llama_cpp,
 }
-PAUSE = 0.3  # seconds after which the threads of the one before no longer wait for more, and take no time of the next
+PAUSE = 0.3  # seconds between runs, in which the threads of the previous process stop spinning
 
 
-def read_peer(folder: Path) -> Any:
+def load_transformers(folder: Path) -> Any:
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(folder).eval()
@@ -205,36 +205,36 @@ def read_peer(folder: Path) -> Any:
 
 @torch.no_grad()
 def work(name: str, pipe: Connection, folder: Path, threads: int) -> None:
-    """A process that writes for whoever asks, until nobody can."""
+    """Answer requests from a pipe until it is closed."""
     torch.set_num_threads(threads)
-    way = ON_CPU[name](folder)
+    generate = ON_CPU[name](folder)
     with suppress(EOFError):
         while True:
-            pipe.send(way(*pipe.recv()))
+            pipe.send(generate(*pipe.recv()))
 
 
-def apart(name: str, folder: Path) -> Way:
-    """A way that has a process of its own."""
-    start = multiprocessing.get_context("spawn")
-    ours, its = start.Pipe()
-    start.Process(target=work, args=(name, its, folder, torch.get_num_threads()), daemon=True).start()
-    its.close()
+def in_process(name: str, folder: Path) -> Generate:
+    """Start a process that generates with one of the libraries."""
+    context = multiprocessing.get_context("spawn")
+    pipe, other_end = context.Pipe()
+    context.Process(target=work, args=(name, other_end, folder, torch.get_num_threads()), daemon=True).start()
+    other_end.close()
 
-    def way(prompts: list[list[int]], new: int) -> list[list[int]]:
-        ours.send((prompts, new))
-        found: list[list[int]] = ours.recv()
-        return found
+    def generate(prompts: list[list[int]], new: int) -> list[list[int]]:
+        pipe.send((prompts, new))
+        outputs: list[list[int]] = pipe.recv()
+        return outputs
 
-    return way
+    return generate
 
 
-def ways_of(shape: str, device: str, folder: Path) -> Iterator[tuple[str, Way, int]]:
-    """The names of all that write with the same weights, and how many texts they take at most."""
-    model = peer(shape, torch.bfloat16 if device == "cuda" else torch.float32, device)
+def libraries(shape: str, device: str, folder: Path) -> Iterator[tuple[str, Generate, int]]:
+    """The name of each library, its function, and the largest batch that it supports; all have the same weights."""
+    model = random_model(shape, torch.bfloat16 if device == "cuda" else torch.float32, device)
     write_folder(model, folder)
     if device == "cuda":
-        yield "transformers", theirs(model, static=True), 1 << 30
-        yield "ours", ours(folder, device, "bfloat16"), 1 << 30
+        yield "transformers", by_transformers(model, static=True), 1 << 30
+        yield "ours", by_clearhead(folder, device, "bfloat16"), 1 << 30
         return
     absent = () if find_spec("ctranslate2") else ("CTranslate2",)
     if find_spec("llama_cpp") and "gpt2" not in shape:
@@ -244,58 +244,62 @@ def ways_of(shape: str, device: str, folder: Path) -> Iterator[tuple[str, Way, i
     del model
     for name in ON_CPU:
         if name.split(",")[0] not in absent:
-            yield name, apart(name, folder), 1 if name.startswith("llama.cpp") else 1 << 30
+            yield name, in_process(name, folder), 1 if name.startswith("llama.cpp") else 1 << 30
 
 
 def same(a: list[list[int]], b: list[list[int]]) -> float:
-    """The share of ids before the first that differs."""
+    """The share of ids before the first that differs, over all rows."""
     equal = [next((i for i, (x, y) in enumerate(zip(r, s, strict=True)) if x != y), len(r)) for r, s in zip(a, b)]  # noqa: B905
     return sum(equal) / sum(map(len, a))
 
 
 def line(row: dict[str, Any]) -> str:
-    found = f"{row['shape']:13s} {row['batch']:3d} {row['who']:18s}"
+    text = f"{row['shape']:13s} {row['batch']:3d} {row['library']:18s}"
     for what in ("writing", "whole"):
-        found += f" {what} {row[f'{what}_tokens_a_second']:9.1f} tokens/s {row[f'{what}_to_transformers']:6.2f}x  "
-    return f"{found} same {row['same']:.0%}"
+        text += f" {what} {row[f'{what}_tokens_per_second']:9.1f} tokens/s {row[f'{what}_to_transformers']:6.2f}x  "
+    return f"{text} same {row['same']:.0%}"
 
 
 def compare(shape: str, args: argparse.Namespace) -> list[dict[str, Any]]:
+    """Measure all libraries with all batch sizes; print and return a row each."""
     rows = []
     with tempfile.TemporaryDirectory() as folder:
-        ways = list(ways_of(shape, args.device, Path(folder)))
+        measured = list(libraries(shape, args.device, Path(folder)))
         for batch in args.batch:
             torch.manual_seed(1)
             prompts = torch.randint(1, SHAPES[shape]["vocab_size"], (batch, args.prompt)).tolist()
-            here = {name: way for name, way, most in ways if batch <= most}
-            said = {name: way(prompts, args.new) for name, way in here.items()}  # compiles, warms up
+            fitting = {name: generate for name, generate, most in measured if batch <= most}
+            outputs = {name: generate(prompts, args.new) for name, generate in fitting.items()}  # compiles, warms up
             for _ in range(args.warm):
-                for way in here.values():
-                    way(prompts, args.new)
-                    way(prompts, 1)
-            times: dict[str, list[tuple[float, float]]] = {name: [] for name in here}
+                for generate in fitting.values():
+                    generate(prompts, args.new)
+                    generate(prompts, 1)
+            times: dict[str, list[tuple[float, float]]] = {name: [] for name in fitting}
             for _ in range(args.rounds):
-                for name, way in here.items():
+                for name, generate in fitting.items():
                     gc.collect()
                     time.sleep(PAUSE if args.device == "cpu" else 0.0)
                     start = time.perf_counter()
-                    way(prompts, args.new)
+                    generate(prompts, args.new)
                     middle = time.perf_counter()
-                    way(prompts, 1)
+                    generate(prompts, 1)
                     times[name].append((middle - start, time.perf_counter() - middle))
-            for name, found in times.items():
-                whole = statistics.median(a for a, _ in found)
-                write = statistics.median((a - b) / (args.new - 1) for a, b in found)
+            for name, pairs in times.items():
+                whole = statistics.median(a for a, _ in pairs)
+                write = statistics.median((a - b) / (args.new - 1) for a, b in pairs)
                 rows.append(
                     {
-                        "shape": shape, "batch": batch, "who": name, "whole_tokens_a_second": batch * args.new / whole,
-                        "writing_tokens_a_second": batch / write, "same": same(said["transformers"], said[name]),
+                        "shape": shape, "batch": batch, "library": name,
+                        "whole_tokens_per_second": batch * args.new / whole,
+                        "writing_tokens_per_second": batch / write,
+                        "same": same(outputs["transformers"], outputs[name]),
                     }
                 )  # fmt: skip
-            first = {row["who"]: row for row in rows if row["batch"] == batch and row["shape"] == shape}["transformers"]
-            for row in rows[-len(times) :]:
+            new_rows = rows[-len(times) :]
+            first = {row["library"]: row for row in new_rows}["transformers"]
+            for row in new_rows:
                 for what in ("whole", "writing"):
-                    key = f"{what}_tokens_a_second"
+                    key = f"{what}_tokens_per_second"
                     row[f"{what}_to_transformers"] = row[key] / first[key]
                 if not args.json:
                     print(line(row), flush=True)
@@ -305,21 +309,28 @@ def compare(shape: str, args: argparse.Namespace) -> list[dict[str, Any]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--shape", nargs="*", choices=[*SHAPES], help="all of the device's if not given")
-    parser.add_argument("--batch", type=int, nargs="*", help="texts at a time; 1 and 64 on a GPU, 1 and 8 on a CPU")
-    parser.add_argument("--prompt", type=int, default=512, help="tokens of each prompt")
-    parser.add_argument("--new", type=int, default=128, help="tokens to write, 2 or more")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--warm", type=int, default=1, help="rounds that are not counted")
-    parser.add_argument("--threads", type=int, help="of a CPU; all if not given")
+    parser.add_argument("--shape", nargs="*", choices=[*SHAPES], help="models; by default those named above")
+    parser.add_argument(
+        "--batch", type=int, nargs="*", help="batch sizes; 1 and 64 on a GPU, 1 and 8 on a CPU if not given"
+    )
+    parser.add_argument("--prompt", type=int, default=512, help="tokens per prompt")
+    parser.add_argument("--new", type=int, default=128, help="tokens to generate, 2 or more")
+    parser.add_argument("--rounds", type=int, default=5, help="timed rounds; the median is printed")
+    parser.add_argument("--warm", type=int, default=1, help="rounds before those that are timed")
+    parser.add_argument("--threads", type=int, help="CPU threads; all if not given")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     torch.set_num_threads(args.threads or len(os.sched_getaffinity(0)))
+    if not find_spec("transformers"):
+        sys.exit("this benchmark needs transformers: pip install -e .[bench]")
+    for package in ("ctranslate2", "llama_cpp"):
+        if args.device == "cpu" and not find_spec(package):
+            print(f"{package} is not installed, and left out", file=sys.stderr)
     args.batch = args.batch or ([1, 64] if args.device == "cuda" else [1, 8])
     shapes = args.shape or (["llama-1.1b", "gpt2-124m"] if args.device == "cuda" else ["smollm2-135m", "gpt2-124m"])
-    machine = torch.cuda.get_device_name() if args.device == "cuda" else f"{torch.get_num_threads()} threads of a CPU"
+    machine = torch.cuda.get_device_name() if args.device == "cuda" else f"{torch.get_num_threads()} CPU threads"
     if not args.json:
-        print(f"{machine}, prompts of {args.prompt} tokens and {args.new} more, torch {torch.__version__}")
+        print(f"{machine}, prompts of {args.prompt} tokens, {args.new} new tokens, torch {torch.__version__}")
     with torch.no_grad():
         rows = [row for shape in shapes for row in compare(shape, args)]
     if args.json:

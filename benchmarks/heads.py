@@ -1,4 +1,4 @@
-"""How many heads? 1, 2, 4 and 8 at equal width, so with equal parameters: loss and spread over three seeds.
+"""Validation loss with 1, 2, 4 and 8 heads at equal width, and so equal parameters, for three seeds each.
 
     python benchmarks/heads.py
 
@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from results import CONFIGS, keep
 
-from clearhead.training import sweep
+import clearhead as ch
 
 
 def main() -> None:
-    found = sweep(CONFIGS / "heads.toml", "model.heads=1,2,4,8", "seed=0,1,2", out="runs/heads", quiet=True)
-    losses: dict[str, list[float | None]] = {}
-    for trial in found.trials:
+    result = ch.sweep(CONFIGS / "heads.toml", "model.heads=1,2,4,8", "seed=0,1,2", out="runs/heads", quiet=True)
+    losses: dict[str, list[float]] = {}
+    for trial in result.trials:
         losses.setdefault(trial.choices["model.heads"], []).append(trial.measures["valid_loss"])
-    keep("heads", parameters=found.trials[0].parameters, valid_loss=losses)
+    keep("heads", parameters=result.trials[0].parameters, valid_loss=losses)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""What the possibility of looking costs a model that nobody looks at: nothing.
+"""The cost of the taps in a model that is not watched: none that can be measured.
 
     python benchmarks/idle_cost.py [--device cuda]
 
-Stacks of the same size, run in turns: ours; ours with every line about taps cut out; ours again, to show how large
-the noise is; and one that calls torch's kernel with no checks, masks or choices at all. Then the number of graphs that
-torch.compile makes of ours.
+Stacks of the same size take turns: ours; ours without the lines about taps; ours again, to show the size of the noise;
+and one that calls torch's kernel without checks, masks or options. Times are medians, relative to that without taps.
+Printed first: the number of graphs and graph breaks of ours under torch.compile.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from clearhead.layers.fused import fused
 
 
 class Untapped(Attention):
-    """Our self-attention without the lines that ask whether somebody watches."""
+    """Our self-attention without the lines that check for a tap."""
 
     def forward(self, x: Tensor, *, mask: Mask, **_: object) -> Tensor:  # type: ignore[override]
         q = _split(self.query(x), self.heads)
@@ -58,8 +58,8 @@ def stack(depth: int, attention: type[nn.Module] | None = None) -> Stack:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--depth", type=int, default=4)
-    parser.add_argument("--turns", type=int, default=60)
+    parser.add_argument("--depth", type=int, default=4, help="blocks of each stack")
+    parser.add_argument("--turns", type=int, default=60, help="timed runs of each stack")
     args = parser.parse_args()
     dtype = torch.bfloat16 if args.device == "cuda" else torch.float32
     models = {"ours": stack(args.depth), "without taps": stack(args.depth, Untapped),
@@ -84,8 +84,8 @@ def main() -> None:
                 if turn >= 5:
                     times[name].append(time.perf_counter() - start)
         base = statistics.median(times["without taps"])
-        shown = "  ".join(f"{name} {statistics.median(t) / base:.3f}" for name, t in times.items())
-        print(f"{tokens:5} tokens, {args.device}: {shown}   (x of {base * 1e3:.2f} ms)")
+        ratios = "  ".join(f"{name} {statistics.median(t) / base:.3f}" for name, t in times.items())
+        print(f"{tokens:5} tokens, {args.device}: {ratios}   (times {base * 1e3:.2f} ms)")
 
 
 if __name__ == "__main__":

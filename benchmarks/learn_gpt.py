@@ -1,11 +1,12 @@
-"""Does bfloat16 with float32 masters learn as float32 does? GPT-2 124M on a subword corpus, several seeds.
+"""Whether training in bfloat16 with float32 masters reaches the loss of float32: GPT-2 124M on subwords, several seeds.
 
     python benchmarks/learn_gpt.py --make corpus.bin --data $CLEARHEAD_DATA      # needs tokenizers; any machine
     python benchmarks/learn_gpt.py --corpus corpus.bin                           # needs a GPU
 
-The corpus is byte-level BPE over the English at hand (Tatoeba, Multi30k, SST-2, Shakespeare). All see the same batches
-from the same first weights; compared is the mean training loss of steps 181 to 200. Early on small differences
-grow, so a control says how much of a difference means nothing: float32 whose first weights were rounded to bfloat16.
+The corpus is the English of Tatoeba, Multi30k, SST-2 and Shakespeare as byte-level BPE. All runs of a seed have equal
+batches and initial weights; compared is the mean training loss of the last 20 steps. Small differences grow early in
+training, so a control (--control) shows the size of a difference that means nothing: float32 from initial weights that
+were rounded to bfloat16.
 """
 
 import argparse
@@ -15,34 +16,35 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import torch
 
 from clearhead.data import write_tokens
-from clearhead.training import trainer
-from clearhead.training.loop import train
+from clearhead.training import train, trainer
 
-VOCAB = 50304  # 50,257 rounded up, as training code does
+VOCAB = 50304  # GPT-2's 50,257 rounded up to a multiple of 128, as training code usually does
 
 
 def english(data: Path) -> list[str]:
-    """The lines of English in the data folder, each once."""
+    """The distinct English lines of the data folder."""
 
     def lines(name: str) -> list[str]:
         with gzip.open(data / name, "rt", encoding="utf-8") as file:
             return file.read().splitlines()
 
-    found = [line.split("\t")[0] for name in ("fra", "deu") for line in lines(f"tatoeba/{name}.txt.gz")]
-    found += lines("multi30k/train.en.gz")
-    found += [line.split("\t")[0] for line in lines("sst2/train.tsv.gz")]
-    found += [line for line in lines("shakespeare.txt.gz") if line]
-    return list(dict.fromkeys(found))
+    texts = [line.split("\t")[0] for name in ("fra", "deu") for line in lines(f"tatoeba/{name}.txt.gz")]
+    texts += lines("multi30k/train.en.gz")
+    texts += [line.split("\t")[0] for line in lines("sst2/train.tsv.gz")]
+    texts += [line for line in lines("shakespeare.txt.gz") if line]
+    return list(dict.fromkeys(texts))
 
 
 def make(path: Path, data: Path) -> None:
-    """Train the subwords and write the corpus, fifty neighbouring lines a document."""
+    """Train the tokenizer and write the corpus, in documents of fifty neighbouring lines."""
     from tokenizers import ByteLevelBPETokenizer
 
     lines = english(data)
@@ -70,53 +72,51 @@ def recipe(corpus: Path, precision: str, seed: int, rows: int, steps: int, lr: f
 
 
 @contextmanager
-def rounded(yes: bool) -> Iterator[None]:
-    """Within it, first weights are rounded to bfloat16."""
-    made = trainer.build_model
+def rounded_weights() -> Iterator[None]:
+    """Round the initial weights of trainings that start within it to bfloat16."""
+    original = trainer.initialise
 
-    def build(*args: object) -> torch.nn.Module:
-        model = made(*args)  # type: ignore[arg-type]
+    def initialise(model: torch.nn.Module, *args: Any, **options: Any) -> None:
+        original(model, *args, **options)
         with torch.no_grad():
             for p in model.parameters():
                 p.copy_(p.bfloat16())
-        return model
 
-    trainer.build_model = build if yes else made  # type: ignore[assignment]
-    try:
+    with mock.patch.object(trainer, "initialise", initialise):
         yield
-    finally:
-        trainer.build_model = made
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--make", type=Path, help="write the corpus here, and stop")
-    parser.add_argument("--data", type=Path, help="the data folder, for --make")
-    parser.add_argument("--corpus", type=Path)
-    parser.add_argument("--rows", type=int, default=4, help="sequences a step")
+    parser.add_argument("--make", type=Path, help="write the corpus to this file and exit")
+    parser.add_argument("--data", type=Path, help="data folder, for --make")
+    parser.add_argument("--corpus", type=Path, help="file that --make has written")
+    parser.add_argument("--rows", type=int, default=4, help="sequences per step")
     parser.add_argument("--lr", type=float, default=3e-4)
-    parser.add_argument("--control", action="store_true", help="also float32 from rounded first weights")
+    parser.add_argument("--control", action="store_true", help="also train float32 from rounded initial weights")
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     args = parser.parse_args()
     if args.make:
         make(args.make, args.data)
         return
+    if not args.corpus:
+        parser.error("expected --corpus FILE, or --make FILE to write one")
     names = ["bfloat16", "float32", *(["control"] if args.control else [])]
-    found: dict[str, list[float]] = {name: [] for name in names}
+    losses: dict[str, list[float]] = {name: [] for name in names}
     for seed in args.seeds:
-        for name, means in found.items():
-            made = recipe(args.corpus, name.replace("control", "float32"), seed, args.rows, args.steps, args.lr)
-            with tempfile.TemporaryDirectory() as folder, rounded(name == "control"):
-                run = train(made, out=folder, quiet=True)
+        for name, means in losses.items():
+            table = recipe(args.corpus, name.replace("control", "float32"), seed, args.rows, args.steps, args.lr)
+            with tempfile.TemporaryDirectory() as folder, rounded_weights() if name == "control" else nullcontext():
+                run = train(table, out=folder, quiet=True)
             last = [line["loss"] for line in run.metrics if "loss" in line][-20:]
             means.append(statistics.mean(last))
             print(f"seed {seed} {name:9s} mean loss of the last 20 steps {means[-1]:.4f}", file=sys.stderr)
-    apart = {
-        f"{name} - float32": [a - b for a, b in zip(found[name], found["float32"], strict=True)]
+    differences = {
+        f"{name} - float32": [a - b for a, b in zip(losses[name], losses["float32"], strict=True)]
         for name in names if name != "float32"
     }  # fmt: skip
-    print(json.dumps({"rows": args.rows, "lr": args.lr, **found, **apart}, indent=1))
+    print(json.dumps({"rows": args.rows, "lr": args.lr, **losses, **differences}, indent=1))
 
 
 if __name__ == "__main__":

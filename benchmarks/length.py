@@ -1,9 +1,9 @@
-"""Train short, read long: every kind of positions, trained on 64 characters and measured on up to 512.
+"""Length generalisation: every kind of positions, trained on 64 characters and measured on up to 512.
 
     python benchmarks/length.py
 
-The loss on the whole validation text, cut into windows of each length: over all characters, and over those that
-stand past the 64th of their window. Two seeds. Runs are kept in runs/length.
+The loss on the whole validation text, cut into windows of each length: the mean over all characters, and over those
+after the 64th of their window. Two seeds. Runs are kept in runs/length.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ SEEDS = (0, 1)
 
 
 @torch.no_grad()
-def read(model: torch.nn.Module, length: int) -> tuple[float, float | None]:
-    """The mean loss of all characters, and of those past the trained length."""
+def mean_losses(model: torch.nn.Module, length: int) -> tuple[float, float | None]:
+    """The mean loss of all characters, and of those after the trained length (None if there are none)."""
     data = make_data("shakespeare", {"context": length, "valid_rows": 8192 // length}, seed=0)
     loss, counted = torch.zeros(length, dtype=torch.float64), torch.zeros(length, dtype=torch.float64)
     for i in range(data.valid_batches):
@@ -35,20 +35,20 @@ def read(model: torch.nn.Module, length: int) -> tuple[float, float | None]:
 
 
 def main() -> None:
-    found: dict[str, dict[str, list[list[float | None]]]] = {}
+    losses: dict[str, dict[str, list[list[float | None]]]] = {}
     for kind in KINDS:
-        found[kind] = {"all": [], "past": []}
+        losses[kind] = {"all": [], "past": []}
         for seed in SEEDS:
             words = f"model.positions={kind}", f"seed={seed}"
             run = train(CONFIGS / "length.toml", *words, out=f"runs/length/{kind}-{seed}", quiet=True)
             assert run.model is not None
             model = run.model.model.eval()
-            # A learned table has no row past its end: the library says so, and there is nothing to measure.
-            each = [(None, None) if kind == "learned" and n > TRAINED else read(model, n) for n in LENGTHS]
+            # A learned table has no rows past the trained length, and the model refuses such inputs.
+            each = [(None, None) if kind == "learned" and n > TRAINED else mean_losses(model, n) for n in LENGTHS]
             for name, values in zip(("all", "past"), zip(*each, strict=True), strict=True):
-                found[kind][name].append(list(values))
-            print(f"{kind:9} seed {seed}  {found[kind]['all'][-1]}  past {found[kind]['past'][-1]}", flush=True)
-    keep("length", trained=TRAINED, lengths=list(LENGTHS), valid_loss=found)
+                losses[kind][name].append(list(values))
+            print(f"{kind:9} seed {seed}  {losses[kind]['all'][-1]}  past {losses[kind]['past'][-1]}", flush=True)
+    keep("length", trained=TRAINED, lengths=list(LENGTHS), valid_loss=losses)
 
 
 if __name__ == "__main__":

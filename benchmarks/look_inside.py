@@ -1,16 +1,16 @@
-"""What it costs to look inside: entropy, distance and attention received of every layer and head.
+"""The cost of watching attention: entropy, distance and attention received of every layer and head.
 
     python benchmarks/look_inside.py --tokens 4096                          # on a CPU
     python benchmarks/look_inside.py --tokens 8192 --depth 4
     python benchmarks/look_inside.py --tokens 16384 --device cuda --dtype bfloat16
     python benchmarks/look_inside.py --tokens 131072 --device cuda --dtype bfloat16 --no-peer
 
-One GPT-2-sized stack with the same weights, three ways in one run:
-    plain    our fused forward, nobody looking
+One GPT-2-sized stack with the same weights, measured in three variants in one run:
+    plain    our fused forward, not watched
     watched  our forward with the three statistics of every layer and head
     peer     Hugging Face's GPT-2 with eager attention and output_attentions=True, and the same statistics
 Times are medians of interleaved runs. Memory is the peak above the model's own: on CUDA by torch's allocator,
-on a CPU by the high-water mark of a fresh process for each way.
+on a CPU by the peak resident memory of a new process per variant.
 """
 
 import argparse
@@ -20,6 +20,7 @@ import statistics
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -28,7 +29,7 @@ from torch import Tensor, nn
 import clearhead as ch
 from clearhead.layers import Block, Mask
 
-WANT = ("entropy", "distance", "received")
+STATISTICS = ("entropy", "distance", "received")
 
 
 class Stack(nn.Module):
@@ -49,7 +50,7 @@ class Stack(nn.Module):
 def make_ours(depth: int, device: str, dtype: torch.dtype) -> Stack:
     torch.manual_seed(0)
     model = Stack(depth).to(device=device, dtype=dtype).eval()
-    for p in model.parameters():  # weights that make attention neither flat nor one key
+    for p in model.parameters():  # so that attention is neither uniform nor on a single key
         if p.ndim == 2:
             nn.init.normal_(p, std=0.04)
     return model
@@ -84,47 +85,47 @@ def plain(model: nn.Module, x: Tensor) -> None:
 
 
 def watched(model: nn.Module, x: Tensor) -> dict[str, list[Tensor]]:
-    with ch.watch(model, *(f"blocks.*.attn.{name}" for name in WANT)) as tape:
+    with ch.watch(model, *(f"blocks.*.attn.{name}" for name in STATISTICS)) as tape:
         model(x)
-    return {name: list(tape.match(f"blocks.*.attn.{name}").values()) for name in WANT}
+    return {name: list(tape.match(f"blocks.*.attn.{name}").values()) for name in STATISTICS}
 
 
 def peer(model: nn.Module, x: Tensor) -> dict[str, list[Tensor]]:
     weights = model(inputs_embeds=x, output_attentions=True, use_cache=False).attentions
     at = torch.arange(x.shape[1], device=x.device, dtype=weights[0].dtype)
     far = (at[:, None] - at).abs()
-    found: dict[str, list[Tensor]] = {name: [] for name in WANT}
+    measured: dict[str, list[Tensor]] = {name: [] for name in STATISTICS}
     for p in weights:
-        found["entropy"].append(-(p * p.clamp_min(1e-30).log()).sum(-1))
-        found["distance"].append((p * far).sum(-1))
-        found["received"].append(p.sum(-2))
-    return found
+        measured["entropy"].append(-(p * p.clamp_min(1e-30).log()).sum(-1))
+        measured["distance"].append((p * far).sum(-1))
+        measured["received"].append(p.sum(-2))
+    return measured
 
 
-WAYS = {"plain": plain, "watched": watched, "peer": peer}
+VARIANTS = {"plain": plain, "watched": watched, "peer": peer}
 
 
-def build(way: str, depth: int, tokens: int, device: str, dtype: torch.dtype) -> tuple[nn.Module, Tensor]:
+def build(variant: str, depth: int, tokens: int, device: str, dtype: torch.dtype) -> tuple[nn.Module, Tensor]:
     model: nn.Module = make_ours(depth, device, dtype)
-    if way == "peer":
+    if variant == "peer":
         assert isinstance(model, Stack)
         model = make_peer(model, tokens)
     torch.manual_seed(1)
     return model, torch.randn(1, tokens, 768, device=device).to(dtype)
 
 
-def clock(way: str, model: nn.Module, x: Tensor) -> float:
+def clock(variant: str, model: nn.Module, x: Tensor) -> float:
     if x.is_cuda:
         torch.cuda.synchronize()
     start = time.perf_counter()
-    WAYS[way](model, x)
+    VARIANTS[variant](model, x)
     if x.is_cuda:
         torch.cuda.synchronize()
     return time.perf_counter() - start
 
 
 def peak_memory(reset: bool = False) -> int:
-    """The most bytes this process has held; `reset` starts over from what it holds now (Linux only)."""
+    """Peak resident memory of this process in bytes; `reset` restarts the count from the present size (Linux only)."""
     try:
         if reset:
             Path("/proc/self/clear_refs").write_text("5")
@@ -134,14 +135,14 @@ def peak_memory(reset: bool = False) -> int:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def memory(way: str, args: argparse.Namespace) -> float:
-    """Peak bytes above the model and its input."""
+def memory(variant: str, args: argparse.Namespace) -> float:
+    """Peak bytes above the model and its input, of one variant."""
     if args.device == "cuda":
-        model, x = build(way, args.depth, args.tokens, args.device, args.dtype)
+        model, x = build(variant, args.depth, args.tokens, args.device, args.dtype)
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
-        WAYS[way](model, x)
+        VARIANTS[variant](model, x)
         torch.cuda.synchronize()
         return float(torch.cuda.max_memory_allocated() - before)
     command = [
@@ -152,81 +153,83 @@ def memory(way: str, args: argparse.Namespace) -> float:
         "--depth",
         str(args.depth),
         "--memory-of",
-        way,
+        variant,
     ]
     out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     return float(out.strip().splitlines()[-1])
 
 
 def agree(depth: int, device: str) -> dict[str, float]:
-    """The largest difference of our statistics from the peer's, same weights, at a size where both are cheap."""
+    """The largest difference between our statistics and the peer's, at a size where both are cheap."""
     ours, x = build("watched", min(depth, 4), 300, device, torch.float32)
     theirs, _ = build("peer", min(depth, 4), 300, device, torch.float32)
     a, b = watched(ours, x), peer(theirs, x)
     return {
         name: max(float(((p - q).abs() / q.abs().clamp_min(1)).max()) for p, q in zip(a[name], b[name], strict=True))
-        for name in WANT
+        for name in STATISTICS
     }
 
 
 @torch.no_grad()
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tokens", type=int, default=4096)
-    parser.add_argument("--depth", type=int, default=12)
+    parser.add_argument("--tokens", type=int, default=4096, help="length of the sequence")
+    parser.add_argument("--depth", type=int, default=12, help="number of blocks")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", type=lambda name: getattr(torch, name), default=torch.float32)
-    parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--no-peer", action="store_true")
+    parser.add_argument("--repeat", type=int, default=3, help="timed runs of each variant")
+    parser.add_argument("--no-peer", action="store_true", help="leave out Hugging Face's GPT-2")
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--memory-of", choices=WAYS, help=argparse.SUPPRESS)
+    parser.add_argument("--memory-of", choices=VARIANTS, help=argparse.SUPPRESS)
     args = parser.parse_args()
 
     if args.memory_of:
         model, x = build(args.memory_of, args.depth, args.tokens, "cpu", torch.float32)
-        WAYS[args.memory_of](model, x[:, :64])  # the libraries' own buffers are not the way's
+        VARIANTS[args.memory_of](model, x[:, :64])  # so that one-time buffers of the libraries do not count
         before = peak_memory(reset=True)
-        WAYS[args.memory_of](model, x)
+        VARIANTS[args.memory_of](model, x)
         print(peak_memory() - before)
         return
 
-    ways = [way for way in WAYS if not (args.no_peer and way == "peer")]
+    if not args.no_peer and not find_spec("transformers"):
+        sys.exit("the peer needs transformers: pip install -e .[bench], or leave it out by --no-peer")
+    variants = [variant for variant in VARIANTS if not (args.no_peer and variant == "peer")]
     result: dict[str, object] = {"tokens": args.tokens, "depth": args.depth, "device": args.device,
                                  "dtype": str(args.dtype), "torch": torch.__version__}  # fmt: skip
     if not args.no_peer:
         result["difference from the peer's numbers, float32, 300 tokens"] = agree(args.depth, args.device)
     held = {}
-    for way in ways:
-        held[way] = memory(way, args)
+    for variant in variants:
+        held[variant] = memory(variant, args)
         if args.device == "cuda":
             torch.cuda.empty_cache()
-    built = {way: build(way, args.depth, args.tokens, args.device, args.dtype) for way in ways}
-    times: dict[str, list[float]] = {way: [] for way in ways}
+    built = {variant: build(variant, args.depth, args.tokens, args.device, args.dtype) for variant in variants}
+    times: dict[str, list[float]] = {variant: [] for variant in variants}
     for turn in range(args.repeat + 1):  # the first turn warms up
-        for way in ways:
-            seconds = clock(way, *built[way])
+        for variant in variants:
+            seconds = clock(variant, *built[variant])
             if turn:
-                times[way].append(seconds)
-    median = {way: statistics.median(times[way]) for way in ways}
-    for way in ways:
-        result[way] = {
-            "seconds": median[way],
-            "spread": max(times[way]) / min(times[way]),
-            "megabytes": held[way] / 1e6,
+                times[variant].append(seconds)
+    median = {variant: statistics.median(times[variant]) for variant in variants}
+    for variant in variants:
+        result[variant] = {
+            "seconds": median[variant],
+            "spread": max(times[variant]) / min(times[variant]),
+            "megabytes": held[variant] / 1e6,
         }
     if args.json:
         print(json.dumps(result, indent=1))
         return
     for name, value in result.items():
-        if name not in ways:
+        if name not in variants:
             print(f"{name}: {value}")
     print(f"\n{'':10}{'time':>12}{'of plain':>10}{'spread':>8}{'memory':>12}{'of plain':>10}")
-    for way in ways:
-        print(f"{way:10}{median[way] * 1e3:9.1f} ms{median[way] / median['plain']:9.2f}x"
-              f"{max(times[way]) / min(times[way]):7.2f}x"
-              f"{held[way] / 1e6:9.0f} MB{held[way] / held['plain']:9.2f}x")  # fmt: skip
-    if "peer" in ways:
-        more = {way: held[way] - held["plain"] for way in ("watched", "peer")}
+    for variant in variants:
+        print(f"{variant:10}{median[variant] * 1e3:9.1f} ms{median[variant] / median['plain']:9.2f}x"
+              f"{max(times[variant]) / min(times[variant]):7.2f}x"
+              f"{held[variant] / 1e6:9.0f} MB{held[variant] / held['plain']:9.2f}x")  # fmt: skip
+    if "peer" in variants:
+        more = {variant: held[variant] - held["plain"] for variant in ("watched", "peer")}
         less = more["peer"] / max(more["watched"], 1e6)
         print(f"\nwatched is {median['peer'] / median['watched']:.1f}x faster than the peer, "
               f"with {less:.0f}x less memory above plain (counting at least 1 MB)")  # fmt: skip

@@ -1,10 +1,10 @@
-"""Does a table of positions learn that order does not matter? On `reverse` it does matter, on `most` it does not.
+"""Whether learned positions collapse where order does not matter: on `reverse` it matters, on `most` it does not.
 
     python benchmarks/positions.py
 
-The spread of the table is the root mean square distance of its rows from their mean, over that of the first table.
-Weight decay pulls all rows to zero, and only a task that must tell places apart pulls them from each other; so `most`
-is also trained without decay. Two seeds. Runs are kept in runs/positions.
+The spread of the table is the root mean square distance of its rows from their mean, relative to the initial table.
+Weight decay shrinks all rows, and only a task that needs positions keeps them apart; so `most` is also trained without
+decay. Two seeds. Runs are kept in runs/positions.
 """
 
 from __future__ import annotations
@@ -16,40 +16,44 @@ from torch import Tensor
 from clearhead.data import make_data
 from clearhead.training import read_recipe, train
 from clearhead.training.checkpoint import Checkpoint
-from clearhead.training.trainer import build_model
+from clearhead.training.distributed import World
+from clearhead.training.setup import resolve
+from clearhead.training.trainer import Trainer
 
 TASKS = {"reverse": (), "most": (), "most, without decay": ("optim.decay=0.0",)}
 SEEDS = (0, 1)
 
 
 def spread(table: Tensor) -> float:
+    """The root mean square distance of the rows from their mean."""
     return (table - table.mean(0)).square().sum(-1).mean().sqrt().item()
 
 
 def main() -> None:
     spreads: dict[str, list[list[float]]] = {}
-    right: dict[str, list[float]] = {}
+    accuracy: dict[str, list[float]] = {}
     steps: list[int] = []
     for task, words in TASKS.items():
-        spreads[task], right[task] = [], []
+        spreads[task], accuracy[task] = [], []
         for seed in SEEDS:
             recipe = read_recipe(CONFIGS / f"positions-{task.split(',')[0]}.toml", *words, f"seed={seed}")
-            given = dict(recipe.data)
-            data = make_data(given.pop("name"), given, seed=seed)
-            read = data.valid(0)["ids"].shape[1]  # rows of the table beyond it are never read
-            tables = {0: dict(build_model(recipe, data).named_parameters())["positions.table"].detach()[:read]}
+            options = dict(recipe.data)
+            data = make_data(options.pop("name"), options, seed=seed)
+            length = data.valid(0)["ids"].shape[1]  # rows of the table beyond it are never used
+            initial = Trainer(recipe, resolve(recipe, data, {}), data, World(0, 1, torch.device("cpu"))).model
+            first = initial.get_parameter("positions.table").detach()
+            tables = {0: first[:length]}
             run = train(recipe, out=f"runs/positions/{task.replace(', ', '-').replace(' ', '-')}-{seed}", quiet=True)
             for path in sorted((run.folder / "checkpoints").glob("step-*")):
-                table = torch.empty(recipe.model["context"], recipe.model["width"])
-                checkpoint = Checkpoint(path)
-                checkpoint.fill("model/positions.table", table)
+                table, checkpoint = torch.empty_like(first), Checkpoint(path)
+                checkpoint.fill("model/weight/positions.table", table)
                 checkpoint.close()
-                tables[checkpoint.step] = table[:read]
+                tables[checkpoint.step] = table[:length]
             steps = list(tables)
             spreads[task].append([spread(table) / spread(tables[0]) for table in tables.values()])
-            right[task].append(run.metrics[-1]["valid_accuracy"])
-            print(f"{task} {seed}: accuracy {right[task][-1]:.3f}, spread {spreads[task][-1][-1]:.2f}", flush=True)
-    keep("positions", steps=steps, spread=spreads, valid_accuracy=right)
+            accuracy[task].append(run.metrics[-1]["valid_accuracy"])
+            print(f"{task} {seed}: accuracy {accuracy[task][-1]:.3f}, spread {spreads[task][-1][-1]:.2f}", flush=True)
+    keep("positions", steps=steps, spread=spreads, valid_accuracy=accuracy)
 
 
 if __name__ == "__main__":

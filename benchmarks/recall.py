@@ -1,8 +1,9 @@
-"""The party: how well is the important guest remembered when so many came after? A sum, forgetting, attention.
+"""How well a memory recalls one important token after many others: a sum, a sum that forgets, and attention.
 
     python benchmarks/recall.py
 
-Streams of 1 to 48 guests with the important one at any place train each memory; streams of 48 test it at fixed ages.
+The important token (the lecture's guest at a party) is at any place in training, among 1 to 48 tokens. Measured is the
+accuracy of recalling it from 48 tokens at fixed ages, an age being the number of tokens after it.
 Three seeds each. Runs are kept in runs/recall.
 """
 
@@ -24,26 +25,26 @@ SEEDS = (0, 1, 2)
 
 
 def main() -> None:
-    found: dict[str, list[list[float]]] = {}
+    accuracy: dict[str, list[list[float]]] = {}
     for name, (mix, *words) in KINDS.items():
-        found[name] = []
+        accuracy[name] = []
         recipe = CONFIGS / f"recall-{mix}.toml"
-        given = dict(read_recipe(recipe).data)
-        kind = given.pop("name")
+        options = dict(read_recipe(recipe).data)
+        kind = options.pop("name")
         for seed in SEEDS:
             out = f"runs/recall/{name.replace(', gamma ', '-')}-{seed}"
             run = train(recipe, *words, f"seed={seed}", out=out, quiet=True)
             assert run.model is not None
-            right = []
+            by_age = []
             for age in AGES:
-                data = make_data(kind, given | {"valid_age": age, "valid_rows": 256}, seed=0)
-                right.append(measure(run.model.model, data)[1])
-            found[name].append(right)
+                data = make_data(kind, options | {"valid_age": age, "valid_rows": 256}, seed=0)
+                by_age.append(measure(run.model.model, data)["accuracy"])
+            accuracy[name].append(by_age)
             print(
-                f"{name:18} seed {seed}  " + " ".join(f"{a}:{r:.2f}" for a, r in zip(AGES, right, strict=True)),
+                f"{name:18} seed {seed}  " + " ".join(f"{a}:{r:.2f}" for a, r in zip(AGES, by_age, strict=True)),
                 flush=True,
             )
-    keep("recall", guests=48, symbols=16, ages=list(AGES), accuracy=found)
+    keep("recall", guests=48, symbols=16, ages=list(AGES), accuracy=accuracy)
 
 
 if __name__ == "__main__":

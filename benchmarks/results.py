@@ -1,4 +1,4 @@
-"""What the experiments share: the measure of a trained model on any data, and the file that their numbers go to."""
+"""Shared by the experiments: measure a trained model on validation data, and write numbers to docs/results."""
 
 from __future__ import annotations
 
@@ -10,30 +10,31 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from clearhead.data import Data
-from clearhead.training.objective import Objective, count
+from clearhead.models import Model
+from clearhead.training.objectives import choose, objective_class
 
 HOME = Path(__file__).parents[1]
 CONFIGS, RESULTS = HOME / "configs", HOME / "docs" / "results"
 
 
 @torch.no_grad()
-def measure(model: nn.Module, data: Data) -> tuple[float, float]:
-    """Loss and accuracy on the validation part, a counted token."""
-    model.eval()
-    objective, found, counted = Objective(model, data.kind), torch.zeros(2, dtype=torch.float64), 0
+def measure(model: Model, data: Data) -> dict[str, float]:
+    """Measure a model on validation data: the mean of each measurement of the objective that fits them."""
+    kind = objective_class(choose(type(model).__name__, model.can, data))
+    objective = kind(kind.Config(), {"model": model}, data).eval()
+    sums, counted = dict.fromkeys(kind.measurements, 0.0), 0
     for i in range(data.valid_batches):
         batch = data.valid(i)
-        found += objective.measure({name: torch.from_numpy(x) for name, x in batch.items()})
-        counted += count(batch)
-    loss, right = (found / counted).tolist()
-    return loss, right
+        for name, value in objective.measure({key: torch.from_numpy(x) for key, x in batch.items()}).items():
+            sums[name] += value.item()
+        counted += objective.count(batch)
+    return objective.summarise({name: total / counted for name, total in sums.items()})
 
 
 def keep(name: str, **numbers: Any) -> None:
-    """Write docs/results/NAME.json: the numbers, and what they were measured with."""
+    """Write docs/results/NAME.json: the numbers, with the command, the machine, the version of torch and the date."""
     facts = {
         "command": " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]]),
         "machine": f"{os.cpu_count()} CPU cores, {torch.get_num_threads()} used",
@@ -47,7 +48,7 @@ def keep(name: str, **numbers: Any) -> None:
 
 
 def rounded(x: Any) -> Any:
-    """Six digits of every number, which is more than a seed leaves alone."""
+    """Round every number to six digits, which is more than seeds agree on."""
     if isinstance(x, float):
         return float(f"{x:.6g}")
     if isinstance(x, dict):
@@ -56,7 +57,7 @@ def rounded(x: Any) -> Any:
 
 
 def _text(x: Any, indent: int = 0) -> str:
-    """JSON with one line a list of numbers, so that a change of a number is a change of a line."""
+    """JSON with one line per list of numbers, so that a diff shows which list changed."""
     if isinstance(x, dict):
         pad = " " * (indent + 1)
         inside = ",\n".join(f"{pad}{json.dumps(str(k))}: {_text(v, indent + 1)}" for k, v in x.items())

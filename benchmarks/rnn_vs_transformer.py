@@ -1,22 +1,22 @@
-"""What a longer sentence costs: two recurrent networks and a Transformer of like numbers of parameters.
+"""The cost of longer sentences: two recurrent networks and a Transformer with similar numbers of parameters.
 
     python benchmarks/rnn_vs_transformer.py
     python benchmarks/rnn_vs_transformer.py --lengths 16,64,256 --device cuda --json
 
 An RNN whose memory is one vector, an RNN with additive attention, a Transformer with the fused kernel, and the same
-Transformer with all its scores written out. Source and target are of one length, the weights random. Measured:
+Transformer with explicit scores. Source and target have the same length, the weights are random. Measured:
 
-chain     the most matrix products of which each needs the one before it, counted as the real model runs (on the CPU,
-          where nn.GRU is written out, step by step): of a forward pass, and of writing a sentence token by token
+chain     the longest chain of dependent matrix products, counted as the model runs (on the CPU, where nn.GRU runs step
+          by step): of a forward pass, and of decoding a sentence token by token
 train     milliseconds of loss and gradients, without an optimiser's step and without dropout
-forward   milliseconds of a forward pass without gradients, all target tokens given
-kept      megabytes that forward keeps for backward, weights not counted: every storage saved, once, of all but the
-          readout and its loss, which are the same for all
-write     milliseconds to write a sentence greedily, with caches, forced to its full length
+forward   milliseconds of a forward pass without gradients, with all target tokens as input
+kept      megabytes saved for the backward pass, without the weights, and without the output layer and its loss, which
+          are the same for all
+write     milliseconds to decode a sentence greedily, with a KV cache, to its full length
 
-train, forward and kept are of one sentence, where nothing fills the time that a chain leaves idle, and of a batch with
-as many tokens at every length. Times are medians of rounds in which the models take turns: of the processor's time
-where one thread computes, which others on the same machine lengthen little, and of the clock's otherwise.
+train, forward and kept are measured for one sentence, where nothing runs in parallel to the chain, and for a batch that
+has the same number of tokens at every length. Times are medians of rounds in which the models take turns: CPU time for
+one thread, since other processes change it little, and wall time otherwise.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ import clearhead as ch
 from clearhead.decode import Plan, search
 from clearhead.layers import Attention
 from clearhead.layers.attention import Tap
-from clearhead.training.objective import Objective
+from clearhead.training.objectives.translation import Translation
 
 VOCAB, START, END = 6000, 1, 2
 WIDTH = {"vocab": VOCAB, "width": 160, "dropout": 0.0}
@@ -50,11 +50,11 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "Transformer": ("transformer", LAYERS),
     "Transformer, scores written out": ("transformer", LAYERS),
 }
-WRITTEN_OUT = "Transformer, scores written out"  # it writes as the other one does: a row of scores is no matrix
+WRITTEN_OUT = "Transformer, scores written out"  # not measured in decoding, where a query has one row of scores anyway
 LENGTHS = (16, 32, 64, 128, 256, 512, 1024)
-TOKENS = 1024  # a side, in a batch
-PASSES = 3  # over all lengths, so that a busy minute is not the fate of one of them
-SECONDS, MOST = 0.2, 10  # for the rounds of a measurement in a pass, and the most there are
+TOKENS = 1024  # source tokens of a batch, and target tokens
+PASSES = 3  # over all lengths, so that a disturbance does not affect one length only
+SECONDS, MAX_ROUNDS = 0.2, 10  # limits of the rounds of a measurement in a pass
 
 aten = torch.ops.aten
 PRODUCTS = {
@@ -64,9 +64,9 @@ PRODUCTS = {
 
 
 class Chain(TorchDispatchMode):
-    """Counts the longest chain of products: an answer is as deep as the deepest input, that of a product one more.
+    """Counts the longest chain of products: an output is as deep as its deepest input, that of a product one deeper.
 
-    The depth is kept with the storage, so that views and what is written in place (a cache) have it too.
+    The depth is an attribute of the storage, so that views and tensors written in place (a cache) have it too.
     """
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -74,11 +74,12 @@ class Chain(TorchDispatchMode):
         out = func(*args, **(kwargs or {}))
         for x in _tensors(out):
             deeper = max(depth(x), before + PRODUCTS.get(func.overloadpacket, 0))
-            setattr(x.untyped_storage(), "depth", deeper)  # noqa: B010 (no such name is known to a type checker)
+            setattr(x.untyped_storage(), "depth", deeper)  # noqa: B010 (a type checker rejects a new attribute)
         return out
 
 
 def depth(x: Tensor) -> int:
+    """The number of products in the longest chain that led to a tensor."""
     return getattr(x.untyped_storage(), "depth", 0)
 
 
@@ -90,7 +91,7 @@ def _tensors(x: Any) -> list[Tensor]:
 
 
 class WrittenOut(Tap):
-    """Lets attention hold its scores and weights, a number for each pair of tokens, as the formula has it."""
+    """Computes attention explicitly, with scores and weights for every pair of tokens."""
 
     explicit = True
 
@@ -107,7 +108,7 @@ def build(name: str) -> nn.Module:
 
 
 def sizes(length: int) -> dict[str, int]:
-    """The rows of a sentence and of a batch; where the whole batch is one sentence, that is measured once."""
+    """The number of rows of a sentence and of a batch; no batch if it would be a single sentence."""
     return {"sentence": 1} | ({"batch": TOKENS // length} if length < TOKENS else {})
 
 
@@ -124,7 +125,7 @@ def forward_chain(model: nn.Module, length: int) -> int:
 
 
 def written_chain(model: Any, length: int) -> int:
-    """Each token is what the last step found likeliest: `search`, without its way over Python's numbers."""
+    """The chain of greedy decoding; `search` would interrupt it by turning tokens into Python integers."""
     source, ids = sentences(1, length, "cpu")["source"], torch.tensor([[START]])
     with torch.no_grad(), Chain():
         state = model.start({"source": source}, 1, length)
@@ -136,7 +137,8 @@ def written_chain(model: Any, length: int) -> int:
 
 def train(model: nn.Module, batch: dict[str, Tensor]) -> None:
     model.zero_grad()
-    Objective(model, "translations")(batch).backward()
+    objective = Translation(Translation.Config(), {"model": model}, None)  # type: ignore[arg-type] (its loss needs no data)
+    objective.loss(batch).backward()
 
 
 def forward(model: nn.Module, batch: dict[str, Tensor]) -> None:
@@ -146,28 +148,28 @@ def forward(model: nn.Module, batch: dict[str, Tensor]) -> None:
 
 def write(model: nn.Module, batch: dict[str, Tensor]) -> None:
     source = batch["source"]
-    found = search(model, {"source": source}, Plan(start=START, end=END, limit=source.shape[1], banned=[END]))
-    assert len(found[0][0].ids) == source.shape[1]
+    hypotheses = search(model, {"source": source}, Plan(start=START, end=END, limit=source.shape[1], banned=[END]))
+    assert len(hypotheses[0][0].ids) == source.shape[1]
 
 
 def kept(model: Any, batch: dict[str, Tensor]) -> float:
-    """Megabytes of all storages that are saved for the gradients, the weights' own left out."""
+    """Megabytes of all storages that are saved for the backward pass, without the weights."""
     weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
-    found: dict[int, int] = {}  # they all live as long as the answer, so that no place is taken twice
+    saved: dict[int, int] = {}  # bytes by address; all live as long as the output, so that no address is reused
 
-    def note(x: Tensor) -> Tensor:
-        found[x.untyped_storage().data_ptr()] = x.untyped_storage().nbytes()
+    def record(x: Tensor) -> Tensor:
+        saved[x.untyped_storage().data_ptr()] = x.untyped_storage().nbytes()
         return x
 
-    with saved_tensors_hooks(note, lambda x: x):
+    with saved_tensors_hooks(record, lambda x: x):
         out = model.states(batch["ids"], source=batch["source"])
-    total = sum(size for place, size in found.items() if place not in weights)
+    total = sum(size for address, size in saved.items() if address not in weights)
     del out
     return total / 1e6
 
 
 def peak(model: nn.Module, batch: dict[str, Tensor]) -> float:
-    """Megabytes that a training step needs at its height, on an accelerator, above what was there before."""
+    """Peak megabytes of a training step on a GPU, above what was allocated before."""
     model.zero_grad()
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
@@ -178,10 +180,10 @@ def peak(model: nn.Module, batch: dict[str, Tensor]) -> float:
 
 
 def turns(jobs: Mapping[str, Callable[[], None]], times: dict[str, list[float]], device: str) -> None:
-    """Let them take turns for a while, at least one each, and note the milliseconds of every turn."""
+    """Run the jobs in turns for SECONDS, at least once each, and append the milliseconds of every run to `times`."""
     clock = time.process_time if device == "cpu" and torch.get_num_threads() == 1 else time.perf_counter
     begin = time.perf_counter()
-    for done in range(MOST):
+    for done in range(MAX_ROUNDS):
         if done and time.perf_counter() - begin > SECONDS:
             break
         for name, job in jobs.items():
@@ -196,8 +198,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu", help="cpu, or a CUDA device")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--lengths", default=",".join(map(str, LENGTHS)), help="tokens a side, with commas between")
-    parser.add_argument("--json", action="store_true", help="print the numbers, and leave docs/results as it is")
+    parser.add_argument("--lengths", default=",".join(map(str, LENGTHS)), help="numbers of tokens, separated by commas")
+    parser.add_argument("--json", action="store_true", help="print the numbers instead of writing docs/results")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     lengths, device = [int(n) for n in args.lengths.split(",")], args.device
@@ -210,37 +212,37 @@ def main() -> None:
         "lengths": lengths,
     }
 
-    def note(what: str, length: int, found: Mapping[str, float]) -> None:
-        for name, value in found.items():
+    def record(what: str, length: int, values: Mapping[str, float]) -> None:
+        for name, value in values.items():
             numbers.setdefault(what, {}).setdefault(name, []).append(value)
         if not args.json:
-            print(f"{length:5} {what:16}", "   ".join(f"{name} {x:.5g}" for name, x in found.items()), flush=True)
+            print(f"{length:5} {what:16}", "   ".join(f"{name} {x:.5g}" for name, x in values.items()), flush=True)
         if what.endswith("_sentence") and what != "write_sentence" and "batch" not in sizes(length):
-            note(what.replace("sentence", "batch"), length, found)
+            record(what.replace("sentence", "batch"), length, values)
 
     for n in lengths:
-        note("chain_forward", n, {name: forward_chain(model, n) for name, model in models.items()})
-        note("chain_write", n, {name: written_chain(model, n) for name, model in writers.items()})
+        record("chain_forward", n, {name: forward_chain(model, n) for name, model in models.items()})
+        record("chain_write", n, {name: written_chain(model, n) for name, model in writers.items()})
     for model in models.values():
         model.to(device)
     for n in lengths:
         for what, rows in sizes(n).items():
             batch = sentences(rows, n, device)
-            note(f"kept_{what}", n, {name: kept(model, batch) for name, model in models.items()})
+            record(f"kept_{what}", n, {name: kept(model, batch) for name, model in models.items()})
             if device != "cpu":
-                train(models["Transformer"], batch)  # what is made once is made before
-                note(f"peak_{what}", n, {name: peak(model, batch) for name, model in models.items()})
+                train(models["Transformer"], batch)  # so that one-time allocations do not count
+                record(f"peak_{what}", n, {name: peak(model, batch) for name, model in models.items()})
     times: dict[tuple[str, int], dict[str, list[float]]] = {}
     for _ in range(PASSES):
         for n in lengths:
             for what, rows in sizes(n).items():
                 batch = sentences(rows, n, device)
-                for way, those in ((train, models), (forward, models), (write, writers)):
-                    if way is not write or what == "sentence":
-                        jobs = {name: functools.partial(way, model, batch) for name, model in those.items()}
-                        turns(jobs, times.setdefault((f"{way.__name__}_{what}", n), {}), device)
-    for (what, n), found in times.items():
-        note(what, n, {name: statistics.median(each) for name, each in found.items()})
+                for job, some in ((train, models), (forward, models), (write, writers)):
+                    if job is not write or what == "sentence":
+                        jobs = {name: functools.partial(job, model, batch) for name, model in some.items()}
+                        turns(jobs, times.setdefault((f"{job.__name__}_{what}", n), {}), device)
+    for (what, n), by_name in times.items():
+        record(what, n, {name: statistics.median(each) for name, each in by_name.items()})
     if args.json:
         print(json.dumps(rounded(numbers), indent=1))
     else:

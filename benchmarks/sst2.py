@@ -1,11 +1,11 @@
-"""What reading before learning is worth: the accuracy of sorting SST-2's sentences, three seeds each.
+"""The value of pretraining: accuracy of sentiment classification on SST-2, three seeds each.
 
     python benchmarks/fetch_checkpoints.py checkpoints
-    python benchmarks/sst2.py                     # one H200: about 25 minutes, one training after another
-    python benchmarks/sst2.py --runs DIR          # trains what DIR lacks, and measures what it has
+    python benchmarks/sst2.py                     # about 25 minutes on one H200, one training after another
+    python benchmarks/sst2.py --runs DIR          # reuses the finished runs in DIR
 
-All learn from the same labels, those of the training sentences and of their phrases, and keep the weights of their best
-validation loss (MiniLM, which reads them twice and a half, its last).
+All models are trained on the same labels, of sentences and of their phrases. The weights with the best validation loss
+are kept (of MiniLM, which is trained for two and a half epochs, the last).
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from clearhead.training import train
 
 SEEDS = (1, 2, 3)
 EVERYDAY = ('data.of=["sst2","everyday"]', "steps=3500")
-WAYS: dict[str, tuple[str, tuple[str, ...] | None]] = {  # the recipe, and what it is to have read, if anything
+# Name: the recipe, and the overrides of its pretraining (None: no pretraining here).
+MODELS: dict[str, tuple[str, tuple[str, ...] | None]] = {
     "words": ("sst2-words.toml", None),
     "from scratch": ("sst2-scratch.toml", None),
     "its own text": ("sst2-finetune.toml", ()),
@@ -30,6 +31,7 @@ WAYS: dict[str, tuple[str, tuple[str, ...] | None]] = {  # the recipe, and what 
 
 
 def trained(folder: Path, recipe: str, *words: str) -> Path:
+    """Train a recipe unless the folder has a model; return the folder."""
     if not (folder / "model").is_dir():
         train(CONFIGS / recipe, *words, out=folder)
     return folder
@@ -37,21 +39,21 @@ def trained(folder: Path, recipe: str, *words: str) -> Path:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=Path, default=Path("runs/sst2"))
+    parser.add_argument("--runs", type=Path, default=Path("runs/sst2"), help="folder of the run folders")
     args = parser.parse_args()
-    found: dict[str, dict[str, list[float]]] = {}
-    for way, (recipe, read) in WAYS.items():
-        scores = found[way] = {"valid": [], "test": []}
+    accuracy: dict[str, dict[str, list[float]]] = {}
+    for name, (recipe, pretraining) in MODELS.items():
+        scores = accuracy[name] = {"valid": [], "test": []}
         for seed in SEEDS:
-            folder, words = args.runs / f"{way.replace(' ', '-')}-{seed}", [f"seed={seed}"]
-            if read is not None:
-                before = trained(folder.with_name(f"{folder.name}-before"), "sst2-pretrain.toml", *words, *read)
+            folder, words = args.runs / f"{name.replace(' ', '-')}-{seed}", [f"seed={seed}"]
+            if pretraining is not None:
+                before = trained(folder.with_name(f"{folder.name}-before"), "sst2-pretrain.toml", *words, *pretraining)
                 words += [f"pretrained={before}", f"data.tokens={before}"]
             bundle = ch.load(trained(folder, recipe, *words))
-            for split, into in scores.items():
-                into.append(100 * ch.evaluate(bundle, "sst2", split=split).accuracy)
-        print(way, scores, flush=True)
-    keep("sst2", accuracy=found)
+            for split, values in scores.items():
+                values.append(100 * ch.evaluate(bundle, "sst2", split=split).accuracy)
+        print(name, scores, flush=True)
+    keep("sst2", accuracy=accuracy)
 
 
 if __name__ == "__main__":

@@ -179,12 +179,14 @@ def report(label: str, model: Any, decoder: GpuDecoder) -> None:
 @torch.no_grad()
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shape", nargs="*", choices=[*SHAPES], default=[*SHAPES])
-    parser.add_argument("--tiles", action="store_true", help="try other tiles")
-    parser.add_argument("--rows", type=int, nargs="*", default=[1])
+    parser.add_argument(
+        "--shape", nargs="*", choices=[*SHAPES], default=[*SHAPES], help="models to measure; all if not given"
+    )
+    parser.add_argument("--tiles", action="store_true", help="also time each kernel with other tiles")
+    parser.add_argument("--rows", type=int, nargs="*", default=[1], help="batch sizes of the whole steps")
     args = parser.parse_args()
     if not torch.cuda.is_available():
-        sys.exit("this measures a GPU, and there is none")
+        sys.exit("this benchmark needs a CUDA device, and there is none")
     for shape in args.shape:
         many, model = build(shape, MANY[shape]), build(shape, SHAPES[shape].get("depth", 12))
         kernel_table(shape, many)

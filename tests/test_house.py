@@ -1,6 +1,7 @@
 """The house keeps its order: rooms import only rooms above them, and the door is light."""
 
 import ast
+import os
 import statistics
 import subprocess
 import sys
@@ -13,8 +14,9 @@ ROOT = Path(__file__).parent.parent
 HOUSE = ROOT / "src" / "clearhead"
 # From the first room to the last; a room may import itself and those before it.
 ROOMS = [
-    "errors", "checks", "atomic_files", "counter_rng", "protobuf", "devices", "config", "draw", "tokens", "data", "layers",
-    "models", "fast", "weights", "look", "decode", "metrics", "tasks", "training", "report", "explore", "cli", "__main__",
+    "errors", "checks", "atomic_files", "counter_rng", "protobuf", "devices", "config", "draw", "tokens", "data",
+    "layers", "models", "fast", "weights", "look", "decode", "metrics", "tasks", "training", "report", "explore", "cli",
+    "__main__",
 ]  # fmt: skip
 
 
@@ -54,8 +56,9 @@ def test_the_test_itself_sees_imports(tmp_path, monkeypatch):
     assert imports(file) == {"look", "training", "explore"}
 
 
-def run(code: str) -> str:
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+def run(code: str, env: dict[str, str] | None = None) -> str:
+    line = [sys.executable, "-c", code]
+    return subprocess.run(line, capture_output=True, text=True, check=True, env=env).stdout.strip()
 
 
 def test_importing_clearhead_imports_no_torch():
@@ -79,10 +82,21 @@ def test_public_names_are_there():
         clearhead.wacth  # noqa: B018
 
 
-def test_the_door_shows_the_two_commands():
-    first = (ROOT / "README.md").read_text().splitlines()[:10]
-    assert any("make test" in line for line in first)
-    assert any("make explore" in line for line in first)
+@pytest.mark.parametrize(
+    ("given", "policy"),
+    [({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE"), ({"GOMP_SPINCOUNT": "9"}, None)],
+    ids=["nothing set", "active", "a spin count"],
+)
+def test_idle_threads_sleep_unless_the_environment_says_otherwise(given, policy):
+    others = {k: v for k, v in os.environ.items() if k not in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")}
+    code = "import clearhead, os; print(os.environ.get('OMP_WAIT_POLICY'))"
+    assert run(code, others | given) == str(policy)
+
+
+def test_the_first_screen_of_the_readme_shows_the_commands_that_set_everything_up():
+    first = (ROOT / "README.md").read_text().splitlines()[:30]
+    assert any(line.startswith("make explore") for line in first)
+    assert any("`make test`" in line for line in first)
 
 
 def test_the_tests_run_where_bf16_products_are_safe():

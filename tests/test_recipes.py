@@ -8,11 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from clearhead.data import make_data
 from clearhead.training import read_recipe, train
+from clearhead.training.setup import resolve
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 RECIPES = sorted(CONFIGS.glob("*.toml"))
 QUICK, BEARABLE = 0.2, 4.0  # minutes up to which a recipe is trained in the tests, and in the slow ones
+GENERATED = {"copy", "gaussians", "identity", "most", "recall", "reverse"}
 HEAD = re.compile(
     r"# command: clearhead (?:train|sweep) configs/(?P<file>[\w-]+\.toml)(?: .+)?\n"
     r"# machine: (?P<machine>.+)\n"
@@ -44,6 +47,15 @@ def test_a_recipe_reads_and_says_what_it_costs_and_gives(path):
     words = head(path)
     assert words["file"] == path.name
     read_recipe(path)
+
+
+@pytest.mark.parametrize(
+    "path", [p for p in RECIPES if read_recipe(p).data["name"] in GENERATED], ids=lambda path: path.stem
+)
+def test_the_model_of_a_recipe_fits_its_generated_data(path):
+    recipe = read_recipe(path)
+    options = {name: value for name, value in recipe.data.items() if name != "name"}
+    resolve(recipe, make_data(recipe.data["name"], options, seed=recipe.seed), {})
 
 
 @pytest.mark.parametrize("path", trained(0, QUICK), ids=lambda path: path.stem)

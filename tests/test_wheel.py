@@ -55,7 +55,6 @@ def home(wheel, tmp_path_factory):
 def empty(tmp_path, monkeypatch):
     """An empty folder to be in, and to leave empty."""
     monkeypatch.delenv("PYTHONPATH", raising=False)
-    monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")
     monkeypatch.chdir(tmp_path)
     yield tmp_path
     assert list(tmp_path.iterdir()) == []

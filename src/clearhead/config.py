@@ -52,7 +52,7 @@ class Origin:
 
     path: str | None = None  # the file as the user named it; None for values from Python
     text: str = ""  # the content of the file
-    changed: frozenset[Key] = frozenset()  # keys set on the command line
+    changed: frozenset[Key] = frozenset()  # keys set on the command line, and sections created there
 
     @cached_property
     def lines(self) -> dict[Key, int]:
@@ -67,8 +67,6 @@ class Origin:
         if self.path is None:
             return ""
         while key not in self.lines:
-            if any(other[: len(key)] == key for other in self.changed):  # a section that only overrides created
-                return _COMMAND_LINE
             key = key[:-1]
         return f"{self.path}:{self.lines[key]}: "
 
@@ -176,6 +174,8 @@ def override(table: Mapping[str, Any], *words: str) -> Table:
         key, value = _assignment(word)
         inner: dict[str, Any] = out
         for depth, name in enumerate(key[:-1], 1):
+            if name not in inner:
+                changed.add((*table.key, *key[:depth]))
             inner = inner.setdefault(name, {})
             if not isinstance(inner, dict):
                 raise ConfigError(

@@ -1,7 +1,6 @@
 """A real browser and a real server, for tests of the page."""
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -21,9 +20,8 @@ class Server:
 
     def __init__(self, *words: str) -> None:
         line = [sys.executable, "-m", "clearhead", "explore", *words, "--port", "0", "--no-browser", "--device", "cpu"]
-        env = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE"}
         self.began = time.monotonic()
-        self.process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
+        self.process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         self.address = self.process.stdout.readline().strip()
         if not re.match(r"http://127\.0\.0\.1:\d+/$", self.address):

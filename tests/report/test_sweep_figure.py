@@ -80,15 +80,34 @@ def test_every_loss_of_several_players_is_drawn(tmp_path, figures):
     assert titles["generator loss"].get_ylabel() == "nats/row"
 
 
-def test_of_many_alternatives_the_best_have_colours(tmp_path, figures):
+def test_of_more_than_21_alternatives_the_worst_are_faint(tmp_path, figures):
     trials = [
         trial(tmp_path, {"seed": "0", "width": str(i)}, [{"step": 1, "loss": 9.0}, {"step": 2, "loss": float(i)}])
-        for i in range(9)
+        for i in range(23)
     ]
     draw_sweep(Sweep(folder=tmp_path, trials=trials))
     ((figure, _),) = figures
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == [f"width={i}" for i in range(7)]
-    assert len(lines(figure.axes[0])) == 9
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == [f"width={i}" for i in range(21)]
+    drawn = figure.axes[0].get_lines()
+    assert len(drawn) == 23
+    assert len({(line.get_color(), line._unscaled_dash_pattern) for line in drawn[:21]}) == 21
+    assert len({line.get_color() for line in drawn[21:]}) == 1
+
+
+def test_alternatives_without_the_first_loss_are_the_first_to_be_faint(tmp_path, figures):
+    about = {"losses": ["loss", "other"]}
+    trials = [
+        trial(
+            tmp_path,
+            {"seed": "0", "width": str(i)},
+            [{"step": s, "other" if i == 0 else "loss": 1.0} for s in (1, 2)],
+            about,
+        )
+        for i in range(22)
+    ]
+    draw_sweep(Sweep(folder=tmp_path, trials=trials))
+    ((figure, _),) = figures
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == [f"width={i}" for i in range(1, 22)]
 
 
 def test_nothing_is_drawn_of_trials_that_have_one_step(tmp_path, figures):

@@ -1,5 +1,8 @@
 """translate: batches against single texts, alignments against the search, seeds, and the command."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -186,3 +189,14 @@ def test_white_space_belongs_to_the_word_after_it():
     assert word_pieces([" ", "dog", "s", " ", "!", "<end>"], [-1, 0, 0, -1, 1, -1]) == [[0, 1, 2], [3, 4], [5]]
     assert word_pieces(["a", "b", " "], [0, 1, -1]) == [[0], [1], [2]]
     assert word_pieces([], []) == []
+
+
+def test_loading_and_translating_do_not_import_torchs_compiler():
+    """It takes a second, of the two that a translation from the command line takes."""
+    code = (
+        "import sys, clearhead as ch\n"
+        "text = ch.translate(ch.load('en-de', device='cpu'), 'A dog runs.').text\n"
+        "print(text, [name for name in ('torch._dynamo', 'sympy') if name in sys.modules])"
+    )
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert output == "Ein Hund rennt. []\n"

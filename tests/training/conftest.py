@@ -5,7 +5,7 @@ import pytest
 
 @pytest.fixture(scope="module")
 def own_models():
-    """The models of trainings.py stand in the house while a module's tests run, and for no other tests."""
+    """Register the models of trainings.py while the tests of a module run."""
     import trainings
 
     with trainings.own_models():

@@ -1,4 +1,4 @@
-"""Kill a process at the points of a save, and see what is left. A script: crash_points.py FOLDER (each|some).
+"""Kill a process at many points of a save, and check the checkpoints. A script: crash_points.py FOLDER (each|some).
 
 torch is imported once; each victim is a fork of this process.
 """
@@ -15,12 +15,12 @@ import torch
 
 from clearhead.training.checkpoint import Writer, latest
 
-torch.set_num_threads(1)  # a fork has no helpers, and would wait for them
+torch.set_num_threads(1)  # a fork has no thread pool, and would wait for it
 TOUCHES = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "shutil.rmtree"}
 
 
 def state(step: int, mark: int = 0) -> dict[str, torch.Tensor]:
-    """What a checkpoint of a step must hold; `mark` tells two of the same step apart."""
+    """The tensors of a checkpoint of a step; `mark` distinguishes two of the same step."""
     return {"w": torch.arange(50_000) + step + mark, "b": torch.full((7,), step + 0.5, dtype=torch.bfloat16)}
 
 
@@ -33,19 +33,19 @@ def save(folder: Path, attempt: str, steps: range, keep: int = 1) -> None:
 
 
 def check(folder: Path, least: int) -> int:
-    """The newest checkpoint is whole and holds what its step says, to the bit."""
+    """Assert that the newest checkpoint is intact and equals `state` to the bit; returns its step."""
     complaints: list[str] = []
-    found = latest(folder, say=complaints.append)
-    assert found is not None, "no checkpoint is left"
+    checkpoint = latest(folder, say=complaints.append)
+    assert checkpoint is not None, "no checkpoint is left"
     assert not complaints, complaints
-    assert found.step == found.facts["step"] >= least, (found.step, least)
-    for name, tensor in state(found.step, found.facts["mark"]).items():
-        assert torch.equal(found.read(name), tensor), (found.path, name)
-    return found.step
+    assert checkpoint.step == checkpoint.facts["step"] >= least, (checkpoint.step, least)
+    for name, tensor in state(checkpoint.step, checkpoint.facts["mark"]).items():
+        assert torch.equal(checkpoint.read(name), tensor), (checkpoint.path, name)
+    return checkpoint.step
 
 
 def die_at(count: int) -> None:
-    """Kill this process at its `count`-th touch of the file system."""
+    """Kill this process at its `count`-th change of the file system."""
     touched = 0
 
     def watch(event: str, arguments: tuple) -> None:
@@ -79,7 +79,7 @@ def at_points(folder: Path, stride: int) -> int:
 
         _, status = os.waitpid(victim(work), 0)
         check(here, least=1)
-        save(here, "third", range(4, 5))  # a new attempt works, and tidies up
+        save(here, "third", range(4, 5))  # a new attempt works, and removes leftovers
         assert os.listdir(here) == ["step-00000004"], os.listdir(here)
         if os.WIFEXITED(status):
             assert os.WEXITSTATUS(status) == 0

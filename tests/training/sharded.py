@@ -1,4 +1,4 @@
-"""Run by test_optim.py as one of two processes: sharded parameters train as whole ones do."""
+"""Run by test_optim.py as one of two processes: sharded parameters train like unsharded ones."""
 
 import sys
 
@@ -11,7 +11,7 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from clearhead.training.average import Average
 from clearhead.training.optim import OptimConfig, Optimiser
 
-# Rows that do not divide by two, and a vector of one number, of which the second process has nothing.
+# Rows that do not divide by two, and a vector of one number, whose shard on the second process is empty.
 SIZES = {"a.weight": (5, 7), "b.weight": (7, 5), "c.weight": (5, 7), "tokens.table": (9, 4), "d.bias": (1,)}
 
 
@@ -49,5 +49,5 @@ for name in ("adamw", "sgd", "muon"):
         two_norms, two = train(True, name, masters)
         torch.testing.assert_close(two_norms, norms)
         torch.testing.assert_close(two, one)
-dist.barrier()  # leaving while the other still talks ends it with an abort now and then
+dist.barrier()  # a worker that leaves early can make the other abort
 dist.destroy_process_group()

@@ -36,7 +36,7 @@ def main(rank: int, folder: Path) -> None:
     dist.init_process_group("gloo", init_method=f"file://{folder / 'meet'}", rank=rank, world_size=3)
     two, three = DeviceMesh("cpu", [0, 1]), DeviceMesh("cpu", [0, 1, 2])
 
-    # Two workers save; the third stands outside their mesh.
+    # Two workers save; the third is not in their mesh.
     tensors = spread(two)
     if rank < 2:
         writer = Writer(folder / "two", rank=rank, world=2, attempt="a", timeout=30)
@@ -46,7 +46,7 @@ def main(rank: int, folder: Path) -> None:
             assert Checkpoint(folder / "two" / step_name(1)).facts == {"by": 0}
     dist.barrier()
 
-    # Three fill from two, two from one.
+    # Three workers read what two have saved, and two what one has saved.
     for mesh, source, members in [(three, "two", 3), (two, "one", 2)]:
         empty = spread(mesh, zero=True)
         checkpoint = Checkpoint(folder / source / step_name(1))
@@ -56,7 +56,7 @@ def main(rank: int, folder: Path) -> None:
             assert same(empty), (rank, source)
         dist.barrier()
 
-    # Our arithmetic is torch's own.
+    # Shards and offsets equal torch's.
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
     for length in range(9):

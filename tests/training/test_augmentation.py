@@ -1,4 +1,4 @@
-"""Augmentation and random numbers on the device: each row's own, whatever the batch, and the same when resumed."""
+"""Augmentation and random numbers on the device, which depend only on seed, step and row."""
 
 import numpy as np
 import pytest
@@ -22,12 +22,12 @@ def moment(rows=range(B), step=4, seed=11):
     return Moment(seed=seed, step=step, steps=10, rows=torch.tensor(list(rows)))
 
 
-def made(*tables):
+def built(*tables):
     return make_augmentations([named_options(one, "augment") for one in tables])
 
 
 @pytest.mark.parametrize(("seed", "step", "stream"), [(0, 0, 0), (3, 17, 1), (2**63 - 1, 10**9, 1 << 20)])
-def test_the_numbers_of_a_device_are_those_of_the_host_bit_for_bit(seed, step, stream):
+def test_device_random_numbers_equal_those_of_the_host(seed, step, stream):
     rows = np.array([0, 1, 5, 1000003])
     ours = DeviceRng(seed, step, torch.from_numpy(rows), stream).bits(6).numpy().view(np.uint64)
     assert np.array_equal(ours, counter_rng.bits(seed, step, rows, 6, stream=stream))
@@ -47,19 +47,19 @@ def test_uniform_and_normal_numbers_have_their_distributions():
     assert torch.unique(u).numel() > 0.99 * u.numel()
 
 
-def test_a_flip_mirrors_the_share_of_images_that_it_says():
+def test_a_flip_mirrors_the_given_share_of_images():
     x = images()
-    assert torch.equal(augment(x, made({"name": "flip", "chance": 1.0}), moment()), x.flip(-1))
-    assert torch.equal(augment(x, made({"name": "flip", "chance": 0.0}), moment()), x)
+    assert torch.equal(augment(x, built({"name": "flip", "chance": 1.0}), moment()), x.flip(-1))
+    assert torch.equal(augment(x, built({"name": "flip", "chance": 0.0}), moment()), x)
     many = torch.arange(4000, dtype=torch.long)
     row = torch.tensor([[[[0, 1]]]], dtype=torch.uint8).expand(4000, 1, 1, 2)
-    flipped = augment(row, made({"name": "flip"}), moment(many.tolist()))[:, 0, 0, 0]
+    flipped = augment(row, built({"name": "flip"}), moment(many.tolist()))[:, 0, 0, 0]
     assert float(flipped.float().mean()) == pytest.approx(0.5, abs=0.03)
 
 
 def test_a_shift_cuts_a_window_out_of_the_padded_image():
     x, n = images(), 2
-    shifted = augment(x, made({"name": "shift", "pixels": n}), moment())
+    shifted = augment(x, built({"name": "shift", "pixels": n}), moment())
     padded = np.pad(x.numpy(), ((0, 0), (0, 0), (n, n), (n, n)))
     corners = []
     for i in range(B):
@@ -72,11 +72,11 @@ def test_a_shift_cuts_a_window_out_of_the_padded_image():
         assert len(places) == 1
         corners += places
     assert len(set(corners)) > 1
-    assert torch.equal(augment(x, made({"name": "shift", "pixels": 0}), moment()), x)
+    assert torch.equal(augment(x, built({"name": "shift", "pixels": 0}), moment()), x)
 
 
-def test_an_image_is_augmented_alike_in_any_batch_and_differently_in_another_step():
-    x, both = images(), made({"name": "flip"}, {"name": "shift", "pixels": 3})
+def test_augmentation_depends_on_step_and_row_and_not_on_the_worker():
+    x, both = images(), built({"name": "flip"}, {"name": "shift", "pixels": 3})
     whole = augment(x, both, moment())
     parts = torch.cat([augment(x[a:b], both, moment(range(a, b))) for a, b in ((0, 2), (2, 5))])
     assert torch.equal(whole, parts)
@@ -85,7 +85,7 @@ def test_an_image_is_augmented_alike_in_any_batch_and_differently_in_another_ste
     assert not torch.equal(whole, augment(x, both, moment(seed=12)))
 
 
-def test_pixels_are_normalised_as_the_model_s_preprocessing_does():
+def test_pixels_are_normalised_like_the_model_s_preprocessing():
     kept = Preprocessing(mean=(0.1, 0.2, 0.3), deviation=(0.5, 0.6, 0.7))
     x = images()
     expected = (x.double() / 255 - torch.tensor([0.1, 0.2, 0.3])[:, None, None]) / torch.tensor([0.5, 0.6, 0.7])[

@@ -1,4 +1,4 @@
-"""Moving averages of weights: computed as by hand, swapped in and out, and running as a network of their own."""
+"""Moving averages of weights: their values, temporary use by a network, and networks of averages."""
 
 import pytest
 import torch
@@ -25,7 +25,7 @@ def copies(tensors):
 
 
 @pytest.mark.parametrize("masters", [False, True])
-def test_an_average_is_that_of_a_loop_by_hand(masters):
+def test_averages_equal_the_formula(masters):
     optimiser = Optimiser(model(torch.bfloat16 if masters else torch.float32), OptimConfig(lr=0.05), masters=masters)
     average = Average(optimiser.weights(), optimiser.parameters)
     hand = {n: w.detach().double() for n, w in optimiser.weights().items()}
@@ -39,7 +39,7 @@ def test_an_average_is_that_of_a_loop_by_hand(masters):
 
 
 @pytest.mark.parametrize("masters", [False, True])
-def test_a_network_runs_with_its_averages_and_gets_its_own_bits_back(masters):
+def test_a_network_runs_with_its_averages_and_its_own_weights_are_restored(masters):
     optimiser = Optimiser(model(torch.bfloat16 if masters else torch.float32), OptimConfig(lr=0.05), masters=masters)
     average = Average(optimiser.weights(), optimiser.parameters)
     step(optimiser, 0)
@@ -55,7 +55,7 @@ def test_a_network_runs_with_its_averages_and_gets_its_own_bits_back(masters):
     assert all(torch.equal(x, values[n]) for n, x in average.values.items())
 
 
-def test_a_network_of_its_own_follows_the_averages_and_the_buffers():
+def test_an_average_network_receives_averages_and_buffers():
     source, teacher = model(), model()
     optimiser = Optimiser(source, OptimConfig(lr=0.05), masters=False)
     average = AverageNetwork(optimiser.weights(), source, teacher)

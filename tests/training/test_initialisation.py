@@ -1,4 +1,4 @@
-"""First weights: the spread each paper asks for, and numbers that depend on nothing but seed and name."""
+"""Initialisation: the deviations of the papers, and weights that depend only on seed and name."""
 
 import math
 
@@ -29,7 +29,7 @@ def drawn(word, seed=0, **options):
     return state(model)
 
 
-def test_default_leaves_all():
+def test_default_changes_nothing():
     model = Model()
     before = state(model)
     initialise(model, "default", 0)
@@ -37,7 +37,7 @@ def test_default_leaves_all():
 
 
 @pytest.mark.parametrize("word", ["xavier", "kaiming", "normal"])
-def test_biases_are_zero_and_norms_untouched(word):
+def test_biases_become_zero_and_norms_do_not_change(word):
     for name, p in drawn(word).items():
         if "norm" in name:
             assert torch.equal(p, torch.ones_like(p) if name.endswith("weight") else torch.zeros_like(p))
@@ -47,7 +47,7 @@ def test_biases_are_zero_and_norms_untouched(word):
             assert p.std() > 0, name
 
 
-def test_spreads_are_torchs():
+def test_deviations_are_those_of_torch():
     """Deviation and range of the same matrices as torch.nn.init draws them; 6% is 5 sigma for 3,000 numbers."""
     torch.manual_seed(0)
     theirs = {"xavier": nn.init.xavier_uniform_, "kaiming": nn.init.kaiming_normal_}
@@ -66,37 +66,37 @@ def test_spreads_are_torchs():
 
 
 @pytest.mark.parametrize("cross", [False, True])
-def test_normal_is_gpt2s(cross):
+def test_normal_is_the_initialisation_of_gpt2(cross):
     for name, p in drawn("normal", depth=4, cross=cross).items():
         writes = name.endswith(("attn.out.weight", "cross.out.weight", "mlp.down.weight"))
         if p.ndim == 2:
             assert p.std() == pytest.approx(0.02 / math.sqrt(8) if writes else 0.02, rel=0.06), name
 
 
-def test_numbers_depend_on_seed_and_name_alone():
+def test_weights_depend_only_on_seed_and_name():
     small, large = drawn("normal", norm="rms"), drawn("normal", cross=True)
     same = [n for n in small if n in large and small[n].ndim == 2]
     assert len(same) > 15
     assert all(torch.equal(small[n], large[n]) for n in same)
     other = drawn("normal", seed=1)
     assert not any(torch.equal(small[n], other[n]) for n in same)
-    assert len({round(small[n].flatten()[0].item(), 9) for n in same}) == len(same)  # no two names alike
+    assert len({round(small[n].flatten()[0].item(), 9) for n in same}) == len(same)  # all names differ
     before = torch.get_rng_state()
     drawn_again = Model().bfloat16()
     torch.set_rng_state(before)
     initialise(drawn_again, "normal", 0)
-    assert torch.equal(torch.get_rng_state(), before)  # the world's generator is not touched
+    assert torch.equal(torch.get_rng_state(), before)  # torch's global generator is not used
     assert all(torch.equal(small[n].bfloat16(), drawn_again.get_parameter(n)) for n in same)
 
 
-def test_a_tied_table_is_drawn_once():
+def test_a_tied_embedding_is_drawn_once():
     model = Model()
     model.head.weight = model.tokens.table
     initialise(model, "normal", 0)
     assert torch.equal(model.head.weight, drawn("normal")["tokens.table"])
 
 
-def test_every_layer_of_the_house():
+def test_every_kind_of_layer_is_initialised():
     model = nn.ModuleDict({
         "patches": Patches(48, patch=4, registers=9), "cell": Recurrent(48), "far": Relative(3),
         "additive": Additive(400, 4), "bilinear": Bilinear(50, 4, key=20), "cosine": Block(48, 3, score="cosine"),
@@ -118,14 +118,14 @@ def test_every_layer_of_the_house():
         assert state(model)[f"patches.{name}"].std() == pytest.approx(0.02, rel=0.3), name
 
 
-def test_unknown_word():
+def test_an_unknown_initialisation_is_refused():
     with pytest.raises(ValueError, match=r"'glorot'.*xavier, kaiming"):
         initialise(Model(), "glorot", 0)
 
 
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_the_same_on_a_gpu():
+def test_weights_on_a_gpu_equal_those_on_the_cpu():
     model = Model().cuda()
     initialise(model, "xavier", 3)
     here = drawn("xavier", seed=3)

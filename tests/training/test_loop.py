@@ -1,4 +1,4 @@
-"""The loop: a run that was broken off and resumed equals an unbroken one to the bit, and looking changes nothing."""
+"""The loop: an interrupted and resumed run equals an uninterrupted one to the bit, and probes change nothing."""
 
 import json
 import os
@@ -35,28 +35,28 @@ class BrokenError(Exception):
 
 
 def broken_at(monkeypatch, step, how):
-    """Let the run crash in the middle of a step, or be asked to stop during it."""
+    """Make the run crash in the middle of a step, or receive SIGTERM during it."""
     real = optim.Optimiser.step
 
-    def strange(self, *args):
-        strange.left -= 1
-        if strange.left == 0:
+    def interrupted(self, *args):
+        interrupted.left -= 1
+        if interrupted.left == 0:
             if how == "crash":
                 raise BrokenError
             os.kill(os.getpid(), signal.SIGTERM)
         return real(self, *args)
 
-    strange.left = step
-    monkeypatch.setattr(optim.Optimiser, "step", strange)
+    interrupted.left = step
+    monkeypatch.setattr(optim.Optimiser, "step", interrupted)
 
 
 def go_broken(table, out, monkeypatch, steps=((3, "crash"), (1, "crash"), (3, "stop"), (2, "crash"))):
-    """Run with breaks, each so many steps after the last start, and then to the end."""
+    """Train with interruptions, each after a number of steps since the last start, and then to the end."""
     for step, how in steps:
         with monkeypatch.context() as patch:
             broken_at(patch, step, how)
             try:
-                if (run := go(table, out)).finished:  # patience ran out before the break
+                if (run := go(table, out)).finished:  # patience ran out before the interruption
                     return run
             except BrokenError:
                 assert how == "crash"
@@ -83,7 +83,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_resumed_run_equals_an_unbroken_one_to_the_bit(tmp_path, monkeypatch, case):
+def test_a_resumed_run_equals_an_uninterrupted_one_to_the_bit(tmp_path, monkeypatch, case):
     every = {"run__valid_every": 2, "run__save_every": 2, "run__inside_every": 3, "steps": 9}
     table = recipe(**{**every, **CASES[case]})
     whole = go(table, tmp_path / "whole")
@@ -108,7 +108,7 @@ def test_packed_documents_resume_to_the_bit(tmp_path, monkeypatch):
     assert whole.model.tokens.decode(whole.model.tokens.encode("three")) == "three"
 
 
-def test_a_break_before_the_first_checkpoint_starts_again(tmp_path, monkeypatch):
+def test_a_run_that_crashed_before_its_first_checkpoint_starts_from_step_0(tmp_path, monkeypatch):
     table = recipe(run__save_every=0)
     whole = go(table, tmp_path / "whole")
     parts = go_broken(table, tmp_path / "parts", monkeypatch, [(5, "crash"), (3, "crash")])
@@ -120,7 +120,7 @@ def test_a_break_before_the_first_checkpoint_starts_again(tmp_path, monkeypatch)
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("case", CASES)
-def test_breaks_at_any_step(tmp_path, monkeypatch, case, seed):
+def test_runs_that_are_interrupted_at_random_steps_resume_to_the_bit(tmp_path, monkeypatch, case, seed):
     uniforms = random.Random(seed)
     every = {f"run__{name}_every": uniforms.randint(1, 6) for name in ("valid", "save", "inside", "log")}
     table = recipe(**{**every, **CASES[case], "steps": 16})
@@ -137,8 +137,8 @@ def test_breaks_at_any_step(tmp_path, monkeypatch, case, seed):
                 finished = False
         if finished:
             break
-        found = loop.latest(tmp_path / "parts" / "checkpoints")
-        done, breaks = found.step if found else 0, breaks + 1
+        checkpoint = loop.latest(tmp_path / "parts" / "checkpoints")
+        done, breaks = checkpoint.step if checkpoint else 0, breaks + 1
     parts = go(table, tmp_path / "parts")
     same_bits(state(whole.folder), state(parts.folder))
     same_bits(weights(whole.model), weights(parts.model))
@@ -146,44 +146,46 @@ def test_breaks_at_any_step(tmp_path, monkeypatch, case, seed):
 
 
 @pytest.mark.parametrize("case", ["ema, dropout", "masters", "batch norm"])
-def test_looking_and_validating_change_nothing(tmp_path, case):
+def test_probes_and_validations_do_not_change_the_weights(tmp_path, case):
     table = recipe(**{**CASES[case], "run__patience": 0, "run__valid_every": 0, "run__save_every": 0})
     plain = go(table, tmp_path / "plain")
-    looked = go(table, tmp_path / "looked", "run.inside_every=1", "run.valid_every=1", "run.save_every=3")
-    assert sum("valid_loss" in record for record in looked.metrics) == 8
-    assert sum("inside" in record for record in looked.metrics) == 8
-    same_bits(state(plain.folder), state(looked.folder))
-    same_bits(weights(plain.model), weights(looked.model))
-    losses = [[r for r in metrics(run.folder) if "loss" in r] for run in (plain, looked)]
+    probed = go(table, tmp_path / "probed", "run.inside_every=1", "run.valid_every=1", "run.save_every=3")
+    assert sum("valid_loss" in record for record in probed.metrics) == 8
+    assert sum("inside" in record for record in probed.metrics) == 8
+    same_bits(state(plain.folder), state(probed.folder))
+    same_bits(weights(plain.model), weights(probed.model))
+    losses = [[r for r in metrics(run.folder) if "loss" in r] for run in (plain, probed)]
     assert losses[0] == losses[1]
 
 
-def test_what_is_seen_inside(tmp_path):
+def test_probes_record_heads_blocks_and_gradients(tmp_path):
     run = go(recipe(run__inside_every=4), tmp_path)
-    seen = [record["inside"] for record in run.metrics if "inside" in record]
-    assert len(seen) == 2
-    assert seen[0].keys() == {
+    probes = [record["inside"] for record in run.metrics if "inside" in record]
+    assert len(probes) == 2
+    assert probes[0].keys() == {
         "gradient", "blocks.0", "blocks.1",
         *(f"blocks.{i}.attn.{word}" for i in (0, 1) for word in ("entropy", "distance", "sink")),
     }  # fmt: skip
-    assert seen[0]["gradient"].keys() == {"blocks.0", "blocks.1", "rest"}
-    assert len(seen[0]["blocks.1.attn.sink"]) == 3
-    assert all(0 <= x <= 1 for x in seen[0]["blocks.1.attn.sink"])
+    assert probes[0]["gradient"].keys() == {"blocks.0", "blocks.1", "rest"}
+    assert len(probes[0]["blocks.1.attn.sink"]) == 3
+    assert all(0 <= x <= 1 for x in probes[0]["blocks.1.attn.sink"])
     norms = {r["step"]: r["norm"] for r in run.metrics if "norm" in r}
-    whole = sum(x**2 for x in seen[0]["gradient"].values()) ** 0.5
+    whole = sum(x**2 for x in probes[0]["gradient"].values()) ** 0.5
     assert whole == pytest.approx(norms[4], rel=1e-5)
 
 
 @pytest.mark.parametrize(
     ("parts", "more"),
     [
-        (2, {}), (4, {}), (8, {}),  # that do not divide the rows; more than there are
+        (2, {}), (4, {}), (8, {}),  # numbers that do not divide the rows, or exceed them
         (3, {"objective__smoothing": 0.1, "optim__ema": 0.9, "recompute": True}), (4, VECTORS),
     ],
 )  # fmt: skip
-def test_accumulating_parts_equals_the_whole_batch(tmp_path, parts, more):
+def test_accumulated_micro_batches_equal_the_whole_batch(tmp_path, parts, more):
     table = recipe(**more, steps=5)
-    if more is not VECTORS:  # a bias of keys changes no attention: its gradient is rounding, which AdamW would blow up
+    if (
+        more is not VECTORS
+    ):  # a bias of keys does not change attention: its gradient is rounding, which AdamW would amplify
         table["model"]["bias"] = False
     whole, pieces = (go(table, tmp_path / str(k), f"accumulate={k}") for k in (1, parts))
     near(state(pieces.folder), state(whole.folder), rtol=1e-4, atol=1e-5)
@@ -192,7 +194,7 @@ def test_accumulating_parts_equals_the_whole_batch(tmp_path, parts, more):
         assert a == pytest.approx(b, rel=1e-4)
 
 
-def test_patience_ends_with_the_best_model(tmp_path, monkeypatch):
+def test_patience_stops_a_run_whose_result_is_the_best_model(tmp_path, monkeypatch):
     table = recipe(steps=60, optim__lr=0.5, optim__clip=0.0, run__valid_every=2, run__patience=2, run__keep=1)
     run = go(table, tmp_path / "a")
     valid = [(r["valid_loss"], r["step"]) for r in run.metrics if "valid_loss" in r]
@@ -205,12 +207,12 @@ def test_patience_ends_with_the_best_model(tmp_path, monkeypatch):
     same_bits(
         {name: best.read(f"model/weight/{name}") for name, _ in run.model.model.named_parameters()}, parameters(run)
     )
-    # Trained again, it trains nothing.
+    # Training it again changes nothing.
     before = metrics(tmp_path / "a")
     rerun = go(table, tmp_path / "a")
     same_bits(weights(run.model), weights(rerun.model))
     assert metrics(tmp_path / "a") == before
-    # With more patience it goes on.
+    # With more patience it continues.
     assert go(table, tmp_path / "a", "run.patience=3").metrics[-1]["step"] > before[-1]["step"]
 
 
@@ -227,18 +229,18 @@ def test_the_best_model_has_the_buffers_and_averages_of_its_step(tmp_path):
     same_bits(weights(shorter.model), weights(run.model))
 
 
-def test_patience_that_comes_late_finds_no_best_of_before(tmp_path):
+def test_patience_that_is_set_later_ignores_validations_without_a_checkpoint(tmp_path):
     table = recipe(schedule__shape="constant", run__valid_every=1, run__keep=1, optim__lr=0.5, optim__clip=0.0)
     first = go(table, tmp_path)
     _, step = min((r["valid_loss"], r["step"]) for r in first.metrics if "valid_loss" in r)
-    assert step < 8  # the best was before the last, and nobody kept it
+    assert step < 8  # the best was not the last, and its checkpoint was not kept
     more = go(table, tmp_path, "steps=14", "run.patience=3")
     later = [(r["valid_loss"], r["step"]) for r in more.metrics if "valid_loss" in r and r["step"] > 8]
     best = loop.Checkpoint(tmp_path / "checkpoints" / f"step-{min(later)[1]:08d}")
     same_bits({name: best.read(f"model/weight/{name}") for name in parameters(more)}, parameters(more))
 
 
-def test_a_finished_run_trains_nothing_and_a_longer_one_goes_on(tmp_path, monkeypatch):
+def test_a_finished_run_does_not_train_and_more_steps_continue_it(tmp_path, monkeypatch):
     table = recipe(schedule__shape="constant", model__dropout=0.2)
     first = go(table, tmp_path / "a")
     bytes_before = (tmp_path / "a/metrics.jsonl").read_bytes()
@@ -275,7 +277,7 @@ def test_the_loss_goes_down(tmp_path):
 
 
 READER = {"name": "reader", "width": 12, "heads": 3}
-WORDS = [  # every word at least once
+WORDS = [  # each choice of optimiser, schedule, initialisation, precision ... at least once
     {"optim__name": "adamw", "schedule__shape": "constant", "initial": "default", "precision": "float32"},
     {"optim__name": "sgd", "schedule__shape": "cosine", "initial": "xavier", "precision": "bfloat16"},
     {"optim__name": "muon", "schedule__shape": "linear", "initial": "kaiming", "precision": "tf32"},
@@ -299,7 +301,7 @@ WORDS = [  # every word at least once
 
 
 @pytest.mark.parametrize("words", WORDS, ids=str)
-def test_every_word_trains(tmp_path, words):
+def test_every_choice_of_a_recipe_trains(tmp_path, words):
     run = go(recipe(**words, steps=3, run__inside_every=2, run__valid_every=2), tmp_path)
     assert run.finished
     assert all(r["loss"] > 0 for r in run.metrics if "loss" in r)
@@ -307,14 +309,14 @@ def test_every_word_trains(tmp_path, words):
     assert not run.model.model.training
 
 
-def test_vectors_train(tmp_path):
+def test_a_regression_of_vectors_learns(tmp_path):
     run = go(recipe(**VECTORS, steps=60, optim__lr=3e-2, run__valid_every=20), tmp_path)
     valid = [r for r in run.metrics if "valid_loss" in r]
     assert valid[-1]["valid_loss"] < 0.2 * valid[0]["valid_loss"] or valid[-1]["valid_loss"] < 0.05
     assert "valid_accuracy" not in valid[-1]
 
 
-def test_images_train_and_resume(tmp_path, monkeypatch):
+def test_a_classifier_of_images_learns_and_resumes_to_the_bit(tmp_path, monkeypatch):
     data = pictures(tmp_path / "pictures")
     table = recipe(
         steps=30, optim__lr=0.1, data=data, model={"name": "pixels"}, run__valid_every=3, run__save_every=4,
@@ -328,31 +330,31 @@ def test_images_train_and_resume(tmp_path, monkeypatch):
 
 
 def scalars(folder):
-    """What TensorBoard makes of a run's events: {tag: [(step, value), ...]}, less the times."""
+    """The scalars that TensorBoard reads from a run, without timings: {tag: [(step, value), ...]}."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    found = EventAccumulator(str(folder / "events"), size_guidance={"scalars": 0})
-    found.Reload()
+    events = EventAccumulator(str(folder / "events"), size_guidance={"scalars": 0})
+    events.Reload()
     return {
-        tag: [(event.step, event.value) for event in found.Scalars(tag)]
-        for tag in found.Tags()["scalars"]
+        tag: [(event.step, event.value) for event in events.Scalars(tag)]
+        for tag in events.Tags()["scalars"]
         if tag not in loop.TIMES
     }
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_events_and_metrics_agree(tmp_path, monkeypatch):
+def test_tensorboard_events_equal_the_metrics(tmp_path, monkeypatch):
     table = recipe(run__inside_every=2, run__valid_every=3, run__save_every=3)
     go_broken(table, tmp_path, monkeypatch)
-    wanted = {}
+    expected = {}
     for record in metrics(tmp_path):
         for tag, value in loop._flat({name: x for name, x in record.items() if name != "step"}):
             (narrow,) = struct.unpack("f", struct.pack("f", value))
-            wanted.setdefault(tag, []).append((record["step"], narrow))
-    assert scalars(tmp_path) == wanted
+            expected.setdefault(tag, []).append((record["step"], narrow))
+    assert scalars(tmp_path) == expected
 
 
-def test_nothing_is_left_behind(tmp_path, monkeypatch):
+def test_a_run_restores_global_settings_signal_handlers_and_threads(tmp_path, monkeypatch):
     torch.manual_seed(11)
     expected = torch.rand(3)
     torch.manual_seed(11)
@@ -378,18 +380,18 @@ def test_nothing_is_left_behind(tmp_path, monkeypatch):
     finally:
         torch.use_deterministic_algorithms(False)
         torch.set_float32_matmul_precision("highest")
-    assert torch.equal(torch.rand(3), expected)  # the caller's own random numbers go on
+    assert torch.equal(torch.rand(3), expected)  # the caller's random state is unchanged
 
 
-def test_a_training_in_another_thread_minds_no_signals(tmp_path):
-    found = []
-    thread = threading.Thread(target=lambda: found.append(go(recipe(steps=2), tmp_path)))
+def test_a_training_can_run_outside_the_main_thread(tmp_path):
+    runs = []
+    thread = threading.Thread(target=lambda: runs.append(go(recipe(steps=2), tmp_path)))
     thread.start()
     thread.join()
-    assert found[0].finished
+    assert runs[0].finished
 
 
-def test_recipes_may_come_as_files_tables_and_recipes(tmp_path):
+def test_files_tables_and_recipes_train_the_same(tmp_path):
     table = recipe(steps=2)
     config.write(table, tmp_path / "small.toml")
     runs = [
@@ -403,11 +405,22 @@ def test_recipes_may_come_as_files_tables_and_recipes(tmp_path):
     assert train("small.toml", device="cpu", quiet=True).folder == Path("runs/small")
 
 
-def test_the_talk_goes_to_stderr_and_a_quiet_run_says_nothing(tmp_path, capsys):
+def test_progress_goes_to_stderr_and_a_quiet_run_prints_nothing(tmp_path, capsys):
     train(recipe(run__valid_every=4), out=tmp_path / "a", device="cpu")
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert "step 8/8" in said.err
-    assert "step 4: valid loss" in said.err
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "step 8/8" in printed.err
+    assert "step 4: valid loss" in printed.err
     go(recipe(), tmp_path / "b")
     assert capsys.readouterr() == ("", "")
+
+
+def test_a_warmup_longer_than_the_training_gives_a_warning(tmp_path, capsys):
+    warning = "warning: the warm-up of 9 steps is longer than the training of 8 steps"
+    train(recipe(schedule__warmup=9), out=tmp_path / "late", device="cpu")
+    assert warning in capsys.readouterr().err
+    train(recipe(schedule__warmup=8), out=tmp_path / "just", device="cpu")
+    assert "warm-up" not in capsys.readouterr().err
+    players = {"model": {"schedule": {"warmup": 9}}}
+    train(recipe(schedule__warmup=0, players=players), out=tmp_path / "player", device="cpu")
+    assert warning in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""The fused readout and cross-entropy equals the two done one after the other, and never holds the logits whole.
+"""The fused output layer and cross-entropy equals the two in sequence, and never holds all logits in memory.
 
 torch.compile cannot trace the checker of shapes that tests install, so this file also runs itself as a script.
 """
@@ -16,13 +16,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from clearhead.training import loss as loss_module
 from clearhead.training.loss import linear_cross_entropy, measured
 
-B, T, D, V = 3, 67, 5, 11  # 201 tokens: chunks of 64 are made even, and do not divide them
+B, T, D, V = 3, 67, 5, 11  # 201 tokens: chunks of at least 64 tokens do not divide them
 TARGETS = ("all", "some", "none")
-CHUNKED = 1 << 9  # a cache so small that the fewest rows are taken at a time
+CHUNKED = 1 << 9  # a cache so small that chunks have the smallest size
 
 
 def drawn(dtype: torch.dtype = torch.float64, counted: str = "all", seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
-    """x, weight and targets, of which all, some or none count; the same numbers in every type."""
+    """x, weight and targets, of which all, some or none have a loss; the same numbers in every dtype."""
     dice = torch.Generator().manual_seed(seed)
     x = torch.randn(B, T, D, generator=dice, dtype=torch.float64).to(dtype)
     weight = torch.randn(V, D, generator=dice, dtype=torch.float64).to(dtype)
@@ -33,7 +33,7 @@ def drawn(dtype: torch.dtype = torch.float64, counted: str = "all", seed: int = 
 
 
 def apart(x: Tensor, weight: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
-    """The oracle: torch's, on whole logits."""
+    """The oracle: torch's cross-entropy of the full logits."""
     logits = (x @ weight.T).flatten(0, -2)
     return F.cross_entropy(
         logits, targets.flatten(), ignore_index=loss_module.IGNORED, label_smoothing=smoothing, reduction="sum"
@@ -49,7 +49,7 @@ def cache(request, monkeypatch) -> str:
 
 @pytest.mark.parametrize("counted", TARGETS)
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_it_is_the_cross_entropy_and_so_are_its_gradients(cache, counted, smoothing):
+def test_loss_and_gradients_equal_those_of_torch(cache, counted, smoothing):
     x, weight, targets = drawn(counted=counted)
     rows = loss_module._rows(x.detach().flatten(0, 1), weight.detach())
     assert rows == (B * T if cache == "whole" else 51)
@@ -57,7 +57,7 @@ def test_it_is_the_cross_entropy_and_so_are_its_gradients(cache, counted, smooth
     mine = linear_cross_entropy(x, weight, targets, smoothing=smoothing)
     assert mine.dtype == torch.float64
     torch.testing.assert_close(mine, want, rtol=1e-12, atol=1e-12)
-    scale = 0.37  # what comes after the loss
+    scale = 0.37  # gradient of what follows the loss
     for got, true in zip(
         torch.autograd.grad(scale * mine, (x, weight)), torch.autograd.grad(scale * want, (x, weight)), strict=True
     ):
@@ -66,7 +66,7 @@ def test_it_is_the_cross_entropy_and_so_are_its_gradients(cache, counted, smooth
 
 @pytest.mark.parametrize("counted", TARGETS)
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_measured_is_the_same_number_and_counts_what_is_right(cache, counted, smoothing):
+def test_measured_gives_the_same_loss_and_counts_correct_predictions(cache, counted, smoothing):
     x, weight, targets = drawn(counted=counted)
     loss, right = measured(x, weight, targets, smoothing=smoothing)
     torch.testing.assert_close(loss, apart(x, weight, targets, smoothing).detach(), rtol=1e-12, atol=1e-12)
@@ -81,8 +81,8 @@ def test_measured_is_the_same_number_and_counts_what_is_right(cache, counted, sm
 @pytest.mark.parametrize(
     ("dtype", "room"), [(torch.float32, 1e-5), (torch.bfloat16, 2e-2)], ids=["float32", "bfloat16"]
 )
-def test_narrow_types_are_summed_in_float32(cache, dtype, room):
-    """Relative to the largest: bfloat16 rounds at 4e-3, the inputs' own rounding is shared with the oracle."""
+def test_bfloat16_and_float16_are_summed_in_float32(cache, dtype, room):
+    """Errors are relative to the largest value: bfloat16 rounds at 4e-3; the inputs are rounded for both."""
     x, weight, targets = drawn(dtype, counted="some")
     wide = [t.detach().double().requires_grad_() for t in (x, weight)]
     mine, want = linear_cross_entropy(x, weight, targets), apart(*wide, targets)
@@ -95,7 +95,7 @@ def test_narrow_types_are_summed_in_float32(cache, dtype, room):
         assert float((got.double() - true).abs().max() / true.abs().max()) < room
 
 
-def test_gradients_agree_with_differences(cache):
+def test_gradients_agree_with_finite_differences(cache):
     x, weight, targets = drawn(counted="some")
     x = x.detach()[:, ::8].clone().requires_grad_()
     targets = targets[:, ::8]
@@ -103,7 +103,7 @@ def test_gradients_agree_with_differences(cache):
 
 
 @pytest.mark.parametrize("frozen", ["x", "weight"])
-def test_one_of_them_may_be_frozen(frozen):
+def test_inputs_or_weights_may_be_frozen(frozen):
     x, weight, targets = drawn()
     held = x if frozen == "x" else weight
     held.requires_grad_(False)
@@ -113,7 +113,7 @@ def test_one_of_them_may_be_frozen(frozen):
     torch.testing.assert_close(other.grad, torch.autograd.grad(apart(x, weight, targets), other)[0])
 
 
-def test_no_tokens_at_all():
+def test_an_empty_batch_has_zero_loss_and_gradients():
     x, weight, targets = drawn()
     loss = linear_cross_entropy(x[:0], weight, targets[:0])
     loss.backward()
@@ -141,7 +141,7 @@ def test_a_second_derivative_is_refused():
 
 
 class Sizes(TorchDispatchMode):
-    """The largest tensor that any operation gave, also inside the fused one."""
+    """Records the largest result of any operation, including those inside the fused one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -151,7 +151,7 @@ class Sizes(TorchDispatchMode):
         if func.namespace == "clearhead":
             self.inside = True
             with self:
-                return loss_module._spent._init_fn(*args, **(kwargs or {}))
+                return loss_module._loss_and_gradients._init_fn(*args, **(kwargs or {}))
         out = func(*args, **(kwargs or {}))
         for tensor in out if isinstance(out, tuple | list) else (out,):
             if isinstance(tensor, Tensor):
@@ -159,27 +159,27 @@ class Sizes(TorchDispatchMode):
         return out
 
 
-def test_the_logits_of_a_large_vocabulary_are_never_whole():
+def test_the_full_logits_of_a_large_vocabulary_are_never_in_memory():
     n, v, d = 512, 50_000, 8
     dice = torch.Generator().manual_seed(0)
     x, weight = (torch.randn(k, d, generator=dice).requires_grad_() for k in (n, v))
     targets = torch.randint(0, v, (n,), generator=dice)
-    with Sizes() as seen:
+    with Sizes() as sizes:
         loss = linear_cross_entropy(x, weight, targets)
         loss.backward()
-    assert seen.inside
-    assert seen.largest == 64 * v
-    with Sizes() as seen:
+    assert sizes.inside
+    assert sizes.largest == 64 * v
+    with Sizes() as sizes:
         measured(x, weight, targets)
-    assert seen.largest == 64 * v
-    with Sizes() as seen:
+    assert sizes.largest == 64 * v
+    with Sizes() as sizes:
         want = apart(x.detach(), weight.detach(), targets)
-    assert seen.largest == n * v  # so the test can see them
+    assert sizes.largest == n * v  # so the test can detect full logits
     torch.testing.assert_close(loss, want)
 
 
 def compiled(backend: str) -> dict[str, float]:
-    """How far a compiled loss, one graph, and its gradients are from those of the eager one."""
+    """The differences of a loss compiled to one graph, and its gradients, from the eager ones."""
     x, weight, targets = drawn(counted="some")
 
     def both(x: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
@@ -206,7 +206,7 @@ def test_it_compiles_into_one_graph():
 
 
 @pytest.mark.slow
-def test_so_it_does_by_inductor():
+def test_it_compiles_with_inductor():
     assert max(script("inductor").values()) < 1e-10
 
 
@@ -217,7 +217,7 @@ def test_so_it_does_by_inductor():
 @pytest.mark.parametrize(
     ("dtype", "room"), [(torch.float32, 1e-4), (torch.bfloat16, 2e-2)], ids=["float32", "bfloat16"]
 )
-def test_the_kernel_agrees(dtype, room, counted, smoothing):
+def test_the_triton_kernel_agrees_with_torch(dtype, room, counted, smoothing):
     x, weight, targets = drawn(dtype, counted=counted)
     here = [t.detach().cuda().requires_grad_() for t in (x, weight)]
     wide = [t.detach().double().requires_grad_() for t in (x, weight)]

@@ -1,4 +1,4 @@
-"""Muon against torch's own, and the iteration against a singular value decomposition in float64."""
+"""Muon equals torch.optim.Muon, and its iteration a singular value decomposition in float64."""
 
 import math
 
@@ -18,8 +18,8 @@ def quintic(singular):
 
 
 @pytest.mark.parametrize("shape", [(5, 9), (9, 5), (6, 6), (3, 5, 9), (2, 3, 9, 5)])
-def test_the_iteration_moves_singular_values_alone(shape):
-    """In exact arithmetic it is U p(S) V^T, p the quintic five times over."""
+def test_the_iteration_changes_only_singular_values(shape):
+    """In exact arithmetic the result is U p(S) V^T, where p applies the quintic five times."""
     x = torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     U, S, Vh = torch.linalg.svd(x, full_matrices=False)
     S = quintic(S / x.norm(dim=(-2, -1), keepdim=True).squeeze(-1))
@@ -29,14 +29,14 @@ def test_the_iteration_moves_singular_values_alone(shape):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_singular_values_come_near_one(dtype):
+def test_singular_values_become_nearly_one(dtype):
     x = torch.randn(24, 64, generator=torch.Generator().manual_seed(0)) * 1e-3
     singular = torch.linalg.svdvals(orthogonalise(x, dtype=dtype).double())
     assert singular.min() > 0.65
     assert singular.max() < 1.25
 
 
-def test_zero_stays_zero():
+def test_a_zero_matrix_stays_zero():
     assert not orthogonalise(torch.zeros(3, 4)).any()
 
 
@@ -53,7 +53,7 @@ def trained(make, steps=6):
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.95])
-def test_is_torchs_muon(momentum):
+def test_updates_equal_those_of_torch_muon(momentum):
     """Both iterate in bfloat16; torch also rounds before it normalises, so updates of about 0.01 agree to 1%."""
     options = {"lr": 0.05, "weight_decay": 0.3, "momentum": momentum}
     theirs = trained(lambda p: torch.optim.Muon(p, **options, adjust_lr_fn="match_rms_adamw"))
@@ -63,7 +63,7 @@ def test_is_torchs_muon(momentum):
         assert (a - b).norm() < 0.02 * (b - s).norm()
 
 
-def test_matches_written_out_in_float64():
+def test_updates_equal_the_formula_in_float64():
     lr, decay, momentum = 0.05, 0.3, 0.9
 
     class KVState(torch.optim.Optimizer):
@@ -82,7 +82,7 @@ def test_matches_written_out_in_float64():
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
 
-def test_a_closure_and_a_missing_gradient():
+def test_a_closure_is_called_and_a_missing_gradient_is_skipped():
     p, still = torch.randn(3, 4, requires_grad=True), torch.randn(3, 4, requires_grad=True)
     before = still.detach().clone()
     optimiser = Muon([p, still], lr=0.1)
@@ -98,14 +98,14 @@ def test_a_closure_and_a_missing_gradient():
     assert torch.equal(still, before)
 
 
-def test_refuses_what_is_no_matrix():
+def test_parameters_that_are_not_matrices_are_refused():
     with pytest.raises(ValueError, match=r"shape \(3,\)"):
         Muon([torch.zeros(3)])
 
 
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_on_a_gpu():
+def test_updates_on_a_gpu_equal_those_on_the_cpu():
     x = torch.randn(3, 64, 200, device="cuda")
     singular = torch.linalg.svdvals(orthogonalise(x))
     assert singular.min() > 0.6

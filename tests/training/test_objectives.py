@@ -1,4 +1,4 @@
-"""The losses of every objective against torch's own, and which models and data fit them."""
+"""The losses of every objective equal torch's, and models and data that do not fit are refused."""
 
 from types import SimpleNamespace
 
@@ -164,7 +164,9 @@ def test_gan_losses_are_those_of_the_papers(loss):
     torch.testing.assert_close(objective.discriminator_loss(batch), expected[0])
     torch.testing.assert_close(objective.generator_loss(batch), expected[1])
     objective.discriminator_loss(batch).backward()
-    assert all(p.grad is None for p in generator.parameters())  # the discriminator's loss teaches it alone
+    assert all(
+        p.grad is None for p in generator.parameters()
+    )  # the discriminator's loss has no gradient for the generator
 
 
 def test_self_distillation_is_dinos_loss():
@@ -187,7 +189,7 @@ def test_self_distillation_is_dinos_loss():
     torch.testing.assert_close(objective.total, torch.cat([outputs, torch.tensor([6.0])]))
     objective.eval()
     objective.loss(batch)
-    assert objective.total[-1] == 6  # measuring adds nothing to the centre
+    assert objective.total[-1] == 6  # measuring does not change the centre
 
 
 def test_a_bfloat16_model_gets_bfloat16_inputs_and_a_float32_loss():
@@ -207,7 +209,7 @@ def test_a_bfloat16_model_gets_bfloat16_inputs_and_a_float32_loss():
         assert {b.dtype for b in model.buffers()} <= {torch.float32, torch.int64}
 
 
-def test_what_counts():
+def test_losses_are_divided_by_counted_tokens_or_rows():
     tokens, rows = make("next-token", gpt()), make("regression", nn.Linear(2, 2))
     assert tokens.count({"ids": np.zeros((2, 3)), "targets": np.array([[1, -100, 2], [-100, -100, 0]])}) == 3
     assert rows.count({"x": np.zeros((4, 2)), "y": np.zeros((4, 2))}) == 4
@@ -273,7 +275,7 @@ def test_a_named_objective_checks_its_players_and_keys():
 
 
 def test_an_objective_can_be_registered_but_not_over_a_shipped_one():
-    with pytest.raises(ValueError, match="there is an objective 'gan' in clearhead: expected another name"):
+    with pytest.raises(ValueError, match="clearhead already has an objective 'gan': expected another name"):
         register("gan", Objective)
     assert objective_class("gan") is not Objective
 

@@ -1,4 +1,4 @@
-"""The optimiser against torch's own on the same gradients, and a resumed run against an uninterrupted one."""
+"""The optimiser equals torch's on the same gradients, and a resumed run equals an uninterrupted one."""
 
 import subprocess
 import sys
@@ -32,7 +32,7 @@ def make(dtype=torch.float32, device="cpu"):
 
 
 def push(params, seed, dtype=None):
-    """Set the same gradients whatever the device and type; added to those that are there, as autograd does."""
+    """Set the same gradients on any device and in any dtype, or add them to existing ones, like autograd."""
     generator = torch.Generator().manual_seed(seed)
     for p in params:
         grad = torch.randn(p.shape, generator=generator).to(dtype or p.dtype).to(p)
@@ -40,7 +40,7 @@ def push(params, seed, dtype=None):
 
 
 def same(ours, theirs):
-    """Equal to the bit, name by name."""
+    """Assert that tensors are equal to the bit, name by name."""
     assert list(ours) == list(theirs)
     for name in ours:
         assert torch.equal(ours[name], theirs[name]), name
@@ -50,11 +50,11 @@ def copies(tensors):
     return {name: x.detach().clone() for name, x in tensors.items()}
 
 
-# torch's own
+# Equality with torch
 
 
 def torch_run(config, steps=4, *, clip=None, grads_in=None):
-    """The model stepped by torch.optim, with decay on matrices only; every third learning rate is halved."""
+    """The model after steps of torch.optim, with decay of matrices only; every third learning rate is halved."""
     model = make()
     params = dict(model.named_parameters())
     scales = {n for n in params if "norm" in n or n.endswith(("bias", "sharpness"))}
@@ -94,7 +94,7 @@ def our_run(config, steps=4, *, masters=False, optimiser=None, first=0, device="
     [{"name": "adamw", "lr": 0.01}, {"name": "sgd", "lr": 0.1}, {"name": "sgd", "lr": 0.1, "momentum": 0.0}],
     ids=["adamw", "sgd", "sgd without momentum"],
 )
-def test_is_torchs(config, clip):
+def test_updates_equal_those_of_torch(config, clip):
     """SGD and the norms to the bit; the fused AdamW kernel orders a few products differently."""
     config = OptimConfig(**config, clip=clip)
     optimiser, norms = our_run(config)
@@ -105,8 +105,8 @@ def test_is_torchs(config, clip):
     assert norms[0].ndim == 0
 
 
-def test_masters_are_a_float32_run_on_the_same_gradients():
-    """From the same start (bf16 numbers), with gradients rounded to bf16, the masters are the float32 weights."""
+def test_master_weights_equal_a_float32_run_on_the_same_gradients():
+    """Both start from the same bfloat16 numbers, and the gradients are rounded to bfloat16."""
     config = OptimConfig(lr=0.01)
     low, _ = our_run(config, masters=True)
     high = make().bfloat16().float()
@@ -122,8 +122,8 @@ def test_masters_are_a_float32_run_on_the_same_gradients():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_small_updates_survive_in_masters(name):
-    """Updates far below bfloat16's steps move the masters, and in the end the model."""
+def test_small_updates_are_not_lost_with_master_weights(name):
+    """Updates far below the resolution of bfloat16 change the master weights, and in the end the model."""
     model = nn.Sequential(nn.Linear(3, 3, bias=False)).bfloat16()
     first = model[0].weight.detach().clone()
     optimiser = Optimiser(model, OptimConfig(name=name, lr=1e-5, decay=0.0, clip=None), masters=True)
@@ -135,8 +135,8 @@ def test_small_updates_survive_in_masters(name):
 
 
 @pytest.mark.parametrize("masters", [False, True])
-def test_gathered_micro_batches_add_up(masters):
-    """The sum of bf16 gradients is taken in float32: 256 + 1 + 1 is 258, not 256."""
+def test_gradients_of_micro_batches_are_summed(masters):
+    """bfloat16 gradients are summed in float32: 256 + 1 + 1 is 258, not 256."""
     model = nn.Sequential(nn.Linear(2, 2, bias=False)).to(torch.bfloat16 if masters else torch.float32)
     optimiser = Optimiser(model, OptimConfig(name="sgd", clip=None), masters=masters)
     p = model[0].weight
@@ -147,7 +147,7 @@ def test_gathered_micro_batches_add_up(masters):
     assert optimiser.step().item() == 258.0 * 2
 
 
-def test_missing_gradients():
+def test_parameters_without_gradients_are_skipped_unless_all_are():
     optimiser = Optimiser(model := make(), OptimConfig(lr=0.1), masters=False)
     with pytest.raises(RuntimeError, match="backward"):
         optimiser.step()
@@ -157,17 +157,17 @@ def test_missing_gradients():
     assert [n for n, p in model.named_parameters() if not torch.equal(p, before[n])] == ["head.weight"]
 
 
-def test_a_norm_that_is_not_finite_is_given_back():
+def test_an_infinite_norm_is_returned():
     optimiser = Optimiser(model := make(), OptimConfig(), masters=False)
     push(model.parameters(), 0)
     model.head.bias.grad[0] = float("nan")
     assert optimiser.step().isnan()
 
 
-# Who is stepped by what
+# Parameter groups
 
 
-def test_decay_is_for_matrices():
+def test_only_matrices_are_decayed():
     model = nn.ModuleDict({"model": Model(), "patches": Patches(6, patch=2, registers=3), "conv": nn.Conv2d(3, 4, 1)})
     no = {n for n, p in model.named_parameters() if not is_matrix(p)}
     assert all("norm" in n or n.endswith(("bias", "sharpness", "patches.cls")) for n in no)
@@ -181,7 +181,7 @@ def test_decay_is_for_matrices():
         torch.testing.assert_close(p.detach(), before[name] * (0.9 if is_matrix(p) else 1.0), rtol=1e-6, atol=0)
 
 
-def test_muon_takes_the_matrices_inside():
+def test_muon_updates_only_matrices_between_hidden_states():
     optimiser = Optimiser(model := make(), OptimConfig(name="muon"), masters=False)
     state = optimiser.tensors()
     inside = {n for n, _ in model.named_parameters() if f"optim/{n}/momentum_buffer" in state}
@@ -196,7 +196,7 @@ def test_muon_takes_the_matrices_inside():
     assert stack == {"layers.0.weight", "layers.1.weight"}
 
 
-def test_muon_is_muon_and_adamw():
+def test_muon_combines_torch_muon_and_adamw():
     config = OptimConfig(name="muon", lr=0.01, clip=None)
     optimiser, _ = our_run(config)
     model = make()
@@ -226,14 +226,14 @@ def test_muon_is_muon_and_adamw():
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("masters", [False, True])
-def test_a_resumed_run_is_the_uninterrupted_one(device, name, masters):
+def test_a_resumed_run_equals_an_uninterrupted_one(device, name, masters):
     config = OptimConfig(name=name, lr=0.01)
     whole, norms = our_run(config, 6, masters=masters, device=device)
     first, _ = our_run(config, 3, masters=masters, device=device)
     saved, weights = copies(first.tensors()), copies(first.weights())
 
     torch.manual_seed(1)
-    model = Model().to(device, torch.bfloat16 if masters else torch.float32)  # other numbers, to be filled
+    model = Model().to(device, torch.bfloat16 if masters else torch.float32)  # other weights, to be overwritten
     second = Optimiser(model, config, masters=masters)
     second.prepare()
     state = second.tensors()
@@ -252,8 +252,8 @@ def test_a_resumed_run_is_the_uninterrupted_one(device, name, masters):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_prepared_state_is_what_torch_makes(name):
-    """Our zeros have the names, types and places of the state of a first step made by torch."""
+def test_prepared_state_equals_the_state_that_torch_creates(name):
+    """The zeros have the names, dtypes, shapes and devices of the state after a first step of torch."""
     optimiser = Optimiser(make(), OptimConfig(name=name), masters=False)
     bundle = copies(optimiser.tensors())
     assert not any(x.any() for x in bundle.values())
@@ -265,7 +265,7 @@ def test_prepared_state_is_what_torch_makes(name):
     assert {k: describe(x) for k, x in bundle.items()} == {k: describe(x) for k, x in made.items()}
 
 
-def test_names_of_the_state():
+def test_the_state_has_stable_names():
     optimiser = Optimiser(make(torch.bfloat16), OptimConfig(), masters=True)
     names = optimiser.tensors()
     weight = "blocks.0.attn.query.weight"
@@ -283,7 +283,7 @@ def test_names_of_the_state():
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("masters", [False, True])
-def test_a_step_never_waits_for_the_device(name, masters):
+def test_a_step_does_not_synchronise_with_the_device(name, masters):
     config = OptimConfig(name=name)
     optimiser, _ = our_run(config, 1, masters=masters, device="cuda")
     push(optimiser.parameters.values(), 1)
@@ -297,13 +297,13 @@ def test_a_step_never_waits_for_the_device(name, masters):
     assert norm.is_cuda
     here, _ = our_run(config, 1, masters=masters)
     there, _ = our_run(config, 1, masters=masters, device="cuda")
-    if name != "muon":  # which iterates in another precision there
+    if name != "muon":  # muon iterates in another precision there
         for n, w in here.weights().items():
             torch.testing.assert_close(there.weights()[n].cpu(), w, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="torch was built without processes")
-def test_sharded_parameters_train_as_whole_ones(tmp_path):
+def test_sharded_parameters_train_like_unsharded_ones(tmp_path):
     script = Path(__file__).parent / "sharded.py"
     ranks = [
         subprocess.Popen(
@@ -313,11 +313,11 @@ def test_sharded_parameters_train_as_whole_ones(tmp_path):
         for rank in range(2)
     ]  # fmt: skip
     try:
-        said = [rank.communicate(timeout=120)[0] for rank in ranks]
+        outputs = [rank.communicate(timeout=120)[0] for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()
-    assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(said)
+    assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(outputs)
 
 
 # Bad input
@@ -337,7 +337,7 @@ def test_sharded_parameters_train_as_whole_ones(tmp_path):
         ({"lr": float("nan")}, "lr=nan"),
     ],
 )
-def test_refuses(fields, message):
+def test_invalid_options_are_refused(fields, message):
     with pytest.raises(ValueError, match=message):
         OptimConfig(**fields)
 
@@ -346,7 +346,7 @@ def test_no_clipping_is_written_as_zero():
     assert OptimConfig(clip=None) == OptimConfig(clip=0.0)
 
 
-def test_refuses_parameters():
+def test_unsuitable_parameters_are_refused():
     with pytest.raises(ValueError, match="nothing to train"):
         Optimiser(nn.Linear(2, 2).requires_grad_(False), OptimConfig(), masters=False)
     p = nn.Parameter(torch.zeros(2))

@@ -1,4 +1,4 @@
-"""The training frame with several networks: order and rates of updates, averages, own updates, extra feeds, schedules.
+"""Trainings of several networks: order and intervals of updates, averages, custom updates, extra feeds, schedules.
 
 Each ability is shown by a small objective of its own, and every one resumes to the bit.
 """
@@ -32,18 +32,18 @@ class BrokenError(Exception):
 
 
 def broken(table, out, monkeypatch, *overrides, calls=(5, 3), device="cpu"):
-    """A run that crashes after so many updates, twice, and is resumed."""
+    """Train with crashes after the given numbers of updates, and resume to the end."""
     for after in calls:
         real, left = optim.Optimiser.step, [after]
 
-        def strange(self, *args, real=real, left=left):
+        def interrupted(self, *args, real=real, left=left):
             left[0] -= 1
             if not left[0]:
                 raise BrokenError
             return real(self, *args)
 
         with monkeypatch.context() as patch:
-            patch.setattr(optim.Optimiser, "step", strange)
+            patch.setattr(optim.Optimiser, "step", interrupted)
             with pytest.raises(BrokenError):
                 go(table, out, *overrides, device=device)
     return go(table, out, *overrides, device=device)
@@ -93,7 +93,7 @@ for name, table in (("one", one), ("gan", GAN), ("student", STUDENT)):
 
 
 def compiled(folder, device):
-    """In a process of its own, without the checks of types that tests add."""
+    """Run COMPILED in its own process, without the type checks of the tests."""
     words = [sys.executable, "-c", COMPILED, os.path.dirname(__file__), str(folder), device]
     done = subprocess.run(words, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -212,7 +212,7 @@ def test_a_loss_that_becomes_nan_is_named(tmp_path, monkeypatch):
         go(GAN, tmp_path)
 
 
-def test_a_player_that_the_objective_does_not_have_is_refused(tmp_path):
+def test_an_unknown_player_is_refused(tmp_path):
     table = {**GAN, "players": {**GAN["players"], "generater": {"model": SMALL}}}
     with pytest.raises(ValueError, match=r"has generator, discriminator; the nearest (is|are) generator"):
         go(table, tmp_path)
@@ -220,16 +220,16 @@ def test_a_player_that_the_objective_does_not_have_is_refused(tmp_path):
         go({**GAN, "players": {"generator": GAN["players"]["generator"]}}, tmp_path)
 
 
-# Abilities that no shipped objective uses yet
+# Features that no shipped objective uses yet
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Options:
-    weight: Scalar = 1.0  # of the second part of the loss
+    weight: Scalar = 1.0  # weight of the second part of the loss
 
 
 class Own(Objective):
-    """Regression with everything a new objective may need."""
+    """Regression that uses every feature of objectives."""
 
     Config: ClassVar = Options
     roles: ClassVar = {"model": Role(can="map"), "critic": Role(can="map")}
@@ -240,11 +240,11 @@ class Own(Objective):
 
     def __init__(self, config, players, data):
         super().__init__(config, players, data)
-        self.register_buffer("fisher", torch.ones(()))  # an own buffer, which checkpoints keep
+        self.register_buffer("fisher", torch.ones(()))  # a buffer of the objective, which checkpoints keep
         self.steps_of: list[str] = []
 
     def prepare(self, batch, moment):
-        """A batch that depends on (seed, step, row) and on the present weights."""
+        """A batch that depends on (seed, step, row) and on the current weights."""
         hard = self.outputs("model", batch["x"]).sum(-1, keepdim=True).sign()
         return batch | {"x": batch["x"] + 0.1 * hard * moment.rng(1).normal(batch["x"].shape[1])}
 
@@ -259,7 +259,7 @@ class Own(Objective):
         )
 
     def step(self, update, optimiser, moment, lr_scale):
-        """The model's update is a natural-gradient step of its own; the critic's is the optimiser's."""
+        """The model has a custom natural-gradient update; the critic is updated by its optimiser."""
         self.steps_of.append(update.player)
         if update.player == "critic":
             return super().step(update, optimiser, moment, lr_scale)
@@ -297,7 +297,7 @@ def own(monkeypatch):
 
 
 @pytest.mark.parametrize("overrides", [[], ["accumulate=2"], ["precision=bfloat16", "accumulate=2"]], ids=str)
-def test_own_updates_rates_feeds_and_weight_dependent_batches_resume_to_the_bit(own, tmp_path, monkeypatch, overrides):
+def test_custom_updates_intervals_feeds_and_prepared_batches_resume_to_the_bit(own, tmp_path, monkeypatch, overrides):
     run = go(OWN, tmp_path / "whole", *overrides)
     first = run.metrics[0]
     assert {"loss", "first", "second", "norm_model"} <= first.keys()
@@ -308,14 +308,14 @@ def test_own_updates_rates_feeds_and_weight_dependent_batches_resume_to_the_bit(
     for after in (2, 1):
         real, left = Own.step, [after * 2]
 
-        def strange(self, *args, real=real, left=left):
+        def interrupted(self, *args, real=real, left=left):
             left[0] -= 1
             if not left[0]:
                 raise BrokenError
             return real(self, *args)
 
         with monkeypatch.context() as patch:
-            patch.setattr(Own, "step", strange)
+            patch.setattr(Own, "step", interrupted)
             with pytest.raises(BrokenError):
                 go(OWN, tmp_path / "broken", *overrides)
     go(OWN, tmp_path / "broken", *overrides)
@@ -323,7 +323,7 @@ def test_own_updates_rates_feeds_and_weight_dependent_batches_resume_to_the_bit(
     assert state(tmp_path / "whole")["objective/buffer/fisher"] != 1.0
 
 
-def test_an_extra_feed_that_nobody_reads_is_refused(tmp_path):
+def test_an_extra_feed_that_the_objective_does_not_read_is_refused(tmp_path):
     table = {**GAN, "feeds": {"more": {"name": "identity"}}}
     with pytest.raises(ValueError, match=r"gan reads x .*the data gives x, labels, more\.x, more\.y"):
         go(table, tmp_path)

@@ -1,4 +1,4 @@
-"""Operations of a training step, and blocks by their addresses: blocks.* and stages.*."""
+"""The FLOPs of a training step, and blocks by their names: blocks.* and stages.*."""
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("own_models")
 
 
 class Images:
-    """Enough of a data set for an objective."""
+    """A minimal dataset for an objective."""
 
     sizes, keys, classes, qualities, unit = {"classes": 3}, ("images", "labels"), ("a", "b", "c"), {}, "images"
 
@@ -57,7 +57,7 @@ def test_a_language_model_has_six_operations_per_weight_and_token():
     assert found == pytest.approx(6 * weights * tokens + attention, rel=1e-6)
 
 
-def test_recomputed_blocks_cost_nothing_more():
+def test_recomputation_is_not_counted():
     model = Grid(GridConfig(classes=3))
     plain = training_flops(objective(model), pictures())
     recompute(model)
@@ -80,7 +80,7 @@ def test_stages_are_recomputed_with_the_same_gradients():
     torch.testing.assert_close(again, plain)
 
 
-def test_probes_see_stages_and_heads():
+def test_probes_cover_stages_and_heads():
     model, x = Grid(GridConfig(classes=3)), pictures()
     found = probes.activations(objective(model), model, x)
     assert {"stages.0.0", "blocks.0", "blocks.0.attn.entropy", "blocks.0.attn.sink"} <= found.keys()

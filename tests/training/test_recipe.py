@@ -1,4 +1,4 @@
-"""Recipes: every mistake is told with its place, before anything is built."""
+"""Recipes: every mistake is reported with its place, before anything is built."""
 
 import pytest
 from trainings import recipe
@@ -47,7 +47,7 @@ def model_config(recipe):
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "line", "told"),
+    ("old", "new", "line", "message"),
     [
         ("seed = 1", "sead = 1", 2, r"unknown key sead; the nearest (is|are) .*seed"),
         ("lr = 1e-3", "learning = 1e-3", 14, r"unknown key optim\.learning"),
@@ -82,16 +82,16 @@ def model_config(recipe):
         ("steps = 10", "steps = = 10", 1, r"Invalid value"),
     ],
 )  # fmt: skip
-def test_mistakes_are_told_with_file_and_line(tmp_path, old, new, line, told):
+def test_mistakes_are_reported_with_file_and_line(tmp_path, old, new, line, message):
     assert FILE.count(old) == 1
     path = write(tmp_path, FILE.replace(old, new))
-    with pytest.raises(ConfigError, match=told) as error:
+    with pytest.raises(ConfigError, match=message) as error:
         read_recipe(path)
     assert str(error.value).startswith(f"{path}:{line}: ")
 
 
 @pytest.mark.parametrize(
-    ("word", "told"),
+    ("word", "message"),
     [
         ("optim.lrr=1", r"unknown key optim\.lrr; the nearest is lr"),
         ("model.positions=rotery", r"model\.positions = 'rotery': expected one of .*; the nearest is rotary"),
@@ -101,29 +101,43 @@ def test_mistakes_are_told_with_file_and_line(tmp_path, old, new, line, told):
         ("steps=ten", r"steps = 'ten': expected a whole number"),
         ("steps", r"'steps': expected name=value"),
         ("seed.x=1", r"seed\.x=1: seed = 1 is not a table"),
+        ("players.modl.optim.lr=1", r"unknown player modl: a recipe without objective\.name has model; .* model"),
+        ("players.modl.foo=1", r"unknown key players\.modl\.foo; the known keys are model, pretrained, optim, sched"),
+        ("players.model.optim.lrr=1", r"unknown key players\.model\.optim\.lrr; the nearest is lr"),
+        ("players.model.schedule.warmup=-1", r"players\.model\.schedule: warmup=-1: expected 0 or more"),
     ],
 )
-def test_mistakes_on_the_command_line_are_told_as_such(tmp_path, word, told):
-    with pytest.raises(ConfigError, match=f"^on the command line: {told}"):
-        read_recipe(write(tmp_path, FILE), word)
+def test_mistakes_in_overrides_are_reported_as_on_the_command_line(tmp_path, word, message):
+    path = write(tmp_path, FILE)
+    for source in (path, dict(config.load(path))):
+        with pytest.raises(ConfigError, match=f"^on the command line: {message}"):
+            read_recipe(source, word)
 
 
-def test_overrides_win(tmp_path):
-    made = read_recipe(
+def test_mistakes_in_the_sections_of_a_player_are_reported_with_file_and_line(tmp_path):
+    text = FILE + "\n[players.model]\nschedule = {final = 0.5}\noptim = {lrr = 1e-3}\n"
+    with pytest.raises(ConfigError) as error:
+        read_recipe(write(tmp_path, text))
+    assert str(error.value).endswith("recipe.toml:21: unknown key players.model.optim.lrr; the nearest is lr")
+    with pytest.raises(ConfigError, match=r"recipe\.toml:20: players\.model\.schedule: final=2\.0: expected a share"):
+        read_recipe(write(tmp_path, text.replace("0.5", "2.0").replace("lrr", "lr")))
+
+
+def test_overrides_replace_the_values_of_the_file(tmp_path):
+    changed = read_recipe(
         write(tmp_path, FILE), "optim.lr=1e-2", "steps=3", "model.width=24", "schedule.warmup=2", "seed=7"
     )
-    assert (made.optim.lr, made.steps, made.seed, made.schedule.warmup) == (1e-2, 3, 7, 2)
-    assert model_config(made).width == 24
-    assert model_config(made).heads == 3
+    assert (changed.optim.lr, changed.steps, changed.seed, changed.schedule.warmup) == (1e-2, 3, 7, 2)
+    assert model_config(changed).width == 24
+    assert model_config(changed).heads == 3
 
 
 def test_sizes_come_from_the_data_and_may_not_contradict_it(tmp_path):
-    made = read_recipe(write(tmp_path, FILE))
-    assert model_config(made).vocab == 6
+    assert model_config(read_recipe(write(tmp_path, FILE))).vocab == 6
     path = write(tmp_path, FILE.replace("width = 12", "width = 12\nvocab = 9"))
-    with pytest.raises(ConfigError) as told:
+    with pytest.raises(ConfigError) as error:
         train(path, out=tmp_path / "run", device="cpu")
-    assert str(told.value) == f"{path}:11: model.vocab = 9: the data has 6"
+    assert str(error.value) == f"{path}:11: model.vocab = 9: the data has 6"
     with pytest.raises(ConfigError, match=r"^on the command line: model\.vocab = 5: the data has 6"):
         train(write(tmp_path, FILE), "model.vocab=5", out=tmp_path / "run", device="cpu")
     assert not (tmp_path / "run").exists()
@@ -131,34 +145,34 @@ def test_sizes_come_from_the_data_and_may_not_contradict_it(tmp_path):
     assert train(write(tmp_path, agreed), "steps=1", out=tmp_path / "run", device="cpu", quiet=True).finished
 
 
-def test_a_recipe_is_written_and_read_again_the_same(tmp_path):
-    made = read_recipe(recipe(optim__clip=0.0, run__patience=1, run__valid_every=2, data__valid_length=3))
+def test_a_written_recipe_is_read_back_the_same(tmp_path):
+    original = read_recipe(recipe(optim__clip=0.0, run__patience=1, run__valid_every=2, data__valid_length=3))
     for name in ("a.toml", "a.json"):
-        config.write(made, tmp_path / name)
+        config.write(original, tmp_path / name)
         again = read_recipe(tmp_path / name)
-        assert config.dump(again) == config.dump(made)
-    assert config.dump(read_recipe(made)) == config.dump(made)
-    assert config.dump(read_recipe(config.load(tmp_path / "a.toml"))) == config.dump(made)
+        assert config.dump(again) == config.dump(original)
+    assert config.dump(read_recipe(original)) == config.dump(original)
+    assert config.dump(read_recipe(config.load(tmp_path / "a.toml"))) == config.dump(original)
 
 
-def test_a_table_that_was_loaded_keeps_its_places(tmp_path):
+def test_a_loaded_table_keeps_its_line_numbers(tmp_path):
     path = write(tmp_path, FILE.replace("lr = 1e-3", "rate = 1e-3"))
     with pytest.raises(ConfigError, match=rf"^{path}:14: unknown key optim\.rate"):
         read_recipe(config.load(path))
 
 
-def test_reading_a_recipe_leaves_what_it_was_given():
+def test_reading_a_recipe_does_not_change_its_table():
     table = recipe()
     read_recipe(table, "optim.lr=1", "model.width=24")
     assert table == recipe()
 
 
-def test_every_key_that_may_change_is_a_key():
+def test_every_key_that_may_change_is_a_key_of_recipes():
     assert set(MAY_CHANGE) <= set(Recipe.__dataclass_fields__)
     assert RunConfig() == RunConfig(log_every=10)
 
 
-def test_a_file_that_is_not_there_is_told(tmp_path):
+def test_a_missing_file_is_reported_with_the_nearest_name(tmp_path):
     write(tmp_path, FILE)
     with pytest.raises(ConfigError, match=r"recipes\.toml: there is no such file; the nearest is .*recipe\.toml"):
         read_recipe(tmp_path / "recipes.toml")

@@ -1,4 +1,4 @@
-"""The run folder: one writer, and files that no crash tears."""
+"""The run folder: one writer, and files that a crash does not damage."""
 
 import json
 import math
@@ -29,7 +29,7 @@ def test_atomic_write_is_all_or_nothing(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == ["a.json"]
 
 
-def test_metrics_round_trip(tmp_path):
+def test_metrics_are_read_back_the_same(tmp_path):
     with Folder(tmp_path / "run") as folder:
         folder.log({"loss": 0.1 + 0.2, "step": 1, "rows": np.int64(3), "norm": torch.tensor(0.5)})
         folder.log({"step": 2, "loss": math.nan, "valid": {"loss": math.inf, "tiny": 5e-324}})
@@ -43,13 +43,13 @@ def test_metrics_round_trip(tmp_path):
 
 
 @pytest.mark.parametrize("step", [None, 1.0, "1", True])
-def test_a_record_has_a_step(tmp_path, step):
+def test_a_record_without_a_step_is_refused(tmp_path, step):
     with Folder(tmp_path) as folder, pytest.raises(ValueError, match="whole number as its step"):
         folder.log({"step": step, "loss": 1.0})
 
 
 @pytest.mark.parametrize("torn", [b'{"step": 4, "lo', b"\0\0\0\0", b'{"step": 4}', b'{"step": 4, "loss": 1}garbage\n'])
-def test_a_torn_last_line_is_left_out_and_mended(tmp_path, torn):
+def test_a_partial_last_line_is_ignored_and_removed(tmp_path, torn):
     with Folder(tmp_path) as folder:
         for step in (1, 2, 3):
             folder.log({"step": step})
@@ -58,13 +58,13 @@ def test_a_torn_last_line_is_left_out_and_mended(tmp_path, torn):
     whole = [1, 2, 3, 4] if torn.endswith(b"}") else [1, 2, 3]
     before = (tmp_path / "metrics.jsonl").read_bytes()
     assert [r["step"] for r in Folder(tmp_path, lock=False).metrics()] == whole
-    assert (tmp_path / "metrics.jsonl").read_bytes() == before  # who only reads changes nothing
+    assert (tmp_path / "metrics.jsonl").read_bytes() == before  # readers change nothing
     with Folder(tmp_path) as folder:
         folder.log({"step": 5})
         assert [r["step"] for r in folder.metrics()] == [*whole, 5]
 
 
-def test_cut_forgets_what_comes_after(tmp_path):
+def test_cut_removes_later_records(tmp_path):
     with Folder(tmp_path) as folder:
         folder.cut(3)
         for step in (1, 2, 2, 3, 4):
@@ -78,7 +78,7 @@ def test_cut_forgets_what_comes_after(tmp_path):
         assert folder.metrics() == []
 
 
-def test_a_damaged_line_in_the_middle_is_named(tmp_path):
+def test_a_damaged_line_is_reported_with_its_number(tmp_path):
     (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"st\n{"step": 3}\n')
     with pytest.raises(FolderError, match=r"metrics\.jsonl:2: this is no line of JSON"):
         Folder(tmp_path, lock=False).metrics()
@@ -97,13 +97,13 @@ time.sleep(60)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="kills with SIGKILL")
-def test_one_process_at_a_time_and_the_lock_dies_with_it(tmp_path):
+def test_only_one_process_can_hold_the_lock_and_its_end_releases_it(tmp_path):
     other = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     try:
         assert other.stdout.readline() == "ready\n"
         with pytest.raises(FolderError, match=f"{tmp_path.name} is in use by process {other.pid} on "):
             Folder(tmp_path)
-        Folder(tmp_path, lock=False)  # reading is free
+        Folder(tmp_path, lock=False)  # readers need no lock
     finally:
         other.send_signal(signal.SIGKILL)
         other.wait()
@@ -113,11 +113,11 @@ def test_one_process_at_a_time_and_the_lock_dies_with_it(tmp_path):
     Folder(tmp_path).close()
 
 
-def test_folders_that_cannot_be_used(tmp_path, monkeypatch):
+def test_unusable_folders_are_reported(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
-    with pytest.raises(FolderError, match="file cannot be made: File exists"):
+    with pytest.raises(FolderError, match="file cannot be created: File exists"):
         Folder(tmp_path / "file")
-    with pytest.raises(FolderError, match="cannot be made: Not a directory"):
+    with pytest.raises(FolderError, match="cannot be created: Not a directory"):
         Folder(tmp_path / "file" / "run")
     with pytest.raises(FolderError, match="there is no run folder"):
         Folder(tmp_path / "none", create=False)
@@ -129,11 +129,11 @@ def test_folders_that_cannot_be_used(tmp_path, monkeypatch):
     with pytest.raises(FolderError, match="cannot be written to: Permission denied"):
         Folder(tmp_path / "run")
     monkeypatch.undo()
-    Folder(tmp_path / "run").close()  # the failed start kept no lock
+    Folder(tmp_path / "run").close()  # the failed start did not keep the lock
 
 
 @pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="root may write anywhere")
-def test_a_folder_without_the_right_to_write(tmp_path):
+def test_a_folder_without_write_permission_is_reported(tmp_path):
     tmp_path.chmod(0o500)
     with pytest.raises(FolderError, match="Permission denied"):
         Folder(tmp_path)
@@ -146,7 +146,7 @@ RECIPE = {
 }
 
 
-def test_a_recipe_is_kept_and_compared(tmp_path):
+def test_a_recipe_is_saved_and_compared(tmp_path):
     with Folder(tmp_path) as folder:
         folder.keep_recipe(RECIPE)
         before = (tmp_path / "recipe.toml").read_bytes()
@@ -166,7 +166,7 @@ def test_a_recipe_is_kept_and_compared(tmp_path):
     assert {p.name for p in tmp_path.iterdir()} <= {"recipe.toml", "lock", "holder.json"}
 
 
-def test_facts_tell_every_attempt(tmp_path):
+def test_facts_record_every_attempt(tmp_path):
     with Folder(tmp_path) as folder:
         assert folder.facts() == {}
         first = folder.begin(command=["clearhead", "train"], seed=7, device="cpu")

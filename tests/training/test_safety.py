@@ -1,4 +1,4 @@
-"""What may go wrong while training: signals, NaN, full disks, damage, other people. Nothing whole is ever lost."""
+"""Failures while training (signals, NaN, full disks, damaged files, other processes): no intact checkpoint is lost."""
 
 import os
 import signal
@@ -26,7 +26,7 @@ def go(table, out, *words, quiet=True):
 
 
 def at_step(monkeypatch, step, do):
-    """Do something in the middle of a step, counted from 1 at the start of the process's run."""
+    """Call `do` in the middle of a step, counted from 1 at the start of the run."""
     real, left = optim.Optimiser.step, [step]
 
     def counted(self, *args):
@@ -39,15 +39,15 @@ def at_step(monkeypatch, step, do):
 
 
 def finite(folder):
-    """Every checkpoint of a run holds numbers only; returns their steps."""
-    found = [Checkpoint(path) for path in sorted((folder / "checkpoints").glob("step-*"))]
-    for checkpoint in found:
+    """Assert that every checkpoint of a run is finite; returns their steps."""
+    checkpoints = [Checkpoint(path) for path in sorted((folder / "checkpoints").glob("step-*"))]
+    for checkpoint in checkpoints:
         assert all(checkpoint.read(name).isfinite().all() for name in checkpoint.names)
-    return [checkpoint.step for checkpoint in found]
+    return [checkpoint.step for checkpoint in checkpoints]
 
 
 def resumes(table, out, whole):
-    """What is left is enough to go on, and to end as if nothing had happened."""
+    """Resume a run, and assert that its result equals that of an uninterrupted one."""
     run = go(table, out)
     assert run.finished
     same_bits(state(out), state(whole))
@@ -61,7 +61,7 @@ def table():
 
 @pytest.fixture(scope="module")
 def whole(table, tmp_path_factory, own_models):
-    """The same training in peace."""
+    """The folder of the same training without interruption."""
     return go(table, tmp_path_factory.mktemp("whole") / "run").folder
 
 
@@ -69,7 +69,7 @@ def whole(table, tmp_path_factory, own_models):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_stops_after_the_step_and_says_how_to_go_on(tmp_path, monkeypatch, capsys, table, whole, number):
+def test_a_signal_stops_after_the_step_and_prints_how_to_resume(tmp_path, monkeypatch, capsys, table, whole, number):
     with monkeypatch.context() as patch:
         at_step(patch, 5, lambda: os.kill(os.getpid(), number))
         run = go(table, tmp_path, quiet=False)
@@ -82,7 +82,7 @@ def test_a_signal_stops_after_the_step_and_says_how_to_go_on(tmp_path, monkeypat
     same_bits(state(tmp_path), state(whole))
 
 
-def test_a_second_interrupt_does_not_wait(tmp_path, monkeypatch, table, whole):
+def test_a_second_ctrl_c_interrupts_at_once(tmp_path, monkeypatch, table, whole):
     def twice():
         os.kill(os.getpid(), signal.SIGINT)
         os.kill(os.getpid(), signal.SIGINT)
@@ -95,12 +95,12 @@ def test_a_second_interrupt_does_not_wait(tmp_path, monkeypatch, table, whole):
     resumes(table, tmp_path, whole)
 
 
-def test_a_signal_in_the_last_step_finishes(tmp_path, monkeypatch, table):
+def test_a_signal_in_the_last_step_does_not_keep_a_run_from_finishing(tmp_path, monkeypatch, table):
     at_step(monkeypatch, 8, lambda: os.kill(os.getpid(), signal.SIGTERM))
     assert go(table, tmp_path).finished
 
 
-def test_a_stopped_command_ends_well_and_the_same_command_resumes(tmp_path, table):
+def test_a_stopped_command_exits_with_0_and_the_same_command_resumes(tmp_path, table):
     config.write({**table, "steps": 100_000, "run": {"log_every": 5}}, tmp_path / "long.toml")
     command = [sys.executable, "-m", "clearhead", "train", str(tmp_path / "long.toml"), "--device", "cpu"]
     command += ["--out", str(tmp_path / "run")]
@@ -109,48 +109,46 @@ def test_a_stopped_command_ends_well_and_the_same_command_resumes(tmp_path, tabl
     while not (lines.exists() and lines.stat().st_size) and process.poll() is None:
         time.sleep(0.05)
     process.terminate()
-    said = process.communicate(timeout=60)[1]
-    assert process.returncode == 0, said
+    stderr = process.communicate(timeout=60)[1]
+    assert process.returncode == 0, stderr
     step = int(state(tmp_path / "run")["step"])
-    assert f"stopped at step {step} of 100000; the same command resumes it" in said
+    assert f"stopped at step {step} of 100000; the same command resumes it" in stderr
     run = go(tmp_path / "long.toml", tmp_path / "run", f"steps={step + 3}")
     assert run.metrics[-1]["step"] == step + 3
 
 
-# Numbers that are none
+# NaN and infinity
 
 
-@pytest.mark.parametrize("rate", [1e30, 1e38])  # 1e38: the first update itself leaves the numbers
+@pytest.mark.parametrize("rate", [1e30, 1e38])  # 1e38: the first update is already infinite
 @pytest.mark.parametrize("more", [{}, {"precision": "bfloat16"}, {"optim__name": "sgd", "optim__ema": 0.5}])
-def test_a_rate_far_too_large_is_told_and_never_saved(tmp_path, rate, more):
+def test_weights_that_become_infinite_are_reported_and_never_saved(tmp_path, rate, more):
     table = recipe(
         **more, optim__lr=rate, run__save_every=1, run__log_every=100, run__valid_every=1, schedule__warmup=0
     )
-    with pytest.raises(
-        TrainingError, match=r"(became|left the numbers).* in step \d, whose batch is that of seed 3 and"
-    ):
+    with pytest.raises(TrainingError, match=r"became .* in step \d, whose batch is that of seed 3 and"):
         go(table, tmp_path)
     finite(tmp_path)
 
 
 @pytest.mark.parametrize(("step", "last"), [(1, None), (6, 4)])
-def test_a_loss_that_is_no_number_names_step_seed_and_checkpoint(tmp_path, monkeypatch, table, whole, step, last):
+def test_a_nan_loss_is_reported_with_step_seed_and_checkpoint(tmp_path, monkeypatch, table, whole, step, last):
     real, left = NextToken.loss, [step]
 
     def sometimes(self, batch):
-        left[0] -= torch.is_grad_enabled()  # not when operations are counted
+        left[0] -= torch.is_grad_enabled()  # not when FLOPs are counted
         return real(self, batch) * (float("nan") if left[0] == 0 else 1.0)
 
     with monkeypatch.context() as patch:
         patch.setattr(NextToken, "loss", sometimes)
-        with pytest.raises(TrainingError) as told:
+        with pytest.raises(TrainingError) as error:
             go(table, tmp_path)
     good = (
         f"the last good checkpoint is {tmp_path / 'checkpoints/step-00000004'}"
         if last
         else "there is no checkpoint yet"
     )
-    assert str(told.value) == (
+    assert str(error.value) == (
         f"{tmp_path}: the loss became nan in step {step}, whose batch is that of seed 3 and step {step - 1} counted "
         f"from 0; {good}"
     )
@@ -158,7 +156,7 @@ def test_a_loss_that_is_no_number_names_step_seed_and_checkpoint(tmp_path, monke
     resumes(table, tmp_path, whole)
 
 
-def test_a_gradient_that_is_no_number_is_told_too(tmp_path, monkeypatch, table):
+def test_an_infinite_gradient_is_reported_and_not_saved(tmp_path, monkeypatch, table):
     real, left = optim.Optimiser.step, [3]
 
     def poisoned(self, *args):
@@ -168,7 +166,7 @@ def test_a_gradient_that_is_no_number_is_told_too(tmp_path, monkeypatch, table):
         return real(self, *args)
 
     monkeypatch.setattr(optim.Optimiser, "step", poisoned)
-    with pytest.raises(TrainingError, match="the gradient's norm became inf in step 3"):
+    with pytest.raises(TrainingError, match="the gradient norm became inf in step 3"):
         go(table, tmp_path)
     assert finite(tmp_path) == [2]
 
@@ -178,7 +176,7 @@ def test_a_gradient_that_is_no_number_is_told_too(tmp_path, monkeypatch, table):
 
 @pytest.fixture
 def small_disk():
-    """A function that sets the size no file may pass, once a checkpoint is whole; put back afterwards."""
+    """A function that limits the size of files once a checkpoint exists; the limit is removed afterwards."""
     resource = pytest.importorskip("resource")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
 
@@ -194,27 +192,29 @@ def small_disk():
 def test_a_full_disk_while_saving_leaves_the_last_checkpoint(tmp_path, monkeypatch, table, whole, small_disk):
     with monkeypatch.context() as patch:
         at_step(patch, 3, lambda: small_disk(20_000, tmp_path / "checkpoints/step-00000002"))
-        with pytest.raises(CheckpointError) as told:
+        with pytest.raises(CheckpointError) as error:
             go(table, tmp_path)
     small_disk(-1)
-    assert str(told.value) == (
+    assert str(error.value) == (
         f"step 4 could not be saved in {tmp_path / 'checkpoints'}: the disk is full; "
-        f"the last whole checkpoint is {tmp_path / 'checkpoints/step-00000002'}"
+        f"the last intact checkpoint is {tmp_path / 'checkpoints/step-00000002'}"
     )
     assert finite(tmp_path) == [2]
     resumes(table, tmp_path, whole)
 
 
-def test_a_full_disk_while_logging_is_told_with_what_is_safe(tmp_path, monkeypatch, table, whole, small_disk):
+def test_a_full_disk_while_logging_is_reported_with_the_last_checkpoint(
+    tmp_path, monkeypatch, table, whole, small_disk
+):
     with monkeypatch.context() as patch:
         at_step(patch, 6, lambda: small_disk(500, tmp_path / "checkpoints/step-00000004"))
-        with pytest.raises(TrainingError) as told:
+        with pytest.raises(TrainingError) as error:
             go(table, tmp_path)
     small_disk(-1)
-    assert str(told.value).startswith(
+    assert str(error.value).startswith(
         f"{tmp_path / 'metrics.jsonl'}: step 6 cannot be written: File too large; the last intact"
     )
-    assert str(told.value).endswith("step-00000004")
+    assert str(error.value).endswith("step-00000004")
     resumes(table, tmp_path, whole)
 
 
@@ -240,18 +240,18 @@ def damage(path):
     file.write_bytes(data)
 
 
-def test_a_damaged_checkpoint_is_passed_over_and_told(tmp_path, monkeypatch, capsys, table, whole):
+def test_a_damaged_checkpoint_is_skipped_with_a_message(tmp_path, monkeypatch, capsys, table, whole):
     with monkeypatch.context() as patch:
         at_step(patch, 7, lambda: os.kill(os.getpid(), signal.SIGTERM))
         go(table, tmp_path)
     damage(tmp_path / "checkpoints" / "step-00000007")
     resumes(table, tmp_path, whole)
-    said = capsys.readouterr().err
-    assert "step-00000007" in said
-    assert "passed over" in said
+    message = capsys.readouterr().err
+    assert "step-00000007" in message
+    assert "skipping this checkpoint" in message
 
 
-def test_if_no_checkpoint_is_whole_nothing_is_overwritten(tmp_path, table):
+def test_if_no_checkpoint_is_intact_nothing_is_overwritten(tmp_path, table):
     go(table, tmp_path, "steps=4")
     for path in (tmp_path / "checkpoints").iterdir():
         damage(path)
@@ -261,17 +261,17 @@ def test_if_no_checkpoint_is_whole_nothing_is_overwritten(tmp_path, table):
     assert (tmp_path / "metrics.jsonl").read_bytes() == before
 
 
-def test_the_best_checkpoint_damaged_is_told(tmp_path, capsys):
+def test_a_damaged_best_checkpoint_is_reported(tmp_path, capsys):
     table = recipe(steps=40, optim__lr=0.5, optim__clip=0.0, run__valid_every=1, run__patience=3)
     run = go(table, tmp_path)
     _, best = min((r["valid_loss"], r["step"]) for r in run.metrics if "valid_loss" in r)
     damage(tmp_path / "checkpoints" / f"step-{best:08d}")
     again = go(table, tmp_path)
     assert again.finished
-    assert "the best model is lost with it" in capsys.readouterr().err
+    assert "the checkpoint of the best validation is lost" in capsys.readouterr().err
 
 
-# Other people, other recipes
+# Other processes, other recipes
 
 
 def test_a_folder_in_use_is_refused(tmp_path, table):
@@ -284,7 +284,7 @@ def test_a_folder_in_use_is_refused(tmp_path, table):
 
 
 @pytest.mark.parametrize(
-    ("word", "told"),
+    ("word", "message"),
     [
         ("model.width=15", r"model\.width was 12, now 15"),
         ("model.norm=rms", r"model\.norm was not set, now 'rms'"),
@@ -294,21 +294,21 @@ def test_a_folder_in_use_is_refused(tmp_path, table):
         ("precision=bfloat16", "precision was 'float32', now 'bfloat16'"),
     ],
 )
-def test_another_recipe_is_refused_by_its_keys(tmp_path, table, word, told):
+def test_another_recipe_is_refused_with_the_keys_that_differ(tmp_path, table, word, message):
     go(table, tmp_path, "steps=2")
-    with pytest.raises(FolderError, match=rf"recipe\.toml belongs to another recipe: {told}"):
+    with pytest.raises(FolderError, match=rf"recipe\.toml belongs to another recipe: {message}"):
         go(table, tmp_path, word)
 
 
-def test_what_changes_no_more_than_rounding_may_change(tmp_path, table):
+def test_options_that_change_only_rounding_may_change_when_a_run_is_resumed(tmp_path, table):
     go(table, tmp_path, "steps=2")
     words = ["accumulate=2", "recompute=true", "run.log_every=2", "spread=fsdp", "steps=4"]
     assert go(table, tmp_path, *words).metrics[-1]["step"] == 4
 
 
-def test_a_checkpoint_of_another_model_is_refused_by_its_names(tmp_path, table):
+def test_a_checkpoint_of_another_model_is_refused_with_the_tensors_that_differ(tmp_path, table):
     go(table, tmp_path, "steps=2")
-    (tmp_path / "recipe.toml").unlink()  # somebody tidied up
+    (tmp_path / "recipe.toml").unlink()  # without it only the checkpoint can reveal the difference
     with pytest.raises(CheckpointError, match=r"step-00000002 is of another model or optimiser.*lacks .*_buffer"):
         go(table, tmp_path, "optim.name=sgd")
     (tmp_path / "recipe.toml").unlink()
@@ -320,7 +320,7 @@ def test_a_checkpoint_of_another_model_is_refused_by_its_names(tmp_path, table):
 
 
 def bad_data(folder):
-    """Data that cannot be trained on, and what is told."""
+    """Data that cannot be used, each with the message that is expected."""
     files = {"empty.txt": "", "short.txt": "abc", "bad.tsv": "a\tb\nc d\n", "empty.tsv": ""}
     for name, text in files.items():
         (folder / name).write_text(text)
@@ -334,41 +334,41 @@ def bad_data(folder):
     yield {"name": "images", "path": f"{folder}/no-such-folder"}, "no-such-folder"
 
 
-def test_bad_data_is_told_before_anything_is_written(tmp_path):
-    for data, told in bad_data(tmp_path):
-        with pytest.raises((DataError, FileNotFoundError), match=told):
+def test_bad_data_is_reported_before_anything_is_written(tmp_path):
+    for data, message in bad_data(tmp_path):
+        with pytest.raises((DataError, FileNotFoundError), match=message):
             go(recipe(data=data), tmp_path / "run")
         assert not (tmp_path / "run").exists()
 
 
-def test_a_folder_that_cannot_be_made_is_told(tmp_path, table):
+def test_a_folder_that_cannot_be_created_is_reported(tmp_path, table):
     (tmp_path / "file").write_text("")
-    with pytest.raises(FolderError, match="cannot be made"):
+    with pytest.raises(FolderError, match="cannot be created"):
         go(table, tmp_path / "file" / "run")
-    with pytest.raises(FolderError, match="cannot be made"):
+    with pytest.raises(FolderError, match="cannot be created"):
         go(table, tmp_path / "file")
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write everywhere")
-def test_a_folder_without_leave_to_write_is_told(tmp_path, table):
+def test_a_folder_without_write_permission_is_reported(tmp_path, table):
     (tmp_path / "run").mkdir(mode=0o500)
     with pytest.raises(FolderError, match="cannot be written to"):
         go(table, tmp_path / "run")
 
 
-def test_models_and_data_that_do_not_go_together_are_told(tmp_path):
+def test_a_model_that_does_not_fit_its_data_is_refused(tmp_path):
     with pytest.raises(
         ValueError, match="a deep cannot learn from data that gives ids, targets: regression reads x, y"
     ):
         go(recipe(model={"name": "deep"}), tmp_path / "run")
     with pytest.raises(ValueError, match="a gpt cannot learn from data that gives x, y: next-token reads ids, targets"):
         go(recipe(data=VECTORS["data"], model={"name": "gpt", "vocab": 5, "heads": 2, "width": 4}), tmp_path / "run")
-    with pytest.raises(TrainingError, match=r"run\.patience = 2 needs validations"):
+    with pytest.raises(TrainingError, match=r"run\.patience = 2 needs validation data"):
         go(recipe(run__patience=2, run__valid_every=1, data__valid_batches=0), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
-def test_a_recipe_that_failed_at_once_gives_way_to_a_better_one(tmp_path):
+def test_a_recipe_that_failed_in_its_first_step_can_be_replaced(tmp_path):
     def fails(*_):
         raise InterruptedError
 
@@ -380,12 +380,12 @@ def test_a_recipe_that_failed_at_once_gives_way_to_a_better_one(tmp_path):
     assert go(recipe(seed=4, steps=2), tmp_path).finished
 
 
-def test_a_device_that_is_not_here_is_told(tmp_path, table):
+def test_an_unknown_device_is_refused(tmp_path, table):
     with pytest.raises(ValueError, match="expected auto, cpu, cuda"):
         train(table, out=tmp_path, device="abacus")
 
 
-def test_a_data_worker_that_fails_ends_the_run(tmp_path, monkeypatch, table, whole):
+def test_an_error_in_the_prefetch_thread_ends_the_run(tmp_path, monkeypatch, table, whole):
     from clearhead.data.synthetic import Reverse
 
     real = Reverse._train
@@ -402,7 +402,7 @@ def test_a_data_worker_that_fails_ends_the_run(tmp_path, monkeypatch, table, who
     resumes(table, tmp_path, whole)
 
 
-def test_the_model_of_a_folder_is_the_model_of_the_run(tmp_path, table):
+def test_the_saved_model_equals_the_model_of_the_run(tmp_path, table):
     from clearhead import load
 
     run = go(table, tmp_path)

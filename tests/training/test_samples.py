@@ -48,18 +48,18 @@ def test_samples_continue_the_same_prompts_every_time(text, tmp_path):
         assert all(one["given"] + one["wanted"] in LINES[len(LINES) * 8 // 10 :] for one in some)
     last = found[8]
     again = ch.generate(run.model, [one["given"] for one in last], max_new=28, temperature=0.7, seed=(0, 1, 2))
-    assert [one["written"] for one in last] == [one.text for one in again]  # the average's, which is what is kept
+    assert [one["written"] for one in last] == [one.text for one in again]  # of the averaged weights, which are saved
     assert found[3] != last
 
 
-def test_sampling_changes_nothing_of_the_training(text, tmp_path):
+def test_sampling_does_not_change_the_training(text, tmp_path):
     for name, every in (("with", 1), ("without", 0)):
         go(text, tmp_path / name, f"run.sample_every={every}")
     same_bits(state(tmp_path / "with"), state(tmp_path / "without"))
     assert [one for one in metrics(tmp_path / "with") if "samples" not in one] == metrics(tmp_path / "without")
 
 
-def test_an_interrupted_training_has_the_same_samples_in_the_end(text, tmp_path, monkeypatch):
+def test_a_resumed_training_has_the_same_samples(text, tmp_path, monkeypatch):
     words = ("steps=9", "run.sample_every=2", "run.save_every=4")
     whole = go(text, tmp_path / "whole", *words)
     for owner, name, call in ((optim.Optimiser, "step", 7), (NextToken, "samples", 2)):  # in a step, and while sampling
@@ -106,10 +106,10 @@ def test_translators_sample_from_validation_sentences(name, tmp_path):
 
 def test_sampling_without_text_is_refused_before_training(text, tmp_path):
     symbols = {"name": "reverse", "symbols": 5, "length": 4, "rows": 8}
-    with pytest.raises(TrainingError, match=r"run\.sample_every = 2: there is no text to write here"):
+    with pytest.raises(TrainingError, match=r"run\.sample_every = 2: this training has no text to sample"):
         go(text | {"data": symbols}, tmp_path / "run", "run.sample_every=2")
     (tmp_path / "p.tsv").write_text("one\teins\ntwo\tzwei\n")
     joined = {"name": "pairs", "path": str(tmp_path / "p.tsv"), "share": 0.0}
-    with pytest.raises(TrainingError, match=r"expected 0, or data of text or of translations"):
+    with pytest.raises(TrainingError, match=r"expected 0, or a dataset of text or translations"):
         go(text | {"data": joined}, tmp_path / "run", "run.sample_every=2")
     assert not (tmp_path / "run" / "metrics.jsonl").exists()

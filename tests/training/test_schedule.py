@@ -1,4 +1,4 @@
-"""Every shape against torch's own schedulers or the paper's formula."""
+"""Every schedule equals torch's scheduler or the paper's formula."""
 
 import math
 
@@ -9,7 +9,7 @@ from clearhead.training.schedule import SHAPES, ScheduleConfig, scale
 
 
 def torch_rates(make, steps):
-    """What a scheduler of torch gives to the steps, as shares."""
+    """The learning rates of a torch scheduler, as shares of the peak."""
     optimiser = torch.optim.SGD([torch.zeros(1)], lr=1.0)
     scheduler, rates = make(optimiser), []
     for _ in range(steps):
@@ -24,17 +24,17 @@ def ours(config, steps, first=0):
 
 
 @pytest.mark.parametrize("final", [0.0, 0.1, 1.0])
-def test_cosine_is_torchs(final):
+def test_cosine_equals_torchs_scheduler(final):
     make = lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, T_max=23, eta_min=final)  # noqa: E731
     assert ours(ScheduleConfig(final=final), 23) == pytest.approx(torch_rates(make, 23), abs=1e-12)
 
 
-def test_linear_is_torchs():
+def test_linear_equals_torchs_scheduler():
     make = lambda o: torch.optim.lr_scheduler.LinearLR(o, 1.0, 0.2, total_iters=17)  # noqa: E731
     assert ours(ScheduleConfig(shape="linear", final=0.2), 17) == pytest.approx(torch_rates(make, 17), abs=1e-12)
 
 
-def test_inverse_sqrt_is_equation_3():
+def test_inverse_sqrt_is_equation_3_of_the_transformer_paper():
     """lrate = d^-0.5 min(n^-0.5, n w^-1.5), n from 1, divided by its peak, as torch's LambdaLR applies it."""
     w, width = 7, 512
     rate = lambda n: width**-0.5 * min(n**-0.5, n * w**-1.5)  # noqa: E731
@@ -44,7 +44,7 @@ def test_inverse_sqrt_is_equation_3():
     assert scale(config, w - 1, 40) == 1.0
 
 
-def test_warmup_rises_from_its_first_step_and_moves_the_fall():
+def test_warmup_rises_linearly_and_shifts_the_decay():
     for shape in SHAPES:
         config = ScheduleConfig(shape=shape, warmup=5)
         assert ours(config, 20)[:5] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
@@ -53,12 +53,12 @@ def test_warmup_rises_from_its_first_step_and_moves_the_fall():
 
 
 @pytest.mark.parametrize("shape", ["cosine", "linear"])
-def test_ends(shape):
+def test_the_decay_ends_at_its_final_value(shape):
     config = ScheduleConfig(shape=shape, final=0.0, warmup=3)
     assert scale(config, 3, 10) == 1.0
     assert scale(config, 9, 10) > 0  # the last step still learns
     assert scale(config, 10, 10) == pytest.approx(0.0)
-    assert scale(config, 99, 10) == pytest.approx(0.0)  # and never turns back
+    assert scale(config, 99, 10) == pytest.approx(0.0)  # and does not rise again
     assert scale(ScheduleConfig(shape=shape, warmup=30), 4, 5) == pytest.approx(5 / 30)  # a run cut short
     assert math.isfinite(scale(ScheduleConfig(shape=shape, warmup=5), 5, 5))
 
@@ -72,7 +72,7 @@ def test_ends(shape):
         ({"shape": "inverse-sqrt"}, "warmup of 1"),
     ],
 )
-def test_refuses(fields, message):
+def test_invalid_schedules_are_refused(fields, message):
     with pytest.raises(ValueError, match=message):
         ScheduleConfig(**fields)
     with pytest.raises(ValueError, match="step=-1"):

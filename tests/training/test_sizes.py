@@ -1,4 +1,4 @@
-"""Sizes that the data or a checkpoint decides: the context, and the options of pretrained models."""
+"""Sizes that come from the data or a checkpoint: the context, and the options of pretrained models."""
 
 import json
 import shutil
@@ -33,7 +33,7 @@ def text(tmp_path):
 # The context
 
 
-def test_a_model_without_a_context_has_that_of_its_data(tmp_path, text):
+def test_the_default_context_is_that_of_the_data(tmp_path, text):
     run = go(recipe(steps=2, data=text, model=SMALL), tmp_path / "run")
     assert run.model.config.context == 24
     with pytest.raises(ValueError, match="a prompt of 20 tokens and 10 more: this model reads 24 at once"):
@@ -53,7 +53,7 @@ def test_a_context_shorter_than_the_rows_is_refused(tmp_path, text):
         go(recipe(steps=2, data=text, model=SMALL | {"context": 8}), tmp_path / "run")
 
 
-def test_an_encoder_has_the_context_of_its_data_too(tmp_path):
+def test_the_default_context_of_an_encoder_is_that_of_the_data(tmp_path):
     (tmp_path / "lines.txt").write_text(
         "\n".join(f"the {a} sat on the {b}" for a in ["cat", "dog", "cow", "hen"] for b in ["mat", "log", "hay"])
     )
@@ -68,19 +68,19 @@ def test_an_encoder_has_the_context_of_its_data_too(tmp_path):
 
 @pytest.fixture
 def checkpoint(tmp_path, text):
-    """A rotary GPT with a window, of the text's characters."""
+    """A trained GPT over the text's characters, with rotary positions and a window."""
     model = {**SMALL, "positions": "rotary", "base": 100.0, "window": 8}
     return go(recipe(steps=2, data=text, model=model), tmp_path / "checkpoint")
 
 
-def test_the_checkpoint_decides_every_option_that_the_recipe_leaves_out(tmp_path, text, checkpoint):
+def test_options_that_the_recipe_omits_come_from_the_checkpoint(tmp_path, text, checkpoint):
     table = recipe(steps=2, data=text, model={}, pretrained=str(checkpoint.folder))
     run = go(table, tmp_path / "run")
     assert run.model.config == checkpoint.model.config
 
 
 @pytest.mark.parametrize(("option", "value"), [("heads", 4), ("window", 3), ("base", 77.0), ("norm", "rms")])
-def test_an_option_that_changes_what_the_weights_mean_is_refused(tmp_path, text, checkpoint, option, value):
+def test_an_option_that_contradicts_the_checkpoint_is_refused(tmp_path, text, checkpoint, option, value):
     table = recipe(steps=2, data=text, model={option: value}, pretrained=str(checkpoint.folder))
     message = rf"model\.{option} = .*: the checkpoint .* has .*; leave it out or, if the weights"
     with pytest.raises(ConfigError, match=message):
@@ -88,15 +88,15 @@ def test_an_option_that_changes_what_the_weights_mean_is_refused(tmp_path, text,
     assert not (tmp_path / "run" / "recipe.toml").exists()
 
 
-def test_an_option_that_is_named_may_differ(tmp_path, text, checkpoint):
+def test_an_option_listed_in_differ_may_contradict_the_checkpoint(tmp_path, text, checkpoint):
     start = {"folder": str(checkpoint.folder), "differ": ["window"]}
     run = go(recipe(steps=2, data=text, model={"window": 3, "dropout": 0.1}, pretrained=start), tmp_path / "run")
     assert (run.model.config.window, run.model.config.dropout) == (3, 0.1)
-    with pytest.raises(ValueError, match=r"is a gpt: expected a bert"):
+    with pytest.raises(ValueError, match=r"is a gpt: \[model\] expects a bert"):
         go(recipe(steps=2, data=text, model={"name": "bert"}, pretrained=start), tmp_path / "other")
 
 
-def test_a_folder_that_is_gone_after_the_start_is_not_missed(tmp_path, text, checkpoint, monkeypatch):
+def test_a_resumed_run_does_not_need_its_pretrained_folder(tmp_path, text, checkpoint, monkeypatch):
     table = recipe(
         steps=6, data=text, model={}, pretrained=str(checkpoint.folder), run__valid_every=2, run__save_every=2
     )
@@ -128,7 +128,7 @@ def saved(folder, name, **options):
     return model
 
 
-def test_a_part_is_filled_and_the_positions_of_its_patches_are_interpolated(tmp_path):
+def test_a_part_of_a_model_is_filled_and_its_patch_positions_are_interpolated(tmp_path):
     source = saved(tmp_path / "grid", "grid", grid=2, classes=3)
     tower = build("tower", grid=4, classes=3)
     left = fill_pretrained(tower, Pretrained(folder=str(tmp_path / "grid"), into="encoder"))
@@ -138,7 +138,7 @@ def test_a_part_is_filled_and_the_positions_of_its_patches_are_interpolated(tmp_
     torch.testing.assert_close(tower.encoder.blocks[0].mlp.up.weight, source.blocks[0].mlp.up.weight)
 
 
-def test_what_is_left_out_is_listed(tmp_path):
+def test_unused_pretrained_weights_are_listed(tmp_path):
     saved(tmp_path / "grid", "grid", classes=5)
     tower = build("tower", classes=2)
     before = tower.encoder.head.weight.clone()
@@ -163,7 +163,7 @@ def test_a_part_that_does_not_exist_or_does_not_fit_is_refused(tmp_path):
     assert more
 
 
-def test_what_was_left_out_is_kept_with_the_run(tmp_path, text, checkpoint):
+def test_unused_pretrained_weights_are_recorded_in_the_run_folder(tmp_path, text, checkpoint):
     (tmp_path / "lines.txt").write_text("\n".join(sorted(set(TEXT))) + "\n")
     assert "left_out" not in json.loads((checkpoint.folder / "facts.json").read_text())["attempts"][0]
     saved(tmp_path / "grid", "grid", classes=5)
@@ -175,11 +175,11 @@ def test_what_was_left_out_is_kept_with_the_run(tmp_path, text, checkpoint):
 
 
 def test_augmentation_of_data_without_images_is_refused(tmp_path, text):
-    with pytest.raises(ValueError, match=r"augment changes images, and this data gives ids, targets"):
+    with pytest.raises(ValueError, match=r"augment needs images, and this data gives ids, targets"):
         go(recipe(data=text, model=SMALL, augment=[{"name": "flip"}]), tmp_path / "run")
 
 
-def test_data_that_does_not_fit_a_named_objective_is_refused_before_sizes_are_asked(tmp_path):
+def test_data_that_does_not_fit_a_named_objective_is_refused(tmp_path):
     table = recipe(objective={"name": "gan"}, model={"name": "mlp"})
     with pytest.raises(ValueError, match=r"objective gan reads x .*the data gives ids, targets"):
         go(table, tmp_path / "run")

@@ -1,4 +1,4 @@
-"""sweep: every combination, each once, in its own folder; one that fails stops no other."""
+"""sweep: every combination is trained once, in its own folder; one that fails does not stop the others."""
 
 import json
 
@@ -35,7 +35,7 @@ def test_alternatives_are_split_at_commas_outside_of_brackets_and_quotes():
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["seed=1"], "nothing to sweep: .* like seed=1,2,3"),
         (["seed=1,,2"], "seed=1,,2: an alternative is empty"),
@@ -43,8 +43,8 @@ def test_alternatives_are_split_at_commas_outside_of_brackets_and_quotes():
         (["seed=1,2", "seed=3,4"], "seed=3,4: an alternative is given twice"),
     ],
 )
-def test_bad_alternatives(words, told):
-    with pytest.raises(ConfigError, match=told):
+def test_invalid_alternatives_are_refused(words, message):
+    with pytest.raises(ConfigError, match=message):
         alternatives(*words)
 
 
@@ -55,55 +55,55 @@ def test_folders_are_named_by_choices():
     assert names == ["path=a-b", "path=a-b~2", "path=-", "path=A-b~3"]
 
 
-def test_all_are_trained_once_and_compared(tmp_path):
-    found = run("model.positions=none,rotary", "seed=1,2", out=tmp_path / "s")
-    assert [trial.folder.name for trial in found.trials] == [
+def test_all_alternatives_are_trained_once_and_compared(tmp_path):
+    result = run("model.positions=none,rotary", "seed=1,2", out=tmp_path / "s")
+    assert [trial.folder.name for trial in result.trials] == [
         f"positions={word},seed={seed}" for word in ("none", "rotary") for seed in (1, 2)
     ]
-    assert found.finished
-    assert len({trial.measures["loss"] for trial in found.trials}) == 4
-    for trial in found.trials:
+    assert result.finished
+    assert len({trial.measures["loss"] for trial in result.trials}) == 4
+    for trial in result.trials:
         assert trial.parameters > 1000
         assert trial.measures["valid_loss"] > 0
         assert 0 <= trial.measures["valid_accuracy"] <= 1
         assert trial.minutes > 0
-    none, rotary = found.means
+    none, rotary = result.means
     assert (none.choices, none.seeds) == ({"model.positions": "none"}, 2)
-    a, b = (trial.measures["valid_loss"] for trial in found.trials[:2])
+    a, b = (trial.measures["valid_loss"] for trial in result.trials[:2])
     assert none.measures["valid_loss"] == pytest.approx(((a + b) / 2, abs(a - b) / 2**0.5))
     assert rotary.measures["loss"][0] != none.measures["loss"][0]
     assert (tmp_path / "s" / "sweep.png").stat().st_size > 1000
-    assert json.loads((tmp_path / "s" / "sweep.json").read_text()) == json.loads(json.dumps(found.to_dict()))
-    before = [(trial.folder / "facts.json").read_text() for trial in found.trials]
-    assert run("model.positions=none,rotary", "seed=1,2", out=tmp_path / "s") == found
-    assert [(trial.folder / "facts.json").read_text() for trial in found.trials] == before
+    assert json.loads((tmp_path / "s" / "sweep.json").read_text()) == json.loads(json.dumps(result.to_dict()))
+    before = [(trial.folder / "facts.json").read_text() for trial in result.trials]
+    assert run("model.positions=none,rotary", "seed=1,2", out=tmp_path / "s") == result
+    assert [(trial.folder / "facts.json").read_text() for trial in result.trials] == before
 
 
-def test_one_that_fails_stops_no_other_and_is_told(tmp_path):
+def test_an_alternative_that_fails_is_reported_and_stops_no_other(tmp_path):
     (tmp_path / "s").mkdir()
     (tmp_path / "s" / "mlp=relu").write_text("in the way of a folder")
-    found = run("model.mlp=relu,gelo,gelu", out=tmp_path / "s")
-    first, second, third = found.trials
-    assert "cannot be made" in first.error
+    result = run("model.mlp=relu,gelo,gelu", out=tmp_path / "s")
+    first, second, third = result.trials
+    assert "cannot be created" in first.error
     assert "expected one of" in second.error
     assert third.finished
     assert not third.error
-    assert not found.finished
-    assert found.means == []
+    assert not result.finished
+    assert result.means == []
     with pytest.raises(ConfigError, match=r"rellu.*the nearest is relu"):
         run("model.mlp=gelo,rellu", out=tmp_path / "t")
     assert not (tmp_path / "t").exists()
 
 
-def test_more_steps_go_on(tmp_path):
+def test_more_steps_continue_the_runs(tmp_path):
     run("seed=1,2", out=tmp_path)
-    found = run("seed=1,2", "steps=10", out=tmp_path)
-    assert found.finished
+    result = run("seed=1,2", "steps=10", out=tmp_path)
+    assert result.finished
     attempts = json.loads((tmp_path / "seed=1" / "facts.json").read_text())["attempts"]
     assert [attempt["step"] for attempt in attempts] == [0, 8]
 
 
-def test_side_by_side_equals_one_by_one(tmp_path):
+def test_parallel_trainings_equal_sequential_ones(tmp_path):
     a = run("seed=1,2", "optim.lr=-1,1e-3", out=tmp_path / "a")
     b = run("seed=1,2", "optim.lr=-1,1e-3", out=tmp_path / "b", jobs=2)
     for one, other in zip(a.trials, b.trials, strict=True):
@@ -116,19 +116,19 @@ def test_side_by_side_equals_one_by_one(tmp_path):
     assert [trial.finished for trial in b.trials] == [False, True, False, True]
 
 
-def test_means_leave_out_what_failed(tmp_path):
+def test_means_exclude_failed_trainings(tmp_path):
     good = Trial(choices={"seed": "1"}, folder=tmp_path, finished=True, measures={"loss": 1.0})
-    found = Sweep(folder=tmp_path, trials=[good, Trial(choices={"seed": "2"}, folder=tmp_path, error="no")])
-    (mean,) = found.means
+    result = Sweep(folder=tmp_path, trials=[good, Trial(choices={"seed": "2"}, folder=tmp_path, error="no")])
+    (mean,) = result.means
     assert (mean.seeds, mean.measures) == (1, {"loss": (1.0, 0.0)})
 
 
 def test_more_alternatives_than_colours_can_be_drawn(tmp_path):
-    found = run("optim.lr=1e-4,2e-4,3e-4,4e-4,5e-4,6e-4,7e-4,8e-4,9e-4", "steps=2", "run.log_every=1", out=tmp_path)
-    assert found.finished
+    result = run("optim.lr=1e-4,2e-4,3e-4,4e-4,5e-4,6e-4,7e-4,8e-4,9e-4", "steps=2", "run.log_every=1", out=tmp_path)
+    assert result.finished
     assert (tmp_path / "sweep.png").stat().st_size > 1000
 
 
-def test_jobs_are_counted(tmp_path):
+def test_fewer_than_one_job_is_refused(tmp_path):
     with pytest.raises(ValueError, match="jobs=0: expected 1 or more"):
         run("seed=1,2", out=tmp_path, jobs=0)

@@ -15,7 +15,7 @@ def read(folder):
     return {tag: accumulator.Scalars(tag) for tag in accumulator.Tags()["scalars"]}
 
 
-def test_checksum_of_the_standard():
+def test_the_checksum_is_crc32c():
     """RFC 3720, B.4: crc32c of 32 zero bytes is 8a9136aa; then the mask of a TFRecord."""
     crc = 0x8A9136AA
     assert masked_crc32c(bytes(32)) == ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
@@ -49,7 +49,7 @@ def test_a_resumed_run_drops_the_steps_after_its_checkpoint(tmp_path):
     assert [(e.step, e.value) for e in read(tmp_path)["loss"]] == [*((s, float(s)) for s in range(1, 7)), (7, 70.0)]
 
 
-def test_a_torn_record_hides_nothing_before_it(tmp_path):
+def test_a_partial_record_does_not_hide_earlier_ones(tmp_path):
     events = Events(tmp_path)
     events.scalars(1, {"loss": 1.0})
     events.scalars(2, {"loss": 2.0})

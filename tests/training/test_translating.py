@@ -1,4 +1,4 @@
-"""A translator is trained as everything else is: from files to a folder that holds model and tokens."""
+"""Training of translators, from files to a folder with model and tokens."""
 
 import pytest
 import torch
@@ -44,7 +44,7 @@ def recipe(name, **data):
 
 @pytest.mark.parametrize("joint", [False, True])
 @pytest.mark.parametrize("name", [name for name in MODELS if name in FAMILIES])
-def test_it_learns_and_its_folder_keeps_both_vocabularies(folder, name, joint):
+def test_a_translator_learns_and_saves_both_vocabularies(folder, name, joint):
     run = train(recipe(name, joint=joint), out=folder / "run", data=folder, device="cpu", quiet=True)
     losses = [row["valid_loss"] for row in run.metrics if "valid_loss" in row]
     assert losses[-1] < losses[0]

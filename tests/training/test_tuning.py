@@ -51,7 +51,7 @@ def make(name, model, data, **options):
     return kind(kind.Config(**options), {"model": model}, data)
 
 
-def test_masked_tokens_is_the_cross_entropy_of_the_gaps(folder):
+def test_masked_tokens_is_the_cross_entropy_of_masked_positions(folder):
     options = {k: v for k, v in recipe("masked")["data"].items() if k != "name"}
     data = make_data("masked", options, seed=0, root=folder)
     model, arrays = build("bert", vocab=data.sizes["vocab"], **SIZES), data.batch(0)
@@ -90,7 +90,7 @@ def test_masked_words_are_learned(pretrained):
 
 
 @pytest.mark.parametrize("learn", ["all", "head"])
-def test_what_was_learned_is_gone_on_from(folder, pretrained, learn):
+def test_fine_tuning_starts_from_pretrained_weights(folder, pretrained, learn):
     table = recipe("labelled", pretrained=str(pretrained.folder), learn=learn)
     table["data"]["tokens"] = str(pretrained.folder)
     run = train(table, out=folder / learn, data=folder, device="cpu", quiet=True)
@@ -105,7 +105,7 @@ def test_what_was_learned_is_gone_on_from(folder, pretrained, learn):
     assert valid[-1]["valid_accuracy"] > 0.9 if learn == "all" else valid[-1]["valid_loss"] < valid[0]["valid_loss"]
 
 
-def test_it_resumes_to_the_bit_with_frozen_weights(folder, pretrained):
+def test_a_run_with_frozen_weights_resumes_to_the_bit(folder, pretrained):
     table = recipe("labelled", 8, pretrained=str(pretrained.folder), learn="head")
     table["data"]["tokens"] = str(pretrained.folder)
     table |= {"run": {"save_every": 3}, "schedule": {"shape": "constant"}}
@@ -118,7 +118,7 @@ def test_it_resumes_to_the_bit_with_frozen_weights(folder, pretrained):
         assert torch.equal(a, b), name
 
 
-def test_another_model_is_refused(folder, pretrained):
+def test_a_checkpoint_of_another_model_is_refused(folder, pretrained):
     table = recipe("labelled", pretrained=str(pretrained.folder))
     table["data"]["tokens"] = str(pretrained.folder)
     with pytest.raises(ConfigError, match=r"model\.depth = 2: the checkpoint .* has 1; leave it out"):

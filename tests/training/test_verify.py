@@ -1,10 +1,11 @@
-"""verify_resume finds nothing where there is nothing, and a single bit where there is one."""
+"""verify_resume passes for trainings that resume exactly, and finds a difference of a single bit."""
 
 import dataclasses
 import fnmatch
 import json
 import random
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,9 +15,11 @@ from clearhead.cli import app
 from clearhead.config import write
 from clearhead.training import Verdict, progress, read_recipe, train, verify_resume
 from clearhead.training.checkpoint import Writer, latest, step_name
+from clearhead.training.comparison import Part, compare, compare_to_rounding
 from clearhead.training.run_folder import FolderError
-from clearhead.training.verify import Kill, Part, _Runs, compare, compare_to_rounding, draw_kills
+from clearhead.training.verify import Kill, _Runs, draw_kills
 
+CONFIGS = Path(__file__).parents[2] / "configs"
 RECIPE = {
     "steps": 30, "seed": 1,
     "data": {"name": "reverse", "symbols": 5, "length": 4, "rows": 8, "valid_rows": 8, "valid_batches": 1},
@@ -28,7 +31,7 @@ RECIPE = {
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory):
-    """Two folders of one run."""
+    """The folders of two equal runs."""
     folder = tmp_path_factory.mktemp("runs")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(progress, "peak", lambda *_: 1e12)
@@ -39,7 +42,7 @@ def two(tmp_path_factory):
 
 @pytest.fixture
 def pair(two, tmp_path):
-    """The same, to be changed."""
+    """Copies of the two folders, which a test may change."""
     return shutil.copytree(two[0], tmp_path / "a"), shutil.copytree(two[1], tmp_path / "b")
 
 
@@ -47,7 +50,7 @@ def bad(parts):
     return {part.name for part in parts if part.equal < part.count}
 
 
-def test_a_killed_training_equals_one_in_peace(tmp_path):
+def test_a_killed_training_equals_an_uninterrupted_one(tmp_path):
     verdict = verify_resume(RECIPE, out=tmp_path / "v", kills=2, device="cpu", quiet=True)
     assert verdict.hits == 2
     assert verdict.passed, verdict
@@ -59,14 +62,36 @@ def test_a_killed_training_equals_one_in_peace(tmp_path):
     attempts = json.loads((tmp_path / "v" / "broken" / "facts.json").read_text())["attempts"]
     assert len(attempts) == 3
     assert [attempt["step"] for attempt in attempts] == sorted(attempt["step"] for attempt in attempts)
-    assert attempts[-1]["step"] > 0  # it went on from a checkpoint
+    assert attempts[-1]["step"] > 0  # it resumed from a checkpoint
     assert json.loads(json.dumps(verdict.to_dict()))["passed"]
     with pytest.raises(FolderError, match="whole is of an earlier verification"):
         verify_resume(RECIPE, out=tmp_path / "v", quiet=True)
 
 
+@pytest.mark.parametrize("name", ["gan-gaussians", "self-distillation"])
+def test_the_shipped_recipes_of_two_players_resume_to_the_bit(tmp_path, name):
+    words = ("steps=30", "run.valid_every=10")
+    verdict = verify_resume(CONFIGS / f"{name}.toml", *words, out=tmp_path, kills=1, device="cpu", quiet=True)
+    assert verdict.passed, verdict
+    counts = {part.name: part.count for part in verdict.parts}
+    assert counts["weights"] == (12 if name == "gan-gaussians" else 6)
+    assert counts["averages"] == 6
+    assert counts["lines of metrics"] == 30 + 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spread", ["ddp", "fsdp"])
+@pytest.mark.parametrize("name", ["gan-gaussians", "self-distillation"])
+def test_the_shipped_recipes_of_two_players_give_the_same_losses_on_two_workers(tmp_path, name, spread):
+    words = ("steps=30", "run.valid_every=10", f"spread={spread}")
+    verdict = verify_resume(CONFIGS / f"{name}.toml", *words, out=tmp_path, kills=1, world=2, device="cpu", quiet=True)
+    assert verdict.passed, verdict
+    assert verdict.workers == 2
+    assert all(part.count == 30 for part in verdict.world)
+
+
 def test_a_resumed_training_that_differs_by_rounding_is_found(tmp_path, monkeypatch):
-    """Resumed in two halves a batch, the sums of gradients have another order: a few last bits."""
+    """It is resumed with two micro-batches per step, so that gradients are summed in another order."""
 
     def whole(runs, name, *words):
         often = ("run.log_every=1", "run.save_every=10", "run.keep=9")
@@ -83,22 +108,22 @@ def test_a_resumed_training_that_differs_by_rounding_is_found(tmp_path, monkeypa
     monkeypatch.setattr(_Runs, "broken", broken)
     write(RECIPE, tmp_path / "tiny.toml")
     words = ["verify-resume", str(tmp_path / "tiny.toml"), "--out", str(tmp_path / "v"), "--kills", "1", "--json"]
-    found = CliRunner().invoke(app, words)
-    assert found.exit_code == 1
-    told = json.loads(found.stdout)
-    assert (told["hits"], told["equal"], told["passed"]) == (1, False, False)
-    parts = {part["name"]: part for part in told["parts"]}
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 1
+    verdict = json.loads(result.stdout)
+    assert (verdict["hits"], verdict["equal"], verdict["passed"]) == (1, False, False)
+    parts = {part["name"]: part for part in verdict["parts"]}
     for name in ("weights", "optimiser", "averages", "lines of metrics"):
         assert parts[name]["equal"] < parts[name]["count"]
         assert 0 < parts[name]["largest"] < 1e-3
     assert parts["weights"]["first"].startswith("model/")
     shutil.rmtree(tmp_path / "v")
-    found = CliRunner().invoke(app, words[:-1])
-    assert found.exit_code == 1
-    assert "NOT equal" in found.stdout
+    result = CliRunner().invoke(app, words[:-1])
+    assert result.exit_code == 1
+    assert "NOT equal" in result.stdout
 
 
-def test_the_same_run_is_equal(two):
+def test_two_equal_runs_are_equal(two):
     assert bad(compare(*two)) == set()
     assert all(part.largest == 0 and not part.first for part in compare(*two))
     assert bad(compare_to_rounding(*two, within=1e-4)) == set()
@@ -114,14 +139,14 @@ def test_the_same_run_is_equal(two):
 )
 def test_one_bit_of_one_tensor_is_found(pair, kind, part):
     a, b = pair
-    found = latest(b / "checkpoints")
-    tensors = {name: found.read(name) for name in found.names}
+    checkpoint = latest(b / "checkpoints")
+    tensors = {name: checkpoint.read(name) for name in checkpoint.names}
     name = fnmatch.filter(tensors, kind)[-1]
     tensors[name].reshape(-1)[-1:].view(torch.int32).bitwise_xor_(1)
     writer = Writer(b / "checkpoints", attempt="changed")
-    writer.save(found.step, tensors, found.facts)
+    writer.save(checkpoint.step, tensors, checkpoint.facts)
     writer.wait()
-    parts = {found.name: found for found in compare(a, b)}
+    parts = {one.name: one for one in compare(a, b)}
     assert bad(parts.values()) == {part}
     assert parts[part].count - parts[part].equal == 1
     assert parts[part].first == name
@@ -147,7 +172,7 @@ def test_a_changed_line_of_metrics_is_found(pair):
     assert next(part for part in compare(a, b) if part.name == "lines of metrics").equal == part.count - 2
 
 
-def test_equal_is_not_enough_if_the_kills_missed(tmp_path):
+def test_a_verification_does_not_pass_if_a_kill_missed(tmp_path):
     part = Part(name="weights", count=1, equal=1, largest=0.0)
     kills = [Kill(target=3, during="step", step=3, hit=True), Kill(target=9, during="step", step=9, hit=False)]
     verdict = Verdict(folder=tmp_path, steps=9, kills=kills, parts=[part])
@@ -160,7 +185,7 @@ def test_equal_is_not_enough_if_the_kills_missed(tmp_path):
 
 
 @pytest.mark.parametrize("kills", [1, 2, 5])
-def test_kills_spread_over_the_run_and_end_before_it_does(kills):
+def test_kills_are_spread_over_the_run_and_come_before_its_end(kills):
     recipe = read_recipe(RECIPE, "steps=200", "run.save_every=10")
     for seed in range(20):
         drawn = draw_kills(recipe, kills, random.Random(seed), 0.8)
@@ -173,7 +198,7 @@ def test_kills_spread_over_the_run_and_end_before_it_does(kills):
     assert max(s for seed in range(20) for s, _ in draw_kills(recipe, kills, random.Random(seed), 0.1)) <= 30
 
 
-def test_what_cannot_be_verified_is_told_before_anything_runs(tmp_path):
+def test_what_cannot_be_verified_is_refused_before_any_training(tmp_path):
     with pytest.raises(ValueError, match="kills=0: expected 1 or more"):
         verify_resume(RECIPE, out=tmp_path, kills=0)
     with pytest.raises(ValueError, match="world=1: expected 2 workers or more"):

@@ -1,4 +1,4 @@
-"""Two workers equal one to rounding: real processes over gloo, made by torchrun."""
+"""Two workers equal one worker to rounding: real processes over gloo, started by torchrun."""
 
 import json
 import os
@@ -19,9 +19,9 @@ from clearhead.training.loop import train
 
 pytestmark = pytest.mark.usefixtures("own_models")
 SCRIPT = Path(__file__).with_name("train_workers.py")
-# A bias of keys changes no attention: its gradient is rounding, which AdamW and Muon would blow up.
+# A bias of keys does not change attention: its gradient is rounding, which AdamW and Muon would amplify.
 PLAIN = {"model__bias": False, "run__valid_every": 2, "steps": 6}
-UNEVEN = {"data__length": [1, 12], "data__rows": 4, "model__context": 24}  # a mean a worker would be another mean
+UNEVEN = {"data__length": [1, 12], "data__rows": 4, "model__context": 24}  # a mean per worker would give another loss
 
 CASES = {
     "ddp": PLAIN | UNEVEN,
@@ -58,7 +58,7 @@ def environment():
 
 
 def torchrun(entries, folder):
-    """The process that runs these trainings by two workers."""
+    """Start torchrun with two workers that run these trainings."""
     folder.mkdir(exist_ok=True)
     (folder / "list.json").write_text(json.dumps(entries))
     command = [
@@ -74,7 +74,7 @@ def finish(process, folder):
         code = process.wait(100)
     finally:
         if process.poll() is None:
-            process.kill()  # its workers see that it is gone
+            process.kill()  # its workers end with it
             process.wait()
     assert code == 0, (folder / "log").read_text()
 
@@ -84,17 +84,17 @@ def table(**changes):
     return changes.pop("whole", None) or recipe(**changes)
 
 
-def go(given, out, *words):
-    return train(given, *words, out=out, device="cpu", quiet=True)
+def go(table, out, *words):
+    return train(table, *words, out=out, device="cpu", quiet=True)
 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory, own_models):
-    """Every case by two workers, in one torchrun; what one worker did is trained meanwhile."""
+    """All cases trained by two workers, in one torchrun, and meanwhile by one worker."""
     top = tmp_path_factory.mktemp("world")
     entries = [{"recipe": table(**case), "out": str(top / name)} for name, case in CASES.items()]
     long = table(**PLAIN, run__save_every=3, schedule__shape="constant", optim__ema=0.5)
-    for spread in ("ddp", "fsdp"):  # stopped by one worker's signal, and gone on with by both
+    for spread in ("ddp", "fsdp"):  # stopped by a signal to one worker, and resumed by both
         out = str(top / f"stopped {spread}")
         entries += [{"recipe": {**long, "spread": spread}, "out": out, **stop} for stop in ({"stop": 3}, {})]
     for name, spread in RESUMED.items():
@@ -113,7 +113,7 @@ def world(tmp_path_factory, own_models):
 
 
 def compare(a, b, **tolerance):
-    """All that two runs left; what every worker saw of its own rows inside is its own."""
+    """Compare two runs; of the probes only gradient norms, because activations are those of one worker's rows."""
     near(state(a), state(b), **tolerance)
     for mine, theirs in zip(metrics(a), metrics(b), strict=True):
         if "inside" in mine:
@@ -122,14 +122,14 @@ def compare(a, b, **tolerance):
 
 
 def _gradients(inside):
-    """The norms of a run's gradients, or of each of its players'."""
+    """The gradient norms of a run, or of each of its players."""
     return inside.get("gradient") or {
         f"{player}.{block}": norm for player, found in inside.items() for block, norm in found["gradient"].items()
     }
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_two_workers_equal_one(world, name):
+def test_two_workers_equal_one_worker(world, name):
     top, ones = world
     # In bfloat16 each worker rounds its own part of the gradient.
     compare(top / name, ones[name], **({"rtol": 0.1, "atol": 2e-2} if name in LOOSE else {"rtol": 1e-4, "atol": 2e-5}))
@@ -142,15 +142,15 @@ def test_a_run_is_resumed_by_another_number_of_workers(world, name):
 
 
 @pytest.mark.parametrize("spread", ["ddp", "fsdp"])
-def test_a_signal_to_one_worker_stops_all_at_one_step(world, spread):
+def test_a_signal_to_one_worker_stops_all_at_the_same_step(world, spread):
     top, ones = world
     compare(top / f"stopped {spread}", ones["long"], rtol=1e-4, atol=2e-5)
     attempts = json.loads((top / f"stopped {spread}" / "facts.json").read_text())["attempts"]
     assert [attempt["step"] for attempt in attempts] == [0, 4]  # the flag is shared at the start of the next step
 
 
-def test_a_mean_a_worker_would_be_seen(world):
-    """The rows of the two workers count so differently that the test above tells a wrong normalisation."""
+def test_the_cases_would_reveal_a_mean_per_worker(world):
+    """The workers' numbers of tokens differ so much that the tests above would reveal a wrong normalisation."""
     from clearhead.data import IGNORE, make_data
 
     given = table(**CASES["ddp"])
@@ -162,20 +162,20 @@ def test_a_mean_a_worker_would_be_seen(world):
 
 @pytest.fixture
 def alone():
-    """A group of one worker, made by somebody else."""
+    """A process group of one worker, created outside of the training."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     yield
     dist.destroy_process_group()
 
 
-def test_a_group_of_workers_that_was_there_before_stays(tmp_path, alone):
+def test_an_existing_process_group_is_not_destroyed(tmp_path, alone):
     assert go(recipe(steps=1), tmp_path).finished
     assert dist.is_initialized()
 
 
-@pytest.mark.parametrize("mean", [0.0, 1e3])  # 1e3: a difference of squares would have no digit left
+@pytest.mark.parametrize("mean", [0.0, 1e3])  # 1e3: E[x^2] - E[x]^2 would lose all digits
 @pytest.mark.parametrize("options", [{}, {"momentum": None}, {"affine": False}, {"track_running_stats": False}])
-def test_a_synced_batch_norm_is_a_batch_norm(alone, mean, options):
+def test_a_synced_batch_norm_equals_a_batch_norm(alone, mean, options):
     torch.manual_seed(0)
     ours, theirs = (nn.ModuleList([nn.BatchNorm2d(3, **options)]) for _ in range(2))
     SyncedBatchNorm.convert(ours)

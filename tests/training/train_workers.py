@@ -1,7 +1,7 @@
 """Run by test_workers.py under torchrun: trains every recipe of a list in turn. A script: train_workers.py LIST.json
 
-Each entry is {"recipe": ..., "out": ..., "stop": step or absent, "words": [...]}: with `stop` the last worker alone is
-asked to stop in that step.
+Each entry is {"recipe": ..., "out": ..., "stop": step or absent, "words": [...]}; with `stop` only the last worker
+receives SIGTERM in that step.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Small trainings for the tests of the loop: a recipe of seconds, what a run left, and a model with batch norms."""
+"""Small trainings for the tests of the loop: recipes that take seconds, readers of run folders, and small models."""
 
 import copy
 import sys
@@ -21,7 +21,7 @@ from clearhead.training.run_folder import Folder
 
 
 def recipe(**changes):
-    """A training of a moment; changes are named with two underscores for a dot: recipe(optim__name="sgd")."""
+    """A recipe that trains in a second; in changes two underscores mean a dot: recipe(optim__name="sgd")."""
     table = {
         "steps": 8, "seed": 3,
         "data": {"name": "reverse", "symbols": 5, "length": [1, 4], "rows": 6, "valid_rows": 5, "valid_batches": 2},
@@ -67,7 +67,7 @@ STUDENT = {
 
 
 def pictures(folder):
-    """Red and green pictures, a folder each."""
+    """Create red and green images, in a folder each; returns the data section of a recipe."""
     for name, colour in (("green", (30, 200, 30)), ("red", (200, 30, 30))):
         (folder / name).mkdir(parents=True)
         for i in range(9):
@@ -77,8 +77,8 @@ def pictures(folder):
 
 def state(folder):
     """Every tensor of the newest checkpoint."""
-    found = latest(folder / "checkpoints", say=lambda words: (_ for _ in ()).throw(AssertionError(words)))
-    return {name: found.read(name) for name in found.names} | {"step": torch.tensor(found.step)}
+    checkpoint = latest(folder / "checkpoints", say=lambda words: (_ for _ in ()).throw(AssertionError(words)))
+    return {name: checkpoint.read(name) for name in checkpoint.names} | {"step": torch.tensor(checkpoint.step)}
 
 
 def weights(bundle):
@@ -86,9 +86,9 @@ def weights(bundle):
 
 
 def metrics(folder):
-    """The metrics less what no two runs have in common."""
-    found = Folder(folder, create=False, lock=False).metrics()
-    return [{name: x for name, x in record.items() if name not in TIMES} for record in found]
+    """The metrics without timings."""
+    records = Folder(folder, create=False, lock=False).metrics()
+    return [{name: x for name, x in record.items() if name not in TIMES} for record in records]
 
 
 def same_bits(a, b):
@@ -104,7 +104,7 @@ def near(a, b, **tolerance):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Config:
-    """Of both models here."""
+    """The options of Normed and Pixels."""
 
     width: int = 4  # of vectors
     classes: int = 2  # of images
@@ -142,7 +142,7 @@ class Pixels(Model):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GridConfig:
-    """Of the two models with patches."""
+    """The options of Grid and Tower."""
 
     classes: int = 2
     grid: int = 2  # rows and columns of patches
@@ -193,16 +193,16 @@ for _name, (_kind, _) in OWN.items():
 
 @contextmanager
 def own_models():
-    """Within it the models of this file are families, and nobody measures how fast the machine is."""
+    """Context in which the models of this file are registered families, and the peak speed is not measured."""
     with ExitStack() as stack:
         modules = {kind.__module__: ModuleType(kind.__module__) for kind, _ in OWN.values()}
         for kind, config in OWN.values():
             vars(modules[kind.__module__]).update({kind.__name__: kind, "Config": config})
         names = {name: (name, kind.__name__, "") for name, (kind, _) in OWN.items()}
-        sys.modules.update(modules)  # not patch.dict, which would also take away what is imported meanwhile
+        sys.modules.update(modules)  # not patch.dict, which would also remove modules that are imported meanwhile
         for name in modules:
             stack.callback(sys.modules.pop, name)
         stack.enter_context(patch.dict(FAMILIES, names))
-        # Measured once a run, it would take longer than these runs.
+        # The measurement would take longer than these runs.
         stack.enter_context(patch.object(progress, "peak", lambda *_: 1e12))
         yield

@@ -214,7 +214,7 @@ def test_sizes_per_stage_are_checked_too():
 
 def test_a_model_without_blocks_may_have_options_larger_than_its_weights(tmp_path):
     ch.save(ch.build("mlp", inputs=3, outputs=2, hidden=64, depth=0), tmp_path)
-    assert ch.load(tmp_path, device="cpu").config.width == 64
+    assert ch.load(tmp_path, device="cpu").config.hidden == 64
 
 
 @pytest.mark.parametrize(

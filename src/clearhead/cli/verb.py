@@ -20,6 +20,7 @@ from .output import rank
 P = ParamSpec("P")
 T = TypeVar("T")
 
+# The command `clearhead`, a Typer application to which each subcommand is added.
 app = typer.Typer(
     name="clearhead",
     help="Build, train, run and look inside attention models.",

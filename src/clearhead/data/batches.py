@@ -13,7 +13,7 @@ from ..errors import InputError, InputIndexError
 from ..tokens import Pair, Tokenizer
 from .preprocessing import Preprocessing
 
-Batch = dict[str, np.ndarray]
+Batch = dict[str, np.ndarray]  # the arrays of a batch by name, such as ids and targets; the first axis is the row
 Rows = NDArray[np.int64]  # numbers of rows in a batch
 
 IGNORE = -100  # a target that does not count in the loss

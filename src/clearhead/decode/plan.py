@@ -9,6 +9,7 @@ from ..checks import one_of
 from ..errors import InputError
 from .sampling import Choice
 
+# When a beam search stops: the values of Plan.stop, each with its meaning.
 STOPS = {
     "full": "as soon as `beams` answers are finished",
     "likely": "when no unfinished answer, as it is, scores better than the worst finished one",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import socket
 import sys
@@ -58,7 +57,6 @@ def serve(
         raise MissingPackageError(f"the explorer needs {' and '.join(missing)}: pip install {' '.join(missing)}")
     if runs is not None and not Path(runs).is_dir():
         raise InputError(f"runs={runs}: there is no such folder")
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read when torch is loaded: a browser needs the cores too
     import uvicorn
 
     from ..errors import Notice

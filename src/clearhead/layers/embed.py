@@ -32,7 +32,7 @@ class Tokens(nn.Module):
 
     def __init__(self, vocab: int, width: int, *, scale: bool = False) -> None:
         super().__init__()
-        self.table = nn.Parameter(torch.randn(vocab, width) * (width**-0.5 if scale else 0.02))
+        self.table = nn.Parameter(torch.empty(vocab, width).normal_(std=width**-0.5 if scale else 0.02))
         self.scale = width**0.5 if scale else 1.0
 
     def forward(self, ids: Int[Tensor, "b t"]) -> Float[Tensor, "b t d"]:
@@ -83,11 +83,11 @@ class Patches(nn.Module):
         self.patch = (patch, patch) if isinstance(patch, int) else patch
         self.grid = (grid, grid) if isinstance(grid, int) else grid
         self.project = nn.Conv2d(channels, width, self.patch, stride=self.patch)
-        self.cls = nn.Parameter(torch.randn(1, 1, width) * 0.02) if cls else None
-        self.registers = nn.Parameter(torch.randn(1, registers, width) * 0.02) if registers else None
+        self.cls = nn.Parameter(torch.empty(1, 1, width).normal_(std=0.02)) if cls else None
+        self.registers = nn.Parameter(torch.empty(1, registers, width).normal_(std=0.02)) if registers else None
         places = self.grid[0] * self.grid[1]
-        self.places = nn.Parameter(torch.randn(places, width) * 0.02) if positions == "learned" else None
-        self.cls_place = nn.Parameter(torch.randn(1, width) * 0.02) if positions == "learned" and cls else None
+        self.places = nn.Parameter(torch.empty(places, width).normal_(std=0.02)) if positions == "learned" else None
+        self.cls_place = nn.Parameter(torch.empty(1, width).normal_(std=0.02)) if positions == "learned" and cls else None
         self.sincos = SinCos2d(width) if positions == "sincos2d" else None
 
     @property

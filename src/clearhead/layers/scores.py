@@ -29,6 +29,7 @@ def cosine(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, float]:
     return F.normalize(q, dim=-1), F.normalize(k, dim=-1), 1.0
 
 
+# The scores of queries and keys without parameters, by the name that `attend` and the models take.
 SCORES: dict[str, Score] = {"dot": dot, "scaled": scaled, "cosine": cosine}
 
 

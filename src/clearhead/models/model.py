@@ -10,8 +10,8 @@ transformer that classifies, for instance, declares
         config: Config
 
         def __init__(self, config): ...
-        def example_inputs(self, rows, size, generator): ...   # {"x": pixels}: the arguments of forward, by name
-        def forward(self, x): ...
+        def example_inputs(self, rows, size, generator): ...   # {"images": pixels}: the arguments of forward, by name
+        def forward(self, images): ...
 
 and nothing else: `clearhead.build`, training, saving, loading, `watch` and the command line find it by this. The names
 of its submodules become the addresses of `watch` (embed, blocks.*, norm, head) and the names of its weights. A model

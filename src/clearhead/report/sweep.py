@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from ..training import Recipe
 from ..training.sweep import Sweep, train_alternatives, without_seed
 from .run_metrics import Line, RunMetrics, words
 
-COLOURS = 7  # lines that can be told apart; of more alternatives, the best have a colour
+DISTINCT = 21  # lines that draw.panels can tell apart, by colour and dashes; of more alternatives, the worst are faint
 
 
 def sweep(
@@ -73,8 +74,8 @@ def draw_sweep(result: Sweep) -> None:
         last: dict[str, float] = {}  # of the first loss, by its validation where there is one
         for name in (losses[0], f"valid_{losses[0]}"):
             last |= {label: float(y[-1]) for label, (_, y) in lines[name].items()}
-        labels = {label for some in drawn.values() for label in some}
-        faint = [label for label in sorted(last, key=lambda label: last[label])[COLOURS:] if label in labels]
+        labels = dict.fromkeys(label for some in drawn.values() for label in some)
+        faint = sorted(labels, key=lambda label: last.get(label, math.inf))[DISTINCT:]
         figure = draw.panels(
             {titles[name]: some for name, some in drawn.items()}, xlabel="steps", log="auto", faint=faint, width=4.2,
             ylabel=[next((unit for run in runs if (unit := run.unit(name))), "") for name in drawn], height=3.2,

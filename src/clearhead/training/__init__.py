@@ -1,7 +1,7 @@
-"""Training: objectives, optimisers, schedules, distribution, checkpoints, and the one loop that uses them.
+"""Training: objectives, optimisers, schedules, distribution, checkpoints, and the loop that uses them.
 
 run = train("configs/reverse.toml", "optim.lr=1e-3")    run.folder, run.metrics, run.model (a Bundle)
-verify_resume("configs/reverse.toml", out="runs/v")     a training with kills equals one without
+verify_resume("configs/reverse.toml", out="runs/v")     check that a killed and resumed training gives the same bits
 """
 
 from .loop import TIMES, Run, TrainingError, train

@@ -1,6 +1,6 @@
-"""The Triton kernel of AdamW with masters: one visit to each number instead of five.
+"""Triton kernel of AdamW with master weights: one pass over memory instead of five.
 
-Clipping, decay, both moments, the float32 master and the bfloat16 weight that the model computes with.
+It fuses clipping, weight decay, both moments, the float32 master weight and its bfloat16 copy in the model.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-BLOCK = 2048
+BLOCK = 2048  # numbers per program
 
 
 @triton.jit
@@ -47,7 +47,7 @@ def step(
     eps: float,
     decay: float,
 ) -> None:
-    """Step each (weight, gradient, master, first moment, second moment, steps so far and this one) in place."""
+    """Update each (weight, gradient, master weight, first moment, second moment, step counter) in place."""
     for weight, grad, master, first, second, steps in rows:
         n = master.numel()
         grad = grad if grad.stride() == master.stride() else grad.contiguous()

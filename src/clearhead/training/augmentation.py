@@ -1,7 +1,7 @@
-"""Augmentation: random changes of training images, on the device, each a function of (seed, step, row).
+"""Augmentation of training images on the device, with random numbers keyed by (seed, step, row).
 
-It stands between the feed and the objective, so that a batch stays a function of (seed, step) and a training resumes to
-the bit. An augmentation takes uint8 images (b, c, y, x) and returns uint8 images.
+So a batch is a function of (seed, step), and a resumed training equals an uninterrupted one. An augmentation takes and
+returns uint8 images (b, c, y, x).
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from ..data.preprocessing import Preprocessing
 from ..errors import InputError
 from .objectives.objective import Moment
 
-FIRST_STREAM = 1 << 20  # augmentations use the streams of random numbers from here on
+FIRST_STREAM = 1 << 20  # augmentation i uses the random stream FIRST_STREAM + i
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FlipConfig:
-    """Mirror images left to right."""
+    """Options of Flip."""
 
-    chance: float = 0.5  # share of the images that are mirrored
+    chance: float = 0.5  # probability that an image is mirrored
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.chance <= 1.0:
@@ -35,7 +35,7 @@ class FlipConfig:
 
 
 class Flip:
-    """Mirror some images left to right."""
+    """Mirror a random share of the images left to right."""
 
     Config: ClassVar[type[Any]] = FlipConfig
 
@@ -49,16 +49,16 @@ class Flip:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ShiftConfig:
-    """Shift images by a few pixels, filling the border with black."""
+    """Options of Shift."""
 
-    pixels: int = 4  # the most that an image moves, up, down, left or right
+    pixels: int = 4  # largest shift in each direction, in pixels
 
     def __post_init__(self) -> None:
         at_least(self, 0, "pixels")
 
 
 class Shift:
-    """Pad images and cut out a window of their size at a random place (He et al. 2016, 4.2)."""
+    """Shift images randomly: pad with black, and crop at a random position (He et al. 2016, 4.2)."""
 
     Config: ClassVar[type[Any]] = ShiftConfig
 
@@ -70,9 +70,9 @@ class Shift:
         if not n:
             return images
         height, width = images.shape[-2:]
-        moved = (moment.rng(stream).uniform(2) * (2 * n + 1)).long()  # (b, 2) the window's corner
-        rows = (moved[:, 0, None] + torch.arange(height, device=images.device))[:, None, :, None]
-        columns = (moved[:, 1, None] + torch.arange(width, device=images.device))[:, None, None, :]
+        corner = (moment.rng(stream).uniform(2) * (2 * n + 1)).long()  # (b, 2) of the crop
+        rows = (corner[:, 0, None] + torch.arange(height, device=images.device))[:, None, :, None]
+        columns = (corner[:, 1, None] + torch.arange(width, device=images.device))[:, None, None, :]
         b, c = torch.arange(len(images), device=images.device), torch.arange(images.shape[1], device=images.device)
         return F.pad(images, (n, n, n, n))[b[:, None, None, None], c[:, None, None], rows, columns]
 
@@ -81,12 +81,12 @@ AUGMENTATIONS: dict[str, Any] = {"flip": Flip, "shift": Shift}
 
 
 def make_augmentations(tables: Sequence[tuple[str, Any]]) -> list[Any]:
-    """The augmentations of (name, options) pairs, in order."""
+    """Build augmentations from (name, options) pairs, in order."""
     return [AUGMENTATIONS[name](options) for name, options in tables]
 
 
 def augment(images: UInt8[Tensor, "b c y x"], augmentations: Sequence[Any], moment: Moment) -> Tensor:
-    """Apply augmentations in order, each with random numbers of its own."""
+    """Apply augmentations in order, each with its own random stream."""
     for i, one in enumerate(augmentations):
         images = one(images, moment, FIRST_STREAM + i)
     return images
@@ -95,7 +95,7 @@ def augment(images: UInt8[Tensor, "b c y x"], augmentations: Sequence[Any], mome
 def normalise(
     images: UInt8[Tensor, "b c y x"], preprocessing: Preprocessing, dtype: torch.dtype
 ) -> Float[Tensor, "b c y x"]:
-    """Scale and normalise pixels as a model's preprocessing does."""
+    """Scale and normalise pixels like a model's preprocessing."""
     mean, deviation = (
         torch.tensor(x, device=images.device, dtype=torch.float32)[:, None, None]
         for x in (preprocessing.mean, preprocessing.deviation)

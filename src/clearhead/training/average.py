@@ -1,4 +1,4 @@
-"""An exponential moving average of a network's weights, which can itself run as a network."""
+"""Exponential moving averages (EMA) of weights, and networks that compute with them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from .tensors import copy_all, local, wide
 
 
 class Average:
-    """Averages of some weights, in float32 or better; sharded weights have sharded averages.
+    """An exponential moving average of weights, in float32 or better; sharded weights have sharded averages.
 
-    `weights` are what is averaged (the masters, where a model computes in bfloat16), `network` the parameters that can
-    compute with the averages.
+    `weights` are averaged (the master weights, if the model computes in bfloat16); `network` are the parameters that
+    the averages can be copied to.
     """
 
     def __init__(self, weights: Mapping[str, Tensor], network: Mapping[str, Tensor]) -> None:
@@ -25,29 +25,29 @@ class Average:
 
     @torch.no_grad()
     def update(self, keep: float) -> None:
-        """Move the averages towards the weights; `keep` is the share of the averages that stays."""
+        """Update the averages: keep * average + (1 - keep) * weight."""
         now = [local(wide(w.detach())) for w in self.weights.values()]
         torch._foreach_lerp_([local(x) for x in self.values.values()], now, 1 - keep)
 
     @torch.no_grad()
     def copy_to_network(self) -> None:
-        """Let the network compute with the averages from now on."""
+        """Copy the averages into the network's parameters."""
         copy_all([(self.network[name], value) for name, value in self.values.items()])
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Within it the network computes with the averages; after it, with the same bits as before."""
-        kept = {name: self.network[name].detach().clone() for name in self.values}
+        """Context in which the network computes with the averages; its own weights are restored afterwards."""
+        saved = {name: self.network[name].detach().clone() for name in self.values}
         self.copy_to_network()
         try:
             yield
         finally:
             with torch.no_grad():
-                copy_all([(self.network[name], old) for name, old in kept.items()])
+                copy_all([(self.network[name], old) for name, old in saved.items()])
 
 
 class AverageNetwork(Average):
-    """An average with a network of its own, such as a teacher: it follows the averages after every update."""
+    """An average with its own network, such as a teacher, which receives the averages after every update."""
 
     def __init__(self, weights: Mapping[str, Tensor], source: nn.Module, network: nn.Module) -> None:
         super().__init__(weights, dict(network.named_parameters()))

@@ -1,4 +1,4 @@
-"""The best validation so far, by any measurement, and whether patience has run out."""
+"""The best validation so far by one measurement, and early stopping."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from ..errors import InputError, nearest
 from .objectives import Measurement
 from .recipe import RunConfig
 
-NONE_YET: dict[str, float] = {"value": sys.float_info.max, "step": 0, "waited": 0}  # before the first validation
+NONE_YET: dict[str, float] = {"value": sys.float_info.max, "step": 0, "waited": 0}  # state before any validation
 
 
 class Best:
-    """The best value of a measurement, lower or higher being better; kept in checkpoints."""
+    """Tracks the best value of a measurement; `facts` is its state in checkpoints."""
 
     def __init__(self, run: RunConfig, measurements: Mapping[str, Measurement]) -> None:
         self.patience, self.kept = run.patience, bool(run.best or run.patience)
@@ -34,19 +34,21 @@ class Best:
 
     @property
     def value(self) -> float:
+        """The best value."""
         return float(self._sign * self.facts["value"])
 
     @property
     def waited(self) -> int:
-        """Validations since the best one."""
+        """The number of validations since the best one."""
         return int(self.facts["waited"])
 
     @property
     def out_of_patience(self) -> bool:
+        """True if training should stop early."""
         return 0 < self.patience <= self.waited
 
     def take(self, record: Mapping[str, float], step: int) -> bool:
-        """Compare a validation; returns True if it is the best so far."""
+        """Record a validation; returns True if it is the best so far."""
         value = self._sign * record.get(self.name, sys.float_info.max)
         if value < self.facts["value"]:
             self.facts = {"value": value, "step": step, "waited": 0}
@@ -55,5 +57,5 @@ class Best:
         return False
 
     def forget(self) -> None:
-        """Begin again: the checkpoint of the best was not kept, or is damaged."""
+        """Reset the state, because the best checkpoint was not kept or is damaged."""
         self.facts = dict(NONE_YET)

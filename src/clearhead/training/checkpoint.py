@@ -1,11 +1,11 @@
-"""Checkpoints: each worker writes its own piece of every tensor, and any number of workers can read them back.
+"""Checkpoints: each worker writes its own shards of the tensors, and any number of workers can read them back.
 
-    step-00001000/part-00000.safetensors   what worker 0 held
-    step-00001000/part-00000.json          which piece of which tensor that is
-    step-00001000/index.json               every file's checksum, every tensor's pieces, the loop's facts
+    step-00001000/part-00000.safetensors   the shards of worker 0
+    step-00001000/part-00000.json          which shard of which tensor they are
+    step-00001000/index.json               checksums of all files, shards of all tensors, the loop's facts
 
-A checkpoint is written under a temporary name and renamed when its index, the last file, is on the disk: a folder with
-its final name is whole, unless the disk itself lost something, which the checksums tell.
+A checkpoint is written under a temporary name and renamed when its index, the last file, is on disk. So a folder with
+its final name is complete, unless the disk fails, which the checksums detect.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ __all__ = ["Checkpoint", "CheckpointError", "DamagedError", "Writer", "latest", 
 
 FORMAT = 2
 _POLL = 0.05  # seconds between two looks at the shared file system
-_GRACE = 5.0  # seconds in which a shared file system may show a change late
+_GRACE = 5.0  # seconds of delay that a shared file system may have
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FINAL = re.compile(r"step-(\d{8,})$")
 _ASIDE = re.compile(r"\.(step-(\d{8,}))\.[\w-]+\.old$")  # a checkpoint that is being replaced by one of the same step
@@ -61,24 +61,24 @@ def _say(sentence: str) -> None:
 
 
 def step_name(step: int) -> str:
-    """The folder of a step."""
+    """The name of the checkpoint folder of a step."""
     return f"step-{step:08d}"
 
 
 def latest(folder: str | Path, say: Callable[[str], None] = _say) -> Checkpoint | None:
-    """The newest whole checkpoint in a folder of checkpoints, every byte checked; `say` hears of each damaged one."""
-    for path in reversed(_found(Path(folder))):
+    """The newest intact checkpoint in a folder, with checksums verified; `say` is called for each damaged one."""
+    for path in reversed(_checkpoint_folders(Path(folder))):
         try:
             checkpoint = Checkpoint(path)
             checkpoint.check()
             return checkpoint
         except DamagedError as problem:
-            say(f"{problem}: this checkpoint is passed over, and the one before it is tried")
+            say(f"{problem}: skipping this checkpoint and trying the one before it")
     return None
 
 
-def _found(folder: Path) -> list[Path]:
-    """The checkpoints of a folder, oldest first."""
+def _checkpoint_folders(folder: Path) -> list[Path]:
+    """The checkpoints in a folder, oldest first."""
     steps = []
     for path in folder.iterdir() if folder.is_dir() else ():
         if final := _FINAL.match(path.name):
@@ -89,7 +89,7 @@ def _found(folder: Path) -> list[Path]:
 
 
 class Checkpoint:
-    """A checkpoint on disk; tensors are read one by one, only the bytes that are asked for."""
+    """A checkpoint on disk. Tensors are read one by one, and only the parts that are needed."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -110,42 +110,41 @@ class Checkpoint:
 
     @property
     def names(self) -> list[str]:
-        """The tensors, in the order they were given."""
+        """The names of the tensors, in the order in which they were saved."""
         return list(self._tensors)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """The shape of a whole tensor, without reading it."""
+        """The shape of a full tensor, without reading it."""
         return tuple(self._about(name)["shape"])
 
     def check(self) -> None:
-        """Read every byte and compare with the checksums; raise DamagedError naming the first file that differs."""
-        with ThreadPoolExecutor() as pool:  # hashing leaves Python's lock alone
-            for name, found in zip(
-                self._files, pool.map(file_sha256, (self.path / n for n in self._files)), strict=True
-            ):
-                if found != self._files[name]["sha256"]:
-                    raise DamagedError(f"{self.path / name} is not what was written: its checksum differs")
+        """Verify the checksums of all files; raises DamagedError naming the first file that differs."""
+        with ThreadPoolExecutor() as pool:  # hashing releases the GIL
+            checksums = pool.map(file_sha256, (self.path / name for name in self._files))
+            for name, sha256 in zip(self._files, checksums, strict=True):
+                if sha256 != self._files[name]["sha256"]:
+                    raise DamagedError(f"{self.path / name} is damaged: its checksum differs")
 
     def read(self, name: str) -> Tensor:
-        """A whole tensor, on the CPU."""
+        """Read a full tensor, on the CPU."""
         about = self._about(name)
         tensor = torch.empty(about["shape"], dtype=getattr(torch, about["dtype"]))
         self.fill(name, tensor)
         return tensor
 
     def fill(self, name: str, tensor: Tensor) -> None:
-        """Copy a tensor into an existing one of the same shape and type; a DTensor gets only this worker's piece."""
+        """Copy a tensor into an existing one of the same shape and dtype; a DTensor gets only this worker's shard."""
         about = self._about(name)
-        given = (type_name(tensor.dtype), list(tensor.shape))
-        if given != (about["dtype"], about["shape"]):
+        target = (type_name(tensor.dtype), list(tensor.shape))
+        if target != (about["dtype"], about["shape"]):
             file = about["pieces"][0]["file"] if about["pieces"] else "index.json"
             raise CheckpointError(
                 f"{name!r} in {self.path / file} is {about['dtype']} {tuple(about['shape'])}, "
-                f"but the tensor to fill is {given[0]} {tuple(given[1])}"
+                f"but the tensor to fill is {target[0]} {tuple(target[1])}"
             )
         local, start, _ = place(tensor)
         for piece in about["pieces"]:
-            # In each dimension: where the piece and our part of the tensor meet, seen from either.
+            # The intersection of the piece and our shard in each dimension, then relative to either.
             both = [
                 (max(a, b), min(a + m, b + n))
                 for a, m, b, n in zip(piece["offset"], piece["shape"], start, local.shape, strict=True)
@@ -177,7 +176,7 @@ class Checkpoint:
 class Writer:
     """Writes checkpoints in the background, one at a time, into a folder that all workers see.
 
-    `attempt` names this start of the run: the same word for all its workers, and never used before.
+    `attempt` is the unique name of this attempt at the run, the same for all its workers.
     """
 
     def __init__(
@@ -191,7 +190,7 @@ class Writer:
         timeout: float = 600.0,  # seconds that workers wait for each other
     ) -> None:
         if not re.fullmatch(r"[\w-]+", attempt):
-            raise InputError(f"an attempt is named by letters, digits, _ and -, not {attempt!r}")
+            raise InputError(f"attempt is {attempt!r}, expected letters, digits, _ and -")
         if not 0 <= rank < world:
             raise InputError(f"rank is {rank}, expected at least 0 and less than world, {world}")
         if keep < 1:
@@ -199,7 +198,7 @@ class Writer:
         self.folder = Path(folder)
         self._rank, self._world, self._attempt, self._keep, self._timeout = rank, world, attempt, keep, timeout
         self._saves = 0
-        self._host: dict[str, Tensor] = {}  # host memory of the last snapshot, used again by the next
+        self._host: dict[str, Tensor] = {}  # host memory of the last snapshot, reused by the next
         self._thread: threading.Thread | None = None
         self._error: Exception | None = None
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -212,8 +211,9 @@ class Writer:
     def save(self, step: int, tensors: Mapping[str, Tensor], facts: Any, *, protect: Collection[int] = ()) -> None:
         """Copy the tensors to host memory now and write them in the background; every worker must call this.
 
-        Plain tensors are the same on every worker, and worker 0 writes them. `facts` is anything JSON can say, from
-        worker 0. Checkpoints of the steps in `protect` are never pruned. A checkpoint of this step is replaced.
+        Tensors that are not sharded are equal on all workers, and worker 0 writes them. `facts` is any JSON value; that
+        of worker 0 is written. Checkpoints of the steps in `protect` are never removed. An existing checkpoint of this
+        step is replaced.
         """
         self.wait()
         try:
@@ -227,7 +227,7 @@ class Writer:
         self._thread.start()
 
     def wait(self) -> None:
-        """Wait until the last save is whole, on every worker; raise what went wrong with it."""
+        """Wait until the last save is complete on all workers; raises its error if it failed."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
@@ -236,12 +236,12 @@ class Writer:
             raise error
 
     def _snapshot(self, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-        """Copy this worker's pieces to `_host`; return what every tensor is and where its piece begins."""
+        """Copy this worker's shards to `_host`; returns dtype, shape and this worker's shard of each tensor."""
         about, host, streams = {}, {}, set()
         for name, tensor in tensors.items():
             if tensor.dtype not in TYPES:
                 known = ", ".join(map(type_name, TYPES))
-                raise InputError(f"{name!r} is {type_name(tensor.dtype)}, which cannot be saved; known are {known}")
+                raise InputError(f"{name!r} is {type_name(tensor.dtype)}, which cannot be saved: expected {known}")
             local, offset, writes = place(tensor, self._rank)
             mine = writes and local.numel() > 0
             about[name] = {
@@ -265,7 +265,7 @@ class Writer:
     def _run(
         self, step: int, about: dict[str, Any], host: dict[str, Tensor], facts: Any, protect: frozenset[int]
     ) -> None:
-        # Numbered, since worker 0 may be at the next save of the same step while another still looks for this one.
+        # Numbered, since worker 0 may begin the next save of the same step while another still waits for this one.
         temporary = self.folder / f".{step_name(step)}.{self._attempt}-{self._saves}.tmp"
         part = f"part-{self._rank:05d}"
         try:
@@ -281,7 +281,7 @@ class Writer:
             if self._rank == 0:
                 shutil.rmtree(temporary, ignore_errors=True)
                 self._restore_aside()
-            else:  # worker 0 must not wait for us
+            else:  # tell worker 0 not to wait for this one
                 with suppress(OSError):
                     (temporary / f"{part}.safetensors").unlink(missing_ok=True)
                     (temporary / f"{part}.failed").write_text(str(cause))
@@ -290,14 +290,14 @@ class Writer:
 
     def _explained(self, step: int, cause: Exception) -> CheckpointError:
         full = isinstance(cause, OSError) and cause.errno in _FULL
-        whole = latest(self.folder, say=lambda _: None)
-        last = f"the last whole checkpoint is {whole.path}" if whole else "there is no whole checkpoint yet"
+        intact = latest(self.folder, say=lambda _: None)
+        last = f"the last intact checkpoint is {intact.path}" if intact else "there is no intact checkpoint yet"
         return CheckpointError(
             f"step {step} could not be saved in {self.folder}: {'the disk is full' if full else cause}; {last}"
         )
 
     def _finish(self, step: int, temporary: Path, facts: Any, protect: frozenset[int]) -> None:
-        """Worker 0: gather the parts, write the index, give the folder its name, prune."""
+        """On worker 0: collect the parts, write the index, rename the folder, and remove old checkpoints."""
         names = [f"part-{rank:05d}" for rank in range(self._world)]
 
         def failed() -> list[Path]:
@@ -337,7 +337,7 @@ class Writer:
         self._prune(step, protect)
 
     def _await_final(self, step: int, temporary: Path) -> None:
-        """Other workers: wait until worker 0 has renamed the folder."""
+        """On other workers: wait until worker 0 has renamed the folder."""
         final = self.folder / step_name(step) / "index.json"
 
         def renamed() -> bool:
@@ -353,7 +353,7 @@ class Writer:
             raise TimeoutError("worker 0 did not finish it")
 
     def _until(self, done: Callable[[], bool], hopeless: Callable[[], bool] = lambda: False) -> bool:
-        """Look until `done`; give up at the timeout, and soon if nothing can come or the program is ending."""
+        """Poll until `done`; returns False at the timeout, which is short if `hopeless` or the program is ending."""
         deadline = time.monotonic() + self._timeout
         while not done():
             if hopeless() or not threading.main_thread().is_alive():
@@ -364,19 +364,19 @@ class Writer:
         return True
 
     def _prune(self, step: int, protect: frozenset[int]) -> None:
-        """Remove what is older than the newest `keep`; later steps, which a resumed run has yet to reach, stay."""
+        """Remove all but the newest `keep` checkpoints up to `step`; later ones, of a run that was resumed, stay."""
         steps = sorted(int(found[1]) for path in self.folder.iterdir() if (found := _FINAL.match(path.name)))
         old = [s for s in steps if s <= step][: -self._keep]
         for s in old:
             if s in protect:
                 continue
             gone = self.folder / f".{step_name(s)}.{self._attempt}-{self._saves}.tmp"
-            with suppress(PermissionError):  # Windows: somebody reads it; the next save tries again
-                os.rename(self.folder / step_name(s), gone)  # so that a crash leaves no half of it under its name
+            with suppress(PermissionError):  # Windows: another process reads it; the next save tries again
+                os.rename(self.folder / step_name(s), gone)  # so that a crash leaves no partial one under its name
                 shutil.rmtree(gone, ignore_errors=True)
 
     def _restore_aside(self) -> None:
-        """Undo a replacement that was cut off: the old checkpoint gets its name back, unless the new one has it."""
+        """Undo an interrupted replacement: the old checkpoint gets its name back, unless the new one has it."""
         for path in self.folder.iterdir():
             if aside := _ASIDE.match(path.name):
                 if (self.folder / aside[1]).exists():

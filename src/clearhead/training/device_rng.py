@@ -1,7 +1,7 @@
-"""Counter-based random numbers on the device of a batch: the numbers of counter_rng, bit for bit, computed by torch.
+"""Counter-based random numbers on the device of a batch, with the same bits as those of counter_rng.
 
-A number depends on (seed, stream, step, row, column) alone: it is the same for any number of workers, and nothing has
-to be saved to resume a training.
+A number depends only on (seed, stream, step, row, column): it is the same for any number of workers, and no random
+state has to be saved to resume a training.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .. import counter_rng
 
 
 class DeviceRng:
-    """The random numbers of some rows of a step."""
+    """Random numbers for some rows of the batch of a step."""
 
     def __init__(self, seed: int, step: int, rows: Int[Tensor, "b"], stream: int = 0) -> None:
         self.seed, self.step, self.rows, self.stream = seed, step, rows, stream
@@ -41,7 +41,7 @@ class DeviceRng:
 
 
 def _signed(x: int) -> int:
-    """An unsigned 64-bit number as the signed one of the same bits."""
+    """The signed 64-bit integer with the same bits as an unsigned one."""
     return x - (1 << 64) if x >= 1 << 63 else x
 
 
@@ -59,5 +59,5 @@ def _mix(x: Tensor) -> Tensor:
 
 
 def _shift(x: Tensor, n: int) -> Tensor:
-    """A logical shift to the right: int64 would repeat its sign."""
+    """A logical right shift; >> on int64 would be arithmetic."""
     return (x >> n) & ((1 << (64 - n)) - 1)

@@ -1,7 +1,7 @@
-"""One process or many: which worker this is, and how a model is distributed over all of them. No model knows of it.
+"""Distribution of a training over workers; models contain no code for it.
 
-ddp    every worker holds the whole model; gradients are averaged               (Li et al. 2020)
-fsdp   every worker holds a shard of each block, gathered when it is needed     (Zhao et al. 2023, FSDP2)
+ddp    each worker holds the whole model; gradients are averaged               (Li et al. 2020)
+fsdp   each worker holds a shard of each block, gathered when it is needed     (Zhao et al. 2023, FSDP2)
 """
 
 from __future__ import annotations
@@ -22,42 +22,42 @@ from torch.utils.checkpoint import checkpoint
 from ..devices import find_device
 from ..models import Model
 
-_TRAININGS = itertools.count()  # of this process; every worker counts the same
+_TRAININGS = itertools.count()  # number of trainings of this process, equal on all workers
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """The workers of a run, and which of them this is."""
+    """The workers of a run, and the rank and device of this one."""
 
-    rank: int
-    size: int
-    device: torch.device
-    joined: bool = False  # whether the group of workers was made here, and ends here
+    rank: int  # index of this worker
+    size: int  # number of workers
+    device: torch.device  # device of this worker
+    joined: bool = False  # whether `join` created the process group, so that `leave` must destroy it
 
     @staticmethod
     def join(device: str = "auto") -> World:
-        """The world that torchrun made, or this process alone."""
+        """Join the workers that torchrun started; without torchrun, a world of this process alone."""
         rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-        found = find_device(device)
-        if found.type == "cuda":
-            found = torch.device("cuda", found.index or 0)
-            torch.cuda.set_device(found)
+        chosen = find_device(device)
+        if chosen.type == "cuda":
+            chosen = torch.device("cuda", chosen.index or 0)
+            torch.cuda.set_device(chosen)
         joined = "RANK" in os.environ and not dist.is_initialized()
         if joined:
-            # Under a name of its own: a second training of these processes would find the first one's addresses.
+            # With its own prefix: otherwise a second training in these processes would read the first one's addresses.
             store = next(dist.rendezvous("env://"))[0]  # type: ignore[attr-defined]
             store = dist.PrefixStore(f"training {next(_TRAININGS)}", store)  # type: ignore[attr-defined]
-            backend = "cpu:gloo,cuda:nccl" if found.type == "cuda" else "gloo"
+            backend = "cpu:gloo,cuda:nccl" if chosen.type == "cuda" else "gloo"
             dist.init_process_group(backend, store=store, rank=rank, world_size=size)
-        return World(rank, size, found, joined)
+        return World(rank, size, chosen, joined)
 
     def leave(self) -> None:
-        """Leave the group of workers."""
+        """Destroy the process group, if `join` created it."""
         if self.joined and dist.is_initialized():
             dist.destroy_process_group()
 
     def sum(self, *numbers: float | int) -> list[float]:
-        """Each number summed over all workers, on the host, in one exchange."""
+        """Sum each number over all workers, on the host, in one all-reduce."""
         if self.size == 1:
             return [float(x) for x in numbers]
         total = torch.tensor(numbers, dtype=torch.float64)
@@ -65,11 +65,11 @@ class World:
         return total.tolist()
 
     def barrier(self) -> None:
-        """Wait until all workers are here."""
+        """Wait until all workers have called this."""
         self.sum(0.0)
 
     def broadcast(self, word: str) -> str:
-        """The word of worker 0, on all workers."""
+        """Send a text from worker 0 to all workers."""
         if self.size == 1:
             return word
         length = torch.tensor([len(word.encode())])
@@ -84,7 +84,7 @@ class World:
 
 
 def blocks(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """The repeated parts of a model, by their address: blocks.0, encoder.blocks.3, or stages.2.0 of a CNN."""
+    """The repeated parts of a model with their names: blocks.0, encoder.blocks.3, or stages.2.0 of a CNN."""
     for name, module in model.named_modules():
         if re.search(r"(^|\.)(blocks\.\d+|stages\.\d+\.\d+)$", name):
             yield name, module
@@ -97,7 +97,7 @@ def recompute(model: nn.Module) -> None:
 
 
 def shard(model: nn.Module, world: World, precision: str) -> None:
-    """Give every worker its shard of each block and of the rest (FSDP2). The forward pass gathers what it needs."""
+    """Shard each block, and the rest of a model, over all workers (FSDP2); the forward pass gathers what it needs."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 
@@ -115,20 +115,20 @@ def shard(model: nn.Module, world: World, precision: str) -> None:
 
 
 def reshard(model: nn.Module) -> None:
-    """Free what a forward pass without a backward one gathered: else the next would compute with old weights."""
+    """Free the weights that a forward pass without a backward pass has gathered, which would soon be outdated."""
     if hasattr(model, "reshard"):
         model.reshard()  # type: ignore[operator]
 
 
 def narrow(model: nn.Module) -> None:
-    """Let a model compute in bfloat16, except for batch norms, whose running means would stop moving in 8 bits."""
+    """Convert a model to bfloat16, except batch norms, whose running means need more than 8 significant bits."""
     for module in model.modules():
         if not isinstance(module, nn.modules.batchnorm._BatchNorm):
             module._apply(lambda x: x.bfloat16() if x.is_floating_point() else x, recurse=False)
 
 
 class _Sum(torch.autograd.Function):
-    """The sum over all workers, whose gradient is the sum of theirs."""
+    """The sum over all workers; its gradient is the sum of their gradients."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -142,16 +142,16 @@ class _Sum(torch.autograd.Function):
 
 
 class SyncedBatchNorm(nn.modules.batchnorm._BatchNorm):
-    """Batch norm over the rows of all workers, on any device; torch's own knows only GPUs."""
+    """Batch norm over the rows of all workers, on any device; torch.nn.SyncBatchNorm needs GPUs."""
 
     @staticmethod
     def convert(model: nn.Module) -> None:
-        """Make every batch norm of a model one over all workers, in place."""
+        """Convert every batch norm of a model in place."""
         for module in model.modules():
             if isinstance(module, nn.modules.batchnorm._BatchNorm):
                 module.__class__ = SyncedBatchNorm
 
-    def _check_input_dim(self, input: Tensor) -> None:  # what torch's kinds differ in; they have checked before
+    def _check_input_dim(self, input: Tensor) -> None:  # the only difference of torch's 1d, 2d and 3d classes
         return
 
     def forward(self, input: Tensor) -> Tensor:
@@ -165,12 +165,12 @@ class SyncedBatchNorm(nn.modules.batchnorm._BatchNorm):
         return out.to(input.dtype)
 
     def _measure(self, x: Tensor, shape: list[int]) -> tuple[Tensor, Tensor]:
-        """Mean and variance of each channel over all workers; in training the running ones follow."""
+        """The mean and variance of each channel over all workers; in training, also update the running ones."""
         axes = [i for i in range(x.ndim) if i != 1]
         sums = _Sum.apply(torch.cat([x.sum(axes), x.new_full((1,), x.numel() / x.shape[1])]))
         n = sums[-1]
         mean = sums[:-1] / n
-        # About the mean: a difference of mean squares would cancel where the mean is large.
+        # Around the mean: E[x^2] - E[x]^2 would lose precision if the mean is large.
         variance = _Sum.apply((x - mean.view(shape)).square().sum(axes)) / n
         if self.training and self.running_mean is not None and self.running_var is not None:
             with torch.no_grad():

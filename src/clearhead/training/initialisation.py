@@ -1,13 +1,13 @@
-"""The first weights, in one word, drawn so that no parameter's numbers depend on another's.
+"""Initialisation of weights. Each parameter has its own random generator, so that none depends on the others.
 
-default    what the layers set themselves
+default    the layers' own initialisation
 xavier     uniform, variance 2 / (fan in + fan out)          Glorot and Bengio 2010, Eq. 16
 kaiming    normal, variance 2 / fan in                       He et al. 2015, Eq. 10
-normal     normal, deviation 0.02; what writes to the residual stream is divided by
-           sqrt(2 x depth), so that the stream starts at one size whatever the depth     Radford et al. 2019, 2.3
+normal     normal, deviation 0.02; projections into the residual stream are divided by
+           sqrt(2 x depth), so that its initial size does not depend on the depth     Radford et al. 2019, 2.3
 
-All but "default" set biases to 0. Norms, scales and whatever else is not a matrix, an embedding or a bias keep
-what their layers set.
+All but "default" set biases to 0. Parameters that are not matrices, embeddings or biases, such as the scales of norms,
+keep their layers' initialisation.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from ..layers import Additive, Bilinear, Block, Learned, Patches, Tokens
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 WORDS = ("default", "xavier", "kaiming", "normal")
-Fans = tuple[int, int]  # how many numbers an output sums over, and how many outputs an input serves
+Fans = tuple[int, int]  # (fan in, fan out): inputs per output, and outputs per input
 
 
 @torch.no_grad()
 def initialise(model: nn.Module, word: str, seed: int, *, prefix: str = "") -> None:
-    """Draw the model's first weights in place; the same numbers on every device and in every dtype, to rounding.
+    """Initialise a model's weights in place, with the same numbers on every device and in every dtype, to rounding.
 
-    `prefix` goes before the names of its parameters, so that two networks of one training get different numbers.
+    `prefix` is added to the names of its parameters, so that two networks of one training get different numbers.
     """
     if word not in WORDS:
         raise InputError(f"initial={word!r}: expected one of {', '.join(WORDS)}")
@@ -42,7 +42,7 @@ def initialise(model: nn.Module, word: str, seed: int, *, prefix: str = "") -> N
     seen: set[int] = set()
     for path, module in model.named_modules():
         for leaf, parameter, fans in _parameters(module):
-            if id(parameter) in seen:  # tied: the first name draws
+            if id(parameter) in seen:  # tied weights are drawn once, under their first name
                 continue
             seen.add(id(parameter))
             if fans is None:
@@ -75,15 +75,15 @@ def _writers(block: Block) -> Iterator[nn.Linear]:
 
 
 def _parameters(module: nn.Module) -> Iterator[tuple[str, Tensor, Fans | None]]:
-    """The module's own parameters that are drawn, with their fans; None for a bias."""
+    """The parameters of a module, without submodules, that are initialised, with their fans; None for a bias."""
     for name, p in module.named_parameters(recurse=False):
         if isinstance(module, (nn.Linear, nn.RNNBase, *CONVOLUTIONS)) and name.startswith("bias"):
             yield name, p, None
-        elif isinstance(module, nn.RNNBase):  # gates are stacked: each is a matrix of its own
+        elif isinstance(module, nn.RNNBase):  # gates are stacked, and each is a matrix
             yield name, p, (p.shape[1], module.hidden_size)
-        elif isinstance(module, Bilinear):  # q W: a matrix a head, inputs first
+        elif isinstance(module, Bilinear):  # q W: a matrix per head, inputs first
             yield name, p, (p.shape[1], p.shape[2])
-        elif isinstance(module, Additive):  # a matrix of one row a head
+        elif isinstance(module, Additive):  # a matrix of one row per head
             yield name, p, (p.shape[1], 1)
         elif isinstance(module, CONVOLUTIONS):
             inside = math.prod(p.shape[2:])

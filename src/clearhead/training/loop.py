@@ -1,8 +1,8 @@
-"""The one loop: for a laptop, a GPU and many machines under torchrun; a resumed run equals an uninterrupted one.
+"""The training loop, for one CPU, one GPU, or many workers under torchrun; a resumed run equals an uninterrupted one.
 
-Nothing random is carried from step to step: the batch is a function of (seed, step), and dropout uses a generator that
-is seeded by (seed, step, part of the batch). So a checkpoint is weights, optimiser state, an objective's buffers and a
-step.
+No random state is carried from step to step: the batch is a function of (seed, step), and dropout uses a generator that
+is seeded by (seed, step, micro-batch). So a checkpoint holds the weights, the optimiser state, the objective's buffers
+and the step.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from .signals import on_stop
 from .tensorboard import Events
 from .trainer import Trainer, Updated
 
-TIMES = ("seconds", "rate", "share")  # the metrics that no two runs have in common
+TIMES = ("seconds", "rate", "share")  # the timing metrics, which differ between two runs of the same recipe
 
 
 class TrainingError(UserError, RuntimeError):
-    """A training cannot continue; the message says at which step it is and what is safe."""
+    """A training cannot continue; the message gives the step and the last intact checkpoint, if there is one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,6 +53,11 @@ class Run:
         folder: The run folder.
         metrics: All records of metrics.jsonl.
         model: The trained model, a Bundle; None if the training was stopped before its last step.
+
+    Examples:
+        >>> run = Run(folder=tmp / "run", metrics=[{"step": 1, "loss": 2.3}], model=None)
+        >>> run.finished, run.metrics[-1]["loss"]
+        (False, 2.3)
     """
 
     folder: Path
@@ -61,6 +66,7 @@ class Run:
 
     @property
     def finished(self) -> bool:
+        """True if the training reached its last step, or ran out of patience."""
         return self.model is not None
 
 
@@ -78,7 +84,7 @@ def train(
         recipe: A .toml or .json file, a table, or a Recipe.
         overrides: Values to change: "optim.lr=1e-3".
         out: The run folder; runs/NAME if not given.
-        data: A folder in which data files are looked for first.
+        data: A folder to search for data files first.
         device: auto, cpu, cuda, cuda:1 or mps.
         quiet: Print nothing but warnings.
 
@@ -88,17 +94,17 @@ def train(
         >>> run.finished, "valid_loss" in run.metrics[-1]
         (True, True)
     """
-    made = read_recipe(recipe, *overrides)
+    settings = read_recipe(recipe, *overrides)
     if out is None:
         out = Path("runs") / (Path(recipe).stem if isinstance(recipe, str | Path) else "run")
-    # cuBLAS reads this when it starts: with it, its sums have one order.
-    if made.deterministic:
+    # cuBLAS reads this when it starts; without it the order of its sums may vary.
+    if settings.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     world = World.join(device)
     try:
         with (
-            _torch_settings(made, world.device),
-            _Loop(made, Path(out), None if data is None else Path(data), world, quiet) as loop,
+            _torch_settings(settings, world.device),
+            _Loop(settings, Path(out), None if data is None else Path(data), world, quiet) as loop,
         ):
             return loop.run()
     finally:
@@ -108,20 +114,20 @@ def train(
 @contextmanager
 def _torch_settings(recipe: Recipe, device: torch.device) -> Iterator[None]:
     """Set torch's global settings and generators for a training, and restore them afterwards."""
-    products, same = torch.get_float32_matmul_precision(), torch.are_deterministic_algorithms_enabled()
-    warn = torch.is_deterministic_algorithms_warn_only_enabled()
+    precision, deterministic = torch.get_float32_matmul_precision(), torch.are_deterministic_algorithms_enabled()
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
     try:
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             torch.set_float32_matmul_precision("highest" if recipe.precision == "float32" else "high")
             torch.use_deterministic_algorithms(recipe.deterministic)
             yield
     finally:
-        torch.set_float32_matmul_precision(products)
-        torch.use_deterministic_algorithms(same, warn_only=warn)
+        torch.set_float32_matmul_precision(precision)
+        torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
 
 
 class _Loop:
-    """One attempt at a run: everything is checked and built before the first step."""
+    """One attempt at a run; its constructor checks and builds everything that the steps need."""
 
     def __init__(self, recipe: Recipe, out: Path, root: Path | None, world: World, quiet: bool) -> None:
         self.recipe, self.world = recipe, world
@@ -139,14 +145,19 @@ class _Loop:
                 self._keep_recipe()
                 self.folder.keep_setup(setup, unit=self.data.unit, objective=self.trainer.objective)
             self.step = 0
-            found = self._newest()
-            if found is not None:
-                self._resume(found)
-            world.barrier()  # nobody continues, and tidies up, before all have read
+            checkpoint = self._newest()
+            if checkpoint is not None:
+                self._resume(checkpoint)
+            world.barrier()  # no worker may remove old files before all have read the checkpoint
             self.talk = progress.Talk(steps=recipe.steps, start=self.step, quiet=quiet or world.rank > 0)
             stack.callback(self.talk.close)
             if left_out := describe(self.trainer.left_out):
                 self.talk.say(left_out)
+            for warmup in self.trainer.late_warmups:
+                self.talk.say(
+                    f"warning: the warm-up of {warmup} steps is longer than the training of {recipe.steps} steps: "
+                    "the learning rate never reaches its peak"
+                )
             attempt = ""
             self.events: Events | None = None
             if world.rank == 0:
@@ -164,9 +175,9 @@ class _Loop:
             stack.callback(self._settle)
             self.feed = Feed(self.data, feeds, self.trainer.objective, world, recipe.accumulate)
             stack.callback(self.feed.close)
-            self.saved = self.step if found is not None else None
+            self.saved = self.step if checkpoint is not None else None
             self.stopping = self._agreed = False
-            self._pending: list[tuple[int, list[Updated]]] = []  # steps whose losses and norms nobody has read yet
+            self._pending: list[tuple[int, list[Updated]]] = []  # steps whose losses are still on the device
             self._stack = stack.pop_all()
 
     def _open(self, table: Any, root: Path | None, stack: ExitStack) -> Data:
@@ -181,13 +192,13 @@ class _Loop:
         if self.best.kept and not self.data.valid_batches:
             word = f"patience = {run.patience}" if run.patience else f"best = {run.best!r}"
             raise TrainingError(
-                f"run.{word} needs validations, and this data has none to offer: expected it left out, or a share for "
+                f"run.{word} needs validation data, and this dataset has none: leave it out, or set aside a share for "
                 "validation"
             )
         if run.sample_every and not self.trainer.objective.writes_text:
             raise TrainingError(
-                f"run.sample_every = {run.sample_every}: there is no text to write here: expected 0, or data of text "
-                "or of translations"
+                f"run.sample_every = {run.sample_every}: this training has no text to sample: expected 0, or a "
+                "dataset of text or translations"
             )
 
     def __enter__(self) -> _Loop:
@@ -197,7 +208,7 @@ class _Loop:
         self._stack.close()
 
     def _keep_recipe(self) -> None:
-        """Write the recipe, or check that it is the folder's; one that failed before its first step is replaced."""
+        """Write the recipe, or check that it equals the folder's; one that failed before its first step is replaced."""
         recipe = config.dump(self.recipe)
         try:
             self.folder.keep_recipe(recipe, may_change=MAY_CHANGE)
@@ -211,30 +222,31 @@ class _Loop:
     # Resuming
 
     def _newest(self) -> Checkpoint | None:
-        """The newest intact checkpoint, as worker 0 finds it, which alone reads every byte."""
+        """The newest intact checkpoint; worker 0 verifies the checksums and tells the others its name."""
         name = ""
         if self.world.rank == 0:
-            whole = latest(self.folder.checkpoints, say=lambda words: print(words, file=sys.stderr))
-            if whole is not None:
-                name = whole.path.name
+            checkpoint = latest(self.folder.checkpoints)
+            if checkpoint is not None:
+                name = checkpoint.path.name
             elif any(self.folder.checkpoints.glob("step-*")):
                 name = "damaged"
         name = self.world.broadcast(name)
         if name == "damaged":
             raise TrainingError(
-                f"{self.folder.checkpoints}: no checkpoint is intact. Move the folder away to start again, or put one "
-                "back"
+                f"{self.folder.checkpoints}: no checkpoint is intact. Restore one, or move the folder away to start "
+                "from step 0"
             )
         return Checkpoint(self.folder.checkpoints / name) if name else None
 
-    def _resume(self, found: Checkpoint) -> None:
-        self.trainer.fill(found)
-        self.step, self.best.facts = found.step, dict(found.facts["best"])
-        if self.best.kept and self.best.step != found.step and not self._best_checkpoint():
+    def _resume(self, checkpoint: Checkpoint) -> None:
+        self.trainer.fill(checkpoint)
+        self.step, self.best.facts = checkpoint.step, dict(checkpoint.facts["best"])
+        if self.best.kept and self.best.step != checkpoint.step and not self._best_checkpoint():
             self.best.forget()  # it was not kept, or its files are damaged
-        if found.step > self.recipe.steps:
+        if checkpoint.step > self.recipe.steps:
             raise TrainingError(
-                f"{found.path} is past the recipe's {self.recipe.steps} steps: expected more steps, or another folder"
+                f"{checkpoint.path} is past the recipe's {self.recipe.steps} steps: expected more steps, or another "
+                "folder"
             )
 
     def _best_checkpoint(self) -> Checkpoint | None:
@@ -242,21 +254,22 @@ class _Loop:
         if not self.best.step:
             return None
         try:
-            found = Checkpoint(self.folder.checkpoints / step_name(self.best.step))
-            found.check()
-            return found
+            checkpoint = Checkpoint(self.folder.checkpoints / step_name(self.best.step))
+            checkpoint.check()
+            return checkpoint
         except DamagedError as problem:
             if self.world.rank == 0:
-                print(f"{problem}: the best model is lost with it", file=sys.stderr)
+                print(f"{problem}: the checkpoint of the best validation is lost", file=sys.stderr)
             return None
 
     # Running
 
     def run(self) -> Run:
+        """Train until the last step, until patience runs out, or until a signal asks to stop."""
         recipe = self.recipe
         if self.step:
             self.talk.say(f"{self.folder.path}: resuming at step {self.step} of {recipe.steps}")
-        with on_stop(self._ask_to_stop):
+        with on_stop(self._request_stop):
             finished = self.step >= recipe.steps or self.best.out_of_patience
             batches = self.feed.steps(self.step, recipe.steps)
             self._restart_clock()
@@ -280,8 +293,8 @@ class _Loop:
         model = self._finish() if finished else None
         return Run(folder=self.folder.path, metrics=self.folder.metrics(), model=model)
 
-    def _ask_to_stop(self) -> bool:
-        """Stop after this step; returns whether that was asked before."""
+    def _request_stop(self) -> bool:
+        """Stop after the current step; returns whether a stop was requested before."""
         before, self.stopping = self.stopping, True
         return before
 
@@ -292,34 +305,34 @@ class _Loop:
         self._clock, self._units = time.perf_counter(), 0
 
     def _update(self, parts: list[Part]) -> None:
-        """One step: the updates of all players."""
+        """Perform one step, the updates of all players, and log it if a log is due."""
         recipe, world, index = self.recipe, self.world, self.step
         counted, units, stop = world.sum(
             sum(part.counted for part in parts), sum(part.units for part in parts), float(self.stopping)
         )
         self._agreed = stop > 0
         self.step += 1
-        looks = self._due(recipe.run.inside_every)
-        if looks:
-            self.trainer.look_next()
+        probes = self._due(recipe.run.inside_every)
+        if probes:
+            self.trainer.probe_next()
         reports, batch = self.trainer.step(parts, index, counted)
         self._pending.append((self.step, reports))
         self._units += int(units)
         logs = self._due(recipe.run.log_every) or self.step == recipe.steps
-        now = self._read() if logs or looks or world.device.type == "cpu" else {}
-        words = None
+        now = self._read() if logs or probes or world.device.type == "cpu" else {}
+        shown = None
         if logs:
             seconds = time.perf_counter() - self._clock
             rate = self._units / max(seconds, 1e-9)
             self._restart_clock()
             share = rate / world.size * self._flops(batch, parts[-1].units) / self._peak
             losses = {name: f"{now[name]:.4f}" for name in self.loss_names if name in now}
-            words = losses | {f"{self.data.unit}/s": f"{rate:,.0f}", "of peak": f"{share:.0%}"}
+            shown = losses | {f"{self.data.unit}/s": f"{rate:,.0f}", "of peak": f"{share:.0%}"}
             record = now | self.trainer.scheduled
             self._log(record | {"seconds": seconds, "rate": rate, "share": share})
-        if looks:
-            self._log({"inside": self.trainer.looked()})
-        self.talk.moved(self.step, words)
+        if probes:
+            self._log({"inside": self.trainer.probed()})
+        self.talk.advance(self.step, shown)
 
     @cached_property
     def loss_names(self) -> list[str]:
@@ -331,23 +344,25 @@ class _Loop:
         return progress.peak(self.world.device, self.recipe.precision)
 
     def _flops(self, batch: Mapping[str, Tensor], units: int) -> float:
-        """Floating-point operations per unit of data, counted once."""
+        """Floating-point operations per unit of data; counted once per run."""
         if not hasattr(self, "_flops_per_unit"):
             self._flops_per_unit = progress.training_flops(self.trainer.objective, batch) / max(units, 1)
         return self._flops_per_unit
 
     def _read(self) -> dict[str, float]:
-        """The losses, norms and learning rates of the last step; raises if one since the last reading is not finite."""
+        """The losses, norms and learning rates of the last step; raises if a pending loss or norm is not finite."""
         numbers = [x for _, reports in self._pending for r in reports for x in (*r.losses.values(), r.norm)]
-        read = iter(torch.stack([x.float() for x in numbers]).tolist())
+        values = iter(torch.stack([x.float() for x in numbers]).tolist())  # one transfer from the device
         several = len(self.trainer.trained) > 1
         rows: list[tuple[int, dict[str, float], dict[str, float], dict[str, float]]] = []
         for step, reports in self._pending:
-            losses, norms, rates = {}, {}, {}
+            losses: dict[str, float] = {}
+            norms: dict[str, float] = {}
+            rates: dict[str, float] = {}
             for r in reports:
                 suffix = f"_{r.update.player}" if several else ""
-                losses |= {name: next(read) for name in r.losses}
-                norms[f"norm{suffix}"], rates[f"lr{suffix}"] = next(read), r.lr
+                losses |= {name: next(values) for name in r.losses}
+                norms[f"norm{suffix}"], rates[f"lr{suffix}"] = next(values), r.lr
             rows.append((step, losses, norms, rates))
         sums = iter(self.world.sum(*(x / self.world.size for _, losses, _, _ in rows for x in losses.values())))
         self._pending, last = [], {}
@@ -355,20 +370,20 @@ class _Loop:
             losses = {name: next(sums) for name in losses}
             for name, number in (losses | norms).items():
                 if not math.isfinite(number):
-                    what = "gradient's norm" if name in norms else name.replace("_", " ")
+                    what = "gradient norm" if name in norms else name.replace("_", " ")
                     self._refuse(step, f"the {what} became {number}")
             last = losses | norms | rates
         return last
 
-    def _refuse(self, step: int, what: str) -> NoReturn:
+    def _refuse(self, step: int, problem: str) -> NoReturn:
         self.writer.wait()
-        good = (
+        last = (
             f"the last good checkpoint is {self.folder.checkpoints / step_name(self.saved)}" if self.saved
             else "there is no checkpoint yet"
         )  # fmt: skip
         raise TrainingError(
-            f"{self.folder.path}: {what} in step {step}, whose batch is that of seed {self.recipe.seed} and "
-            f"step {step - 1} counted from 0; {good}"
+            f"{self.folder.path}: {problem} in step {step}, whose batch is that of seed {self.recipe.seed} and "
+            f"step {step - 1} counted from 0; {last}"
         )
 
     def _log(self, record: dict[str, Any]) -> None:
@@ -382,14 +397,14 @@ class _Loop:
 
     @contextmanager
     def _disk(self) -> Iterator[None]:
-        """A disk error, told with the file and what is safe."""
+        """Turn a disk error into one that names the file and the last intact checkpoint."""
         try:
             yield
         except OSError as cause:
             with suppress(CheckpointError):
                 self.writer.wait()
-            found = latest(self.folder.checkpoints, say=lambda _: None)
-            last = f"the last intact checkpoint is {found.path}" if found else "there is no intact checkpoint yet"
+            intact = latest(self.folder.checkpoints, say=lambda _: None)
+            last = f"the last intact checkpoint is {intact.path}" if intact else "there is no intact checkpoint yet"
             where = cause.filename or self.folder.path
             raise TrainingError(
                 f"{where}: step {self.step} cannot be written: {cause.strerror or cause}; {last}"
@@ -416,7 +431,7 @@ class _Loop:
         return self.best.out_of_patience
 
     def _sample(self) -> None:
-        """Log a few samples of text. A copy of the model writes them: the training is not touched."""
+        """Log a few samples of text from a copy of the model, so that the training is not affected."""
         bundle = next(iter(self.trainer.export().values()))
         if self.world.rank:
             return
@@ -440,19 +455,19 @@ class _Loop:
         self.saved = self.step
 
     def _settle(self) -> None:
-        """Let a checkpoint that is being written be finished; a failure of it has been reported, or will not matter."""
+        """Wait for the checkpoint that is being written; its failure is ignored, because the run ends anyway."""
         with suppress(CheckpointError):
             self.writer.wait()
 
     def _finish(self) -> Bundle:
-        """The trained model, saved as model/ (other players in players/): the average, or the best, if asked for."""
+        """Save the trained model (its average, or its best checkpoint, if configured) and other players; return it."""
         best = self._best_checkpoint() if self.best.kept and self.best.step != self.step else None
-        made = self.trainer.export(best)
+        bundles = self.trainer.export(best)
         if self.world.rank == 0:
             with self._disk():
-                for i, (name, bundle) in enumerate(made.items()):
+                for i, (name, bundle) in enumerate(bundles.items()):
                     save(bundle, self.folder.path / "players" / name if i else self.folder.path / "model")
-        self.world.barrier()  # until it is there
+        self.world.barrier()  # until it is saved
         return load(self.folder.path / "model", device=str(self.world.device))
 
 

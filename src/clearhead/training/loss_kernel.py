@@ -1,4 +1,4 @@
-"""The Triton kernel of the cross-entropy: a row of logits becomes its own gradient in one visit."""
+"""Triton kernel of the cross-entropy, which replaces each row of logits by its gradient."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-LANES = 512  # each with its own running maximum and sum, so that lanes meet only at the end of a row
-EACH = 8  # neighbouring logits that a lane takes at a time: 16 bytes of bf16
+LANES = 512  # each has its own running maximum and sum, which are combined at the end of a row
+EACH = 8  # neighbouring logits that a lane reads at a time: 16 bytes of bf16
 
 
 @triton.jit
-def _turn(logits, targets, losses, stride, v, smoothing, ignored, LANES: tl.constexpr, EACH: tl.constexpr):  # type: ignore[no-untyped-def]
+def _kernel(logits, targets, losses, stride, v, smoothing, ignored, LANES: tl.constexpr, EACH: tl.constexpr):  # type: ignore[no-untyped-def]
     row = tl.program_id(0).to(tl.int64)
     logits += row * stride
     target = tl.load(targets + row)
@@ -37,7 +37,7 @@ def _turn(logits, targets, losses, stride, v, smoothing, ignored, LANES: tl.cons
     lse = top + tl.log(tl.sum(total * tl.exp(most - top), 0))
     hit = tl.load(logits + target).to(tl.float32)
     tl.store(losses + row, lse - (1.0 - smoothing) * hit - smoothing * tl.sum(plain, 0) / v)
-    tl.debug_barrier()  # the target has been read before any lane writes over it
+    tl.debug_barrier()  # read the target's logit before any lane overwrites it
     for start in range(0, v, LANES * EACH):
         inside = start + at < v
         x = tl.load(logits + start + at, mask=inside, other=float("-inf")).to(tl.float32)
@@ -45,11 +45,11 @@ def _turn(logits, targets, losses, stride, v, smoothing, ignored, LANES: tl.cons
         tl.store(logits + start + at, p, mask=inside)
 
 
-def turn(logits: Tensor, targets: Tensor, smoothing: float, ignored: int) -> Tensor:
-    """Logits (n, v) into the gradient of their loss, in place; returns the summed loss."""
+def logits_to_gradient(logits: Tensor, targets: Tensor, smoothing: float, ignored: int) -> Tensor:
+    """Replace logits (n, v) by the gradient of their loss, in place; returns the summed loss."""
     losses = torch.empty(logits.shape[0], dtype=torch.float32, device=logits.device)
     if logits.shape[0]:
-        _turn[(logits.shape[0],)](
+        _kernel[(logits.shape[0],)](
             logits, targets, losses, logits.stride(0), logits.shape[1], smoothing, ignored,
             LANES=LANES, EACH=EACH, num_warps=16,
         )  # fmt: skip

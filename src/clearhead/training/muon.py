@@ -1,7 +1,7 @@
-"""Muon: momentum whose every update is made orthogonal, for the matrices inside a network (Jordan et al. 2024).
+"""Muon: momentum with orthogonalised updates, for the matrices inside a network (Jordan et al. 2024).
 
-An orthogonal update moves all directions of a matrix equally, the rare ones too. torch.optim.Muon is the same
-method, one matrix at a time; this one takes all matrices of a shape at once, and sharded ones (FSDP2) whole.
+An orthogonal update changes all directions of a matrix equally, including rare ones. torch.optim.Muon is the same
+method, one matrix at a time; this one batches all matrices of a shape, and gathers sharded ones (FSDP2).
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from torch import Tensor
 from ..errors import InputError
 from .tensors import local
 
-# x -> a x + b x^3 + c x^5, steep at 0: five rounds bring singular values of 0.01 to 1 into about 0.7 to 1.2.
+# x -> a x + b x^3 + c x^5, steep at 0: five rounds map singular values of 0.01 to 1 into about 0.7 to 1.2.
 QUINTIC = (3.4445, -4.7750, 2.0315)
 
 
 def orthogonalise(x: Float[Tensor, "*n r c"], *, rounds: int = 5, dtype: torch.dtype | None = None) -> Tensor:
-    """Nearly U V^T of each matrix x = U S V^T, by the Newton-Schulz iteration of Jordan et al. 2024.
+    """Approximately U V^T of each matrix x = U S V^T, by the Newton-Schulz iteration of Jordan et al. 2024.
 
-    It is computed in `dtype`; if not given, in bfloat16 on CUDA, where that is fast, else in float32 or better.
+    `dtype` is that of the iteration; by default bfloat16 on CUDA, where that is fast, else float32 or better.
     """
     if dtype is None:
         dtype = torch.bfloat16 if x.is_cuda else torch.promote_types(x.dtype, torch.float32)
     a, b, c = QUINTIC
     tall = x.shape[-2] > x.shape[-1]
-    y = x.mT if tall else x  # the smaller square
+    y = x.mT if tall else x  # so that y y^T is the smaller square
     y = (y / y.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)).to(dtype)  # no singular value above 1
     y = y.reshape(-1, *y.shape[-2:])
     for _ in range(rounds):
@@ -81,9 +81,9 @@ class Muon(torch.optim.Optimizer):
         here = [local(p) for p in params]
         grads = [local(p.grad) for p in params if p.grad is not None]
         buffers = [local(self.state[p]["momentum_buffer"]) for p in params]
-        # An average instead of a sum: the size is lost in the next lines anyway.
+        # An average instead of a sum, because orthogonalisation removes the scale.
         torch._foreach_lerp_(buffers, grads, 1 - momentum)
-        updates = list(torch._foreach_lerp(grads, buffers, momentum))  # Nesterov's: one step ahead
+        updates = list(torch._foreach_lerp(grads, buffers, momentum))  # Nesterov momentum
         wholes = [_whole(update, p) for update, p in zip(updates, params, strict=True)]
         alike: dict[tuple[torch.Size, torch.dtype, torch.device], list[int]] = {}
         for i, whole in enumerate(wholes):
@@ -96,7 +96,7 @@ class Muon(torch.optim.Optimizer):
 
 
 def _whole(part: Tensor, like: Tensor) -> Tensor:
-    """The whole matrix of which `part` is this process's share, sharded as `like` is."""
+    """Gather the full matrix of which `part` is this worker's shard, sharded like `like`."""
     if not hasattr(like, "to_local"):
         return part
     from torch.distributed.tensor import DTensor
@@ -107,7 +107,7 @@ def _whole(part: Tensor, like: Tensor) -> Tensor:
 
 
 def _part(whole: Tensor, like: Tensor) -> Tensor:
-    """This process's share of `whole`, sharded as `like` is; nothing is sent."""
+    """This worker's shard of `whole`, sharded like `like`, without communication."""
     if not hasattr(like, "to_local"):
         return whole
     from torch.distributed.tensor import DTensor, Replicate

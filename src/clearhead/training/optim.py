@@ -1,4 +1,4 @@
-"""The optimiser of a player: which weights decay, which method steps which, clipping, and float32 masters."""
+"""The optimiser of a player: parameter groups, weight decay, gradient clipping, and float32 master weights."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from .schedule import Scalar, ends
 from .tensors import copy_all, local, wide
 
 NAMES = ("adamw", "sgd", "muon")
-# Muon is for matrices between hidden states. A name with one of these parts looks something up, reads out, or
-# scores with one vector a head: Jordan et al. 2024 leave such to AdamW.
+# Muon is for matrices between hidden states. Parameters with one of these names are embeddings, output layers or
+# score vectors, which Jordan et al. 2024 leave to AdamW.
 EDGES = frozenset({"table", "places", "cls_place", "embed", "head", "readout", "score"})
 
 
@@ -27,17 +27,19 @@ class OptimConfig:
 
     name: str = "adamw"  # adamw, sgd, or muon (for hidden matrices, with adamw for the rest)
     lr: float = 1e-3  # peak learning rate, which the schedule scales
-    betas: tuple[float, float] = (0.9, 0.95)  # adamw: decay of the averages of the gradient and of its square
-    momentum: float = 0.9  # sgd, muon: decay of the average of the gradient
-    decay: Scalar = 0.1  # weight decay of matrices; decoupled, except for sgd, where it joins the gradient
-    eps: float = 1e-8  # adamw: added to the root of the mean square
-    clip: float | None = 1.0  # largest norm of all gradients together; 0 (or None, which becomes 0): no clipping
-    ema: Scalar = 0.0  # share of a moving average of the weights that each step keeps; 0: no average
+    betas: tuple[float, float] = (0.9, 0.95)  # adamw: decay rates of the first and second moments
+    momentum: float = 0.9  # sgd, muon: decay rate of the momentum
+    decay: Scalar = 0.1  # weight decay of matrices; decoupled, except for sgd, which adds it to the gradient
+    eps: float = 1e-8  # adamw: added to the root of the second moment
+    clip: float | None = 1.0  # largest norm of all gradients together; 0 or None: no clipping
+    ema: Scalar = 0.0  # decay rate of an exponential moving average of the weights; 0: no average
 
     def __post_init__(self) -> None:
         one_of("name", self.name, NAMES)
         if self.clip is None:
-            object.__setattr__(self, "clip", 0.0)  # TOML has no word for nothing: a written recipe must say it
+            object.__setattr__(
+                self, "clip", 0.0
+            )  # TOML cannot express None, and a written recipe must be read back the same
         for field in ("lr", "eps"):
             if not 0.0 < getattr(self, field) < float("inf"):
                 raise InputError(f"{field}={getattr(self, field)}: expected a number above 0")
@@ -52,11 +54,11 @@ class OptimConfig:
 
 
 class Optimiser:
-    """Steps parameters, and knows all that must be saved to go on to the bit.
+    """Updates parameters; `tensors` is its complete state, for checkpoints.
 
-    With `masters` the parameters (bfloat16) are what the model computes with, and float32 masters of them are what
-    is stepped; the sum of many small updates is then not rounded away (Micikevicius et al. 2018, 3.1). Nothing in
-    `step` and `gather` waits for the device. Sharded parameters (FSDP2) are stepped where they lie.
+    With `masters` the model computes with its bfloat16 parameters, and float32 master copies of them are updated, so
+    that small updates are not lost to rounding (Micikevicius et al. 2018, 3.1). `step` and `gather` do not synchronise
+    with the device. Sharded parameters (FSDP2) are updated shard by shard.
     """
 
     def __init__(self, named: Mapping[str, nn.Parameter] | nn.Module, config: OptimConfig, *, masters: bool) -> None:
@@ -65,28 +67,28 @@ class Optimiser:
         self.config = config
         self.parameters: dict[str, Tensor] = {name: p for name, p in named.items() if p.requires_grad}
         if not self.parameters:
-            raise InputError("no parameter asks for a gradient: there is nothing to train")
+            raise InputError("no parameter requires a gradient: there is nothing to train")
         if len({id(p) for p in self.parameters.values()}) < len(self.parameters):
-            raise InputError("one parameter has two names, and would be stepped twice: give it once")
+            raise InputError("one parameter has two names, and would be updated twice: expected each parameter once")
         with torch.no_grad():
             self.masters = {n: wide(p.detach()).clone() for n, p in self.parameters.items()} if masters else {}
         self._optimisers = _make(self.weights(), config)
-        # By our own kernel where it can be: AdamW over masters on a GPU.
-        self._quick = config.name == "adamw" and all(
+        # AdamW with master weights on a GPU has its own kernel.
+        self._fused = config.name == "adamw" and all(
             m.is_cuda and m.is_contiguous() and not hasattr(m, "device_mesh")
             for m in self.masters.values() or [torch.empty(0)]
         )
         self.prepare()
 
     def weights(self) -> dict[str, Tensor]:
-        """What is stepped, and saved as the model's weights: the masters, or the parameters themselves."""
+        """The tensors that are updated, and saved as the model's weights: the masters, or the parameters themselves."""
         return dict(self.masters or self.parameters)
 
     @torch.no_grad()
     def gather(self) -> None:
-        """Add the gradients of a micro-batch to float32 ones and clear them, so that many small ones add up.
+        """Add the gradients of a micro-batch to float32 sums, and clear them.
 
-        Without masters there is nothing to do: autograd adds them up in the parameters' own type.
+        Without masters there is nothing to do, because autograd accumulates gradients in the parameters' own dtype.
         """
         if not self.masters:
             return
@@ -95,37 +97,37 @@ class Optimiser:
             p = self.parameters[name]
             if p.grad is None:
                 continue
-            wide = torch.empty_like(master)
-            arrived.append((wide, p.grad))
+            grad = torch.empty_like(master)
+            arrived.append((grad, p.grad))
             p.grad = None
             if master.grad is None:
-                master.grad = wide
+                master.grad = grad
             else:
                 sums.append(local(master.grad))
-                added.append(local(wide))
+                added.append(local(grad))
         copy_all(arrived)
-        if sums:  # of one type: a mixed sum would be one kernel a tensor
+        if sums:  # of equal dtypes: with mixed ones this would be one kernel per tensor
             torch._foreach_add_(sums, added)
 
     def gradients(self) -> dict[str, Tensor]:
-        """The gradients that the next step will take, by name, before they are clipped."""
+        """The gradients of the next step by name, before clipping."""
         if not self.masters:
             return {name: p.grad for name, p in self.parameters.items() if p.grad is not None}
-        found = {n: _sum(master.grad, self.parameters[n].grad) for n, master in self.masters.items()}
-        return {name: grad for name, grad in found.items() if grad is not None}
+        sums = {n: _sum(master.grad, self.parameters[n].grad) for n, master in self.masters.items()}
+        return {name: grad for name, grad in sums.items() if grad is not None}
 
     @torch.no_grad()
     def step(self, lr_scale: float = 1.0, decay: float | None = None) -> Float[Tensor, ""]:
-        """Clip the gradients, step, and clear them; returns their norm before clipping, on the device.
+        """Clip the gradients, update the weights, and clear the gradients; returns their norm before clipping.
 
-        `decay` is the weight decay of this step, if it is not the config's.
+        `decay` is the weight decay of this step; by default that of the config.
         """
         lr, weights = self.config.lr * lr_scale, self.weights()
         for group in (group for optimiser in self._optimisers for group in optimiser.param_groups):
             if decay is not None and group["decays"]:
                 group["weight_decay"] = decay
-        if self._quick:
-            norm = self._step_quickly(lr)
+        if self._fused:
+            norm = self._step_fused(lr)
         else:
             self.gather()
             grads = [w.grad for w in weights.values() if w.grad is not None]
@@ -143,25 +145,25 @@ class Optimiser:
         return norm
 
     def clear(self) -> None:
-        """Drop all gradients: of the parameters, and what was gathered of micro-batches."""
+        """Clear all gradients, including the float32 sums of micro-batches."""
         for w in (*self.weights().values(), *self.parameters.values()):
             w.grad = None
 
-    def _step_quickly(self, lr: float) -> Tensor:
-        """The same by one kernel a tensor, straight from the gradients that are there to the weights."""
+    def _step_fused(self, lr: float) -> Tensor:
+        """Clip and update with one kernel per tensor."""
         from . import adamw_kernel
 
-        (optimiser,), homes = self._optimisers, {id(m): n for n, m in self.masters.items()}
-        found = self.gradients()
-        if not found:
+        (optimiser,), name_of = self._optimisers, {id(m): n for n, m in self.masters.items()}
+        grads = self.gradients()
+        if not grads:
             raise RuntimeError("no parameter has a gradient: call backward() before step()")
-        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(list(found.values()), 2, torch.float32)))
+        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(list(grads.values()), 2, torch.float32)))
         for group in optimiser.param_groups:
-            names = [homes[id(m)] for m in group["params"] if homes[id(m)] in found]
+            names = [name_of[id(m)] for m in group["params"] if name_of[id(m)] in grads]
             states = [optimiser.state[self.masters[n]] for n in names]
             torch._foreach_add_([state["step"] for state in states], 1)
             rows = (
-                (self.parameters[n], found[n], self.masters[n], state["exp_avg"], state["exp_avg_sq"], state["step"])
+                (self.parameters[n], grads[n], self.masters[n], state["exp_avg"], state["exp_avg_sq"], state["step"])
                 for n, state in zip(names, states, strict=True)
             )
             adamw_kernel.step(
@@ -176,7 +178,7 @@ class Optimiser:
         copy_all([(self.parameters[name], master) for name, master in self.masters.items()])
 
     def prepare(self) -> None:
-        """Make all state that torch's optimisers would only make in their first step, as zeros."""
+        """Create the optimiser state, as zeros, that torch would create only in the first step."""
         for optimiser in self._optimisers:
             for group in optimiser.param_groups:
                 for p in group["params"]:
@@ -184,36 +186,37 @@ class Optimiser:
                         optimiser.state[p].update(_fresh(optimiser, p, group.get("momentum", 0.0)))
 
     def tensors(self) -> dict[str, Tensor]:
-        """All state beside the parameters, by flat names; filled in place (and `restore`d), a training goes on.
+        """The optimiser state for checkpoints; to resume, fill these tensors in place and call `restore`.
 
-        optim/<name>/<state>, and master/<name> (the tensors of `weights`, if there are masters).
+        Names are optim/<name>/<state>, and master/<name> for the master weights, if there are any.
         """
         names = {id(w): name for name, w in self.weights().items()}
-        found = {}
+        tensors = {}
         for optimiser in self._optimisers:
             for p, state in optimiser.state.items():
                 for key, value in state.items():
                     assert isinstance(value, Tensor), f"{key} is a {type(value).__name__}, and would not be saved"
-                    found[f"optim/{names[id(p)]}/{key}"] = value
-        return found | {f"master/{name}": master for name, master in self.masters.items()}
+                    tensors[f"optim/{names[id(p)]}/{key}"] = value
+        return tensors | {f"master/{name}": master for name, master in self.masters.items()}
 
 
 def is_matrix(p: Tensor) -> bool:
-    """Whether it mixes numbers, and is decayed; a scale a head (h, 1, 1) or a token (1, 1, d) is a vector still."""
+    """Whether a parameter is a matrix, which is decayed; scales (h, 1, 1) and tokens (1, 1, d) are vectors."""
     return p.ndim == 2 or (p.ndim > 2 and sum(n > 1 for n in p.shape) >= 2)
 
 
 def is_inside(name: str, p: Tensor) -> bool:
-    """Whether it is a matrix between hidden states, which Muon may step."""
+    """Whether a parameter is a matrix between hidden states, which Muon updates."""
     return p.ndim == 2 and EDGES.isdisjoint(name.split("."))
 
 
 def _make(weights: Mapping[str, Tensor], config: OptimConfig) -> list[torch.optim.Optimizer]:
-    made: list[torch.optim.Optimizer] = []
+    optimisers: list[torch.optim.Optimizer] = []
     decay = ends(config.decay)[0]
     inside = [w for n, w in weights.items() if config.name == "muon" and is_inside(n, w)]
     if inside:
-        made.append(Muon([{"params": inside, "decays": True}], config.lr, momentum=config.momentum, weight_decay=decay))
+        groups = [{"params": inside, "decays": True}]
+        optimisers.append(Muon(groups, config.lr, momentum=config.momentum, weight_decay=decay))
     rest = [w for n, w in weights.items() if not (config.name == "muon" and is_inside(n, w))]
     groups = [
         {"params": [w for w in rest if is_matrix(w)], "weight_decay": decay, "decays": True},
@@ -221,14 +224,14 @@ def _make(weights: Mapping[str, Tensor], config: OptimConfig) -> list[torch.opti
     ]
     groups = [group for group in groups if group["params"]]
     if groups and config.name == "sgd":
-        made.append(torch.optim.SGD(groups, config.lr, momentum=config.momentum, foreach=True))
+        optimisers.append(torch.optim.SGD(groups, config.lr, momentum=config.momentum, foreach=True))
     elif groups:
-        made.append(torch.optim.AdamW(groups, config.lr, betas=config.betas, eps=config.eps, fused=True))
-    return made
+        optimisers.append(torch.optim.AdamW(groups, config.lr, betas=config.betas, eps=config.eps, fused=True))
+    return optimisers
 
 
 def _fresh(optimiser: torch.optim.Optimizer, p: Tensor, momentum: float) -> dict[str, Tensor]:
-    """The state before the first step; a test holds it against what torch makes."""
+    """The state before the first step; a test compares it with torch's."""
     if isinstance(optimiser, torch.optim.AdamW):
         step = torch.zeros((), dtype=torch.float32, device=p.device)
         return {"step": step, "exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
@@ -236,7 +239,7 @@ def _fresh(optimiser: torch.optim.Optimizer, p: Tensor, momentum: float) -> dict
 
 
 def _norm(grads: Iterable[Tensor]) -> Tensor:
-    """The norm of all gradients together; those sharded over one mesh are summed over it."""
+    """The norm of all gradients together, over all shards."""
     meshes: dict[object, list[Tensor]] = {}
     for grad in grads:
         meshes.setdefault(getattr(grad, "device_mesh", None), []).append(grad)
@@ -246,5 +249,5 @@ def _norm(grads: Iterable[Tensor]) -> Tensor:
 
 
 def _sum(a: Tensor | None, b: Tensor | None) -> Tensor | None:
-    """What there is of two gradients of one weight."""
+    """The sum of two gradients, either of which may be missing."""
     return b if a is None else a if b is None else a + b

@@ -1,9 +1,9 @@
-"""Player: one network of a training, on its device, in its precision, over all workers, with its optimiser."""
+"""Players: the networks of a training, each with its precision, its sharding and, if it is trained, its optimiser."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -22,7 +22,7 @@ from .tensors import local, whole
 
 
 class Player:
-    """A network with what a checkpoint keeps of it: weights (the masters, if there are some), buffers, averages."""
+    """A network and the tensors that checkpoints keep of it: weights (master weights, if any), buffers, averages."""
 
     def __init__(self, name: str, setup: PlayerSetup, model: nn.Module, recipe: Recipe, world: World) -> None:
         self.name, self.setup, self.model, self.world = name, setup, model, world
@@ -33,7 +33,7 @@ class Player:
             recompute(model)
         if world.size > 1:
             SyncedBatchNorm.convert(model)
-        # Weights that are not trained, exact, where the network computes with rounded ones.
+        # Untrained weights in float32, since the network may compute with bfloat16 copies.
         self.frozen = {
             n: p.detach().clone() if self.has_masters else p for n, p in model.named_parameters() if not p.requires_grad
         }  # fmt: skip
@@ -47,28 +47,28 @@ class Player:
         self.average: Average | None = None
 
     def weights(self) -> dict[str, Tensor]:
-        """The exact weights, by name."""
+        """The float32 weights by name, before any rounding to bfloat16."""
         raise NotImplementedError
 
     def tensors(self) -> dict[str, Tensor]:
-        """What a checkpoint holds of this player."""
-        found = {f"weight/{n}": w for n, w in self.weights().items()}
-        found |= {f"buffer/{n}": x for n, x in buffers(self.model).items()}
+        """The tensors of this player in a checkpoint."""
+        tensors = {f"weight/{n}": w for n, w in self.weights().items()}
+        tensors |= {f"buffer/{n}": x for n, x in buffers(self.model).items()}
         if self.average is not None:
-            found |= {f"average/{n}": x for n, x in self.average.values.items()}
-        return found
+            tensors |= {f"average/{n}": x for n, x in self.average.values.items()}
+        return tensors
 
     def restore(self) -> None:
-        """Let the network follow weights that were filled in place."""
+        """Copy the weights that a checkpoint has filled in place to the network that computes with them."""
 
-    def finite(self) -> list[Tensor]:
-        """The weights whose numbers must stay finite, of this worker."""
+    def local_weights(self) -> list[Tensor]:
+        """This worker's shards of the weights and averages."""
         averages = [] if self.average is None else list(self.average.values.values())
         return [part for x in (*self.weights().values(), *averages) if (part := local(x.detach())).numel()]
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
-        """Within it the network computes with its averages, if it has some."""
+        """Context in which the network computes with its averages, if it has any."""
         with nullcontext() if self.average is None or isinstance(self.average, AverageNetwork) else (
             self.average.running()
         ):  # fmt: skip
@@ -76,7 +76,7 @@ class Player:
 
     @torch.no_grad()
     def export(self, best: Checkpoint | None = None) -> nn.Module:
-        """The network as it is to be kept: whole, on the CPU, with its averages if it has some, or a checkpoint's."""
+        """The network to save: unsharded, on the CPU, with its averages if it has any, or the weights of `best`."""
         averages = {} if self.average is None else self.average.values
         numbers = {n: whole(averages.get(n, w)) for n, w in self.weights().items()}
         model = self.setup.build()
@@ -104,14 +104,14 @@ class TrainedPlayer(Player):
         self.schedule, self.trainable = schedule, [p for p in model.parameters() if p.requires_grad]
         self.optimiser = Optimiser(model, optim, masters=self.has_masters)
         for n, master in self.optimiser.masters.items():
-            master.copy_(self._exact[n])  # before they were rounded
+            master.copy_(self._exact[n])  # the values before rounding
         self._exact = {}
         if any(ends(optim.ema)):
             self.average = Average(self.optimiser.weights(), self.optimiser.parameters)
-        self.forward: Any = None  # the losses of this player: set by `wrap`
+        self.forward: Any = None  # computes the losses of this player; set by `wrap`
 
     def wrap(self, losses: nn.Module, *, compiled: bool) -> None:
-        """Let workers exchange gradients, and compile, around what computes this player's losses."""
+        """Set the module that computes this player's losses, inside DDP and torch.compile as configured."""
         self.forward = losses
         if self.world.size > 1 and not self.sharded:
             self.forward = DistributedDataParallel(losses)
@@ -123,7 +123,7 @@ class TrainedPlayer(Player):
         return {n: own[n] for n, _ in self.model.named_parameters()}
 
     def tensors(self) -> dict[str, Tensor]:
-        # Masters are the weights; a checkpoint names them once.
+        # Master weights are saved as weights, not a second time as optimiser state.
         state = {n: t for n, t in self.optimiser.tensors().items() if not n.startswith("master/")}
         return super().tensors() | state
 
@@ -136,25 +136,25 @@ class TrainedPlayer(Player):
                     p.copy_(self.frozen[n])
 
     def follow(self, step: int, steps: int) -> None:
-        """Move the averages towards the weights, after a step."""
+        """Update the EMA of the weights after a step."""
         if self.average is not None:
             self.average.update(value(self.optimiser.config.ema, step, steps))
 
-    def train_only(self, on: bool) -> None:
-        """Compute gradients for this player's weights, or not, while another one is updated."""
+    def set_requires_grad(self, on: bool) -> None:
+        """Switch gradients of this player's weights on, or off while another player is updated."""
         for p in self.trainable:
             p.requires_grad_(on)
 
     @contextmanager
     def accumulating(self, last: bool) -> Iterator[None]:
-        """Keep gradients on this worker until the last part of a batch."""
+        """Context that exchanges gradients between workers only for the last micro-batch of a step."""
         model: Any = self.model
         wrapped: Any = getattr(self.forward, "_orig_mod", self.forward)
         if self.sharded:
             model.set_requires_gradient_sync(last)
             yield
         elif isinstance(wrapped, DistributedDataParallel) and not last and not self.optimiser.masters:
-            # With masters every part's gradients are gathered, and gone, before the last could carry them along.
+            # With master weights each micro-batch's gradients are moved away, so that each must be exchanged.
             with wrapped.no_sync():
                 yield
         else:
@@ -162,7 +162,7 @@ class TrainedPlayer(Player):
 
 
 class AveragePlayer(Player):
-    """A player whose weights are a moving average of another's; `average.update` moves them."""
+    """A player whose weights are an exponential moving average of another's; `average.update` updates them."""
 
     average: AverageNetwork
 
@@ -178,12 +178,12 @@ class AveragePlayer(Player):
         self.average = AverageNetwork(source.optimiser.weights(), source.model, self.model)
 
     def weights(self) -> dict[str, Tensor]:
-        """Those that are not averaged, since the source does not train them."""
+        """The weights that are not averaged, because the source does not train them."""
         return dict(self.source.frozen)
 
     def tensors(self) -> dict[str, Tensor]:
-        found = {f"buffer/{n}": x for n, x in buffers(self.model).items()}
-        return found | {f"average/{n}": x for n, x in self.average.values.items()}
+        tensors = {f"buffer/{n}": x for n, x in buffers(self.model).items()}
+        return tensors | {f"average/{n}": x for n, x in self.average.values.items()}
 
     def restore(self) -> None:
         self.average.copy_to_network()
@@ -209,7 +209,7 @@ class AveragePlayer(Player):
 
 
 def buffers(model: nn.Module) -> dict[str, Tensor]:
-    """The buffers that belong to a model's state."""
+    """The persistent buffers of a model, by name."""
     kept = set(model.state_dict(keep_vars=True))
     return {name: buffer for name, buffer in model.named_buffers() if name in kept}
 
@@ -218,6 +218,3 @@ def all_finite(tensors: list[Tensor]) -> bool:
     """True if no tensor holds an infinity or a NaN."""
     largest = torch.stack([*torch._foreach_norm(tensors, math.inf)]) if tensors else torch.zeros(1)
     return bool(largest.isfinite().all())
-
-
-Build = Callable[[str], nn.Module]

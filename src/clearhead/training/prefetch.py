@@ -1,4 +1,4 @@
-"""The batches of a worker, made in a thread ahead of the model."""
+"""Prefetching: a thread prepares the batches of a worker while the model computes."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from ..data import Data, share_rows
 from .distributed import World
 from .objectives import Objective
 
-AHEAD = 3  # batches that are made while the model computes
+AHEAD = 3  # number of batches to prefetch
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A micro-batch: what goes through the model at once, a part of a worker's share of a batch."""
+    """A micro-batch of a worker."""
 
-    batch: dict[str, Tensor]
-    rows: Tensor  # (b,) the number of each row in the whole batch
-    number: int  # among all parts of the batch, of all workers
-    counted: int  # what the loss is divided by: tokens or rows
+    batch: dict[str, Tensor]  # its tensors by name
+    rows: Tensor  # (b,) the index of each row in the batch of all workers
+    number: int  # its index among the micro-batches of all workers
+    counted: int  # number of rows or tokens that the loss is divided by
     units: int  # its size in the data's unit
 
     def to(self, device: torch.device) -> tuple[dict[str, Tensor], Tensor]:
@@ -35,7 +35,7 @@ class Part:
 
 
 class Feed:
-    """The parts of each batch that a worker computes, step by step; extra feeds add their keys as feed.key."""
+    """The micro-batches of a worker, step by step; extra datasets add their keys as feed.key."""
 
     def __init__(
         self, data: Data, extra: Mapping[str, Data], objective: Objective, world: World, accumulate: int
@@ -44,17 +44,17 @@ class Feed:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="batches")
 
     def close(self) -> None:
-        """Stop making batches."""
+        """Stop prefetching."""
         self._thread.shutdown(wait=True, cancel_futures=True)
 
     def steps(self, start: int, stop: int) -> Iterator[list[Part]]:
-        """The parts of steps start to stop - 1."""
-        made: list[Future[list[Part]]] = []
+        """The micro-batches of the steps from `start` to `stop` - 1."""
+        pending: list[Future[list[Part]]] = []
         for step in range(start, stop + AHEAD):
             if step < stop:
-                made.append(self._thread.submit(self._make, step))
-            if step >= start + AHEAD - 1 and made:
-                yield made.pop(0).result()
+                pending.append(self._thread.submit(self._make, step))
+            if step >= start + AHEAD - 1 and pending:
+                yield pending.pop(0).result()
 
     def valid(self) -> Iterator[Part]:
         """This worker's share of the validation batches."""
@@ -90,6 +90,6 @@ def _named(feed: str, batch: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _real(batch: dict[str, Any]) -> dict[str, Any]:
-    """A batch without the rows that only fill it up, which are its last: a batch norm would count them."""
+    """A batch without its padding rows, which are its last, because a batch norm would count them."""
     rows = int(batch["weight"].sum()) if "weight" in batch else 0
     return {name: x[:rows] for name, x in batch.items() if name != "weight"} if rows else batch

@@ -1,8 +1,6 @@
-"""Starting from trained weights: those of a whole model, or of a part of one, whose head may be new."""
+"""Initialisation from pretrained weights, of a whole model or of a part of one; the head may be new."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,21 +20,21 @@ def in_head(model: nn.Module, name: str) -> bool:
 
 @torch.no_grad()
 def fill_pretrained(model: nn.Module, start: Pretrained) -> list[str]:
-    """Give a model, or a part of it, the weights of a folder; returns the folder's weights that have no place in it.
+    """Copy the weights of a folder into a model, or a part of it; returns the names of weights that were not used.
 
-    A head that the folder does not have, or has in another shape, keeps its random weights. A grid of positions for
-    images of another size is interpolated. Everything else must fit.
+    A head that the folder lacks, or has in another shape, keeps its random weights. Position embeddings of patches are
+    interpolated to another image size. All other weights must fit.
     """
     source, target = load(start.folder, device="cpu", dtype="float32").model, _part(model, start)
     theirs = {**dict(source.named_parameters()), **_buffers(source)}
     ours = {**dict(target.named_parameters()), **_buffers(target)}
     for name, tensor in ours.items():
-        given = _fitted(name, theirs.get(name), tensor, source, target)
-        if given is not None:
-            tensor.copy_(given)
+        fitted = _fitted(name, theirs.get(name), tensor, source, target)
+        if fitted is not None:
+            tensor.copy_(fitted)
         elif not in_head(target, name):
-            there = f"has the shape {tuple(theirs[name].shape)}" if name in theirs else "is missing"
-            raise WeightsError(f"pretrained={start.folder!r}: {name} {there}, expected {tuple(tensor.shape)}")
+            problem = f"has the shape {tuple(theirs[name].shape)}" if name in theirs else "is missing"
+            raise WeightsError(f"pretrained={start.folder!r}: {name} {problem}, expected {tuple(tensor.shape)}")
     unused = [name for name in theirs if name not in ours]
     for name in unused:
         if start.into is None and not in_head(source, name):
@@ -61,20 +59,20 @@ def _buffers(model: nn.Module) -> dict[str, Tensor]:
     return {name: x for name, x in model.named_buffers() if name in kept}
 
 
-def _fitted(name: str, given: Tensor | None, slot: Tensor, source: nn.Module, target: nn.Module) -> Tensor | None:
-    """A weight in the shape of its place; None if it does not fit."""
-    if given is None or given.shape == slot.shape:
-        return given
+def _fitted(name: str, weight: Tensor | None, slot: Tensor, source: nn.Module, target: nn.Module) -> Tensor | None:
+    """A weight in the shape of its slot in the model; None if it does not fit."""
+    if weight is None or weight.shape == slot.shape:
+        return weight
     home, _, leaf = name.rpartition(".")
     old, new = (dict(m.named_modules()).get(home) for m in (source, target))
     if leaf == "places" and isinstance(old, Patches) and isinstance(new, Patches):
-        return resize(given, old.grid, new.grid)
+        return resize(weight, old.grid, new.grid)
     return None
 
 
-def describe(left_out: list[str]) -> Any:
-    """A sentence about weights that were not used; None if all were."""
+def describe(left_out: list[str]) -> str:
+    """A sentence about pretrained weights that were not used; empty if all were."""
     if not left_out:
-        return None
+        return ""
     few = ", ".join(left_out[:5]) + (f" and {len(left_out) - 5} more" if len(left_out) > 5 else "")
-    return f"left out of the pretrained weights: {few}"
+    return f"pretrained weights that are not used: {few}"

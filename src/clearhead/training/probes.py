@@ -1,4 +1,4 @@
-"""Probes of a training: what every head attends to, and how large activations and gradients are."""
+"""Probes of a training: attention statistics per head, and the sizes of activations and gradients per block."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from ..look import watch
 from .distributed import blocks
 from .objectives import Objective
 
-ROWS = 4  # rows of the batch that are looked at
+ROWS = 4  # rows of the batch that are probed
 STATISTICS = ("entropy", "distance", "sink")
 
 
-def gradients(model: nn.Module, found: Mapping[str, Tensor]) -> dict[str, float]:
-    """The norm of the gradient of each block, and of all that is in none, as `rest`, from the gradients by name."""
+def gradients(model: nn.Module, grads: Mapping[str, Tensor]) -> dict[str, float]:
+    """The gradient norm of each block, and of all other parameters as "rest", given the gradients by name."""
     names = [name for name, _ in blocks(model)]
     norms: dict[str, list[Tensor]] = {}
-    for name, gradient in found.items():
+    for name, gradient in grads.items():
         home = next((block for block in names if name.startswith(f"{block}.")), "rest")
         norm = torch.linalg.vector_norm(gradient.detach(), dtype=torch.float32)
         norms.setdefault(home, []).append(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)
@@ -34,29 +34,29 @@ def gradients(model: nn.Module, found: Mapping[str, Tensor]) -> dict[str, float]
 def activations(objective: Objective, model: nn.Module, batch: Mapping[str, Tensor]) -> dict[str, Any]:
     """Entropy, distance and sink of every head, and the root mean square of each block's output.
 
-    Averaged over a few rows of the batch and all their queries; the model runs eagerly, as in evaluation.
+    They are averaged over a few rows of the batch and all queries; the model runs eagerly, in eval mode.
     """
     few = {name: x[:ROWS] for name, x in batch.items()}
     heads = [name for name, m in model.named_modules() if isinstance(m, Attention)]
-    want = [f"{name}.{kind}" for name in heads for kind in STATISTICS] + [name for name, _ in blocks(model)]
-    if not want:
+    addresses = [f"{name}.{kind}" for name in heads for kind in STATISTICS] + [name for name, _ in blocks(model)]
+    if not addresses:
         return {}
     training = objective.training
     objective.eval()
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Notice)  # that a compiled model is watched eagerly
-            with watch(model, *want) as tape:
+            warnings.simplefilter("ignore", Notice)  # the notice that a compiled model is watched eagerly
+            with watch(model, *addresses) as tape:
                 objective.measure(few)
-        found: dict[str, Any] = {}
-        for name in want:
+        results: dict[str, Any] = {}
+        for name in addresses:
             if name not in tape:  # a part that this objective does not run
                 continue
-            calls = [x.float() for x in tape.calls(name)]  # several, where an objective runs a network more than once
+            calls = [x.float() for x in tape.calls(name)]  # several, if the objective runs a network more than once
             if name.rsplit(".", 1)[-1] in STATISTICS:
-                found[name] = torch.stack([x.mean((0, 2)) for x in calls]).mean(0).tolist()
+                results[name] = torch.stack([x.mean((0, 2)) for x in calls]).mean(0).tolist()
             else:
-                found[name] = float(torch.stack([x.square().mean() for x in calls]).mean().sqrt())
-        return found
+                results[name] = float(torch.stack([x.square().mean() for x in calls]).mean().sqrt())
+        return results
     finally:
         objective.train(training)

@@ -1,4 +1,4 @@
-"""The progress of a training: a live bar in a terminal, a line now and then in a log file; and how busy a device is."""
+"""Progress of a training: a live bar in a terminal or lines in a log file, and the share of the device's peak speed."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from ..layers import Attention
 if TYPE_CHECKING:
     from .objectives import Objective
 
-ROWS = 2  # of a batch, on which operations are counted
-# Attention is counted by its shapes, whatever kernel computes it.
+ROWS = 2  # rows of a batch on which operations are counted
+# Fused attention kernels count as 0 here, because attention is counted by its shapes.
 _UNCOUNTED = {
     getattr(torch.ops.aten, name): lambda *args, **kwargs: 0
     for name in (
@@ -29,7 +29,7 @@ _UNCOUNTED = {
     )
 }  # fmt: skip
 
-# Dense matrix products, in TFLOP/s, by the makers' data sheets: bf16, and float32 through tf32.
+# Peak speed of dense matrix products in TFLOP/s (bf16, tf32), from the vendors' data sheets.
 PEAKS = {
     "H200": (989, 495),
     "H100": (989, 495),
@@ -80,8 +80,7 @@ def training_flops(objective: Objective, batch: Mapping[str, Tensor]) -> float:
 
 
 def peak(device: torch.device, precision: str) -> float:
-    """The most floating-point operations a second that this device does in products: known for some GPUs, else
-    measured in a moment."""
+    """The peak floating-point operations per second of matrix products: from PEAKS, or else measured briefly."""
     kind = torch.bfloat16 if precision == "bfloat16" else torch.float32
     if device.type == "cuda":
         name = torch.cuda.get_device_name(device)
@@ -99,40 +98,40 @@ def peak(device: torch.device, precision: str) -> float:
 
 
 class Talk:
-    """What worker 0 prints on stderr; the other workers, and a quiet run, print nothing but warnings."""
+    """Prints progress on stderr; prints nothing if `quiet`, as on all workers but the first."""
 
     def __init__(self, *, steps: int, start: int = 0, quiet: bool = False) -> None:
         self.console = Console(stderr=True, highlight=False)
         self.quiet, self.steps = quiet, steps
         self.live = self.console.is_terminal and not quiet
-        self._said = time.monotonic()
+        self._printed = time.monotonic()
         self._bar: Progress | None = None
         if self.live:
             self._bar = Progress(
                 SpinnerColumn(), TextColumn("{task.completed}/{task.total}"), BarColumn(bar_width=24),
-                TextColumn("{task.fields[words]}"), TimeRemainingColumn(compact=True), console=self.console,
+                TextColumn("{task.fields[shown]}"), TimeRemainingColumn(compact=True), console=self.console,
             )  # fmt: skip
-            self._task = self._bar.add_task("", total=steps, completed=start, words="")
+            self._task = self._bar.add_task("", total=steps, completed=start, shown="")
             self._bar.start()
 
     def say(self, sentence: str) -> None:
-        """A sentence that stays."""
+        """Print a sentence, which stays above the progress bar."""
         if not self.quiet:
             self.console.print(sentence, markup=False, soft_wrap=True)
 
-    def moved(self, step: int, words: dict[str, Any] | None = None) -> None:
-        """A step is done; `words` are what is known of it now and then."""
-        text = "  ".join(f"{name} {value}" for name, value in (words or {}).items())
+    def advance(self, step: int, shown: dict[str, Any] | None = None) -> None:
+        """Show that a step is done, and the values of `shown` if they are given."""
+        text = "  ".join(f"{name} {value}" for name, value in (shown or {}).items())
         if self._bar is not None:
             self._bar.update(self._task, completed=step)
-            if words:
-                self._bar.update(self._task, words=text)
-        elif words and not self.quiet and (time.monotonic() - self._said > 10 or step == self.steps):
-            self._said = time.monotonic()
+            if shown:
+                self._bar.update(self._task, shown=text)
+        elif shown and not self.quiet and (time.monotonic() - self._printed > 10 or step == self.steps):
+            self._printed = time.monotonic()
             self.console.print(f"step {step}/{self.steps}  {text}", markup=False, soft_wrap=True)
 
     def close(self) -> None:
-        """Leave the terminal as it was."""
+        """Stop the progress bar."""
         if self._bar is not None:
             self._bar.stop()
         sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""A recipe: everything that decides a training, in one file. Two runs of one recipe differ in nothing but time."""
+"""A recipe: all settings of a training, in one file. Two runs of the same recipe differ only in their timings."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ LEARNS = ("all", "head")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunConfig:
-    """What is written while training, and how often. Nothing here changes what is learned, except `patience`."""
+    """What a training logs, validates and saves, and how often; only `patience` changes the trained weights."""
 
     log_every: int = 10  # steps between two lines of metrics
     valid_every: int = 0  # steps between two validations; 0: only after the last step
     save_every: int = 0  # steps between two checkpoints; 0: only after the last step
-    inside_every: int = 0  # steps between two looks at activations and gradients; 0: never
-    sample_every: int = 0  # steps between two times that samples are written, and after the last step; 0: never
-    keep: int = 2  # newest checkpoints that are kept
-    best: str | None = None  # measurement whose best checkpoint becomes the model, like valid_accuracy; None: the last
-    patience: int = 0  # validations without a better `best` (valid_loss if not given) that end a training; 0: never
+    inside_every: int = 0  # steps between two records of activations and gradients; 0: never
+    sample_every: int = 0  # steps between two sets of text samples, which also follow the last step; 0: never
+    keep: int = 2  # number of newest checkpoints to keep
+    best: str | None = None  # measurement whose best checkpoint is the result, like valid_accuracy; None: the last one
+    patience: int = 0  # validations without a better `best` (default valid_loss) after which training stops; 0: never
 
     def __post_init__(self) -> None:
         at_least(self, 1, "log_every", "keep")
@@ -48,14 +48,14 @@ class RunConfig:
 class Pretrained:
     """Weights to start from."""
 
-    folder: str  # a folder, run or name that `load` knows
-    into: str | None = None  # a part of the model that they fill, like encoder; None: the whole model
-    differ: tuple[str, ...] = ()  # options of the model that may differ from the checkpoint's
+    folder: str  # a model folder, a run folder, or a name that `load` accepts
+    into: str | None = None  # part of the model to fill, like encoder; None: the whole model
+    differ: tuple[str, ...] = ()  # model options that may differ from those of the checkpoint
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlayerConfig:
-    """One network of an objective with several; what is not given is as in the recipe's own sections."""
+    """One network of an objective that trains several; missing options are those of the recipe's own sections."""
 
     model: dict[str, Any] = field(default_factory=dict)  # name = which family, and its options
     pretrained: str | Pretrained | tuple[Pretrained, ...] | None = None  # weights to start from
@@ -65,27 +65,35 @@ class PlayerConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recipe:
-    """Data, models, and how they are trained."""
+    """All settings of a training: the data, the model, the objective, and how to optimise.
 
-    steps: int  # updates of the weights
-    data: dict[str, Any]  # name = which data, and its options
-    model: dict[str, Any] = field(default_factory=dict)  # name = which family, and its options; the data gives sizes
-    objective: dict[str, Any] = field(default_factory=dict)  # name = what is minimised, and its options
-    feeds: dict[str, dict[str, Any]] = field(default_factory=dict)  # more data, by name, for objectives that read it
+    Examples:
+        >>> recipe = read_recipe({"steps": 9, "data": {"name": "reverse"}, "model": {"name": "gpt"}})
+        >>> recipe.steps, recipe.precision, recipe.optim.name
+        (9, 'float32', 'adamw')
+    """
+
+    steps: int  # number of optimiser steps
+    data: dict[str, Any]  # name of the dataset, and its options
+    model: dict[str, Any] = field(default_factory=dict)  # name of the family, and its options; the data gives sizes
+    objective: dict[str, Any] = field(default_factory=dict)  # name of what is minimised, and its options
+    feeds: dict[str, dict[str, Any]] = field(
+        default_factory=dict
+    )  # extra datasets by name, for objectives that need them
     players: dict[str, PlayerConfig] = field(default_factory=dict)  # the networks of objectives with several
-    augment: tuple[dict[str, Any], ...] = ()  # random changes of training images, in order: {name = "flip"}
-    seed: int = 0  # of weights, batches and dropout
-    initial: str = "default"  # first weights: default, xavier, kaiming or normal
+    augment: tuple[dict[str, Any], ...] = ()  # augmentations of training images, in order: {name = "flip"}
+    seed: int = 0  # seed of initial weights, batches and dropout
+    initial: str = "default"  # initialisation of the weights: default, xavier, kaiming or normal
     pretrained: str | Pretrained | tuple[Pretrained, ...] | None = None  # weights to start from; a new head is kept
     learn: str = "all"  # train all weights, or only the head
-    accumulate: int = 1  # micro-batches per step, which need less memory
-    precision: str = "float32"  # float32; tf32: 19-bit products on a GPU; bfloat16: with float32 master weights
+    accumulate: int = 1  # micro-batches per step (gradient accumulation); more need less memory
+    precision: str = "float32"  # float32; tf32: TF32 matrix products on a GPU; bfloat16: with float32 master weights
     recompute: bool = False  # gradient checkpointing: recompute the activations of blocks in the backward pass
     compile: bool = False  # torch.compile
-    deterministic: bool = False  # the same bits on a GPU too, at some cost
-    spread: str = "ddp"  # under torchrun: ddp, every worker has the model; fsdp, each has a shard
-    optim: OptimConfig = field(default_factory=OptimConfig)  # the optimiser; players may have their own
-    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)  # of the learning rate
+    deterministic: bool = False  # use deterministic GPU kernels, which are slower
+    spread: str = "ddp"  # under torchrun: ddp, each worker holds the whole model; fsdp, each holds a shard
+    optim: OptimConfig = field(default_factory=OptimConfig)  # the optimiser; a player may have its own
+    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)  # the learning-rate schedule
     run: RunConfig = field(default_factory=RunConfig)  # what is logged, validated and saved, and how often
 
     def __post_init__(self) -> None:
@@ -96,14 +104,30 @@ class Recipe:
             raise InputError("learn='head' leaves all other weights random: expected pretrained, a folder")
 
 
-# What a resumed run may set anew: how far it goes, what it writes, and what changes no more than rounding.
+# Keys that may change when a run is resumed: its length, what it logs and saves, and what changes only rounding.
 MAY_CHANGE = ("steps", "run", "spread", "compile", "recompute", "accumulate")
 
 
 def read_recipe(source: str | Path | Mapping[str, Any] | Recipe, *overrides: str) -> Recipe:
-    """Read a recipe from a file, a table or a recipe, with dotted overrides.
+    """Read and check a recipe, with overrides.
 
-    Everything is checked before anything is built, except what only the data or a checkpoint knows.
+    Sizes that the data or a checkpoint gives are checked later, when these are opened.
+
+    Args:
+        source: A .toml or .json file, a table, or a Recipe.
+        overrides: Values to change: "optim.lr=1e-3".
+
+    Raises:
+        ConfigError: A key or a value is wrong; the message names its place.
+
+    Examples:
+        >>> table = {"steps": 9, "data": {"name": "reverse"}, "model": {"name": "gpt"}}
+        >>> read_recipe(table, "optim.lr=3e-4", "model.positions=rotary").optim.lr
+        0.0003
+        >>> read_recipe(table, "optim.rate=3e-4")
+        Traceback (most recent call last):
+        ...
+        clearhead.config.ConfigError: on the command line: unknown key optim.rate; ...
     """
     if isinstance(source, Recipe):
         source = config.dump(source)
@@ -117,16 +141,17 @@ def read_recipe(source: str | Path | Mapping[str, Any] | Recipe, *overrides: str
     roles = {"model": None} if options is None else objective_class(options[0]).roles
     for player in recipe.players:
         if player not in roles:
+            what = "a recipe without objective.name" if options is None else f"objective {options[0]}"
             raise config.ConfigError(
-                f"{table.place('players', player)}players.{player}: objective "
-                f"{recipe.objective.get('name', 'of one model')} has {', '.join(roles)}{nearest(player, roles)}"
+                f"{table.place('players', player)}unknown player {player}: {what} has {', '.join(roles)}"
+                f"{nearest(player, roles)}"
             )
         player_optim(recipe, player)
     for player, role in roles.items():
         section = model_section(recipe, player)
         trained = role is None or role.average_of is None
         whole = any(start.into is None for start in pretrained_of(recipe, player))
-        if trained and (section.get("name") or not whole):  # else the checkpoint gives the family
+        if trained and (section.get("name") or not whole):  # otherwise the checkpoint gives the family
             check_model(section, table)
     for one in recipe.augment:
         named_options(one, "augment")
@@ -134,7 +159,7 @@ def read_recipe(source: str | Path | Mapping[str, Any] | Recipe, *overrides: str
 
 
 def _check_moved(table: config.Table) -> None:
-    """An option of an objective at the top of a recipe is told where it belongs."""
+    """Raise if an option of an objective is at the top level of a recipe; the message names its section."""
     for name in OBJECTIVES:
         for option in (f.name for f in fields(objective_class(name).Config)):
             if option in table and option not in {f.name for f in fields(Recipe)}:
@@ -145,21 +170,20 @@ def _check_moved(table: config.Table) -> None:
 
 
 def model_section(recipe: Recipe, player: str) -> config.Table:
-    """The table that describes a player's model."""
+    """The [model] section of a player: its own, or the recipe's."""
     own = recipe.players[player].model if player in recipe.players else {}
-    table = own or recipe.model
-    return table if isinstance(table, config.Table) else config.Table(table)
+    return _as_table(own or recipe.model)
 
 
 def pretrained_of(recipe: Recipe, player: str) -> tuple[Pretrained, ...]:
-    """The weights that a player starts from."""
+    """The pretrained weights that a player is initialised from, in order."""
     own = recipe.players[player].pretrained if player in recipe.players else None
-    given = own if own is not None else recipe.pretrained
-    if given is None:
+    sources = own if own is not None else recipe.pretrained
+    if sources is None:
         return ()
-    if isinstance(given, str):
-        return (Pretrained(folder=given),)
-    return (given,) if isinstance(given, Pretrained) else tuple(given)
+    if isinstance(sources, str):
+        return (Pretrained(folder=sources),)
+    return (sources,) if isinstance(sources, Pretrained) else tuple(sources)
 
 
 def player_optim(recipe: Recipe, player: str) -> tuple[OptimConfig, ScheduleConfig]:
@@ -167,13 +191,16 @@ def player_optim(recipe: Recipe, player: str) -> tuple[OptimConfig, ScheduleConf
     if player not in recipe.players:
         return recipe.optim, recipe.schedule
     own = recipe.players[player]
+    optim = _as_table(own.optim).with_defaults(config.dump(recipe.optim))
+    schedule = _as_table(own.schedule).with_defaults(config.dump(recipe.schedule))
     where = f"players.{player}"
-    optim = config.read(OptimConfig, {**config.dump(recipe.optim), **own.optim}, where=f"{where}.optim")
-    schedule = config.read(ScheduleConfig, {**config.dump(recipe.schedule), **own.schedule}, where=f"{where}.schedule")
-    return optim, schedule
+    return (
+        config.read(OptimConfig, optim, where=f"{where}.optim"),
+        config.read(ScheduleConfig, schedule, where=f"{where}.schedule"),
+    )
 
 
-SECTIONS: dict[str, tuple[Any, Any]] = {  # the names that a section may have, and the options of each
+SECTIONS: dict[str, tuple[Any, Any]] = {  # for each section: its possible names, and the options of a name
     "data": (names, data_config),
     "objective": (lambda: OBJECTIVES, lambda name: objective_class(name).Config),
     "augment": (lambda: AUGMENTATIONS, lambda name: AUGMENTATIONS[name].Config),
@@ -183,26 +210,26 @@ SECTIONS: dict[str, tuple[Any, Any]] = {  # the names that a section may have, a
 
 def named_options(table: Mapping[str, Any], section: str) -> tuple[str, Any]:
     """The name of a section, and its checked options."""
-    table = table if isinstance(table, config.Table) else config.Table(table)
+    table = _as_table(table)
     name, kind = section_name(table, section)
     return name, config.read(kind, table.without("name"), where=".".join(table.key) or section)
 
 
 def section_name(table: config.Table, section: str) -> tuple[str, type[Any]]:
-    """The name of a section and the dataclass of its options; raises for a name that is not known."""
+    """The name of a section and the dataclass of its options; raises for an unknown name."""
     known, options = SECTIONS[section][0](), SECTIONS[section][1]
     name = table.get("name")
     if name not in known:
-        given = " has no name" if name is None else f".name = {name!r}"
+        problem = " has no name" if name is None else f".name = {name!r}"
         where = ".".join(table.key) or section
         raise config.ConfigError(
-            f"{table.place('name')}{where}{given}: expected one of {', '.join(known)}{nearest(name, known)}"
+            f"{table.place('name')}{where}{problem}: expected one of {', '.join(known)}{nearest(name, known)}"
         )
     return str(name), options(name)
 
 
 def check_model(table: config.Table, recipe: config.Table) -> None:
-    """Check the options of a model before its sizes are known: those that the data gives may be missing."""
+    """Check the options of a model without the data: the sizes that the data gives may be missing."""
     if not table and not table.key:
         raise config.ConfigError(f"{recipe.place('model')}model has no name: expected one of {', '.join(FAMILIES)}")
     _, kind = section_name(table, "model")
@@ -210,3 +237,7 @@ def check_model(table: config.Table, recipe: config.Table) -> None:
     needed = [f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING]
     stand_in = {name: 2 for name in needed if hints[name] is int and name not in table}
     config.read(kind, table.without("name").with_defaults(stand_in), where=".".join(table.key) or "model")
+
+
+def _as_table(values: Mapping[str, Any]) -> config.Table:
+    return values if isinstance(values, config.Table) else config.Table(values)

@@ -1,12 +1,12 @@
-"""The run folder: one training, its recipe, its facts and its metrics, written so that a crash damages nothing.
+"""The run folder of a training: recipe, facts, metrics, checkpoints and model, written so that a crash damages nothing.
 
 recipe.toml     the recipe
-setup.json      the objective and the models, with the sizes that the data or a checkpoint gave; units of the metrics
-facts.json      what it ran with: command, versions, machine, seed, every attempt
+setup.json      the objective and the models, with the sizes from the data or a checkpoint; units of the metrics
+facts.json      the seed, and command, versions and machine of every attempt
 metrics.jsonl   one record per line, its step first
 checkpoints/    see checkpoint.py
 model/          the trained model; players/NAME/ the other networks of the objective
-lock            held by the one process that writes here; holder.json says which
+lock            held by the process that writes here; holder.json names it
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 
 
 class FolderError(UserError, RuntimeError):
-    """A run folder cannot be used; the message says why and what would help."""
+    """A run folder cannot be used; the message says why and what to do."""
 
 
 class Folder:
-    """The folder of one run. The process that writes holds its lock; others open it with lock=False."""
+    """The folder of a run. A process that writes holds its lock; readers open it with lock=False."""
 
     def __init__(self, path: str | Path, *, create: bool = True, lock: bool = True) -> None:
         self.path = Path(path)
@@ -51,16 +51,16 @@ class Folder:
             try:
                 self.path.mkdir(parents=True, exist_ok=True)
             except OSError as cause:
-                raise FolderError(f"the run folder {self.path} cannot be made: {cause.strerror}") from cause
+                raise FolderError(f"the run folder {self.path} cannot be created: {cause.strerror}") from cause
         elif not self.path.is_dir():
             raise FolderError(f"there is no run folder {self.path}")
         if lock:
             self._acquire()
-            self._rewrite(None)  # a line that a crash tore must not run into the next one
+            self._rewrite(None)  # removes a partial line that a crash has left
 
     def _acquire(self) -> None:
         holder = self.path / "holder.json"
-        # One object for one holder: a singleton or a thread-local lock would let a second Folder of this process in.
+        # A singleton or thread-local lock would admit a second Folder of this process.
         held = filelock.FileLock(self.path / "lock", timeout=0, thread_local=False)
         try:
             held.acquire()
@@ -71,14 +71,14 @@ class Folder:
                 raise
         except filelock.Timeout as cause:
             raise FolderError(
-                f"the run folder {self.path} is in use by {_holder(holder)}; only one may write"
+                f"the run folder {self.path} is in use by {_holder(holder)}; only one process may write"
             ) from cause
         except OSError as cause:
             raise FolderError(f"the run folder {self.path} cannot be written to: {cause.strerror or cause}") from cause
         self._lock = held
 
     def close(self) -> None:
-        """Give the lock back; it also dies with its process."""
+        """Release the lock; the end of the process releases it, too."""
         if self._lock is not None:
             self._lock.release()
             self._lock = None
@@ -92,10 +92,10 @@ class Folder:
     # Metrics
 
     def log(self, record: Mapping[str, Any]) -> None:
-        """Append one record, `step` first. JSON knows no NaN and no infinity: they become null, read as None."""
+        """Append one record, `step` first. NaN and infinity, which JSON lacks, become null and are read as None."""
         step = record.get("step")
         if not isinstance(step, int) or isinstance(step, bool):
-            raise InputError(f"a record of metrics needs a whole number as its step, not {step!r}")
+            raise InputError(f"step={step!r}: a record of metrics needs a whole number as its step")
         line = json.dumps(_plain({"step": step, **record}), allow_nan=False)
         path = self.path / "metrics.jsonl"
         try:
@@ -106,15 +106,15 @@ class Folder:
             raise
 
     def metrics(self) -> list[dict[str, Any]]:
-        """All records, oldest first; a last line that is still being written, or was torn by a crash, is left out."""
+        """All records, oldest first, without a partial last line that is being written or was cut off by a crash."""
         return [record for _, record in self._lines()]
 
     def cut(self, step: int) -> None:
-        """Forget every record after `step`, and any torn line: a resumed run writes them again."""
+        """Remove all records after `step`, because a resumed run writes them again."""
         self._rewrite(step)
 
     def _lines(self) -> list[tuple[bytes, dict[str, Any]]]:
-        path, found = self.path / "metrics.jsonl", []
+        path, records = self.path / "metrics.jsonl", []
         if not path.exists():
             return []
         lines = [line for line in path.read_bytes().split(b"\n") if line]
@@ -127,8 +127,8 @@ class Folder:
                 raise FolderError(f"{path}:{number}: this is no line of JSON: {line[:60]!r}") from cause
             if not isinstance(record, dict) or not isinstance(record.get("step"), int):
                 raise FolderError(f"{path}:{number}: expected an object with a step, found {line[:60]!r}")
-            found.append((line, record))
-        return found
+            records.append((line, record))
+        return records
 
     def _rewrite(self, step: int | None) -> None:
         path = self.path / "metrics.jsonl"
@@ -137,27 +137,30 @@ class Folder:
             if kept != path.read_bytes():
                 atomic_write(path, kept)
 
-    # What was asked for, and what it ran with
+    # Recipe, setup and facts
 
     def keep_recipe(self, recipe: Mapping[str, Any], *, may_change: Collection[str] = ()) -> None:
-        """Write recipe.toml, or compare with the one there. `may_change` names keys ("train.steps") or sections ("log")
-        that a resumed run may set anew; any other difference would make it another run, and is an error."""
+        """Write recipe.toml, or compare with the existing one and raise if they differ.
+
+        `may_change` names keys ("steps") or sections ("run") that may differ when a run is resumed.
+        """
         path, given = self.path / "recipe.toml", dict(_flat(recipe))
         if path.exists():
             kept = dict(_flat(config.load(path)))
             differ = [key for key in sorted(kept.keys() | given) if kept.get(key) != given.get(key)]
             bad = [key for key in differ if not any(key == free or key.startswith(f"{free}.") for free in may_change)]
             if bad:
-                told = "; ".join(f"{key} was {_told(kept, key)}, now {_told(given, key)}" for key in bad)
+                changes = "; ".join(f"{key} was {_value(kept, key)}, now {_value(given, key)}" for key in bad)
                 raise FolderError(
-                    f"{path} belongs to another recipe: {told}. Resume with the same recipe, or train in another folder"
+                    f"{path} belongs to another recipe: {changes}. Resume with the same recipe, or train in another "
+                    "folder"
                 )
             if not differ:
                 return
         config.write(_plain_recipe(recipe), path)
 
     def keep_setup(self, setup: Setup, *, unit: str, objective: Objective) -> None:
-        """Write setup.json: what is trained, and the units of what is measured."""
+        """Write setup.json: the objective, the models, and the units of the measurements."""
         measured = {f"valid_{name}": asdict(one) for name, one in objective.measurements.items()}
         losses = [update.loss for update in objective.updates]
         about = {"unit": unit, "losses": losses, "measurements": measured}
@@ -165,7 +168,7 @@ class Folder:
 
     @staticmethod
     def read_setup(path: Path) -> Setup | None:
-        """What a run trains, as its folder says; None if it does not."""
+        """The setup of a run; None if its folder has no setup.json."""
         from .setup import Setup
 
         if not (path / "setup.json").is_file():
@@ -173,14 +176,14 @@ class Folder:
         return config.read(Setup, config.load(path / "setup.json").without("unit", "losses", "measurements"))
 
     def about(self) -> dict[str, Any]:
-        """The unit of throughput, the names of the losses, and the measurements with their units; {} of an old run."""
+        """The unit of throughput, the names of losses, and the measurements with units; {} without setup.json."""
         if not (self.path / "setup.json").is_file():
             return {}
         table = config.load(self.path / "setup.json")
         return {name: table[name] for name in ("unit", "losses", "measurements") if name in table}
 
     def facts(self) -> dict[str, Any]:
-        """What facts.json says; empty before the first attempt."""
+        """The content of facts.json; empty before the first attempt."""
         path = self.path / "facts.json"
         if not path.exists():
             return {}
@@ -195,9 +198,9 @@ class Folder:
         self, *, command: Sequence[str], seed: int, device: torch.device | str, step: int = 0,
         left_out: Sequence[str] = (),
     ) -> str:  # fmt: skip
-        """Record a new attempt that starts after `step`; returns its name, which no other attempt has.
+        """Record a new attempt that starts after `step`; returns its unique name.
 
-        `left_out` are weights of pretrained folders that the run does not use.
+        `left_out` are pretrained weights that the run does not use.
         """
         facts = self.facts() or {"seed": seed, "attempts": []}
         if facts.get("seed") != seed:
@@ -225,12 +228,12 @@ class Folder:
 
 
 def to_json(value: Any) -> bytes:
-    """Strict JSON, one key a line, for files that people read too."""
+    """Strict JSON with one key per line, readable by people, too."""
     return (json.dumps(value, indent=1, allow_nan=False) + "\n").encode()
 
 
 def _plain(value: Any) -> Any:
-    """Numbers of numpy and torch as Python's; what JSON cannot say as null."""
+    """Convert numpy and torch numbers to Python's, and NaN and infinity to None."""
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -241,7 +244,7 @@ def _plain(value: Any) -> Any:
 
 
 def _plain_recipe(value: Any) -> Any:
-    """A recipe as TOML can hold it: lists for tuples, and no None."""
+    """A recipe with the types of TOML: lists for tuples, and no None."""
     if isinstance(value, Mapping):
         return {str(key): _plain_recipe(item) for key, item in value.items() if item is not None}
     if isinstance(value, list | tuple):
@@ -257,7 +260,7 @@ def _flat(recipe: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
             yield f"{prefix}{key}", value
 
 
-def _told(recipe: Mapping[str, Any], key: str) -> str:
+def _value(recipe: Mapping[str, Any], key: str) -> str:
     return repr(recipe[key]) if key in recipe else "not set"
 
 

@@ -1,4 +1,4 @@
-"""How the learning rate, and any other number, changes over a training: pure functions of the step."""
+"""Schedules of the learning rate and of other numbers: pure functions of the step."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ SHAPES = ("constant", "cosine", "linear", "inverse-sqrt")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScheduleConfig:
-    """The learning rate, as a share of its peak."""
+    """The learning-rate schedule: a linear warm-up to the peak, then a decay."""
 
-    shape: str = "cosine"  # constant, cosine, linear or inverse-sqrt: how it falls after the warm-up
-    warmup: int = 0  # steps over which it first rises linearly
-    final: float = 0.1  # share of the peak that cosine and linear fall to
+    shape: str = "cosine"  # decay after the warm-up: constant, cosine, linear or inverse-sqrt
+    warmup: int = 0  # steps over which the learning rate rises linearly to its peak
+    final: float = 0.1  # share of the peak at which cosine and linear end
 
     def __post_init__(self) -> None:
         one_of("shape", self.shape, SHAPES)
@@ -32,9 +32,10 @@ class ScheduleConfig:
 def scale(config: ScheduleConfig, step: int, steps: int) -> float:
     """The share of the peak learning rate in step `step` (from 0) of `steps`.
 
-    The warm-up ends at 1 in its last step, and its first step already learns. "cosine" is Eq. 5 of Loshchilov and
-    Hutter 2017 without restarts; it and "linear" would reach `final` right after the last step, so that even final=0
-    learns in every step. "inverse-sqrt" is Eq. 3 of Vaswani et al. 2017 divided by its peak; their first step is 1.
+    The warm-up reaches 1 in its last step, and its first step is not 0. "cosine" is Eq. 5 of Loshchilov and Hutter 2017
+    without restarts; it and "linear" would reach `final` one step after the last, so that no step has a learning rate
+    of 0 even with final=0. "inverse-sqrt" is Eq. 3 of Vaswani et al. 2017, which counts steps from 1, divided by its
+    peak.
     """
     if step < 0 or steps < 1:
         raise InputError(f"step={step} of steps={steps}: expected 0 or more, of 1 or more")
@@ -51,22 +52,22 @@ def scale(config: ScheduleConfig, step: int, steps: int) -> float:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scheduled:
-    """A number that moves from `start` to `final`: {start = 0.996, final = 1.0} in a recipe."""
+    """A number that changes from `start` to `final` over a training: {start = 0.996, final = 1.0} in a recipe."""
 
     start: float  # its value in the first step
     final: float  # its value in the last of `steps`, and after them
-    shape: Literal["linear", "cosine"] = "cosine"  # the way from one to the other
-    steps: int | None = None  # over how many steps; None: the whole training
+    shape: Literal["linear", "cosine"] = "cosine"  # shape of the curve in between
+    steps: int | None = None  # number of steps that the change takes; None: the whole training
 
     def __post_init__(self) -> None:
         at_least(self, 1, "steps")
 
 
-Scalar = float | Scheduled  # an option that may be scheduled
+Scalar = float | Scheduled  # a constant, or a schedule
 
 
 def value(scalar: Scalar, step: int, steps: int) -> float:
-    """The value of a number in step `step` (from 0) of `steps`."""
+    """The value of a scalar option in step `step` (from 0) of `steps`."""
     if not isinstance(scalar, Scheduled):
         return float(scalar)
     done = min(step / max((scalar.steps or steps) - 1, 1), 1.0)
@@ -75,5 +76,5 @@ def value(scalar: Scalar, step: int, steps: int) -> float:
 
 
 def ends(scalar: Scalar) -> tuple[float, float]:
-    """The first and the last value of a number."""
+    """The first and the last value of a scalar option."""
     return (scalar.start, scalar.final) if isinstance(scalar, Scheduled) else (float(scalar), float(scalar))

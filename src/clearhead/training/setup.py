@@ -1,6 +1,6 @@
-"""The setup of a training: the objective and each player's model, with every size that the data or a checkpoint gives.
+"""The setup of a training: the objective and each player's model, with the sizes that the data or a checkpoint gives.
 
-It is kept in the run folder as setup.json, so that a resumed run does not need the checkpoint that it started from.
+It is saved in the run folder as setup.json, so that a resumed run does not need the checkpoint that it started from.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from .recipe import Recipe, model_section, named_options, pretrained_of, section
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlayerSetup:
-    """A player's model."""
+    """The model of a player: its family and all its options."""
 
-    model: str  # its family
+    model: str  # name of the family
     options: dict[str, Any]  # all fields of its Config
 
     @property
@@ -32,15 +32,15 @@ class PlayerSetup:
         return config.read(family(self.model)[1], self.options)
 
     def build(self) -> Model:
-        """The model, with random weights."""
+        """Build the model, with random weights."""
         return family(self.model)[0](self.config)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Setup:
-    """What is trained."""
+    """The objective of a training with its options, and the model of each player."""
 
-    objective: str
+    objective: str  # name
     options: dict[str, Any]  # of the objective
     players: dict[str, PlayerSetup]
 
@@ -50,14 +50,14 @@ class Setup:
 
 
 def resolve(recipe: Recipe, data: Data, feeds: Mapping[str, Data], before: Setup | None = None) -> Setup:
-    """Find the objective, and complete each player's options; raises where a recipe and its data do not fit.
+    """Choose the objective and complete each player's options; raises if the recipe and its data do not fit.
 
-    `before` is the setup of a run that is resumed: it stands for the checkpoints that its players started from, which
-    may be gone.
+    `before` is the setup of a run that is resumed. It replaces the checkpoints that its players started from, which may
+    have been deleted.
     """
     name = recipe.objective.get("name")
     if recipe.augment and data.preprocessing is None:
-        raise InputError(f"augment changes images, and this data gives {', '.join(data.keys)}: expected it left out")
+        raise InputError(f"augment needs images, and this data gives {', '.join(data.keys)}: leave it out")
     if name is None:
         player = _resolved(recipe, "model", data.sizes, data, before)
         name = choose(player.model, _can(player), data)
@@ -85,56 +85,56 @@ def _options(recipe: Recipe, name: str) -> dict[str, Any]:
 
 
 def _can(player: PlayerSetup) -> frozenset[str]:
-    with torch.device("meta"):  # no numbers are drawn
+    with torch.device("meta"):  # allocates no memory and draws no random numbers
         return player.build().can
 
 
 def _resolved(
     recipe: Recipe, player: str, sizes: Mapping[str, int], data: Data, before: Setup | None
 ) -> PlayerSetup:  # fmt: skip
-    """A player's model: each option as the recipe says, else as the checkpoint, the data, or the default has it."""
+    """A player's model; each option comes from the recipe, else the checkpoint, else the data, else its default."""
     table = model_section(recipe, player)
     start = next((one for one in pretrained_of(recipe, player) if one.into is None), None)
-    known: dict[str, Any] = {}
+    saved: dict[str, Any] = {}
     name = table.get("name")
     if start is not None:
         if before is not None and player in before.players:
-            theirs, known = before.players[player].model, before.players[player].options
+            theirs, saved = before.players[player].model, before.players[player].options
         else:
-            theirs, known = read_config(start.folder)
+            theirs, saved = read_config(start.folder)
         if name is not None and name != theirs:
-            raise InputError(f"pretrained={start.folder!r} is a {theirs}: expected a {name}, as [model] says")
+            raise InputError(f"pretrained={start.folder!r} is a {theirs}: [model] expects a {name}")
         name = theirs
     name, kind = section_name(table.with_defaults({"name": name}) if name else table, "model")
     given = table.without("name")
     if start is not None:
-        _check_differences(given, known, {*family(name)[0].may_differ, *start.differ}, start.folder)
-    options = given.with_defaults(known)
+        _check_differences(given, saved, {*family(name)[0].may_differ, *start.differ}, start.folder)
+    options = given.with_defaults(saved)
     for size, value in sizes.items():
         if size not in {f.name for f in fields(kind)}:
             continue
-        if size in known and size not in given and size in family(name)[0].may_differ:
+        if size in saved and size not in given and size in family(name)[0].may_differ:
             options[size] = value
         elif options.setdefault(size, value) != value:
             raise config.ConfigError(f"{table.place(size)}model.{size} = {options[size]}: the data has {value}")
     _fit_context(options, kind, data, table, trained=start is not None)
-    made = config.read(kind, options, where=".".join(table.key) or "model")
-    return PlayerSetup(model=name, options=config.dump(made))
+    complete = config.read(kind, options, where=".".join(table.key) or "model")
+    return PlayerSetup(model=name, options=config.dump(complete))
 
 
-def _check_differences(given: config.Table, known: Mapping[str, Any], free: set[str], folder: str) -> None:
-    """Raise if the recipe gives an option that the checkpoint has otherwise: its weights would mean something else."""
+def _check_differences(given: config.Table, saved: Mapping[str, Any], free: set[str], folder: str) -> None:
+    """Raise if an option of the recipe contradicts the checkpoint, whose weights depend on it."""
     for option, value in given.items():
-        if option not in free and option in known and known[option] != value:
+        if option not in free and option in saved and saved[option] != value:
             raise config.ConfigError(
-                f"{given.place(option)}model.{option} = {value!r}: the checkpoint {folder} has {known[option]!r}; "
+                f"{given.place(option)}model.{option} = {value!r}: the checkpoint {folder} has {saved[option]!r}; "
                 f"leave it out or, if the weights can be used with another, write "
                 f'pretrained = {{folder = "{folder}", differ = ["{option}"]}}'
             )
 
 
 def _fit_context(options: config.Table, kind: type[Any], data: Data, table: config.Table, *, trained: bool) -> None:
-    """Take the context from the data, and refuse one that leaves learned positions untrained."""
+    """Take the context from the data; raise if it is too short, or leaves learned positions untrained."""
     known = {f.name: f for f in fields(kind)}
     if "context" not in known or data.longest is None:
         return
@@ -145,7 +145,7 @@ def _fit_context(options: config.Table, kind: type[Any], data: Data, table: conf
         return
     context = options["context"]
     if not isinstance(context, int):
-        return  # another message tells it
+        return  # reported when the options are read
     if context < data.longest:
         raise config.ConfigError(
             f"{table.place('context')}model.context = {context}: the data has rows of up to {data.longest} tokens"

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def on_stop(ask: Callable[[], bool]) -> Iterator[None]:
-    """Within it SIGTERM, and Ctrl-C once, call `ask`; a Ctrl-C after `ask` has returned True interrupts."""
+    """Context in which SIGTERM and Ctrl-C call `ask`; if `ask` returns True, Ctrl-C raises KeyboardInterrupt."""
 
     def handle(number: int, _: object) -> None:
         if ask() and number == signal.SIGINT:
@@ -21,7 +21,7 @@ def on_stop(ask: Callable[[], bool]) -> Iterator[None]:
 
 @contextmanager
 def exit_on_sigterm() -> Iterator[None]:
-    """Within it SIGTERM leaves the block as an exit does, so that no child process outlives its parent."""
+    """Context in which SIGTERM raises SystemExit, so that child processes are ended before their parent."""
 
     def leave(number: int, _: object) -> None:
         raise SystemExit(128 + number)
@@ -34,7 +34,7 @@ def exit_on_sigterm() -> Iterator[None]:
 def _handlers(wanted: dict[int, Callable[[int, object], None]]) -> Iterator[None]:
     try:
         old = {number: signal.signal(number, handler) for number, handler in wanted.items()}
-    except ValueError:  # not the main thread, which alone may set them
+    except ValueError:  # only the main thread may set signal handlers
         yield
         return
     try:

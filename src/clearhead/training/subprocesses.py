@@ -1,4 +1,4 @@
-"""Trainings in processes of their own: one that is to be killed, or several side by side."""
+"""Trainings in child processes: several in parallel, or one that is to be killed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from .loop import TrainingError
 
-PATIENCE = 60.0  # seconds in which a child may save its work and end
+PATIENCE = 60.0  # seconds that a child gets to save a checkpoint and exit
 
 
 def command(
@@ -27,7 +27,7 @@ def command(
 
 
 class Child:
-    """A running training. It ends with the block that it was made in; what it says on stderr is kept in `log`."""
+    """A training in a child process, a context manager that ends it; its stderr goes to the file `log`."""
 
     def __init__(self, words: list[str], *, threads: int, log: Path) -> None:
         self.words, self.log = words, log
@@ -54,18 +54,18 @@ class Child:
         return self.process.poll() is None
 
     def kill(self) -> None:
-        """End it at once; it cannot save anything, nor say goodbye."""
+        """End it at once with SIGKILL, without saving anything."""
         self.process.kill()
         self.process.wait()
 
     def finish(self) -> None:
-        """Wait for its end; raises what it said last if it failed."""
+        """Wait for its end; raises with the last line of its log if it failed."""
         if code := self.process.wait():
-            raise TrainingError(self.told(code))
+            raise TrainingError(self.error(code))
 
-    def told(self, code: int) -> str:
-        """What a child that failed said last."""
+    def error(self, code: int) -> str:
+        """Why it failed: the last line of its log, and the signal that ended it."""
         lines = [line for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
         if code < 0:
-            return f"the training was ended by signal {-code}" + (f"; it said: {lines[-1]}" if lines else "")
-        return lines[-1] if lines else f"the training ended with code {code} and said nothing"
+            return f"the training was ended by signal {-code}" + (f"; its last message: {lines[-1]}" if lines else "")
+        return lines[-1] if lines else f"the training ended with exit code {code} and no message"

@@ -1,4 +1,4 @@
-"""Train the alternatives of a recipe, each in its own folder, and compare them: report.sweep draws them too."""
+"""Train the alternatives of a recipe, each in its own folder, and compare them; report.sweep also plots them."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ from .subprocesses import Child, command
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trial:
-    """One alternative, and what became of it."""
+    """One alternative of a sweep and its result."""
 
-    choices: dict[str, str]  # override: value, of those that have alternatives
-    folder: Path
-    finished: bool = False
-    parameters: int | None = None
-    measures: dict[str, float] = dataclasses.field(default_factory=dict)  # the last losses and measurements, by name
-    minutes: float = 0.0  # of training, without validation and starting
-    error: str = ""  # why it failed
+    choices: dict[str, str]  # the values of the overrides that have alternatives, by key
+    folder: Path  # run folder
+    finished: bool = False  # whether it was trained to its last step, or until patience ran out
+    parameters: int | None = None  # number of parameters; None: there is no checkpoint
+    measures: dict[str, float] = dataclasses.field(default_factory=dict)  # last losses and measurements, by name
+    minutes: float = 0.0  # training time, without validation and startup
+    error: str = ""  # why it failed; empty if it did not
 
     @property
     def name(self) -> str:
@@ -48,36 +48,50 @@ class Trial:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Mean:
-    """One alternative over its seeds."""
+    """The mean results of one alternative over its seeds."""
 
-    choices: dict[str, str]
-    seeds: int
+    choices: dict[str, str]  # as in Trial, without the seed
+    seeds: int  # number of finished trainings
     measures: dict[str, tuple[float, float]]  # mean and sample standard deviation of each measure
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sweep:
-    """All alternatives; kept as sweep.json and sweep.png in the folder."""
+    """The results of a sweep, which are also saved as sweep.json in its folder.
 
-    folder: Path
-    trials: list[Trial]
+    Examples:
+        >>> from clearhead.training.sweep import Trial
+        >>> losses = {"1": 0.2, "2": 0.4}
+        >>> trials = [
+        ...     Trial(choices={"seed": seed}, folder=tmp / f"seed={seed}", finished=True, measures={"loss": loss})
+        ...     for seed, loss in losses.items()
+        ... ]
+        >>> result = Sweep(folder=tmp, trials=trials)
+        >>> mean, deviation = result.means[0].measures["loss"]
+        >>> result.finished, round(mean, 3), round(deviation, 3)
+        (True, 0.3, 0.141)
+    """
+
+    folder: Path  # folder of the sweep, with a run folder per alternative
+    trials: list[Trial]  # the alternatives, in the order of the overrides
 
     @property
     def finished(self) -> bool:
+        """True if all alternatives were trained to the end."""
         return all(trial.finished for trial in self.trials)
 
     @property
     def means(self) -> list[Mean]:
-        """Over seeds, where they have alternatives."""
+        """The mean results over seeds; empty unless the seed has alternatives."""
         if "seed" not in self.trials[0].choices:
             return []
         means = []
         for choices, trials in without_seed(self.trials):
-            found = {}
+            measures = {}
             for measure in measure_names(trials):
                 values = [trial.measures[measure] for trial in trials if measure in trial.measures]
-                found[measure] = (statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0)
-            means.append(Mean(choices=choices, seeds=sum(trial.finished for trial in trials), measures=found))
+                measures[measure] = (statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0)
+            means.append(Mean(choices=choices, seeds=sum(trial.finished for trial in trials), measures=measures))
         return means
 
     def to_dict(self) -> dict[str, Any]:
@@ -135,7 +149,7 @@ def train_alternatives(
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as cause:
-        raise FolderError(f"the folder {out} cannot be made: {cause.strerror}") from cause
+        raise FolderError(f"the folder {out} cannot be created: {cause.strerror}") from cause
     if not isinstance(recipe, str | Path):
         config.write(config.dump(read_recipe(recipe)), out / "recipe.toml")
         recipe = out / "recipe.toml"
@@ -148,20 +162,20 @@ def train_alternatives(
             _one_by_one(recipe, waiting, data, device, talk)
         else:
             _side_by_side(recipe, waiting, data, device, jobs, talk)
-    found = Sweep(folder=out, trials=[_trial(plan) for plan in plans])
-    atomic_write(out / "sweep.json", to_json(found.to_dict()))
-    return found
+    result = Sweep(folder=out, trials=[_trial(plan) for plan in plans])
+    atomic_write(out / "sweep.json", to_json(result.to_dict()))
+    return result
 
 
 @dataclass(kw_only=True, slots=True)
 class _Plan:
-    """An alternative that is to be trained."""
+    """An alternative to train."""
 
-    choices: dict[str, str]
-    folder: Path
-    words: tuple[str, ...]  # all its overrides
-    recipe: Recipe | None = None
-    error: str = ""
+    choices: dict[str, str]  # as in Trial
+    folder: Path  # run folder
+    words: tuple[str, ...]  # all overrides
+    recipe: Recipe | None = None  # None: it cannot be read, see `error`
+    error: str = ""  # why it failed
 
     @property
     def name(self) -> str:
@@ -169,7 +183,7 @@ class _Plan:
 
 
 def alternatives(*overrides: str) -> tuple[list[str], list[dict[str, str]]]:
-    """The overrides with one value, and the product of those with several: ["steps=9"], [{"seed": "1"}, ...]."""
+    """The overrides with one value, and all combinations of those with several: ["steps=9"], [{"seed": "1"}, ...]."""
     fixed, several = [], {}
     for word in overrides:
         name, equals, text = (part.strip() for part in word.partition("="))
@@ -188,7 +202,7 @@ def alternatives(*overrides: str) -> tuple[list[str], list[dict[str, str]]]:
 
 
 def folder_names(choices: Sequence[Mapping[str, str]]) -> list[str]:
-    """A folder's name for each alternative, by its choices: positions=rotary,seed=1."""
+    """The name of a folder for each alternative: positions=rotary,seed=1."""
     keys = list(choices[0])
     short = {key: key.rsplit(".", 1)[-1] for key in keys}
     if len(set(short.values())) < len(keys):
@@ -199,7 +213,7 @@ def folder_names(choices: Sequence[Mapping[str, str]]) -> list[str]:
 
     names = [",".join(f"{short[key]}={plain(choice[key])}" for key in keys) for choice in choices]
     seen: dict[str, int] = {}
-    for i, name in enumerate(names):  # what differs only in signs that a folder cannot have gets a number
+    for i, name in enumerate(names):  # names that differ only in replaced characters get a number
         seen[name.lower()] = seen.get(name.lower(), 0) + 1
         names[i] = name if seen[name.lower()] == 1 else f"{name}~{seen[name.lower()]}"
     return names
@@ -214,12 +228,12 @@ def is_finished(folder: Path, recipe: Recipe) -> bool:
         same = config.dump(read_recipe(kept)) == config.dump(recipe)
     except config.ConfigError:
         return False
-    found = latest(folder / "checkpoints") if same else None
-    if found is None:
+    checkpoint = latest(folder / "checkpoints") if same else None
+    if checkpoint is None:
         return False
-    found.close()
-    stopped = recipe.run.patience and found.facts["best"]["waited"] >= recipe.run.patience
-    return found.step == recipe.steps or bool(stopped)
+    checkpoint.close()
+    stopped = recipe.run.patience and checkpoint.facts["best"]["waited"] >= recipe.run.patience
+    return checkpoint.step == recipe.steps or bool(stopped)
 
 
 def _read(recipe: str | Path | Mapping[str, Any] | Recipe, plans: list[_Plan]) -> None:
@@ -244,7 +258,7 @@ def _one_by_one(
             plan.error = (str(problem).strip() or type(problem).__name__).splitlines()[0]
             talk.print(f"{plan.name}: {plan.error}", soft_wrap=True)
             continue
-        if not run.finished:  # somebody asked it to stop, and means all of them
+        if not run.finished:  # a signal stopped it: stop the sweep, too
             return
 
 
@@ -264,13 +278,13 @@ def _side_by_side(
             for plan, child in [pair for pair in running if not pair[1].running]:
                 running.remove((plan, child))
                 if code := child.process.returncode:
-                    plan.error = child.told(code)
+                    plan.error = child.error(code)
                 talk.print(f"{plan.name}: {plan.error or 'done'}", soft_wrap=True)
             time.sleep(0.05)
 
 
 def _trial(plan: _Plan) -> Trial:
-    """What a folder tells of an alternative."""
+    """The result of an alternative, read from its run folder."""
     if plan.error or plan.recipe is None or not plan.folder.is_dir():
         return Trial(choices=plan.choices, folder=plan.folder, error=plan.error)
     folder = Folder(plan.folder, create=False, lock=False)
@@ -280,9 +294,9 @@ def _trial(plan: _Plan) -> Trial:
     for line in metrics:
         last |= {name: line[name] for name in names if line.get(name) is not None}
     parameters = None
-    if found := latest(plan.folder / "checkpoints"):
-        weights = [name for name in found.names if name.split("/")[1] == "weight"]
-        parameters = sum(math.prod(found.shape(name)) for name in weights)
+    if checkpoint := latest(plan.folder / "checkpoints"):
+        weights = [name for name in checkpoint.names if name.split("/")[1] == "weight"]
+        parameters = sum(math.prod(checkpoint.shape(name)) for name in weights)
     return Trial(
         choices=plan.choices, folder=plan.folder, finished=is_finished(plan.folder, plan.recipe),
         parameters=parameters, minutes=sum(line.get("seconds", 0.0) for line in metrics) / 60,
@@ -291,12 +305,13 @@ def _trial(plan: _Plan) -> Trial:
 
 
 def _flat(one: Trial | Mean) -> dict[str, Any]:
-    """Plain values, each measure beside the other fields."""
+    """The fields as plain values, with the measures at the top level."""
     values = dataclasses.asdict(one)
     return values | values.pop("measures")
 
 
 def without_seed(trials: Sequence[Trial]) -> list[tuple[dict[str, str], list[Trial]]]:
+    """Group trials that differ only in their seed, by their other choices."""
     groups: dict[tuple[tuple[str, str], ...], list[Trial]] = {}
     for trial in trials:
         rest = tuple((key, value) for key, value in trial.choices.items() if key != "seed")
@@ -305,19 +320,19 @@ def without_seed(trials: Sequence[Trial]) -> list[tuple[dict[str, str], list[Tri
 
 
 def _split(text: str) -> list[str]:
-    """A text at its commas, but not those in brackets or quotes."""
+    """Split a text at its commas, except those in brackets or quotes."""
     parts, depth, quote = [""], 0, ""
-    for sign in text:
+    for char in text:
         if quote:
-            quote = "" if sign == quote else quote
-        elif sign in "\"'":
-            quote = sign
+            quote = "" if char == quote else quote
+        elif char in "\"'":
+            quote = char
         else:
-            depth += (sign in "[{") - (sign in "]}")
-        if sign == "," and not quote and depth == 0:
+            depth += (char in "[{") - (char in "]}")
+        if char == "," and not quote and depth == 0:
             parts.append("")
         else:
-            parts[-1] += sign
+            parts[-1] += char
     return [part.strip() for part in parts]
 
 

@@ -1,6 +1,6 @@
-"""Scalars as TensorBoard's event files, written by hand so that training needs no tensorboard.
+"""Write scalars as TensorBoard event files, without depending on tensorboard.
 
-A file is a row of TFRecords, each a tiny protobuf `Event` (tensorflow/core/util/event.proto, summary.proto).
+A file is a sequence of TFRecords, each a protobuf `Event` (tensorflow/core/util/event.proto, summary.proto).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _START = 1  # SessionLog.START
 
 
 class Events:
-    """A file of scalars. `after` is the step a run resumes from: TensorBoard then drops what it has of later ones."""
+    """An event file of scalars. `after` is the step that a run resumes from; TensorBoard drops the later ones."""
 
     def __init__(self, folder: str | Path, *, after: int | None = None) -> None:
         folder = Path(folder)
@@ -45,7 +45,7 @@ class Events:
         self.flush()
 
     def scalars(self, step: int, values: Mapping[str, float | int], time: float | None = None) -> None:
-        """Write one value a tag, at a step and a time in seconds since 1970 (now, unless given)."""
+        """Write one value per tag, at a step and a time in seconds since 1970 (by default now)."""
         summary = b"".join(
             write_field(1, write_field(1, tag.encode()) + write_field(2, float(value))) for tag, value in values.items()
         )
@@ -56,11 +56,11 @@ class Events:
         )
 
     def flush(self) -> None:
-        """Hand everything written so far to the system."""
+        """Flush the file."""
         self._file.flush()
 
     def close(self) -> None:
-        """Flush, and write no more."""
+        """Flush and close the file."""
         self._file.close()
 
     def _write(self, event: bytes) -> None:
@@ -70,7 +70,7 @@ class Events:
 
 
 def masked_crc32c(data: bytes) -> int:
-    """The checksum of a TFRecord: crc32c, turned by 15 bits and shifted by a constant."""
+    """The checksum of a TFRecord: crc32c, rotated by 15 bits, plus a constant."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc = _CRC[(crc ^ byte) & 0xFF] ^ crc >> 8

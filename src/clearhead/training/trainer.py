@@ -1,4 +1,4 @@
-"""Trainer: an objective and its players, updated step by step. It knows no files."""
+"""Trainer: an objective and its players, updated step by step, without any file access except pretrained weights."""
 
 from __future__ import annotations
 
@@ -32,42 +32,42 @@ from .setup import Setup
 
 @dataclass(frozen=True, slots=True)
 class Updated:
-    """What one update of a step reports, on the device."""
+    """The losses and the gradient norm of one update, still on the device."""
 
     update: Update
-    losses: dict[str, Tensor]  # by name; the first is the whole loss
-    norm: Tensor  # of the gradients, before clipping
-    lr: float
+    losses: dict[str, Tensor]  # by name; the first is the total
+    norm: Tensor  # gradient norm before clipping
+    lr: float  # learning rate of this step
 
 
 class Losses(nn.Module):
-    """An objective's losses, as a module that owns the weights of the player they update, and no others.
+    """An objective's losses as a module whose only parameters are those of the player that they update.
 
-    This is what distribution and compilation wrap.
+    This is the module that DDP and torch.compile wrap.
     """
 
     def __init__(self, objective: Objective, player: nn.Module) -> None:
         super().__init__()
         self.player = player
-        object.__setattr__(self, "objective", objective)  # not a child: its other players are not this one's
+        object.__setattr__(self, "objective", objective)  # not a submodule: it also holds the other players
 
     def forward(self, loss: str, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The losses of a batch by their names, the whole first."""
-        found = getattr(self.objective, loss)(batch)
-        if isinstance(found, Tensor):
-            return {loss: found}
-        return {loss: torch.stack([x.reshape(()) for x in found.values()]).sum(), **found}
+        """The losses of a batch by name, the total first."""
+        losses = getattr(self.objective, loss)(batch)
+        if isinstance(losses, Tensor):
+            return {loss: losses}
+        return {loss: torch.stack([x.reshape(()) for x in losses.values()]).sum(), **losses}
 
 
 class Trainer:
-    """What a recipe trains."""
+    """The networks of a recipe, with the methods that update, measure, save and export them."""
 
     def __init__(
         self, recipe: Recipe, setup: Setup, data: Data, world: World, *, fresh: bool = True
     ) -> None:  # fmt: skip
-        """Build the players with their first weights; a run that is resumed (not `fresh`) loads no pretrained ones."""
+        """Build the players; `fresh` is False for a resumed run, which does not load pretrained weights."""
         self.recipe, self.setup, self.data, self.world = recipe, setup, data, world
-        self.left_out: list[str] = []  # weights of pretrained folders that found no place
+        self.left_out: list[str] = []  # pretrained weights that were not used
         roles = setup.kind.roles
         self.players: dict[str, Player] = {}
         for index, (name, role) in enumerate(roles.items()):
@@ -106,20 +106,29 @@ class Trainer:
 
     @property
     def model(self) -> nn.Module:
-        """The network that is the result."""
+        """The network that is the result of the training."""
         return self.players[self.setup.kind.result].model
+
+    @property
+    def late_warmups(self) -> list[int]:
+        """The warm-ups of players that are longer than the whole training, in steps."""
+        warmups = {player.schedule.warmup for player in self.trained.values()}
+        return sorted(warmup for warmup in warmups if warmup > self.recipe.steps)
 
     # A step
 
     def step(self, parts: list[Part], step: int, counted: float) -> tuple[list[Updated], dict[str, Tensor]]:
-        """Perform the updates of a step, of which all workers together count so much; returns also the last batch."""
+        """Perform the updates of a step; returns their reports and the last micro-batch.
+
+        Losses are divided by `counted`, the number of rows or tokens of the batch over all workers.
+        """
         self.objective.train()
         for player in self.players.values():
             player.model.train(isinstance(player, TrainedPlayer))
         self.scheduled = self.objective.set_scalars(step, self.recipe.steps)
         updates = [update for update in self.objective.updates if (step + 1) % update.every == 0]
         several = len(self.objective.updates) > 1
-        # With one update each part is prepared when its turn comes; with several they all see the same parts.
+        # A single update prepares each part when it needs it; several updates share the prepared parts.
         prepared = [self._prepared(part, step) for part in parts] if several else []
         reports, batch, moment = [], dict[str, Tensor](), None
         for number, update in enumerate(updates):
@@ -131,7 +140,7 @@ class Trainer:
                 batch, moment = prepared[i] if several else self._prepared(part, step)
                 torch.manual_seed(seed_of(self.recipe.seed, step, part.number, *([number] if number else [])))
                 with player.accumulating(last):
-                    # Workers average gradients: times their number, this is the gradient of the sum over all.
+                    # DDP and FSDP average gradients over workers: the factor makes the average a sum.
                     factor = self.world.size / max(counted, 1.0)
                     losses = {name: x * factor for name, x in player.forward(update.loss, batch).items()}
                     losses[update.loss].backward()
@@ -151,8 +160,8 @@ class Trainer:
         self, update: Update, player: TrainedPlayer, losses: dict[str, Tensor], moment: Moment,
         batch: Mapping[str, Tensor],
     ) -> Updated:  # fmt: skip
-        if self.looking:
-            self.views[update.player] = self._view(update.player, player, batch)
+        if self._probing:
+            self._probes[update.player] = self._probe(player, batch)
         factor = scale(player.schedule, moment.step, moment.steps)
         norm = self.objective.step(update, player.optimiser, moment, factor)
         player.follow(moment.step, moment.steps)
@@ -160,19 +169,19 @@ class Trainer:
         return Updated(update, losses, norm, player.optimiser.config.lr * factor)
 
     def _focus(self, player: TrainedPlayer | None) -> None:
-        """Compute gradients for one player only; with a single one there is nothing to do."""
+        """Compute gradients for one player only (None: for all); with a single player there is nothing to do."""
         if len(self.trained) > 1:
             for other in self.trained.values():
-                other.train_only(player is None or other is player)
+                other.set_requires_grad(player is None or other is player)
 
     def _reshard(self) -> None:
-        """After weights have changed: networks that ran without a backward pass still hold the gathered old ones."""
+        """Drop gathered weights after an update: networks without a backward pass still hold the old ones."""
         for player in self.players.values():
             reshard(player.model)
 
     @torch.no_grad()
     def _prepared(self, part: Part, step: int, *, training: bool = True) -> tuple[dict[str, Tensor], Moment]:
-        """A part on the device: images augmented (in training) and normalised, then the objective's own preparation."""
+        """A part on the device, with images augmented (in training) and normalised, as the objective prepares it."""
         batch, rows = part.to(self.world.device)
         seed = self.recipe.seed if training else 0  # validation is the same whatever the seed
         moment = Moment(seed=seed, step=step, steps=self.recipe.steps, rows=rows)
@@ -186,29 +195,27 @@ class Trainer:
             batch = self.objective.prepare(batch, moment)
         return batch, moment
 
-    # Looking and measuring
+    # Probes and measurements
 
-    looking = False  # whether the next step records activations and gradients
-    views: dict[str, dict[str, Any]]
+    _probing = False  # whether the next step records activations and gradients
+    _probes: dict[str, dict[str, Any]]
 
-    def look_next(self) -> None:
-        """Record the inside of every player in the next step, between its backward pass and its update."""
-        self.looking, self.views = True, {}
+    def probe_next(self) -> None:
+        """Record activations and gradients of every player in the next step, between backward pass and update."""
+        self._probing, self._probes = True, {}
 
-    def looked(self) -> dict[str, Any]:
-        """What the last step recorded: of several players by their names."""
-        self.looking = False
-        views = self.views
-        return views["model"] if list(views) == ["model"] else views
+    def probed(self) -> dict[str, Any]:
+        """The records of the last step; by the names of the players if there are several."""
+        self._probing = False
+        return self._probes["model"] if list(self._probes) == ["model"] else self._probes
 
-    def _view(self, name: str, player: TrainedPlayer, batch: Mapping[str, Tensor]) -> dict[str, Any]:
-        view: dict[str, Any] = {"gradient": probes.gradients(player.model, player.optimiser.gradients())}
-        view |= probes.activations(self.objective, player.model, batch)
-        return view
+    def _probe(self, player: TrainedPlayer, batch: Mapping[str, Tensor]) -> dict[str, Any]:
+        gradients = probes.gradients(player.model, player.optimiser.gradients())
+        return {"gradient": gradients} | probes.activations(self.objective, player.model, batch)
 
     @torch.no_grad()
     def measure(self, parts: Iterable[Part]) -> dict[str, float]:
-        """The objective's measurements on validation data, by averaged weights where there are some."""
+        """The objective's measurements on validation data, with averaged weights if the recipe has an EMA."""
         sums: dict[str, list[Tensor]] = {}
         counted = 0
         self.objective.eval()
@@ -229,51 +236,51 @@ class Trainer:
     # Checkpoints and results
 
     def tensors(self) -> dict[str, Tensor]:
-        """All that a checkpoint holds: of each player, and the objective's own buffers."""
-        found = {f"{name}/{key}": x for name, player in self.players.items() for key, x in player.tensors().items()}
+        """The tensors of a checkpoint: those of each player, and the objective's own buffers."""
+        tensors = {f"{name}/{key}": x for name, player in self.players.items() for key, x in player.tensors().items()}
         own = {n: x for n, x in buffers(self.objective).items() if not n.startswith("players.")}
-        return found | {f"objective/buffer/{n}": x for n, x in own.items()}
+        return tensors | {f"objective/buffer/{n}": x for n, x in own.items()}
 
     @torch.no_grad()
-    def fill(self, found: Checkpoint) -> None:
-        """Continue from a checkpoint."""
-        tensors = self.tensors()
-        missing, extra = sorted(tensors.keys() - set(found.names)), sorted(set(found.names) - tensors.keys())
+    def fill(self, checkpoint: Checkpoint) -> None:
+        """Load a checkpoint into the players and the objective."""
+        tensors, saved = self.tensors(), set(checkpoint.names)
+        missing, extra = sorted(tensors.keys() - saved), sorted(saved - tensors.keys())
         if missing or extra:
             raise CheckpointError(
-                f"{found.path} is of another model or optimiser than the recipe: "
+                f"{checkpoint.path} is of another model or optimiser than the recipe: "
                 + "; ".join(
                     f"it {what} {', '.join(names[:3])}{' ...' if len(names) > 3 else ''}"
                     for what, names in (("lacks", missing), ("has besides", extra)) if names
                 )
             )  # fmt: skip
         for name, tensor in tensors.items():
-            found.fill(name, tensor.detach())
-        found.close()
+            checkpoint.fill(name, tensor.detach())
+        checkpoint.close()
         for player in self.players.values():
             player.restore()
 
     def finite(self) -> bool:
-        """True if all weights, of all workers, are finite: a good loss may be followed by a bad update."""
-        mine = [x for player in self.players.values() for x in player.finite()]
+        """True if all weights, of all workers, are finite: an update can fail although its loss was finite."""
+        mine = [x for player in self.players.values() for x in player.local_weights()]
         return not self.world.sum(float(not all_finite(mine)))[0]
 
     def export(self, best: Checkpoint | None = None) -> dict[str, Bundle]:
-        """Every player as a Bundle, the result first."""
+        """Every player as a Bundle, the result first; with the weights of the checkpoint `best`, if given."""
         names = [self.setup.kind.result, *(n for n in self.players if n != self.setup.kind.result)]
-        made = {}
+        bundles = {}
         for name in names:
             model: Any = self.players[name].export(best)
             first = name == names[0]
-            made[name] = Bundle(
+            bundles[name] = Bundle(
                 model, self.data.tokens if first else None,
                 labels=self.data.classes if first and "classify" in model.can else None,
                 preprocessing=self.data.preprocessing if first else None,
             )  # fmt: skip
-        return made
+        return bundles
 
 
 def seed_of(*numbers: int) -> int:
-    """One seed out of several numbers, for torch's generators."""
+    """A seed for torch's generators, hashed from several numbers."""
     digest = hashlib.blake2b(repr(numbers).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1

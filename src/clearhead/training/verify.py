@@ -1,7 +1,7 @@
-"""verify_resume: train once in peace and once with kills, and compare every bit of what is left.
+"""verify_resume: train once without interruption and once with kills, and compare the results bit by bit.
 
-The kills are SIGKILLs at moments drawn beforehand: within steps, and while checkpoints are being written. The killed
-training is started again with the same command each time, as a person would.
+The kills are SIGKILLs at random moments, drawn beforehand: within steps, and while checkpoints are being written. After
+each kill the same command is run again.
 """
 
 from __future__ import annotations
@@ -21,70 +21,63 @@ from typing import Any
 import torch
 from rich.console import Console, Group
 from rich.table import Table
-from torch import Tensor
 
 from .. import config
 from ..errors import InputError
-from .checkpoint import Checkpoint, latest
-from .loop import TIMES, TrainingError
+from .comparison import FIRST, Part, compare, compare_to_rounding, is_log
 from .recipe import Recipe, read_recipe, section_name
 from .run_folder import Folder, FolderError
 from .signals import exit_on_sigterm
 from .subprocesses import Child, command
 
-ROUNDING = {"float32": 1e-4, "tf32": 1e-2, "bfloat16": 5e-2}  # relative, that a few steps may add up to
-FIRST = 50  # steps in which workers are compared: later ones multiply every rounding, as chaos does
-TRIES = 3  # attempts to hit a training before it ends, each with earlier moments
+ROUNDING = {"float32": 1e-4, "tf32": 1e-2, "bfloat16": 5e-2}  # relative difference allowed over the first steps
+TRIES = 3  # attempts to kill a training before it ends, each with earlier kills
 POLL = 0.0005  # seconds between two looks at a child's folder
-PARTS = {"weights": "weight", "buffers": "buffer", "optimiser": "optim", "averages": "average"}  # of a tensor's name
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Kill:
-    """One kill: when it was meant to be, and when it was."""
+    """One kill: when it was planned, and when it happened."""
 
-    target: int  # step from which on it was to strike
-    during: str  # "step", or "checkpoint": while one was being written
-    step: int  # last step that was logged when it struck
-    hit: bool  # False: the training had ended before
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Part:
-    """How one part of what two runs left compares."""
-
-    name: str
-    count: int  # tensors, or lines of metrics
-    equal: int  # of them, to the bit (or to rounding, where `within` says so)
-    largest: float  # difference; relative where `within` says so
-    first: str = ""  # the first that differs
-    within: float | None = None  # relative difference that counts as equal; None: none does
+    target: int  # planned step
+    during: str  # "step", or "checkpoint": while a checkpoint was being written
+    step: int  # last step in the logs when it happened
+    hit: bool  # whether it happened before the training ended
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
-    """Whether a resumed training equals an unbroken one; `world` compares one on several workers."""
+    """The result of verify_resume: whether a killed and resumed training equals an uninterrupted one.
 
-    folder: Path
-    steps: int
-    kills: list[Kill]
-    parts: list[Part]
-    workers: int | None = None
-    world: list[Part] = dataclasses.field(default_factory=list)
+    Examples:
+        >>> from clearhead.training.verify import Kill, Part
+        >>> weights = Part(name="weights", count=12, equal=12, largest=0.0)
+        >>> kill = Kill(target=30, during="step", step=31, hit=True)
+        >>> verdict = Verdict(folder=tmp, steps=100, kills=[kill], parts=[weights])
+        >>> verdict.equal, verdict.hits, verdict.passed
+        (True, 1, True)
+    """
+
+    folder: Path  # folder with the run folders "whole", "broken" and "world"
+    steps: int  # number of steps of the trainings
+    kills: list[Kill]  # the kills, in order
+    parts: list[Part]  # the resumed training compared with the uninterrupted one
+    workers: int | None = None  # number of workers of the third training; None: there was none
+    world: list[Part] = dataclasses.field(default_factory=list)  # its first steps compared with those of one worker
 
     @property
     def hits(self) -> int:
-        """Kills that struck before the last step."""
+        """The number of kills that happened before the last step."""
         return sum(kill.hit for kill in self.kills)
 
     @property
     def equal(self) -> bool:
-        """Whether all that was compared is equal."""
+        """Whether all compared parts are equal."""
         return all(part.equal == part.count for part in (*self.parts, *self.world))
 
     @property
     def passed(self) -> bool:
-        """Equal, and really broken as often as was asked for."""
+        """Whether all parts are equal, and all kills happened."""
         return self.equal and self.hits == len(self.kills)
 
     def to_dict(self) -> dict[str, Any]:
@@ -95,75 +88,98 @@ class Verdict:
     def __rich__(self) -> Group:
         table = Table("compared", "what", "count", "equal", "largest difference", "first that differs")
         rows = [("resumed", part) for part in self.parts] + [(f"{self.workers} workers", part) for part in self.world]
-        for who, part in rows:
+        for run, part in rows:
             size = f"{part.largest:.3g}" + ("" if part.within is None else f" relative, of {part.within:g} allowed")
-            table.add_row(who, part.name, str(part.count), str(part.equal), size, part.first)
+            table.add_row(run, part.name, str(part.count), str(part.equal), size, part.first)
         struck = ", ".join(
             f"{kill.step} ({'writing a checkpoint' if kill.during == 'checkpoint' else 'in a step'})"
             for kill in self.kills
             if kill.hit
         )
-        said = f"{self.hits} of {len(self.kills)} kills hit" + (f", after step {struck}" if struck else "")
+        hits = f"{self.hits} of {len(self.kills)} kills hit" + (f", after step {struck}" if struck else "")
         verdict = (
             f"equal: resuming changed nothing in {self.steps} steps" if self.passed
             else "NOT equal: resuming changed the run" if not self.equal
-            else "not shown: the training ended before all kills; give it more steps"
+            else "not verified: the training ended before all kills; give it more steps"
         )  # fmt: skip
-        return Group(table, said, verdict)
+        return Group(table, hits, verdict)
 
 
 def verify_resume(
     recipe: str | Path | Mapping[str, Any] | Recipe,
     *overrides: str,
-    out: str | Path,  # a new folder, for all runs
+    out: str | Path,
     kills: int = 3,
-    world: int | None = None,  # workers of a third run, whose first steps are compared to rounding
+    world: int | None = None,
     data: str | Path | None = None,
     device: str = "auto",
-    seed: int = 0,  # of the moments of the kills
+    seed: int = 0,
     quiet: bool = False,
 ) -> Verdict:
-    """Train a recipe whole, and again with kills, and compare: verify_resume("configs/reverse.toml", out="runs/v")."""
-    made, out = _watched(read_recipe(recipe, *overrides), kills), Path(out)
+    """Train a recipe without interruption and again with kills, and compare the results bit by bit.
+
+    Args:
+        recipe: A .toml or .json file, a table, or a Recipe.
+        overrides: Values to change: "optim.lr=1e-3".
+        out: A new folder for all trainings.
+        kills: The number of times that the second training is killed and resumed.
+        world: The number of workers of a third training, whose first steps are compared to rounding; None: no such
+            training.
+        data: A folder to search for data files first.
+        device: auto, cpu, cuda, cuda:1 or mps.
+        seed: Seed of the moments of the kills.
+        quiet: Print nothing but warnings.
+
+    Examples:
+        >>> recipe = {"steps": 60, "data": {"name": "reverse"}, "model": {"name": "gpt", "width": 16, "heads": 2}}
+        >>> verify_resume(recipe, out=tmp / "v", kills=2, device="cpu").passed  # doctest: +SKIP
+        True
+        >>> verify_resume(recipe, out=tmp / "v", kills=0)
+        Traceback (most recent call last):
+        ...
+        clearhead.errors.InputError: kills=0: expected 1 or more
+    """
+    settings, out = _watched(read_recipe(recipe, *overrides), kills), Path(out)
     if kills < 1:
         raise InputError(f"kills={kills}: expected 1 or more")
     if world is not None:
-        _check_world(made, world)
+        _check_world(settings, world)
     for name in ("whole", "broken", "world"):
         if (out / name).exists():
-            raise FolderError(f"{out / name} is of an earlier verification: expected a new folder, or that one removed")
+            raise FolderError(f"{out / name} is of an earlier verification: expected a new folder, or remove that one")
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as cause:
-        raise FolderError(f"the folder {out} cannot be made: {cause.strerror}") from cause
+        raise FolderError(f"the folder {out} cannot be created: {cause.strerror}") from cause
     talk = Console(stderr=True, highlight=False, quiet=quiet)
-    if not made.deterministic and device != "cpu" and torch.cuda.is_available():
+    if not settings.deterministic and device != "cpu" and torch.cuda.is_available():
         talk.print("note: on a GPU only deterministic=true gives the same bits twice", soft_wrap=True)
-    config.write(config.dump(made), out / "recipe.toml")
-    runs = _Runs(out, made, data, device, threads=max(1, torch.get_num_threads() // (world or 1)))
-    found: list[Part] = []
+    config.write(config.dump(settings), out / "recipe.toml")
+    runs = _Runs(out, settings, data, device, threads=max(1, torch.get_num_threads() // (world or 1)))
+    world_parts: list[Part] = []
     with exit_on_sigterm(), talk.status("", spinner="dots") as status:
-        status.update(f"training {made.steps} steps in peace")
+        status.update(f"training {settings.steps} steps without interruption")
         runs.whole("whole")
-        talk.print(f"{out / 'whole'}: {made.steps} steps in peace", soft_wrap=True)
+        talk.print(f"{out / 'whole'}: {settings.steps} steps without interruption", soft_wrap=True)
         uniforms, struck = random.Random(seed), []
         for attempt in range(TRIES):
             shutil.rmtree(out / "broken", ignore_errors=True)
-            struck = runs.broken("broken", draw_kills(made, kills, uniforms, 0.8 / 2**attempt), uniforms, talk, status)
+            moments = draw_kills(settings, kills, uniforms, 0.8 / 2**attempt)
+            struck = runs.broken("broken", moments, uniforms, talk, status)
             if all(kill.hit for kill in struck):
                 break
         talk.print(f"{out / 'broken'}: finished after {sum(kill.hit for kill in struck)} kills", soft_wrap=True)
         if world is not None:
             status.update(f"training with {world} workers")
-            runs.begun("world", world)
+            runs.first_steps("world", world)
             talk.print(f"{out / 'world'}: the first steps by {world} workers", soft_wrap=True)
-            found = compare_to_rounding(out / "whole", out / "world", within=ROUNDING[made.precision])
+            world_parts = compare_to_rounding(out / "whole", out / "world", within=ROUNDING[settings.precision])
     parts = compare(out / "whole", out / "broken")
-    return Verdict(folder=out, steps=made.steps, kills=struck, parts=parts, workers=world, world=found)
+    return Verdict(folder=out, steps=settings.steps, kills=struck, parts=parts, workers=world, world=world_parts)
 
 
 def draw_kills(recipe: Recipe, kills: int, uniforms: random.Random, share: float) -> list[tuple[int, str]]:
-    """Moments (step, during) spread over the first `share` of a run; every second one waits for a checkpoint."""
+    """Moments of kills (step, during), spread over the first `share` of a run; every second one is at a checkpoint."""
     drawn = []
     for i in range(kills):
         target = 1 + int((i + uniforms.random()) / kills * max(recipe.steps - 1, 0) * share)
@@ -172,61 +188,12 @@ def draw_kills(recipe: Recipe, kills: int, uniforms: random.Random, share: float
     return sorted(drawn)
 
 
-def compare(one: Path, other: Path) -> list[Part]:
-    """The last checkpoints of two runs, tensor by tensor, and their metrics, line by line; to the bit."""
-    a, b = _last(one), _last(other)
-    if a.step != b.step:
-        raise TrainingError(f"{a.path} and {b.path} are of different steps: they cannot be compared")
-    parts = []
-    for what, kind in PARTS.items():
-        names = [name for name in dict.fromkeys((*a.names, *b.names)) if name.split("/")[1] == kind]
-        bad, largest = [], 0.0
-        for name in names:
-            if name not in a.names or name not in b.names:
-                bad.append(name)
-            elif not _same_bits(x := a.read(name), y := b.read(name)):
-                bad.append(name)
-                largest = max(largest, _distance(x, y))
-        if names:
-            parts.append(
-                Part(name=what, count=len(names), equal=len(names) - len(bad), largest=largest, first=(bad or [""])[0])
-            )
-    parts.append(_compare_lines(_lines(one), _lines(other)))
-    facts = Part(name="facts", count=1, equal=int(a.facts == b.facts), largest=0.0)
-    return [*parts, facts]
-
-
-def compare_to_rounding(one: Path, other: Path, *, steps: int = FIRST, within: float) -> list[Part]:
-    """The losses and the gradients' norms of the first steps of two runs; differences are relative.
-
-    A loss follows from all weights before it, so that these tell of every gradient and every step of the optimiser.
-    """
-    mine, theirs = ({x["step"]: x for x in _lines(run) if _is_log(x) and x["step"] <= steps} for run in (one, other))
-    keys = list(dict.fromkeys(key for x in mine.values() for key in x if key != "step" and not key.startswith("lr")))
-    parts = []
-    for key in keys:
-        apart = {step: _relative(x[key], theirs.get(step, {}).get(key)) for step, x in mine.items() if key in x}
-        bad = [step for step, size in apart.items() if not size <= within]
-        parts.append(
-            Part(
-                name=f"{key}, first {len(apart)} steps", count=len(apart), equal=len(apart) - len(bad),
-                largest=max(apart.values(), default=0.0), first=f"step {bad[0]}" if bad else "", within=within,
-            )
-        )  # fmt: skip
-    return parts
-
-
-def _is_log(line: Mapping[str, Any]) -> bool:
-    """True for a line of losses, not of validation, samples or probes."""
-    return any(key.startswith("lr") for key in line)
-
-
 class _Runs:
-    """The trainings of one verification: all by the same recipe, with as many threads."""
+    """The trainings of one verification, all with the same recipe and the same number of threads."""
 
     def __init__(self, out: Path, recipe: Recipe, data: str | Path | None, device: str, threads: int) -> None:
         self.out, self.recipe, self.data, self.device, self.threads = out, recipe, data, device, threads
-        self.pace = 0.01  # seconds a step
+        self.pace = 0.01  # seconds per step
 
     def start(self, name: str, attempt: int = 0, world: int | None = None) -> Child:
         words = command(
@@ -235,13 +202,14 @@ class _Runs:
         return Child(words, threads=self.threads, log=self.out / "logs" / f"{name}-{attempt}.txt")
 
     def whole(self, name: str) -> None:
-        """A training that nobody disturbs."""
+        """Train without interruption, and measure the time per step."""
         with self.start(name) as child:
             child.finish()
-        self.pace = statistics.median(line["seconds"] for line in _lines(self.out / name, TIMES[1:]) if _is_log(line))
+        metrics = Folder(self.out / name, create=False, lock=False).metrics()
+        self.pace = statistics.median(record["seconds"] for record in metrics if is_log(record))
 
-    def begun(self, name: str, world: int) -> None:
-        """The first steps of a training by several workers."""
+    def first_steps(self, name: str, world: int) -> None:
+        """Train the first steps with several workers."""
         with self.start(name, world=world) as child:
             watch = _Watch(self.out / name, 1, self.recipe.run.save_every)
             while child.running and watch.step() <= FIRST:
@@ -252,7 +220,7 @@ class _Runs:
     def broken(
         self, name: str, moments: list[tuple[int, str]], uniforms: random.Random, talk: Console, status: Any
     ) -> list[Kill]:
-        """A training that is killed at some moments, and started again each time."""
+        """Train, kill the training at the given moments, and resume it each time."""
         struck: list[Kill] = []
         for i, (target, during) in enumerate(moments):
             status.update(f"training until kill {i + 1} of {len(moments)}")
@@ -265,9 +233,9 @@ class _Runs:
                 if not alive:
                     child.finish()
                 child.kill()
-            ended = alive and watch.saved() < self.recipe.steps
-            struck.append(Kill(target=target, during=watch.caught(), step=watch.step(), hit=ended))
-            if not ended:
+            hit = alive and watch.saved() < self.recipe.steps
+            struck.append(Kill(target=target, during=watch.interrupted(), step=watch.step(), hit=hit))
+            if not hit:
                 break
             talk.print(f"killed after step {struck[-1].step}, during a {struck[-1].during}", soft_wrap=True)
         struck += [
@@ -281,14 +249,14 @@ class _Runs:
 
 
 class _Watch:
-    """Looks at a run folder from outside: how far its present attempt has come."""
+    """Reads the progress of the current attempt from a run folder, from another process."""
 
     def __init__(self, folder: Path, attempts: int, save_every: int) -> None:
         self.folder, self.attempts, self.save_every = folder, attempts, save_every
         self.name, self.start = "", 0
 
     def due(self, target: int, during: str) -> bool:
-        """Whether the moment of a kill has come: at `target` or later, and after something new was done."""
+        """Whether it is time for a kill: at step `target` or later, and after at least one step of this attempt."""
         if not self._began():
             return False
         target = max(target, self.start + 1)
@@ -296,12 +264,12 @@ class _Watch:
             return any(step >= target for step in self._writing())
         return self.step() >= target
 
-    def caught(self) -> str:
-        """What a kill really interrupted."""
+    def interrupted(self) -> str:
+        """What a kill interrupted: a step, or the writing of a checkpoint."""
         return "checkpoint" if self._writing() else "step"
 
     def step(self) -> int:
-        """The last step that was logged."""
+        """The last step in the metrics; 0 if there is none."""
         try:
             with open(self.folder / "metrics.jsonl", "rb") as file:
                 file.seek(max(0, file.seek(0, 2) - (1 << 16)))
@@ -311,11 +279,11 @@ class _Watch:
         return int(steps[-1]) if steps else 0
 
     def saved(self) -> int:
-        """The last step that has a checkpoint."""
+        """The step of the last checkpoint; 0 if there is none."""
         return max((int(path.name[5:]) for path in (self.folder / "checkpoints").glob("step-*")), default=0)
 
     def _began(self) -> bool:
-        """Whether this attempt has read what the last one left, so that what is seen from now on is its own."""
+        """Whether this attempt has cut the metrics back to its checkpoint, so that all later steps are its own."""
         if not self.name:
             try:
                 attempts = json.loads((self.folder / "facts.json").read_bytes())["attempts"]
@@ -326,13 +294,13 @@ class _Watch:
         return bool(self.name)
 
     def _writing(self) -> list[int]:
-        """The steps whose checkpoints this attempt has begun and not ended."""
+        """The steps whose checkpoints this attempt is writing."""
         names = [path.name for path in (self.folder / "checkpoints").glob(f".step-*.{self.name}-*.tmp")]
         return [int(name.split(".")[1][5:]) for name in names]
 
 
 def _watched(recipe: Recipe, kills: int) -> Recipe:
-    """A recipe that logs every step, and saves often enough to be resumed: neither changes what is learned."""
+    """A recipe that logs every step, and saves several times; this does not change the weights."""
     every = recipe.run.save_every
     if not 0 < every < recipe.steps:
         every = max(1, recipe.steps // (kills + 2))
@@ -349,52 +317,6 @@ def _check_world(recipe: Recipe, world: int) -> None:
         for name in (name for name in defaults if "dropout" in name):
             if share := table.get(name, defaults[name]):
                 raise InputError(
-                    f"model.{name} = {share}: expected 0 where workers are compared, since each drops out other "
-                    "numbers than one worker would"
+                    f"model.{name} = {share}: expected 0 where workers are compared, because their dropout masks "
+                    "differ from those of one worker"
                 )
-
-
-def _last(folder: Path) -> Checkpoint:
-    found = latest(folder / "checkpoints")
-    if found is None:
-        raise TrainingError(f"{folder} has no checkpoint to compare")
-    return found
-
-
-def _lines(folder: Path, without: tuple[str, ...] = TIMES) -> list[dict[str, Any]]:
-    """The metrics of a run, less those that no two runs have in common."""
-    metrics = Folder(folder, create=False, lock=False).metrics()
-    return [{key: value for key, value in line.items() if key not in without} for line in metrics]
-
-
-def _compare_lines(mine: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> Part:
-    count = max(len(mine), len(theirs))
-    bad, largest = [], 0.0
-    for i in range(count):
-        x, y = (lines[i] if i < len(lines) else {} for lines in (mine, theirs))
-        if x != y:
-            bad.append(f"line {i + 1}")
-            numbers = [(x[key], y[key]) for key in x.keys() & y.keys() if isinstance(x[key], float)]
-            largest = max([largest, *(abs(a - b) for a, b in numbers if isinstance(b, float))])
-    return Part(
-        name="lines of metrics", count=count, equal=count - len(bad), largest=largest, first=(bad or [""])[0]
-    )  # fmt: skip
-
-
-def _same_bits(x: Tensor, y: Tensor) -> bool:
-    def bits(tensor: Tensor) -> Tensor:
-        return tensor.contiguous().reshape(-1).view(torch.uint8)
-
-    return (x.dtype, x.shape) == (y.dtype, y.shape) and torch.equal(bits(x), bits(y))
-
-
-def _distance(x: Tensor, y: Tensor) -> float:
-    if x.shape != y.shape:
-        return float("inf")
-    return float((x.double() - y.double()).abs().max())
-
-
-def _relative(x: float, y: float | None) -> float:
-    if y is None:
-        return float("inf")
-    return abs(x - y) / max(abs(x), abs(y)) if x != y else 0.0

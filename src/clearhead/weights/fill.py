@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from ..errors import InputError, nearest
 
@@ -39,11 +40,18 @@ def build_empty(kind: type[M], options: Any, shapes: Shapes, where: Path, file: 
     """
     _check_sizes(options, shapes, where, file)
     try:
-        with torch.device("meta"):
+        with torch.device("meta"), _SkipRandom():
             return kind(options)
     except (RuntimeError, TypeError, OverflowError, MemoryError) as cause:  # torch, of sizes beyond 64 bits
         reason = str(cause).splitlines()[0] if str(cause) else type(cause).__name__
         raise WeightsError(f"{where}: a model of these sizes cannot be built ({reason})") from cause
+
+
+class _SkipRandom(TorchFunctionMode):
+    """Skip random initialisation: on the meta device `normal_` has no effect, but would import torch's compiler."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return args[0] if func is Tensor.normal_ else func(*args, **kwargs or {})
 
 
 def _check_sizes(options: Any, shapes: Shapes, where: Path, file: Path) -> None:

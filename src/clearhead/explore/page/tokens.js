@@ -126,7 +126,7 @@ export class TokenLines {
     const best = all.map((weight, i) => [weight, names[i]]).sort((a, b) => b[0] - a[0]).slice(0, 3);
     const own = (side === "below" ? this.below : this.above)[at] ?? "";
     const said = best.map(([weight, name]) => `${visible(name ?? "").trim()} ${percent(weight)}`).join(", ");
-    this.note.textContent = side === "below" ? `${visible(own).trim()} looked at ${said}` : `${visible(own).trim()} was looked at by ${said}`;
+    this.note.textContent = side === "below" ? `${visible(own).trim()} attends to ${said}` : `${visible(own).trim()} is attended to by ${said}`;
   }
 
   svg() {

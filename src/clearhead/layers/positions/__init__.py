@@ -35,6 +35,7 @@ __all__ = [
     "make_positions",
 ]
 
+# The names that `make_positions` knows: the ways in which a model can tell the places of tokens.
 POSITIONS = ("none", "sinusoid", "learned", "sincos2d", "rotary", "alibi", "relative")
 VECTORS = ("sinusoid", "learned", "sincos2d")  # the kinds that are added to tokens or concatenated with them
 

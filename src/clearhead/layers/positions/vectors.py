@@ -91,7 +91,7 @@ class Learned(Vectors):
     def __init__(self, width: int, context: int, *, join: Join = "add") -> None:
         super().__init__(width, join=join)
         self.context = context
-        self.table = nn.Parameter(torch.randn(context, width) * 0.02)
+        self.table = nn.Parameter(torch.empty(context, width).normal_(std=0.02))
 
     def vectors(self, at: Tensor) -> Float[Tensor, "*b t d"]:
         if at.device.type == "cpu" and not torch.compiler.is_compiling() and at.numel():

@@ -1,4 +1,4 @@
-"""The objectives, one per file: what a training minimises, the networks it needs, and what it reads of a batch."""
+"""The objectives, one per file: the losses that a training minimises, their networks, and the batch keys they read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = [
     "check_players", "choose", "objective_class", "objectives", "register",
 ]  # fmt: skip
 
-# Name: (module, class, what it is). Where several fit a model and data, the first is taken.
+# The objectives by name: (module, class, summary). `choose` takes the first that fits a model and its data.
 OBJECTIVES = {
     "next-token": ("next_token", "NextToken", "the cross-entropy of each token given those before it"),
     "translation": ("translation", "Translation", "the cross-entropy of each target token given the source"),
@@ -34,17 +34,22 @@ _REGISTERED: dict[str, type[Objective]] = {}
 
 
 def objectives() -> dict[str, str]:
-    """The names of all objectives, each with a line about it."""
+    """The names of all objectives, each with a one-line summary.
+
+    Examples:
+        >>> objectives()["regression"]
+        'the mean square error of vectors'
+    """
     return {name: about for name, (_, _, about) in OBJECTIVES.items()}
 
 
 def register(name: str, kind: type[Objective], about: str = "") -> None:
-    """Let recipes use an objective of your own in this process, under a name that clearhead does not use.
+    """Register your own objective under a new name, so that recipes in this process can use it.
 
     Args:
-        name: What a recipe writes as objective.name.
+        name: The value of objective.name in recipes.
         kind: A subclass of Objective.
-        about: One line about it.
+        about: A one-line summary.
 
     Examples:
         >>> class Absolute(Objective):
@@ -55,12 +60,20 @@ def register(name: str, kind: type[Objective], about: str = "") -> None:
         <class '...Absolute'>
     """
     if name in _SHIPPED:
-        raise InputError(f"there is an objective {name!r} in clearhead: expected another name")
+        raise InputError(f"clearhead already has an objective {name!r}: expected another name")
     _REGISTERED[name], OBJECTIVES[name] = kind, ("", kind.__name__, about)
 
 
 def objective_class(name: str) -> type[Objective]:
-    """The class of an objective."""
+    """The class of an objective.
+
+    Args:
+        name: A name from `objectives`.
+
+    Examples:
+        >>> objective_class("gan").updates[0]
+        Update(player='discriminator', loss='discriminator_loss', every=1)
+    """
     if name not in OBJECTIVES:
         raise InputError(
             f"no objective {name!r}: expected one of {', '.join(OBJECTIVES)}{nearest(name, OBJECTIVES)}"
@@ -68,12 +81,25 @@ def objective_class(name: str) -> type[Objective]:
     if name in _REGISTERED:
         return _REGISTERED[name]
     module, kind, _ = OBJECTIVES[name]
-    found: type[Objective] = getattr(import_module(f".{module}", __name__), kind)
-    return found
+    loaded: type[Objective] = getattr(import_module(f".{module}", __name__), kind)
+    return loaded
 
 
 def choose(model: str, can: Collection[str], data: Data) -> str:
-    """The name of the objective that fits one model and data; `model` is the model's name, for the message."""
+    """The name of the first objective that fits one model and its data.
+
+    Args:
+        model: The family of the model, for the message if nothing fits.
+        can: The model's capabilities (models.CAPABILITIES).
+        data: The dataset.
+
+    Raises:
+        InputError: No objective fits.
+
+    Examples:
+        >>> choose("mlp", {"map"}, clearhead.data.make_data("identity", {"width": 3}, seed=0))
+        'regression'
+    """
     fits = []
     for name in OBJECTIVES:
         kind = objective_class(name)
@@ -81,7 +107,7 @@ def choose(model: str, can: Collection[str], data: Data) -> str:
             fits.append(name)
             if _reads_all(kind, data.keys):
                 return name
-    does = "; ".join(f"{name} reads {_said(objective_class(name))}" for name in fits) or "it fits no objective"
+    does = "; ".join(f"{name} reads {_keys(objective_class(name))}" for name in fits) or "it fits no objective"
     hint = f". {data.hint}" if data.hint else ""
     raise InputError(
         f"a {model} cannot learn from data that gives {', '.join(data.keys)}: {does}. Expected a model and data that "
@@ -90,28 +116,54 @@ def choose(model: str, can: Collection[str], data: Data) -> str:
 
 
 def check_players(name: str, can: Mapping[str, Collection[str]]) -> None:
-    """Raise unless each player can do what an objective needs; `can` is what each player's model can do."""
+    """Raise unless each player has the capability that an objective needs.
+
+    Args:
+        name: The objective.
+        can: The capabilities of each player's model (models.CAPABILITIES), by the player's name.
+
+    Examples:
+        >>> check_players("regression", {"model": {"map"}})
+        >>> check_players("regression", {"model": {"classify"}})
+        Traceback (most recent call last):
+        ...
+        clearhead.errors.InputError: objective regression: the model must be able to map, and can classify
+    """
     kind = objective_class(name)
     for player, role in kind.roles.items():
         if role.can is not None and role.can not in can[player]:
-            does = ", ".join(sorted(can[player])) or "nothing that is known"
+            does = ", ".join(sorted(can[player])) or "do none of the known tasks"
             raise InputError(f"objective {name}: the {player} must be able to {role.can}, and can {does}")
 
 
 def check_data(name: str, data: Data, feeds: Mapping[str, Data]) -> None:
-    """Raise unless the data gives what an objective reads."""
+    """Raise unless the data has the batch keys that an objective reads, and no others.
+
+    Args:
+        name: The objective.
+        data: The dataset.
+        feeds: Extra datasets by name; their keys are read as feed.key.
+
+    Examples:
+        >>> check_data("regression", clearhead.data.make_data("identity", {"width": 3}, seed=0), {})
+        >>> check_data("gan", clearhead.data.make_data("identity", {"width": 3}, seed=0), {})
+        Traceback (most recent call last):
+        ...
+        clearhead.errors.InputError: objective gan reads x (and labels), and the data gives x, y: ...
+    """
     kind = objective_class(name)
     keys = [*data.keys, *(f"{feed}.{key}" for feed, extra in feeds.items() for key in extra.keys)]
     if not _reads_all(kind, keys):
         raise InputError(
-            f"objective {name} reads {_said(kind)}, and the data gives {', '.join(keys)}: expected data that fits"
+            f"objective {name} reads {_keys(kind)}, and the data gives {', '.join(keys)}: expected data that fits"
         )
 
 
 def _reads_all(kind: type[Objective], keys: Collection[str]) -> bool:
-    """True if data has all that an objective needs, and nothing that it would not read."""
+    """True if `keys` has all keys that an objective needs, and none that it would ignore."""
     return set(kind.reads) <= set(keys) <= {*kind.reads, *kind.may_read}
 
 
-def _said(kind: type[Objective]) -> str:
+def _keys(kind: type[Objective]) -> str:
+    """The keys that an objective reads, as a list for messages."""
     return ", ".join(kind.reads) + (f" (and {', '.join(kind.may_read)})" if kind.may_read else "")

@@ -17,7 +17,7 @@ from .token_loss import SmoothingConfig
 
 
 class Classification(Objective):
-    """A class per row."""
+    """The cross-entropy of each row's class, for texts and images."""
 
     Config: ClassVar[type[Any]] = SmoothingConfig
     roles: ClassVar[Mapping[str, Role]] = {"model": Role(can="classify")}

@@ -1,4 +1,4 @@
-"""GAN: a generator makes rows from noise, and a discriminator learns to tell them from real ones.
+"""GAN: a generator maps noise to rows, and a discriminator learns to tell them from real ones.
 
 Goodfellow et al. 2014, with the non-saturating loss of the generator (section 3), or the hinge losses of Lim and Ye
 2017 that SAGAN uses (Zhang et al. 2019, Eq. 4).
@@ -22,22 +22,22 @@ from .objective import Measurement, Moment, Objective, Role, Tensors, Update, we
 if TYPE_CHECKING:
     from ...data import Data
 
-NOISE = 1  # stream of random numbers
+NOISE = 1  # random stream of the generator's noise
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GANConfig:
     """The options of a GAN."""
 
-    latent: int = 8  # numbers of noise per row
-    loss: Literal["logistic", "hinge"] = "logistic"  # how the discriminator's answers are compared with the truth
+    latent: int = 8  # dimension of the noise vector
+    loss: Literal["logistic", "hinge"] = "logistic"  # loss of the discriminator's logits
 
     def __post_init__(self) -> None:
         at_least(self, 1, "latent")
 
 
 class GAN(Objective):
-    """Two players: the discriminator is updated first, then the generator against it."""
+    """A generator against a discriminator; the discriminator is updated first, then the generator."""
 
     Config: ClassVar[type[Any]] = GANConfig
     roles: ClassVar[Mapping[str, Role]] = {"generator": Role(can="map"), "discriminator": Role(can="map")}
@@ -64,23 +64,24 @@ class GAN(Objective):
         return batch | {"noise": moment.rng(NOISE).normal(self.config.latent)}
 
     def discriminator_loss(self, batch: Tensors) -> Tensor:
-        """Real rows should score high, generated ones low."""
+        """The loss of the discriminator, which should score real rows high and generated rows low."""
         with torch.no_grad():
             fake = self._generated(batch)
-        real, made = self._scores(batch["x"]), self._scores(fake)
-        each = F.relu(1 - real) + F.relu(1 + made) if self._hinge else F.softplus(-real) + F.softplus(made)
+        real, generated = self._scores(batch["x"]), self._scores(fake)
+        hinge = self._hinge
+        each = F.relu(1 - real) + F.relu(1 + generated) if hinge else F.softplus(-real) + F.softplus(generated)
         return weighted_sum(each, batch)
 
     def generator_loss(self, batch: Tensors) -> Tensor:
-        """Generated rows should score high."""
-        made = self._scores(self._generated(batch))
-        return weighted_sum(-made if self._hinge else F.softplus(-made), batch)
+        """The loss of the generator, whose rows should score high."""
+        scores = self._scores(self._generated(batch))
+        return weighted_sum(-scores if self._hinge else F.softplus(-scores), batch)
 
     @torch.no_grad()
     def measure(self, batch: Tensors) -> Tensors:
         sums = {"generator_loss": self.generator_loss(batch), "discriminator_loss": self.discriminator_loss(batch)}
-        made = self._generated(batch).cpu().numpy()
-        for name, each in self.data.judge(made).items():
+        generated = self._generated(batch).cpu().numpy()
+        for name, each in self.data.judge(generated).items():
             sums[name] = weighted_sum(torch.from_numpy(each).to(batch["x"]), batch)
         return sums
 
@@ -96,5 +97,5 @@ class GAN(Objective):
         return self.outputs("generator", batch["noise"])
 
     def _scores(self, x: Tensor) -> Tensor:
-        """The logit that a row is real."""
+        """The discriminator's logit that a row is real."""
         return self.outputs("discriminator", x)[:, 0]

@@ -1,6 +1,6 @@
-"""Masked tokens: the cross-entropy of the tokens that were masked, given all others (Devlin et al. 2019, 3.1).
+"""Masked tokens: the cross-entropy of masked tokens given all others (Devlin et al. 2019, 3.1).
 
-ids (b, t) with gaps, targets (b, t) with -100 except in the gaps, lengths (b,).
+ids (b, t) with masked tokens, targets (b, t) with -100 at all other positions, lengths (b,).
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from .token_loss import TokenObjective
 
 
 class MaskedTokens(TokenObjective):
-    """BERT's pretraining."""
+    """The cross-entropy of masked tokens given all others, BERT's pretraining."""
 
     roles: ClassVar[Mapping[str, Role]] = {"model": Role(can="fill")}
     reads: ClassVar[tuple[str, ...]] = ("ids", "targets", "lengths")
 
     def select(self, x: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Only the gaps, which are few; a compiled graph, whose shapes must not change, takes all positions."""
+        """The masked positions, which are few; all positions when compiling, where shapes must not change."""
         if torch.compiler.is_compiling():
             return x, targets
-        gaps = targets != IGNORE
-        return x[gaps], targets[gaps]
+        masked = targets != IGNORE
+        return x[masked], targets[masked]

@@ -1,6 +1,6 @@
 """Next token: the cross-entropy of each token given those before it.
 
-ids (b, t), targets (b, t) with -100 for "does not count"; of packed documents also documents (b, t) and at (b, t).
+ids (b, t), targets (b, t) with -100 for positions without loss; for packed documents also documents and at (b, t).
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from ...weights import Bundle
 from .objective import Role, Sample
 from .token_loss import TokenObjective
 
-ROWS = 3  # samples at a time, always of the same rows and with the same seed
-GIVEN, WRITTEN = 12, 40  # tokens of a sample's prompt, and of its continuation
+ROWS = 3  # number of samples, always of the same rows and with the same seed
+GIVEN, WRITTEN = 12, 40  # tokens of a prompt, and of its continuation
 CHOICE = Choice(sample=True, temperature=0.7)
 
 
 class NextToken(TokenObjective):
-    """Language modelling (Radford et al. 2018)."""
+    """The cross-entropy of each token given those before it: language modelling (Radford et al. 2018)."""
 
     roles: ClassVar[Mapping[str, Role]] = {"model": Role(can="predict")}
     reads: ClassVar[tuple[str, ...]] = ("ids", "targets")
@@ -30,7 +30,7 @@ class NextToken(TokenObjective):
 
     @property
     def writes_text(self) -> bool:  # type: ignore[override]
-        """True if every id that the model can write is text."""
+        """True if the model can generate and every id of its vocabulary can be decoded to text."""
         tokens = self.data.tokens
         if tokens is None or isinstance(tokens, Pair):
             return False

@@ -1,4 +1,4 @@
-"""Objective: what is learned. It names the networks it needs and the batches it reads, and computes losses in order.
+"""The base class of objectives: the networks that an objective trains, the batch keys it reads, and its losses.
 
 A new objective is one file in this folder, with a subclass of Objective, and a line in the registry (__init__.py).
 """
@@ -23,82 +23,114 @@ if TYPE_CHECKING:
     from ..optim import Optimiser
 
 Tensors = dict[str, Tensor]
-Losses = Tensor | Mapping[str, Tensor]  # one summed loss, or several by their names, whose sum is minimised
+Losses = Tensor | Mapping[str, Tensor]  # one summed loss, or several by name, whose sum is minimised
 Sample = dict[str, str]  # given: the prompt or source; written: the model's text; wanted: the text in the data
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Role:
-    """What an objective asks of one of its players."""
+    """What an objective requires of one of its players (networks).
 
-    can: str | None = None  # a capability of the model (models.CAPABILITIES); None: anything
-    average_of: str | None = None  # it is not trained, but an exponential moving average of this player's weights
+    Examples:
+        >>> {"student": Role(can="map"), "teacher": Role(average_of="student")}["teacher"].average_of
+        'student'
+    """
+
+    can: str | None = None  # capability that the model needs (models.CAPABILITIES); None: any model
+    average_of: str | None = None  # player of whose weights this one is a moving average; None: it is trained
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """One update: the player that it changes, and the method that computes its loss, which names it in the logs."""
+    """One update within a step: a player, and the loss that its optimiser minimises.
 
-    player: str
-    loss: str = "loss"
-    every: int = 1  # it is done in every so many steps: 2 means steps 2, 4, 6 ...
+    Examples:
+        >>> Update("generator", "generator_loss", every=2)
+        Update(player='generator', loss='generator_loss', every=2)
+    """
+
+    player: str  # the player whose weights change
+    loss: str = "loss"  # the method that computes its loss; also the name of the loss in the logs
+    every: int = 1  # interval in steps: 2 means steps 2, 4, 6 ...
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """A number that validation reports."""
+    """The unit of a number that validation reports, and whether lower or higher is better.
+
+    Examples:
+        >>> Measurement("share", "higher").better
+        'higher'
+    """
 
     unit: str  # nats/token, share, ...
-    better: Literal["lower", "higher"] = "lower"
+    better: Literal["lower", "higher"] = "lower"  # which values are better, for run.best and run.patience
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Moment:
-    """A step of a training and the rows of the batch at hand: all that randomness may depend on."""
+    """The step and the rows of a batch: the only things that its random numbers may depend on.
 
-    seed: int
-    step: int  # from 0
-    steps: int
-    rows: Tensor  # (b,) the number of each row in the whole batch, whatever worker has it
+    Examples:
+        >>> moment = Moment(seed=1, step=10, steps=60, rows=torch.arange(4))
+        >>> half = Moment(seed=1, step=10, steps=60, rows=torch.tensor([1, 3]))  # the rows of one of two workers
+        >>> torch.equal(moment.rng(1).normal(5)[[1, 3]], half.rng(1).normal(5))
+        True
+    """
+
+    seed: int  # seed of the training
+    step: int  # step, from 0
+    steps: int  # number of steps of the training
+    rows: Tensor  # (b,) the index of each row in the batch of all workers
 
     def rng(self, stream: int) -> DeviceRng:
-        """Random numbers of (seed, step, row): the same for any number of workers. Each use needs its own stream."""
+        """Random numbers keyed by (seed, step, row), whatever the number of workers; each use needs its own stream."""
         return DeviceRng(self.seed, self.step, self.rows, stream)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NoOptions:
-    """The options of an objective that has none."""
+    """The options of an objective without options."""
 
 
 class Objective(nn.Module):
-    """The base class. Losses are summed over rows or tokens; the loop divides them by what `count` counts.
+    """Base class of objectives: computes losses of batches from one or more networks, its players.
 
-    Class attributes:
-        roles: The players by their names.
-        updates: The losses, in the order in which each is minimised, every one after the update before it.
-        reads, may_read: The batch keys that it needs, and those that it uses if they are there. A key of an extra feed
-            is written feed.key.
-        measurements: What `measure` reports, without the prefix valid_ that it has in the logs.
-        result: The player that is the trained model.
+    A loss is a method `loss(batch)` that returns the sum over rows or tokens; the loop divides it by `count`.
+
+    Args:
+        config: The options, an instance of Config.
+        players: The networks by the names of `roles`.
+        data: The dataset that the batches come from.
+
+    Examples:
+        >>> class Absolute(Objective):
+        ...     roles = {"model": Role(can="map")}
+        ...     reads = ("x", "y")
+        ...     def loss(self, batch):
+        ...         return (self.outputs("model", batch["x"]) - batch["y"]).abs().sum()
+        >>> data = clearhead.data.make_data("identity", {"width": 3}, seed=0)
+        >>> objective = Absolute(Absolute.Config(), {"model": torch.nn.Linear(3, 3)}, data)
+        >>> objective.loss({"x": torch.zeros(2, 3), "y": objective.player("model").bias + 1})
+        tensor(6., grad_fn=<SumBackward0>)
     """
 
-    Config: ClassVar[type[Any]] = NoOptions
-    roles: ClassVar[Mapping[str, Role]] = {"model": Role()}
-    updates: ClassVar[Sequence[Update]] = (Update("model"),)
-    reads: ClassVar[tuple[str, ...]] = ()
-    may_read: ClassVar[tuple[str, ...]] = ()
-    measurements: ClassVar[Mapping[str, Measurement]] = {}
-    result: ClassVar[str] = "model"
-    writes_text: ClassVar[bool] = False  # it can show samples of text (`samples`)
+    Config: ClassVar[type[Any]] = NoOptions  # dataclass of the options, which recipes set below [objective]
+    roles: ClassVar[Mapping[str, Role]] = {"model": Role()}  # the players by name
+    updates: ClassVar[Sequence[Update]] = (Update("model"),)  # the updates of a step, in order
+    reads: ClassVar[tuple[str, ...]] = ()  # batch keys that are required; those of an extra feed are "feed.key"
+    may_read: ClassVar[tuple[str, ...]] = ()  # batch keys that are used if the data has them
+    measurements: ClassVar[Mapping[str, Measurement]] = {}  # results of validation, without the logs' prefix valid_
+    result: ClassVar[str] = "model"  # the player that is the trained model
+    writes_text: ClassVar[bool] = False  # whether `samples` gives samples of text
 
     def __init__(self, config: Any, players: Mapping[str, nn.Module], data: Data) -> None:
         super().__init__()
         self.config, self.data = config, data
         self.players = nn.ModuleDict(players)
-        self.averages: dict[str, Average] = {}  # of the players that are moving averages: the frame fills it
+        self.averages: dict[str, Average] = {}  # of the players with `average_of`; set by the Trainer
         self._scalars = [f.name for f in fields(config) if f.type in ("Scalar", Scalar)]
-        for name in self._scalars:  # as tensors: a compiled loss does not depend on their values
+        for name in self._scalars:  # as tensors, so that a new value does not recompile the loss
             self.register_buffer(f"scalar_{name}", torch.tensor(value(getattr(config, name), 0, 1)), persistent=False)
 
     @classmethod
@@ -106,55 +138,55 @@ class Objective(nn.Module):
         """The sizes of each player's model that follow from the data: {"model": {"vocab": 65}}."""
         return {"model": data.sizes}
 
-    # What a subclass computes
+    # Methods that subclasses override
 
     def count(self, batch: Mapping[str, np.ndarray]) -> int:
-        """What the losses of a batch are divided by: its rows, unless a subclass counts something else."""
+        """The number that the losses of a batch are divided by: its rows, unless overridden."""
         rows = next(iter(batch.values()))
         return int(batch["weight"].sum()) if "weight" in batch else len(rows)
 
     def prepare(self, batch: Tensors, moment: Moment) -> Tensors:
-        """Change a batch before its losses are computed, without gradients; it may use the players' weights."""
+        """Change a batch before its losses are computed, without gradients; may use the players' weights."""
         return batch
 
     @torch.no_grad()
     def measure(self, batch: Tensors) -> Tensors:
-        """The measurements of a validation batch, summed over what `count` counts."""
+        """The measurements of a validation batch, summed over the units of `count`."""
         raise NotImplementedError
 
     def summarise(self, means: dict[str, float]) -> dict[str, float]:
-        """The measurements from their means over all validation data."""
+        """The reported measurements, given the means of `measure` over all validation data."""
         return means
 
     def step(self, update: Update, optimiser: Optimiser, moment: Moment, lr_scale: float) -> Tensor:
-        """Update a player with its gradients; returns their norm. Override it to perform an update of your own."""
+        """Update a player with its gradients and return their norm; override for a custom update."""
         return optimiser.step(lr_scale, value(optimiser.config.decay, moment.step, moment.steps))
 
     def after_step(self, moment: Moment) -> None:
-        """Called after all updates of a step."""
+        """Run after all updates of a step; does nothing unless overridden."""
 
     def samples(self, bundle: Bundle) -> list[Sample]:
-        """A few texts that the model writes, to watch it learn."""
+        """A few texts written by the model, for the logs."""
         return []
 
-    # What the frame uses
+    # Methods that subclasses call
 
     def player(self, name: str) -> Any:
         """A player's network."""
         return self.players[name]
 
     def outputs(self, name: str, x: Tensor) -> Tensor:
-        """A player's outputs for numbers, which become the dtype that it computes in; the outputs are float32."""
+        """A player's outputs in float32; its inputs are cast to the dtype that it computes in."""
         model = self.players[name]
         out: Tensor = model(x.to(compute_dtype(model))).float()
         return out
 
     def scalar(self, name: str) -> Tensor:
-        """The present value of an option that may be scheduled."""
+        """The current value of an option that may be scheduled, as a tensor."""
         return self.get_buffer(f"scalar_{name}")
 
     def set_scalars(self, step: int, steps: int) -> dict[str, float]:
-        """Give every option that may be scheduled its value in a step; returns those that change, for the logs."""
+        """Set the schedulable options to their values in a step; returns the scheduled ones, for the logs."""
         now = {name: value(getattr(self.config, name), step, steps) for name in self._scalars}
         for name, number in now.items():
             self.scalar(name).fill_(number)
@@ -162,7 +194,7 @@ class Objective(nn.Module):
 
 
 def weighted_sum(each: Tensor, batch: Tensors) -> Tensor:
-    """The sum over rows, without those that only fill up a batch (their weight is 0)."""
+    """The sum over rows; padding rows have weight 0."""
     return (each if "weight" not in batch else each * batch["weight"]).sum()
 
 

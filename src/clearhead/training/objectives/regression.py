@@ -15,14 +15,14 @@ from .objective import Measurement, Objective, Role, Tensors, weighted_sum
 
 
 class Regression(Objective):
-    """Vectors to vectors."""
+    """The mean square error of vectors."""
 
     roles: ClassVar[Mapping[str, Role]] = {"model": Role(can="map")}
     reads: ClassVar[tuple[str, ...]] = ("x", "y")
     measurements: ClassVar[Mapping[str, Measurement]] = {"loss": Measurement("mean square/row")}
 
     def loss(self, batch: Tensors) -> Tensor:
-        """The mean square over the width, summed over rows."""
+        """The mean square error over the width, summed over rows."""
         return weighted_sum((self.outputs("model", batch["x"]) - batch["y"]).square().mean(-1), batch)
 
     @torch.no_grad()

@@ -1,9 +1,9 @@
 """Self-distillation: a student learns to predict the output of a teacher, which is a moving average of the student.
 
-DINO (Caron et al. 2021): both see noisy views of the same row, the teacher's outputs are centred, which keeps one
-output from winning everywhere, and sharpened by a low temperature, which keeps them from becoming uniform.
+DINO (Caron et al. 2021): both see noisy views of the same row. The teacher's outputs are centred, which keeps one
+output from dominating, and sharpened by a low temperature, which keeps them from becoming uniform.
 
-x (b, d); labels (b,), if there are some, only measure what was learned.
+x (b, d); labels (b,), if given, are used only by the measurements.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .objective import Measurement, Moment, Objective, Role, Tensors, Update, we
 if TYPE_CHECKING:
     from ...data import Data
 
-VIEWS = 1  # stream of random numbers
+VIEWS = 1  # random stream of the noise of views
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,10 +34,10 @@ class SelfDistillationConfig:
     momentum: Scalar = field(  # share of the teacher's weights that each step keeps
         default_factory=lambda: Scheduled(start=0.996, final=1.0)
     )
-    temperature: Scalar = 0.1  # the student's logits are divided by it
-    teacher_temperature: Scalar = 0.04  # the teacher's are divided by it
+    temperature: Scalar = 0.1  # softmax temperature of the student
+    teacher_temperature: Scalar = 0.04  # softmax temperature of the teacher
     centre_momentum: float = 0.9  # share of the centre that each step keeps
-    noise: float = 0.1  # deviation of the noise that makes two views of a row
+    noise: float = 0.1  # standard deviation of the noise that turns a row into two views
 
     def __post_init__(self) -> None:
         fraction(self, "centre_momentum")
@@ -49,7 +49,7 @@ class SelfDistillationConfig:
 
 
 class SelfDistillation(Objective):
-    """A student that is trained, and a teacher that follows it."""
+    """A student that predicts its own moving average, the teacher."""
 
     Config: ClassVar[type[Any]] = SelfDistillationConfig
     roles: ClassVar[Mapping[str, Role]] = {"student": Role(can="map"), "teacher": Role(average_of="student")}
@@ -60,13 +60,14 @@ class SelfDistillation(Objective):
     measurements: ClassVar[Mapping[str, Measurement]] = {
         "loss": Measurement("nats/row"), "information": Measurement("nats", "higher"),
     }  # fmt: skip
-    centre: Tensor
+    centre: Tensor  # (outputs,) moving average of the teacher's outputs
+    total: Tensor  # (outputs + 1,) sum of the teacher's outputs in this step, and the number of rows
 
     def __init__(self, config: SelfDistillationConfig, players: Mapping[str, nn.Module], data: Data) -> None:
         super().__init__(config, players, data)
         outputs = self.player("student").config.outputs
         self.register_buffer("centre", torch.zeros(outputs))
-        self.register_buffer("total", torch.zeros(outputs + 1), persistent=False)  # of this step's outputs, and rows
+        self.register_buffer("total", torch.zeros(outputs + 1), persistent=False)
 
     @classmethod
     def sizes(cls, config: SelfDistillationConfig, data: Data) -> dict[str, dict[str, int]]:
@@ -78,7 +79,7 @@ class SelfDistillation(Objective):
         return batch | {"first": x + noise[:, 0], "second": x + noise[:, 1]}
 
     def loss(self, batch: Tensors) -> Tensor:
-        """Each view's student output against the teacher's of the other view (Eq. 2 and 3)."""
+        """The cross-entropy of the student's output for each view and the teacher's for the other (Eq. 2 and 3)."""
         views = (batch["first"], batch["second"])
         with torch.no_grad():
             outputs = [self.outputs("teacher", view) for view in views]
@@ -91,7 +92,7 @@ class SelfDistillation(Objective):
         return weighted_sum(each, batch)
 
     def after_step(self, moment: Moment) -> None:
-        """Move the teacher towards the student, and the centre to the mean of the teacher's outputs (Eq. 4)."""
+        """Update the teacher, and the centre as a moving average of the teacher's outputs (Eq. 4)."""
         self.averages["teacher"].update(value(self.config.momentum, moment.step, moment.steps))
         if dist.is_initialized():
             dist.all_reduce(self.total)
@@ -101,7 +102,7 @@ class SelfDistillation(Objective):
 
     @torch.no_grad()
     def measure(self, batch: Tensors) -> Tensors:
-        """The loss, and how often each label meets each of the teacher's outputs."""
+        """The loss, and the joint counts of labels and the teacher's largest outputs."""
         sums = {"loss": self.loss(batch)}
         winner = self.outputs("teacher", batch["x"]).argmax(-1)
         labels = batch.get("labels", torch.zeros_like(winner))
@@ -112,14 +113,14 @@ class SelfDistillation(Objective):
         return sums
 
     def summarise(self, means: dict[str, float]) -> dict[str, float]:
-        """The mutual information of labels and the teacher's outputs: how much of the classes it found by itself."""
+        """The loss, and the mutual information of labels and the teacher's largest outputs, in nats."""
         loss = means.pop("loss")
         joint = torch.tensor(list(means.values()), dtype=torch.float64).view(-1, len(self.centre))
         apart = joint.sum(1, keepdim=True) * joint.sum(0, keepdim=True)
         return {"loss": loss, "information": float((joint * (joint / apart).log()).nan_to_num(0.0).sum())}
 
     def _gather(self, outputs: list[Tensor], batch: Tensors) -> None:
-        """Add the outputs of real rows to this step's total."""
+        """Add the outputs, without padding rows, to this step's total."""
         weight = batch["weight"][:, None] if "weight" in batch else torch.ones_like(outputs[0][:, :1])
         rows = torch.stack([(out * weight).sum(0) for out in outputs]).mean(0)
         self.total.add_(torch.cat([rows, weight.sum()[None]]))

@@ -1,4 +1,4 @@
-"""What the objectives over tokens share: the cross-entropy of targets, without ever holding all logits."""
+"""Base class of objectives over tokens: the cross-entropy of targets, without all logits in memory at once."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from .objective import Measurement, Objective, Tensors
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SmoothingConfig:
-    """The options of objectives with a cross-entropy."""
+    """Options of objectives with a cross-entropy."""
 
-    smoothing: float = 0.0  # share of each target that is spread evenly over all answers (label smoothing)
+    smoothing: float = 0.0  # label smoothing: share of each target that is spread evenly over all classes
 
     def __post_init__(self) -> None:
         fraction(self, "smoothing")
 
 
 class TokenObjective(Objective):
-    """The cross-entropy of the targets of a batch; targets of -100 do not count."""
+    """The cross-entropy of the targets of a batch; targets of -100 are ignored."""
 
     Config: ClassVar[type[Any]] = SmoothingConfig
     measurements: ClassVar[Mapping[str, Measurement]] = {
@@ -54,7 +54,7 @@ class TokenObjective(Objective):
         x, targets = self.select(model.states(**inputs), batch["targets"])
         if model.head.bias is None:
             return x, model.head.weight, targets
-        # The fused loss knows no bias: one more input, which is always 1, brings it in.
+        # The fused loss has no bias: one more input, which is always 1, adds it.
         weight = torch.cat([model.head.weight, model.head.bias[:, None]], dim=1)
         return F.pad(x, (0, 1), value=1.0), weight, targets
 

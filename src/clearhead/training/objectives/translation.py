@@ -1,6 +1,6 @@
 """Translation: the cross-entropy of each target token given the source and the target tokens before it.
 
-source (b, s), lengths (b,), ids (b, t) and targets (b, t) with -100 for "does not count".
+source (b, s), lengths (b,), ids (b, t) and targets (b, t) with -100 for positions without loss.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from ...weights import Bundle
 from .objective import Role, Sample
 from .token_loss import TokenObjective
 
-ROWS = 3  # samples at a time, always of the same rows
+ROWS = 3  # number of samples, always of the same rows
 
 
 class Translation(TokenObjective):
-    """Sequence to sequence (Sutskever et al. 2014)."""
+    """The cross-entropy of each target token given the source (Sutskever et al. 2014)."""
 
     roles: ClassVar[Mapping[str, Role]] = {"model": Role(can="translate")}
     reads: ClassVar[tuple[str, ...]] = ("ids", "targets", "source", "lengths")
@@ -32,7 +32,7 @@ class Translation(TokenObjective):
         batch = {name: x[:ROWS] for name, x in batch.items()}
         given = [tokens.source.decode(row[: n - 1]) for row, n in zip(batch["source"], batch["lengths"], strict=True)]
         wanted = [tokens.target.decode(row[row != IGNORE][:-1]) for row in batch["targets"]]
-        found: Any = translate(bundle, given, beams=1)
+        results: Any = translate(bundle, given, beams=1)
         return [
-            {"given": g, "written": one.text, "wanted": w} for g, one, w in zip(given, found, wanted, strict=True)
+            {"given": g, "written": one.text, "wanted": w} for g, one, w in zip(given, results, wanted, strict=True)
         ]  # fmt: skip

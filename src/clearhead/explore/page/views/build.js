@@ -34,7 +34,7 @@ export class Build {
     this.projected = h("div", { class: "flowrow" });
     this.headsBox = h("div", {});
     make("Y", "the new words: A V", "out");
-    this.lines = new TokenLines({ label: ["looked at", "looking"], point: (at) => this.light(at && at[0] === "below" ? at[1] : null) });
+    this.lines = new TokenLines({ label: ["key", "query"], point: (at) => this.light(at && at[0] === "below" ? at[1] : null) });
     this.verdict = h("p", { class: "verdict", "aria-live": "polite" });
     this.controls = h("div", { class: "row" });
     this.orders = h("div", { class: "row" });
@@ -50,7 +50,7 @@ export class Build {
     this.left = new HeatMap({ title: "What a memory has left of each guest", tall: 380 });
     this.share = new Curves({ title: "The first guest's share of the answer", label: "guests" });
     this.fading = h("div", { class: "row" });
-    this.memory = h("section", { class: "panel" }, h("p", { class: "lead" }, "Guests come to a party, one after another, and the memory is their sum, faded by γ at every step. It does not look at whom it forgets: an old guest is gone, however important. Attention would look for that guest instead."), this.fading, h("div", { class: "two" }, this.left.root, this.share.root));
+    this.memory = h("section", { class: "panel" }, h("p", { class: "lead" }, "Guests come to a party, one after another, and the memory is their sum, faded by γ at every step. It fades all guests alike: an old guest is gone, however important. Attention would find that guest again."), this.fading, h("div", { class: "two" }, this.left.root, this.share.root));
     this.panels = { attention: this.attention, positions: this.positions, memory: this.memory };
     this.tabs = h("div");
     this.root = h("div", { class: "view build" }, h("h1", {}, "Build"), this.tabs, ...Object.values(this.panels));

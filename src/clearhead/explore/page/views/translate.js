@@ -25,14 +25,14 @@ export class Translate {
       h("div", { class: "row" }, slide("beams", { min: 1, max: 8, step: 1, value: this.state.beams, change: (x) => { this.state.beams = x; this.remember(); } }), this.go, this.stop), this.chips);
     this.answers = h("ol", { class: "answers", "aria-live": "polite", "aria-label": "Translations, the best first" });
     this.lines = new TokenLines({ label: ["read", "written"], point: (at) => this.map.emphasise(at && at[0] === "below" ? at[1] : null) });
-    this.map = new HeatMap({ title: "Who looks at whom", tall: 460, read: (at) => this.lines.focus(at && this.map.source.rows === this.lines.below ? ["below", at[0]] : null, false) });
+    this.map = new HeatMap({ title: "Attention of each query (row) to each key (column)", tall: 460, read: (at) => this.lines.focus(at && this.map.source.rows === this.lines.below ? ["below", at[0]] : null, false) });
     this.picker = new HeadPicker({ pick: (layer, head) => { Object.assign(this.state, { layer, head }); this.look(); } });
     this.groups = h("div");
     this.all = h("div", { class: "panels", hidden: true }); // one map per translation
     this.beams = [];
-    this.inside = h("section", { class: "inside", hidden: true, "aria-label": "What the model looked at" }, this.lines.root,
+    this.inside = h("section", { class: "inside", hidden: true, "aria-label": "Attention inside the model" }, this.lines.root,
       h("div", { class: "two" }, this.map.root, this.all, h("aside", {}, this.groups, this.picker.root)));
-    this.root = h("div", { class: "view translate" }, h("h1", {}, "Translate"), h("p", { class: "lead" }, "A model writes one word after another, and before each it looks back at what it has read."), this.models, this.form, this.answers, this.inside);
+    this.root = h("div", { class: "view translate" }, h("h1", {}, "Translate"), h("p", { class: "lead" }, "A model writes one word after another, and before each it attends to what it has read."), this.models, this.form, this.answers, this.inside);
   }
 
   async enter() {

@@ -31,17 +31,17 @@ export class Write {
     this.text = new TokenText({ pick: (at) => this.pick(at), point: (at) => this.hover(at) });
     this.candidates = h("div", { class: "candidates", "aria-live": "polite" });
     this.lens = h("div", { class: "lens" });
-    this.map = new HeatMap({ title: "Every token looks at those before it", tall: 520, pick: (row) => this.pick(row), read: (at) => { if (at) this.text.choose(this.state.at); } });
-    this.lines = new TokenLines({ label: ["before", "looking"] });
+    this.map = new HeatMap({ title: "Attention of each token to those before it", tall: 520, pick: (row) => this.pick(row), read: (at) => { if (at) this.text.choose(this.state.at); } });
+    this.lines = new TokenLines({ label: ["key", "query"] });
     this.picker = new HeadPicker({ off: this.state.off, pick: (layer, head) => { Object.assign(this.state, { layer, head }); this.look(); } });
     this.picker.switched = () => { this.remember(); this.told(); };
     this.switches = h("div", { class: "row" });
-    this.inside = h("section", { class: "inside", hidden: true, "aria-label": "What the model looked at" },
+    this.inside = h("section", { class: "inside", hidden: true, "aria-label": "Attention inside the model" },
       h("div", { class: "two" }, h("div", {}, h("h2", {}, "The likeliest here"), this.candidates), h("div", {}, h("h2", {}, "What each layer would say next"), this.lens)),
-      h("div", { class: "two" }, h("div", {}, this.map.root), h("aside", {}, this.picker.root, this.switches)), h("h2", {}, "Where it looks"), this.lines.root);
+      h("div", { class: "two" }, h("div", {}, this.map.root), h("aside", {}, this.picker.root, this.switches)), h("h2", {}, "Attention of this token"), this.lines.root);
     this.under = h("p", { class: "note" }, " ");
     this.flowing = h("div", { class: "written", hidden: true }, this.text.root, this.under);
-    this.root = h("div", { class: "view write" }, h("h1", {}, "Write"), h("p", { class: "lead" }, "A language model says which token may come next, takes one, and reads on. Choose a token to see what it looked at, what else could have stood there, and what every layer thought."), this.models, this.form, this.flowing, this.inside);
+    this.root = h("div", { class: "view write" }, h("h1", {}, "Write"), h("p", { class: "lead" }, "A language model predicts the next token, picks one, appends it, and continues. Choose a token to see what it attends to, which other tokens were likely in its place, and what each layer would have predicted."), this.models, this.form, this.flowing, this.inside);
   }
 
   async enter() {
@@ -174,7 +174,7 @@ export class Write {
   hover(at) {
     const said = [], written = this.steps?.[at - (this.text.tokens.length - (this.steps?.length ?? 0))], share = this.text.shares?.[at];
     if (at !== null && written) said.push(`${spelt(written.piece)} ${percent(written.share)}; the likeliest were ${written.candidates.map(([piece, x]) => `${spelt(piece)} ${percent(x)}`).join(", ")}`);
-    if (at !== null && share !== undefined && this.tokens) said.push(`${spelt(this.tokens[this.state.at])} looks at it with ${percent(share)}`);
+    if (at !== null && share !== undefined && this.tokens) said.push(`${spelt(this.tokens[this.state.at])} attends to it with ${percent(share)}`);
     this.under.textContent = said.join("; ") || " ";
   }
 
