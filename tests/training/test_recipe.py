@@ -101,7 +101,7 @@ def test_mistakes_are_reported_with_file_and_line(tmp_path, old, new, line, mess
         ("steps=ten", r"steps = 'ten': expected a whole number"),
         ("steps", r"'steps': expected name=value"),
         ("seed.x=1", r"seed\.x=1: seed = 1 is not a table"),
-        ("players.modl.optim.lr=1", r"unknown player modl: a recipe without objective\.name has model; .* model"),
+        ("players.modl.optim.lr=1", r"players\.modl: a recipe without objective\.name has model; .* model"),
         ("players.modl.foo=1", r"unknown key players\.modl\.foo; the known keys are model, pretrained, optim, sched"),
         ("players.model.optim.lrr=1", r"unknown key players\.model\.optim\.lrr; the nearest is lr"),
         ("players.model.schedule.warmup=-1", r"players\.model\.schedule: warmup=-1: expected 0 or more"),

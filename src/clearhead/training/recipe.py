@@ -143,7 +143,7 @@ def read_recipe(source: str | Path | Mapping[str, Any] | Recipe, *overrides: str
         if player not in roles:
             what = "a recipe without objective.name" if options is None else f"objective {options[0]}"
             raise config.ConfigError(
-                f"{table.place('players', player)}unknown player {player}: {what} has {', '.join(roles)}"
+                f"{table.place('players', player)}players.{player}: {what} has {', '.join(roles)}"
                 f"{nearest(player, roles)}"
             )
         player_optim(recipe, player)
