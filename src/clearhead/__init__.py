@@ -34,10 +34,11 @@ if TYPE_CHECKING:
     from .models import build, families
     from .report.plot import plot
     from .report.sweep import sweep
+    from .tasks.classify import classify
     from .tasks.evaluate import evaluate
     from .tasks.generate import chat, generate, stream
     from .tasks.score import score
-    from .tasks.text import classify, embed, fill, likelihood
+    from .tasks.text import embed, fill, likelihood
     from .tasks.translate import translate
     from .training import train, verify_resume
     from .weights import Bundle, load, quantise, save

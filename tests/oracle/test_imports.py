@@ -129,7 +129,7 @@ def test_a_loaded_folder_gives_their_outputs_and_gradients(case: str, write: Cal
     (logits * probe).sum().backward()
     (their_logits * probe).sum().backward()
     mine, expected = dict(ours.named_parameters()), dict(theirs.named_parameters())
-    rows = list(huggingface.get_family(theirs.config.model_type).rows(ours.config))
+    rows = list(huggingface.get_layout(theirs.config.model_type).rows(ours.config))
     assert mine.keys() == {name for row in rows for name in row.ours}
     if type(theirs).__name__ == "BertModel":
         expected = {f"bert.{name}": p for name, p in expected.items()}

@@ -49,6 +49,7 @@ def translate(
     "clearhead evaluate runs/en-de multi30k split=test_2017_flickr beams=5 protocol=moses",
     "clearhead evaluate runs/shakespeare shakespeare last=0.1 stride=64",
     "clearhead evaluate runs/en-de news.en news.de source=en target=de --out news.hyp",
+    "clearhead evaluate runs/pets photos/",
     options=("tasks/evaluate.py", "evaluate"),
 )
 def evaluate(
@@ -58,7 +59,8 @@ def evaluate(
         typer.Argument(
             metavar="DATA",
             help="For a translator: multi30k, tatoeba, a file of source TAB target, or two files. For a language "
-            "model: a text file. For a classifier: sst2, or a file of text TAB label. Then options, name=value.",
+            "model: a text file. For a classifier: sst2, a file of text TAB label, or a folder of images with a folder "
+            "per class. Then options, name=value.",
             autocompletion=completion.sets,
         ),
     ],
@@ -214,20 +216,35 @@ def fill(
 
 @verb(
     'clearhead classify runs/sst2 "a stirring , funny film"',
+    "clearhead classify runs/pets cat.jpg dog.png --top 3",
 )
-def classify(model: Model, texts: Texts, device: Device = "auto", as_json: Json = False) -> None:
-    """Classify texts, or each line of a file: the classes with their probabilities."""
+def classify(
+    model: Model,
+    inputs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="INPUT",
+            help="Texts, files with one text per line, or - for stdin; image files if the model reads images.",
+        ),
+    ],
+    top: Annotated[int | None, typer.Option(help="Classes to show for each; all if not given.")] = None,
+    device: Device = "auto",
+    as_json: Json = False,
+) -> None:
+    """Classify texts (or each line of a file), or images: the classes with their probabilities."""
     from ..tasks import classify
     from ..weights import load
 
-    lines = lines_of(*texts)
-    result: Any = classify(load(model, device=device), lines)
-    show(result if as_json else rows(*_shares(result)), as_json)
+    bundle = load(model, device=device)
+    images = bundle.reads == "images"
+    result: Any = classify(bundle, inputs if images else lines_of(*inputs), top=top)
+    show(result if as_json else rows(*_shares(result, inputs if images else None)), as_json)
 
 
-def _shares(result: Any) -> list[tuple[str, str]]:
-    """A row of names and probabilities for each text or mask."""
-    return [("", "  ".join(f"{name} {share:.1%}" for name, share in one)) for one in result]
+def _shares(result: Any, names: list[str] | None = None) -> list[tuple[str, str]]:
+    """A row of names and probabilities for each text, image or mask, after the name of each image."""
+    lines = ["  ".join(f"{name} {share:.1%}" for name, share in one) for one in result]
+    return list(zip(names or [""] * len(lines), lines, strict=True))
 
 
 @verb(

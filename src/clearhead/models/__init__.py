@@ -14,9 +14,9 @@ from torch import nn
 
 from ..config import read
 from ..errors import InputError, nearest
-from .model import CAPABILITIES, DecoderStack, Model
+from .model import CAPABILITIES, INPUT_KEYS, DecoderStack, Model
 
-__all__ = ["CAPABILITIES", "FAMILIES", "DecoderStack", "Model", "build", "families", "family", "family_of"]
+__all__ = ["CAPABILITIES", "FAMILIES", "INPUT_KEYS", "DecoderStack", "Model", "build", "families", "family", "family_of"]
 
 # Name: (module, class, description). A module is imported when its family is first used.
 FAMILIES = {

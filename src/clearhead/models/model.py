@@ -6,16 +6,17 @@ transformer that classifies, for instance, declares
     class ViT(Model):
         reads = "images"                     # the bundle then has image preprocessing instead of a tokenizer
         can = frozenset({"classify"})        # forward returns the logits of classes
-        may_differ = frozenset({"dropout", "classes"})   # pretrained weights fit whatever these are
+        may_differ = frozenset({"dropout", "classes", "grid"})   # may differ from the options of pretrained weights
         config: Config
 
         def __init__(self, config): ...
         def example_inputs(self, rows, size, generator): ...   # {"images": pixels}: the arguments of forward, by name
         def forward(self, images): ...
 
-and nothing else: `clearhead.build`, training, saving, loading, `watch` and the command line find it by this. The names
-of its submodules become the addresses of `watch` (embed, blocks.*, norm, head) and the names of its weights. A model
-that decodes also has `start` and `step` (see state.py) and, to be decoded fast, `decoder_stack`. tests/models
+and `clearhead.build`, training, saving, loading, `watch` and the command line work with it. The names of its submodules
+become the addresses of `watch` (embed, blocks.*, norm, head) and the names of its weights. Recomputation, sharding and
+probes find its layers by the names blocks.N and stages.N.N; a grid of learned positions is the parameter `places` of
+layers.Patches, which pretrained weights of another grid are interpolated to. A model that decodes also has `start` and `step` (see state.py) and, to be decoded fast, `decoder_stack`. tests/models
 checks every registered family.
 """
 
@@ -29,6 +30,9 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from ..layers import Positions, Tokens
+
+# What a model may read, and the batch key (the argument of forward) that it comes in.
+INPUT_KEYS = {"tokens": "ids", "pairs": "source", "images": "images", "vectors": "x"}
 
 # What a model may be able to do, and the methods that it must have for it. tasks/ and training/ rely on these names.
 CAPABILITIES = {
@@ -73,10 +77,10 @@ class Model(nn.Module):
 
     Attributes:
         config: The Config of the family that it was built from.
-        reads: Its input: "tokens", "pairs" (a source and a target), "images" or "vectors".
+        reads: Its input, a key of INPUT_KEYS: "tokens", "pairs" (a source and a target), "images" or "vectors".
         can: What it can do, keys of CAPABILITIES. If it depends on the config, `__init__` sets it.
         head_parts: Submodules that compute its output; initialised anew when it is fine-tuned for another task.
-        may_differ: Options of the config that pretrained weights fit whatever they are.
+        may_differ: Config options that may differ from a checkpoint's, because its weights do not depend on them.
         methods: Methods other than `forward` that use parameters; sharded training (FSDP) must register them.
 
     Examples:

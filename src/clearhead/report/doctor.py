@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import shutil
@@ -17,11 +18,12 @@ import torch
 from .. import __version__
 from ..errors import InputError
 from ..layers import Mask, attend
-from ..tasks import generate, likelihood, score, translate
+from ..tasks import classify, generate, likelihood, score, translate
 from ..weights import Bundle, load, shipped
 
 PACKAGES = ("torch", "numpy", "tokenizers", "safetensors", "msgspec", "fastapi", "uvicorn", "triton")
 EXAMPLES = {"en-de": "A dog runs.", "en-de-rnn": "A dog runs.", "fr-en": "Je la mange.", "everyday": "The man"}
+TEXT = "A dog runs."  # for a model without an example
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,12 +97,15 @@ def _continues(bundle: Bundle, text: str) -> str:
 
 
 def _classifies(bundle: Bundle, text: str) -> str:
-    """A grey image must give finite logits."""
-    height, width = (bundle.preprocessing.size if bundle.preprocessing is not None else None) or (64, 64)
-    logits = bundle(np.full((height, width, 3), 128, np.uint8))
-    if not bool(logits.isfinite().all()):
-        raise InputError("a grey image gives logits that are not finite")
-    return f"a grey image of {height} x {width} -> class {int(logits.argmax())}"
+    """The probabilities of the classes of a text, or of a grey image, must be finite."""
+    given: Any = text or TEXT
+    if bundle.reads == "images":
+        height, width = (None if bundle.preprocessing is None else bundle.preprocessing.size) or (64, 64)
+        given, text = np.full((height, width, 3), 128, np.uint8), f"a grey image of {height} x {width}"
+    classes: Any = classify(bundle, given)
+    if not all(math.isfinite(share) for _, share in classes):
+        raise InputError(f"{text or TEXT}: the probabilities of its classes are not finite")
+    return f"{text or TEXT} -> {classes[0][0]}"
 
 
 def _agree(answer: str, searched: float, read: float) -> None:

@@ -1,16 +1,18 @@
-"""What users do with a model: each function takes a Bundle and plain text, and returns plain values.
+"""What users do with a model: each function takes a Bundle and texts or images, and returns plain values.
 
 generate, stream, chat, conversation   continue a text or a conversation
 translate                              translate sentences, with their alignment to the source
 score, likelihood                      log-probabilities of a given text
-embed, fill, classify                  vectors, masked tokens and classes of a text
+embed, fill                            vectors and masked tokens of a text
+classify                               classes of a text or an image
 evaluate                               BLEU, perplexity or accuracy on data
 """
 
+from .classify import classify
 from .evaluate import TranslationScores, evaluate
 from .generate import Generation, chat, conversation, generate, stream
 from .score import score
-from .text import Likelihood, classify, embed, fill, likelihood
+from .text import Likelihood, embed, fill, likelihood
 from .translate import translate
 from .translation import Translation
 

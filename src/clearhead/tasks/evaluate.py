@@ -22,11 +22,12 @@ from ..data.parallel import SPLITS, Line, load_split, read_pairs, read_two
 from ..errors import InputError, nearest
 from ..metrics import Score, bleu, bleu_by, chrf
 from ..weights import Bundle
-from .evaluate_text import ClassOptions, ClassScores, TextOptions, TextScores, class_scores, text_scores
+from .evaluate_classes import ClassOptions, ClassScores, class_scores
+from .evaluate_text import TextOptions, TextScores, text_scores
 from .translate import translate
 
 Place = str | Path
-Done = Callable[[int, int], None]  # called with the number of texts just finished, and of all texts
+Done = Callable[[int, int], None]  # called with the number of texts, tokens or images just finished, and of all
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -124,9 +125,11 @@ def evaluate(
     Args:
         bundle: The model.
         data: For a translator the name of a set (multi30k, tatoeba), a file of source TAB target, or a file of
-            sources and one of references; for a language model a text file, or shakespeare; for a classifier a file of
-            text TAB label, or sst2.
-        split: Translator, classifier: the part of a named set; its test part if not given.
+            sources and one of references; for a language model a text file, or shakespeare; for a classifier of texts a
+            file of text TAB label, or sst2; for a classifier of images a folder or zip file with a folder per class,
+            or with train/class and val/class.
+        split: Translator, classifier: the part of a named set; its test part if not given. Images: train or valid, of a
+            folder that has both; valid if not given.
         source: Translator: the source language, "en"; as in the model's own recipe if not given.
         target: Translator: the target language.
         join: Translator: number of neighbouring sentences of a named set that are joined to one text; 1 if not given.
@@ -138,7 +141,7 @@ def evaluate(
         stride: Language model: tokens that the window of the model's context moves by; half the context if not given.
         last: Language model: share of the text that is read, counted from its end; 1 if not given.
         root: A folder in which files are searched first.
-        done: Called with the number of texts (or tokens) just finished and the number of all.
+        done: Called with the number of texts (or tokens, or images) just finished and the number of all.
 
     Returns:
         TranslationScores, TextScores or ClassScores.

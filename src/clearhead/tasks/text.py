@@ -1,4 +1,4 @@
-"""embed, likelihood, fill and classify: vectors, log-probabilities, masked tokens and classes of whole texts."""
+"""embed, likelihood and fill: vectors, log-probabilities and masked tokens of whole texts."""
 
 from __future__ import annotations
 
@@ -81,9 +81,9 @@ def embed(
     if not own:
         bundle.require("encode", "a BERT or a GPT")
     texts = [text] if isinstance(text, str) else list(text)
-    rows = [_read(bundle, one) for one in texts]
+    rows = [encode_text(bundle, one) for one in texts]
     vectors = np.zeros((len(texts), bundle.config.width), np.float32)
-    for batch, ids, lengths in _batches(bundle, tokens.pad, rows):
+    for batch, ids, lengths in text_batches(bundle, tokens.pad, rows):
         model: Any = bundle.model
         x = model(ids, lengths=lengths) if own else _pooled(model.encode(ids, lengths=lengths), lengths, pool or "mean")
         vectors[batch] = (F.normalize(x.float(), dim=-1) if normalise else x.float()).cpu().numpy()
@@ -182,37 +182,6 @@ def fill(bundle: Bundle, text: str, *, top: int = 5) -> list[list[tuple[str, flo
     ]
 
 
-@torch.no_grad()
-def classify(
-    bundle: Bundle, text: str | Sequence[str], *, top: int | None = None
-) -> list[tuple[str, float]] | list[list[tuple[str, float]]]:
-    """Return the classes of a text, or of each of several, with their probabilities, the likeliest first.
-
-    Args:
-        bundle: A classifier: a BERT with answer="class".
-        text: One text, or several.
-        top: Classes to return; all if not given.
-
-    Examples:
-        >>> words = clearhead.tokens.Words(["good", "bad", "film"])
-        >>> options = {"width": 8, "depth": 1, "heads": 2, "answer": "class", "classes": 2}
-        >>> bert = clearhead.build("bert", vocab=len(words), context=8, **options)
-        >>> len(classify(clearhead.Bundle(bert, words, labels=("negative", "positive")), "good film"))
-        2
-    """
-    bundle.require("classify", "a BERT with answer='class'")
-    tokens = bundle.tokenizer()
-    texts = [text] if isinstance(text, str) else list(text)
-    rows = [_read(bundle, one) for one in texts]
-    names = bundle.labels or tuple(str(i) for i in range(bundle.config.classes))
-    results: list[list[tuple[str, float]]] = [[] for _ in texts]
-    for batch, ids, lengths in _batches(bundle, tokens.pad, rows):
-        p, order = bundle.model(ids, lengths=lengths).float().softmax(-1).sort(dim=-1, descending=True)
-        for i, shares, classes in zip(batch, p.tolist(), order.tolist(), strict=True):
-            results[i] = [(names[c], share) for c, share in zip(classes, shares, strict=True)][:top]
-    return results[0] if isinstance(text, str) else results
-
-
 def _pooled(x: Float[Tensor, "b t d"], lengths: Tensor, pool: str) -> Float[Tensor, "b d"]:
     """One vector per row: the mean of its tokens, the first or the last."""
     if pool == "first":
@@ -223,7 +192,7 @@ def _pooled(x: Float[Tensor, "b t d"], lengths: Tensor, pool: str) -> Float[Tens
     return (x * inside[..., None]).sum(1) / lengths[:, None]
 
 
-def _read(bundle: Bundle, text: str) -> list[int]:
+def encode_text(bundle: Bundle, text: str) -> list[int]:
     """The ids of a text with its special tokens, cut at the model's context."""
     tokens, most = bundle.tokenizer(), bundle.max_tokens
     causal = "predict" in bundle.can
@@ -236,7 +205,7 @@ def _read(bundle: Bundle, text: str) -> list[int]:
     return [*ids[: most - 1], ids[-1]]  # the end token is kept
 
 
-def _batches(
+def text_batches(
     bundle: Bundle, pad: int | None, rows: Sequence[list[int]]
 ) -> Iterator[tuple[list[int], Tensor, Tensor]]:  # fmt: skip
     """Yield batches of rows of similar length: their numbers, padded ids and lengths."""

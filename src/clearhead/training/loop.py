@@ -239,7 +239,7 @@ class _Loop:
         return Checkpoint(self.folder.checkpoints / name) if name else None
 
     def _resume(self, checkpoint: Checkpoint) -> None:
-        self.trainer.fill(checkpoint)
+        self.trainer.load(checkpoint)
         self.step, self.best.facts = checkpoint.step, dict(checkpoint.facts["best"])
         if self.best.kept and self.best.step != checkpoint.step and not self._best_checkpoint():
             self.best.forget()  # it was not kept, or its files are damaged

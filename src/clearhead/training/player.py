@@ -22,7 +22,7 @@ from .tensors import local, whole
 
 
 class Player:
-    """A network and the tensors that checkpoints keep of it: weights (master weights, if any), buffers, averages."""
+    """A network and its tensors in checkpoints: weights (float32 masters of bfloat16 weights), buffers, averages."""
 
     def __init__(self, name: str, setup: PlayerSetup, model: nn.Module, recipe: Recipe, world: World) -> None:
         self.name, self.setup, self.model, self.world = name, setup, model, world
@@ -37,13 +37,13 @@ class Player:
         self.frozen = {
             n: p.detach().clone() if self.has_masters else p for n, p in model.named_parameters() if not p.requires_grad
         }  # fmt: skip
-        exact = {n: p.detach().clone() for n, p in model.named_parameters()} if self.has_masters else {}
+        # The weights before rounding, from which the optimiser's master weights start.
+        self._exact = {n: p.detach().clone() for n, p in model.named_parameters()} if self.has_masters else {}
         if self.has_masters:
             narrow(model)
         if self.sharded:
             shard(model, world, recipe.precision)
             self.frozen = {n: p for n, p in model.named_parameters() if not p.requires_grad}
-        self._exact = exact
         self.average: Average | None = None
 
     def weights(self) -> dict[str, Tensor]:
@@ -135,7 +135,7 @@ class TrainedPlayer(Player):
                 if n in self.frozen:
                     p.copy_(self.frozen[n])
 
-    def follow(self, step: int, steps: int) -> None:
+    def update_average(self, step: int, steps: int) -> None:
         """Update the EMA of the weights after a step."""
         if self.average is not None:
             self.average.update(value(self.optimiser.config.ema, step, steps))

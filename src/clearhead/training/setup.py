@@ -9,13 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-import torch
-
 from .. import config
 from ..data import Data
 from ..errors import InputError
-from ..models import Model, family
+from ..models import INPUT_KEYS, Model, family
 from ..weights import read_config
+from ..weights.fill import on_meta_device
 from .objectives import Objective, check_data, check_players, choose, objective_class
 from .recipe import Recipe, model_section, named_options, pretrained_of, section_name
 
@@ -35,6 +34,11 @@ class PlayerSetup:
         """Build the model, with random weights."""
         return family(self.model)[0](self.config)
 
+    def empty(self) -> Model:
+        """Build the model without allocating memory or drawing random numbers, to see what it reads and can do."""
+        with on_meta_device():
+            return self.build()
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Setup:
@@ -45,7 +49,7 @@ class Setup:
     players: dict[str, PlayerSetup]
 
     @property
-    def kind(self) -> type[Objective]:
+    def objective_class(self) -> type[Objective]:
         return objective_class(self.objective)
 
 
@@ -60,7 +64,7 @@ def resolve(recipe: Recipe, data: Data, feeds: Mapping[str, Data], before: Setup
         raise InputError(f"augment needs images, and this data gives {', '.join(data.keys)}: leave it out")
     if name is None:
         player = _resolved(recipe, "model", data.sizes, data, before)
-        name = choose(player.model, _can(player), data)
+        name = choose(player.model, player.empty().can, data)
         options = _options(recipe, name)
         players = {"model": player}
     else:
@@ -73,8 +77,9 @@ def resolve(recipe: Recipe, data: Data, feeds: Mapping[str, Data], before: Setup
             if role.average_of is None:
                 players[player_name] = _resolved(recipe, player_name, sizes.get(player_name, {}), data, before)
         players |= {n: players[role.average_of] for n, role in kind.roles.items() if role.average_of is not None}
-    check_players(str(name), {player: _can(setup) for player, setup in players.items()})
+    check_players(str(name), {player: setup.empty().can for player, setup in players.items()})
     check_data(str(name), data, feeds)
+    _check_inputs(str(name), players, data, feeds)
     return Setup(objective=str(name), options=options, players=players)
 
 
@@ -84,9 +89,16 @@ def _options(recipe: Recipe, name: str) -> dict[str, Any]:
     return config.dump(options)
 
 
-def _can(player: PlayerSetup) -> frozenset[str]:
-    with torch.device("meta"):  # allocates no memory and draws no random numbers
-        return player.build().can
+def _check_inputs(name: str, players: Mapping[str, PlayerSetup], data: Data, feeds: Mapping[str, Data]) -> None:
+    """Raise unless the data has the kind of input that each model reads."""
+    keys = [*data.keys, *(key for feed in feeds.values() for key in feed.keys)]
+    for player, role in objective_class(name).roles.items():
+        reads = players[player].empty().reads
+        if role.reads_batch and INPUT_KEYS[reads] not in keys:
+            raise InputError(
+                f"the {player}, a {players[player].model}, reads {reads}, and the data gives {', '.join(keys)}: expected "
+                f"data with {INPUT_KEYS[reads]}"
+            )
 
 
 def _resolved(

@@ -40,7 +40,7 @@ class Updated:
     lr: float  # learning rate of this step
 
 
-class Losses(nn.Module):
+class PlayerLosses(nn.Module):
     """An objective's losses as a module whose only parameters are those of the player that they update.
 
     This is the module that DDP and torch.compile wrap.
@@ -68,24 +68,24 @@ class Trainer:
         """Build the players; `fresh` is False for a resumed run, which does not load pretrained weights."""
         self.recipe, self.setup, self.data, self.world = recipe, setup, data, world
         self.left_out: list[str] = []  # pretrained weights that were not used
-        roles = setup.kind.roles
+        roles = setup.objective_class.roles
         self.players: dict[str, Player] = {}
         for index, (name, role) in enumerate(roles.items()):
             if role.average_of is None:
-                self.players[name] = self._trained(name, index, fresh)
+                self.players[name] = self._build_trained(name, index, fresh)
         for name, role in roles.items():
             if role.average_of is not None:
-                self.players[name] = AveragePlayer(name, self._player(role.average_of), recipe, world)
-        options = config.read(setup.kind.Config, setup.options)
-        self.objective = setup.kind(options, {name: self.players[name].model for name in roles}, data)
+                self.players[name] = AveragePlayer(name, self._trained_player(role.average_of), recipe, world)
+        options = config.read(setup.objective_class.Config, setup.options)
+        self.objective = setup.objective_class(options, {name: self.players[name].model for name in roles}, data)
         self.objective.to(world.device)
         self.objective.averages = {n: p.average for n, p in self.players.items() if isinstance(p, AveragePlayer)}
         self.trained = {n: p for n, p in self.players.items() if isinstance(p, TrainedPlayer)}
         for player in self.trained.values():
-            player.wrap(Losses(self.objective, player.model), compiled=recipe.compile)
+            player.wrap(PlayerLosses(self.objective, player.model), compiled=recipe.compile)
         self.augmentations = make_augmentations([named_options(one, "augment") for one in recipe.augment])
 
-    def _trained(self, name: str, index: int, fresh: bool) -> TrainedPlayer:
+    def _build_trained(self, name: str, index: int, fresh: bool) -> TrainedPlayer:
         recipe, setup = self.recipe, self.setup.players[name]
         torch.manual_seed(seed_of(recipe.seed, -1, index))
         model = setup.build()
@@ -99,7 +99,7 @@ class Trainer:
         optim, schedule = player_optim(recipe, name)
         return TrainedPlayer(name, setup, model, recipe, self.world, optim=optim, schedule=schedule)
 
-    def _player(self, name: str) -> TrainedPlayer:
+    def _trained_player(self, name: str) -> TrainedPlayer:
         player = self.players[name]
         assert isinstance(player, TrainedPlayer)
         return player
@@ -107,7 +107,7 @@ class Trainer:
     @property
     def model(self) -> nn.Module:
         """The network that is the result of the training."""
-        return self.players[self.setup.kind.result].model
+        return self.players[self.setup.objective_class.result].model
 
     @property
     def late_warmups(self) -> list[int]:
@@ -132,29 +132,37 @@ class Trainer:
         prepared = [self._prepared(part, step) for part in parts] if several else []
         reports, batch, moment = [], dict[str, Tensor](), None
         for number, update in enumerate(updates):
-            player = self._player(update.player)
-            self._focus(player)
-            total: dict[str, Tensor] = {}
+            player = self._trained_player(update.player)
+            self._require_grad_only(player)
+            losses: dict[str, Tensor] = {}
             for i, part in enumerate(parts):
                 last = i == len(parts) - 1
                 batch, moment = prepared[i] if several else self._prepared(part, step)
+                # Dropout of the first update depends on (seed, step, part) only, as in a training with one update.
                 torch.manual_seed(seed_of(self.recipe.seed, step, part.number, *([number] if number else [])))
-                with player.accumulating(last):
-                    # DDP and FSDP average gradients over workers: the factor makes the average a sum.
-                    factor = self.world.size / max(counted, 1.0)
-                    losses = {name: x * factor for name, x in player.forward(update.loss, batch).items()}
-                    losses[update.loss].backward()
-                if not last:
-                    player.optimiser.gather()
-                total = {name: total.get(name, 0.0) + x.detach() for name, x in losses.items()}
+                for name, x in self._backward(update, player, batch, counted, last=last).items():
+                    losses[name] = losses.get(name, 0.0) + x
             assert moment is not None
-            reports.append(self._update(update, player, total, moment, batch))
-        self._focus(None)
+            reports.append(self._update(update, player, losses, moment, batch))
+        self._require_grad_only(None)
         if moment is not None:
             with torch.no_grad():
                 self.objective.after_step(moment)
             self._reshard()
         return reports, batch
+
+    def _backward(
+        self, update: Update, player: TrainedPlayer, batch: dict[str, Tensor], counted: float, *, last: bool
+    ) -> dict[str, Tensor]:  # fmt: skip
+        """Add the gradients of a micro-batch to the player's; returns the losses by name, detached."""
+        with player.accumulating(last):
+            # DDP and FSDP average gradients over workers: the factor makes the average a sum.
+            factor = self.world.size / max(counted, 1.0)
+            losses = {name: x * factor for name, x in player.forward(update.loss, batch).items()}
+            losses[update.loss].backward()
+        if not last:
+            player.optimiser.gather()
+        return {name: x.detach() for name, x in losses.items()}
 
     def _update(
         self, update: Update, player: TrainedPlayer, losses: dict[str, Tensor], moment: Moment,
@@ -164,11 +172,11 @@ class Trainer:
             self._probes[update.player] = self._probe(player, batch)
         factor = scale(player.schedule, moment.step, moment.steps)
         norm = self.objective.step(update, player.optimiser, moment, factor)
-        player.follow(moment.step, moment.steps)
+        player.update_average(moment.step, moment.steps)
         self._reshard()
         return Updated(update, losses, norm, player.optimiser.config.lr * factor)
 
-    def _focus(self, player: TrainedPlayer | None) -> None:
+    def _require_grad_only(self, player: TrainedPlayer | None) -> None:
         """Compute gradients for one player only (None: for all); with a single player there is nothing to do."""
         if len(self.trained) > 1:
             for other in self.trained.values():
@@ -242,16 +250,16 @@ class Trainer:
         return tensors | {f"objective/buffer/{n}": x for n, x in own.items()}
 
     @torch.no_grad()
-    def fill(self, checkpoint: Checkpoint) -> None:
+    def load(self, checkpoint: Checkpoint) -> None:
         """Load a checkpoint into the players and the objective."""
         tensors, saved = self.tensors(), set(checkpoint.names)
         missing, extra = sorted(tensors.keys() - saved), sorted(saved - tensors.keys())
         if missing or extra:
             raise CheckpointError(
-                f"{checkpoint.path} is of another model or optimiser than the recipe: "
+                f"{checkpoint.path} does not match the recipe's models and optimisers: "
                 + "; ".join(
-                    f"it {what} {', '.join(names[:3])}{' ...' if len(names) > 3 else ''}"
-                    for what, names in (("lacks", missing), ("has besides", extra)) if names
+                    f"{what} {', '.join(names[:3])}{' ...' if len(names) > 3 else ''}"
+                    for what, names in (("missing", missing), ("unexpected", extra)) if names
                 )
             )  # fmt: skip
         for name, tensor in tensors.items():
@@ -267,15 +275,14 @@ class Trainer:
 
     def export(self, best: Checkpoint | None = None) -> dict[str, Bundle]:
         """Every player as a Bundle, the result first; with the weights of the checkpoint `best`, if given."""
-        names = [self.setup.kind.result, *(n for n in self.players if n != self.setup.kind.result)]
+        names = [self.setup.objective_class.result, *(n for n in self.players if n != self.setup.objective_class.result)]
         bundles = {}
         for name in names:
             model: Any = self.players[name].export(best)
-            first = name == names[0]
             bundles[name] = Bundle(
-                model, self.data.tokens if first else None,
-                labels=self.data.classes if first and "classify" in model.can else None,
-                preprocessing=self.data.preprocessing if first else None,
+                model, self.data.tokens if model.reads in ("tokens", "pairs") else None,
+                labels=self.data.classes if "classify" in model.can else None,
+                preprocessing=self.data.preprocessing if model.reads == "images" else None,
             )  # fmt: skip
         return bundles
 

@@ -27,7 +27,7 @@ from ..errors import InputError
 from ..models.bert import Config
 from .bundle import Special
 from .fill import Shapes, WeightsError
-from .table import Family, Row, pairs
+from .table import Layout, Row, pairs
 from .tokenizer_files import folder_tokens, write_subwords
 
 # Layers of a block. Ours: theirs.
@@ -195,7 +195,7 @@ def rename(name: str) -> str:
     return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
 
 
-FAMILY = Family(
+LAYOUT = Layout(
     model="bert", theirs=Theirs, to_ours=Theirs.to_ours, to_theirs=to_theirs, rows=rows, read_tokens=folder_tokens,
     write_tokens=write_subwords, fixed=FIXED, prefix="bert.", ignored=ignored, rename=rename, read_extra=read_pooling,
     write_extra=write_pooling, reference=reference,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 from ..data.image_files import ImageLike, open_image
 from ..data.preprocessing import Preprocessing
-from ..errors import InputError
+from ..errors import InputError, MissingFileError
 from ..fast import accelerate
 from ..models import Model
 from ..tokens import Pair, Tokenizer
@@ -85,6 +86,11 @@ class Bundle:
         return next(self.model.parameters()).device
 
     @property
+    def dtype(self) -> torch.dtype:
+        """The dtype that the model computes in: that of its matrices, since norms may be kept in float32."""
+        return next((p.dtype for p in self.model.parameters() if p.ndim > 1), torch.float32)
+
+    @property
     def name(self) -> str:
         """The class of the model, for messages."""
         return type(self.model).__name__
@@ -93,6 +99,13 @@ class Bundle:
     def can(self) -> frozenset[str]:
         """The capabilities of the model, keys of models.CAPABILITIES."""
         return self.model.can if isinstance(self.model, Model) else frozenset()
+
+    @property
+    def reads(self) -> str:
+        """The input of the model: "tokens", "pairs", "images" or "vectors"; see models.Model."""
+        if isinstance(self.model, Model):
+            return self.model.reads
+        return "tokens" if self.preprocessing is None else "images"
 
     @property
     def max_tokens(self) -> int | None:
@@ -109,7 +122,8 @@ class Bundle:
         if isinstance(self.tokens, Pair):
             raise InputError(f"this {self.name} reads pairs of texts: expected a model with one tokenizer")
         if self.tokens is None:
-            raise InputError(f"this {self.name} has no tokenizer: expected a model that reads text")
+            problem = f"reads {self.reads}" if self.reads in ("images", "vectors") else "has no tokenizer"
+            raise InputError(f"this {self.name} {problem}: expected a model that reads text")
         return self.tokens
 
     def prompt(self, text: str) -> list[int]:
@@ -122,16 +136,22 @@ class Bundle:
         return ids or [int(first[0])]
 
     def pixels(self, image: ImageLike) -> Float[Tensor, "c height width"]:
-        """An image (a path, a PIL image or an array) as the model's input."""
+        """An image (a path, a PIL image or an array) as the model's input, in float32 on the CPU."""
         if self.preprocessing is None:
-            raise InputError(f"this {self.name} reads no images: expected a model with image preprocessing")
+            problem = "has no image preprocessing" if self.reads == "images" else "reads no images"
+            raise InputError(f"this {self.name} {problem}: expected a model with image preprocessing")
+        if isinstance(image, str | Path) and not os.path.exists(image):  # not Path.exists, which raises for long texts
+            raise MissingFileError(
+                f"{str(image)[:60]!r}: there is no such file, and this {self.name} reads images: expected a path, a PIL "
+                "image or an array"
+            )
         return torch.from_numpy(self.preprocessing(open_image(image)))
 
     @torch.no_grad()
     def __call__(self, given: str | ImageLike) -> Float[Tensor, "*o"]:
         """The model's output for one text or image; for a language model the logits after each token."""
-        if self.preprocessing is not None:
-            out: Tensor = self.model(self.pixels(given)[None].to(self.device))[0]
+        if self.reads == "images":
+            out: Tensor = self.model(self.pixels(given)[None].to(self.device, self.dtype))[0]
             return out
         if not isinstance(given, str):
             raise InputError(f"this {self.name} reads text: expected a string, got {type(given).__name__}")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -40,11 +41,18 @@ def build_empty(kind: type[M], options: Any, shapes: Shapes, where: Path, file: 
     """
     _check_sizes(options, shapes, where, file)
     try:
-        with torch.device("meta"), _SkipRandom():
+        with on_meta_device():
             return kind(options)
     except (RuntimeError, TypeError, OverflowError, MemoryError) as cause:  # torch, of sizes beyond 64 bits
         reason = str(cause).splitlines()[0] if str(cause) else type(cause).__name__
         raise WeightsError(f"{where}: a model of these sizes cannot be built ({reason})") from cause
+
+
+@contextmanager
+def on_meta_device() -> Iterator[None]:
+    """Context in which modules are built without allocating their weights or drawing random numbers."""
+    with torch.device("meta"), _SkipRandom():
+        yield
 
 
 class _SkipRandom(TorchFunctionMode):

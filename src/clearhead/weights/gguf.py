@@ -45,7 +45,7 @@ def load(path: Path, device: torch.device, dtype: torch.dtype | None) -> tuple[B
     architecture = metadata.get("general.architecture")
     if architecture != "llama":
         raise WeightsError(f"{path}: general.architecture is {architecture!r}: expected 'llama'")
-    model, used = huggingface.build(FAMILY, read_theirs(metadata, tensors, path), tensors, device, dtype, path)
+    model, used = huggingface.build(LAYOUT, read_theirs(metadata, tensors, path), tensors, device, dtype, path)
     tokens, special, chat = read_tokens(metadata, path), read_special(metadata, path), metadata.get(CHAT)
     return Bundle(model, tokens, model.config, path, special, chat if isinstance(chat, str) else None), used
 
@@ -171,4 +171,4 @@ def _are_llama3_factors(factors: Tensor, c: Config) -> bool:
     return factors.shape == expected.shape and torch.allclose(expected, factors.float(), rtol=1e-4)
 
 
-FAMILY = replace(llama.FAMILY, rows=rows, prefix="", ignored=lambda c: {ROPE_FACTORS: _are_llama3_factors})
+LAYOUT = replace(llama.LAYOUT, rows=rows, prefix="", ignored=lambda c: {ROPE_FACTORS: _are_llama3_factors})

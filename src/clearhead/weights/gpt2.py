@@ -19,7 +19,7 @@ from ..checks import at_least
 from ..models.gpt import Config
 from .bundle import Special
 from .fill import Shapes, WeightsError
-from .table import JOINED, JOINED_TRANSPOSED, TRANSPOSED, Family, Row, pairs
+from .table import JOINED, JOINED_TRANSPOSED, TRANSPOSED, Layout, Row, causal_lm_logits, pairs
 from .tokenizer_files import folder_tokens, write_subwords
 
 # Theirs: ours.
@@ -99,8 +99,8 @@ def rows(c: Config) -> Iterator[Row]:
         yield from pairs({f"{ours}.{a}": f"{theirs}.{b}" for a, b in linear.items()}, conversion=TRANSPOSED)
 
 
-FAMILY = Family(
+LAYOUT = Layout(
     model="gpt", theirs=Theirs, to_ours=Theirs.to_ours, to_theirs=to_theirs, rows=rows, read_tokens=folder_tokens,
-    write_tokens=write_subwords, fixed=FIXED, prefix="transformer.",
+    write_tokens=write_subwords, fixed=FIXED, prefix="transformer.", reference=causal_lm_logits,
     ignored=lambda c: dict.fromkeys(["transformer.h.*.attn.bias", "transformer.h.*.attn.masked_bias"]),  # causal masks
 )  # fmt: skip

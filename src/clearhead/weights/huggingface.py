@@ -1,6 +1,7 @@
 """Model folders of Hugging Face's libraries, to and from our models.
 
-`model_type` in config.json names the family; each family has its own file with a two-way table (see gpt2.py).
+`model_type` in config.json names the layout; each layout has its own file with a two-way table (see gpt2.py). To add
+one, write such a file, and its line in LAYOUT_FILES and SAVED_AS.
 """
 
 from __future__ import annotations
@@ -19,46 +20,48 @@ from ..models import Model, family, family_of
 from .bundle import Bundle, Special, check_tokens
 from .fill import WeightsError, build_empty
 from .preprocessor import read_preprocessing, write_preprocessing
-from .table import Family, Used, dtype_name, export, fill
+from .table import Layout, Used, dtype_name, export, fill
 from .tensor_files import Tensors, open_tensors
 from .tensors import replace_tensors
 from .tokenizer_files import read_chat, remove_tokens, write_chat
 
-# model_type: the file of this folder with its Family.
-FAMILIES = {"marian": "marian", "gpt2": "gpt2", "llama": "llama", "mistral": "llama", "qwen2": "llama", "bert": "bert"}
+# model_type: the file of this folder with its Layout.
+LAYOUT_FILES = {
+    "marian": "marian", "gpt2": "gpt2", "llama": "llama", "mistral": "llama", "qwen2": "llama", "bert": "bert",
+}  # fmt: skip
 # Our family: the model types to save it as, in order of preference.
-LAYOUTS = {"transformer": ("marian",), "gpt": ("gpt2", "llama"), "bert": ("bert",)}
+SAVED_AS = {"transformer": ("marian",), "gpt": ("gpt2", "llama"), "bert": ("bert",)}
 # Keys that tell the model type of a config.json that is older than the key model_type.
 MARKS = {"gpt2": ("n_embd", "n_head"), "bert": ("type_vocab_size", "hidden_size")}
 # Special ids in generation_config.json.
 ID_KEYS = ("pad_token_id", "bos_token_id", "decoder_start_token_id", "eos_token_id")
 
 
-def get_family(model_type: str) -> Family:
-    """The Family of a model type."""
-    family: Family = import_module(f".{FAMILIES[model_type]}", __package__).FAMILY
-    return family
+def get_layout(model_type: str) -> Layout:
+    """The Layout of a model type."""
+    layout: Layout = import_module(f".{LAYOUT_FILES[model_type]}", __package__).LAYOUT
+    return layout
 
 
 def model_type(table: config.Table) -> str:
-    """The model type of a config.json; raises if it is not one of FAMILIES."""
+    """The model type of a config.json; raises if it is not one of LAYOUT_FILES."""
     kind = table.get("model_type")
     if kind is None:
         kind = next((known for known, keys in MARKS.items() if all(key in table for key in keys)), None)
-    if not isinstance(kind, str) or kind not in FAMILIES:
-        place, hint = table.origin.place(("model_type",)), nearest(str(kind), FAMILIES)
-        raise WeightsError(f"{place}model_type is {kind!r}: expected one of {', '.join(FAMILIES)}{hint}")
+    if not isinstance(kind, str) or kind not in LAYOUT_FILES:
+        place, hint = table.origin.place(("model_type",)), nearest(str(kind), LAYOUT_FILES)
+        raise WeightsError(f"{place}model_type is {kind!r}: expected one of {', '.join(LAYOUT_FILES)}{hint}")
     return kind
 
 
 def load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> tuple[Bundle, Used]:
     """Load a folder of theirs; returns the bundle, and which tensors it was loaded from."""
     table = config.load(folder / "config.json")
-    entry = get_family(model_type(table))
-    theirs = read_theirs(entry, config.Table({**table, **entry.read_extra(folder)}, origin=table.origin))
+    layout = get_layout(model_type(table))
+    theirs = read_theirs(layout, config.Table({**table, **layout.read_extra(folder)}, origin=table.origin))
     with open_tensors(folder) as tensors:
-        model, used = build(entry, theirs, tensors, device, dtype, folder / "config.json")
-    tokens = entry.read_tokens(folder, theirs)
+        model, used = build(layout, theirs, tensors, device, dtype, folder / "config.json")
+    tokens = None if layout.read_tokens is None else layout.read_tokens(folder, theirs)
     check_tokens(tokens, model.config, str(folder))
     special, labels = special_ids(folder, table), class_names(table, getattr(model.config, "classes", None))
     bundle = Bundle(
@@ -69,34 +72,34 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> tuple
 
 
 def build(
-    entry: Family, theirs: Any, tensors: Tensors, device: torch.device, dtype: torch.dtype | None, where: Path
+    layout: Layout, theirs: Any, tensors: Tensors, device: torch.device, dtype: torch.dtype | None, where: Path
 ) -> tuple[Model, Used]:
     """Build our model and fill it with their tensors; `where` is the file with its sizes, for error messages."""
-    if entry.rename is not None:
-        tensors = tensors.renamed(entry.rename)
-    if entry.prefix and not any(name.startswith(entry.prefix) for name in tensors.shapes):
-        tensors = tensors.renamed(lambda name: entry.prefix + name)  # of a model without its head
+    if layout.rename is not None:
+        tensors = tensors.renamed(layout.rename)
+    if layout.prefix and not any(name.startswith(layout.prefix) for name in tensors.shapes):
+        tensors = tensors.renamed(lambda name: layout.prefix + name)  # a file saved without a head lacks the prefix
     try:
-        options = entry.to_ours(theirs, tensors.shapes)
+        options = layout.to_ours(theirs, tensors.shapes)
     except ValueError as cause:
         raise WeightsError(f"{where}: {cause}") from cause
-    model = build_empty(family(entry.model)[0], options, tensors.shapes, where, tensors.path)
-    used = fill(model, tensors, entry.rows(model.config), entry.ignored(model.config), device, dtype)
+    model = build_empty(family(layout.model)[0], options, tensors.shapes, where, tensors.path)
+    used = fill(model, tensors, layout.rows(model.config), layout.ignored(model.config), device, dtype)
     return model.eval(), used
 
 
-def read_theirs(entry: Family, table: config.Table) -> Any:
-    """The keys of config.json that we read, as the family's dataclass; raises for what we do not support."""
+def read_theirs(layout: Layout, table: config.Table) -> Any:
+    """The keys of config.json that we read, as the layout's dataclass; raises for what we do not support."""
     if table.get("quantization_config") is not None:
         place = table.origin.place(("quantization_config",))
         raise WeightsError(f"{place}quantization_config: quantised weights are not supported, expected plain ones")
-    for name, value in entry.fixed.items():
+    for name, value in layout.fixed.items():
         if table.get(name, value) != value:
             raise WeightsError(f"{table.origin.place((name,))}{name} is {table[name]}: expected {value}")
-    hints = get_type_hints(entry.theirs)
+    hints = get_type_hints(layout.theirs)
     # A null means the default, unless the field itself may be None.
     nulls = {name for name, hint in hints.items() if table.get(name) is None and type(None) not in get_args(hint)}
-    return config.read(entry.theirs, table.without(*(name for name in table if name not in hints or name in nulls)))
+    return config.read(layout.theirs, table.without(*(name for name in table if name not in hints or name in nulls)))
 
 
 def special_ids(folder: Path, table: config.Table) -> Special:
@@ -122,15 +125,12 @@ def class_names(table: config.Table, classes: int | None) -> tuple[str, ...] | N
 def save(bundle: Bundle, folder: Path) -> Path:
     """Write a bundle as a folder that from_pretrained reads; returns the folder."""
     special = bundle.special or Special()
-    entry, theirs = _their_config(bundle, special)
+    layout, theirs = _their_config(bundle, special)
     check_tokens(bundle.tokens, bundle.config, "cannot be saved")
     if bundle.preprocessing is not None and bundle.preprocessing.channels != "rgb":
         raise WeightsError(f"channels={bundle.preprocessing.channels!r}: a Hugging Face folder has channels='rgb'")
-    with TemporaryDirectory() as scratch:  # so that tokens that they have no format for change nothing in the folder
-        if bundle.tokens is not None:
-            entry.write_tokens(bundle.tokens, Path(scratch), special)
-        token_files = {path.name: path.read_bytes() for path in Path(scratch).iterdir()}
-    tensors = export(bundle.model, entry.rows(bundle.config)) | entry.extra_tensors(bundle.model)
+    token_files = _token_files(bundle, layout, special)
+    tensors = export(bundle.model, layout.rows(bundle.config)) | layout.extra_tensors(bundle.model)
     folder.mkdir(parents=True, exist_ok=True)
     replace_tensors(folder / "model.safetensors", tensors)
     remove_tokens(folder)  # of the model that was here before
@@ -138,10 +138,13 @@ def save(bundle: Bundle, folder: Path) -> Path:
         atomic_write(folder / name, content)
     write_chat(bundle.chat, folder)
     write_preprocessing(bundle.preprocessing, folder)
-    entry.write_extra(bundle.config, folder)
-    ids = {key: theirs[key] for key in ID_KEYS if theirs.get(key) is not None}
-    banned = {"bad_words_ids": [[special.pad]]} if "decoder_start_token_id" in theirs else {}
-    config.write(ids | banned, folder / "generation_config.json")
+    layout.write_extra(bundle.config, folder)
+    if layout.write_tokens is None:
+        (folder / "generation_config.json").unlink(missing_ok=True)
+    else:
+        ids = {key: theirs[key] for key in ID_KEYS if theirs.get(key) is not None}
+        banned = {"bad_words_ids": [[special.pad]]} if "decoder_start_token_id" in theirs else {}
+        config.write(ids | banned, folder / "generation_config.json")
     if bundle.labels is not None:
         theirs["id2label"] = {str(i): label for i, label in enumerate(bundle.labels)}
         theirs["label2id"] = {label: i for i, label in enumerate(bundle.labels)}
@@ -149,17 +152,29 @@ def save(bundle: Bundle, folder: Path) -> Path:
     return folder
 
 
-def _their_config(bundle: Bundle, special: Special) -> tuple[Family, dict[str, Any]]:
+def _token_files(bundle: Bundle, layout: Layout, special: Special) -> dict[str, bytes]:
+    """The files of the tokenizer, by name; raises if the layout has no format for it."""
+    if bundle.tokens is None:
+        return {}
+    if layout.write_tokens is None:
+        raise WeightsError(f"{bundle.tokens!r}: such a model reads {bundle.reads}, and has no tokenizer")
+    # Write the tokens to a scratch folder first: if the format cannot express them, nothing has changed.
+    with TemporaryDirectory() as scratch:
+        layout.write_tokens(bundle.tokens, Path(scratch), special)
+        return {path.name: path.read_bytes() for path in Path(scratch).iterdir()}
+
+
+def _their_config(bundle: Bundle, special: Special) -> tuple[Layout, dict[str, Any]]:
     """The first model type that can express a model, and its config.json."""
     name = family_of(bundle.model)
-    if name not in LAYOUTS:
-        known = ", ".join(LAYOUTS)
+    if name not in SAVED_AS:
+        known = ", ".join(SAVED_AS)
         raise WeightsError(f"{name}: there is no Hugging Face layout for such a model here: expected one of {known}")
     reasons = []
-    for kind in LAYOUTS[name]:
-        entry = get_family(kind)
+    for kind in SAVED_AS[name]:
+        layout = get_layout(kind)
         try:
-            return entry, entry.to_theirs(bundle.config, special)
+            return layout, layout.to_theirs(bundle.config, special)
         except WeightsError as problem:
             reasons.append(str(problem))
     raise WeightsError("; or ".join(reasons))

@@ -22,7 +22,7 @@ from ..errors import InputError
 from ..models.gpt import Config
 from .bundle import Special
 from .fill import Shapes, WeightsError
-from .table import Family, Row, pairs
+from .table import Layout, Row, causal_lm_logits, pairs
 from .tokenizer_files import folder_tokens, write_subwords
 
 # Layers of a block. Ours: theirs. The first three may have biases where the others have none.
@@ -174,8 +174,8 @@ def rows(c: Config) -> Iterator[Row]:
             yield from pairs({f"blocks.{i}.{a}": f"model.layers.{i}.{b}" for a, b in names.items()}, leaves)
 
 
-FAMILY = Family(
+LAYOUT = Layout(
     model="gpt", theirs=Theirs, to_ours=Theirs.to_ours, to_theirs=to_theirs, rows=rows, read_tokens=folder_tokens,
-    write_tokens=write_subwords, fixed={"hidden_act": "silu"}, prefix="model.",
+    write_tokens=write_subwords, fixed={"hidden_act": "silu"}, prefix="model.", reference=causal_lm_logits,
     ignored=lambda c: {"model.layers.*.self_attn.rotary_emb.inv_freq": None},
 )  # fmt: skip

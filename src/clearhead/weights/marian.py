@@ -32,7 +32,7 @@ from ..tokens import Pair, Pieces, Subwords, Tokenizer
 from ..tokens.sentencepiece import Model
 from .bundle import Special
 from .fill import Shapes, WeightsError
-from .table import ROW, Family, Row, pairs
+from .table import ROW, Layout, Row, pairs
 from .tokenizer_files import read_subwords, read_vocab, tokenizer_settings, write_subwords
 
 # Layers of a block. Ours: theirs. Only the decoder has cross-attention.
@@ -248,7 +248,7 @@ def _reference(pretrained: Callable[[str], Any], inputs: dict[str, Tensor], c: C
     return cast(Tensor, out.logits)
 
 
-FAMILY = Family(
+LAYOUT = Layout(
     model="transformer", theirs=Theirs, to_ours=Theirs.to_ours, to_theirs=to_theirs, rows=rows, read_tokens=read_tokens,
     write_tokens=write_tokens, fixed=FIXED, extra_tensors=_zero_bias, reference=_reference,
     ignored=lambda c: {f"model.{side}.embed_positions.weight": _is_sinusoid for side in ("encoder", "decoder")},

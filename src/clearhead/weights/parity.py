@@ -179,13 +179,13 @@ def _transformers(bundle: Bundle, path: Path, kind: str, inputs: dict[str, Tenso
         if importlib.util.find_spec("accelerate") is None:
             raise _NoReferenceError("transformers needs accelerate to read GGUF files")
         options, where = {**options, "gguf_file": path.name}, path.parent
-    family = huggingface.get_family("llama" if kind == "gguf" else kind.removeprefix("huggingface "))
+    layout = huggingface.get_layout("llama" if kind == "gguf" else kind.removeprefix("huggingface "))
 
     def pretrained(class_name: str) -> Any:
         return getattr(transformers, class_name).from_pretrained(where, **options).eval()
 
     with _quiet():
-        output = family.reference(pretrained, inputs, bundle.config)
+        output = layout.reference(pretrained, inputs, bundle.config)
     return f"transformers {importlib.metadata.version('transformers')}", output
 
 

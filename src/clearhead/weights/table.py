@@ -67,7 +67,7 @@ def causal_lm_logits(pretrained: Callable[[str], Any], inputs: dict[str, Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Family:
+class Layout:
     """Everything that `huggingface` needs to read and write the folders of one model type."""
 
     model: str  # our family
@@ -75,8 +75,10 @@ class Family:
     to_ours: Callable[[Any, Shapes], Any]  # an instance of `theirs`, shapes of the file's tensors -> our Config
     to_theirs: Callable[[Any, Special], dict[str, Any]]  # our Config -> config.json; raises if theirs cannot express it
     rows: Callable[[Any], Iterable[Row]]  # our Config -> the table
-    read_tokens: Callable[[Path, Any], Tokenizer | Pair | None]  # folder, an instance of `theirs` -> tokenizer
-    write_tokens: Callable[[Tokenizer | Pair, Path, Special], None]
+    reference: Reference  # the output of transformers, for parity certificates
+    # Folder, an instance of `theirs` -> tokenizer. None: a model without tokens, such as one that reads images.
+    read_tokens: Callable[[Path, Any], Tokenizer | Pair | None] | None = None
+    write_tokens: Callable[[Tokenizer | Pair, Path, Special], None] | None = None  # None: a model without tokens
     fixed: Mapping[str, Any] = field(default_factory=dict)  # keys of config.json that must have this value, if present
     prefix: str = ""  # of tensor names in a file with a head; a file without a head lacks it
     ignored: Callable[[Any], Ignored] = lambda c: {}  # our Config -> tensors that our model does not need
@@ -84,7 +86,6 @@ class Family:
     read_extra: Callable[[Path], dict[str, Any]] = lambda folder: {}  # keys from files beside config.json
     write_extra: Callable[[Any, Path], None] = lambda c, folder: None  # writes or removes those files
     extra_tensors: Callable[[Any], dict[str, Tensor]] = lambda model: {}  # tensors that they expect and we do not have
-    reference: Reference = causal_lm_logits  # for parity certificates
 
 
 def pairs(

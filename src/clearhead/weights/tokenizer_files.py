@@ -87,7 +87,7 @@ def read_subwords(folder: Path) -> Subwords | Pieces | None:
 
 
 def folder_tokens(folder: Path, theirs: Any) -> Subwords | Pieces | None:
-    """`read_subwords` with the signature of Family.read_tokens."""
+    """`read_subwords` with the signature of Layout.read_tokens."""
     return read_subwords(folder)
 
 

@@ -43,4 +43,4 @@ class Classification(Objective):
 
     def _logits(self, batch: Tensors) -> Tensor:
         inputs = {name: batch[name] for name in self.may_read if name in batch}
-        return self.player("model")(**inputs).float()
+        return self.outputs("model", **inputs)

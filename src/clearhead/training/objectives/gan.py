@@ -1,9 +1,10 @@
 """GAN: a generator maps noise to rows, and a discriminator learns to tell them from real ones.
 
 Goodfellow et al. 2014, with the non-saturating loss of the generator (section 3), or the hinge losses of Lim and Ye
-2017 that SAGAN uses (Zhang et al. 2019, Eq. 4).
+2017 that SAGAN uses (Zhang et al. 2019, Eq. 4). Instance noise (Sonderby et al. 2017) blurs real and generated rows alike,
+so that the discriminator cannot tell them apart at once and the generator finds all modes.
 
-x (b, d), the real rows.
+Batch: x (b, d), real rows; labels are allowed, and ignored.
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ...checks import at_least
+from ...errors import InputError
+from ..schedule import Scalar, ends
 from .objective import Measurement, Moment, Objective, Role, Tensors, Update, weighted_sum
 
 if TYPE_CHECKING:
     from ...data import Data
 
-NOISE = 1  # random stream of the generator's noise
+NOISE, BLUR = 1, 2  # random streams of the generator's noise and of instance noise
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,16 +34,21 @@ class GANConfig:
 
     latent: int = 8  # dimension of the noise vector
     loss: Literal["logistic", "hinge"] = "logistic"  # loss of the discriminator's logits
+    blur: Scalar = 0.0  # standard deviation of the instance noise that is added to real and generated rows
 
     def __post_init__(self) -> None:
         at_least(self, 1, "latent")
+        if min(ends(self.blur)) < 0:
+            raise InputError(f"blur={self.blur}: expected standard deviations of 0 or more")
 
 
 class GAN(Objective):
     """A generator against a discriminator; the discriminator is updated first, then the generator."""
 
     Config: ClassVar[type[Any]] = GANConfig
-    roles: ClassVar[Mapping[str, Role]] = {"generator": Role(can="map"), "discriminator": Role(can="map")}
+    roles: ClassVar[Mapping[str, Role]] = {
+        "generator": Role(can="map", reads_batch=False), "discriminator": Role(can="map"),
+    }  # fmt: skip
     updates: ClassVar[Sequence[Update]] = (
         Update("discriminator", "discriminator_loss"), Update("generator", "generator_loss"),
     )  # fmt: skip
@@ -61,20 +69,24 @@ class GAN(Objective):
         return {"generator_loss": Measurement("nats/row"), "discriminator_loss": Measurement("nats/row"), **quality}
 
     def prepare(self, batch: Tensors, moment: Moment) -> Tensors:
-        return batch | {"noise": moment.rng(NOISE).normal(self.config.latent)}
+        batch = batch | {"noise": moment.rng(NOISE).normal(self.config.latent)}
+        if any(ends(self.config.blur)):
+            width = batch["x"].shape[1]
+            batch["blur_real"], batch["blur_fake"] = moment.rng(BLUR).normal(2 * width).split(width, dim=1)
+        return batch
 
     def discriminator_loss(self, batch: Tensors) -> Tensor:
         """The loss of the discriminator, which should score real rows high and generated rows low."""
         with torch.no_grad():
             fake = self._generated(batch)
-        real, generated = self._scores(batch["x"]), self._scores(fake)
+        real, generated = self._scores(batch["x"], batch.get("blur_real")), self._scores(fake, batch.get("blur_fake"))
         hinge = self._hinge
         each = F.relu(1 - real) + F.relu(1 + generated) if hinge else F.softplus(-real) + F.softplus(generated)
         return weighted_sum(each, batch)
 
     def generator_loss(self, batch: Tensors) -> Tensor:
         """The loss of the generator, whose rows should score high."""
-        scores = self._scores(self._generated(batch))
+        scores = self._scores(self._generated(batch), batch.get("blur_fake"))
         return weighted_sum(-scores if self._hinge else F.softplus(-scores), batch)
 
     @torch.no_grad()
@@ -96,6 +108,7 @@ class GAN(Objective):
     def _generated(self, batch: Tensors) -> Tensor:
         return self.outputs("generator", batch["noise"])
 
-    def _scores(self, x: Tensor) -> Tensor:
-        """The discriminator's logit that a row is real."""
+    def _scores(self, x: Tensor, blur: Tensor | None) -> Tensor:
+        """The discriminator's logit that a row, with instance noise if there is any, is real."""
+        x = x if blur is None else x + self.scalar("blur") * blur
         return self.outputs("discriminator", x)[:, 0]

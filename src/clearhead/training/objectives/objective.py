@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ...weights import Bundle
 from ..device_rng import DeviceRng
 from ..schedule import Scalar, value
 
 if TYPE_CHECKING:
     from ...data import Data
+    from ...weights import Bundle
     from ..average import Average
     from ..optim import Optimiser
 
@@ -38,6 +38,7 @@ class Role:
 
     can: str | None = None  # capability that the model needs (models.CAPABILITIES); None: any model
     average_of: str | None = None  # player of whose weights this one is a moving average; None: it is trained
+    reads_batch: bool = True  # its inputs come from the data; False: the objective makes them, for instance noise
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +121,7 @@ class Objective(nn.Module):
     updates: ClassVar[Sequence[Update]] = (Update("model"),)  # the updates of a step, in order
     reads: ClassVar[tuple[str, ...]] = ()  # batch keys that are required; those of an extra feed are "feed.key"
     may_read: ClassVar[tuple[str, ...]] = ()  # batch keys that are used if the data has them
-    measurements: ClassVar[Mapping[str, Measurement]] = {}  # results of validation, without the logs' prefix valid_
+    measurements: ClassVar[Mapping[str, Measurement]] = {}  # validation metrics by name; the logs add the prefix valid_
     result: ClassVar[str] = "model"  # the player that is the trained model
     writes_text: ClassVar[bool] = False  # whether `samples` gives samples of text
 
@@ -135,8 +136,11 @@ class Objective(nn.Module):
 
     @classmethod
     def sizes(cls, config: Any, data: Data) -> dict[str, dict[str, int]]:
-        """The sizes of each player's model that follow from the data: {"model": {"vocab": 65}}."""
-        return {"model": data.sizes}
+        """The sizes of each player's model that follow from the data: {"model": {"vocab": 65}}.
+
+        Sizes that a model's Config does not have are ignored.
+        """
+        return {player: data.sizes for player in cls.roles}
 
     # Methods that subclasses override
 
@@ -175,10 +179,15 @@ class Objective(nn.Module):
         """A player's network."""
         return self.players[name]
 
-    def outputs(self, name: str, x: Tensor) -> Tensor:
-        """A player's outputs in float32; its inputs are cast to the dtype that it computes in."""
+    def outputs(self, name: str, *inputs: Tensor, **named: Tensor) -> Tensor:
+        """A player's outputs in float32; floating-point inputs are cast to the dtype that it computes in."""
         model = self.players[name]
-        out: Tensor = model(x.to(compute_dtype(model))).float()
+        dtype = compute_dtype(model)
+
+        def cast(x: Tensor) -> Tensor:
+            return x.to(dtype) if x.is_floating_point() else x
+
+        out: Tensor = model(*map(cast, inputs), **{key: cast(x) for key, x in named.items()}).float()
         return out
 
     def scalar(self, name: str) -> Tensor:
