@@ -10,6 +10,7 @@ import typer
 from test_house import HOUSE, ROOMS, ROOT
 
 from clearhead.cli import app
+from clearhead.training.objectives import objectives
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 VERBS = typer.main.get_command(app).commands
@@ -75,3 +76,8 @@ def test_the_map_is_that_of_the_house():
 def test_every_page_is_named_at_the_door():
     front = (ROOT / "README.md").read_text()
     assert [page.name for page in PAGES[2:] if f"](docs/{page.name})" not in front] == []
+
+
+def test_every_objective_is_in_the_table_of_the_training_page():
+    rows = re.findall(r"^\| `([\w-]+)` \|", (ROOT / "docs" / "09-training.md").read_text(), re.MULTILINE)
+    assert set(objectives()) <= set(rows)

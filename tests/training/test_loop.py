@@ -14,8 +14,8 @@ from trainings import VECTORS, metrics, near, pictures, recipe, same_bits, state
 
 from clearhead import config, load
 from clearhead.training import loop, optim
-from clearhead.training.loop import train
 from clearhead.training.recipe import Recipe
+from clearhead.training.run import train
 
 pytestmark = pytest.mark.usefixtures("own_models")
 

@@ -14,6 +14,7 @@ from clearhead.data import make_data
 from clearhead.training.distributed import narrow
 from clearhead.training.objectives import (
     OBJECTIVES,
+    Moment,
     Objective,
     check_data,
     check_players,
@@ -22,6 +23,7 @@ from clearhead.training.objectives import (
     objectives,
     register,
 )
+from clearhead.training.schedule import Scheduled
 
 pytestmark = pytest.mark.usefixtures("own_models")
 
@@ -167,6 +169,22 @@ def test_gan_losses_are_those_of_the_papers(loss):
     assert all(
         p.grad is None for p in generator.parameters()
     )  # the discriminator's loss has no gradient for the generator
+
+
+def test_instance_noise_blurs_real_and_generated_rows_by_its_scheduled_deviation():
+    objective = players(blur=Scheduled(start=0.5, final=0.1, shape="linear"))
+    generator, discriminator = (objective.player(name) for name in ("generator", "discriminator"))
+    moment = Moment(seed=1, step=2, steps=5, rows=torch.arange(6))
+    objective.set_scalars(moment.step, moment.steps)
+    batch = objective.prepare({"x": torch.randn(6, 2)}, moment)
+    assert (batch["blur_real"] - batch["blur_fake"]).abs().min() > 0
+    real = discriminator(batch["x"] + 0.3 * batch["blur_real"])[:, 0]
+    fake = discriminator(generator(batch["noise"]) + 0.3 * batch["blur_fake"])[:, 0]
+    torch.testing.assert_close(objective.discriminator_loss(batch), (F.softplus(-real) + F.softplus(fake)).sum())
+    torch.testing.assert_close(objective.generator_loss(batch), F.softplus(-fake).sum())
+    assert "blur_real" not in players().prepare({"x": torch.randn(6, 2)}, moment)
+    with pytest.raises(ValueError, match=r"blur=-1\.0: expected standard deviations of 0 or more"):
+        players(blur=-1.0)
 
 
 def test_self_distillation_is_dinos_loss():

@@ -59,6 +59,7 @@ CASES = {
     "gan, micro-batches": (GAN, ["accumulate=3"]),
     "gan, bfloat16": (GAN, ["precision=bfloat16", "accumulate=2"]),
     "gan, recomputed": (GAN, ["recompute=true", "initial=xavier", "objective.loss=hinge"]),
+    "gan, instance noise": (GAN, ["objective.blur={start=0.5,final=0.0}", "accumulate=2"]),
     "student": (STUDENT, []),
     "student, micro-batches": (STUDENT, ["accumulate=2"]),
     "student, bfloat16": (STUDENT, ["precision=bfloat16"]),

@@ -6,8 +6,8 @@ from trainings import recipe
 from clearhead import config
 from clearhead.config import ConfigError
 from clearhead.data import make_data
-from clearhead.training.loop import train
 from clearhead.training.recipe import MAY_CHANGE, Recipe, RunConfig, named_options, read_recipe
+from clearhead.training.run import train
 from clearhead.training.setup import resolve
 
 pytestmark = pytest.mark.usefixtures("own_models")

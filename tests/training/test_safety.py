@@ -12,9 +12,8 @@ from trainings import VECTORS, metrics, recipe, same_bits, state, weights
 
 from clearhead import config
 from clearhead.data import DataError
-from clearhead.training import loop, optim
+from clearhead.training import TrainingError, loop, optim, train
 from clearhead.training.checkpoint import Checkpoint, CheckpointError
-from clearhead.training.loop import TrainingError, train
 from clearhead.training.objectives.next_token import NextToken
 from clearhead.training.run_folder import Folder, FolderError
 

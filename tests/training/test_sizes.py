@@ -2,18 +2,24 @@
 
 import json
 import shutil
+from typing import ClassVar
+from unittest.mock import patch
 
+import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from trainings import pictures, recipe, state
 
 from clearhead import build, generate, train
 from clearhead.config import ConfigError
 from clearhead.layers import resize
+from clearhead.training import objectives
 from clearhead.training.loop import Trainer
+from clearhead.training.objectives import Measurement, Objective, Role, Update
 from clearhead.training.pretrained import fill_pretrained
 from clearhead.training.recipe import Pretrained
-from clearhead.weights import Bundle, WeightsError, save
+from clearhead.weights import Bundle, WeightsError, load, save
 
 pytestmark = pytest.mark.usefixtures("own_models")
 TEXT = "the cat sat on the mat and the dog lay on the log. " * 40
@@ -193,3 +199,48 @@ def test_a_perceptron_learns_a_regression_with_the_sizes_of_its_data(tmp_path):
 def test_a_misspelt_key_of_pretrained_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"pretrained"):
         go(recipe(pretrained={"folder": "x", "int": "encoder"}), tmp_path / "run")
+
+
+# Inputs
+
+
+def test_a_model_that_reads_something_else_than_the_data_gives_is_refused(tmp_path):
+    data = pictures(tmp_path / "images")
+    bert = {"name": "bert", "vocab": 9, "width": 8, "depth": 1, "heads": 2, "answer": "class", "context": 8}
+    message = "the model is a bert, which reads tokens, and the data gives images, labels: expected data with ids"
+    with pytest.raises(ValueError, match=message):
+        go(recipe(steps=1, data=data, model=bert), tmp_path / "run")
+
+
+class TwoClassifiers(Objective):
+    """Two classifiers of the same images."""
+
+    roles: ClassVar = {"first": Role(can="classify"), "second": Role(can="classify")}
+    updates = (Update("first", "first_loss"), Update("second", "second_loss"))
+    reads = ("images", "labels")
+    measurements: ClassVar = {"loss": Measurement("nats/row")}
+    result = "first"
+
+    def first_loss(self, batch):
+        return F.cross_entropy(self.outputs("first", batch["images"]), batch["labels"], reduction="sum")
+
+    def second_loss(self, batch):
+        return F.cross_entropy(self.outputs("second", images=batch["images"]), batch["labels"], reduction="sum")
+
+    def measure(self, batch):
+        return {"loss": self.first_loss(batch)}
+
+
+@patch.dict(objectives.OBJECTIVES)
+@patch.dict(objectives._REGISTERED)
+def test_every_player_gets_its_sizes_and_is_saved_with_labels_and_preprocessing(tmp_path):
+    objectives.register("two", TwoClassifiers)
+    players = {name: {"model": {"name": "pixels"}} for name in ("first", "second")}
+    table = recipe(steps=1, data=pictures(tmp_path / "images")) | {"objective": {"name": "two"}, "players": players}
+    del table["model"]
+    run = go(table, tmp_path / "run")
+    for bundle in (run.model, load(run.folder / "players" / "second", device="cpu")):
+        assert bundle.config.classes == 2
+        assert bundle.labels == ("green", "red")
+        assert bundle.preprocessing.size == run.model.preprocessing.size
+        assert bundle(np.zeros((20, 20, 3), np.uint8)).shape == (2,)

@@ -15,7 +15,7 @@ from torch import nn
 from trainings import GAN, STUDENT, VECTORS, metrics, near, recipe, state
 
 from clearhead.training.distributed import SyncedBatchNorm
-from clearhead.training.loop import train
+from clearhead.training.run import train
 
 pytestmark = pytest.mark.usefixtures("own_models")
 SCRIPT = Path(__file__).with_name("train_workers.py")

@@ -16,7 +16,7 @@ warnings.simplefilter("error")
 import torch.distributed as dist  # noqa: E402
 import trainings  # noqa: E402
 
-from clearhead.training import loop, optim  # noqa: E402
+from clearhead.training import optim, train  # noqa: E402
 
 RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
@@ -38,7 +38,7 @@ def stop_at(step):
 def main(path):
     for entry in json.loads(Path(path).read_text()):
         undo = stop_at(entry["stop"]) if "stop" in entry else lambda: None
-        run = loop.train(entry["recipe"], *entry.get("words", []), out=entry["out"], device="cpu", quiet=True)
+        run = train(entry["recipe"], *entry.get("words", []), out=entry["out"], device="cpu", quiet=True)
         undo()
         assert run.finished != ("stop" in entry), entry
         assert not dist.is_initialized()

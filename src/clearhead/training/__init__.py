@@ -4,9 +4,10 @@ run = train("configs/reverse.toml", "optim.lr=1e-3")    run.folder, run.metrics,
 verify_resume("configs/reverse.toml", out="runs/v")     check that a killed and resumed training gives the same bits
 """
 
-from .loop import TIMES, Run, TrainingError, train
+from .loop import TIMES, TrainingError
 from .objectives import Objective
 from .recipe import Recipe, read_recipe
+from .run import Run, train
 from .sweep import Sweep
 from .verify import Verdict, verify_resume
 

@@ -7,18 +7,14 @@ and the step.
 
 from __future__ import annotations
 
-import math
-import os
 import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
 
-import torch
 from torch import Tensor
 
 from .. import config
@@ -29,14 +25,15 @@ from . import progress
 from .best import Best
 from .checkpoint import Checkpoint, CheckpointError, DamagedError, Writer, latest, step_name
 from .distributed import World
+from .pending import Pending
 from .prefetch import Feed, Part
 from .pretrained import describe
-from .recipe import MAY_CHANGE, Recipe, named_options, read_recipe
+from .recipe import MAY_CHANGE, Recipe, named_options
 from .run_folder import Folder, FolderError
 from .setup import resolve
 from .signals import on_stop
 from .tensorboard import Events
-from .trainer import Trainer, Updated
+from .trainer import Trainer
 
 TIMES = ("seconds", "rate", "share")  # the timing metrics, which differ between two runs of the same recipe
 
@@ -45,92 +42,12 @@ class TrainingError(UserError, RuntimeError):
     """A training cannot continue; the message gives the step and the last intact checkpoint, if there is one."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Run:
-    """The result of a training.
-
-    Attributes:
-        folder: The run folder.
-        metrics: All records of metrics.jsonl.
-        model: The trained model, a Bundle; None if the training was stopped before its last step.
-
-    Examples:
-        >>> run = Run(folder=tmp / "run", metrics=[{"step": 1, "loss": 2.3}], model=None)
-        >>> run.finished, run.metrics[-1]["loss"]
-        (False, 2.3)
-    """
-
-    folder: Path
-    metrics: list[dict[str, Any]]
-    model: Bundle | None
-
-    @property
-    def finished(self) -> bool:
-        """True if the training reached its last step, or ran out of patience."""
-        return self.model is not None
-
-
-def train(
-    recipe: str | Path | Mapping[str, Any] | Recipe,
-    *overrides: str,
-    out: str | Path | None = None,
-    data: str | Path | None = None,
-    device: str = "auto",
-    quiet: bool = False,
-) -> Run:
-    """Train a recipe in a run folder, or resume the run that is there.
-
-    Args:
-        recipe: A .toml or .json file, a table, or a Recipe.
-        overrides: Values to change: "optim.lr=1e-3".
-        out: The run folder; runs/NAME if not given.
-        data: A folder to search for data files first.
-        device: auto, cpu, cuda, cuda:1 or mps.
-        quiet: Print nothing but warnings.
-
-    Examples:
-        >>> recipe = {"steps": 2, "data": {"name": "reverse"}, "model": {"name": "gpt", "width": 16, "heads": 2}}
-        >>> run = train(recipe, "model.depth=1", out=tmp / "run", device="cpu", quiet=True)
-        >>> run.finished, "valid_loss" in run.metrics[-1]
-        (True, True)
-    """
-    settings = read_recipe(recipe, *overrides)
-    if out is None:
-        out = Path("runs") / (Path(recipe).stem if isinstance(recipe, str | Path) else "run")
-    # cuBLAS reads this when it starts; without it the order of its sums may vary.
-    if settings.deterministic:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    world = World.join(device)
-    try:
-        with (
-            _torch_settings(settings, world.device),
-            _Loop(settings, Path(out), None if data is None else Path(data), world, quiet) as loop,
-        ):
-            return loop.run()
-    finally:
-        world.leave()
-
-
-@contextmanager
-def _torch_settings(recipe: Recipe, device: torch.device) -> Iterator[None]:
-    """Set torch's global settings and generators for a training, and restore them afterwards."""
-    precision, deterministic = torch.get_float32_matmul_precision(), torch.are_deterministic_algorithms_enabled()
-    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
-    try:
-        with torch.random.fork_rng([device] if device.type == "cuda" else []):
-            torch.set_float32_matmul_precision("highest" if recipe.precision == "float32" else "high")
-            torch.use_deterministic_algorithms(recipe.deterministic)
-            yield
-    finally:
-        torch.set_float32_matmul_precision(precision)
-        torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
-
-
-class _Loop:
+class Loop:
     """One attempt at a run; its constructor checks and builds everything that the steps need."""
 
     def __init__(self, recipe: Recipe, out: Path, root: Path | None, world: World, quiet: bool) -> None:
         self.recipe, self.world = recipe, world
+        self.stopping = self._agreed = False
         with ExitStack() as stack:
             self.data = self._open(recipe.data, root, stack)
             feeds = {name: self._open(table, root, stack) for name, table in recipe.feeds.items()}
@@ -144,41 +61,44 @@ class _Loop:
             if world.rank == 0:
                 self._keep_recipe()
                 self.folder.keep_setup(setup, unit=self.data.unit, objective=self.trainer.objective)
-            self.step = 0
             checkpoint = self._newest()
+            self.step = 0
             if checkpoint is not None:
                 self._resume(checkpoint)
+            self.saved = self.step if checkpoint is not None else None
             world.barrier()  # no worker may remove old files before all have read the checkpoint
-            self.talk = progress.Talk(steps=recipe.steps, start=self.step, quiet=quiet or world.rank > 0)
-            stack.callback(self.talk.close)
-            if left_out := describe(self.trainer.left_out):
-                self.talk.say(left_out)
-            for warmup in self.trainer.late_warmups:
-                self.talk.say(
-                    f"warning: the warm-up of {warmup} steps is longer than the training of {recipe.steps} steps: "
-                    "the learning rate never reaches its peak"
-                )
-            attempt = ""
-            self.events: Events | None = None
-            if world.rank == 0:
-                self.folder.cut(self.step)
-                attempt = self.folder.begin(
-                    command=sys.argv, seed=recipe.seed, device=world.device, step=self.step,
-                    left_out=self.trainer.left_out,
-                )  # fmt: skip
-                self.events = Events(out / "events", after=self.step if (out / "events").exists() else None)
-                stack.callback(self.events.close)
-            attempt = world.broadcast(attempt)
-            self.writer = Writer(
-                self.folder.checkpoints, rank=world.rank, world=world.size, attempt=attempt, keep=recipe.run.keep
-            )
-            stack.callback(self._settle)
+            self._start_logs(quiet, stack)
             self.feed = Feed(self.data, feeds, self.trainer.objective, world, recipe.accumulate)
             stack.callback(self.feed.close)
-            self.saved = self.step if checkpoint is not None else None
-            self.stopping = self._agreed = False
-            self._pending: list[tuple[int, list[Updated]]] = []  # steps whose losses are still on the device
+            self.pending = Pending(world, several=len(self.trainer.trained) > 1)
             self._stack = stack.pop_all()
+
+    def _start_logs(self, quiet: bool, stack: ExitStack) -> None:
+        """Open what the run writes: the progress bar, the logs after the last checkpoint, the checkpoints to come."""
+        recipe, world, path = self.recipe, self.world, self.folder.path
+        self.talk = progress.Talk(steps=recipe.steps, start=self.step, quiet=quiet or world.rank > 0)
+        stack.callback(self.talk.close)
+        if left_out := describe(self.trainer.left_out):
+            self.talk.say(left_out)
+        for warmup in self.trainer.late_warmups:
+            self.talk.say(
+                f"warning: the warm-up of {warmup} steps is longer than the training of {recipe.steps} steps: "
+                "the learning rate never reaches its peak"
+            )
+        attempt = ""
+        self.events: Events | None = None
+        if world.rank == 0:
+            self.folder.cut(self.step)
+            attempt = self.folder.begin(
+                command=sys.argv, seed=recipe.seed, device=world.device, step=self.step, left_out=self.trainer.left_out
+            )
+            self.events = Events(path / "events", after=self.step if (path / "events").exists() else None)
+            stack.callback(self.events.close)
+        attempt = world.broadcast(attempt)
+        self.writer = Writer(
+            self.folder.checkpoints, rank=world.rank, world=world.size, attempt=attempt, keep=recipe.run.keep
+        )
+        stack.callback(self._settle)
 
     def _open(self, table: Any, root: Path | None, stack: ExitStack) -> Data:
         name, _ = named_options(table, "data")
@@ -201,7 +121,7 @@ class _Loop:
                 "dataset of text or translations"
             )
 
-    def __enter__(self) -> _Loop:
+    def __enter__(self) -> Loop:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -264,8 +184,8 @@ class _Loop:
 
     # Running
 
-    def run(self) -> Run:
-        """Train until the last step, until patience runs out, or until a signal asks to stop."""
+    def run(self) -> Bundle | None:
+        """Train until the last step, until patience runs out, or until a signal asks to stop (then returns None)."""
         recipe = self.recipe
         if self.step:
             self.talk.say(f"{self.folder.path}: resuming at step {self.step} of {recipe.steps}")
@@ -290,8 +210,7 @@ class _Loop:
             self.talk.say(
                 f"{self.folder.path}: stopped at step {self.step} of {recipe.steps}; the same command resumes it"
             )
-        model = self._finish() if finished else None
-        return Run(folder=self.folder.path, metrics=self.folder.metrics(), model=model)
+        return self._finish() if finished else None
 
     def _request_stop(self) -> bool:
         """Stop after the current step; returns whether a stop was requested before."""
@@ -316,7 +235,7 @@ class _Loop:
         if probes:
             self.trainer.probe_next()
         reports, batch = self.trainer.step(parts, index, counted)
-        self._pending.append((self.step, reports))
+        self.pending.add(self.step, reports)
         self._units += int(units)
         logs = self._due(recipe.run.log_every) or self.step == recipe.steps
         now = self._read() if logs or probes or world.device.type == "cpu" else {}
@@ -343,36 +262,19 @@ class _Loop:
     def _peak(self) -> float:
         return progress.peak(self.world.device, self.recipe.precision)
 
+    _flops_per_unit: float | None = None
+
     def _flops(self, batch: Mapping[str, Tensor], units: int) -> float:
         """Floating-point operations per unit of data; counted once per run."""
-        if not hasattr(self, "_flops_per_unit"):
+        if self._flops_per_unit is None:
             self._flops_per_unit = progress.training_flops(self.trainer.objective, batch) / max(units, 1)
         return self._flops_per_unit
 
     def _read(self) -> dict[str, float]:
         """The losses, norms and learning rates of the last step; raises if a pending loss or norm is not finite."""
-        numbers = [x for _, reports in self._pending for r in reports for x in (*r.losses.values(), r.norm)]
-        values = iter(torch.stack([x.float() for x in numbers]).tolist())  # one transfer from the device
-        several = len(self.trainer.trained) > 1
-        rows: list[tuple[int, dict[str, float], dict[str, float], dict[str, float]]] = []
-        for step, reports in self._pending:
-            losses: dict[str, float] = {}
-            norms: dict[str, float] = {}
-            rates: dict[str, float] = {}
-            for r in reports:
-                suffix = f"_{r.update.player}" if several else ""
-                losses |= {name: next(values) for name in r.losses}
-                norms[f"norm{suffix}"], rates[f"lr{suffix}"] = next(values), r.lr
-            rows.append((step, losses, norms, rates))
-        sums = iter(self.world.sum(*(x / self.world.size for _, losses, _, _ in rows for x in losses.values())))
-        self._pending, last = [], {}
-        for step, losses, norms, rates in rows:
-            losses = {name: next(sums) for name in losses}
-            for name, number in (losses | norms).items():
-                if not math.isfinite(number):
-                    what = "gradient norm" if name in norms else name.replace("_", " ")
-                    self._refuse(step, f"the {what} became {number}")
-            last = losses | norms | rates
+        last, problem = self.pending.read()
+        if problem is not None:
+            self._refuse(*problem)
         return last
 
     def _refuse(self, step: int, problem: str) -> NoReturn:
@@ -446,7 +348,7 @@ class _Loop:
     def _save(self) -> None:
         if self.saved == self.step:
             return
-        if self._pending:
+        if self.pending:
             self._read()
         if not self.trainer.finite():
             self._refuse(self.step, "a weight became infinite or NaN")

@@ -96,8 +96,8 @@ def _check_inputs(name: str, players: Mapping[str, PlayerSetup], data: Data, fee
         reads = players[player].empty().reads
         if role.reads_batch and INPUT_KEYS[reads] not in keys:
             raise InputError(
-                f"the {player}, a {players[player].model}, reads {reads}, and the data gives {', '.join(keys)}: expected "
-                f"data with {INPUT_KEYS[reads]}"
+                f"the {player} is a {players[player].model}, which reads {reads}, and the data gives "
+                f"{', '.join(keys)}: expected data with {INPUT_KEYS[reads]}"
             )
 
 

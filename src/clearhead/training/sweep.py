@@ -22,8 +22,8 @@ from .. import config
 from ..atomic_files import atomic_write
 from ..errors import InputError
 from .checkpoint import latest
-from .loop import train
 from .recipe import Recipe, read_recipe
+from .run import train
 from .run_folder import Folder, FolderError, to_json
 from .signals import exit_on_sigterm
 from .subprocesses import Child, command

@@ -275,7 +275,10 @@ class Trainer:
 
     def export(self, best: Checkpoint | None = None) -> dict[str, Bundle]:
         """Every player as a Bundle, the result first; with the weights of the checkpoint `best`, if given."""
-        names = [self.setup.objective_class.result, *(n for n in self.players if n != self.setup.objective_class.result)]
+        names = [
+            self.setup.objective_class.result,
+            *(n for n in self.players if n != self.setup.objective_class.result),
+        ]
         bundles = {}
         for name in names:
             model: Any = self.players[name].export(best)

@@ -140,7 +140,7 @@ class Objective(nn.Module):
 
         Sizes that a model's Config does not have are ignored.
         """
-        return {player: data.sizes for player in cls.roles}
+        return dict.fromkeys(cls.roles, data.sizes)
 
     # Methods that subclasses override
 

@@ -1,0 +1,99 @@
+"""train: a recipe becomes a run folder with checkpoints, metrics and the trained model."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..weights import Bundle
+from .distributed import World
+from .loop import Loop
+from .recipe import Recipe, read_recipe
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Run:
+    """The result of a training.
+
+    Attributes:
+        folder: The run folder.
+        metrics: All records of metrics.jsonl.
+        model: The trained model, a Bundle; None if the training was stopped before its last step.
+
+    Examples:
+        >>> run = Run(folder=tmp / "run", metrics=[{"step": 1, "loss": 2.3}], model=None)
+        >>> run.finished, run.metrics[-1]["loss"]
+        (False, 2.3)
+    """
+
+    folder: Path
+    metrics: list[dict[str, Any]]
+    model: Bundle | None
+
+    @property
+    def finished(self) -> bool:
+        """True if the training reached its last step, or ran out of patience."""
+        return self.model is not None
+
+
+def train(
+    recipe: str | Path | Mapping[str, Any] | Recipe,
+    *overrides: str,
+    out: str | Path | None = None,
+    data: str | Path | None = None,
+    device: str = "auto",
+    quiet: bool = False,
+) -> Run:
+    """Train a recipe in a run folder, or resume the run that is there.
+
+    Args:
+        recipe: A .toml or .json file, a table, or a Recipe.
+        overrides: Values to change: "optim.lr=1e-3".
+        out: The run folder; runs/NAME if not given.
+        data: A folder to search for data files first.
+        device: auto, cpu, cuda, cuda:1 or mps.
+        quiet: Print nothing but warnings.
+
+    Examples:
+        >>> recipe = {"steps": 2, "data": {"name": "reverse"}, "model": {"name": "gpt", "width": 16, "heads": 2}}
+        >>> run = train(recipe, "model.depth=1", out=tmp / "run", device="cpu", quiet=True)
+        >>> run.finished, "valid_loss" in run.metrics[-1]
+        (True, True)
+    """
+    settings = read_recipe(recipe, *overrides)
+    if out is None:
+        out = Path("runs") / (Path(recipe).stem if isinstance(recipe, str | Path) else "run")
+    # cuBLAS reads this when it starts; without it the order of its sums may vary.
+    if settings.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    world = World.join(device)
+    try:
+        with (
+            _torch_settings(settings, world.device),
+            Loop(settings, Path(out), None if data is None else Path(data), world, quiet) as loop,
+        ):
+            model = loop.run()
+            return Run(folder=loop.folder.path, metrics=loop.folder.metrics(), model=model)
+    finally:
+        world.leave()
+
+
+@contextmanager
+def _torch_settings(recipe: Recipe, device: torch.device) -> Iterator[None]:
+    """Set torch's global settings and generators for a training, and restore them afterwards."""
+    precision, deterministic = torch.get_float32_matmul_precision(), torch.are_deterministic_algorithms_enabled()
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    try:
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            torch.set_float32_matmul_precision("highest" if recipe.precision == "float32" else "high")
+            torch.use_deterministic_algorithms(recipe.deterministic)
+            yield
+    finally:
+        torch.set_float32_matmul_precision(precision)
+        torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
