@@ -74,11 +74,24 @@ def test_a_signal_stops_after_the_step_and_prints_how_to_resume(tmp_path, monkey
         run = go(table, tmp_path, quiet=False)
     assert not run.finished
     assert run.model is None
-    assert state(tmp_path)["step"] == 5
+    assert run.step == state(tmp_path)["step"] == 5
     assert f"{tmp_path}: stopped at step 5 of 8; the same command resumes it" in capsys.readouterr().err
     assert go(table, tmp_path, quiet=False).finished
     assert f"{tmp_path}: resuming at step 5 of 8" in capsys.readouterr().err
     same_bits(state(tmp_path), state(whole))
+
+
+def test_a_resumed_run_says_what_changed_and_a_finished_one_that_it_is_finished(tmp_path, capsys, table):
+    go(table, tmp_path, "steps=3")
+    longer = go(table, tmp_path, "steps=5", quiet=False)
+    said = capsys.readouterr().err
+    assert "changed: steps was 3, now 5: schedules now differ from those of an uninterrupted run" in said
+    assert longer.step == 5
+    assert longer.best is None
+    go(table, tmp_path, "steps=5", quiet=False)
+    said = capsys.readouterr().err
+    assert f"{tmp_path}: already finished at step 5 of 5" in said
+    assert "changed" not in said
 
 
 def test_a_second_ctrl_c_interrupts_at_once(tmp_path, monkeypatch, table, whole):

@@ -38,11 +38,15 @@ def train(
     for record in run.metrics:
         last |= {name: value for name, value in record.items() if name not in ("inside", "samples")}
     facts = {"folder": str(run.folder), "finished": run.finished, "steps": load(run.folder / "recipe.toml")["steps"]}
+    last["step"] = run.step
+    if run.best is not None:
+        facts["best"] = run.best
     if as_json:
         show(facts | last, True)
         return
     shown = {"folder": str(run.folder), "finished": "yes" if run.finished else "no: the same command resumes it"}
     shown |= {"step": f"{last.pop('step', 0)} of {facts['steps']}"}
+    shown |= {} if run.best is None else {"model of step": str(run.best)}
     rate, plain = last.pop("rate", None), {n: x for n, x in last.items() if not n.startswith(NOT_SHOWN)}
     shown |= {name.replace("_", " "): f"{value:.4g}" for name, value in plain.items() if value is not None}
     unit = Folder(run.folder, create=False, lock=False).about().get("unit", "tokens")

@@ -58,8 +58,9 @@ class Loop:
             self._check()
             self.folder = Folder(out, lock=world.rank == 0)
             stack.callback(self.folder.close)
+            self.changes: list[str] = []  # of the recipe, since the folder's last attempt
             if world.rank == 0:
-                self._keep_recipe()
+                self.changes = self._keep_recipe()
                 self.folder.keep_setup(setup, unit=self.data.unit, objective=self.trainer.objective)
             checkpoint = self._newest()
             self.step = 0
@@ -127,17 +128,17 @@ class Loop:
     def __exit__(self, *error: object) -> None:
         self._stack.close()
 
-    def _keep_recipe(self) -> None:
+    def _keep_recipe(self) -> list[str]:
         """Write the recipe, or check that it equals the folder's; one that failed before its first step is replaced."""
         recipe = config.dump(self.recipe)
         try:
-            self.folder.keep_recipe(recipe, may_change=MAY_CHANGE)
+            return self.folder.keep_recipe(recipe, may_change=MAY_CHANGE)
         except FolderError:
             if self.folder.metrics() or any(self.folder.checkpoints.glob("step-*")):
                 raise
             for name in ("recipe.toml", "facts.json"):
                 (self.folder.path / name).unlink(missing_ok=True)
-            self.folder.keep_recipe(recipe, may_change=MAY_CHANGE)
+            return self.folder.keep_recipe(recipe, may_change=MAY_CHANGE)
 
     # Resuming
 
@@ -187,10 +188,14 @@ class Loop:
     def run(self) -> Bundle | None:
         """Train until the last step, until patience runs out, or until a signal asks to stop (then returns None)."""
         recipe = self.recipe
+        finished = self.step >= recipe.steps or self.best.out_of_patience
         if self.step:
-            self.talk.say(f"{self.folder.path}: resuming at step {self.step} of {recipe.steps}")
+            state = "already finished" if finished else "resuming"
+            self.talk.say(f"{self.folder.path}: {state} at step {self.step} of {recipe.steps}")
+            for change in self.changes:
+                schedules = ": schedules now differ from those of an uninterrupted run"
+                self.talk.say(f"changed: {change}{schedules if change.startswith('steps ') else ''}")
         with on_stop(self._request_stop):
-            finished = self.step >= recipe.steps or self.best.out_of_patience
             batches = self.feed.steps(self.step, recipe.steps)
             self._restart_clock()
             while not finished:

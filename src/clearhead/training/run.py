@@ -25,6 +25,8 @@ class Run:
         folder: The run folder.
         metrics: All records of metrics.jsonl.
         model: The trained model, a Bundle; None if the training was stopped before its last step.
+        step: The last step that was completed.
+        best: The step whose weights are the model's, if run.best or run.patience chose it; None: the last step.
 
     Examples:
         >>> run = Run(folder=tmp / "run", metrics=[{"step": 1, "loss": 2.3}], model=None)
@@ -35,6 +37,8 @@ class Run:
     folder: Path
     metrics: list[dict[str, Any]]
     model: Bundle | None
+    step: int = 0
+    best: int | None = None
 
     @property
     def finished(self) -> bool:
@@ -51,6 +55,9 @@ def train(
     quiet: bool = False,
 ) -> Run:
     """Train a recipe in a run folder, or resume the run that is there.
+
+    Ctrl-C (SIGINT) or SIGTERM stops after the current step and saves a checkpoint: `train` then returns a Run that is
+    not finished, and the same call resumes it. A second Ctrl-C interrupts at once.
 
     Args:
         recipe: A .toml or .json file, a table, or a Recipe.
@@ -79,7 +86,10 @@ def train(
             Loop(settings, Path(out), None if data is None else Path(data), world, quiet) as loop,
         ):
             model = loop.run()
-            return Run(folder=loop.folder.path, metrics=loop.folder.metrics(), model=model)
+            return Run(
+                folder=loop.folder.path, metrics=loop.folder.metrics(), model=model, step=loop.step,
+                best=loop.best.step if loop.best.kept and loop.best.step else None,
+            )  # fmt: skip
     finally:
         world.leave()
 

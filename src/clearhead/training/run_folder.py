@@ -139,25 +139,31 @@ class Folder:
 
     # Recipe, setup and facts
 
-    def keep_recipe(self, recipe: Mapping[str, Any], *, may_change: Collection[str] = ()) -> None:
+    def keep_recipe(self, recipe: Mapping[str, Any], *, may_change: Collection[str] = ()) -> list[str]:
         """Write recipe.toml, or compare with the existing one and raise if they differ.
 
-        `may_change` names keys ("steps") or sections ("run") that may differ when a run is resumed.
+        `may_change` names keys ("steps") or sections ("run") that may differ when a run is resumed. Returns each change
+        as a text.
         """
         path, given = self.path / "recipe.toml", dict(_flat(recipe))
         if path.exists():
             kept = dict(_flat(config.load(path)))
+
+            def texts(keys: list[str]) -> list[str]:
+                return [f"{key} was {_value(kept, key)}, now {_value(given, key)}" for key in keys]
+
             differ = [key for key in sorted(kept.keys() | given) if kept.get(key) != given.get(key)]
             bad = [key for key in differ if not any(key == free or key.startswith(f"{free}.") for free in may_change)]
             if bad:
-                changes = "; ".join(f"{key} was {_value(kept, key)}, now {_value(given, key)}" for key in bad)
                 raise FolderError(
-                    f"{path} belongs to another recipe: {changes}. Resume with the same recipe, or train in another "
+                    f"{path} belongs to another recipe: {'; '.join(texts(bad))}. Resume with the same recipe, or train in another "
                     "folder"
                 )
-            if not differ:
-                return
+            if differ:
+                config.write(_plain_recipe(recipe), path)
+            return texts(differ)
         config.write(_plain_recipe(recipe), path)
+        return []
 
     def keep_setup(self, setup: Setup, *, unit: str, objective: Objective) -> None:
         """Write setup.json: the objective, the models, and the units of the measurements."""
