@@ -1,14 +1,19 @@
-"""Laws that every registered family must obey, each family with several sets of options.
+"""Laws that every registered family must obey, each family with one or more sets of options.
+
+A new family needs a line in CASES: what it reads and can do tells the rest. Inputs of images and vectors are its own
+`example_inputs`.
 
 The shape checker that tests install cannot be traced, so the models are exported by this file run as a script.
 """
 
+import inspect
 import itertools
 import json
 import subprocess
 import sys
 import types
 from collections.abc import Callable
+from dataclasses import fields
 
 import pytest
 import torch
@@ -17,9 +22,10 @@ from torch import Tensor, nn
 
 import clearhead as ch
 from clearhead.layers import Attention, Positions
-from clearhead.models import CAPABILITIES, FAMILIES, family, family_of
+from clearhead.models import CAPABILITIES, FAMILIES, INPUT_KEYS, family, family_of
 
 B, T, S, V, W = 2, 7, 5, 11, 13  # rows, tokens, source tokens, vocabulary, target vocabulary
+PIXELS = 24  # height and width of images, if the model takes any
 WORDS = {"vocab": V, "context": 9, "width": 12}
 ONE = {**WORDS, "dropout": 0.0}  # one vocabulary for source and target
 PAIR = {**ONE, "target_vocab": W}
@@ -73,21 +79,14 @@ CASES: dict[str, tuple[str, dict]] = {
     "mlp": ("mlp", {"inputs": 3, "outputs": 4, "hidden": 7, "depth": 2}),
     "mlp, no hidden layer": ("mlp", {"inputs": 3, "outputs": 1, "depth": 0}),
 }
-READS = {
-    "gpt": "text",
-    "bert": "whole texts",
-    "reader": "text",
-    "transformer": "translations",
-    "rnn-seq2seq": "translations",
-    "deep": "vectors",
-    "mlp": "vectors",
-}
-TRANSLATIONS = [case for case, (name, _) in CASES.items() if READS[name] == "translations"]
-WRITERS = [case for case, (name, _) in CASES.items() if name in ("gpt", "transformer", "rnn-seq2seq")]
-SEQUENCES = [case for case, (name, _) in CASES.items() if READS[name] != "vectors"]
-ENCODERS = [case for case, (name, _) in CASES.items() if READS[name] == "whole texts"]
-FILLERS = [case for case in ENCODERS if CASES[case][1].get("answer", "words") == "words"]
-CAUSAL = [case for case in SEQUENCES if case not in ENCODERS]
+MODELS = {case: ch.build(name, **options) for case, (name, options) in CASES.items()}
+TRANSLATIONS = [case for case, model in MODELS.items() if model.reads == "pairs"]
+WRITERS = [case for case, model in MODELS.items() if model.can & {"generate", "translate"}]
+SEQUENCES = [case for case, model in MODELS.items() if model.reads in ("tokens", "pairs")]
+CAUSAL = [case for case in SEQUENCES if MODELS[case].can & {"predict", "translate"}]
+ENCODERS = [case for case in SEQUENCES if case not in CAUSAL]
+FILLERS = [case for case in ENCODERS if "fill" in MODELS[case].can]
+CLASSIFIERS = [case for case, model in MODELS.items() if "classify" in model.can]
 every = pytest.mark.parametrize("case", CASES)
 causal = pytest.mark.parametrize("case", CAUSAL)
 encoders = pytest.mark.parametrize("case", ENCODERS)
@@ -108,11 +107,10 @@ def build(case: str, seed: int = 0) -> nn.Module:
 
 
 def inputs(case: str, rows: int = B, seed: int = 1) -> Inputs:
-    """Random arguments of a model's forward, by name."""
+    """Random arguments of a model's forward, by name: for sequences also lengths, types and a source."""
     generator = torch.Generator().manual_seed(seed)
     if case not in SEQUENCES:
-        options = CASES[case][1]
-        return {"x": torch.randn(rows, options.get("inputs", options.get("width")), generator=generator)}
+        return MODELS[case].example_inputs(rows, PIXELS, generator)
     x = {"ids": torch.randint(0, answers(case), (rows, T), generator=generator)}
     if case in ENCODERS:
         x["lengths"] = torch.randint(2, T + 1, (rows,), generator=generator)
@@ -131,13 +129,10 @@ def answers(case: str) -> int:
 
 def shape(case: str) -> tuple[int, ...]:
     """The shape of the output for B rows."""
-    options = CASES[case][1]
-    if case not in SEQUENCES:
-        return B, options.get("outputs", options.get("width"))
-    given = options.get("answer", "words")
-    return {"words": (B, T, answers(case)), "class": (B, options.get("classes")), "sentence": (B, options["width"])}[
-        given
-    ]
+    c = MODELS[case].config
+    if case in CAUSAL or case in FILLERS:
+        return B, T, answers(case)
+    return B, c.classes if case in CLASSIFIERS else getattr(c, "outputs", None) or c.width
 
 
 def some(x: Inputs, rows: slice) -> Inputs:
@@ -191,8 +186,9 @@ def test_it_has_the_methods_that_its_capabilities_promise(case):
     assert model.can
     assert all(hasattr(model, method) for capability in model.can for method in PROMISED[capability])
     assert all(hasattr(model, method) for method in model.methods)
-    assert model.reads == {"translations": "pairs", "vectors": "vectors"}.get(READS[CASES[case][0]], "tokens")
-    examples = model.example_inputs(3, 4, torch.Generator().manual_seed(0))
+    assert INPUT_KEYS[model.reads] in inspect.signature(model.forward).parameters
+    examples = model.example_inputs(3, PIXELS, torch.Generator().manual_seed(0))
+    assert INPUT_KEYS[model.reads] in examples
     assert len(model(**examples)) == 3
 
 
@@ -403,7 +399,8 @@ def test_watching_changes_no_bit(case):
     for name, m in model.named_modules():
         if isinstance(m, Attention):
             sums = tape[f"{name}.weights"].dense().sum(-1)
-            torch.testing.assert_close(sums, torch.ones(B, m.heads, S if name.startswith("encoder") else T))
+            queries = (S if name.startswith("encoder") else T) if case in SEQUENCES else sums.shape[-1]
+            torch.testing.assert_close(sums, torch.ones(B, m.heads, queries))
 
 
 def loss(model: nn.Module, x: Inputs, y: Tensor) -> Tensor:
@@ -414,7 +411,7 @@ def loss(model: nn.Module, x: Inputs, y: Tensor) -> Tensor:
 def targets(case: str) -> Tensor:
     """Targets to overfit."""
     if shape(case)[:-1] == (B,):
-        return torch.arange(B) % 2 if "class" in case else torch.randn(shape(case))
+        return torch.arange(B) % 2 if case in CLASSIFIERS else torch.randn(shape(case))
     return next(iter(inputs(case, seed=9).values()))
 
 
@@ -433,7 +430,8 @@ def test_it_overfits_one_batch(case):
 @every
 def test_an_unknown_option_or_value_raises_with_the_nearest_names(case):
     name, options = CASES[case]
-    option, misspelt = ("hidden", "hiden") if name == "mlp" else ("width", "widht")
+    known = {field.name for field in fields(family(name)[1])}
+    option, misspelt = ("width", "widht") if "width" in known else ("hidden", "hiden")
     with pytest.raises(ValueError, match=rf"unknown key model\.{misspelt}; the nearest (is|are) {option}"):
         ch.build(name, **options, **{misspelt: 3})
     with pytest.raises(ValueError, match=rf"model\.{option} = '12': expected a whole number"):
@@ -488,7 +486,7 @@ def test_options_that_contradict_each_other_raise():
 
 
 def test_an_unknown_family_raises_with_the_nearest_names():
-    names = "gpt, bert, transformer, rnn-seq2seq, reader, mlp, deep"
+    names = ", ".join(FAMILIES)
     with pytest.raises(ValueError, match=f"no model 'GTP': expected one of {names}; the nearest is gpt"):
         ch.build("GTP", vocab=V)
     with pytest.raises(ValueError, match="Linear belongs to no known family"):

@@ -1,4 +1,4 @@
-"""embed, likelihood, fill and classify: batches against single texts, and against the model's own outputs."""
+"""embed, likelihood and fill: batches against single texts, and against the model's own outputs."""
 
 import math
 
@@ -11,7 +11,7 @@ import clearhead as ch
 from clearhead.data.text_rows import mask_of
 from clearhead.look import Notice
 from clearhead.tasks import score
-from clearhead.tasks.text import classify, embed, fill, likelihood
+from clearhead.tasks.text import embed, fill, likelihood
 from clearhead.tokens import Characters, Subwords, Words
 from clearhead.weights import Bundle
 
@@ -26,7 +26,7 @@ def bert(answer: str, tokens=WORDS, **more) -> Bundle:
     with torch.no_grad():
         for p in model.parameters():
             p.mul_(4.0 if p.ndim > 1 else 1.0)
-    return Bundle(model, tokens, model.config, labels=("bad", "good") if answer == "class" else None)
+    return Bundle(model, tokens, model.config)
 
 
 def gpt(tokens=WORDS, **more) -> Bundle:
@@ -130,24 +130,10 @@ def test_masks_are_filled_with_the_likeliest_tokens():
         fill(made, "the cat")
 
 
-def test_classify_returns_names_and_probabilities_in_order():
-    made = bert("class", classes=2)
-    together = classify(made, TEXTS)
-    for text, found in zip(TEXTS, together, strict=True):
-        alone = classify(made, text)
-        assert [name for name, _ in alone] == [name for name, _ in found]
-        assert [share for _, share in alone] == pytest.approx([share for _, share in found], abs=1e-5)
-        assert sum(share for _, share in found) == pytest.approx(1.0)
-        assert found[0][1] >= found[1][1]
-        assert {name for name, _ in found} == {"bad", "good"}
-    assert len(classify(made, TEXTS[0], top=1)) == 1
-
-
 @pytest.mark.parametrize(
     ("call", "problem"),
     [
         (lambda: fill(gpt(), "[MASK]"), "this GPT cannot fill"),
-        (lambda: classify(bert("words"), "the"), "this BERT cannot classify"),
         (lambda: likelihood(bert("words"), "the"), "this BERT cannot predict"),
         (lambda: likelihood(gpt(), ""), "the text is empty"),
         (lambda: likelihood(gpt(), "the", stride=0), "stride=0: expected 1 to 16"),

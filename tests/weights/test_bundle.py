@@ -51,8 +51,12 @@ def test_a_window_without_a_table_of_positions_reads_texts_of_any_length():
 
 
 def test_models_without_one_tokenizer_read_no_text():
-    with pytest.raises(ValueError, match="this Deep has no tokenizer: expected a model that reads text"):
+    with pytest.raises(ValueError, match="this Deep reads vectors: expected a model that reads text"):
         Bundle(ch.build("deep", width=3))("a")
+    with pytest.raises(ValueError, match="this Pictured reads images: expected a model that reads text"):
+        Bundle(pixels_model(), preprocessing=Preprocessing(resize=8)).tokenizer()
+    with pytest.raises(ValueError, match="this GPT has no tokenizer: expected a model that reads text"):
+        Bundle(build())("a")
     words = Words.of(["a dog"])
     with pytest.raises(ValueError, match="this Reader reads pairs of texts: expected a model with one tokenizer"):
         Bundle(ch.build("reader", vocab=9), Pair(words, words))("a dog")
@@ -96,3 +100,14 @@ def test_calling_a_bundle_with_an_image_preprocesses_it():
     pixels = bundle.pixels(image)
     assert pixels.shape == (3, 6, 7)
     assert torch.equal(bundle(image), bundle.model(pixels[None])[0])
+    half = Bundle(pixels_model().bfloat16(), preprocessing=bundle.preprocessing)
+    assert half(image).dtype == torch.bfloat16
+
+
+def test_a_bundle_without_preprocessing_or_file_says_what_an_image_model_reads():
+    with pytest.raises(ValueError, match="this Pictured has no image preprocessing: expected a model with image"):
+        Bundle(pixels_model())(np.zeros((8, 8, 3), np.uint8))
+    bundle = Bundle(pixels_model(), preprocessing=Preprocessing(resize=8))
+    for text in ("a good film", "x" * 5000):
+        with pytest.raises(FileNotFoundError, match="no such file, and this Pictured reads images: expected a path"):
+            bundle(text)

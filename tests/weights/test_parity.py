@@ -1,17 +1,20 @@
 """Parity certificates: which tensors were used, and how far the outputs are from the reference's."""
 
 import json
+from dataclasses import MISSING, fields
 from pathlib import Path
 
 import pytest
 import torch
+from image_models import patched_model, picture, registered
 from safetensors.torch import load_file, save_file
 
 import clearhead as ch
+from clearhead.data.preprocessing import Preprocessing
 from clearhead.models.transformer import Config
 from clearhead.tokens import Characters
 from clearhead.weights import WeightsError, certificate, huggingface, write_probe
-from clearhead.weights.table import causal_lm_logits
+from clearhead.weights.table import Layout, causal_lm_logits
 
 TOKENS = Characters.of("to be or not to be")
 
@@ -97,9 +100,48 @@ def test_a_bad_probe_is_refused_by_name(tmp_path):
         certificate(folder)
 
 
-def test_a_family_names_its_own_reference():
-    """Language models share one; a family with other inputs or outputs has its own."""
-    assert huggingface.get_family("gpt2").reference is huggingface.get_family("llama").reference is causal_lm_logits
+def test_certificate_of_an_image_classifier_against_transformers(tmp_path):
+    pytest.importorskip("transformers")
+    with registered():
+        bundle = ch.Bundle(patched_model(), preprocessing=Preprocessing(resize=(8, 8)), labels=("cat", "dog"))
+        result = certificate(ch.save(bundle, tmp_path, layout="huggingface"))
+        assert (result.kind, result.model) == ("huggingface vit", "patched")
+        assert result.reference.startswith("transformers ")
+        assert result.difference < 1e-5 < result.largest
+        write_probe(ch.load(tmp_path, device="cpu"), tmp_path)
+        assert certificate(tmp_path).reference == "probe.safetensors"
+        assert certificate(tmp_path).difference == 0.0
+
+
+def test_certificate_of_an_image_classifier_that_transformers_saved(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 12, "num_hidden_layers": 1, "num_attention_heads": 3, "intermediate_size": 48}
+    config = transformers.ViTConfig(**sizes, image_size=10, patch_size=5, num_labels=4)
+    theirs = transformers.ViTForImageClassification(config).eval()
+    theirs.save_pretrained(tmp_path)
+    transformers.ViTImageProcessorPil(size={"height": 10, "width": 10}).save_pretrained(tmp_path)
+    with registered():
+        assert certificate(tmp_path).difference < 1e-5
+        bundle = ch.load(tmp_path, device="cpu")
+        assert (bundle.tokens, bundle.labels) == (None, ("LABEL_0", "LABEL_1", "LABEL_2", "LABEL_3"))
+        found = dict(ch.classify(bundle, picture()))
+        with torch.no_grad():
+            expected = theirs(bundle.pixels(picture())[None]).logits[0].softmax(-1)
+        assert found == {
+            name: pytest.approx(float(p), abs=1e-6) for name, p in zip(bundle.labels, expected, strict=True)
+        }
+        again = ch.save(bundle, tmp_path / "again", layout="huggingface")
+        assert not (again / "generation_config.json").exists()  # which only a model with tokens has
+        assert ch.load(again, device="cpu").config == bundle.config
+        with pytest.raises(WeightsError, match="there are 7 tokens, and the model reads no tokens"):
+            ch.save(bundle, tmp_path / "again", layout="huggingface", tokens=TOKENS)
+
+
+def test_every_layout_names_its_own_reference():
+    """Language models share one; a layout with other inputs or outputs has its own, and none has a default."""
+    assert {field.name: field.default for field in fields(Layout)}["reference"] is MISSING
+    assert huggingface.get_layout("gpt2").reference is huggingface.get_layout("llama").reference is causal_lm_logits
     calls = []
 
     class Output:
@@ -111,7 +153,7 @@ def test_a_family_names_its_own_reference():
 
     ids = torch.zeros(1, 2, dtype=torch.long)
     assert causal_lm_logits(pretrained, {"ids": ids}, None) is Output.logits
-    marian = huggingface.get_family("marian").reference
+    marian = huggingface.get_layout("marian").reference
     assert marian(pretrained, {"ids": ids, "source": ids}, Config(vocab=3)) is Output.logits
     assert calls == ["AutoModelForCausalLM", ((ids,), []),
                      "AutoModelForSeq2SeqLM", ((), ["decoder_input_ids", "input_ids"])]  # fmt: skip

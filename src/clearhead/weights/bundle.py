@@ -142,8 +142,8 @@ class Bundle:
             raise InputError(f"this {self.name} {problem}: expected a model with image preprocessing")
         if isinstance(image, str | Path) and not os.path.exists(image):  # not Path.exists, which raises for long texts
             raise MissingFileError(
-                f"{str(image)[:60]!r}: there is no such file, and this {self.name} reads images: expected a path, a PIL "
-                "image or an array"
+                f"{str(image)[:60]!r}: there is no such file, and this {self.name} reads images: expected a path, a "
+                "PIL image or an array"
             )
         return torch.from_numpy(self.preprocessing(open_image(image)))
 

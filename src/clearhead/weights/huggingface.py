@@ -156,8 +156,7 @@ def _token_files(bundle: Bundle, layout: Layout, special: Special) -> dict[str, 
     """The files of the tokenizer, by name; raises if the layout has no format for it."""
     if bundle.tokens is None:
         return {}
-    if layout.write_tokens is None:
-        raise WeightsError(f"{bundle.tokens!r}: such a model reads {bundle.reads}, and has no tokenizer")
+    assert layout.write_tokens is not None  # check_tokens refuses tokens for a model that reads none
     # Write the tokens to a scratch folder first: if the format cannot express them, nothing has changed.
     with TemporaryDirectory() as scratch:
         layout.write_tokens(bundle.tokens, Path(scratch), special)

@@ -76,9 +76,9 @@ class Layout:
     to_theirs: Callable[[Any, Special], dict[str, Any]]  # our Config -> config.json; raises if theirs cannot express it
     rows: Callable[[Any], Iterable[Row]]  # our Config -> the table
     reference: Reference  # the output of transformers, for parity certificates
-    # Folder, an instance of `theirs` -> tokenizer. None: a model without tokens, such as one that reads images.
+    # Folder, an instance of `theirs` -> tokenizer. None: the model has none, because it reads images or vectors.
     read_tokens: Callable[[Path, Any], Tokenizer | Pair | None] | None = None
-    write_tokens: Callable[[Tokenizer | Pair, Path, Special], None] | None = None  # None: a model without tokens
+    write_tokens: Callable[[Tokenizer | Pair, Path, Special], None] | None = None  # None: as read_tokens
     fixed: Mapping[str, Any] = field(default_factory=dict)  # keys of config.json that must have this value, if present
     prefix: str = ""  # of tensor names in a file with a head; a file without a head lacks it
     ignored: Callable[[Any], Ignored] = lambda c: {}  # our Config -> tensors that our model does not need

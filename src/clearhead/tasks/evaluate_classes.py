@@ -1,0 +1,159 @@
+"""The evaluation of classifiers of texts or images: accuracy."""
+
+from __future__ import annotations
+
+import time
+import zipfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from ..data.files import DataError, locate
+from ..data.image_files import ImageFile, ImageLike, find_images, open_image
+from ..data.labelled import SST2, read_labels, read_sst2
+from ..errors import InputError, nearest
+from ..weights import Bundle
+from .classify import IMAGES, class_names, classify
+from .evaluate_text import Done, Place, file_or_set, one_file, table
+
+TEXTS = 256  # texts that are classified between two reports of progress
+MOST = 20  # classes that a message lists
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClassOptions:
+    """The options for classifiers."""
+
+    split: str | None = None  # part of a named set or a folder of images; None: its test or validation part
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassScores:
+    """The classes that a classifier predicted, and the measures that follow from them."""
+
+    data: str  # the name of the data
+    hypotheses: list[str]  # the predicted class of each text or image
+    references: list[str]  # the true class of each text or image
+    seconds: float  # time that it took
+    unit: str = "texts"  # what was classified: texts or images
+
+    @property
+    def accuracy(self) -> float:
+        """The share of texts or images whose class was predicted correctly."""
+        right = sum(a == b for a, b in zip(self.hypotheses, self.references, strict=True))
+        return right / len(self.references)
+
+    @property
+    def confusion(self) -> dict[str, dict[str, int]]:
+        """The number of inputs of each true class (first key) by their predicted class (second key)."""
+        pairs = Counter(zip(self.references, self.hypotheses, strict=True))
+        names = sorted({*self.references, *self.hypotheses})
+        return {
+            true: {predicted: pairs[true, predicted] for predicted in names} for true in sorted(set(self.references))
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {
+            "data": self.data, "accuracy": self.accuracy, self.unit: len(self.references), "confusion": self.confusion,
+            "seconds": self.seconds, "hypotheses": self.hypotheses,
+        }  # fmt: skip
+
+    def __rich__(self) -> Table:
+        rows = [
+            (true, f"{counts[true] / sum(counts.values()):.2%}", f"of {sum(counts.values()):,} {self.unit} recognised")
+            for true, counts in self.confusion.items()
+        ]
+        return table(
+            ("data", self.data, ""),
+            ("accuracy", f"{self.accuracy:.2%}", f"of {len(self.references):,} {self.unit}, {self.seconds:.1f} s"),
+            *rows,
+        )
+
+
+def class_scores(
+    bundle: Bundle, data: Place | Sequence[Place], chosen: ClassOptions, root: Path | None, done: Done | None
+) -> ClassScores:
+    """Classify labelled texts or images, as the model reads, and compare the classes with the labels."""
+    data = one_file(bundle, data)
+    read = _images if bundle.reads == "images" else _texts
+    name, unit, inputs, labels = read(bundle, data, chosen.split, root)
+    start, predicted = time.perf_counter(), list[str]()
+    for some in inputs:
+        results: Any = classify(bundle, some, top=1)
+        predicted += [classes[0][0] for classes in results]
+        if done is not None:
+            done(len(some), len(labels))
+    return ClassScores(
+        data=name, hypotheses=predicted, references=labels, seconds=time.perf_counter() - start, unit=unit
+    )  # fmt: skip
+
+
+# The name of the data, what it consists of, the inputs (some at a time) and the label of each.
+Labelled = tuple[str, str, Iterator[Sequence[Any]], list[str]]
+
+
+def _texts(bundle: Bundle, data: Place, split: str | None, root: Path | None) -> Labelled:
+    """A file of text TAB label, or a part of sst2."""
+    if data == "sst2":
+        part = split or "test"
+        name, lines = f"sst2 {part}", read_sst2(part, root)
+    elif split is not None:
+        raise InputError(f"split={split!r} is for sst2 ({', '.join(SST2)}): a file is taken as it is")
+    else:
+        name, lines = str(data), read_labels(file_or_set(data, root, "sst2"))
+    known = class_names(bundle)
+    for line in lines:
+        if line.label not in known:
+            raise DataError(f"{line.where}: the label {line.label!r} is none of the model's: {', '.join(known)}")
+    texts = [line.text for line in lines]
+    some = (texts[first : first + TEXTS] for first in range(0, len(texts), TEXTS))
+    return name, "texts", some, [line.label for line in lines]
+
+
+def _images(bundle: Bundle, data: Place, split: str | None, root: Path | None) -> Labelled:
+    """A folder or zip file of images, one folder per class: all of them, or a part if it has train/ and val/."""
+    try:
+        path = locate(data, root)
+    except FileNotFoundError as cause:
+        expected = "expected a folder or zip file with a folder per class"
+        raise DataError(f"{cause}: this {bundle.name} reads images, {expected}") from cause
+    train, valid = find_images(path)
+    parts = {"train": train, "valid": valid} if valid else {}
+    if split is not None and split not in parts:
+        expected = f"one of {', '.join(parts)}" if parts else "no split, because it is not divided into train and val"
+        raise InputError(f"split={split!r}: {path} has no such part; expected {expected}")
+    part = split or ("valid" if valid else None)
+    files = train if part is None else parts[part]
+    _check_labels(bundle, path, files)
+    return f"{data} {part}" if part else str(data), "images", _open(path, files), [file.label for file in files]
+
+
+def _check_labels(bundle: Bundle, path: Path, files: Sequence[ImageFile]) -> None:
+    """Raise if a folder of images is none of the model's classes."""
+    known = class_names(bundle)
+    listed = ", ".join(known[:MOST]) + (f" ... ({len(known)} in all)" if len(known) > MOST else "")
+    for label in dict.fromkeys(file.label for file in files):
+        if label not in known:
+            raise DataError(f"{path}: the folder {label!r} is no class of the model: {listed}{nearest(label, known)}")
+
+
+def _open(path: Path, files: Sequence[ImageFile]) -> Iterator[list[ImageLike]]:
+    """Yield the images of some files at a time."""
+    with ExitStack() as stack:
+        archive = None if path.is_dir() else stack.enter_context(zipfile.ZipFile(path))
+        for first in range(0, len(files), IMAGES):
+            names = [file.name for file in files[first : first + IMAGES]]
+            yield [path / name for name in names] if archive is None else [_unzip(archive, path, n) for n in names]
+
+
+def _unzip(archive: zipfile.ZipFile, path: Path, name: str) -> ImageLike:
+    try:
+        return open_image(archive.read(name))
+    except (DataError, zipfile.BadZipFile) as cause:
+        raise DataError(f"{path}: {name}: {cause}") from cause

@@ -1,0 +1,37 @@
+"""doctor: the self-test of a classifier gives it what it reads."""
+
+import torch
+from image_models import patched_model, registered
+
+from clearhead import Bundle, build, save
+from clearhead.data.preprocessing import Preprocessing
+from clearhead.report import doctor as doctors
+from clearhead.tokens import Words
+
+
+def shipped(monkeypatch, folder):
+    """Let this folder be the only model that ships."""
+    monkeypatch.setattr(doctors, "shipped", lambda: {str(folder): None})
+
+
+def test_a_classifier_of_images_gets_a_grey_image(tmp_path, monkeypatch):
+    bundle = Bundle(patched_model(), preprocessing=Preprocessing(resize=(8, 8)), labels=("cat", "cat"))
+    with registered():
+        shipped(monkeypatch, save(bundle, tmp_path))
+        health = doctors.doctor(device="cpu")
+        assert health.problems == []
+        assert health.zoo[str(tmp_path)].startswith("a grey image of 8 x 8 -> cat (")
+        with torch.no_grad():
+            bundle.model.head.weight.fill_(torch.nan)
+        save(bundle, tmp_path)
+        (problem,) = doctors.doctor(device="cpu").problems
+    assert "a grey image of 8 x 8: the probabilities of its classes are not finite" in problem
+
+
+def test_a_classifier_of_texts_gets_a_text(tmp_path, monkeypatch):
+    words = Words.of(["A dog runs ."])
+    model = build("bert", vocab=len(words), width=8, depth=1, heads=2, context=16, answer="class", classes=2)
+    shipped(monkeypatch, save(Bundle(model, words, labels=("good", "good")), tmp_path))
+    health = doctors.doctor(device="cpu")
+    assert health.problems == []
+    assert health.zoo[str(tmp_path)].startswith("A dog runs. -> good (")

@@ -1,0 +1,139 @@
+"""evaluate and classify of image classifiers, in Python and on the command line, against loops over the images."""
+
+import json
+import shutil
+
+import pytest
+from image_models import patched_model, picture, registered
+from PIL import Image
+from typer.testing import CliRunner
+
+from clearhead import Bundle, classify, evaluate, save
+from clearhead.cli import app
+from clearhead.data.files import DataError
+from clearhead.data.preprocessing import Preprocessing
+
+LABELS = ("cat", "dog", "owl")
+
+
+def classifier(labels=LABELS) -> Bundle:
+    return Bundle(patched_model(classes=3), preprocessing=Preprocessing(resize=(8, 8)), labels=labels)
+
+
+@pytest.fixture
+def photos(tmp_path):
+    """A folder per class, of 2, 3 and 4 images."""
+    folder = tmp_path / "photos"
+    for n, label in enumerate(LABELS):
+        (folder / label).mkdir(parents=True)
+        for i in range(n + 2):
+            picture(seed=10 * n + i).save(folder / label / f"{i}.png")
+    return folder
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """A saved classifier, whose family is known inside the test."""
+    with registered():
+        yield save(classifier(), tmp_path / "model")
+
+
+def call(*words: object):
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def test_accuracy_and_confusion_are_those_of_the_predictions(photos):
+    bundle, finished = classifier(), []
+    scores = evaluate(bundle, photos, done=lambda *n: finished.append(n))
+    paths = sorted(photos.rglob("*.png"))
+    predicted = [classify(bundle, path)[0][0] for path in paths]
+    assert scores.hypotheses == predicted
+    assert scores.references == [path.parent.name for path in paths]
+    assert scores.accuracy == sum(a == b for a, b in zip(predicted, scores.references, strict=True)) / 9
+    assert {true: sum(row.values()) for true, row in scores.confusion.items()} == {"cat": 2, "dog": 3, "owl": 4}
+    assert (scores.to_dict()["images"], finished) == (9, [(9, 9)])
+
+
+def test_a_zip_file_gives_the_same_as_its_folder(photos, tmp_path):
+    shutil.make_archive(str(tmp_path / "photos"), "zip", photos)
+    scores = evaluate(classifier(), tmp_path / "photos.zip")
+    assert (scores.hypotheses, scores.references) == (
+        evaluate(classifier(), photos).hypotheses, evaluate(classifier(), photos).references
+    )  # fmt: skip
+
+
+def test_the_validation_part_is_evaluated_unless_another_is_given(photos, tmp_path):
+    folder = tmp_path / "parts"
+    shutil.copytree(photos, folder / "train")
+    shutil.copytree(photos / "owl", folder / "val" / "owl")
+    scores = evaluate(classifier(), folder)
+    assert (scores.data, scores.references) == (f"{folder} valid", ["owl"] * 4)
+    assert evaluate(classifier(), "parts", root=tmp_path, split="train").references[:2] == ["cat", "cat"]
+    with pytest.raises(ValueError, match=r"split='test': .* has no such part; expected one of train, valid"):
+        evaluate(classifier(), folder, split="test")
+    with pytest.raises(ValueError, match=r"split='valid': .*; expected no split, because it is not divided"):
+        evaluate(classifier(), photos, split="valid")
+
+
+def test_wrong_folders_are_refused(photos, tmp_path):
+    with pytest.raises(
+        DataError, match="the folder 'owl' is no class of the model: cat, dog, bowl; the nearest is bowl"
+    ):
+        evaluate(classifier(labels=("cat", "dog", "bowl")), photos)
+    with pytest.raises(DataError, match=r"there is no file or folder .*nowhere: this Patched reads images, expected a"):
+        evaluate(classifier(), tmp_path / "nowhere")
+    with pytest.raises(ValueError, match="2 files: this Patched does not translate, expected one"):
+        evaluate(classifier(), [photos, photos])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="empty has no images"):
+        evaluate(classifier(), tmp_path / "empty")
+    (photos / "cat" / "0.png").write_bytes(b"no image")
+    with pytest.raises(DataError, match=r"cat/0\.png cannot be read as an image"):
+        evaluate(classifier(), photos)
+    shutil.make_archive(str(tmp_path / "photos"), "zip", photos)
+    with pytest.raises(DataError, match=r"photos\.zip: cat/0\.png: .* cannot be read as an image"):
+        evaluate(classifier(), tmp_path / "photos.zip")
+
+
+def test_the_classes_of_a_large_model_are_not_all_listed(photos):
+    bundle = Bundle(patched_model(classes=30), preprocessing=Preprocessing(resize=(8, 8)))
+    with pytest.raises(
+        DataError, match=r"the folder 'cat' is no class of the model: 0, 1, .*, 19 \.\.\. \(30 in all\)"
+    ):
+        evaluate(bundle, photos)
+
+
+def test_the_command_classifies_image_files(photos, saved):
+    paths = [photos / "cat" / "0.png", photos / "owl" / "1.png"]
+    expected = classify(classifier(), paths)
+    result = call("classify", saved, *paths, "--json")
+    assert json.loads(result.stdout) == [[[name, pytest.approx(share)] for name, share in one] for one in expected]
+    lines = call("classify", saved, *paths, "--top", 1).stdout.splitlines()
+    assert [line.split()[:2] for line in lines] == [
+        [str(path), one[0][0]] for path, one in zip(paths, expected, strict=True)
+    ]
+
+
+def test_the_command_evaluates_a_folder_of_images(photos, saved, tmp_path):
+    out = tmp_path / "predicted.txt"
+    result = call("evaluate", saved, photos, "--out", out)
+    assert result.exit_code == 0, result.output
+    assert "of 9 images" in result.stdout
+    assert out.read_text().split() == evaluate(classifier(), photos).hypotheses
+    assert json.loads(call("evaluate", saved, photos, "--json").stdout)["images"] == 9
+
+
+def test_an_error_of_the_command_is_one_sentence(photos, saved):
+    Image.new("RGB", (4, 4)).save(photos / "other.png")
+    for words, sentence in [
+        (("classify", saved, "a good film"), "'a good film': there is no such file, and this Patched reads images"),
+        (("classify", saved, photos), "is a folder: expected an image file"),
+        (("evaluate", saved, photos), "other.png has no class: expected one folder per class"),
+        (("evaluate", saved, photos, "last=0.5"), "last"),
+        (("generate", saved, "a dog"), "this Patched cannot generate"),
+        (("embed", saved, "a dog"), "this Patched reads images: expected a model that reads text"),
+    ]:
+        result = call(*words)
+        assert result.exit_code == 1
+        assert sentence in result.output
+        assert len(result.output.splitlines()) == 1
