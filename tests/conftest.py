@@ -23,6 +23,7 @@ def unchecked():
     yield
     jaxtyping.config.update("jaxtyping_disable", before)
 
+
 settings.register_profile("quick", max_examples=40, deadline=None)
 settings.register_profile("thorough", max_examples=1000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))

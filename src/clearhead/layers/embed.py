@@ -86,8 +86,9 @@ class Patches(nn.Module):
         self.cls = nn.Parameter(torch.empty(1, 1, width).normal_(std=0.02)) if cls else None
         self.registers = nn.Parameter(torch.empty(1, registers, width).normal_(std=0.02)) if registers else None
         places = self.grid[0] * self.grid[1]
-        self.places = nn.Parameter(torch.empty(places, width).normal_(std=0.02)) if positions == "learned" else None
-        self.cls_place = nn.Parameter(torch.empty(1, width).normal_(std=0.02)) if positions == "learned" and cls else None
+        learned = positions == "learned"
+        self.places = nn.Parameter(torch.empty(places, width).normal_(std=0.02)) if learned else None
+        self.cls_place = nn.Parameter(torch.empty(1, width).normal_(std=0.02)) if learned and cls else None
         self.sincos = SinCos2d(width) if positions == "sincos2d" else None
 
     @property

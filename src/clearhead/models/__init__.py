@@ -16,7 +16,9 @@ from ..config import read
 from ..errors import InputError, nearest
 from .model import CAPABILITIES, INPUT_KEYS, DecoderStack, Model
 
-__all__ = ["CAPABILITIES", "FAMILIES", "INPUT_KEYS", "DecoderStack", "Model", "build", "families", "family", "family_of"]
+__all__ = [
+    "CAPABILITIES", "FAMILIES", "INPUT_KEYS", "DecoderStack", "Model", "build", "families", "family", "family_of",
+]  # fmt: skip
 
 # Name: (module, class, description). A module is imported when its family is first used.
 FAMILIES = {

@@ -16,8 +16,8 @@ transformer that classifies, for instance, declares
 and `clearhead.build`, training, saving, loading, `watch` and the command line work with it. The names of its submodules
 become the addresses of `watch` (embed, blocks.*, norm, head) and the names of its weights. Recomputation, sharding and
 probes find its layers by the names blocks.N and stages.N.N; a grid of learned positions is the parameter `places` of
-layers.Patches, which pretrained weights of another grid are interpolated to. A model that decodes also has `start` and `step` (see state.py) and, to be decoded fast, `decoder_stack`. tests/models
-checks every registered family.
+layers.Patches, which pretrained weights of another grid are interpolated to. A model that decodes also has `start` and
+`step` (see state.py) and, to be decoded fast, `decoder_stack`. tests/models checks every registered family.
 """
 
 from __future__ import annotations

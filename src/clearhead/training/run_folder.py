@@ -156,8 +156,8 @@ class Folder:
             bad = [key for key in differ if not any(key == free or key.startswith(f"{free}.") for free in may_change)]
             if bad:
                 raise FolderError(
-                    f"{path} belongs to another recipe: {'; '.join(texts(bad))}. Resume with the same recipe, or train in another "
-                    "folder"
+                    f"{path} belongs to another recipe: {'; '.join(texts(bad))}. Resume with the same recipe, or train "
+                    "in another folder"
                 )
             if differ:
                 config.write(_plain_recipe(recipe), path)

@@ -1,8 +1,8 @@
 """GAN: a generator maps noise to rows, and a discriminator learns to tell them from real ones.
 
 Goodfellow et al. 2014, with the non-saturating loss of the generator (section 3), or the hinge losses of Lim and Ye
-2017 that SAGAN uses (Zhang et al. 2019, Eq. 4). Instance noise (Sonderby et al. 2017) blurs real and generated rows alike,
-so that the discriminator cannot tell them apart at once and the generator finds all modes.
+2017 that SAGAN uses (Zhang et al. 2019, Eq. 4). Instance noise (Sønderby et al. 2017) blurs real and generated rows
+alike, so that the discriminator cannot tell them apart at once and the generator finds all modes.
 
 Batch: x (b, d), real rows; labels are allowed, and ignored.
 """
