@@ -23,6 +23,7 @@ from torch import nn
 SECTIONS = {"Args": "args", "Attributes": "args", "Returns": "returns", "Yields": "returns", "Raises": "raises",
             "Examples": "examples"}  # fmt: skip
 HEADER = re.compile(rf"({'|'.join(SECTIONS)}):")
+DIRECTIVE = re.compile(r"#\s*(?:noqa\b|type: ?ignore|(?:fmt|isort|mypy|pragma|pylint|pyright|ruff):).*")  # for a linter
 ENTRY = re.compile(r"\*{0,2}(\w[\w.]*)(?: \([^)]*\))?: ?(.*)")  # name: text, or name (type): text
 
 
@@ -149,28 +150,40 @@ def choices(hint: str, module: str) -> list[str]:
 
 
 def attributes(kind: type) -> list[Parameter]:
-    """The fields of a dataclass in their order; for another class the attributes that a comment documents."""
+    """The fields of a dataclass in their order; for another class the attributes that a comment documents.
+
+    An attribute that a class sets anew keeps the comment, and without an annotation also the type, of its base class.
+    """
     written: dict[str, Parameter] = {}
     for base in reversed(kind.__mro__):
         if base.__module__.startswith("clearhead"):
-            written |= {one.name: one for one in _annotated(base)}
+            for one in _set_in_body(base):
+                inherited = written.get(one.name, Parameter(one.name))
+                if one.type or one.name in written:
+                    comment, hint = one.comment or inherited.comment, one.type or inherited.type
+                    written[one.name] = dataclasses.replace(one, comment=comment, type=hint)
     if not dataclasses.is_dataclass(kind):
         return [one for one in written.values() if one.comment]
     fields = [one for one in dataclasses.fields(kind) if not one.name.startswith("_")]
     return [dataclasses.replace(written[one.name], default=_default(one)) for one in fields]
 
 
-def _annotated(kind: type) -> Iterator[Parameter]:
-    """The annotated public names in the body of one class, each with the comments on its lines."""
+def _set_in_body(kind: type) -> Iterator[Parameter]:
+    """The public names that the body of one class annotates, sets or defines, each with the comments on its lines."""
     source = textwrap.dedent(inspect.getsource(kind))
     (body,) = ast.parse(source).body
     comments = _comments(source)
     for node in typing.cast(ast.ClassDef, body).body:
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id[0] != "_":
-            comment = " ".join(comments[n] for n in range(node.lineno, (node.end_lineno or 0) + 1) if n in comments)
-            hint = re.sub(r"^ClassVar\[(.*)\]$", r"\1", ast.unparse(node.annotation))
-            default = None if node.value is None else double_quotes(ast.unparse(node.value))
-            yield Parameter(node.target.id, double_quotes(hint), default, comment)
+        if isinstance(node, ast.FunctionDef):  # a property may replace an attribute, and then the value is not known
+            yield Parameter(node.name)
+        elif isinstance(node, ast.AnnAssign | ast.Assign):
+            target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
+            if isinstance(target, ast.Name) and target.id[0] != "_":
+                comment = " ".join(comments[n] for n in range(node.lineno, (node.end_lineno or 0) + 1) if n in comments)
+                hint = ast.unparse(node.annotation) if isinstance(node, ast.AnnAssign) else ""
+                hint = re.sub(r"^ClassVar\[(.*)\]$", r"\1", hint)
+                default = None if node.value is None else double_quotes(ast.unparse(node.value))
+                yield Parameter(target.id, double_quotes(hint), default, comment)
 
 
 def _default(one: dataclasses.Field[Any]) -> str | None:
@@ -193,9 +206,10 @@ def constant(module: ModuleType, name: str) -> tuple[ModuleType, int, str]:
 
 
 def _comments(source: str) -> dict[int, str]:
-    """The comments of a source text, by line."""
+    """The comments of a source text, by line, without directives such as "fmt: skip"."""
     tokens = tokenize.generate_tokens(io.StringIO(source).readline)
-    return {token.start[0]: token.string.lstrip("# ") for token in tokens if token.type == tokenize.COMMENT}
+    texts = {t.start[0]: DIRECTIVE.sub("", t.string).strip("# ") for t in tokens if t.type == tokenize.COMMENT}
+    return {line: text for line, text in texts.items() if text}
 
 
 def _above(source: str, line: int) -> str:

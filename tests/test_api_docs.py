@@ -21,7 +21,7 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "docs"))
 try:
     import docstrings
-    from public_names import MODULES, Public, public, recipe_options
+    from public_names import MODULES, Public, members, public, recipe_options
 finally:
     sys.path.remove(str(ROOT / "docs"))
 
@@ -119,6 +119,59 @@ def test_every_top_level_name_is_described_at_the_top_level_or_is_a_module():
     described = {one.name for one in NAMES["clearhead"]}
     assert described | FOLDERS >= set(clearhead.__all__)
     assert not described & FOLDERS
+
+
+@modules
+def test_directives_for_a_linter_are_no_descriptions(module):
+    kinds = [one.thing for one in NAMES[module] if isinstance(one.thing, type)]
+    texts = [one.comment for kind in kinds for one in docstrings.attributes(kind)]
+    texts += [one.doc.summary for one in NAMES[module] if one.group == "Constants"]
+    assert not [text for text in texts if re.search(r"fmt: skip|noqa|type: ignore", text)]
+
+
+class Described(clearhead.training.objectives.Objective):
+    """For the test below."""
+
+    result: str = "other"  # fmt: skip
+    writes_text = True
+    total: int = 1  # number of rows # fmt: skip
+
+    @property
+    def measurements(self):
+        return {}
+
+
+def test_attributes_that_a_class_sets_anew_have_its_values_and_the_comments_of_the_base_class(monkeypatch):
+    monkeypatch.setattr(Described, "__module__", "clearhead.test")  # as if it were one of the library
+    monkeypatch.setitem(sys.modules, "clearhead.test", sys.modules[__name__])
+    found = {one.name: one for one in docstrings.attributes(Described)}
+    base = {one.name: one for one in docstrings.attributes(Described.__base__)}
+    assert found.keys() == base.keys() | {"total"}
+    assert (found["result"].default, found["writes_text"].default) == ('"other"', "True")
+    assert (found["measurements"].default, found["total"].comment) == (None, "number of rows")
+    for name in ("result", "writes_text", "measurements", "reads"):
+        assert (found[name].comment, found[name].type) == (base[name].comment, base[name].type)
+
+
+@pytest.mark.parametrize("word", OBJECTIVES)
+def test_the_reference_lists_the_attributes_of_every_objective(word):
+    kind = clearhead.training.objectives.objective_class(word)
+    found = {one.name: one for one in docstrings.attributes(kind)}
+    assert found.keys() >= {"Config", "roles", "updates", "reads", "may_read", "measurements", "result"}
+    assert found["Config"].default == kind.Config.__name__
+    assert eval(found["reads"].default) == kind.reads
+    assert eval(found["roles"].default, vars(clearhead.training.objectives)) == kind.roles
+
+
+def test_the_names_for_authors_of_objectives_are_in_the_reference():
+    names = {one.name: one for one in NAMES["clearhead.training.objectives"]}
+    used = {
+        "Scalar": (), "Scheduled": (), "weighted_sum": (), "DeviceRng": ("normal", "uniform"),
+        "Optimiser": ("gradients", "weights", "clear", "step", "restore"), "Average": ("update",),
+        "Objective": ("prepare", "measure", "summarise", "step", "after_step", "sizes", "count", "outputs", "scalar"),
+    }  # fmt: skip
+    for name, methods in used.items():
+        assert set(methods) <= members(names[name].thing).keys()
 
 
 @pytest.mark.parametrize("options", recipe_options(), ids=lambda options: options.anchor)

@@ -292,8 +292,9 @@ def _read_value(kind: Any, value: Any, key: Key, origin: Origin) -> Any:
         if scalars:
             return value if Any in scalars else msgspec.convert(value, Union[scalars], strict=True)  # noqa: UP007
     words = [x for m in members if get_origin(m) is Literal for x in get_args(m) if isinstance(x, str)]
-    got = nearest(value, words) if words and isinstance(value, str) else f", got {_describe(type(value))}"
-    raise _mismatch(key, origin, value, f"{_describe(kind)}{got}")
+    got = json.dumps(value) if isinstance(value, float | bool) else _describe(type(value))
+    hint = nearest(value, words) if words and isinstance(value, str) else f", got {got}"
+    raise _mismatch(key, origin, value, f"{_describe(kind)}{hint}")
 
 
 def _read_container(kind: Any, value: Any, key: Key, origin: Origin) -> Any:

@@ -9,8 +9,11 @@ import torch
 from torch import nn
 
 from clearhead.layers import Block, Learned, Patches, Stack, Tokens
+from clearhead.training import schedule
+from clearhead.training.average import Average
 from clearhead.training.muon import Muon
 from clearhead.training.optim import NAMES, OptimConfig, Optimiser, is_inside, is_matrix
+from clearhead.training.schedule import Scheduled
 
 DEVICES = ["cpu", pytest.param("cuda", marks=[
     pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
@@ -334,12 +337,29 @@ def test_sharded_parameters_train_like_unsharded_ones(tmp_path):
         ({"decay": -0.1}, "decay=-0.1"),
         ({"clip": -1.0}, "clip=-1.0"),
         ({"ema": 1.0}, "ema=1.0"),
+        (
+            {"ema": Scheduled(start=0.9, final=1.5)},
+            r"^ema=\{start = 0.9, final = 1.5\}: expected a share, .* below 1, or 1 as the end of a schedule$",
+        ),
+        ({"ema": Scheduled(start=1.0, final=0.9)}, r"^ema=\{start = 1.0, final = 0.9\}: expected"),
+        ({"decay": Scheduled(start=-1.0, final=0.9)}, r"^decay=\{start = -1.0, final = 0.9\}: expected 0 or more$"),
         ({"lr": float("nan")}, "lr=nan"),
     ],
 )
 def test_invalid_options_are_refused(fields, message):
     with pytest.raises(ValueError, match=message):
         OptimConfig(**fields)
+
+
+def test_a_scheduled_average_may_end_at_one_where_it_stops_moving():
+    ema = OptimConfig(ema=Scheduled(start=0.97, final=1.0)).ema
+    weights = {"x": torch.ones(3)}
+    average = Average(weights, {"x": torch.ones(3)})
+    weights["x"].zero_()
+    average.update(schedule.value(ema, step=0, steps=5))
+    torch.testing.assert_close(average.values["x"], torch.full((3,), 0.97))
+    average.update(schedule.value(ema, step=4, steps=5))
+    torch.testing.assert_close(average.values["x"], torch.full((3,), 0.97))
 
 
 def test_no_clipping_is_written_as_zero():

@@ -16,9 +16,8 @@ from trainings import GAN, SMALL, STUDENT, metrics, same_bits, state
 
 from clearhead import load, train
 from clearhead.training import loop, objectives, optim
-from clearhead.training.objectives import Measurement, Objective, Role, Update
-from clearhead.training.objectives.objective import weighted_sum
-from clearhead.training.schedule import Scalar, Scheduled, value
+from clearhead.training.objectives import Measurement, Objective, Role, Scalar, Scheduled, Update, weighted_sum
+from clearhead.training.schedule import value
 
 pytestmark = pytest.mark.usefixtures("own_models")
 
@@ -217,7 +216,7 @@ def test_an_unknown_player_is_refused(tmp_path):
     table = {**GAN, "players": {**GAN["players"], "generater": {"model": SMALL}}}
     with pytest.raises(ValueError, match=r"has generator, discriminator; the nearest (is|are) generator"):
         go(table, tmp_path)
-    with pytest.raises(ValueError, match="model has no name"):
+    with pytest.raises(ValueError, match=r"players\.discriminator\.model is missing: expected a name"):
         go({**GAN, "players": {"generator": GAN["players"]["generator"]}}, tmp_path)
 
 

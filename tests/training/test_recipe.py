@@ -1,7 +1,7 @@
 """Recipes: every mistake is reported with its place, before anything is built."""
 
 import pytest
-from trainings import recipe
+from trainings import GAN, STUDENT, recipe
 
 from clearhead import config
 from clearhead.config import ConfigError
@@ -56,8 +56,8 @@ def model_config(recipe):
         ("width = 12", "widht = 12", 10, r"unknown key model\.widht; the nearest is width"),
         ("lr = 1e-3", "heads = 3", 14, r"unknown key optim\.heads"),
         ("steps = 10", 'steps = "ten"', 1, r"steps = 'ten': expected a whole number, got text"),
-        ("steps = 10", "steps = 1.5", 1, r"steps = 1\.5: expected a whole number"),
-        ("steps = 10", "steps = true", 1, r"steps = True: expected a whole number"),
+        ("steps = 10", "steps = 1.5", 1, r"steps = 1\.5: expected a whole number, got 1\.5$"),
+        ("steps = 10", "steps = true", 1, r"steps = True: expected a whole number, got true$"),
         ("lr = 1e-3", 'lr = "fast"', 14, r"optim\.lr = 'fast': expected a number, got text"),
         ("width = 12", "width = [12]", 10, r"model\.width = \[12\]: expected a whole number"),
         ("symbols = 5", "symbols = 0", 6, r"data: symbols=0: expected 1 or more"),
@@ -123,6 +123,68 @@ def test_mistakes_in_the_sections_of_a_player_are_reported_with_file_and_line(tm
         read_recipe(write(tmp_path, text.replace("0.5", "2.0").replace("lrr", "lr")))
 
 
+# Objectives with several players
+
+PLAYERS = """\
+steps = 3
+
+[data]
+name = "gaussians"
+
+[objective]
+name = "gan"
+
+[players.generator]
+model = {name = "mlp", hidden = 8}
+
+"""
+DISCRIMINATOR = """\
+[players.discriminator]
+model = {name = "mlp", hidden = 8}
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "message"),
+    [
+        (DISCRIMINATOR, "", 9, r"players\.discriminator\.model is missing: expected a name, one of gpt"),
+        (DISCRIMINATOR, "[players.discriminator]\noptim = {lr = 1.0}\n", 12,
+         r"players\.discriminator\.model is missing: expected a name, one of gpt"),
+        ("[data]", "[model]\nname = \"mlp\"\n[data]", 3, r"model: the players of this objective are generator, "
+         r"discriminator: expected only players\.generator\.model, players\.discriminator\.model$"),
+        ("steps = 3", "steps = 3\npretrained = \"runs/a\"", 2, r"pretrained: the players .* expected only "
+         r"players\.generator\.pretrained, players\.discriminator\.pretrained$"),
+    ],
+)  # fmt: skip
+def test_sections_that_no_player_or_every_player_would_use_are_refused(tmp_path, old, new, line, message):
+    text = PLAYERS + DISCRIMINATOR
+    assert text.count(old) == 1
+    read_recipe(write(tmp_path, text))
+    path = write(tmp_path, text.replace(old, new))
+    with pytest.raises(ConfigError, match=message) as error:
+        read_recipe(path)
+    assert str(error.value).startswith(f"{path}:{line}: ")
+
+
+@pytest.mark.parametrize("word", ["model.hidden=32", "optim.lr=3", "pretrained=runs/a"])
+def test_a_section_for_an_averaged_player_is_refused(word):
+    message = (
+        r"^on the command line: players\.teacher: the teacher is a moving average of the student, and has its model"
+    )
+    with pytest.raises(ConfigError, match=message):
+        read_recipe(STUDENT, f"players.teacher.{word}")
+
+
+def test_a_model_that_is_given_twice_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"model: it is given twice: expected only players\.model\.model$"):
+        read_recipe(write(tmp_path, FILE), "players.model.model.name=gpt")
+
+
+def test_a_player_may_start_from_pretrained_weights_and_learn_its_head():
+    words = ["players.generator.pretrained=runs/a", "players.discriminator.pretrained=runs/b"]
+    assert read_recipe(GAN, "learn=head", *words).learn == "head"
+
+
 def test_overrides_replace_the_values_of_the_file(tmp_path):
     changed = read_recipe(
         write(tmp_path, FILE), "optim.lr=1e-2", "steps=3", "model.width=24", "schedule.warmup=2", "seed=7"
@@ -143,6 +205,12 @@ def test_sizes_come_from_the_data_and_may_not_contradict_it(tmp_path):
     assert not (tmp_path / "run").exists()
     agreed = FILE.replace("width = 12", "width = 12\nvocab = 6\ncontext = 20")
     assert train(write(tmp_path, agreed), "steps=1", out=tmp_path / "run", device="cpu", quiet=True).finished
+
+
+def test_a_data_folder_that_does_not_exist_is_refused(tmp_path):
+    for table in (recipe(), recipe(data={"name": "shakespeare"})):
+        with pytest.raises(FileNotFoundError, match=r"data='.*nope': there is no such folder"):
+            train(table, out=tmp_path / "run", data=tmp_path / "nope", device="cpu")
 
 
 def test_a_written_recipe_is_read_back_the_same(tmp_path):

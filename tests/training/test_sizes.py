@@ -1,6 +1,7 @@
 """Sizes that come from the data or a checkpoint: the context, and the options of pretrained models."""
 
 import json
+import re
 import shutil
 from typing import ClassVar
 from unittest.mock import patch
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from trainings import pictures, recipe, state
+from trainings import GAN, pictures, recipe, same_bits, state
 
 from clearhead import build, generate, train
 from clearhead.config import ConfigError
@@ -85,13 +86,98 @@ def test_options_that_the_recipe_omits_come_from_the_checkpoint(tmp_path, text, 
     assert run.model.config == checkpoint.model.config
 
 
-@pytest.mark.parametrize(("option", "value"), [("heads", 4), ("window", 3), ("base", 77.0), ("norm", "rms")])
-def test_an_option_that_contradicts_the_checkpoint_is_refused(tmp_path, text, checkpoint, option, value):
-    table = recipe(steps=2, data=text, model={option: value}, pretrained=str(checkpoint.folder))
-    message = rf"model\.{option} = .*: the checkpoint .* has .*; leave it out or, if the weights"
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("heads", 2), ("window", 3), ("base", 77.0), ("mlp", "relu"), ("context", 48), ("factor", 2.0)],
+)
+def test_an_option_that_contradicts_the_checkpoint_is_refused_unless_it_may_differ(
+    tmp_path, text, checkpoint, option, value
+):
+    start = {"folder": str(checkpoint.folder)}
+    table = recipe(steps=1, data=text, model={option: value}, pretrained=start)
+    advice = f'pretrained = {{folder = "{checkpoint.folder}", differ = ["{option}"]}}'
+    message = rf"model\.{option} = .*: the checkpoint .* has .*; leave it out or, if the .* write {re.escape(advice)}$"
     with pytest.raises(ConfigError, match=message):
         go(table, tmp_path / "run")
     assert not (tmp_path / "run" / "recipe.toml").exists()
+    run = go(table, tmp_path / "run", advice.replace(" = ", "=", 1))  # the advice works
+    assert getattr(run.model.config, option) == value
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "problem"),
+    [
+        ("width", 24, r"embed\.table has the shape \(\d+, 12\), expected \(\d+, 24\)"),
+        ("hidden", 32, r"blocks\.0\.mlp\.up\.weight has the shape \(48, 12\), expected \(32, 12\)"),
+        ("depth", 2, r"blocks\.1\.\S+ is missing, expected"),
+        ("norm", "rms", r"blocks\.0\.\S+ has no place in the model"),
+        ("heads", 4, None),  # an odd head dimension cannot rotate
+    ],
+)
+def test_an_option_that_the_weights_cannot_be_used_with_is_refused_without_advice(
+    tmp_path, text, checkpoint, option, value, problem
+):
+    if option == "hidden":
+        checkpoint = go(recipe(steps=1, data=text, model=SMALL | {"hidden": 48}), tmp_path / "hidden")
+    table = recipe(steps=2, data=text, model={option: value}, pretrained=str(checkpoint.folder))
+    fit = f", and its weights do not fit \\({problem}.*\\)" if problem else ""
+    with pytest.raises(ConfigError, match=rf"model\.{option} = .*: the checkpoint \S+ has \S+{fit}; leave it out$"):
+        go(table, tmp_path / "run")
+
+
+def test_an_option_that_the_checkpoint_does_not_have_is_compared_too(tmp_path, text):
+    plain = go(recipe(steps=1, data=text, model=SMALL), tmp_path / "plain")
+    table = recipe(steps=1, data=text, model={"window": 3}, pretrained=str(plain.folder))
+    with pytest.raises(ConfigError, match=r"model\.window = 3: the checkpoint \S+ has none; leave it out or"):
+        go(table, tmp_path / "run")
+    same = recipe(steps=1, data=text, model={"hidden": 48, "kv_heads": 3}, pretrained=str(plain.folder))
+    assert go(same, tmp_path / "run").model.config.hidden == 48  # the defaults, written out
+    with pytest.raises(WeightsError, match=r"mlp\.up\.weight has the shape \(48, 12\), expected \(32, 12\)"):
+        go(recipe(steps=1, data=text, model={"hidden": 32}, pretrained=str(plain.folder)), tmp_path / "other")
+
+
+def test_a_misspelt_option_in_differ_is_refused(tmp_path, text, checkpoint):
+    start = {"folder": str(checkpoint.folder), "differ": ["windw"]}
+    table = recipe(steps=2, data=text, model={"window": 8}, pretrained=start)
+    message = r"pretrained: differ = \[\"windw\"\]: a gpt has no such option; the nearest is window"
+    with pytest.raises(ConfigError, match=message):
+        go(table, tmp_path / "run")
+    with pytest.raises(ConfigError, match=r"a gpt has no such option; its options are vocab, context"):
+        go(table, tmp_path / "run", 'pretrained.differ=["qqqqq"]')
+
+
+def test_a_longer_context_than_the_checkpoints_says_what_to_write(tmp_path, text):
+    def tune(start, *overrides):
+        table = recipe(steps=1, data=text, model={}, pretrained=str(start.folder))
+        return go(table, tmp_path / start.folder.name / "tuned", *overrides)
+
+    rotary, learned = (
+        go(recipe(steps=1, data=text | {"context": 12}, model=SMALL | {"positions": name}), tmp_path / name)
+        for name in ("rotary", "learned")
+    )
+    source = r"model\.context = 12 comes from the checkpoint \S+, and the data has rows of up to 24 tokens"
+    written = f'pretrained = {{folder = "{rotary.folder}", differ = ["context"]}}'
+    with pytest.raises(ConfigError, match=rf"{source}; write model\.context = 24 and {re.escape(written)}$"):
+        tune(rotary)
+    assert tune(rotary, "model.context=24", written).model.config.context == 24
+    with pytest.raises(ConfigError, match=rf"{source}: its learned positions cannot be extended; expected data with"):
+        tune(learned)
+    fixed = (
+        r"positions\.table has the shape \(12, 12\), expected \(24, 12\): learned positions cannot be used with another"
+    )
+    with pytest.raises(ConfigError, match=rf"model\.context = 24: the checkpoint .* has 12, and .*{fixed} context\)"):
+        tune(learned, "model.context=24")
+    with pytest.raises(WeightsError, match=rf"pretrained='.*': {fixed} context$"):
+        tune(learned, "model.context=24", written.replace("rotary", "learned"))
+
+
+def test_a_vocabulary_that_differs_from_the_checkpoints_names_its_source(tmp_path, text, checkpoint):
+    (tmp_path / "other.txt").write_text("abcabd" * 400)
+    table = recipe(
+        steps=1, data=text | {"path": str(tmp_path / "other.txt")}, model={}, pretrained=str(checkpoint.folder)
+    )
+    with pytest.raises(ConfigError, match=r"model\.vocab = \d+ comes from the checkpoint \S+, and the data has 4$"):
+        go(table, tmp_path / "run")
 
 
 def test_an_option_listed_in_differ_may_contradict_the_checkpoint(tmp_path, text, checkpoint):
@@ -154,11 +240,22 @@ def test_unused_pretrained_weights_are_listed(tmp_path):
     assert torch.equal(tower.encoder.head.weight, before)
 
 
-def test_a_part_that_does_not_exist_or_does_not_fit_is_refused(tmp_path):
+def test_a_submodule_that_does_not_exist_or_does_not_fit_is_refused(tmp_path):
     saved(tmp_path / "grid", "grid", attention=False)
     folder = str(tmp_path / "grid")
-    with pytest.raises(WeightsError, match=r"into = 'encodr': this model has no such part; the nearest is encoder"):
-        fill_pretrained(build("tower"), Pretrained(folder=folder, into="encodr"))
+    for into, message in (
+        ("encodr", r"into = 'encodr': this model has no such submodule: it has encoder, head; the nearest is encoder"),
+        (
+            "encoder.patch",
+            r"this model has no such submodule: encoder has encoder\.patches, encoder\.stages, .*; the nearest",
+        ),
+    ):
+        with pytest.raises(WeightsError, match=message):
+            fill_pretrained(build("tower"), Pretrained(folder=folder, into=into))
+    with pytest.raises(
+        WeightsError, match=r"part = 'pathces': the checkpoint \S+ has no such submodule: it has patches,"
+    ):
+        fill_pretrained(build("tower"), Pretrained(folder=folder, part="pathces", into="encoder"))
     with pytest.raises(WeightsError, match=r"blocks\.0\.\S+ is missing, expected \("):
         fill_pretrained(build("tower"), Pretrained(folder=folder, into="encoder"))
     saved(tmp_path / "more", "grid")
@@ -167,6 +264,98 @@ def test_a_part_that_does_not_exist_or_does_not_fit_is_refused(tmp_path):
     more = fill_pretrained(build("tower", attention=False), Pretrained(folder=str(tmp_path / "more"), into="encoder"))
     assert all("blocks.0." in name for name in more)
     assert more
+
+
+def test_a_part_of_a_checkpoint_fills_a_part_of_a_model_or_a_whole_one(tmp_path):
+    source, folder = saved(tmp_path / "tower", "tower", classes=3), str(tmp_path / "tower")
+    for start, model, filled in (
+        (Pretrained(folder=folder, part="encoder", into="encoder"), tower := build("tower", classes=3), tower.encoder),
+        (Pretrained(folder=folder, part="encoder"), grid := build("grid", classes=3), grid),
+    ):
+        assert fill_pretrained(model, start) == [f"{folder}: head.weight", f"{folder}: head.bias"]
+        same_bits(filled.state_dict(), source.encoder.state_dict())
+    blocks = build("tower", classes=3)
+    left = fill_pretrained(blocks, Pretrained(folder=folder, part="encoder.blocks", into="encoder.blocks"))
+    assert f"{folder}: encoder.patches.places" in left
+    same_bits(blocks.encoder.blocks.state_dict(), source.encoder.blocks.state_dict())
+    assert not torch.equal(blocks.encoder.patches.places, source.encoder.patches.places)
+
+
+def test_missing_weights_that_a_part_of_the_checkpoint_has_are_pointed_out(tmp_path):
+    saved(tmp_path / "tower", "tower")
+    message = (
+        r"patches\.\S+ is missing, expected .*; the checkpoint has encoder\.patches\.\S+: .* write part = \"encoder\"$"
+    )
+    for start, model in (
+        (Pretrained(folder=str(tmp_path / "tower"), into="encoder"), build("tower")),
+        (Pretrained(folder=str(tmp_path / "tower")), build("grid")),
+    ):
+        with pytest.raises(WeightsError, match=message):
+            fill_pretrained(model, start)
+
+
+@pytest.fixture
+def pairs(tmp_path):
+    (tmp_path / "pairs.tsv").write_text("".join(f"{a} {b} c\tc {b} {a}\n" for a in "abcd" for b in "abcd"))
+    path, options = str(tmp_path / "pairs.tsv"), {"vocabulary": "characters", "minimum": 1, "joint": True}
+    return {"name": "pairs", "path": path, "join": False, "share": 0.2, **options}
+
+
+TRANSLATOR = {"name": "transformer", "width": 12, "depth": 1, "heads": 3, "context": 64}
+
+
+def test_the_options_of_a_checkpoint_for_a_submodule_are_compared(tmp_path, pairs):
+    def tune(*overrides, **more):
+        start = [{"folder": str(tmp_path / "gpt"), "into": "encoder"} | more]
+        return go(recipe(steps=1, data=pairs, model=TRANSLATOR, pretrained=start), tmp_path / "run", *overrides)
+
+    vocab = go(recipe(steps=1, data=pairs, model=TRANSLATOR), tmp_path / "translator").model.config.vocab
+    sizes = {name: size for name, size in TRANSLATOR.items() if name != "name"}
+    saved(tmp_path / "gpt", "gpt", vocab=vocab, positions="sinusoid", dropout=0.3, **sizes)
+    options = r"model\.order = 'post', model\.mlp = 'relu': the checkpoint \S+ has order = 'pre', mlp = 'gelu_tanh'"
+    written = f'pretrained = {{folder = "{tmp_path / "gpt"}", into = "encoder", differ = ["order", "mlp"]}}'
+    with pytest.raises(ConfigError, match=rf"{options}; expected the same or, if .*, {re.escape(written)}$"):
+        tune()
+    assert tune(written.replace(" = ", "=", 1)).finished
+    shutil.rmtree(tmp_path / "run")
+    with pytest.raises(ConfigError, match=r"^on the command line: model\.order = 'post'"):
+        tune("model.order=post", "model.mlp=gelu_tanh")
+    assert tune("model.order=pre", "model.mlp=gelu_tanh").finished
+    shutil.rmtree(tmp_path / "run")
+    with pytest.raises(ConfigError, match=r"a transformer has no such option; the nearest is norm"):
+        tune(differ=["nrom"])
+    saved(
+        tmp_path / "gpt",
+        "gpt",
+        vocab=vocab,
+        positions="sinusoid",
+        mlp="relu",
+        order="post",
+        **sizes | {"width": 20, "heads": 5},
+    )
+    with pytest.raises(
+        WeightsError, match=r"pretrained='.*gpt': embed\.table has the shape \(\d+, 20\), expected \(\d+, 12"
+    ):
+        tune()
+    saved(tmp_path / "gpt", "gpt", vocab=vocab, positions="sinusoid", mlp="relu", order="post", **sizes | {"heads": 4})
+    with pytest.raises(ConfigError, match=r"model\.heads = 3: the checkpoint \S+ has heads = 4; expected the same"):
+        tune()
+
+
+def test_an_encoder_is_taken_from_a_checkpoint_of_another_recipe(tmp_path, pairs):
+    first = go(recipe(steps=1, data=pairs, model=TRANSLATOR), tmp_path / "first")
+    start = [{"folder": str(first.folder), "part": "encoder", "into": "encoder"}]
+    table = recipe(steps=1, data=pairs, model=TRANSLATOR | {"decoder_depth": 2}, pretrained=start)
+    with patch.object(Trainer, "step", side_effect=RuntimeError), pytest.raises(RuntimeError):
+        go(table, tmp_path / "run")
+    assert go(table, tmp_path / "run").model.config.decoder_depth == 2
+    left = json.loads((tmp_path / "run" / "facts.json").read_text())["attempts"][0]["left_out"]
+    assert f"{first.folder}: decoder.blocks.0.mlp.up.weight" in left
+    assert not any(": encoder." in name for name in left)
+    with pytest.raises(
+        ConfigError, match=r"model\.order = 'pre': the checkpoint \S+ has order = 'post'; expected the same"
+    ):
+        go(table, tmp_path / "other", "model.order=pre")
 
 
 def test_unused_pretrained_weights_are_recorded_in_the_run_folder(tmp_path, text, checkpoint):
@@ -186,9 +375,29 @@ def test_augmentation_of_data_without_images_is_refused(tmp_path, text):
 
 
 def test_data_that_does_not_fit_a_named_objective_is_refused(tmp_path):
-    table = recipe(objective={"name": "gan"}, model={"name": "mlp"})
+    table = GAN | {"data": recipe()["data"]}
     with pytest.raises(ValueError, match=r"objective gan reads x .*the data gives ids, targets"):
         go(table, tmp_path / "run")
+
+
+def test_messages_about_pretrained_weights_name_the_player(tmp_path):
+    go(GAN, tmp_path / "gan", "steps=1")
+    folder = tmp_path / "gan" / "model"
+    for words, message in (
+        ([f"players.generator.pretrained={tmp_path / 'nope'}"],
+         r"players\.generator\.pretrained: \S+nope: there is no such"),
+        ([f"players.generator.pretrained={folder}", "players.generator.model.hidden=32"],
+         r"players\.generator\.model\.hidden = 32: the checkpoint \S+ has 8, and its weights do not fit"),
+        ([f"players.generator.pretrained={folder}", "players.generator.model.activation=tanh"],
+         r"players\.generator\.model\.activation = 'tanh': .* write players\.generator\.pretrained = \{folder"),
+        ([f"players.discriminator.pretrained={folder}"],
+         r"players\.discriminator\.model\.inputs = 3 comes from the checkpoint \S+, and the data has 2"),
+        ([f'players.generator.pretrained={{folder="{folder}",into="blocs"}}'],
+         r"players\.generator\.pretrained: into = 'blocs': this model has no such submodule: it has blocks, head"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=f"^on the command line: {message}"):
+            go(GAN, tmp_path / "run", *words)
+    assert go(GAN, tmp_path / "run", f"players.generator.pretrained={folder}").finished
 
 
 def test_a_perceptron_learns_a_regression_with_the_sizes_of_its_data(tmp_path):

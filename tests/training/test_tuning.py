@@ -1,5 +1,7 @@
 """Pretraining on masked tokens, then fine-tuning on labels; and what `pretrained` accepts."""
 
+import re
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -121,12 +123,31 @@ def test_a_run_with_frozen_weights_resumes_to_the_bit(folder, pretrained):
 def test_a_checkpoint_of_another_model_is_refused(folder, pretrained):
     table = recipe("labelled", pretrained=str(pretrained.folder))
     table["data"]["tokens"] = str(pretrained.folder)
-    with pytest.raises(ConfigError, match=r"model\.depth = 2: the checkpoint .* has 1; leave it out"):
+    with pytest.raises(ConfigError, match=r"model\.depth = 2: the checkpoint .* has 1, and its weights do not fit"):
         train(table | {"model": table["model"] | {"depth": 2}}, out=folder / "x", data=folder, device="cpu", quiet=True)
     own = table | {"data": {k: v for k, v in table["data"].items() if k != "tokens"} | {"minimum": 20}}
-    with pytest.raises(ConfigError, match=r"model\.vocab = \d+: the data has \d+"):
+    message = (
+        r"model\.vocab = \d+ comes from the checkpoint \S+, and the data has \d+; to .* write data\.tokens = \"(.*)\""
+    )
+    with pytest.raises(ConfigError, match=message) as error:
         train(own, out=folder / "y", data=folder, device="cpu", quiet=True)
+    hint = f"data.tokens={re.search(message, str(error.value))[1]}"
+    assert train(own, hint, "steps=1", out=folder / "y", data=folder, device="cpu", quiet=True).finished
     with pytest.raises(ConfigError, match="learn='head' leaves all other weights random"):
         train(recipe("labelled", learn="head"), out=folder / "z", data=folder, device="cpu", quiet=True)
     with pytest.raises(ConfigError, match="learn='heads': expected one of all, head"):
         train(recipe("labelled", learn="heads"), out=folder / "z", data=folder, device="cpu", quiet=True)
+
+
+def test_data_with_classes_for_a_model_that_does_not_classify_says_what_to_write(folder, pretrained):
+    table = recipe("labelled", pretrained=str(pretrained.folder))
+    table["data"]["tokens"] = str(pretrained.folder)
+    message = (
+        r"model\.answer is 'words' in the checkpoint \S+, and the data has 2 classes: write model\.answer = \"class\"$"
+    )
+    with pytest.raises(ConfigError, match=message):
+        train(table | {"model": {}}, out=folder / "x", data=folder, device="cpu", quiet=True)
+    bert = {"name": "bert", **SIZES}
+    for model, words in ((bert, "'words' by default"), (bert | {"answer": "sentence"}, "'sentence'")):
+        with pytest.raises(ConfigError, match=rf"model\.answer is {words}, and the data has 2 classes: write"):
+            train(recipe("labelled") | {"model": model}, out=folder / "x", data=folder, device="cpu", quiet=True)

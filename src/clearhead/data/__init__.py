@@ -11,7 +11,7 @@ from ..errors import nearest
 from . import labelled, translations
 from .batches import IGNORE, Batch, Data, share_rows
 from .fetch import find
-from .files import DataError
+from .files import DataError, check_root
 from .images import ImageConfig, Images
 from .labelled import LabelledConfig, Sst2Config
 from .masked import Masked, MaskedConfig
@@ -114,6 +114,7 @@ def make_data(name: str, options: Mapping[str, Any], *, seed: int, root: Path | 
         array([[-100, -100, -100,    1,    7,    3],
                [-100, -100, -100,    5,    8,    4]])
     """
+    check_root(root)
     options_type, opened, _ = _kind(name)
     return opened(config.read(options_type, options, where="data"), seed=seed, root=root)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import DownloadError, nearest
-from .files import DataError
+from .files import DataError, check_root
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,6 +107,7 @@ def find(name: str, root: Path | None = None) -> Path:
         >>> find("shakespeare", tmp).name
         'shakespeare.txt'
     """
+    check_root(root)
     if name not in HOMES:
         raise DataError(f"no data set {name!r}: expected one of {', '.join(sorted(HOMES))}{nearest(name, HOMES)}")
     home, cache = HOMES[name], cache_folder()

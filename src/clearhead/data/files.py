@@ -13,8 +13,15 @@ class DataError(InputError):
     """A data file does not have the expected content; the message names the file, and the line where there is one."""
 
 
+def check_root(root: Path | None) -> None:
+    """Raise unless a data folder that the user gave exists."""
+    if root is not None and not root.is_dir():
+        raise MissingFileError(f"data={str(root)!r}: there is no such folder")
+
+
 def locate(path: str | Path, root: Path | None = None) -> Path:
     """Return the file or folder `path`, or the one of that name in the data folder `root`."""
+    check_root(root)
     direct = Path(path).expanduser()
     places = [direct] if root is None or direct.is_absolute() else [direct, root / direct]
     for place in places:

@@ -14,8 +14,20 @@ from .tensors import copy_all, local, wide
 class Average:
     """An exponential moving average of weights, in float32 or better; sharded weights have sharded averages.
 
-    `weights` are averaged (the master weights, if the model computes in bfloat16); `network` are the parameters that
-    the averages can be copied to.
+    `Objective.averages` has one for each player with `average_of`, whose network computes with the averages.
+
+    Args:
+        weights: The weights to average: the master weights, if the model computes in bfloat16.
+        network: The parameters that the averages can be copied to.
+
+    Examples:
+        >>> weights = {"w": torch.zeros(2)}
+        >>> average = Average(weights, {"w": torch.zeros(2)})
+        >>> weights["w"].fill_(1.0)
+        tensor([1., 1.])
+        >>> average.update(0.75)
+        >>> average.values["w"]
+        tensor([0.2500, 0.2500])
     """
 
     def __init__(self, weights: Mapping[str, Tensor], network: Mapping[str, Tensor]) -> None:
@@ -25,7 +37,11 @@ class Average:
 
     @torch.no_grad()
     def update(self, keep: float) -> None:
-        """Update the averages: keep * average + (1 - keep) * weight."""
+        """Update the averages: keep * average + (1 - keep) * weight.
+
+        Args:
+            keep: The share of the old average that remains, from 0 to 1.
+        """
         now = [local(wide(w.detach())) for w in self.weights.values()]
         torch._foreach_lerp_([local(x) for x in self.values.values()], now, 1 - keep)
 

@@ -20,6 +20,12 @@ class Best:
         self.patience, self.kept = run.patience, bool(run.best or run.patience)
         names = {f"valid_{name}": measurement for name, measurement in measurements.items()}
         self.name = run.best or ("valid_loss" if "valid_loss" in names else next(iter(names), "valid_loss"))
+        if self.kept and not names:
+            word = f"best = {run.best!r}" if run.best else f"patience = {run.patience}"
+            raise InputError(
+                f"run.{word}: this objective declares no measurements: leave it out, or declare the measurements of "
+                "the objective"
+            )
         if self.kept and self.name not in names:
             raise InputError(
                 f"run.best = {self.name!r}: expected one of {', '.join(names)}{nearest(self.name, names)}"
@@ -49,7 +55,7 @@ class Best:
 
     def take(self, record: Mapping[str, float], step: int) -> bool:
         """Record a validation; returns True if it is the best so far."""
-        value = self._sign * record.get(self.name, sys.float_info.max)
+        value = self._sign * record[self.name] if self.name in record else sys.float_info.max
         if value < self.facts["value"]:
             self.facts = {"value": value, "step": step, "waited": 0}
             return True

@@ -16,7 +16,22 @@ from .. import counter_rng
 
 
 class DeviceRng:
-    """Random numbers for some rows of the batch of a step."""
+    """Random numbers for some rows of the batch of a step; `Moment.rng` returns one.
+
+    Args:
+        seed: The seed of the training.
+        step: The step, from 0.
+        rows: The index of each row in the batch of all workers, (b,).
+        stream: Each use of random numbers in a step has its own stream.
+
+    Examples:
+        >>> rng = DeviceRng(seed=1, step=10, rows=torch.arange(4), stream=7)
+        >>> rng.normal(2, 3).shape
+        torch.Size([4, 2, 3])
+        >>> half = DeviceRng(seed=1, step=10, rows=torch.tensor([1, 3]), stream=7)  # one of two workers
+        >>> torch.equal(rng.uniform(5)[[1, 3]], half.uniform(5))
+        True
+    """
 
     def __init__(self, seed: int, step: int, rows: Int[Tensor, "b"], stream: int = 0) -> None:
         self.seed, self.step, self.rows, self.stream = seed, step, rows, stream
@@ -28,7 +43,7 @@ class DeviceRng:
         return _absorb(row[:, None], torch.arange(columns, device=self.rows.device))
 
     def uniform(self, *shape: int) -> Float[Tensor, "b *n"]:
-        """Numbers 0 <= u < 1 with 24 random bits, float32, of shape (rows, *shape)."""
+        """Uniform numbers 0 <= u < 1 with 24 random bits, float32, of shape (rows, *shape)."""
         columns = math.prod(shape)
         return (_shift(self.bits(columns), 40).to(torch.float32) * 2.0**-24).view(-1, *shape)
 

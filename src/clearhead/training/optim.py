@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..checks import one_of
 from ..errors import InputError
 from .muon import Muon
-from .schedule import Scalar, ends
+from .schedule import Scalar, Scheduled, ends
 from .tensors import copy_all, local, wide
 
 NAMES = ("adamw", "sgd", "muon")
@@ -31,7 +31,7 @@ class OptimConfig:
     momentum: float = 0.9  # sgd, muon: decay rate of the momentum
     decay: Scalar = 0.1  # weight decay of matrices; decoupled, except for sgd, which adds it to the gradient
     eps: float = 1e-8  # adamw: added to the root of the second moment
-    clip: float | None = 1.0  # largest norm of all gradients together; 0 or None: no clipping
+    clip: float | None = 1.0  # largest norm of all gradients together; 0: no clipping
     ema: Scalar = 0.0  # decay rate of an exponential moving average of the weights; 0: no average
 
     def __post_init__(self) -> None:
@@ -46,19 +46,40 @@ class OptimConfig:
         for field in ("decay", "clip"):
             if not all(0.0 <= end < float("inf") for end in ends(getattr(self, field))):
                 raise InputError(f"{field}={getattr(self, field)}: expected 0 or more")
-        for field in ("momentum", "ema"):
-            if not all(0.0 <= end < 1.0 for end in ends(getattr(self, field))):
-                raise InputError(f"{field}={getattr(self, field)}: expected a share, at least 0 and below 1")
+        if not 0.0 <= self.momentum < 1.0:
+            raise InputError(f"momentum={self.momentum}: expected a share, at least 0 and below 1")
+        start, final = ends(self.ema)
+        scheduled = isinstance(self.ema, Scheduled)
+        if not (0.0 <= start < 1.0 and (0.0 <= final < 1.0 or (scheduled and final == 1.0))):
+            most = ", or 1 as the end of a schedule" if scheduled else ""
+            raise InputError(f"ema={self.ema}: expected a share, at least 0 and below 1{most}")
         if not all(0.0 <= beta < 1.0 for beta in self.betas):
             raise InputError(f"betas={self.betas}: expected two shares, at least 0 and below 1")
 
 
 class Optimiser:
-    """Updates parameters; `tensors` is its complete state, for checkpoints.
+    """The optimiser of one player: updates its parameters with their gradients.
 
     With `masters` the model computes with its bfloat16 parameters, and float32 master copies of them are updated, so
     that small updates are not lost to rounding (Micikevicius et al. 2018, 3.1). `step` and `gather` do not synchronise
-    with the device. Sharded parameters (FSDP2) are updated shard by shard.
+    with the device. Sharded parameters (FSDP2) are updated shard by shard. `tensors` is the complete state, for
+    checkpoints.
+
+    Args:
+        named: A model, or its parameters by name.
+        config: The options of the recipe's [optim] section.
+        masters: Whether to keep float32 master copies of the parameters.
+
+    Examples:
+        >>> model = torch.nn.Linear(3, 2)
+        >>> optimiser = Optimiser(model, OptimConfig(name="sgd", lr=0.1), masters=False)
+        >>> model(torch.ones(1, 3)).sum().backward()
+        >>> sorted(optimiser.gradients()), sorted(optimiser.weights())
+        (['bias', 'weight'], ['bias', 'weight'])
+        >>> optimiser.step()  # the norm of the gradients: of 6 + 2 ones
+        tensor(2.8284)
+        >>> optimiser.gradients()
+        {}
     """
 
     def __init__(self, named: Mapping[str, nn.Parameter] | nn.Module, config: OptimConfig, *, masters: bool) -> None:
@@ -120,7 +141,9 @@ class Optimiser:
     def step(self, lr_scale: float = 1.0, decay: float | None = None) -> Float[Tensor, ""]:
         """Clip the gradients, update the weights, and clear the gradients; returns their norm before clipping.
 
-        `decay` is the weight decay of this step; by default that of the config.
+        Args:
+            lr_scale: The learning rate of this step as a share of the peak, config.lr.
+            decay: The weight decay of this step; by default that of the config.
         """
         lr, weights = self.config.lr * lr_scale, self.weights()
         for group in (group for optimiser in self._optimisers for group in optimiser.param_groups):

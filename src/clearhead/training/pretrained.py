@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import nearest
-from ..layers import Patches, resize
+from ..layers import Learned, Patches, resize
 from ..models import Model
 from ..weights import WeightsError, load
 from .recipe import Pretrained
@@ -25,49 +25,98 @@ def fill_pretrained(model: nn.Module, start: Pretrained) -> list[str]:
     A head that the folder lacks, or has in another shape, keeps its random weights. Position embeddings of patches are
     interpolated to another image size. All other weights must fit.
     """
-    source, target = load(start.folder, device="cpu", dtype="float32").model, _part(model, start)
-    theirs = {**dict(source.named_parameters()), **_buffers(source)}
-    ours = {**dict(target.named_parameters()), **_buffers(target)}
-    for name, tensor in ours.items():
-        fitted = _fitted(name, theirs.get(name), tensor, source, target)
-        if fitted is not None:
-            tensor.copy_(fitted)
-        elif not in_head(target, name):
-            problem = f"has the shape {tuple(theirs[name].shape)}" if name in theirs else "is missing"
-            raise WeightsError(f"pretrained={start.folder!r}: {name} {problem}, expected {tuple(tensor.shape)}")
-    unused = [name for name in theirs if name not in ours]
-    for name in unused:
-        if start.into is None and not in_head(source, name):
-            raise WeightsError(f"pretrained={start.folder!r}: {name} has no place in the model of this recipe")
-    changed = [name for name in theirs if name in ours and theirs[name].shape != ours[name].shape]
-    return [f"{start.folder}: {name}" for name in (*unused, *(n for n in changed if in_head(target, n)))]
+    checkpoint = load(start.folder, device="cpu", dtype="float32").model
+    source, target = chosen_parts(checkpoint, model, start)
+    check_fit(checkpoint, model, start)
+    theirs, used = tensors(source), set()
+    for name, slot in tensors(target).items():
+        if _fits(name, theirs.get(name), slot, source, target):
+            slot.copy_(_fitted(name, theirs[name], slot, source, target))
+            used.add(id(theirs[name]))
+    return [f"{start.folder}: {name}" for name, x in tensors(checkpoint).items() if id(x) not in used]
 
 
-def _part(model: nn.Module, start: Pretrained) -> nn.Module:
-    if start.into is None:
-        return model
-    parts = dict(model.named_modules())
-    if start.into not in parts:
-        raise WeightsError(
-            f"pretrained: into = {start.into!r}: this model has no such part{nearest(start.into, parts)}"
-        )  # fmt: skip
-    return parts[start.into]
+def check_fit(checkpoint: nn.Module, model: nn.Module, start: Pretrained, where: str = "pretrained") -> None:
+    """Raise unless the weights of a checkpoint have the names and shapes of a model; `where` begins the message."""
+    source, target = chosen_parts(checkpoint, model, start, where)
+    problem = misfit(source, target, all_used=start.into is None)
+    if problem:
+        missing, _, rest = problem.partition(" is missing")
+        hint = _part_hint(missing, checkpoint, start) if rest else ""
+        raise WeightsError(f"{where}={start.folder!r}: {problem}{hint}")
 
 
-def _buffers(model: nn.Module) -> dict[str, Tensor]:
+def chosen_parts(
+    checkpoint: nn.Module, model: nn.Module, start: Pretrained, where: str = "pretrained"
+) -> tuple[nn.Module, nn.Module]:
+    """The submodule of the checkpoint that is used, and the submodule of the model that is filled."""
+    source = _submodule(checkpoint, start.part, f"{where}: part", f"the checkpoint {start.folder}")
+    return source, _submodule(model, start.into, f"{where}: into", "this model")
+
+
+def misfit(source: nn.Module, target: nn.Module, *, all_used: bool) -> str:
+    """The first weight that does not fit, in words; "" if all do. With `all_used` none may be left out but the head."""
+    theirs, ours = tensors(source), tensors(target)
+    for name, slot in ours.items():
+        if in_head(target, name) or _fits(name, theirs.get(name), slot, source, target):
+            continue
+        if name not in theirs:
+            return f"{name} is missing, expected {tuple(slot.shape)}"
+        learned = isinstance(dict(target.named_modules()).get(name.rpartition(".")[0]), Learned)
+        note = ": learned positions cannot be used with another context" if learned else ""
+        return f"{name} has the shape {tuple(theirs[name].shape)}, expected {tuple(slot.shape)}{note}"
+    extra = [name for name in theirs if name not in ours and not in_head(source, name)]
+    return f"{extra[0]} has no place in the model of this recipe" if all_used and extra else ""
+
+
+def tensors(model: nn.Module) -> dict[str, Tensor]:
+    """The parameters and the persistent buffers of a model, by name."""
     kept = model.state_dict(keep_vars=True).keys()
-    return {name: x for name, x in model.named_buffers() if name in kept}
+    return {**dict(model.named_parameters()), **{name: x for name, x in model.named_buffers() if name in kept}}
 
 
-def _fitted(name: str, weight: Tensor | None, slot: Tensor, source: nn.Module, target: nn.Module) -> Tensor | None:
-    """A weight in the shape of its slot in the model; None if it does not fit."""
+def _submodule(model: nn.Module, name: str | None, key: str, owner: str) -> nn.Module:
+    if name is None:
+        return model
+    modules = dict(model.named_modules())
+    if name not in modules:
+        outer = name
+        while outer not in modules:  # the module "" is the model itself
+            outer = outer.rpartition(".")[0]
+        listed = [f"{outer}.{child}".strip(".") for child, _ in modules[outer].named_children()]
+        has = f"{outer or 'it'} has {', '.join(listed) or 'none'}"
+        raise WeightsError(f"{key} = {name!r}: {owner} has no such submodule: {has}{nearest(name, listed)}")
+    return modules[name]
+
+
+def _part_hint(missing: str, checkpoint: nn.Module, start: Pretrained) -> str:
+    """The value of `part` with which a missing weight would be there."""
+    parts = [name.removesuffix(f".{missing}") for name in tensors(checkpoint) if name.endswith(f".{missing}")]
+    if not parts or start.part is not None:
+        return ""
+    part = start.into if start.into in parts else parts[0]
+    return f'; the checkpoint has {part}.{missing}: to use this submodule of it, write part = "{part}"'
+
+
+def _fits(name: str, weight: Tensor | None, slot: Tensor, source: nn.Module, target: nn.Module) -> bool:
     if weight is None or weight.shape == slot.shape:
-        return weight
+        return weight is not None
+    return weight.shape[1:] == slot.shape[1:] and _grids(name, source, target) is not None
+
+
+def _fitted(name: str, weight: Tensor, slot: Tensor, source: nn.Module, target: nn.Module) -> Tensor:
+    """A weight in the shape of its slot in the model."""
+    grids = None if weight.shape == slot.shape else _grids(name, source, target)
+    return weight if grids is None else resize(weight, *grids)
+
+
+def _grids(name: str, source: nn.Module, target: nn.Module) -> tuple[tuple[int, int], tuple[int, int]] | None:
+    """The old and the new grid of a weight that is interpolated to another image size; None for all others."""
     home, _, leaf = name.rpartition(".")
+    if leaf != "places":
+        return None
     old, new = (dict(m.named_modules()).get(home) for m in (source, target))
-    if leaf == "places" and isinstance(old, Patches) and isinstance(new, Patches):
-        return resize(weight, old.grid, new.grid)
-    return None
+    return (old.grid, new.grid) if isinstance(old, Patches) and isinstance(new, Patches) else None
 
 
 def describe(left_out: list[str]) -> str:

@@ -14,7 +14,7 @@ from ..errors import InputError, nearest
 from ..models import FAMILIES, family
 from .augmentation import AUGMENTATIONS
 from .initialisation import WORDS
-from .objectives import OBJECTIVES, objective_class
+from .objectives import OBJECTIVES, Role, objective_class
 from .optim import OptimConfig
 from .schedule import ScheduleConfig
 
@@ -33,7 +33,9 @@ class RunConfig:
     inside_every: int = 0  # steps between two records of activations and gradients; 0: never
     sample_every: int = 0  # steps between two sets of text samples, which also follow the last step; 0: never
     keep: int = 2  # number of newest checkpoints to keep
-    best: str | None = None  # measurement whose best checkpoint is the result, like valid_accuracy; None: the last one
+    best: str | None = (
+        None  # measurement whose best checkpoint is the result, like valid_accuracy; not given: the last one
+    )
     patience: int = 0  # validations without a better `best` (default valid_loss) after which training stops; 0: never
 
     def __post_init__(self) -> None:
@@ -49,13 +51,19 @@ class Pretrained:
     """Weights to start from."""
 
     folder: str  # a model folder, a run folder, or a name that `load` accepts
-    into: str | None = None  # part of the model to fill, like encoder; None: the whole model
+    part: str | None = None  # submodule of the checkpoint to use, like encoder; not given: the whole checkpoint
+    into: str | None = None  # submodule of the model to fill, like encoder; not given: the whole model
     differ: tuple[str, ...] = ()  # model options that may differ from those of the checkpoint
+
+    @property
+    def is_whole(self) -> bool:
+        """True if a whole checkpoint fills a whole model, whose options are then those of the checkpoint."""
+        return self.part is None and self.into is None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlayerConfig:
-    """One network of an objective that trains several; missing options are those of the recipe's own sections."""
+    """One network of an objective that trains several."""
 
     model: dict[str, Any] = field(default_factory=dict)  # name = which family, and its options
     pretrained: str | Pretrained | tuple[Pretrained, ...] | None = None  # weights to start from
@@ -100,7 +108,7 @@ class Recipe:
         at_least(self, 1, "steps", "accumulate")
         for name, known in (("initial", WORDS), ("precision", PRECISIONS), ("spread", SPREADS), ("learn", LEARNS)):
             one_of(name, getattr(self, name), known)
-        if self.learn == "head" and self.pretrained is None:
+        if self.learn == "head" and self.pretrained is None and not any(p.pretrained for p in self.players.values()):
             raise InputError("learn='head' leaves all other weights random: expected pretrained, a folder")
 
 
@@ -137,22 +145,14 @@ def read_recipe(source: str | Path | Mapping[str, Any] | Recipe, *overrides: str
     recipe = config.read(Recipe, table)
     for feed in (recipe.data, *recipe.feeds.values()):
         named_options(feed, "data")
-    options = named_options(recipe.objective, "objective") if recipe.objective.get("name") else None
-    roles = {"model": None} if options is None else objective_class(options[0]).roles
-    for player in recipe.players:
-        if player not in roles:
-            what = "a recipe without objective.name" if options is None else f"objective {options[0]}"
-            raise config.ConfigError(
-                f"{table.place('players', player)}players.{player}: {what} has {', '.join(roles)}"
-                f"{nearest(player, roles)}"
-            )
-        player_optim(recipe, player)
-    for player, role in roles.items():
+    if recipe.objective.get("name"):
+        named_options(recipe.objective, "objective")
+    _check_players(recipe, table)
+    for player in _trained_players(recipe):
         section = model_section(recipe, player)
-        trained = role is None or role.average_of is None
-        whole = any(start.into is None for start in pretrained_of(recipe, player))
-        if trained and (section.get("name") or not whole):  # otherwise the checkpoint gives the family
-            check_model(section, table)
+        whole = any(start.is_whole for start in pretrained_of(recipe, player))
+        if section.get("name") or not whole:  # otherwise the checkpoint gives the family
+            check_model(section)
     for one in recipe.augment:
         named_options(one, "augment")
     return recipe
@@ -169,10 +169,55 @@ def _check_moved(table: config.Table) -> None:
                 )
 
 
+def _roles(recipe: Recipe) -> Mapping[str, Role]:
+    name = recipe.objective.get("name")
+    return objective_class(name).roles if name else {"model": Role()}
+
+
+def _trained_players(recipe: Recipe) -> list[str]:
+    return [player for player, role in _roles(recipe).items() if role.average_of is None]
+
+
+def _check_players(recipe: Recipe, table: config.Table) -> None:
+    """Raise if a section of a player, or one for all players, would be ignored."""
+    roles = _roles(recipe)
+    for player in recipe.players:
+        place = f"{table.place('players', player)}players.{player}"
+        if player not in roles:
+            name = recipe.objective.get("name")
+            what = f"objective {name}" if name else "a recipe without objective.name"
+            raise config.ConfigError(f"{place}: {what} has {', '.join(roles)}{nearest(player, roles)}")
+        source = roles[player].average_of
+        if source is not None:
+            raise config.ConfigError(
+                f"{place}: the {player} is a moving average of the {source}, and has its model: expected no section "
+                f"of its own; write players.{source}"
+            )
+        player_optim(recipe, player)
+    for key in ("model", "pretrained"):
+        own = [player for player in recipe.players if getattr(recipe.players[player], key)]
+        if getattr(recipe, key) and (len(roles) > 1 or own):
+            names = ", ".join(f"players.{player}.{key}" for player in _trained_players(recipe))
+            problem = f"the players of this objective are {', '.join(roles)}" if len(roles) > 1 else "it is given twice"
+            raise config.ConfigError(f"{table.place(key)}{key}: {problem}: expected only {names}")
+
+
+def section_key(recipe: Recipe, player: str, name: str) -> config.Key:
+    """The key of a player's section, such as model: ("players", "generator", "model"), or ("model",) if it is alone."""
+    own = player in recipe.players and getattr(recipe.players[player], name)
+    return ("players", player, name) if own or len(_roles(recipe)) > 1 else (name,)
+
+
+def place_of(recipe: Recipe, key: config.Key) -> str:
+    """How a message about a key of a recipe begins: "file:line: ", or "on the command line: "."""
+    return _as_table(recipe.data).origin.place(key)
+
+
 def model_section(recipe: Recipe, player: str) -> config.Table:
-    """The [model] section of a player: its own, or the recipe's."""
+    """The section that describes a player's model: [model], or players.NAME.model if the objective has several."""
     own = recipe.players[player].model if player in recipe.players else {}
-    return _as_table(own or recipe.model)
+    table, key = own or recipe.model, section_key(recipe, player, "model")
+    return config.Table(table, origin=_as_table(recipe.data).origin, key=key)
 
 
 def pretrained_of(recipe: Recipe, player: str) -> tuple[Pretrained, ...]:
@@ -228,15 +273,17 @@ def section_name(table: config.Table, section: str) -> tuple[str, type[Any]]:
     return str(name), options(name)
 
 
-def check_model(table: config.Table, recipe: config.Table) -> None:
+def check_model(table: config.Table) -> None:
     """Check the options of a model without the data: the sizes that the data gives may be missing."""
-    if not table and not table.key:
-        raise config.ConfigError(f"{recipe.place('model')}model has no name: expected one of {', '.join(FAMILIES)}")
+    if not table:
+        where = ".".join(table.key)
+        problem = "model has no name: expected" if where == "model" else f"{where} is missing: expected a name,"
+        raise config.ConfigError(f"{table.place()}{problem} one of {', '.join(FAMILIES)}")
     _, kind = section_name(table, "model")
     hints = get_type_hints(kind)
     needed = [f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING]
     stand_in = {name: 2 for name in needed if hints[name] is int and name not in table}
-    config.read(kind, table.without("name").with_defaults(stand_in), where=".".join(table.key) or "model")
+    config.read(kind, table.without("name").with_defaults(stand_in), where=".".join(table.key))
 
 
 def _as_table(values: Mapping[str, Any]) -> config.Table:

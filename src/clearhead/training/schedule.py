@@ -52,18 +52,26 @@ def scale(config: ScheduleConfig, step: int, steps: int) -> float:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scheduled:
-    """A number that changes from `start` to `final` over a training: {start = 0.996, final = 1.0} in a recipe."""
+    """A number that changes from `start` to `final` over a training: {start = 0.996, final = 1.0} in a recipe.
+
+    Examples:
+        >>> [value(Scheduled(start=4.0, final=1.0, shape="linear"), step, steps=4) for step in range(4)]
+        [4.0, 3.0, 2.0, 1.0]
+    """
 
     start: float  # its value in the first step
     final: float  # its value in the last of `steps`, and after them
     shape: Literal["linear", "cosine"] = "cosine"  # shape of the curve in between
-    steps: int | None = None  # number of steps that the change takes; None: the whole training
+    steps: int | None = None  # number of steps that the change takes; not given: the whole training
 
     def __post_init__(self) -> None:
         at_least(self, 1, "steps")
 
+    def __str__(self) -> str:
+        return f"{{start = {self.start}, final = {self.final}}}"  # as a recipe has it
 
-Scalar = float | Scheduled  # a constant, or a schedule
+
+Scalar = float | Scheduled  # the type of an option that is a constant or a schedule
 
 
 def value(scalar: Scalar, step: int, steps: int) -> float:

@@ -5,18 +5,30 @@ It is saved in the run folder as setup.json, so that a resumed run does not need
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from typing import Any
 
-from .. import config
-from ..data import Data
-from ..errors import InputError
+from .. import config, tokens
+from ..data import Data, data_config
+from ..errors import InputError, UserError
 from ..models import INPUT_KEYS, Model, family
 from ..weights import read_config
 from ..weights.fill import on_meta_device
+from ..weights.folder import find as find_folder
+from .checkpoint_options import check_start, check_whole, pretrained_key, written
 from .objectives import Objective, check_data, check_players, choose, objective_class
-from .recipe import Recipe, model_section, named_options, pretrained_of, section_name
+from .recipe import (
+    Pretrained,
+    Recipe,
+    model_section,
+    named_options,
+    place_of,
+    pretrained_of,
+    section_key,
+    section_name,
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,6 +50,14 @@ class PlayerSetup:
         """Build the model without allocating memory or drawing random numbers, to see what it reads and can do."""
         with on_meta_device():
             return self.build()
+
+    def with_option(self, option: str, value: Any) -> Model | None:
+        """The model with another value of one option, built like `empty`; None if there is no such model."""
+        changed = {name: x for name, x in {**self.options, option: value}.items() if x is not None}
+        try:
+            return PlayerSetup(model=self.model, options=changed).empty()
+        except UserError:
+            return None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,65 +125,130 @@ def _resolved(
     recipe: Recipe, player: str, sizes: Mapping[str, int], data: Data, before: Setup | None
 ) -> PlayerSetup:  # fmt: skip
     """A player's model; each option comes from the recipe, else the checkpoint, else the data, else its default."""
-    table = model_section(recipe, player)
-    start = next((one for one in pretrained_of(recipe, player) if one.into is None), None)
-    saved: dict[str, Any] = {}
-    name = table.get("name")
+    table, starts = model_section(recipe, player), pretrained_of(recipe, player)
+    past = None if before is None else before.players.get(player)
+    name, start, saved = table.get("name"), next((one for one in starts if one.is_whole), None), None
     if start is not None:
-        if before is not None and player in before.players:
-            theirs, saved = before.players[player].model, before.players[player].options
-        else:
-            theirs, saved = read_config(start.folder)
-        if name is not None and name != theirs:
-            raise InputError(f"pretrained={start.folder!r} is a {theirs}: [model] expects a {name}")
-        name = theirs
+        saved = past or _checkpoint(recipe, player, start)
+        if name is not None and name != saved.model:
+            section = "[model]" if table.key == ("model",) else ".".join(table.key)
+            raise InputError(
+                f"{pretrained_key(recipe, player)}={start.folder!r} is a {saved.model}: {section} expects a {name}"
+            )
+        name = saved.model
     name, kind = section_name(table.with_defaults({"name": name}) if name else table, "model")
     given = table.without("name")
-    if start is not None:
-        _check_differences(given, saved, {*family(name)[0].may_differ, *start.differ}, start.folder)
-    options = given.with_defaults(saved)
-    for size, value in sizes.items():
-        if size not in {f.name for f in fields(kind)}:
-            continue
-        if size in saved and size not in given and size in family(name)[0].may_differ:
-            options[size] = value
-        elif options.setdefault(size, value) != value:
-            raise config.ConfigError(f"{table.place(size)}model.{size} = {options[size]}: the data has {value}")
-    _fit_context(options, kind, data, table, trained=start is not None)
-    complete = config.read(kind, options, where=".".join(table.key) or "model")
-    return PlayerSetup(model=name, options=config.dump(complete))
+    if start is not None and saved is not None:
+        check_whole(recipe, player, given, start, saved)
+    sources = _Sources(recipe=recipe, player=player, kind=kind, given=given, start=start, saved=saved, data=data)
+    options = sources.options(sizes, family(name)[0].may_differ)
+    complete = config.read(kind, options, where=".".join(table.key))
+    setup = PlayerSetup(model=name, options=config.dump(complete))
+    if past is None:
+        for one in starts:
+            source = saved if saved is not None and one is start else _checkpoint(recipe, player, one)
+            check_start(recipe, player, setup, one, given, source)
+    return setup
 
 
-def _check_differences(given: config.Table, saved: Mapping[str, Any], free: set[str], folder: str) -> None:
-    """Raise if an option of the recipe contradicts the checkpoint, whose weights depend on it."""
-    for option, value in given.items():
-        if option not in free and option in saved and saved[option] != value:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Sources:
+    """Where the options of a player's model come from: its section in the recipe, a checkpoint, and the data."""
+
+    recipe: Recipe
+    player: str
+    kind: type[Any]  # the Config of its family
+    given: config.Table  # the options in the recipe
+    start: Pretrained | None  # the checkpoint of the whole model
+    saved: PlayerSetup | None  # its options
+    data: Data
+
+    def options(self, sizes: Mapping[str, int], may_differ: Collection[str]) -> config.Table:
+        """The options of the recipe, completed by those of the checkpoint and the sizes of the data."""
+        saved = {} if self.saved is None else self.saved.options
+        options = self.given.with_defaults(saved)
+        known = {f.name: f for f in fields(self.kind)}
+        for size, value in sizes.items():
+            if size not in known:
+                continue
+            if size == "classes" and "answer" in known and size not in self.given:
+                self._check_answer(options.get("answer", known["answer"].default), value)
+            if size in saved and size not in self.given and size in may_differ:
+                options[size] = value
+            elif options.setdefault(size, value) != value:
+                hint = self._tokens_hint() if size == "vocab" else ""
+                raise config.ConfigError(f"{self._value(size, options[size])} the data has {value}{hint}")
+        self._fit_context(options, known)
+        return options
+
+    def _value(self, option: str, value: Any) -> str:
+        """How a message begins about an option that does not fit the data: its place, its value and its source."""
+        name = f"{'.'.join(self.given.key)}.{option} = {value!r}"
+        if self._from_checkpoint(option):
+            place = place_of(self.recipe, section_key(self.recipe, self.player, "pretrained"))
+            return f"{place}{name} comes from the checkpoint {self.start.folder if self.start else ''}, and"
+        return f"{self.given.place(option)}{name}:"
+
+    def _from_checkpoint(self, option: str) -> bool:
+        return self.saved is not None and option not in self.given and option in self.saved.options
+
+    def _check_answer(self, answer: str, classes: int) -> None:
+        """Raise if a model that has other outputs too would not classify data that has classes."""
+        if answer != "class":
+            name = f"{'.'.join(self.given.key)}.answer"
+            source = f" in the checkpoint {self.start.folder}" if self.start else ""
+            source = "" if "answer" in self.given else source or " by default"
             raise config.ConfigError(
-                f"{given.place(option)}model.{option} = {value!r}: the checkpoint {folder} has {saved[option]!r}; "
-                f"leave it out or, if the weights can be used with another, write "
-                f'pretrained = {{folder = "{folder}", differ = ["{option}"]}}'
+                f"{self.given.place('answer')}{name} is {answer!r}{source}, and the data has {classes} classes: write "
+                f'{name} = "class"'
+            )
+
+    def _tokens_hint(self) -> str:
+        """Advice to read the data with the tokenizer of the checkpoint, if it has one and the data can take it."""
+        section = self.recipe.data
+        known = {f.name for f in fields(data_config(section["name"]))}
+        if self.start is None or "tokens" not in known or section.get("tokens") or not self._from_checkpoint("vocab"):
+            return ""
+        with suppress(UserError):  # the folder of a resumed run may have been deleted
+            folder = find_folder(self.start.folder)[0]
+            if tokens.saved(folder) is not None and not isinstance(tokens.load(folder), tokens.Pair):
+                return f'; to read the text with the tokenizer of the checkpoint, write data.tokens = "{folder}"'
+        return ""
+
+    def _fit_context(self, options: config.Table, known: Mapping[str, Any]) -> None:
+        """Take the context from the data; raise if it is too short, or leaves learned positions untrained."""
+        longest = self.data.longest
+        if "context" not in known or longest is None:
+            return
+        learned = "positions" in known and options.get("positions", known["positions"].default) == "learned"
+        if "context" not in options:
+            if learned or self.data.sets_context:
+                options["context"] = longest
+            return
+        context = options["context"]
+        if not isinstance(context, int):
+            return  # reported when the options are read
+        problem = f"{self._value('context', context)} the data has rows of up to {longest} tokens"
+        if context < longest:
+            if self.start is not None and self._from_checkpoint("context"):
+                name, line = ".".join(self.given.key), written(self.recipe, self.player, self.start, ["context"])
+                problem += (
+                    ": its learned positions cannot be extended; expected data with shorter rows" if learned
+                    else f"; write {name}.context = {longest} and {line}"
+                )  # fmt: skip
+            raise config.ConfigError(problem)
+        if learned and context > longest and self.start is None:
+            raise config.ConfigError(
+                f"{problem}, and learned positions past them would never be trained; expected {longest}, or leave it "
+                "out"
             )
 
 
-def _fit_context(options: config.Table, kind: type[Any], data: Data, table: config.Table, *, trained: bool) -> None:
-    """Take the context from the data; raise if it is too short, or leaves learned positions untrained."""
-    known = {f.name: f for f in fields(kind)}
-    if "context" not in known or data.longest is None:
-        return
-    learned = "positions" in known and options.get("positions", known["positions"].default) == "learned"
-    if "context" not in options:
-        if learned or data.sets_context:
-            options["context"] = data.longest
-        return
-    context = options["context"]
-    if not isinstance(context, int):
-        return  # reported when the options are read
-    if context < data.longest:
-        raise config.ConfigError(
-            f"{table.place('context')}model.context = {context}: the data has rows of up to {data.longest} tokens"
-        )
-    if learned and context > data.longest and not trained:
-        raise config.ConfigError(
-            f"{table.place('context')}model.context = {context}: the data has rows of up to {data.longest} tokens, and "
-            f"learned positions past them would never be trained; expected {data.longest}, or leave it out"
-        )
+def _checkpoint(recipe: Recipe, player: str, start: Pretrained) -> PlayerSetup:
+    """The family and the options of a checkpoint; an error names the player that starts from it."""
+    try:
+        name, options = read_config(start.folder)
+    except UserError as problem:
+        place = place_of(recipe, section_key(recipe, player, "pretrained"))
+        raise type(problem)(f"{place}{pretrained_key(recipe, player)}: {problem}") from problem
+    return PlayerSetup(model=name, options=config.dump(config.read(family(name)[1], options)))

@@ -14,13 +14,15 @@ from torch import Tensor, nn
 
 from .. import config
 from ..data import Data
+from ..errors import InputError
 from ..weights import Bundle
 from . import probes
 from .augmentation import augment, make_augmentations, normalise
 from .checkpoint import Checkpoint, CheckpointError
 from .distributed import World, reshard
 from .initialisation import initialise
-from .objectives import Moment, Objective, Update
+from .objectives import Moment, Objective, Update, checked_sizes
+from .objectives.check import add_log_name, check_depends, check_losses, check_reported, check_sums, log_names
 from .objectives.objective import compute_dtype
 from .player import AveragePlayer, Player, TrainedPlayer, all_finite, buffers
 from .prefetch import Part
@@ -51,12 +53,9 @@ class PlayerLosses(nn.Module):
         self.player = player
         object.__setattr__(self, "objective", objective)  # not a submodule: it also holds the other players
 
-    def forward(self, loss: str, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The losses of a batch by name, the total first."""
-        losses = getattr(self.objective, loss)(batch)
-        if isinstance(losses, Tensor):
-            return {loss: losses}
-        return {loss: torch.stack([x.reshape(()) for x in losses.values()]).sum(), **losses}
+    def forward(self, loss: str, batch: dict[str, Tensor]) -> Any:
+        """What the loss method returns for a batch: a loss, or its terms by name."""
+        return getattr(self.objective, loss)(batch)
 
 
 class Trainer:
@@ -68,7 +67,15 @@ class Trainer:
         """Build the players; `fresh` is False for a resumed run, which does not load pretrained weights."""
         self.recipe, self.setup, self.data, self.world = recipe, setup, data, world
         self.left_out: list[str] = []  # pretrained weights that were not used
-        roles = setup.objective_class.roles
+        kind = setup.objective_class
+        roles, options = kind.roles, config.read(kind.Config, setup.options)
+        checked_sizes(kind, options, data)
+        self._log_names = log_names(kind)  # terms of losses are added in the first step
+        if data.valid_batches and kind.measure is Objective.measure:
+            raise InputError(
+                f"{kind.__name__} has no method measure, and the data has validation rows: expected measure(batch) and "
+                "the measurements that it returns, or data without validation rows"
+            )
         self.players: dict[str, Player] = {}
         for index, (name, role) in enumerate(roles.items()):
             if role.average_of is None:
@@ -76,8 +83,7 @@ class Trainer:
         for name, role in roles.items():
             if role.average_of is not None:
                 self.players[name] = AveragePlayer(name, self._trained_player(role.average_of), recipe, world)
-        options = config.read(setup.objective_class.Config, setup.options)
-        self.objective = setup.objective_class(options, {name: self.players[name].model for name in roles}, data)
+        self.objective = kind(options, {name: self.players[name].model for name in roles}, data)
         self.objective.to(world.device)
         self.objective.averages = {n: p.average for n, p in self.players.items() if isinstance(p, AveragePlayer)}
         self.trained = {n: p for n, p in self.players.items() if isinstance(p, TrainedPlayer)}
@@ -158,11 +164,27 @@ class Trainer:
         with player.accumulating(last):
             # DDP and FSDP average gradients over workers: the factor makes the average a sum.
             factor = self.world.size / max(counted, 1.0)
-            losses = {name: x * factor for name, x in player.forward(update.loss, batch).items()}
+            named = self._named_losses(update, player.forward(update.loss, batch))
+            losses = {name: x * factor for name, x in named.items()}
             losses[update.loss].backward()
         if not last:
             player.optimiser.gather()
         return {name: x.detach() for name, x in losses.items()}
+
+    def _named_losses(self, update: Update, returned: Any) -> dict[str, Tensor]:
+        """The losses by their names in the logs, the total first; raises if a loss method returned something else."""
+        kind = self.setup.objective_class
+        check_losses(kind, update.loss, returned)
+        if isinstance(returned, Tensor):
+            losses = {update.loss: returned}
+        else:
+            losses = {update.loss: torch.stack(list(returned.values())).sum(), **returned}
+            what = f"a term of {update.loss}"
+            for name in returned:
+                if self._log_names.get(name) != what:
+                    add_log_name(kind, self._log_names, name, what)
+        check_depends(kind, update, losses[update.loss])
+        return losses
 
     def _update(
         self, update: Update, player: TrainedPlayer, losses: dict[str, Tensor], moment: Moment,
@@ -232,14 +254,18 @@ class Trainer:
                 stack.enter_context(player.averaged())
             for i, part in enumerate(parts):
                 batch, _ = self._prepared(part, i, training=False)
-                for name, x in self.objective.measure(batch).items():
+                measured = self.objective.measure(batch)
+                check_sums(type(self.objective), measured)
+                for name, x in measured.items():
                     sums.setdefault(name, []).append(x)
                 counted += part.counted
             self._reshard()
         totals = [math.fsum(torch.stack(x).tolist()) for x in sums.values()]
         *whole, n = self.world.sum(*totals, counted)
         means = {name: total / n for name, total in zip(sums, whole, strict=True)}
-        return {f"valid_{name}": x for name, x in self.objective.summarise(means).items()}
+        reported = self.objective.summarise(means)
+        check_reported(self.objective, reported)
+        return {f"valid_{name}": x for name, x in reported.items()}
 
     # Checkpoints and results
 

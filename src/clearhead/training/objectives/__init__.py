@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 from ...errors import InputError, nearest
-from .objective import Measurement, Moment, Objective, Role, Sample, Update
+from ..average import Average
+from ..device_rng import DeviceRng
+from ..optim import Optimiser
+from ..schedule import Scalar, Scheduled
+from .check import check_objective, checked_sizes
+from .objective import Measurement, Moment, Objective, Role, Sample, Update, weighted_sum
 
 if TYPE_CHECKING:
     from ...data import Data
 
 __all__ = [
-    "OBJECTIVES", "Measurement", "Moment", "Objective", "Role", "Sample", "Update", "check_data",
-    "check_players", "choose", "objective_class", "objectives", "register",
+    "OBJECTIVES", "Average", "DeviceRng", "Measurement", "Moment", "Objective", "Optimiser", "Role", "Sample", "Scalar",
+    "Scheduled", "Update", "check_data", "check_objective", "check_players", "checked_sizes", "choose",
+    "objective_class", "objectives", "register", "weighted_sum",
 ]  # fmt: skip
 
 # The objectives by name: (module, class, summary). `choose` takes the first that fits a model and its data.
@@ -46,21 +52,29 @@ def objectives() -> dict[str, str]:
 def register(name: str, kind: type[Objective], about: str = "") -> None:
     """Register your own objective under a new name, so that recipes in this process can use it.
 
+    The name of an objective of your own can be registered again, which replaces it.
+
     Args:
         name: The value of objective.name in recipes.
         kind: A subclass of Objective.
         about: A one-line summary.
 
+    Raises:
+        InputError: clearhead has an objective of this name, or `check_objective` finds a mistake in the class.
+
     Examples:
         >>> class Absolute(Objective):
         ...     '''The mean absolute error of vectors.'''
         ...     reads = ("x", "y")
+        ...     def loss(self, batch):
+        ...         return (self.outputs("model", batch["x"]) - batch["y"]).abs().sum()
         >>> register("absolute", Absolute, "the mean absolute error of vectors")
         >>> objective_class("absolute")
         <class '...Absolute'>
     """
     if name in _SHIPPED:
         raise InputError(f"clearhead already has an objective {name!r}: expected another name")
+    check_objective(kind)
     _REGISTERED[name], OBJECTIVES[name] = kind, ("", kind.__name__, about)
 
 
@@ -76,8 +90,9 @@ def objective_class(name: str) -> type[Objective]:
     """
     if name not in OBJECTIVES:
         raise InputError(
-            f"no objective {name!r}: expected one of {', '.join(OBJECTIVES)}{nearest(name, OBJECTIVES)}"
-        )  # fmt: skip
+            f"no objective {name!r}: expected one of {', '.join(OBJECTIVES)}{nearest(name, OBJECTIVES)}. An objective "
+            "of your own must be registered in this process, with clearhead.training.objectives.register"
+        )
     if name in _REGISTERED:
         return _REGISTERED[name]
     module, kind, _ = OBJECTIVES[name]
@@ -106,6 +121,7 @@ def choose(model: str, can: Collection[str], data: Data) -> str:
         if list(kind.roles) == ["model"] and kind.roles["model"].can in can:
             fits.append(name)
             if _reads_all(kind, data.keys):
+                check_objective(kind)
                 return name
     does = "; ".join(f"{name} reads {_keys(objective_class(name))}" for name in fits) or "it fits no objective"
     hint = f". {data.hint}" if data.hint else ""
@@ -152,16 +168,33 @@ def check_data(name: str, data: Data, feeds: Mapping[str, Data]) -> None:
         clearhead.errors.InputError: objective gan reads x (and labels), and the data gives x, y: ...
     """
     kind = objective_class(name)
+    check_objective(kind)
     keys = [*data.keys, *(f"{feed}.{key}" for feed, extra in feeds.items() for key in extra.keys)]
     if not _reads_all(kind, keys):
         raise InputError(
-            f"objective {name} reads {_keys(kind)}, and the data gives {', '.join(keys)}: expected data that fits"
+            f"objective {name} reads {_keys(kind)}, and the data gives {', '.join(keys)}: "
+            + "; ".join(_advice(name, kind, keys, feeds))
         )
 
 
 def _reads_all(kind: type[Objective], keys: Collection[str]) -> bool:
     """True if `keys` has all keys that an objective needs, and none that it would ignore."""
     return set(kind.reads) <= set(keys) <= {*kind.reads, *kind.may_read}
+
+
+def _advice(name: str, kind: type[Objective], keys: Collection[str], feeds: Collection[str]) -> Iterator[str]:
+    """What must change, so that the data has all keys that an objective needs, and none that it would ignore."""
+    missing = [key for key in kind.reads if key not in keys]
+    absent = dict.fromkeys(key.split(".")[0] for key in missing if "." in key and key.split(".")[0] not in feeds)
+    yield from (f"expected [feeds.{feed}] in the recipe" for feed in absent)
+    if missing := [key for key in missing if key.split(".")[0] not in absent]:
+        yield f"expected data that gives {', '.join(missing)}"
+    read = {*kind.reads, *kind.may_read}
+    unread = [feed for feed in feeds if not any(key.startswith(f"{feed}.") for key in read)]
+    yield from (f"it does not read [feeds.{feed}]: leave it out" for feed in unread)
+    if extra := [key for key in keys if key not in read and key.split(".")[0] not in unread]:
+        fix = "expected data without" if name in _SHIPPED else f"add to {kind.__name__}.may_read what may be ignored of"
+        yield f"it does not use all of this data: {fix} {', '.join(extra)}"
 
 
 def _keys(kind: type[Objective]) -> str:

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_type_hints
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ...checks import one_of
+from ...errors import InputError, nearest
 from ..device_rng import DeviceRng
 from ..schedule import Scalar, value
 
@@ -38,7 +40,9 @@ class Role:
 
     can: str | None = None  # capability that the model needs (models.CAPABILITIES); None: any model
     average_of: str | None = None  # player of whose weights this one is a moving average; None: it is trained
-    reads_batch: bool = True  # its inputs come from the data; False: the objective makes them, for instance noise
+    reads_batch: bool = (
+        True  # its inputs are in the data, which is checked; False: the objective makes them, like noise
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +70,9 @@ class Measurement:
 
     unit: str  # nats/token, share, ...
     better: Literal["lower", "higher"] = "lower"  # which values are better, for run.best and run.patience
+
+    def __post_init__(self) -> None:
+        one_of("better", self.better, ("lower", "higher"))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -130,15 +137,15 @@ class Objective(nn.Module):
         self.config, self.data = config, data
         self.players = nn.ModuleDict(players)
         self.averages: dict[str, Average] = {}  # of the players with `average_of`; set by the Trainer
-        self._scalars = [f.name for f in fields(config) if f.type in ("Scalar", Scalar)]
+        self._scalars = scalar_options(type(config))
         for name in self._scalars:  # as tensors, so that a new value does not recompile the loss
             self.register_buffer(f"scalar_{name}", torch.tensor(value(getattr(config, name), 0, 1)), persistent=False)
 
     @classmethod
     def sizes(cls, config: Any, data: Data) -> dict[str, dict[str, int]]:
-        """The sizes of each player's model that follow from the data: {"model": {"vocab": 65}}.
+        """The options of each player's model that follow from the data: {"model": {"vocab": 65}}.
 
-        Sizes that a model's Config does not have are ignored.
+        An option that the Config of the chosen model does not have is ignored; one that no model has is an error.
         """
         return dict.fromkeys(cls.roles, data.sizes)
 
@@ -155,11 +162,14 @@ class Objective(nn.Module):
 
     @torch.no_grad()
     def measure(self, batch: Tensors) -> Tensors:
-        """The measurements of a validation batch, summed over the units of `count`."""
+        """The measurements of a validation batch, each a tensor without dimensions: the sum over the units of `count`.
+
+        The sums of all validation batches are divided by their count, and `summarise` gets these means.
+        """
         raise NotImplementedError
 
     def summarise(self, means: dict[str, float]) -> dict[str, float]:
-        """The reported measurements, given the means of `measure` over all validation data."""
+        """The reported numbers, those of `measurements`, given the means of `measure` over all validation data."""
         return means
 
     def step(self, update: Update, optimiser: Optimiser, moment: Moment, lr_scale: float) -> Tensor:
@@ -177,11 +187,14 @@ class Objective(nn.Module):
 
     def player(self, name: str) -> Any:
         """A player's network."""
+        if name not in self.players:
+            known = ", ".join(self.players) + nearest(name, self.players)
+            raise InputError(f"{type(self).__name__} has no player {name!r}: expected one of {known}")
         return self.players[name]
 
     def outputs(self, name: str, *inputs: Tensor, **named: Tensor) -> Tensor:
         """A player's outputs in float32; floating-point inputs are cast to the dtype that it computes in."""
-        model = self.players[name]
+        model = self.player(name)
         dtype = compute_dtype(model)
 
         def cast(x: Tensor) -> Tensor:
@@ -191,7 +204,12 @@ class Objective(nn.Module):
         return out
 
     def scalar(self, name: str) -> Tensor:
-        """The current value of an option that may be scheduled, as a tensor."""
+        """The current value of an option of the type Scalar, which may be scheduled, as a tensor."""
+        if name not in self._scalars:
+            raise InputError(
+                f"{type(self).__name__}.scalar({name!r}): expected an option of {type(self.config).__name__} with the "
+                f"type Scalar: {', '.join(self._scalars) or 'it has none'}{nearest(name, self._scalars)}"
+            )
         return self.get_buffer(f"scalar_{name}")
 
     def set_scalars(self, step: int, steps: int) -> dict[str, float]:
@@ -202,8 +220,25 @@ class Objective(nn.Module):
         return {name: number for name, number in now.items() if not isinstance(getattr(self.config, name), float | int)}
 
 
+def scalar_options(kind: type[Any]) -> list[str]:
+    """The options of a Config that may be scheduled: those of the type Scalar."""
+    hints = get_type_hints(kind)
+    return [field.name for field in fields(kind) if hints[field.name] == Scalar]
+
+
 def weighted_sum(each: Tensor, batch: Tensors) -> Tensor:
-    """The sum over rows; padding rows have weight 0."""
+    """The sum of one number per row, without the rows that only fill up a batch: their weight is 0.
+
+    Args:
+        each: One number per row, (b,).
+        batch: The batch; "weight" (b,) is there if some rows only fill it up.
+
+    Examples:
+        >>> weighted_sum(torch.tensor([1.0, 2.0, 4.0]), {"x": torch.zeros(3, 2)})
+        tensor(7.)
+        >>> weighted_sum(torch.tensor([1.0, 2.0, 4.0]), {"weight": torch.tensor([1.0, 1.0, 0.0])})
+        tensor(3.)
+    """
     return (each if "weight" not in batch else each * batch["weight"]).sum()
 
 
