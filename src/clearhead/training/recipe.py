@@ -267,8 +267,9 @@ def section_name(table: config.Table, section: str) -> tuple[str, type[Any]]:
     if name not in known:
         problem = " has no name" if name is None else f".name = {name!r}"
         where = ".".join(table.key) or section
+        own = ". An objective of your own must be registered in the process that trains it" * (section == "objective")
         raise config.ConfigError(
-            f"{table.place('name')}{where}{problem}: expected one of {', '.join(known)}{nearest(name, known)}"
+            f"{table.place('name')}{where}{problem}: expected one of {', '.join(known)}{nearest(name, known)}{own}"
         )
     return str(name), options(name)
 

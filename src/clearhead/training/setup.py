@@ -18,7 +18,7 @@ from ..weights import read_config
 from ..weights.fill import on_meta_device
 from ..weights.folder import find as find_folder
 from .checkpoint_options import check_start, check_whole, pretrained_key, written
-from .objectives import Objective, check_data, check_players, choose, objective_class
+from .objectives import Objective, check_data, check_players, checked_sizes, choose, objective_class
 from .recipe import (
     Pretrained,
     Recipe,
@@ -91,7 +91,7 @@ def resolve(recipe: Recipe, data: Data, feeds: Mapping[str, Data], before: Setup
         options = _options(recipe, str(name))
         kind = objective_class(str(name))
         check_data(str(name), data, feeds)
-        sizes = kind.sizes(config.read(kind.Config, options), data)
+        sizes = checked_sizes(kind, config.read(kind.Config, options), data)
         players = {}
         for player_name, role in kind.roles.items():
             if role.average_of is None:

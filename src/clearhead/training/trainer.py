@@ -21,7 +21,7 @@ from .augmentation import augment, make_augmentations, normalise
 from .checkpoint import Checkpoint, CheckpointError
 from .distributed import World, reshard
 from .initialisation import initialise
-from .objectives import Moment, Objective, Update, checked_sizes
+from .objectives import Moment, Objective, Update
 from .objectives.check import add_log_name, check_depends, check_losses, check_reported, check_sums, log_names
 from .objectives.objective import compute_dtype
 from .player import AveragePlayer, Player, TrainedPlayer, all_finite, buffers
@@ -69,7 +69,6 @@ class Trainer:
         self.left_out: list[str] = []  # pretrained weights that were not used
         kind = setup.objective_class
         roles, options = kind.roles, config.read(kind.Config, setup.options)
-        checked_sizes(kind, options, data)
         self._log_names = log_names(kind)  # terms of losses are added in the first step
         if data.valid_batches and kind.measure is Objective.measure:
             raise InputError(
