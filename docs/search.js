@@ -4,9 +4,11 @@
   const MOST = 12, AROUND = 60;
   const box = document.querySelector(".search"), input = box.querySelector("input");
   const list = box.querySelector("ul"), status = box.querySelector("[role=status]");
+  // British and American spellings are one, letter by letter: optimizer finds optimiser, normalise finds normalize.
+  const fold = (text) => text.toLowerCase().replace(/iz(?=e|i|a)/g, "is").replace(/yze/g, "yse");
   const lower = INDEX.map(([heading, page, , text, reference]) => ({
-    title: heading.toLowerCase(), path: (reference ? `${page}.${heading}` : `${page} ${heading}`).toLowerCase(),
-    text: text.toLowerCase(), last: heading.toLowerCase().split(".").pop(),
+    title: fold(heading), path: fold(reference ? `${page}.${heading}` : `${page} ${heading}`),
+    text: fold(text), last: fold(heading).split(".").pop(),
   }));
 
   // How well a section fits one word: by its name, the beginning of its name, its path, its text; 0: not at all.
@@ -21,12 +23,13 @@
   }
 
   function search(query) {
-    const words = query.toLowerCase().replace(/[()`]/g, " ").split(/\s+/).filter(Boolean);
+    const words = fold(query).replace(/[()`]/g, " ").split(/\s+/).filter(Boolean).map((word) => word.replace(/^ch\./, "clearhead."));
     if (!words.length) return [];
     return lower
       .map((section, i) => {
         const fits = words.map((word) => fit(section, word));
-        const whole = section.title === words.join(" ") ? 100 : 0;
+        const phrase = words.join(" ");
+        const whole = section.title === phrase ? 100 : words.length > 1 && section.text.includes(phrase) ? 50 : 0;
         return [fits.includes(0) ? 0 : whole + fits.reduce((a, b) => a + b) - section.title.length / 100, i];
       })
       .filter(([score]) => score > 0)
@@ -44,12 +47,13 @@
 
   // The beginning of a section that is found by its name, or else the text around the first of the words; all are marked.
   function excerpt(heading, text, words) {
-    const first = words.map((word) => text.toLowerCase().indexOf(word)).filter((at) => at >= 0);
+    const first = words.map((word) => fold(text).indexOf(word)).filter((at) => at >= 0);
     let from = Math.max(0, Math.min(...first, text.length) - AROUND);
-    if (from < AROUND / 2 || words.every((word) => heading.toLowerCase().includes(word))) from = 0;
+    if (from < AROUND / 2 || words.every((word) => fold(heading).includes(word))) from = 0;
+    if (from) from = text.indexOf(" ", from) + 1;
     const part = (from ? "… " : "") + text.slice(from, from + 3 * AROUND);
     const line = element("span", "", "excerpt");
-    const escaped = words.map((word) => word.replace(/[.*+?^${}()|[\]\\]/g, "\\$&"));
+    const escaped = words.map((word) => word.replace(/[.*+?^${}()|[\]\\]/g, "\\$&").replace(/is(?=e|i|a)/g, "i[sz]"));
     for (const [i, piece] of part.split(new RegExp(`(${escaped.join("|")})`, "i")).entries()) {
       line.append(i % 2 ? element("mark", piece) : piece);
     }
@@ -71,7 +75,8 @@
     );
     list.hidden = !results.length;
     const asked = input.value.trim();
-    status.textContent = !asked ? "" : results.length ? `${results.length} results` : "nothing found";
+    const count = results.length === MOST ? `the ${MOST} best results` : results.length === 1 ? "1 result" : `${results.length} results`;
+    status.textContent = !asked ? "" : results.length ? count : "nothing found";
     status.classList.toggle("seen", Boolean(asked) && !results.length);
   }
 
@@ -94,9 +99,11 @@
   list.addEventListener("click", (event) => {
     if (event.target.closest("a")) list.hidden = true; // the link may lead to this very page
   });
-  document.addEventListener("click", (event) => {
-    if (!box.contains(event.target)) list.hidden = true;
-  });
+  for (const event of ["click", "focusin"]) {
+    document.addEventListener(event, ({ target }) => {
+      if (!box.contains(target)) list.hidden = true;
+    });
+  }
   document.addEventListener("keydown", (event) => {
     const typing = event.target.matches("input, textarea") || event.ctrlKey || event.metaKey || event.altKey;
     if (event.key !== "/" || typing) return;

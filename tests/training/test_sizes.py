@@ -453,3 +453,14 @@ def test_every_player_gets_its_sizes_and_is_saved_with_labels_and_preprocessing(
         assert bundle.labels == ("green", "red")
         assert bundle.preprocessing.size == run.model.preprocessing.size
         assert bundle(np.zeros((20, 20, 3), np.uint8)).shape == (2,)
+
+
+def test_pretrained_weights_of_other_tokens_are_refused_unless_the_recipe_allows_it(tmp_path, text):
+    first = go(recipe(steps=1, data=text, model=SMALL), tmp_path / "first").folder
+    (tmp_path / "other.txt").write_text(TEXT.replace("t", "z"))
+    other = recipe(steps=1, data=text | {"path": str(tmp_path / "other.txt")}, pretrained=str(first))
+    del other["model"]
+    message = r"token \d+ is 't' in the checkpoint and 'y' in the data: expected the same tokens"
+    with pytest.raises(WeightsError, match=message):
+        go(other, tmp_path / "second")
+    go(other | {"pretrained": {"folder": str(first), "differ": ["tokens"]}}, tmp_path / "third")

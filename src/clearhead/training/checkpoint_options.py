@@ -58,7 +58,7 @@ def check_start(
     """Raise if a checkpoint does not fit the model, or if one for a submodule was trained for another computation."""
     key = pretrained_key(recipe, player)
     place = place_of(recipe, section_key(recipe, player, "pretrained"))
-    known = [f.name for f in fields(family(setup.model)[1])]
+    known = [*(f.name for f in fields(family(setup.model)[1])), "tokens"]
     for option in start.differ:
         if option not in known:
             hint = nearest(option, known) or f"; its options are {', '.join(known)}"

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from ..errors import nearest
 from ..layers import Learned, Patches, resize
 from ..models import Model
+from ..tokens import Pair, Tokenizer
 from ..weights import WeightsError, load
 from .recipe import Pretrained
 
@@ -19,13 +20,17 @@ def in_head(model: nn.Module, name: str) -> bool:
 
 
 @torch.no_grad()
-def fill_pretrained(model: nn.Module, start: Pretrained) -> list[str]:
+def fill_pretrained(model: nn.Module, start: Pretrained, tokens: Tokenizer | Pair | None = None) -> list[str]:
     """Copy the weights of a folder into a model, or a part of it; returns the names of weights that were not used.
 
     A head that the folder lacks, or has in another shape, keeps its random weights. Position embeddings of patches are
-    interpolated to another image size. All other weights must fit.
+    interpolated to another image size. All other weights must fit. `tokens` are those of the data, which must be the
+    checkpoint's if it has any.
     """
-    checkpoint = load(start.folder, device="cpu", dtype="float32").model
+    bundle = load(start.folder, device="cpu", dtype="float32")
+    checkpoint = bundle.model
+    if start.is_whole and "tokens" not in start.differ:
+        _check_same_tokens(bundle.tokens, tokens, start)
     source, target = chosen_parts(checkpoint, model, start)
     check_fit(checkpoint, model, start)
     theirs, used = tensors(source), set()
@@ -34,6 +39,25 @@ def fill_pretrained(model: nn.Module, start: Pretrained) -> list[str]:
             slot.copy_(_fitted(name, theirs[name], slot, source, target))
             used.add(id(theirs[name]))
     return [f"{start.folder}: {name}" for name, x in tensors(checkpoint).items() if id(x) not in used]
+
+
+def _check_same_tokens(theirs: Tokenizer | Pair | None, ours: Tokenizer | Pair | None, start: Pretrained) -> None:
+    """Raise if an id means another token in the data than in the checkpoint, whose embeddings would be nonsense."""
+    if theirs is None or ours is None:
+        return
+    for one, other in zip(_sides(theirs), _sides(ours), strict=False):
+        mine, saved = other.pieces(range(len(other))), one.pieces(range(len(one)))
+        i = next((i for i, (a, b) in enumerate(zip(mine, saved, strict=False)) if a != b), None)
+        if i is not None:
+            raise WeightsError(
+                f"pretrained={start.folder!r}: token {i} is {saved[i]!r} in the checkpoint and {mine[i]!r} in the data: "
+                f'expected the same tokens (data.tokens = "{start.folder}" if the data has this option), or '
+                'differ = ["tokens"] to give the ids new meanings'
+            )
+
+
+def _sides(tokens: Tokenizer | Pair) -> list[Tokenizer]:
+    return [tokens.source, tokens.target] if isinstance(tokens, Pair) else [tokens]
 
 
 def check_fit(checkpoint: nn.Module, model: nn.Module, start: Pretrained, where: str = "pretrained") -> None:

@@ -97,7 +97,7 @@ class Trainer:
         initialise(model, recipe.initial, recipe.seed, prefix="" if name == "model" else f"{name}.")
         if fresh:
             for start in pretrained_of(recipe, name):
-                self.left_out += fill_pretrained(model, start)
+                self.left_out += fill_pretrained(model, start, self.data.tokens)
         if recipe.learn == "head":
             for weight_name, weight in model.named_parameters():
                 weight.requires_grad_(in_head(model, weight_name))

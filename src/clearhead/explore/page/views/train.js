@@ -109,7 +109,7 @@ export class Train {
     for (const [key, title, log] of this.measures()) {
       const lines = this.state.runs.map((id, i) => ({ name: id, colour: i, points: (this.records[id] ?? []).filter((one) => one[key] !== undefined).map((one) => [one.step, one[key]]) })).filter(({ points }) => points.length);
       if (!lines.length) continue;
-      const one = figure(key, { title, log });
+      const one = figure(`${key} ${title}`, { title, log });
       shown.push([one, lines]);
     }
     place(this.curves, shown.map(([one]) => one.root));
