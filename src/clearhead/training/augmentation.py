@@ -20,7 +20,7 @@ from ..data.preprocessing import Preprocessing
 from ..errors import InputError
 from .objectives.objective import Moment
 
-FIRST_STREAM = 1 << 20  # augmentation i uses the random stream FIRST_STREAM + i
+FIRST_STREAM = 1 << 20  # augmentation i uses the random stream FIRST_STREAM + i, and for feed n (n + 1) times as much
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,10 +85,12 @@ def make_augmentations(tables: Sequence[tuple[str, Any]]) -> list[Any]:
     return [AUGMENTATIONS[name](options) for name, options in tables]
 
 
-def augment(images: UInt8[Tensor, "b c y x"], augmentations: Sequence[Any], moment: Moment) -> Tensor:
-    """Apply augmentations in order, each with its own random stream."""
+def augment(
+    images: UInt8[Tensor, "b c y x"], augmentations: Sequence[Any], moment: Moment, dataset: int = 0
+) -> Tensor:  # fmt: skip
+    """Apply augmentations in order, with a random stream for each and for each dataset, by its number."""
     for i, one in enumerate(augmentations):
-        images = one(images, moment, FIRST_STREAM + i)
+        images = one(images, moment, (dataset + 1) * FIRST_STREAM + i)
     return images
 
 

@@ -31,7 +31,7 @@ class Best:
                 f"run.best = {self.name!r}: expected one of {', '.join(names)}{nearest(self.name, names)}"
             )  # fmt: skip
         self._sign = -1.0 if self.name in names and names[self.name].better == "higher" else 1.0
-        self.facts: dict[str, Any] = dict(NONE_YET)
+        self.facts: dict[str, Any] = {"name": self.name, **NONE_YET}
 
     @property
     def step(self) -> int:
@@ -53,15 +53,21 @@ class Best:
         """True if training should stop early."""
         return 0 < self.patience <= self.waited
 
+    def resume(self, facts: Mapping[str, Any]) -> None:
+        """Take the state of a checkpoint; of another measurement, which run.best named before, it is forgotten."""
+        self.facts = dict(facts)
+        if self.facts.get("name", self.name) != self.name:
+            self.forget()
+
     def take(self, record: Mapping[str, float], step: int) -> bool:
         """Record a validation; returns True if it is the best so far."""
         value = self._sign * record[self.name] if self.name in record else sys.float_info.max
         if value < self.facts["value"]:
-            self.facts = {"value": value, "step": step, "waited": 0}
+            self.facts = {"name": self.name, "value": value, "step": step, "waited": 0}
             return True
         self.facts["waited"] += 1
         return False
 
     def forget(self) -> None:
-        """Reset the state, because the best checkpoint was not kept or is damaged."""
-        self.facts = dict(NONE_YET)
+        """Reset the state, because the best checkpoint was not kept, is damaged, or is of another measurement."""
+        self.facts = {"name": self.name, **NONE_YET}

@@ -37,6 +37,11 @@ from .trainer import Trainer
 
 TIMES = ("seconds", "rate", "share")  # the timing metrics, which differ between two runs of the same recipe
 
+CHANGED = {  # consequences of a change in the recipe of a resumed run
+    "steps": ": schedules now differ from those of an uninterrupted run",
+    "run.best": ": only validations from here on count",
+}
+
 
 class TrainingError(UserError, RuntimeError):
     """A training cannot continue; the message gives the step and the last intact checkpoint, if there is one."""
@@ -53,7 +58,7 @@ class Loop:
             feeds = {name: self._open(table, root, stack) for name, table in recipe.feeds.items()}
             resumes = any((out / "checkpoints").glob("step-*"))
             setup = resolve(recipe, self.data, feeds, before=Folder.read_setup(out) if resumes else None)
-            self.trainer = Trainer(recipe, setup, self.data, world, fresh=not resumes)
+            self.trainer = Trainer(recipe, setup, self.data, world, feeds=feeds, fresh=not resumes)
             self.best = Best(recipe.run, self.trainer.objective.measurements)
             self._check()
             self.folder = Folder(out, lock=world.rank == 0)
@@ -161,7 +166,8 @@ class Loop:
 
     def _resume(self, checkpoint: Checkpoint) -> None:
         self.trainer.load(checkpoint)
-        self.step, self.best.facts = checkpoint.step, dict(checkpoint.facts["best"])
+        self.step = checkpoint.step
+        self.best.resume(checkpoint.facts["best"])
         if self.best.kept and self.best.step != checkpoint.step and not self._best_checkpoint():
             self.best.forget()  # it was not kept, or its files are damaged
         if checkpoint.step > self.recipe.steps:
@@ -193,8 +199,7 @@ class Loop:
             state = "already finished" if finished else "resuming"
             self.talk.say(f"{self.folder.path}: {state} at step {self.step} of {recipe.steps}")
             for change in self.changes:
-                schedules = ": schedules now differ from those of an uninterrupted run"
-                self.talk.say(f"changed: {change}{schedules if change.startswith('steps ') else ''}")
+                self.talk.say(f"changed: {change}{CHANGED.get(change.split()[0], '')}")
         with on_stop(self._request_stop):
             batches = self.feed.steps(self.step, recipe.steps)
             self._restart_clock()

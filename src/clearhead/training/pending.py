@@ -33,7 +33,7 @@ class Pending:
         loss or norm that is not finite, if there is one.
         """
         numbers = [x for _, reports in self._steps for r in reports for x in (*r.losses.values(), r.norm)]
-        values = iter(torch.stack([x.float() for x in numbers]).tolist())
+        values = iter(torch.stack([x.float() for x in numbers]).tolist() if numbers else [])
         rows: list[tuple[int, dict[str, float], dict[str, float], dict[str, float]]] = []
         for step, reports in self._steps:
             losses: dict[str, float] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -27,11 +27,13 @@ class Part:
     number: int  # its index among the micro-batches of all workers
     counted: int  # number of rows or tokens that the loss is divided by
     units: int  # its size in the data's unit
+    feed_rows: Mapping[str, Tensor] = field(default_factory=dict)  # the same as `rows`, for each extra dataset
 
-    def to(self, device: torch.device) -> tuple[dict[str, Tensor], Tensor]:
-        """The tensors and the row numbers on the model's device."""
+    def to(self, device: torch.device) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """The tensors, and the row numbers by dataset ("" is the main one), on the model's device."""
         moved = {name: x.to(device, non_blocking=True) for name, x in self.batch.items()}
-        return moved, self.rows.to(device, non_blocking=True)
+        rows = {"": self.rows, **self.feed_rows}
+        return moved, {name: x.to(device, non_blocking=True) for name, x in rows.items()}
 
 
 class Feed:
@@ -79,10 +81,14 @@ class Feed:
 
     def _part(self, batch: dict[str, Any], number: int, part: int, parts: int) -> Part:
         tensors = {name: torch.from_numpy(np.ascontiguousarray(x)) for name, x in batch.items()}
-        rows = torch.from_numpy(share_rows(parts * len(next(iter(batch.values()))), part, parts))
+        sizes: dict[str, int] = {}
+        for name, x in batch.items():
+            sizes.setdefault(name.rpartition(".")[0], len(x))
+        rows = {feed: torch.from_numpy(share_rows(parts * size, part, parts)) for feed, size in sizes.items()}
         if self.world.device.type == "cuda":
-            tensors, rows = {name: x.pin_memory() for name, x in tensors.items()}, rows.pin_memory()
-        return Part(tensors, rows, number, self.objective.count(batch), self.data.units(batch))
+            tensors, rows = ({name: x.pin_memory() for name, x in some.items()} for some in (tensors, rows))
+        own = rows.pop("")
+        return Part(tensors, own, number, self.objective.count(batch), self.data.units(batch), rows)
 
 
 def _named(feed: str, batch: Mapping[str, Any]) -> dict[str, Any]:

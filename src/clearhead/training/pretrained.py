@@ -50,8 +50,8 @@ def _check_same_tokens(theirs: Tokenizer | Pair | None, ours: Tokenizer | Pair |
         i = next((i for i, (a, b) in enumerate(zip(mine, saved, strict=False)) if a != b), None)
         if i is not None:
             raise WeightsError(
-                f"pretrained={start.folder!r}: token {i} is {saved[i]!r} in the checkpoint and {mine[i]!r} in the data: "
-                f'expected the same tokens (data.tokens = "{start.folder}" if the data has this option), or '
+                f"pretrained={start.folder!r}: token {i} is {saved[i]!r} in the checkpoint and {mine[i]!r} in the "
+                f'data: expected the same tokens (data.tokens = "{start.folder}" if the data has this option), or '
                 'differ = ["tokens"] to give the ids new meanings'
             )
 

@@ -46,7 +46,7 @@ def training_flops(objective: Objective, batch: Mapping[str, Tensor]) -> float:
 
     Matrix products and convolutions are counted as they run on a few rows; attention as two full products of queries
     and keys, whatever its mask, which is the usual convention (Chowdhery et al. 2022, appendix B). Recomputation does
-    not count.
+    not count. The objective's buffers are left as they were.
     """
     rows = len(next(iter(batch.values())))
     few = {name: x[:ROWS] for name, x in batch.items()}
@@ -61,7 +61,7 @@ def training_flops(objective: Objective, batch: Mapping[str, Tensor]) -> float:
         )
         attention += 2.0 * x.shape[0] * module.heads * x.shape[1] * keys * (module.head_width + module.value_width)
 
-    training = objective.training
+    training, buffers = objective.training, {name: x.clone() for name, x in objective.named_buffers()}
     objective.eval()
     handles = [
         module.register_forward_hook(attended, with_kwargs=True)
@@ -76,6 +76,8 @@ def training_flops(objective: Objective, batch: Mapping[str, Tensor]) -> float:
         for handle in handles:
             handle.remove()
         objective.train(training)
+        for name, x in buffers.items():  # which a loss may update
+            objective.get_buffer(name).copy_(x)
     return 3.0 * (counter.get_total_flops() + attention) * rows / min(rows, ROWS)
 
 

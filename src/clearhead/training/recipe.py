@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
@@ -139,8 +140,11 @@ def read_recipe(source: str | Path | Mapping[str, Any] | Recipe, *overrides: str
     """
     if isinstance(source, Recipe):
         source = config.dump(source)
+    if not isinstance(source, str | Path | Mapping):
+        raise config.ConfigError(f"{source!r}: expected a recipe: a .toml or .json file, or a table")
     table = config.load(source) if isinstance(source, str | Path) else source
     table = config.override(table, *overrides)
+    _check_finite(table, ())
     _check_moved(table)
     recipe = config.read(Recipe, table)
     for feed in (recipe.data, *recipe.feeds.values()):
@@ -260,16 +264,26 @@ def named_options(table: Mapping[str, Any], section: str) -> tuple[str, Any]:
     return name, config.read(kind, table.without("name"), where=".".join(table.key) or section)
 
 
+def _check_finite(table: Mapping[str, Any], key: tuple[str, ...]) -> None:
+    """Raise if a number is infinite or NaN, which no option can be."""
+    for name, value in table.items():
+        if isinstance(value, Mapping):
+            _check_finite(value, (*key, name))
+        elif isinstance(value, float) and not math.isfinite(value):
+            place = table.place(name) if isinstance(table, config.Table) else ""
+            raise config.ConfigError(f"{place}{'.'.join((*key, name))} = {value}: expected a finite number")
+
+
 def section_name(table: config.Table, section: str) -> tuple[str, type[Any]]:
     """The name of a section and the dataclass of its options; raises for an unknown name."""
     known, options = SECTIONS[section][0](), SECTIONS[section][1]
     name = table.get("name")
-    if name not in known:
+    if not isinstance(name, str) or name not in known:
         problem = " has no name" if name is None else f".name = {name!r}"
         where = ".".join(table.key) or section
         own = ". An objective of your own must be registered in the process that trains it" * (section == "objective")
         raise config.ConfigError(
-            f"{table.place('name')}{where}{problem}: expected one of {', '.join(known)}{nearest(name, known)}{own}"
+            f"{table.place('name')}{where}{problem}: expected one of {', '.join(known)}{nearest(str(name), known)}{own}"
         )
     return str(name), options(name)
 

@@ -80,7 +80,7 @@ def resolve(recipe: Recipe, data: Data, feeds: Mapping[str, Data], before: Setup
     have been deleted.
     """
     name = recipe.objective.get("name")
-    if recipe.augment and data.preprocessing is None:
+    if recipe.augment and all(one.preprocessing is None for one in (data, *feeds.values())):
         raise InputError(f"augment needs images, and this data gives {', '.join(data.keys)}: leave it out")
     if name is None:
         player = _resolved(recipe, "model", data.sizes, data, before)

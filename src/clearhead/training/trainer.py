@@ -6,7 +6,7 @@ import hashlib
 import math
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -30,6 +30,8 @@ from .pretrained import fill_pretrained, in_head
 from .recipe import Recipe, named_options, player_optim, pretrained_of
 from .schedule import scale
 from .setup import Setup
+
+VALIDATION_SEED = -1  # of random numbers in validation, which is the same whatever the seed of the training
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +64,11 @@ class Trainer:
     """The networks of a recipe, with the methods that update, measure, save and export them."""
 
     def __init__(
-        self, recipe: Recipe, setup: Setup, data: Data, world: World, *, fresh: bool = True
+        self, recipe: Recipe, setup: Setup, data: Data, world: World, *, feeds: Mapping[str, Data] | None = None,
+        fresh: bool = True,
     ) -> None:  # fmt: skip
         """Build the players; `fresh` is False for a resumed run, which does not load pretrained weights."""
+        self.datasets = {"": data, **(feeds or {})}
         self.recipe, self.setup, self.data, self.world = recipe, setup, data, world
         self.left_out: list[str] = []  # pretrained weights that were not used
         kind = setup.objective_class
@@ -150,10 +154,11 @@ class Trainer:
             assert moment is not None
             reports.append(self._update(update, player, losses, moment, batch))
         self._require_grad_only(None)
-        if moment is not None:
-            with torch.no_grad():
-                self.objective.after_step(moment)
-            self._reshard()
+        if moment is None:  # no player has an update in this step
+            batch, moment = self._prepared(parts[-1], step)
+        with torch.no_grad():
+            self.objective.after_step(moment)
+        self._reshard()
         return reports, batch
 
     def _backward(
@@ -212,13 +217,16 @@ class Trainer:
     def _prepared(self, part: Part, step: int, *, training: bool = True) -> tuple[dict[str, Tensor], Moment]:
         """A part on the device, with images augmented (in training) and normalised, as the objective prepares it."""
         batch, rows = part.to(self.world.device)
-        seed = self.recipe.seed if training else 0  # validation is the same whatever the seed
-        moment = Moment(seed=seed, step=step, steps=self.recipe.steps, rows=rows)
+        seed = self.recipe.seed if training else VALIDATION_SEED
+        moment = Moment(seed=seed, step=step, steps=self.recipe.steps, rows=rows[""])
         for name, x in batch.items():
-            if x.dtype == torch.uint8 and x.ndim == 4:
-                assert self.data.preprocessing is not None
-                images = augment(x, self.augmentations, moment) if training else x
-                batch[name] = normalise(images, self.data.preprocessing, compute_dtype(self.model))
+            feed = name.rpartition(".")[0]
+            preprocessing = self.datasets[feed].preprocessing
+            if preprocessing is not None and x.dtype == torch.uint8 and x.ndim == 4:
+                if training:
+                    number = list(self.datasets).index(feed)
+                    x = augment(x, self.augmentations, replace(moment, rows=rows[feed]), number)
+                batch[name] = normalise(x, preprocessing, compute_dtype(self.model))
         if type(self.objective).prepare is not Objective.prepare:
             torch.manual_seed(seed_of(seed, step, part.number, -1))
             batch = self.objective.prepare(batch, moment)
