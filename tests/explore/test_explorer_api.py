@@ -215,7 +215,8 @@ def test_a_run_with_several_losses_names_them_and_its_measurements(client):
         ({"data": {"name": "reverse", "symbols": 5, "length": 4, "rows": 4, "valid_rows": 4, "valid_batches": 1},
           "model": {"name": "gpt", "context": 8, "width": 8, "depth": 1, "heads": 2}}, ["loss"]),
         ({"data": {"name": "gaussians", "rows": 6, "valid_rows": 6, "valid_batches": 1}, "objective": {"name": "gan"},
-          "model": {"name": "mlp", "width": 8}}, ["discriminator_loss", "generator_loss"]),
+          "players": {name: {"model": {"name": "mlp", "hidden": 8}} for name in ("generator", "discriminator")}},
+         ["discriminator_loss", "generator_loss"]),
     ],
     ids=["language model", "gan"],
 )  # fmt: skip

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import clearhead as ch
+from clearhead.decode import Plan, search
 from clearhead.fast import CpuDecoder, products
 from clearhead.fast.cpu_decode import BlockSteps
 
@@ -101,6 +102,30 @@ def test_a_model_with_unsupported_options_gets_no_cpu_decoder():
     with torch.enable_grad():
         assert CpuDecoder.of(made, state) is None
     assert CpuDecoder.of(made.train(), state) is None
+
+
+@pytest.mark.parametrize("tie", [("attn.key", "attn.query"), ("mlp.gate", "mlp.up")], ids=str)
+@torch.no_grad()
+def test_a_search_sees_updates_in_place_of_a_weight_that_two_maps_share(tie):
+    """Two maps of one input would be joined, and the weight would then be at two places of the joined weights."""
+    torch.manual_seed(0)
+    made = ch.build("gpt", **{**KINDS["llama"], "kv_heads": 3}).eval()
+    one, other = (made.blocks[0].get_submodule(name) for name in tie)
+    one.weight = other.weight
+    plan = Plan(start=[[1, 2]], end=None, limit=8)
+
+    def expected() -> list[int]:
+        ids = [1, 2]
+        for _ in range(8):
+            ids.append(int(made(torch.tensor([ids]))[0, -1].argmax()))
+        return ids[2:]
+
+    first = list(search(made, {}, plan)[0][0].ids)
+    assert first == expected()
+    other.weight.copy_(torch.randn_like(other.weight) * 5)
+    assert one.weight is other.weight
+    assert expected() != first
+    assert list(search(made, {}, plan)[0][0].ids) == expected()
 
 
 TRANSFORMER = {"vocab": V, "width": 12, "depth": 2, "heads": 3, "mlp": "silu", "readout_bias": True}

@@ -70,14 +70,22 @@ def test_every_number_of_two_bytes_is_represented_exactly():
     assert step.item() == pytest.approx(int8.FINE)
 
 
-@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+@vnni
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("at", [0, 3, 63])
+@pytest.mark.parametrize("row", [0, 1, 2])
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
 @torch.no_grad()
-def test_nan_and_infinity_in_a_row_stay_in_that_row(bad):
-    x = torch.randn(2, 64)
-    x[1, 3] = bad
-    out = Int8.of(layer(64, 64))(x)
-    assert bool(out[0].isfinite().all())
-    assert not out[1].isfinite().any()
+def test_nan_and_infinity_in_a_row_stay_in_that_row(bad, row, at, way):
+    rounded, x = Int8.of(layer(64, 64)), torch.randn(3, 64)
+    rounded.product = WAYS[way](rounded)
+    expected = rounded(x)
+    x[row, at] = bad
+    out = rounded(x)
+    others = [i for i in range(3) if i != row]
+    assert torch.equal(out[others], expected[others])
+    assert not out[row].isfinite().any()
+    assert not rounded(x[row]).isfinite().any()
 
 
 def test_the_input_gets_gradients():

@@ -123,6 +123,21 @@ def test_maps_that_differ_are_not_joined(maps):
     assert join(*maps) is None
 
 
+@pytest.mark.parametrize("what", ["the weight", "the bias", "a view", "the module"])
+def test_maps_that_share_a_weight_or_a_bias_are_not_joined(what):
+    maps = [Linear(5, 4) for _ in range(3)]
+    assert isinstance(join(*maps), Joined)  # neighbours in one storage do not count as shared
+    if what == "the weight":
+        maps[1].weight = maps[0].weight
+    elif what == "the bias":
+        maps[2].bias = maps[0].bias
+    elif what == "a view":
+        maps[1].weight = nn.Parameter(maps[0].weight.data)
+    else:
+        maps[1] = maps[0]
+    assert join(*maps) is None
+
+
 def test_a_joined_product_is_freed_with_its_maps():
     maps = three()
     assert isinstance(join(*maps), Joined)

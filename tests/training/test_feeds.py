@@ -45,7 +45,8 @@ def test_images_of_an_extra_dataset_have_its_own_preprocessing_and_augmentation(
     objectives.register("with-images", WithImages)
     images = pictures(tmp_path / "images") | {"rows": 7, "flip": False, "crop": "middle"}
     table = {
-        "steps": 2, "seed": 1, "data": {"name": "identity", "width": 4, "rows": 3}, "model": {"name": "deep", "depth": 1},
+        "steps": 2, "seed": 1, "data": {"name": "identity", "width": 4, "rows": 3},
+        "model": {"name": "deep", "depth": 1},
         "objective": {"name": "with-images"}, "augment": [{"name": "flip"}, {"name": "shift", "pixels": 1}],
     }  # fmt: skip
     for mean, deviation in ((0.0, 1.0), (0.5, 0.5)):
@@ -87,7 +88,8 @@ class Seldom(Objective):
 def test_steps_without_an_update_and_counting_flops_change_nothing_else(tmp_path):
     objectives.register("seldom", Seldom)
     table = {
-        "steps": 7, "seed": 1, "data": {"name": "identity", "width": 4, "rows": 3}, "model": {"name": "deep", "depth": 1},
+        "steps": 7, "seed": 1, "data": {"name": "identity", "width": 4, "rows": 3},
+        "model": {"name": "deep", "depth": 1},
         "objective": {"name": "seldom"},
     }  # fmt: skip
     runs = {every: go(table, tmp_path / str(every), f"run.log_every={every}") for every in (1, 2, 100)}

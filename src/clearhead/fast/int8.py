@@ -143,10 +143,15 @@ def _two_bytes(x: Float[Tensor, "r i"]) -> tuple[Float[Tensor, "n i"], Float[Ten
 
     x = step (high + low / FINE). The product rounds the lower bytes. Twenty operations would take longer than the
     product itself: so constants are tensors, and rounding is done by adding a large float, which starts no threads.
+
+    The integers of a row with NaN or infinity do not count, because its step is not finite. If there are other rows,
+    they become 0: a NaN would change the range of numbers that FBGEMM finds, and so the products of all rows.
     """
     c = _constants()
     step = torch.addcmul(c.tiny, x.abs().amax(-1, keepdim=True), c.part)
     y = torch.div(x, step)
+    if len(y) > 1:
+        y.nan_to_num_(0.0)
     high = torch.add(y, c.whole).sub_(c.whole)
     return torch.cat([high, y.sub_(high).mul_(c.fine), _bounds(x.shape[1])]), step
 

@@ -7,6 +7,7 @@ time, and a single row is fastest as several MKL products, each with a block of 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -156,16 +157,25 @@ _JOINED: WeakKeyDictionary[nn.Module, Any] = WeakKeyDictionary()  # by the first
 def join(*maps: Any) -> Any | None:
     """Join maps of one input into one product, or return the one they are joined in; None if they cannot be joined.
 
-    This moves the maps' weights into one storage; their values do not change.
+    This moves the maps' weights into one storage; their values do not change. Maps that share a weight or a bias are
+    not joined: it would have two places in that storage, and an update in place would reach only one of them.
     """
     if len(maps) < 2 or any(type(m) not in _JOINS for m in maps):
         return None
     if len({(type(m), m.in_features, m.bias is None, *_JOINS[type(m)][1](m)) for m in maps}) != 1:
         return None
+    if _overlap([x for m in maps for x in (m.weight, m.bias) if x is not None]):
+        return None
     joined = _JOINED.get(maps[0])
     if joined is None or not joined.joins(*maps):
         joined = _JOINED[maps[0]] = _JOINS[type(maps[0])][0](*maps)
     return joined
+
+
+def _overlap(tensors: list[Tensor]) -> bool:
+    """True if two tensors share memory, as tied weights do."""
+    ranges = sorted((x.data_ptr(), x.data_ptr() + x.nbytes) for x in tensors if x.numel())
+    return any(end > start for (_, end), (start, _) in pairwise(ranges))
 
 
 def register_join(kind: type, joined: Callable[..., Any], alike: Callable[[Any], tuple[Any, ...]]) -> None:
