@@ -194,6 +194,14 @@ def test_grey_and_palette_images_are_read(folder):
     assert open_images(folder, rows=25).batch(0)["images"].shape == (25, 3, 4, 4)
 
 
+@pytest.mark.parametrize("crop", ["middle", "random"])
+def test_transparent_training_images_are_put_on_white(folder, crop):
+    (folder / "clear" / "a").mkdir(parents=True)
+    Image.new("RGBA", (9, 9), (200, 0, 0, 51)).save(folder / "clear" / "a" / "x.png")
+    source = open_images(folder, path="clear", share=0, crop=crop, flip=False)
+    assert np.array_equal(source.batch(0)["images"][0, :, 2, 2], (244, 204, 204))
+
+
 def test_bad_folders_are_refused(folder):
     (folder / "empty").mkdir()
     for path, words in (

@@ -182,7 +182,44 @@ def test_other_modes_become_rgb():
         assert open_image(noise(5, 4, mode)).mode == "RGB"
     grey, alpha = np.full((4, 5), 7, np.uint8), np.full((4, 5, 4), 9, np.uint8)
     assert np.array_equal(np.asarray(open_image(grey)), np.full((4, 5, 3), 7))
-    assert np.array_equal(np.asarray(open_image(alpha)), np.full((4, 5, 3), 9))
+    assert np.array_equal(np.asarray(open_image(alpha)), np.full((4, 5, 3), 246))  # on white: 9 * 9 / 255 + 255 - 9
+
+
+def transparent(kind: str) -> Image.Image:
+    """Random pixels with an alpha channel, or with transparent colours as GIF and PNG files have them."""
+    pixels = np.random.default_rng(0).integers(0, 256, (24, 31, 4), dtype=np.uint8)
+    image = Image.fromarray(pixels)
+    if kind in ("RGBA", "LA"):
+        return image.convert(kind)
+    image = image.convert("RGB").quantize(9) if "palette" in kind else image.convert(kind.split()[0])
+    colour = {"RGB": image.getpixel((3, 2)), "L": image.getpixel((3, 2)), "one": 2, "some": bytes([255, 0, 99])}
+    image.info["transparency"] = colour[kind.split()[0]]
+    return image
+
+
+@pytest.mark.parametrize(
+    "kind", ["RGBA", "LA", "one colour of a palette", "some colours of a palette", "RGB colour", "L colour"]
+)
+def test_transparent_images_are_put_on_white_as_transformers_does(kind, tmp_path):
+    transforms = pytest.importorskip("transformers.image_transforms")
+    image = transparent(kind)
+    expected = transforms.convert_to_rgb(image, return_numpy=True)
+    assert not np.array_equal(expected, np.asarray(image.convert("RGBA").convert("RGB")))
+    (tmp_path / "x.png").write_bytes(encoded(image))
+    for source in (image, tmp_path / "x.png", encoded(image), np.asarray(image.convert("RGBA"))):
+        assert np.array_equal(np.asarray(open_image(source)), expected)
+    assert np.array_equal(Preprocessing().pixels(image), expected.transpose(2, 0, 1))
+    grey = Preprocessing(channels="grey", mean=(0.5,), deviation=(0.5,))
+    assert np.array_equal(grey.pixels(image)[0], np.asarray(Image.fromarray(expected).convert("L")))
+
+
+def test_a_processor_of_transformers_gives_the_same_numbers_for_a_transparent_image():
+    clip = pytest.importorskip("transformers.models.clip.image_processing_pil_clip")
+    processor = clip.CLIPImageProcessorPil(
+        size={"shortest_edge": 20}, crop_size={"height": 18, "width": 18}, image_mean=[0.5] * 3, image_std=[0.5] * 3
+    )
+    ours = Preprocessing(resize=20, crop=(18, 18), interpolation="bicubic")
+    assert_equal_to(processor, ours, transparent("RGBA"))
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))

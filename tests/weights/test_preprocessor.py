@@ -5,7 +5,8 @@ import json
 import numpy as np
 import pytest
 import torch
-from image_models import picture, pixels_model, registered
+from image_models import patched_model, picture, pixels_model, registered
+from PIL import Image
 
 import clearhead as ch
 from clearhead.data.preprocessing import Preprocessing
@@ -37,7 +38,7 @@ THEIRS = {
     "ConvNext": [{}, {"size": {"shortest_edge": 28}}, {"size": 30, "crop_pct": 0.7}, {"do_resize": False}],
     "MobileNetV1": [{"size": {"shortest_edge": 28}, "crop_size": 24}],
     "MobileNetV2": [{}, {"size": 28, "crop_size": 24, "image_mean": [0.1, 0.2, 0.3], "image_std": 0.5}],
-    "Siglip": [{"size": {"height": 20, "width": 20}}],
+    "Siglip": [{"size": {"height": 20, "width": 20}}, {"size": 20}],
 }  # fmt: skip
 
 
@@ -71,6 +72,32 @@ def test_a_file_of_theirs_is_read(name, options, tmp_path):
     check(read_preprocessing(tmp_path), processor)
 
 
+FILES = {
+    "size is a number": {"size": 24},
+    "size is a number, square": {"size": 24, "default_to_square": True},
+    "size is a number, not square": {"size": 24, "default_to_square": False},
+    "default_to_square is null": {"size": 24, "default_to_square": None},
+    "crop_size is a number": {"crop_size": 17},
+    **{f"{key} is null": {key: None} for key in (
+        "do_resize", "do_center_crop", "do_rescale", "do_normalize", "do_pad", "do_convert_rgb",
+    )},
+    "do_normalize is null, without a mean": {"do_normalize": None, "image_mean": None, "image_std": None},
+    "do_resize is null, without a size": {"do_resize": None, "size": None},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", FILES)
+@pytest.mark.parametrize("name", THEIRS)
+def test_a_file_is_read_as_their_processor_reads_it(name, case, tmp_path):
+    if name == "ConvNext" and case == "size is a number, square":
+        pytest.skip("their ConvNext takes only a shorter edge")
+    size = {"height": 21, "width": 26} if name in ("ViT", "DeiT", "Siglip") else {"shortest_edge": 21}
+    table = {"image_processor_type": f"{name}ImageProcessor", "size": size, "crop_size": {"height": 19, "width": 16}}
+    means = {"image_mean": [0.3, 0.4, 0.5], "image_std": [0.5, 0.6, 0.7]}
+    (tmp_path / FILE).write_text(json.dumps(table | means | FILES[case]))
+    check(read_preprocessing(tmp_path), processor_class(name).from_pretrained(tmp_path))
+
+
 @pytest.mark.parametrize("name", [*OURS, "grey", "bgr"])
 def test_writing_and_reading_is_the_identity(name, tmp_path):
     grey = Preprocessing(resize=(8, 8), channels="grey", mean=(0.4,), deviation=(0.2,))
@@ -100,7 +127,7 @@ OLD = {"do_normalize": True, "do_resize": True, "image_mean": [0.5] * 3, "image_
         ({"feature_extractor_type": "CLIPFeatureExtractor", "crop_size": 224, "do_center_crop": True},
          Preprocessing(resize=224, crop=(224, 224), interpolation="bicubic")),
         ({"image_processor_type": "BitImageProcessorFast", "size": {"shortest_edge": 256, "longest_edge": None},
-          "crop_size": {"height": 224, "width": 224}, "do_center_crop": None, "device": None, "do_pad": None},
+          "crop_size": {"height": 224, "width": 224}, "device": None, "do_pad": None},
          Preprocessing(resize=256, crop=(224, 224), interpolation="bicubic")),
     ],
 )  # fmt: skip
@@ -134,6 +161,8 @@ CONVNEXT = {"image_processor_type": "ConvNextImageProcessor"}
         ({"do_center_crop": True, "crop_size": {"shortest_edge": 9}}, "crop_size is .*: expected height and width"),
         ({"do_resize": "yes"}, r":\d+: do_resize = 'yes': expected true or false"),
         ({"do_pad": True}, "do_pad is True: padded images are not supported"),
+        ({"image_processor_type": "CLIPImageProcessor", "use_square_size": True, "crop_size": 224},
+         "use_square_size is True: expected a size of height and width instead"),
         ({"image_mean": None}, "there is no image_mean"),
         ({"image_mean": [0.5]}, "expected 3 numbers"),
         ({"image_std": [0.5, 0.5, 0.0]}, "expected numbers above 0"),
@@ -168,3 +197,28 @@ def test_a_saved_bundle_keeps_its_preprocessing(name, tmp_path):
         assert torch.equal(loaded(image), bundle(image))
         ch.save(model, tmp_path / "model")
         assert ch.load(tmp_path / "model", device="cpu").preprocessing is None  # that of the model before is removed
+
+
+@pytest.mark.parametrize("channels", ["bgr", "grey"])
+def test_a_hugging_face_folder_with_other_channels_than_rgb_is_refused(channels, tmp_path):
+    """Their image processors would ignore our key, and give the model other numbers."""
+    numbers = (0.5,) * (1 if channels == "grey" else 3)
+    preprocessing = Preprocessing(resize=(8, 8), channels=channels, mean=numbers, deviation=numbers)
+    bundle = Bundle(patched_model(), preprocessing=preprocessing)
+    with registered():
+        with pytest.raises(WeightsError, match=f"channels='{channels}': a Hugging Face folder has channels='rgb'"):
+            ch.save(bundle, tmp_path / "model", layout="huggingface")
+        assert not (tmp_path / "model").exists()
+        assert ch.load(ch.save(bundle, tmp_path / "ours"), device="cpu").preprocessing == preprocessing
+
+
+def test_a_bundle_puts_transparent_images_on_white(tmp_path):
+    bundle = Bundle(pixels_model(), preprocessing=OURS["square"])
+    image = picture().convert("RGBA")
+    image.putalpha(51)
+    white = Image.new("RGB", image.size, "white")
+    image.save(tmp_path / "x.png")
+    expected = bundle(Image.composite(picture(), white, Image.new("L", image.size, 51)))
+    assert not torch.allclose(expected, bundle(picture()), atol=1e-3)
+    for source in (image, tmp_path / "x.png", np.asarray(image)):
+        assert torch.equal(bundle(source), expected)

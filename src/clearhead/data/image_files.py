@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from ..errors import InputError, MissingFileError
 from .files import DataError
-from .preprocessing import Preprocessing
+from .preprocessing import Preprocessing, to_rgb
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -107,7 +107,7 @@ def random_crop(width: int, height: int, least: float, row: list[float]) -> tupl
 
 
 def open_image(image: ImageLike) -> Image.Image:
-    """Return an RGB image, rotated upright as its EXIF data says.
+    """Return an RGB image, rotated upright as its EXIF data says, and on white where it is transparent.
 
     Args:
         image: A path, the bytes of an image file, a PIL image, or a uint8 array (height, width[, channels]).
@@ -143,13 +143,13 @@ def _from_array(array: np.ndarray) -> Image.Image:
             f"an array of shape {array.shape} and dtype {array.dtype} is not an image: expected uint8 "
             "(height, width), or (height, width, channels) with 3 or 4 channels"
         )
-    return Image.fromarray(array).convert("RGB")
+    return to_rgb(Image.fromarray(array))
 
 
 def _upright(image: Image.Image) -> Image.Image:
     from PIL import ImageOps
 
-    return ImageOps.exif_transpose(image).convert("RGB")
+    return to_rgb(ImageOps.exif_transpose(image))
 
 
 @contextmanager

@@ -23,7 +23,7 @@ class Preprocessing:
     """Turn an image into a model's input: resize, crop, scale and normalise, in this order.
 
     Calling it with a PIL image returns a float32 array (c, height, width). `pixels` and `normalise` are its two halves,
-    so that images can travel as uint8 and be normalised on the device.
+    so that images can travel as uint8 and be normalised on the device. Transparent images are put on white first.
 
     Examples:
         >>> from PIL import Image
@@ -69,7 +69,7 @@ class Preprocessing:
         """Resize and crop an image, without scaling and normalising."""
         from PIL import Image
 
-        image = image.convert("L" if self.channels == "grey" else "RGB")
+        image = _opaque(image).convert("L" if self.channels == "grey" else "RGB")
         if self.resize is not None:
             height, width = _resized(image.height, image.width, self.resize)
             image = image.resize((width, height), Image.Resampling[self.interpolation.upper()])
@@ -86,6 +86,30 @@ class Preprocessing:
     def __call__(self, image: Image.Image) -> Float[np.ndarray, "c height width"]:
         """Return an image as a model's input."""
         return self.normalise(self.pixels(image))
+
+
+def to_rgb(image: Image.Image) -> Image.Image:
+    """Return an image as RGB, on white where it is transparent, as transformers' image processors do.
+
+    Args:
+        image: A PIL image of any mode.
+
+    Examples:
+        >>> from PIL import Image
+        >>> to_rgb(Image.new("RGBA", (1, 1), (200, 0, 0, 51))).getpixel((0, 0))
+        (244, 204, 204)
+    """
+    return _opaque(image).convert("RGB")
+
+
+def _opaque(image: Image.Image) -> Image.Image:
+    """An image with an alpha channel or a transparent colour, composited on white; any other image as it is."""
+    from PIL import Image
+
+    if "A" not in image.getbands() and image.info.get("transparency") is None:
+        return image
+    white = Image.new("RGBA", image.size, "white")
+    return Image.alpha_composite(white, image.convert("RGBA"))
 
 
 def _resized(height: int, width: int, size: int | tuple[int, int]) -> tuple[int, int]:

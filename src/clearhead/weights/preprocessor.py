@@ -26,12 +26,12 @@ class Defaults:
 
     resample: str
     crop: bool = False  # crop the centre
-    square: bool = True  # a size that is one number means (size, size); False: the shorter edge
+    square: bool = True  # a size that is one number means (size, size), as in their base class; False: the shorter edge
 
 
 # Their image processors that resize, crop, rescale and normalise as we do.
 PROCESSORS = {
-    "ViT": Defaults("bilinear"), "Siglip": Defaults("bicubic"), "DeiT": Defaults("bicubic", crop=True),
+    "ViT": Defaults("bilinear"), "Siglip": Defaults("bicubic", square=False), "DeiT": Defaults("bicubic", crop=True),
     "Bit": Defaults("bicubic", crop=True, square=False), "CLIP": Defaults("bicubic", crop=True, square=False),
     "MobileNetV1": Defaults("bilinear", crop=True, square=False),
     "MobileNetV2": Defaults("bilinear", crop=True, square=False),
@@ -47,6 +47,8 @@ class Theirs:
     feature_extractor_type: str | None = None  # its name in old files
     do_resize: bool = True
     size: int | dict[str, int] | None = None
+    default_to_square: bool | None = None
+    use_square_size: bool = False
     resample: Literal[0, 1, 2, 3, 4, 5] | None = None
     do_center_crop: bool | None = None
     crop_size: int | dict[str, int] | None = None
@@ -68,6 +70,8 @@ class Theirs:
             )
         if self.do_pad:
             raise InputError("do_pad is True: padded images are not supported")
+        if self.use_square_size and self.name == "CLIP":  # it replaces the file's size by one of their class
+            raise InputError("use_square_size is True: expected a size of height and width instead")
         needed = {"size": self.do_resize, "image_mean": self.do_normalize, "image_std": self.do_normalize}
         for key, needs in (needed | {"crop_size": self.crops}).items():
             if needs and getattr(self, key) is None:
@@ -87,7 +91,8 @@ class Theirs:
     def to_ours(self) -> Preprocessing:
         """Our Preprocessing."""
         defaults, words = PROCESSORS[self.name], {number: word for word, number in RESAMPLE.items()}
-        resize = _edges("size", self.size, square=defaults.square) if self.do_resize else None
+        square = defaults.square if self.default_to_square is None else self.default_to_square
+        resize = _edges("size", self.size, square=square) if self.do_resize else None
         crop = _edges("crop_size", self.crop_size, square=True) if self.crops else None
         if isinstance(crop, int):
             raise InputError(f"crop_size is {self.crop_size!r}: expected height and width")
@@ -126,7 +131,8 @@ def read_preprocessing(folder: Path) -> Preprocessing | None:
         return None
     table = config.load(path)
     keys = {field.name for field in fields(Theirs)}
-    known = {key: _without_nulls(value) for key, value in table.items() if key in keys and value is not None}
+    known = {key: _read_nulls(key, value) for key, value in table.items() if key in keys}
+    known = {key: value for key, value in known.items() if value is not None}
     try:
         theirs = config.read(Theirs, config.Table(known, origin=table.origin))
     except config.ConfigError as cause:
@@ -138,7 +144,10 @@ def read_preprocessing(folder: Path) -> Preprocessing | None:
 
 
 def write_preprocessing(preprocessing: Preprocessing | None, folder: Path) -> None:
-    """Write the file as their image processors read it; None removes the file of another model."""
+    """Write the file as their image processors read it; None removes the file of another model.
+
+    Their processors have no key for other channels than RGB and ignore ours, so only our own layout may have them.
+    """
     if preprocessing is None:
         (folder / FILE).unlink(missing_ok=True)
         return
@@ -154,7 +163,7 @@ def write_preprocessing(preprocessing: Preprocessing | None, folder: Path) -> No
     if p.crop is not None:
         theirs["crop_size"] = _height_width(p.crop)
     if p.channels != "rgb":
-        theirs["channels"] = p.channels  # they have no key for it
+        theirs["channels"] = p.channels
     config.write(theirs, folder / FILE)
 
 
@@ -181,5 +190,8 @@ def _per_channel(value: float | tuple[float, ...] | None, channels: int) -> tupl
     return value if isinstance(value, tuple) else (float(value),) * channels
 
 
-def _without_nulls(value: Any) -> Any:
+def _read_nulls(key: str, value: Any) -> Any:
+    """A switch that is null is off, even if their class's default is on; a null in a size is left out."""
+    if value is None:
+        return False if key.startswith("do_") or key == "default_to_square" else None
     return {k: v for k, v in value.items() if v is not None} if isinstance(value, dict) else value
