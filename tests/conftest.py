@@ -1,6 +1,7 @@
 """Shared by all tests: shapes are checked while they run, and odd sizes catch swapped axes."""
 
 import os
+from contextlib import contextmanager, nullcontext
 
 import jaxtyping
 import pytest
@@ -15,13 +16,32 @@ checked = hook.should_instrument
 hook.should_instrument = lambda name: checked(name) and not name.endswith(("_kernel", "_kernels"))
 
 
-@pytest.fixture
-def unchecked():
-    """Without these checks: a word that a signature does not list reaches the code, as it does for users."""
+# Modules that train or generate for long with functions whose shapes other modules check: a third faster without.
+LONG = {
+    "test_loop", "test_safety", "test_checkpoint", "test_sizes", "test_tuning", "test_recipe", "test_sweep",
+    "test_samples", "test_run_folder", "test_verify", "test_recipes", "test_plot", "test_zoo", "test_cached_decode",
+}  # fmt: skip
+
+
+@contextmanager
+def without_checks():
     before = jaxtyping.config.jaxtyping_disable
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", before)
+
+
+@pytest.fixture
+def unchecked():
+    """Without these checks: a word that a signature does not list reaches the code, as it does for users."""
+    with without_checks():
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _checks_of_long_modules(request):
+    with without_checks() if request.module.__name__.rpartition(".")[2] in LONG else nullcontext():
+        yield
 
 
 settings.register_profile("quick", max_examples=40, deadline=None)

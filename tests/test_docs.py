@@ -19,10 +19,12 @@ from __future__ import annotations
 import ast
 import contextlib
 import io
+import json
 import os
 import re
 import subprocess
 import sys
+import traceback
 import warnings
 from pathlib import Path
 from typing import Any
@@ -116,23 +118,54 @@ def _begins(seen: str, words: str) -> bool:
     return re.sub(r"\s+", " ", seen).startswith(squeezed)
 
 
-if __name__ == "__main__":  # one page, in a Python of its own
-    run(Path(sys.argv[1]))
+def serve() -> None:
+    """Run pages, each in a fork of its own; slow imports happen once. Reads lines of JSON: [page, folder, log file]."""
+    import matplotlib.figure  # noqa: F401
+    import numpy  # noqa: F401
+    import torch  # noqa: F401
+
+    for line in sys.stdin:
+        page, folder, log = json.loads(line)
+        child = os.fork()
+        if not child:
+            code = 1
+            with open(log, "w") as stderr:
+                os.dup2(stderr.fileno(), 2)
+                os.chdir(folder)
+                try:
+                    run(Path(page))
+                    code = 0
+                except BaseException:
+                    traceback.print_exc()
+                sys.stderr.flush()
+                os._exit(code)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+
+
+if __name__ == "__main__":
+    serve()
     sys.exit()
 
 
 import pytest  # noqa: E402  (a reader has no pytest)
 
 
+@pytest.fixture(scope="session")
+def server():
+    """A Python without pytest that runs pages."""
+    path = os.pathsep.join([str(DOCS.parent / "src"), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, __file__], env={**os.environ, "PYTHONPATH": path}, **pipes) as process:
+        yield process
+        process.stdin.close()
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_every_block_of_a_page_runs_and_shows_what_it_says(page, tmp_path):
-    source = str(DOCS.parent / "src")
-    path = os.pathsep.join([source, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
-    # Small tensors on shared cores: threads that spin while they wait take longer than the work.
-    env = {**os.environ, "PYTHONPATH": path}
-    command = [sys.executable, __file__, str(page)]
-    result = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300)
-    assert result.returncode == 0, result.stderr[-3000:]
+def test_every_block_of_a_page_runs_and_shows_what_it_says(page, server, tmp_path):
+    log, folder = tmp_path / "log.txt", tmp_path / "reader"
+    folder.mkdir()
+    print(json.dumps([str(page), str(folder), str(log)]), file=server.stdin, flush=True)
+    assert server.stdout.readline() == "0\n", log.read_text()[-3000:]
 
 
 def test_there_are_pages_and_each_has_code():

@@ -415,6 +415,7 @@ def targets(case: str) -> Tensor:
     return next(iter(inputs(case, seed=9).values()))
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("case", [case for case in CASES if case != "gpt without blocks"])  # which has no context
 def test_it_overfits_one_batch(case):
     model, x, y = build(case).train(), inputs(case), targets(case)
