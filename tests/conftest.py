@@ -1,11 +1,13 @@
 """Shared by all tests: shapes are checked while they run, and odd sizes catch swapped axes."""
 
 import os
+import shutil
 from contextlib import contextmanager, nullcontext
 
 import jaxtyping
 import pytest
 from beartype.roar import BeartypeDecorHintPep585DeprecationWarning  # noqa: F401  (fails early without the extra)
+from filelock import FileLock
 from hypothesis import settings
 from jaxtyping import install_import_hook
 
@@ -29,6 +31,25 @@ def without_checks():
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", before)
+
+
+@pytest.fixture(scope="session")
+def once(tmp_path_factory):
+    """once(name, make) calls make(folder) in the first process that asks for the name; all processes get the folder."""
+    top = tmp_path_factory.getbasetemp()
+    top = top.parent if "PYTEST_XDIST_WORKER" in os.environ else top
+
+    def folder(name, make):
+        path = top / f"once-{name}"
+        with FileLock(f"{path}.lock"):
+            if not (path / ".made").exists():
+                shutil.rmtree(path, ignore_errors=True)  # of a process that failed
+                path.mkdir()
+                make(path)
+                (path / ".made").touch()
+        return path
+
+    return folder
 
 
 @pytest.fixture

@@ -58,10 +58,8 @@ class ParsedPage(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def out(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("site")
-    site.build(folder)
-    return folder
+def out(once):
+    return once("site", lambda path: site.build(path / "site")) / "site"
 
 
 @pytest.fixture(scope="module")

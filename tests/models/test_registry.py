@@ -14,6 +14,7 @@ import sys
 import types
 from collections.abc import Callable
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
 import torch
@@ -515,10 +516,13 @@ def exported(case: str) -> dict[str, float]:
 
 
 @pytest.fixture(scope="module")
-def export_errors() -> dict[str, dict[str, float | str]]:
-    done = subprocess.run([sys.executable, __file__], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+def export_errors(once) -> dict[str, dict[str, float | str]]:
+    def export(path: Path) -> None:
+        done = subprocess.run([sys.executable, __file__], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        (path / "errors.json").write_text(done.stdout.splitlines()[-1])
+
+    return json.loads((once("export", export) / "errors.json").read_text())
 
 
 @every

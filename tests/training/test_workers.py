@@ -89,9 +89,13 @@ def go(table, out, *words):
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory, own_models):
+def world(once, own_models):
     """All cases trained by two workers, in one torchrun, and meanwhile by one worker."""
-    top = tmp_path_factory.mktemp("world")
+    top = once("world", train_all)
+    return top, {name: top / "one" / name for name in [*CASES, "long"]}
+
+
+def train_all(top):
     entries = [{"recipe": table(**case), "out": str(top / name)} for name, case in CASES.items()]
     long = table(**PLAIN, run__save_every=3, schedule__shape="constant", optim__ema=0.5)
     for spread in ("ddp", "fsdp"):  # stopped by a signal to one worker, and resumed by both
@@ -103,13 +107,13 @@ def world(tmp_path_factory, own_models):
         words = [f"spread={spread}", *([] if name.startswith("one on") else ["steps=4"])]
         entries.append({"recipe": long, "out": str(top / name), "words": words})
     process = torchrun(entries, top / "run")
-    ones = {name: go(table(**case), top / "one" / name) for name, case in CASES.items()}
-    ones["long"] = go(long, top / "one" / "long")
+    for name, case in CASES.items():
+        go(table(**case), top / "one" / name)
+    go(long, top / "one" / "long")
     finish(process, top / "run")
     for name in RESUMED:
         if name.endswith("on one"):
             go(long, top / name)
-    return top, {name: run.folder for name, run in ones.items()}
 
 
 def compare(a, b, **tolerance):
