@@ -91,7 +91,7 @@ def test_wrong_folders_are_refused(photos, tmp_path):
     with pytest.raises(DataError, match=r"cat/0\.png cannot be read as an image"):
         evaluate(classifier(), photos)
     shutil.make_archive(str(tmp_path / "photos"), "zip", photos)
-    with pytest.raises(DataError, match=r"photos\.zip: cat/0\.png: .* cannot be read as an image"):
+    with pytest.raises(DataError, match=r"photos\.zip: cat/0\.png cannot be read as an image"):
         evaluate(classifier(), tmp_path / "photos.zip")
 
 

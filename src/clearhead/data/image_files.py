@@ -87,14 +87,21 @@ def decode(
 def _decode_one(root: str, name: str, size: int, least: float | None, row: list[float] | None) -> NDArray[np.uint8]:
     from PIL import Image
 
-    with _naming_bad_images(f"{root}: {name}"), Image.open(_file(root, name)) as file:
-        image = _upright(file)
+    image = read_image(root, name)
     if row is None or least is None:
         pixels = Preprocessing(resize=size, crop=(size, size)).pixels(image)
     else:
         image = image.resize((size, size), Image.Resampling.BILINEAR, box=random_crop(*image.size, least, row))
         pixels = np.asarray(image).transpose(2, 0, 1)
     return pixels[:, :, ::-1] if row is not None and 0 <= row[4] < 0.5 else pixels
+
+
+def read_image(root: str, name: str) -> Image.Image:
+    """Decode an image of a folder or zip file, upright and in RGB; errors name the file."""
+    from PIL import Image
+
+    with _naming_bad_images(f"{root}: {name}"), Image.open(_file(root, name)) as file:
+        return _upright(file)
 
 
 def random_crop(width: int, height: int, least: float, row: list[float]) -> tuple[float, float, float, float]:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import time
-import zipfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,7 @@ from typing import Any
 from rich.table import Table
 
 from ..data.files import DataError, locate
-from ..data.image_files import ImageFile, ImageLike, find_images, open_image
+from ..data.image_files import ImageFile, ImageLike, find_images, read_image
 from ..data.labelled import SST2, read_labels, read_sst2
 from ..errors import InputError, nearest
 from ..weights import Bundle
@@ -145,15 +143,5 @@ def _check_labels(bundle: Bundle, path: Path, files: Sequence[ImageFile]) -> Non
 
 def _open(path: Path, files: Sequence[ImageFile]) -> Iterator[list[ImageLike]]:
     """Yield the images of some files at a time."""
-    with ExitStack() as stack:
-        archive = None if path.is_dir() else stack.enter_context(zipfile.ZipFile(path))
-        for first in range(0, len(files), IMAGES):
-            names = [file.name for file in files[first : first + IMAGES]]
-            yield [path / name for name in names] if archive is None else [_unzip(archive, path, n) for n in names]
-
-
-def _unzip(archive: zipfile.ZipFile, path: Path, name: str) -> ImageLike:
-    try:
-        return open_image(archive.read(name))
-    except (DataError, zipfile.BadZipFile) as cause:
-        raise DataError(f"{path}: {name}: {cause}") from cause
+    for first in range(0, len(files), IMAGES):
+        yield [read_image(str(path), file.name) for file in files[first : first + IMAGES]]

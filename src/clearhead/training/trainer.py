@@ -155,7 +155,7 @@ class Trainer:
             reports.append(self._update(update, player, losses, moment, batch))
         self._require_grad_only(None)
         if moment is None:  # no player has an update in this step
-            batch, moment = self._prepared(parts[-1], step)
+            batch, moment = prepared[-1] if several else self._prepared(parts[-1], step)
         with torch.no_grad():
             self.objective.after_step(moment)
         self._reshard()
@@ -308,12 +308,9 @@ class Trainer:
 
     def export(self, best: Checkpoint | None = None) -> dict[str, Bundle]:
         """Every player as a Bundle, the result first; with the weights of the checkpoint `best`, if given."""
-        names = [
-            self.setup.objective_class.result,
-            *(n for n in self.players if n != self.setup.objective_class.result),
-        ]
+        result = self.setup.objective_class.result
         bundles = {}
-        for name in names:
+        for name in [result, *(other for other in self.players if other != result)]:
             model: Any = self.players[name].export(best)
             bundles[name] = Bundle(
                 model, self.data.tokens if model.reads in ("tokens", "pairs") else None,
