@@ -3,8 +3,9 @@
 from .attention import Attention, Tap, attend
 from .attention_sizes import PROJECTIONS
 from .bias import Bias
-from .block import Block
+from .block import Block, skip_rows
 from .cache import Cache
+from .conv import ConvStem
 from .embed import Patches, Tokens, resize
 from .linear import Linear
 from .mask import Mask
@@ -18,6 +19,7 @@ from .positions import (
     Positions,
     Relative,
     Rotary,
+    Rotary2d,
     SinCos2d,
     Sinusoid,
     Vectors,
@@ -41,6 +43,7 @@ __all__ = [
     "Bilinear",
     "Block",
     "Cache",
+    "ConvStem",
     "Learned",
     "Linear",
     "Mask",
@@ -50,6 +53,7 @@ __all__ = [
     "Recurrent",
     "Relative",
     "Rotary",
+    "Rotary2d",
     "SinCos2d",
     "Sinusoid",
     "Stack",
@@ -61,4 +65,5 @@ __all__ = [
     "make_norm",
     "make_positions",
     "resize",
+    "skip_rows",
 ]

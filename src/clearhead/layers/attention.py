@@ -253,7 +253,7 @@ class Attention(nn.Module):
         *,
         mask: Mask | None = None,
         positions: Positions | None = None,
-        at: Int[Tensor, "*b q"] | None = None,
+        at: Tensor | None = None,
         cache: Cache | None = None,
     ) -> Float[Tensor, "b q o"]:
         """Attend to a context, or to x itself.
@@ -263,7 +263,7 @@ class Attention(nn.Module):
             context: what keys and values are made of, or the result of `remember`; x if not given.
             mask: which keys each query may attend to; all if not given.
             positions: rotates queries and keys, or biases the scores.
-            at: positions of the tokens of x; from 0, or from where the cache ends, if not given.
+            at: positions of the tokens of x, as its position encoding reads them; from 0, or from where the cache ends, if not given.
             cache: KV cache; the new keys and values are appended, and all it holds are attended to.
         """
         q = _split(x if self.query is None else self.query(x), self.heads)

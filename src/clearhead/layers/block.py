@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -46,6 +47,9 @@ class Block(nn.Module):
         bias: linear maps have a bias; "qkv": only those of queries, keys and values.
         dropout: share of each sublayer's output dropped in training.
         inner_dropout: share of attention weights and of the MLP's hidden layer dropped; that of dropout if not given.
+        layer_scale: initial value of a learned factor per column of each sublayer's output (Touvron et al. 2021, CaiT,
+            Eq. 4); no factor if not given.
+        skip: share of the rows for which a sublayer is skipped in training: stochastic depth (Huang et al. 2016).
 
     Examples:
         >>> block = Block(12, heads=3, norm="rms", mlp="swiglu")
@@ -75,10 +79,12 @@ class Block(nn.Module):
         bias: bool | Literal["qkv"] = True,
         dropout: float = 0.0,
         inner_dropout: float | None = None,
+        layer_scale: float | None = None,
+        skip: float = 0.0,
     ) -> None:
         super().__init__()
         one_of("order", order, ORDERS)
-        self.order, self.dropout = order, dropout
+        self.order, self.dropout, self.skip = order, dropout, skip
         inner = dropout if inner_dropout is None else inner_dropout
         common = {"kv_heads": kv_heads, "head": head, "bias": bias, "dropout": inner}
         self.attn = Attention(width, heads, project=project, score=score, **common)  # type: ignore[arg-type]
@@ -87,6 +93,10 @@ class Block(nn.Module):
         self.cross_norm = make_norm(norm, width, eps=eps) if cross else None
         self.mlp = MLP(width, hidden, kind=mlp, bias=bias is True, dropout=inner)
         self.mlp_norm = make_norm(norm, width, eps=eps)
+        self.attn_scale, self.cross_scale, self.mlp_scale = (
+            nn.Parameter(torch.full((width,), layer_scale)) if layer_scale is not None and exists else None
+            for exists in (True, cross, True)
+        )
 
     def forward(
         self,
@@ -96,7 +106,7 @@ class Block(nn.Module):
         mask: Mask | None = None,
         context_mask: Mask | None = None,
         positions: Positions | None = None,
-        at: Int[Tensor, "*b t"] | None = None,
+        at: Tensor | None = None,
         cache: Cache | None = None,
     ) -> Float[Tensor, "b t d"]:
         """Return the residual stream after the block.
@@ -107,7 +117,7 @@ class Block(nn.Module):
             mask: mask of self-attention.
             context_mask: mask of cross-attention.
             positions: position encoding of self-attention.
-            at: positions of the tokens of x; from 0, or from where the cache ends, if not given.
+            at: positions of the tokens of x, as its position encoding reads them; from 0, or from where the cache ends, if not given.
             cache: KV cache of self-attention.
         """
         if (context is None) != (self.cross is None):
@@ -117,17 +127,35 @@ class Block(nn.Module):
             )  # fmt: skip
         pre = self.order == "pre"
         y = self.attn_norm(x) if pre else x
-        x = self._add(x, self.attn_norm, self.attn(y, mask=mask, positions=positions, at=at, cache=cache))
+        y = self.attn(y, mask=mask, positions=positions, at=at, cache=cache)
+        x = self._add(x, self.attn_norm, y, self.attn_scale)
         if self.cross is not None and self.cross_norm is not None:
             y = self.cross_norm(x) if pre else x
-            x = self._add(x, self.cross_norm, _attend_shared(self.cross, y, context, context_mask))
+            x = self._add(x, self.cross_norm, _attend_shared(self.cross, y, context, context_mask), self.cross_scale)
         y = self.mlp_norm(x) if pre else x
-        return self._add(x, self.mlp_norm, self.mlp(y))
+        return self._add(x, self.mlp_norm, self.mlp(y), self.mlp_scale)
 
-    def _add(self, x: Tensor, norm: nn.Module, y: Tensor) -> Tensor:
-        """The residual connection: x + y, normalised if the order is "post"."""
-        x = x + (F.dropout(y, self.dropout) if self.training else y)
+    def _add(self, x: Tensor, norm: nn.Module, y: Tensor, scale: Tensor | None) -> Tensor:
+        """The residual connection: x + scale * y, normalised if the order is "post"."""
+        y = F.dropout(y, self.dropout) if self.training else y
+        y = y if scale is None else y * scale
+        x = x + (skip_rows(y, self.skip) if self.training and self.skip else y)
         return x if self.order == "pre" else norm(x)
+
+
+def skip_rows(x: Float[Tensor, "b *n"], share: float) -> Float[Tensor, "b *n"]:
+    """Set random rows to 0 and divide the others by the share that is kept, so that the mean does not change.
+
+    Args:
+        x: the output of a sublayer.
+        share: share of the rows that are set to 0.
+
+    Examples:
+        >>> sorted(set(skip_rows(torch.ones(64, 3), 0.5).flatten().tolist()))
+        [0.0, 2.0]
+    """
+    keep = torch.rand(x.shape[0], *[1] * (x.ndim - 1), device=x.device) >= share
+    return x * (keep / (1 - share)).to(x.dtype)
 
 
 def _attend_shared(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
@@ -10,7 +12,8 @@ from torch import Tensor, nn
 from ..checks import one_of
 from ..errors import InputError
 from .positions import SinCos2d, grid
-from .words import PatchPosition
+from .positions.vectors import JOINS
+from .words import Join, PatchPosition
 
 PATCH_POSITIONS = ("learned", "sincos2d", "none")
 
@@ -48,7 +51,8 @@ class Patches(nn.Module):
     """Patch embedding: cut an image into patches, map each linearly, add positions (Dosovitskiy et al. 2021, Eq. 1).
 
     The tokens are the class token, the registers (Darcet et al. 2024), then the patches row by row. Positions are
-    interpolated to images of another size, square or not. The class token has a position only if they are learned.
+    interpolated to images of another size, square or not. The class token has a position only if they are learned and
+    added.
 
     Args:
         width: width of a token.
@@ -58,6 +62,8 @@ class Patches(nn.Module):
         cls: start with a class token.
         registers: number of register tokens, which belong to no place.
         positions: "learned", "sincos2d" or "none".
+        join: "add" the position vectors to the patches, or "concatenate" half a width of each.
+        stem: maps an image to (b, d, y, x) instead of the linear map of patches, with a cell for each patch.
 
     Examples:
         >>> patches = Patches(8, patch=4, grid=(2, 2), registers=1)
@@ -77,19 +83,28 @@ class Patches(nn.Module):
         cls: bool = True,
         registers: int = 0,
         positions: PatchPosition = "learned",
+        join: Join = "add",
+        stem: Callable[[int], nn.Module] | None = None,
     ) -> None:
         super().__init__()
         one_of("positions", positions, PATCH_POSITIONS)
+        one_of("join", join, JOINS)
+        self.join = join
+        apart = width // 2 if join == "concatenate" and positions != "none" else 0  # columns of positions alone
         self.patch = (patch, patch) if isinstance(patch, int) else patch
         self.grid = (grid, grid) if isinstance(grid, int) else grid
-        self.project = nn.Conv2d(channels, width, self.patch, stride=self.patch)
+        self.project = (
+            nn.Conv2d(channels, width - apart, self.patch, stride=self.patch) if stem is None else stem(width - apart)
+        )
         self.cls = nn.Parameter(torch.empty(1, 1, width).normal_(std=0.02)) if cls else None
         self.registers = nn.Parameter(torch.empty(1, registers, width).normal_(std=0.02)) if registers else None
         places = self.grid[0] * self.grid[1]
         learned = positions == "learned"
-        self.places = nn.Parameter(torch.empty(places, width).normal_(std=0.02)) if learned else None
-        self.cls_place = nn.Parameter(torch.empty(1, width).normal_(std=0.02)) if learned and cls else None
-        self.sincos = SinCos2d(width) if positions == "sincos2d" else None
+        self.places = nn.Parameter(torch.empty(places, apart or width).normal_(std=0.02)) if learned else None
+        self.cls_place = (
+            nn.Parameter(torch.empty(1, width).normal_(std=0.02)) if learned and cls and not apart else None
+        )
+        self.sincos = SinCos2d(apart or width) if positions == "sincos2d" else None
 
     @property
     def special(self) -> int:
@@ -108,16 +123,25 @@ class Patches(nn.Module):
         size = self.size(*image.shape[-2:])
         x = self.project(image).flatten(2).mT  # (b, d, y, x) -> (b, y x, d)
         if self.places is not None:
-            x = x + resize(self.places, self.grid, size)
+            x = self._joined(x, resize(self.places, self.grid, size))
         elif self.sincos is not None:
-            y, x_ = grid(*size, device=x.device).unbind(-1)  # in units of the original grid
-            x = self.sincos.add(x, torch.stack([y * (self.grid[0] / size[0]), x_ * (self.grid[1] / size[1])], dim=-1))
+            x = self._joined(x, self.sincos.vectors(self.at(size, x.device)).to(x.dtype))
         before = []
         if self.cls is not None:
             before.append(self.cls if self.cls_place is None else self.cls + self.cls_place)
         if self.registers is not None:
             before.append(self.registers)
         return torch.cat([*(t.expand(x.shape[0], -1, -1) for t in before), x], dim=1)
+
+    def at(self, size: tuple[int, int], device: torch.device | str = "cpu") -> Float[Tensor, "t 2"]:
+        """Return the (row, column) of each patch of a grid of this size, in units of the grid it was made for."""
+        row, column = grid(*size, device=device).unbind(-1)
+        return torch.stack([row * (self.grid[0] / size[0]), column * (self.grid[1] / size[1])], dim=-1)
+
+    def _joined(self, x: Float[Tensor, "b t p"], places: Float[Tensor, "t q"]) -> Float[Tensor, "b t d"]:
+        if self.join == "add":
+            return x + places
+        return torch.cat([x, places.expand(x.shape[0], -1, -1)], dim=-1)
 
 
 def resize(table: Float[Tensor, "t d"], old: tuple[int, int], new: tuple[int, int]) -> Float[Tensor, "n d"]:

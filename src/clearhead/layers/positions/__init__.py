@@ -4,7 +4,7 @@ Attention treats its input as a set: if the tokens are permuted, its outputs are
 kind of positions breaks this symmetry in one of three places, and does nothing in the other two:
 
     add(x, at)          none sinusoid learned sincos2d   (added to x, or concatenated to it)
-    turn(q, k, at)      rotary
+    turn(q, k, at)      rotary, and rotary on a grid
     bias(q_at, k_at)    alibi relative
 """
 
@@ -18,7 +18,7 @@ from ...errors import InputError
 from ..words import Join, Pairs, Position
 from .distance import Alibi, Relative
 from .interface import Positions
-from .rotary import Rotary
+from .rotary import Rotary, Rotary2d
 from .vectors import Learned, SinCos2d, Sinusoid, Vectors, grid
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "Positions",
     "Relative",
     "Rotary",
+    "Rotary2d",
     "SinCos2d",
     "Sinusoid",
     "Vectors",

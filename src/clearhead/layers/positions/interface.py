@@ -12,7 +12,7 @@ from ..exact_buffers import Exact
 class Positions(Exact):
     """No positions, and the base class of all position encodings: override one of its three methods.
 
-    `at` holds the positions of the tokens: (t,) for all rows, or (b, t) for each row.
+    `at` holds the positions of the tokens: (t,) for all rows, or (b, t) for each row; on a grid (t, 2) or (b, t, 2).
 
     Examples:
         >>> positions, x = Positions(), torch.zeros(2, 7, 12)
@@ -28,7 +28,7 @@ class Positions(Exact):
         return x
 
     def turn(
-        self, q: Float[Tensor, "b h t e"], k: Float[Tensor, "b g t e"], at: Int[Tensor, "*b t"]
+        self, q: Float[Tensor, "b h t e"], k: Float[Tensor, "b g t e"], at: Tensor
     ) -> tuple[Float[Tensor, "b h t e"], Float[Tensor, "b g t e"]]:
         """Return queries and keys, rotated by their positions."""
         return q, k

@@ -8,7 +8,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from ...checks import one_of
@@ -70,7 +70,7 @@ class Rotary(Positions):
         self.speed: Tensor
 
     def turn(
-        self, q: Float[Tensor, "b h t e"], k: Float[Tensor, "b g t e"], at: Int[Tensor, "*b t"]
+        self, q: Float[Tensor, "b h t e"], k: Float[Tensor, "b g t e"], at: Tensor
     ) -> tuple[Float[Tensor, "b h t e"], Float[Tensor, "b g t e"]]:
         for name, x in (("q", q), ("k", k)):
             if x.shape[-1] != self.head:
@@ -78,7 +78,7 @@ class Rotary(Positions):
         cos, sin = self.angles(at, q.dtype)
         return self.turned(q, cos, sin), self.turned(k, cos, sin)
 
-    def angles(self, at: Int[Tensor, "*b t"], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    def angles(self, at: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Return cos and signed sin of each column's angle; computed once for all layers of a forward pass.
 
         They are at least float32: in half precision position 4,097 would be 4,096.
@@ -89,8 +89,8 @@ class Rotary(Positions):
         last = None if traced else _LAST.get(self)
         if last is not None and last[0]() is at and last[1:4] == (at._version, kind, inference):
             return last[4], last[5]
-        angle = at[..., None].to(kind) * self.speed.to(kind)  # (*b, t, e/2)
-        angle = angle[:, None] if at.ndim == 2 else angle  # an axis for the heads
+        angle = self.angle(at.to(kind))
+        angle = angle[:, None] if angle.ndim == 3 else angle  # an axis for the heads
         cos, sin = angle.cos() * self.attention_factor, angle.sin() * self.attention_factor
         if self.pairs == "halves":
             cos, sin = torch.cat([cos, cos], dim=-1), torch.cat([-sin, sin], dim=-1)
@@ -100,6 +100,10 @@ class Rotary(Positions):
             _LAST[self] = (weakref.ref(at), at._version, kind, inference, cos, sin)
         return cos, sin
 
+    def angle(self, at: Float[Tensor, "*b t"]) -> Float[Tensor, "*b t pairs"]:
+        """Return the angle of each pair of columns at these positions."""
+        return at[..., None] * self.speed.to(at.dtype)
+
     def turned(self, x: Float[Tensor, "b h t e"], cos: Tensor, sin: Tensor) -> Float[Tensor, "b h t e"]:
         """Return x rotated by the angles that `angles` returned."""
         y = x.to(cos.dtype)
@@ -108,6 +112,32 @@ class Rotary(Positions):
         else:
             partner = y.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
         return torch.addcmul(y * cos, partner, sin).to(x.dtype)
+
+
+class Rotary2d(Rotary):
+    """Rotary positions on a grid: half of the pairs rotate with the row, half with the column (Heo et al. 2024, Eq. 7).
+
+    `at` holds (row, column) pairs, (t, 2) or (b, t, 2), whole numbers or not.
+
+    Args:
+        head: head dimension, a multiple of 4.
+        base: ratio of the longest wavelength to the shortest is almost this; grids are small, and so is it.
+
+    Examples:
+        >>> q = torch.randn(1, 2, 6, 8)
+        >>> turned, _ = Rotary2d(8).turn(q, q, grid(2, 3))
+        >>> torch.equal(turned[:, :, 0], q[:, :, 0]), turned.shape  # the first place is not rotated
+        (True, torch.Size([1, 2, 6, 8]))
+    """
+
+    def __init__(self, head: int, *, base: float = 100.0) -> None:
+        if head < 4 or head % 4:
+            raise InputError(f"head={head}: expected a multiple of 4, for pairs that rotate with the row and the column")
+        super().__init__(head // 2, base=base)
+        self.head = head
+
+    def angle(self, at: Float[Tensor, "*b t 2"]) -> Float[Tensor, "*b t pairs"]:
+        return (at[..., None] * self.speed.to(at.dtype)).flatten(-2)
 
 
 # The angles of the last positions of each module: all layers of a forward pass need the same.

@@ -1,0 +1,151 @@
+"""The residual network: convolutions whose blocks learn what to add to their input.
+
+He et al. 2016: stages of blocks, each x + f(x) with batch norms, the first of a stage halving the grid. A stage can be
+followed by self-attention over all places of the grid (Zhang et al. 2019, SAGAN), so that convolution and attention
+can be compared in one network.
+
+    images -> stem -> stages [-> attention] -> mean over places -> head -> logits of each class    (b, classes)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ..checks import at_least
+from ..errors import InputError
+from ..layers import Attention, Linear
+from .model import Model
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Config:
+    """The sizes and choices of a residual network; the defaults are those of ResNet-18."""
+
+    classes: int = 1000  # number of classes
+    channels: int = 3  # channels of the images
+    stem: Literal["large", "small"] = "large"  # large: 7x7 convolution and max pooling, a quarter of the size; small: 3x3
+    width: int = 64  # channels of the first stage; each stage doubles them
+    depths: tuple[int, ...] = (2, 2, 2, 2)  # blocks per stage
+    block: Literal["basic", "bottleneck"] = "basic"  # two 3x3 convolutions; or 1x1, 3x3 and 1x1 to four times the width
+    attention: tuple[int, ...] = ()  # stages, counted from 0, that are followed by self-attention
+
+    def __post_init__(self) -> None:
+        at_least(self, 1, "classes", "channels", "width")
+        if not self.depths or min(self.depths) < 1:
+            raise InputError(f"depths={self.depths}: expected the number of blocks of each stage, 1 or more")
+        if any(not 0 <= stage < len(self.depths) for stage in self.attention):
+            raise InputError(f"attention={self.attention}: expected stages from 0 to {len(self.depths) - 1}")
+
+
+class ConvNorm(nn.Module):
+    """A convolution without bias, and a batch norm."""
+
+    def __init__(self, inputs: int, outputs: int, kernel: int, stride: int = 1) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(inputs, outputs, kernel, stride=stride, padding=kernel // 2, bias=False)
+        nn.init.kaiming_normal_(self.conv.weight, mode="fan_out", nonlinearity="relu")
+        self.norm = nn.BatchNorm2d(outputs)
+
+    def forward(self, x: Float[Tensor, "b i height width"]) -> Float[Tensor, "b o y x"]:
+        return self.norm(self.conv(x))
+
+
+class Residual(nn.Module):
+    """relu(x + f(x)), Eq. 1 and 2 and Fig. 5 of He et al. 2016; where f changes the size, x is projected.
+
+    The scale of f's last batch norm starts at 0, so that every block starts as the identity (Goyal et al. 2017, 5.1).
+    """
+
+    def __init__(self, kind: str, inputs: int, width: int, stride: int) -> None:
+        super().__init__()
+        outputs = width * EXPANSION[kind]
+        self.layers = nn.ModuleList(
+            [ConvNorm(inputs, width, 3, stride), ConvNorm(width, width, 3)] if kind == "basic"
+            else [ConvNorm(inputs, width, 1), ConvNorm(width, width, 3, stride), ConvNorm(width, outputs, 1)]
+        )  # fmt: skip
+        nn.init.zeros_(self.layers[-1].norm.weight)  # type: ignore[arg-type]
+        self.shortcut = ConvNorm(inputs, outputs, 1, stride) if stride > 1 or inputs != outputs else None
+
+    def forward(self, x: Float[Tensor, "b i height width"]) -> Float[Tensor, "b o y x"]:
+        y = x
+        for layer in self.layers[:-1]:
+            y = F.relu(layer(y))
+        return F.relu(self.layers[-1](y) + (x if self.shortcut is None else self.shortcut(x)))
+
+
+EXPANSION = {"basic": 1, "bottleneck": 4}  # channels of a block's output, in widths
+
+
+class GridAttention(nn.Module):
+    """x + gamma * attention(x) over all places of a grid, with gamma = 0 at the start: Eq. 1 to 3 of Zhang et al. 2019.
+
+    Queries, keys and values have an eighth of the channels, and scores are not scaled.
+    """
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.attn = Attention(channels, head=max(channels // 8, 1), bias=False, score="dot")
+        self.gamma = nn.Parameter(torch.zeros(1))
+
+    def forward(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
+        tokens = x.flatten(2).mT  # (b, c, y, x) -> (b, y x, c)
+        return x + self.gamma * self.attn(tokens).mT.unflatten(2, x.shape[2:])
+
+
+class Stem(nn.Module):
+    """The first convolution: 7x7 with stride 2 and max pooling for large images, 3x3 for small ones."""
+
+    def __init__(self, kind: str, channels: int, width: int) -> None:
+        super().__init__()
+        self.large = kind == "large"
+        self.first = ConvNorm(channels, width, 7, 2) if self.large else ConvNorm(channels, width, 3)
+
+    def forward(self, images: Float[Tensor, "b c height width"]) -> Float[Tensor, "b d y x"]:
+        x = F.relu(self.first(images))
+        return F.max_pool2d(x, 3, stride=2, padding=1) if self.large else x
+
+
+class ResNet(Model):
+    """Images (b, c, height, width) of any size -> logits of classes (b, classes)."""
+
+    reads: ClassVar[str] = "images"
+    can: frozenset[str] = frozenset({"classify"})
+    methods: ClassVar[tuple[str, ...]] = ("states",)
+    may_differ: ClassVar[frozenset[str]] = frozenset({"classes"})
+    config: Config
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        c = self.config = config
+        self.stem = Stem(c.stem, c.channels, c.width)
+        self.stages = nn.ModuleList()
+        inputs = c.width
+        for i, depth in enumerate(c.depths):
+            width, stage = c.width * 2**i, nn.ModuleList()
+            for j in range(depth):
+                stage.append(Residual(c.block, inputs, width, stride=2 if i and not j else 1))
+                inputs = width * EXPANSION[c.block]
+            if i in c.attention:
+                stage.append(GridAttention(inputs))
+            self.stages.append(stage)
+        self.head = Linear(inputs, c.classes)
+
+    def example_inputs(self, rows: int, size: int, generator: torch.Generator) -> dict[str, Tensor]:
+        return {"images": torch.randn(rows, self.config.channels, size, size, generator=generator)}
+
+    def states(self, images: Float[Tensor, "b c height width"]) -> Float[Tensor, "b d"]:
+        """One vector per image, the mean over all places: the input of the output layer."""
+        x = self.stem(images)
+        for stage in self.stages:
+            for block in stage:  # type: ignore[attr-defined]
+                x = block(x)
+        return x.mean((2, 3))
+
+    def forward(self, images: Float[Tensor, "b c height width"]) -> Float[Tensor, "b classes"]:
+        return self.head(self.states(images))

@@ -1,0 +1,145 @@
+"""The vision transformer: an image becomes a sequence of patches, which a Transformer encoder reads.
+
+Dosovitskiy et al. 2021, section 3.1: patches, a class token, learned positions, pre-norm blocks. Convolutions instead
+of patches and pooling by attention make it a compact convolutional transformer (Hassani et al. 2021, CCT); layer scale
+and stochastic depth are those of DeiT III (Touvron et al. 2022), registers those of Darcet et al. 2024.
+
+    images -> embed: patches or convolutions, + class token, registers, positions      (b, t, d)
+           -> blocks -> norm -> pool: one vector -> head -> logits of each class       (b, classes)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ..checks import at_least, fraction
+from ..errors import InputError
+from ..layers import Attention, Block, ConvStem, Linear, Patches, Positions, Rotary2d, make_norm
+from ..layers.words import GridPosition, Join, MLPKind, Norm, Order
+from .heads import check_heads
+from .model import Model
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Config:
+    """The sizes and choices of a vision transformer; the defaults are those of ViT-B/16."""
+
+    classes: int = 1000  # number of classes
+    channels: int = 3  # channels of the images
+    size: int | tuple[int, int] = 224  # height and width of training images in pixels, which positions are made for
+    patch: int = 16  # height and width of a patch in pixels: the ratio of the image and the grid of tokens
+    stem: Literal["patch", "conv"] = "patch"  # linear map of each patch, or log2(patch) convolutions with pooling
+    width: int = 768  # width of the residual stream (d_model)
+    depth: int = 12  # number of blocks
+    heads: int = 12  # attention heads per block
+    hidden: int | None = None  # width inside the MLP; None: 4 x width
+    positions: GridPosition = "learned"  # how places are encoded: added to tokens, or rotary inside attention
+    join: Join = "add"  # learned, sincos2d: add position vectors to the patches, or concatenate them
+    registers: int = 0  # number of extra tokens that belong to no place
+    order: Order = "pre"  # norm before each sublayer, or after each residual addition
+    norm: Norm = "layer"  # kind of normalisation
+    eps: float = 1e-6  # added to the variance in a norm
+    mlp: MLPKind = "gelu"  # activation of the MLP; swiglu has a gate
+    bias: bool = True  # linear maps have a bias
+    pool: Literal["cls", "mean", "both", "attention"] = (
+        "cls"  # one vector: the class token, the mean of the patches, both side by side, or a learned weighted mean
+    )
+    head: Literal["linear", "mlp"] = "linear"  # output layer; mlp: one hidden layer of the model's width before it
+    layer_scale: float | None = None  # initial value of a learned factor per column of each sublayer; None: no factor
+    skip: float = 0.0  # stochastic depth: share of rows that skip a sublayer of the last block; grows linearly to it
+    dropout: float = 0.0  # share dropped in training: of embeddings, attention weights, and what each sublayer adds
+
+    def __post_init__(self) -> None:
+        at_least(self, 1, "classes", "channels", "patch", "width", "heads", "hidden")
+        at_least(self, 0, "depth", "registers")
+        fraction(self, "dropout", "skip")
+        check_heads(self.width, self.heads)
+        if self.positions == "rotary" and self.width // self.heads % 4:
+            raise InputError(
+                f"positions='rotary' rotates pairs by row and by column: the head width {self.width // self.heads} is "
+                "not a multiple of 4"
+            )
+        if self.join == "concatenate" and self.positions not in ("learned", "sincos2d"):
+            raise InputError(f"join='concatenate' is for positions learned and sincos2d, not {self.positions!r}")
+        if self.stem == "conv" and (self.patch < 2 or self.patch & (self.patch - 1)):
+            raise InputError(f"patch={self.patch} with stem='conv': each convolution halves the grid, expected 2, 4, 8 ...")
+        if any(n < 1 or n % self.patch for n in self.shape):
+            raise InputError(f"size={self.size} does not divide into patches of {self.patch} x {self.patch}")
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The height and width of training images in pixels."""
+        return (self.size, self.size) if isinstance(self.size, int) else self.size
+
+
+class ViT(Model):
+    """Images (b, c, height, width) of any size that divides into patches -> logits of classes (b, classes)."""
+
+    reads: ClassVar[str] = "images"
+    can: frozenset[str] = frozenset({"classify"})
+    methods: ClassVar[tuple[str, ...]] = ("encode", "states")
+    may_differ: ClassVar[frozenset[str]] = frozenset({"dropout", "skip", "classes", "size", "pool", "head"})
+    head_parts: ClassVar[tuple[str, ...]] = ("head", "head_hidden", "pool", "pool_query")
+    config: Config
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        c = self.config = config
+        rotary = c.positions == "rotary"
+        self.embed = Patches(
+            c.width, patch=c.patch, channels=c.channels, grid=(c.shape[0] // c.patch, c.shape[1] // c.patch),
+            cls=c.pool in ("cls", "both"), registers=c.registers, positions="none" if rotary else c.positions,
+            join=c.join, stem=self._stem if c.stem == "conv" else None,
+        )  # fmt: skip
+        self.positions: Positions = Rotary2d(c.width // c.heads) if rotary else Positions()
+        self.blocks = nn.ModuleList(
+            Block(
+                c.width, c.heads, hidden=c.hidden, order=c.order, norm=c.norm, eps=c.eps, mlp=c.mlp, bias=c.bias,
+                dropout=c.dropout, layer_scale=c.layer_scale, skip=c.skip * i / max(c.depth - 1, 1),
+            )
+            for i in range(c.depth)
+        )  # fmt: skip
+        self.norm = make_norm(c.norm if c.order == "pre" else "none", c.width, eps=c.eps)
+        learned = c.pool == "attention"
+        self.pool = Attention(c.width, project="none", out=False, score="dot") if learned else None
+        self.pool_query = nn.Parameter(torch.empty(1, 1, c.width).normal_(std=0.02)) if learned else None
+        pooled = 2 * c.width if c.pool == "both" else c.width
+        self.head_hidden = Linear(pooled, c.width) if c.head == "mlp" else None
+        self.head = Linear(c.width if c.head == "mlp" else pooled, c.classes)
+
+    def _stem(self, width: int) -> ConvStem:
+        return ConvStem(width, channels=self.config.channels, depth=self.config.patch.bit_length() - 1)
+
+    def example_inputs(self, rows: int, size: int, generator: torch.Generator) -> dict[str, Tensor]:
+        c = self.config
+        height = max(size - size % c.patch, c.patch)
+        return {"images": torch.randn(rows, c.channels, height, height, generator=generator)}
+
+    def encode(self, images: Float[Tensor, "b c height width"]) -> Float[Tensor, "b t d"]:
+        """A vector per token: class token and registers, if there are any, then the patches row by row."""
+        size = self.embed.size(*images.shape[-2:])
+        at = F.pad(self.embed.at(size, images.device), (0, 0, self.embed.special, 0))  # others: the place (0, 0)
+        x = F.dropout(self.embed(images), self.config.dropout, self.training)
+        for block in self.blocks:
+            x = block(x, positions=self.positions, at=at)
+        return self.norm(x)
+
+    def states(self, images: Float[Tensor, "b c height width"]) -> Float[Tensor, "b p"]:
+        """One vector per image, pooled from its tokens: the input of the output layer."""
+        x, special = self.encode(images), self.embed.special
+        if self.pool is not None and self.pool_query is not None:  # Hassani et al. 2021, Eq. 2 and 3
+            return self.pool(self.pool_query.expand(x.shape[0], -1, -1), x)[:, 0]
+        if self.config.pool == "cls":
+            return x[:, 0]
+        mean = x[:, special:].mean(1)
+        return mean if self.config.pool == "mean" else torch.cat([x[:, 0], mean], dim=-1)
+
+    def forward(self, images: Float[Tensor, "b c height width"]) -> Float[Tensor, "b classes"]:
+        x = self.states(images)
+        return self.head(x if self.head_hidden is None else torch.tanh(self.head_hidden(x)))
