@@ -43,6 +43,8 @@ class Data(ABC):
     tokens: Tokenizer | Pair | None = None  # the tokenizer of its text
     classes: tuple[str, ...] | None = None  # the names of its classes
     preprocessing: Preprocessing | None = None  # how its images become a model's input
+    tables: Mapping[str, np.ndarray] = {}  # by key: arrays that fit into memory, of which its batches are rows
+    description: str = ""  # which version of the data this is, for the facts of a run
     sizes: dict[str, int]  # sizes that a model must have: {"vocab": 65}, {"width": 16}, {"classes": 10} ...
     longest: int | None = None  # tokens of its widest row, padding included; None if it has no token ids
     sets_context: bool = True  # whether a model's context is `longest`, unless its recipe says otherwise
@@ -51,7 +53,7 @@ class Data(ABC):
     steps_per_epoch: int | None = None  # None where examples are endless
     valid_batches: int = 0  # 0 if there is no validation data
 
-    def batch(self, step: int, part: int = 0, parts: int = 1) -> Batch:
+    def batch(self, step: int, part: int = 0, parts: int = 1, *, lookup: bool = True) -> Batch:
         """Return the training batch of a step, or a worker's part of it: rows part, part + parts, part + 2 parts, ...
 
         All parts have the same number of rows. Where they do not divide evenly, the last parts are filled up with rows
@@ -62,22 +64,27 @@ class Data(ABC):
             step: The training step, from 0.
             part: The number of the worker, from 0.
             parts: The number of workers.
+            lookup: Look up the rows of `tables`; otherwise their keys have row numbers, (b,), for a table that is on
+                the device.
         """
         if step < 0:
             raise InputError(f"step={step}: steps are counted from 0")
-        return self._share(self._rows(step), lambda rows: self._train(step, rows), part, parts)
+        batch = self._share(self._rows(step), lambda rows: self._train(step, rows), part, parts)
+        return self._looked_up(batch) if lookup else batch
 
-    def valid(self, index: int, part: int = 0, parts: int = 1) -> Batch:
+    def valid(self, index: int, part: int = 0, parts: int = 1, *, lookup: bool = True) -> Batch:
         """Return a validation batch, or a worker's part of it; it does not depend on the seed of training.
 
         Args:
             index: The number of the batch, from 0 to valid_batches - 1.
             part: The number of the worker, from 0.
             parts: The number of workers.
+            lookup: As in `batch`.
         """
         if not 0 <= index < self.valid_batches:
             raise InputIndexError(f"validation batch {index}: there are {self.valid_batches}, counted from 0")
-        return self._share(self._valid_rows(index), lambda rows: self._valid(index, rows), part, parts)
+        batch = self._share(self._valid_rows(index), lambda rows: self._valid(index, rows), part, parts)
+        return self._looked_up(batch) if lookup else batch
 
     def close(self) -> None:
         """Stop worker processes, if there are any."""
@@ -95,13 +102,19 @@ class Data(ABC):
         """Return the `qualities` of generated rows from the means of their scores."""
         return means
 
+    def _looked_up(self, batch: Batch) -> Batch:
+        return {key: self.tables[key][x] if key in self.tables else x for key, x in batch.items()}
+
     @abstractmethod
     def _rows(self, step: int) -> int:
         """Return the number of rows of a training batch, all parts together."""
 
     @abstractmethod
     def _train(self, step: int, rows: Rows) -> Batch:
-        """Return these rows of a training batch, in this order; all parts have the same width."""
+        """Return these rows of a training batch, in this order; all parts have the same width.
+
+        The keys of `tables` have row numbers of the tables.
+        """
 
     @abstractmethod
     def _valid_rows(self, index: int) -> int:

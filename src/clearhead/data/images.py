@@ -87,21 +87,21 @@ class Images(Data):
         self._pool: ProcessPoolExecutor | None = None
         self._coming: dict[Key, list[Future[NDArray[np.uint8]]]] = {}  # batches that workers decode
 
-    def batch(self, step: int, part: int = 0, parts: int = 1) -> Batch:
+    def batch(self, step: int, part: int = 0, parts: int = 1, *, lookup: bool = True) -> Batch:
         """As Data.batch; workers prefetch the following batches."""
         if self.config.workers and step >= 0:
             steps = range(step, step + self.config.ahead + 1)
             self._prefetch("train", {("train", s, share_rows(self._rows(s), part, parts).tobytes()) for s in steps})
-        return super().batch(step, part, parts)
+        return super().batch(step, part, parts, lookup=lookup)
 
-    def valid(self, index: int, part: int = 0, parts: int = 1) -> Batch:
+    def valid(self, index: int, part: int = 0, parts: int = 1, *, lookup: bool = True) -> Batch:
         """As Data.valid; workers prefetch the following batches."""
         if self.config.workers and index >= 0:
             indices = range(index, min(index + self.config.ahead + 1, self.valid_batches))
             self._prefetch(
                 "valid", {("valid", i, share_rows(self._valid_rows(i), part, parts).tobytes()) for i in indices}
             )
-        return super().valid(index, part, parts)
+        return super().valid(index, part, parts, lookup=lookup)
 
     def close(self) -> None:
         """Stop the workers; the next batch starts them again."""

@@ -5,7 +5,7 @@ from .attention_sizes import PROJECTIONS
 from .bias import Bias
 from .block import Block, skip_rows
 from .cache import Cache
-from .conv import ConvStem
+from .conv import ConvNorm, ConvStem, Residual, ResidualStem
 from .embed import Patches, Tokens, resize
 from .linear import Linear
 from .mask import Mask
@@ -43,6 +43,7 @@ __all__ = [
     "Bilinear",
     "Block",
     "Cache",
+    "ConvNorm",
     "ConvStem",
     "Learned",
     "Linear",
@@ -52,6 +53,8 @@ __all__ = [
     "Positions",
     "Recurrent",
     "Relative",
+    "Residual",
+    "ResidualStem",
     "Rotary",
     "Rotary2d",
     "SinCos2d",

@@ -1,4 +1,4 @@
-"""Convolutions in front of a transformer: from an image to a grid of tokens."""
+"""Convolutions: residual blocks, and stems that turn an image into a grid of tokens."""
 
 from __future__ import annotations
 
@@ -6,11 +6,77 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from ..checks import one_of
+from .words import ResidualKind
+
+EXPANSION = {"basic": 1, "bottleneck": 4}  # channels of a residual block's output, in widths
+
+
+class ConvNorm(nn.Module):
+    """A convolution without bias, and a batch norm (Ioffe and Szegedy 2015, section 3.2).
+
+    Args:
+        inputs: channels of the input.
+        outputs: channels of the output.
+        kernel: height and width of the convolution, an odd number.
+        stride: by how much the grid shrinks.
+
+    Examples:
+        >>> ConvNorm(3, 8, 3, stride=2)(torch.zeros(1, 3, 6, 6)).shape
+        torch.Size([1, 8, 3, 3])
+    """
+
+    def __init__(self, inputs: int, outputs: int, kernel: int, *, stride: int = 1) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(inputs, outputs, kernel, stride=stride, padding=kernel // 2, bias=False)
+        nn.init.kaiming_normal_(self.conv.weight, mode="fan_out", nonlinearity="relu")
+        self.norm = nn.BatchNorm2d(outputs)
+
+    def forward(self, x: Float[Tensor, "b i height width"]) -> Float[Tensor, "b o y x"]:
+        return self.norm(self.conv(x))
+
+
+class Residual(nn.Module):
+    """relu(x + f(x)), Eq. 1 and 2 and Fig. 5 of He et al. 2016; where f changes the size, x is projected.
+
+    The scale of f's last batch norm starts at 0, so that every block starts as the identity (Goyal et al. 2017, 5.1).
+    A bottleneck has its stride in the 3x3 convolution, as torchvision's, not in the first.
+
+    Args:
+        inputs: channels of the input.
+        width: channels inside; also of the output of a basic block, a quarter of those of a bottleneck.
+        kind: "basic" (two 3x3 convolutions) or "bottleneck" (1x1, 3x3 and 1x1).
+        stride: by how much the grid shrinks.
+
+    Examples:
+        >>> Residual(8, 4, kind="bottleneck", stride=2)(torch.zeros(1, 8, 6, 6)).shape
+        torch.Size([1, 16, 3, 3])
+    """
+
+    def __init__(self, inputs: int, width: int, *, kind: ResidualKind = "basic", stride: int = 1) -> None:
+        super().__init__()
+        one_of("block", kind, EXPANSION)
+        outputs = width * EXPANSION[kind]
+        first = (
+            [ConvNorm(inputs, width, 3, stride=stride)] if kind == "basic"
+            else [ConvNorm(inputs, width, 1), ConvNorm(width, width, 3, stride=stride)]
+        )  # fmt: skip
+        last = ConvNorm(width, outputs, 3 if kind == "basic" else 1)
+        nn.init.zeros_(last.norm.weight)
+        self.layers = nn.ModuleList([*first, last])
+        self.shortcut = ConvNorm(inputs, outputs, 1, stride=stride) if stride > 1 or inputs != outputs else None
+
+    def forward(self, x: Float[Tensor, "b i height width"]) -> Float[Tensor, "b o y x"]:
+        y = x
+        for layer in self.layers[:-1]:
+            y = F.relu(layer(y))
+        return F.relu(self.layers[-1](y) + (x if self.shortcut is None else self.shortcut(x)))
+
 
 class ConvStem(nn.Module):
     """Convolutions, each followed by a ReLU and a max pooling that halves the grid (Hassani et al. 2021, CCT, Eq. 1).
 
-    Unlike a patch projection it looks at overlapping patches and keeps more of the neighbourhood of a pixel.
+    Unlike a patch projection it looks at overlapping patches.
 
     Args:
         width: channels of the output, the width of a token.
@@ -29,7 +95,7 @@ class ConvStem(nn.Module):
         widths = [channels, *[hidden] * (depth - 1), width]
         self.layers = nn.ModuleList(
             nn.Conv2d(before, after, kernel, padding=kernel // 2, bias=False)
-            for before, after in zip(widths, widths[1:], strict=False)
+            for before, after in zip(widths[:-1], widths[1:], strict=True)
         )
         for layer in self.layers:
             nn.init.kaiming_normal_(layer.weight)
@@ -39,3 +105,36 @@ class ConvStem(nn.Module):
         for layer in self.layers:
             x = F.max_pool2d(F.relu(layer(x)), 3, stride=2, padding=1)
         return x
+
+
+class ResidualStem(nn.Module):
+    """The first stages of a ResNet and a last convolution to the width of a token (Dosovitskiy et al. 2021, 3.1, hybrid).
+
+    Args:
+        width: channels of the output, the width of a token.
+        channels: channels of the image.
+        depth: number of stages of two residual blocks; the grid is 2^depth times smaller than the image.
+        hidden: channels of the first stage; each stage doubles them.
+
+    Examples:
+        >>> ResidualStem(12, depth=2, hidden=8)(torch.zeros(2, 3, 32, 24)).shape
+        torch.Size([2, 12, 8, 6])
+    """
+
+    def __init__(self, width: int, *, channels: int = 3, depth: int = 1, hidden: int = 64) -> None:
+        super().__init__()
+        self.first = ConvNorm(channels, hidden, 3)
+        widths = [hidden * 2**i for i in range(depth)]
+        before = [hidden, *widths[:-1]]
+        self.stages = nn.ModuleList(
+            nn.ModuleList([Residual(inputs, outputs, stride=2 if i else 1), Residual(outputs, outputs)])
+            for i, (inputs, outputs) in enumerate(zip(before, widths, strict=True))
+        )
+        self.last = nn.Conv2d(widths[-1], width, 3, stride=2, padding=1)
+
+    def forward(self, image: Float[Tensor, "b c height width"]) -> Float[Tensor, "b d y x"]:
+        x = F.relu(self.first(image))
+        for stage in self.stages:
+            for block in stage:  # type: ignore[attr-defined]
+                x = block(x)
+        return self.last(x)

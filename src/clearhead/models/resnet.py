@@ -19,7 +19,9 @@ from torch import Tensor, nn
 
 from ..checks import at_least
 from ..errors import InputError
-from ..layers import Attention, Linear
+from ..layers import Attention, ConvNorm, Linear, Residual
+from ..layers.conv import EXPANSION
+from ..layers.words import ResidualKind
 from .model import Model
 
 
@@ -32,7 +34,7 @@ class Config:
     stem: Literal["large", "small"] = "large"  # large: 7x7 convolution and max pooling, a quarter of the size; small: 3x3
     width: int = 64  # channels of the first stage; each stage doubles them
     depths: tuple[int, ...] = (2, 2, 2, 2)  # blocks per stage
-    block: Literal["basic", "bottleneck"] = "basic"  # two 3x3 convolutions; or 1x1, 3x3 and 1x1 to four times the width
+    block: ResidualKind = "basic"  # two 3x3 convolutions; or 1x1, 3x3 and 1x1 to four times the width
     attention: tuple[int, ...] = ()  # stages, counted from 0, that are followed by self-attention
 
     def __post_init__(self) -> None:
@@ -41,45 +43,6 @@ class Config:
             raise InputError(f"depths={self.depths}: expected the number of blocks of each stage, 1 or more")
         if any(not 0 <= stage < len(self.depths) for stage in self.attention):
             raise InputError(f"attention={self.attention}: expected stages from 0 to {len(self.depths) - 1}")
-
-
-class ConvNorm(nn.Module):
-    """A convolution without bias, and a batch norm."""
-
-    def __init__(self, inputs: int, outputs: int, kernel: int, stride: int = 1) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(inputs, outputs, kernel, stride=stride, padding=kernel // 2, bias=False)
-        nn.init.kaiming_normal_(self.conv.weight, mode="fan_out", nonlinearity="relu")
-        self.norm = nn.BatchNorm2d(outputs)
-
-    def forward(self, x: Float[Tensor, "b i height width"]) -> Float[Tensor, "b o y x"]:
-        return self.norm(self.conv(x))
-
-
-class Residual(nn.Module):
-    """relu(x + f(x)), Eq. 1 and 2 and Fig. 5 of He et al. 2016; where f changes the size, x is projected.
-
-    The scale of f's last batch norm starts at 0, so that every block starts as the identity (Goyal et al. 2017, 5.1).
-    """
-
-    def __init__(self, kind: str, inputs: int, width: int, stride: int) -> None:
-        super().__init__()
-        outputs = width * EXPANSION[kind]
-        self.layers = nn.ModuleList(
-            [ConvNorm(inputs, width, 3, stride), ConvNorm(width, width, 3)] if kind == "basic"
-            else [ConvNorm(inputs, width, 1), ConvNorm(width, width, 3, stride), ConvNorm(width, outputs, 1)]
-        )  # fmt: skip
-        nn.init.zeros_(self.layers[-1].norm.weight)  # type: ignore[arg-type]
-        self.shortcut = ConvNorm(inputs, outputs, 1, stride) if stride > 1 or inputs != outputs else None
-
-    def forward(self, x: Float[Tensor, "b i height width"]) -> Float[Tensor, "b o y x"]:
-        y = x
-        for layer in self.layers[:-1]:
-            y = F.relu(layer(y))
-        return F.relu(self.layers[-1](y) + (x if self.shortcut is None else self.shortcut(x)))
-
-
-EXPANSION = {"basic": 1, "bottleneck": 4}  # channels of a block's output, in widths
 
 
 class GridAttention(nn.Module):
@@ -104,7 +67,7 @@ class Stem(nn.Module):
     def __init__(self, kind: str, channels: int, width: int) -> None:
         super().__init__()
         self.large = kind == "large"
-        self.first = ConvNorm(channels, width, 7, 2) if self.large else ConvNorm(channels, width, 3)
+        self.first = ConvNorm(channels, width, 7, stride=2) if self.large else ConvNorm(channels, width, 3)
 
     def forward(self, images: Float[Tensor, "b c height width"]) -> Float[Tensor, "b d y x"]:
         x = F.relu(self.first(images))
@@ -129,7 +92,7 @@ class ResNet(Model):
         for i, depth in enumerate(c.depths):
             width, stage = c.width * 2**i, nn.ModuleList()
             for j in range(depth):
-                stage.append(Residual(c.block, inputs, width, stride=2 if i and not j else 1))
+                stage.append(Residual(inputs, width, kind=c.block, stride=2 if i and not j else 1))
                 inputs = width * EXPANSION[c.block]
             if i in c.attention:
                 stage.append(GridAttention(inputs))

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from ..checks import at_least, fraction
 from ..errors import InputError
-from ..layers import Attention, Block, ConvStem, Linear, Patches, Positions, Rotary2d, make_norm
+from ..layers import Attention, Block, ConvStem, Linear, Patches, Positions, ResidualStem, Rotary2d, make_norm
 from ..layers.words import GridPosition, Join, MLPKind, Norm, Order
 from .heads import check_heads
 from .model import Model
@@ -34,7 +34,9 @@ class Config:
     channels: int = 3  # channels of the images
     size: int | tuple[int, int] = 224  # height and width of training images in pixels, which positions are made for
     patch: int = 16  # height and width of a patch in pixels: the ratio of the image and the grid of tokens
-    stem: Literal["patch", "conv"] = "patch"  # linear map of each patch, or log2(patch) convolutions with pooling
+    stem: Literal["patch", "conv", "resnet"] = (
+        "patch"  # linear map of each patch, log2(patch) convolutions with pooling, or as many stages of a ResNet
+    )
     width: int = 768  # width of the residual stream (d_model)
     depth: int = 12  # number of blocks
     heads: int = 12  # attention heads per block
@@ -67,8 +69,8 @@ class Config:
             )
         if self.join == "concatenate" and self.positions not in ("learned", "sincos2d"):
             raise InputError(f"join='concatenate' is for positions learned and sincos2d, not {self.positions!r}")
-        if self.stem == "conv" and (self.patch < 2 or self.patch & (self.patch - 1)):
-            raise InputError(f"patch={self.patch} with stem='conv': each convolution halves the grid, expected 2, 4, 8 ...")
+        if self.stem != "patch" and (self.patch < 2 or self.patch & (self.patch - 1)):
+            raise InputError(f"patch={self.patch} with stem={self.stem!r}: it halves the grid, expected 2, 4, 8 ...")
         if any(n < 1 or n % self.patch for n in self.shape):
             raise InputError(f"size={self.size} does not divide into patches of {self.patch} x {self.patch}")
 
@@ -95,7 +97,7 @@ class ViT(Model):
         self.embed = Patches(
             c.width, patch=c.patch, channels=c.channels, grid=(c.shape[0] // c.patch, c.shape[1] // c.patch),
             cls=c.pool in ("cls", "both"), registers=c.registers, positions="none" if rotary else c.positions,
-            join=c.join, stem=self._stem if c.stem == "conv" else None,
+            join=c.join, stem=None if c.stem == "patch" else self._stem,
         )  # fmt: skip
         self.positions: Positions = Rotary2d(c.width // c.heads) if rotary else Positions()
         self.blocks = nn.ModuleList(
@@ -113,8 +115,9 @@ class ViT(Model):
         self.head_hidden = Linear(pooled, c.width) if c.head == "mlp" else None
         self.head = Linear(c.width if c.head == "mlp" else pooled, c.classes)
 
-    def _stem(self, width: int) -> ConvStem:
-        return ConvStem(width, channels=self.config.channels, depth=self.config.patch.bit_length() - 1)
+    def _stem(self, width: int) -> nn.Module:
+        kind = {"conv": ConvStem, "resnet": ResidualStem}[self.config.stem]
+        return kind(width, channels=self.config.channels, depth=self.config.patch.bit_length() - 1)
 
     def example_inputs(self, rows: int, size: int, generator: torch.Generator) -> dict[str, Tensor]:
         c = self.config

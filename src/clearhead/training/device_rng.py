@@ -38,8 +38,7 @@ class DeviceRng:
 
     def bits(self, columns: int) -> Int[Tensor, "b c"]:
         """64 random bits per row and column, as int64."""
-        key = counter_rng.key(self.seed, self.step, self.stream)
-        row = _absorb(torch.tensor(_signed(key), device=self.rows.device), self.rows)
+        row = _absorb(_signed(counter_rng.key(self.seed, self.step, self.stream)), self.rows)
         return _absorb(row[:, None], torch.arange(columns, device=self.rows.device))
 
     def uniform(self, *shape: int) -> Float[Tensor, "b *n"]:
@@ -63,8 +62,8 @@ def _signed(x: int) -> int:
 _GOLDEN, _FIRST, _SECOND = (_signed(c) for c in counter_rng.CONSTANTS)
 
 
-def _absorb(key: Tensor, word: Tensor) -> Tensor:
-    return _mix(key ^ _mix(word + _GOLDEN))
+def _absorb(key: Tensor | int, word: Tensor) -> Tensor:
+    return _mix(_mix(word + _GOLDEN) ^ key)
 
 
 def _mix(x: Tensor) -> Tensor:

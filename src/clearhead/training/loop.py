@@ -74,7 +74,8 @@ class Loop:
             self.saved = self.step if checkpoint is not None else None
             world.barrier()  # no worker may remove old files before all have read the checkpoint
             self._start_logs(quiet, stack)
-            self.feed = Feed(self.data, feeds, self.trainer.objective, world, recipe.accumulate)
+            resident = self.trainer.resident.names
+            self.feed = Feed(self.data, feeds, self.trainer.objective, world, recipe.accumulate, resident)
             stack.callback(self.feed.close)
             self.pending = Pending(world, several=len(self.trainer.trained) > 1)
             self._stack = stack.pop_all()
@@ -96,8 +97,9 @@ class Loop:
         if world.rank == 0:
             self.folder.cut(self.step)
             attempt = self.folder.begin(
-                command=sys.argv, seed=recipe.seed, device=world.device, step=self.step, left_out=self.trainer.left_out
-            )
+                command=sys.argv, seed=recipe.seed, device=world.device, step=self.step, left_out=self.trainer.left_out,
+                data=self.data.description,
+            )  # fmt: skip
             self.events = Events(path / "events", after=self.step if (path / "events").exists() else None)
             stack.callback(self.events.close)
         attempt = world.broadcast(attempt)

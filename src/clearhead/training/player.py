@@ -84,12 +84,11 @@ class Player:
         for n, tensor in numbers.items():
             named[n].copy_(tensor)
         for n, buffer in buffers(self.model).items():
-            held[n].copy_(buffer)
+            held[n].copy_(averages.get(n, buffer))
         if best is not None:
-            for n, parameter in named.items():
-                best.fill(f"{self.name}/{'average' if n in averages else 'weight'}/{n}", parameter.detach())
-            for n, buffer in held.items():
-                best.fill(f"{self.name}/buffer/{n}", buffer)
+            for kind, own in (("weight", named), ("buffer", held)):
+                for n, tensor in own.items():
+                    best.fill(f"{self.name}/{'average' if n in averages else kind}/{n}", tensor.detach())
         return model
 
 
@@ -107,7 +106,8 @@ class TrainedPlayer(Player):
             master.copy_(self._exact[n])  # the values before rounding
         self._exact = {}
         if any(ends(optim.ema)):
-            self.average = Average(self.optimiser.weights(), self.optimiser.parameters)
+            running = {n: x for n, x in buffers(model).items() if x.is_floating_point()}  # of batch norms
+            self.average = Average({**self.optimiser.weights(), **running}, {**self.optimiser.parameters, **running})
         self.forward: Any = None  # computes the losses of this player; set by `wrap`
 
     def wrap(self, losses: nn.Module, *, compiled: bool) -> None:

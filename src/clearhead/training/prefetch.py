@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -37,12 +37,17 @@ class Part:
 
 
 class Feed:
-    """The micro-batches of a worker, step by step; extra datasets add their keys as feed.key."""
+    """The micro-batches of a worker, step by step; extra datasets add their keys as feed.key.
+
+    Of the datasets named in `resident`, whose tables are on the device, only row numbers are sent.
+    """
 
     def __init__(
-        self, data: Data, extra: Mapping[str, Data], objective: Objective, world: World, accumulate: int
+        self, data: Data, extra: Mapping[str, Data], objective: Objective, world: World, accumulate: int,
+        resident: Collection[str] = (),
     ) -> None:  # fmt: skip
         self.data, self.extra, self.objective, self.world, self.accumulate = data, extra, objective, world, accumulate
+        self.resident = resident
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="batches")
 
     def close(self) -> None:
@@ -62,10 +67,11 @@ class Feed:
         """This worker's share of the validation batches."""
         for i in range(self.data.valid_batches):
             part, parts = self.world.rank, self.world.size
-            batch = self.data.valid(i, part=part, parts=parts)
+            batch = self.data.valid(i, part=part, parts=parts, lookup="" not in self.resident)
             for name, extra in self.extra.items():
                 if extra.valid_batches:
-                    batch |= _named(name, extra.valid(i % extra.valid_batches, part=part, parts=parts))
+                    lookup = name not in self.resident
+                    batch |= _named(name, extra.valid(i % extra.valid_batches, part=part, parts=parts, lookup=lookup))
             yield self._part(batch, i, part, parts)
 
     def _make(self, step: int) -> list[Part]:
@@ -74,9 +80,10 @@ class Feed:
         return [self._part(self._batch(step, n, parts), n, n, parts) for n in numbers]
 
     def _batch(self, step: int, part: int, parts: int) -> dict[str, Any]:
-        batch = _real(self.data.batch(step, part=part, parts=parts))
+        batch = _real(self.data.batch(step, part=part, parts=parts, lookup="" not in self.resident))
         for name, extra in self.extra.items():
-            batch |= _named(name, _real(extra.batch(step, part=part, parts=parts)))
+            lookup = name not in self.resident
+            batch |= _named(name, _real(extra.batch(step, part=part, parts=parts, lookup=lookup)))
         return batch
 
     def _part(self, batch: dict[str, Any], number: int, part: int, parts: int) -> Part:

@@ -202,11 +202,11 @@ class Folder:
 
     def begin(
         self, *, command: Sequence[str], seed: int, device: torch.device | str, step: int = 0,
-        left_out: Sequence[str] = (),
+        left_out: Sequence[str] = (), data: str = "",
     ) -> str:  # fmt: skip
         """Record a new attempt that starts after `step`; returns its unique name.
 
-        `left_out` are pretrained weights that the run does not use.
+        `left_out` are pretrained weights that the run does not use; `data` describes the version of the data.
         """
         facts = self.facts() or {"seed": seed, "attempts": []}
         if facts.get("seed") != seed:
@@ -227,6 +227,7 @@ class Folder:
                 "platform": platform.platform(),
                 "device": _device_name(torch.device(device)),
                 **({"left_out": list(left_out)} if left_out else {}),
+                **({"data": data} if data else {}),
             }
         )
         atomic_write(self.path / "facts.json", to_json(facts))

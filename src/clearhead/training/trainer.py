@@ -28,6 +28,7 @@ from .player import AveragePlayer, Player, TrainedPlayer, all_finite, buffers
 from .prefetch import Part
 from .pretrained import fill_pretrained, in_head
 from .recipe import Recipe, named_options, player_optim, pretrained_of
+from .resident import Resident
 from .schedule import scale
 from .setup import Setup
 
@@ -92,6 +93,7 @@ class Trainer:
         self.trained = {n: p for n, p in self.players.items() if isinstance(p, TrainedPlayer)}
         for player in self.trained.values():
             player.wrap(PlayerLosses(self.objective, player.model), compiled=recipe.compile)
+        self.resident = Resident(self.datasets, world.device)
         self.augmentations = make_augmentations([named_options(one, "augment") for one in recipe.augment])
 
     def _build_trained(self, name: str, index: int, fresh: bool) -> TrainedPlayer:
@@ -217,6 +219,7 @@ class Trainer:
     def _prepared(self, part: Part, step: int, *, training: bool = True) -> tuple[dict[str, Tensor], Moment]:
         """A part on the device, with images augmented (in training) and normalised, as the objective prepares it."""
         batch, rows = part.to(self.world.device)
+        batch = self.resident.looked_up(batch)
         seed = self.recipe.seed if training else VALIDATION_SEED
         moment = Moment(seed=seed, step=step, steps=self.recipe.steps, rows=rows[""])
         for name, x in batch.items():

@@ -1,4 +1,4 @@
-"""Classification: the cross-entropy of each row's class, for texts and images alike.
+"""Classification: the cross-entropy of each row's class, for texts and images alike; images can be mixed in pairs.
 
 labels (b,), and the model's inputs: ids (b, t) and lengths (b,), or images (b, c, height, width).
 """
@@ -6,20 +6,51 @@ labels (b,), and the model's inputs: ids (b, t) and lengths (b,), or images (b, 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from .objective import Measurement, Objective, Role, Tensors, weighted_sum
-from .token_loss import SmoothingConfig
+from ...checks import fraction
+from ...errors import InputError
+from ..mixing import beta_quantiles, mix
+from .objective import Measurement, Moment, Objective, Role, Tensors, weighted_sum
+
+if TYPE_CHECKING:
+    from ...data import Data
+
+MIXING = 1  # stream of random numbers
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClassificationConfig:
+    """Options of classification."""
+
+    loss: Literal["softmax", "sigmoid"] = "softmax"  # one class per row, or a yes or no for each class (binary)
+    smoothing: float = 0.0  # label smoothing: share of each target that is spread evenly over all classes
+    mixup: float = 0.0  # blend pairs of images, with shares of the distribution Beta(mixup, mixup); 0: do not
+    cutmix: float = 0.0  # replace a rectangle of each image by another's, with areas of Beta(cutmix, cutmix); 0: do not
+    mixed: float = 1.0  # share of the images that are mixed, where mixup or cutmix is on; both: half of them by each
+
+    def __post_init__(self) -> None:
+        fraction(self, "smoothing")
+        if not 0.0 <= self.mixed <= 1.0:
+            raise InputError(f"mixed={self.mixed}: expected a share from 0 to 1")
+        for name in ("mixup", "cutmix"):
+            if getattr(self, name) < 0.0:
+                raise InputError(f"{name}={getattr(self, name)}: expected 0 or more")
 
 
 class Classification(Objective):
-    """The cross-entropy of each row's class, for texts and images."""
+    """The cross-entropy of each row's class, for texts and images.
 
-    Config: ClassVar[type[Any]] = SmoothingConfig
+    A mixed image has two labels and a share of the first: the loss is linear in the target, so that of the mixed target
+    is the mixture of the two losses (Zhang et al. 2018, Eq. 1; Yun et al. 2019, Eq. 1).
+    """
+
+    Config: ClassVar[type[Any]] = ClassificationConfig
     roles: ClassVar[Mapping[str, Role]] = {"model": Role(can="classify")}
     reads: ClassVar[tuple[str, ...]] = ("labels",)
     may_read: ClassVar[tuple[str, ...]] = ("ids", "lengths", "images")
@@ -27,19 +58,47 @@ class Classification(Objective):
         "loss": Measurement("nats/row"), "accuracy": Measurement("share", "higher"),
     }  # fmt: skip
 
+    def __init__(self, config: Any, players: Mapping[str, nn.Module], data: Data) -> None:
+        super().__init__(config, players, data)
+        self.mixup_shares: Tensor | None
+        self.cutmix_shares: Tensor | None
+        for name in ("mixup", "cutmix"):
+            parameter = getattr(config, name)
+            if parameter and "images" not in data.keys:
+                raise InputError(f"{name}={parameter} mixes images, and this data gives {', '.join(data.keys)}: leave it out")
+            table = beta_quantiles(parameter) if parameter else None
+            self.register_buffer(f"{name}_shares", table, persistent=False)
+
+    def prepare(self, batch: Tensors, moment: Moment) -> Tensors:
+        if not self.training or not (self.config.mixup or self.config.cutmix):
+            return batch
+        images, share = mix(
+            batch["images"], moment.rng(MIXING), self.mixup_shares, self.cutmix_shares, self.config.mixed
+        )
+        half = len(images) // 2
+        return batch | {"images": images, "share": share, "other_labels": batch["labels"].roll(half, 0)}
+
     def loss(self, batch: Tensors) -> Tensor:
         """The summed cross-entropy, in nats."""
-        each = F.cross_entropy(
-            self._logits(batch), batch["labels"], reduction="none", label_smoothing=self.config.smoothing
-        )  # fmt: skip
+        logits = self._logits(batch)
+        each = self._each(logits, batch["labels"], self.config.smoothing)
+        if "share" in batch:
+            other = self._each(logits, batch["other_labels"], self.config.smoothing)
+            each = batch["share"] * each + (1 - batch["share"]) * other
         return weighted_sum(each, batch)
 
     @torch.no_grad()
     def measure(self, batch: Tensors) -> Tensors:
         logits, labels = self._logits(batch), batch["labels"]
         right = (logits.argmax(-1) == labels).float()
-        loss = F.cross_entropy(logits, labels, reduction="none")
-        return {"loss": weighted_sum(loss, batch), "accuracy": weighted_sum(right, batch)}
+        return {"loss": weighted_sum(self._each(logits, labels, 0.0), batch), "accuracy": weighted_sum(right, batch)}
+
+    def _each(self, logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
+        """The loss of each row."""
+        if self.config.loss == "softmax":
+            return F.cross_entropy(logits, labels, reduction="none", label_smoothing=smoothing)
+        wanted = F.one_hot(labels, logits.shape[-1]).to(logits.dtype) * (1 - smoothing) + smoothing / logits.shape[-1]
+        return F.binary_cross_entropy_with_logits(logits, wanted, reduction="none").sum(-1)
 
     def _logits(self, batch: Tensors) -> Tensor:
         inputs = {name: batch[name] for name in self.may_read if name in batch}
