@@ -137,7 +137,7 @@ class ViT(Model):
         """One vector per image, pooled from its tokens: the input of the output layer."""
         x, special = self.encode(images), self.embed.special
         if self.pool is not None and self.pool_query is not None:  # Hassani et al. 2021, Eq. 2 and 3
-            return self.pool(self.pool_query.expand(x.shape[0], -1, -1), x)[:, 0]
+            return self.pool(self.pool_query.repeat(x.shape[0], 1, 1), x)[:, 0]
         if self.config.pool == "cls":
             return x[:, 0]
         mean = x[:, special:].mean(1)

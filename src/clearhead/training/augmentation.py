@@ -1,13 +1,14 @@
 """Augmentation of training images on the device, with random numbers keyed by (seed, step, row).
 
-So a batch is a function of (seed, step), and a resumed training equals an uninterrupted one. An augmentation takes and
-returns uint8 images (b, c, y, x).
+So a batch is a function of (seed, step), and a resumed training equals an uninterrupted one. An augmentation is a pure
+function of uint8 images (b, c, y, x) and of as many uniform random numbers per image as its `draws` says, (b, draws).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, ClassVar
 
 import torch
@@ -50,12 +51,13 @@ class Flip:
     """Mirror a random share of the images left to right."""
 
     Config: ClassVar[type[Any]] = FlipConfig
+    draws = 1
 
     def __init__(self, config: FlipConfig) -> None:
         self.config = config
 
-    def __call__(self, images: UInt8[Tensor, "b c y x"], moment: Moment, stream: int) -> UInt8[Tensor, "b c y x"]:
-        chosen = moment.rng(stream).uniform(1)[:, 0] < self.config.chance
+    def __call__(self, images: UInt8[Tensor, "b c y x"], u: Float[Tensor, "b n"]) -> UInt8[Tensor, "b c y x"]:
+        chosen = u[:, 0] < self.config.chance
         return torch.where(chosen[:, None, None, None], images.flip(-1), images)
 
 
@@ -73,16 +75,17 @@ class Shift:
     """Shift images randomly: pad with black, and crop at a random position (He et al. 2016, 4.2)."""
 
     Config: ClassVar[type[Any]] = ShiftConfig
+    draws = 2
 
     def __init__(self, config: ShiftConfig) -> None:
         self.config = config
 
-    def __call__(self, images: UInt8[Tensor, "b c y x"], moment: Moment, stream: int) -> UInt8[Tensor, "b c y x"]:
+    def __call__(self, images: UInt8[Tensor, "b c y x"], u: Float[Tensor, "b n"]) -> UInt8[Tensor, "b c y x"]:
         n = self.config.pixels
         if not n:
             return images
         height, width = images.shape[-2:]
-        corner = (moment.rng(stream).uniform(2) * (2 * n + 1)).long()  # (b, 2) of the crop
+        corner = (u * (2 * n + 1)).long()  # (b, 2) of the crop
         rows = (corner[:, 0, None] + torch.arange(height, device=images.device))[:, None, :, None]
         columns = (corner[:, 1, None] + torch.arange(width, device=images.device))[:, None, None, :]
         b, c = torch.arange(len(images), device=images.device), torch.arange(images.shape[1], device=images.device)
@@ -108,12 +111,12 @@ class Crop:
     """Cut out a random part and resize it to the size of the image (Szegedy et al. 2015, section 6)."""
 
     Config: ClassVar[type[Any]] = CropConfig
+    draws = 4
 
     def __init__(self, config: CropConfig) -> None:
         self.config = config
 
-    def __call__(self, images: UInt8[Tensor, "b c y x"], moment: Moment, stream: int) -> UInt8[Tensor, "b c y x"]:
-        u = moment.rng(stream).uniform(4)
+    def __call__(self, images: UInt8[Tensor, "b c y x"], u: Float[Tensor, "b n"]) -> UInt8[Tensor, "b c y x"]:
         area = self.config.least + (1 - self.config.least) * u[:, 0]
         ratio = self.config.stretch ** (2 * u[:, 1] - 1)
         size = torch.stack([(area * ratio).sqrt(), (area / ratio).sqrt()], dim=1).clamp(max=1.0)  # width, height
@@ -141,11 +144,11 @@ class RandAugment:
     Config: ClassVar[type[Any]] = RandAugmentConfig
 
     def __init__(self, config: RandAugmentConfig) -> None:
-        self.config = config
+        self.config, self.draws = config, 3 * config.count
 
-    def __call__(self, images: UInt8[Tensor, "b c y x"], moment: Moment, stream: int) -> UInt8[Tensor, "b c y x"]:
+    def __call__(self, images: UInt8[Tensor, "b c y x"], u: Float[Tensor, "b n"]) -> UInt8[Tensor, "b c y x"]:
         c = self.config
-        u = moment.rng(stream).uniform(c.count, 3)
+        u = u.view(-1, c.count, 3)
         chosen = (u[..., 0] * len(OPERATIONS)).long()
         sign = torch.where(u[..., 1] < 0.5, -1.0, 1.0)
         amount = sign * c.strength * (u[..., 2] if c.random else 1.0)
@@ -173,12 +176,12 @@ class ThreeAugment:
     """
 
     Config: ClassVar[type[Any]] = ThreeAugmentConfig
+    draws = 4
 
     def __init__(self, config: ThreeAugmentConfig) -> None:
         self.config = config
 
-    def __call__(self, images: UInt8[Tensor, "b c y x"], moment: Moment, stream: int) -> UInt8[Tensor, "b c y x"]:
-        u = moment.rng(stream).uniform(4)
+    def __call__(self, images: UInt8[Tensor, "b c y x"], u: Float[Tensor, "b n"]) -> UInt8[Tensor, "b c y x"]:
         half = torch.full_like(u[:, 0], 0.5)  # solarise: the threshold 128
         three = (lambda x, _: grey(x), solarise, lambda x, _: smooth(x))
         x = apply_chosen(images.float(), (3 * u[:, 0]).long(), half, three)
@@ -207,18 +210,18 @@ class Erase:
     """Replace a random rectangle by a random colour (Zhong et al. 2020, Algorithm 1, with one colour per image)."""
 
     Config: ClassVar[type[Any]] = EraseConfig
+    draws = 8
 
     def __init__(self, config: EraseConfig) -> None:
         self.config = config
 
-    def __call__(self, images: UInt8[Tensor, "b c y x"], moment: Moment, stream: int) -> UInt8[Tensor, "b c y x"]:
+    def __call__(self, images: UInt8[Tensor, "b c y x"], u: Float[Tensor, "b n"]) -> UInt8[Tensor, "b c y x"]:
         (_, channels, height, width), c = images.shape, self.config
-        u = moment.rng(stream).uniform(5 + channels)
         area = 0.02 + (c.most - 0.02) * u[:, 1]
         ratio = c.stretch ** (2 * u[:, 2] - 1)
         inside = rectangle(u[:, 3:5], (area * ratio).sqrt(), (area / ratio).sqrt(), height, width)
         inside = inside & (u[:, 0] < c.chance)[:, None, None]
-        return torch.where(inside[:, None], (u[:, 5:] * 256).to(torch.uint8)[..., None, None], images)
+        return torch.where(inside[:, None], (u[:, 5 : 5 + channels] * 256).to(torch.uint8)[..., None, None], images)
 
 
 def rectangle(
@@ -254,12 +257,25 @@ def make_augmentations(tables: Sequence[tuple[str, Any]]) -> list[Any]:
 
 
 def augment(
-    images: UInt8[Tensor, "b c y x"], augmentations: Sequence[Any], moment: Moment, dataset: int = 0
-) -> Tensor:  # fmt: skip
+    images: UInt8[Tensor, "b c y x"], augmentations: Sequence[Any], moment: Moment, dataset: int = 0, *,
+    compiled: bool = False,
+) -> UInt8[Tensor, "b c y x"]:  # fmt: skip
     """Apply augmentations in order, with a random stream for each and for each dataset, by its number."""
-    for i, one in enumerate(augmentations):
-        images = one(images, moment, (dataset + 1) * FIRST_STREAM + i)
+    first = (dataset + 1) * FIRST_STREAM
+    draws = [moment.rng(first + i).uniform(one.draws) for i, one in enumerate(augmentations)]
+    return (_compiled() if compiled else _apply)(images, augmentations, draws)
+
+
+def _apply(images: Tensor, augmentations: Sequence[Any], draws: list[Tensor]) -> Tensor:
+    for one, u in zip(augmentations, draws, strict=True):
+        images = one(images, u)
     return images
+
+
+@cache
+def _compiled() -> Any:
+    """_apply with its many small operations as few kernels."""
+    return torch.compile(_apply)
 
 
 def normalise(

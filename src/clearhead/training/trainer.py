@@ -226,9 +226,10 @@ class Trainer:
             feed = name.rpartition(".")[0]
             preprocessing = self.datasets[feed].preprocessing
             if preprocessing is not None and x.dtype == torch.uint8 and x.ndim == 4:
-                if training:
+                if training and self.augmentations:
                     number = list(self.datasets).index(feed)
-                    x = augment(x, self.augmentations, replace(moment, rows=rows[feed]), number)
+                    own = replace(moment, rows=rows[feed])
+                    x = augment(x, self.augmentations, own, number, compiled=self.recipe.compile)
                 batch[name] = normalise(x, preprocessing, compute_dtype(self.model))
         if type(self.objective).prepare is not Objective.prepare:
             torch.manual_seed(seed_of(seed, step, part.number, -1))

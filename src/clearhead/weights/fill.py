@@ -77,9 +77,9 @@ def _check_sizes(options: Any, shapes: Shapes, where: Path, file: Path) -> None:
 
 
 def _numbers(options: Any, name: str) -> tuple[int, ...]:
-    """The value of an option as a tuple: it may be one number, one per stage, None, or missing."""
+    """The value of an option as a tuple: it may be one number, one per stage, a word, None, or missing."""
     value = getattr(options, name, None)
-    return () if value is None else tuple(value) if isinstance(value, tuple | list) else (value,)
+    return tuple(value) if isinstance(value, tuple | list) else (value,) if isinstance(value, int) else ()
 
 
 def state(model: nn.Module) -> dict[str, Tensor]:
