@@ -44,6 +44,11 @@ def folder(tmp_path_factory):
         pixels = rng.integers(0, 255, (9 + i % 4, 11, 3), dtype=np.uint8)
         Image.fromarray(pixels).save(path / "pics" / f"class {i % 3}" / f"{i}.png")
     (path / "a.txt").write_text("".join(rng.choice(letters, 900)))
+    (path / "cifar10").mkdir()
+    (np.arange(28) % 10).astype(np.uint8).tofile(path / "cifar10" / "labels.u8")
+    for name, tiles in (("train_00", 20), ("test_00", 8)):
+        mosaic = Image.fromarray(rng.integers(0, 255, (64, 16 * tiles, 3), dtype=np.uint8))
+        mosaic.save(path / "cifar10" / f"{name}.webp", lossless=True)
     return path
 
 
@@ -65,6 +70,7 @@ KINDS = {
     "masked": {"of": ["a.txt", "sst2"], "batch_tokens": 150, "longest": 30, "vocabulary": "characters"},
     "sst2": {"batch_tokens": 100, "longest": 20, "vocabulary": "words"},
     "labelled": {"path": "sst2/train.tsv", "batch_tokens": 100, "longest": 20, "size": 300, "share": 0.3},
+    "cifar10": {"rows": 7, "valid_rows": 5},
     "images": {"path": "pics", "rows": 7, "size": 8, "valid_rows": 5, "share": 0.3},
 }
 
@@ -185,7 +191,7 @@ def test_batches_are_counted_in_the_unit_of_their_data(name, folder):
     if source.unit == "tokens":
         assert source.units(batch) == batch["ids"].size
     else:
-        assert source.unit == ("images" if name == "images" else "vectors")
+        assert source.unit == ("images" if "images" in batch else "vectors")
         assert source.units(batch) == len(batch[source.keys[0]])
     source.close()
 

@@ -6,7 +6,7 @@ import torch
 
 from clearhead import counter_rng
 from clearhead.data.preprocessing import Preprocessing
-from clearhead.training.augmentation import augment, make_augmentations, normalise
+from clearhead.training.augmentation import AUGMENTATIONS, augment, make_augmentations, normalise
 from clearhead.training.device_rng import DeviceRng
 from clearhead.training.objectives import Moment
 from clearhead.training.recipe import named_options, read_recipe
@@ -75,14 +75,46 @@ def test_a_shift_cuts_a_window_out_of_the_padded_image():
     assert torch.equal(augment(x, built({"name": "shift", "pixels": 0}), moment()), x)
 
 
-def test_augmentation_depends_on_step_and_row_and_not_on_the_worker():
-    x, both = images(), built({"name": "flip"}, {"name": "shift", "pixels": 3})
-    whole = augment(x, both, moment())
-    parts = torch.cat([augment(x[a:b], both, moment(range(a, b))) for a, b in ((0, 2), (2, 5))])
+def test_a_crop_is_a_part_of_the_image_at_the_size_of_the_whole():
+    ramp = torch.arange(W, dtype=torch.uint8).expand(50, C, H, W) * 20
+    out = augment(ramp, built({"name": "crop", "least": 0.2}), moment(range(50))).float()
+    slope = out[..., 2:-2].diff(dim=-1).mean((1, 2, 3))  # 20 times the share of the width that was kept
+    assert 4 <= float(slope.min()) < 14 < float(slope.max()) <= 20.5
+    assert out.shape == ramp.shape
+    x = images()
+    assert (augment(x, built({"name": "crop", "least": 1.0, "stretch": 1.0}), moment()).int() - x.int()).abs().max() <= 1
+
+
+def test_erasing_replaces_a_rectangle_by_one_colour():
+    x = torch.full((200, C, 16, 16), 7, dtype=torch.uint8)
+    out = augment(x, built({"name": "erase", "chance": 0.5, "most": 0.3}), moment(range(200)))
+    changed = (out != 7).any(1)
+    areas = changed.float().mean((1, 2))
+    assert 70 <= int((areas > 0).sum()) <= 130
+    assert 0.2 < float(areas.max()) < 0.4
+    for one, where in zip(out, changed, strict=True):
+        assert len({tuple(pixel) for pixel in one[:, where].T.tolist()}) <= 1
+
+
+def test_a_strength_of_zero_leaves_only_what_has_no_strength():
+    """Without shifts, colours and the like, RandAugment still stretches and equalises; solarising at 255 inverts white."""
+    x = images().clamp(max=254)
+    many = x[:1].repeat(1, 1, 3, 3).expand(300, -1, -1, -1)
+    out = augment(many, built({"name": "randaugment", "count": 1, "strength": 0.0}), moment(range(300)))
+    same = (out == many).flatten(1).all(1).float().mean()
+    assert float(same) == pytest.approx(12 / 14, abs=0.06)
+
+
+@pytest.mark.parametrize("name", AUGMENTATIONS)
+def test_augmentation_depends_on_step_and_row_and_not_on_the_worker(name):
+    x, one = images(), built({"name": "shift", "pixels": 3}, {"name": name})
+    whole = augment(x, one, moment())
+    parts = torch.cat([augment(x[a:b], one, moment(range(a, b))) for a, b in ((0, 2), (2, 5))])
     assert torch.equal(whole, parts)
-    assert torch.equal(whole, augment(x, both, moment()))
-    assert not torch.equal(whole, augment(x, both, moment(step=5)))
-    assert not torch.equal(whole, augment(x, both, moment(seed=12)))
+    assert whole.dtype == torch.uint8
+    assert torch.equal(whole, augment(x, one, moment()))
+    assert not torch.equal(whole, augment(x, one, moment(step=5)))
+    assert not torch.equal(whole, augment(x, one, moment(seed=12)))
 
 
 def test_pixels_are_normalised_like_the_model_s_preprocessing():
@@ -98,7 +130,7 @@ def test_pixels_are_normalised_like_the_model_s_preprocessing():
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ({"name": "flop"}, r"augment.*'flop': expected one of flip, shift; the nearest is flip"),
+        ({"name": "flop"}, r"augment.*'flop': expected one of flip, shift, .*erase; the nearest is flip"),
         ({"name": "flip", "chance": 2.0}, r"chance=2.0: expected a share from 0 to 1"),
         ({"name": "shift", "pixel": 2}, r"unknown key .*pixel; the nearest is pixels"),
     ],

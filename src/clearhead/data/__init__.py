@@ -10,7 +10,7 @@ from .. import config
 from ..errors import nearest
 from . import labelled, translations
 from .batches import IGNORE, Batch, Data, share_rows
-from .cifar10 import Cifar10Config, cifar10
+from .cifar10 import Cifar10Config, open_cifar10
 from .fetch import find
 from .files import DataError, check_root
 from .images import ImageConfig, Images
@@ -69,7 +69,7 @@ _KINDS: dict[str, tuple[type[Any], Callable[..., Data], str]] = {  # name: (opti
     "masked": (MaskedConfig, Masked, "texts with masked tokens to predict: of sst2, everyday or files"),
     "sst2": (Sst2Config, labelled.sst2, "sentences of film reviews, positive or negative"),
     "labelled": (LabelledConfig, labelled.labelled, "a file with text TAB label per line"),
-    "cifar10": (Cifar10Config, cifar10, "60,000 photographs of 32 x 32 pixels, of ten classes"),
+    "cifar10": (Cifar10Config, open_cifar10, "60,000 photographs of 32 x 32 pixels, of ten classes"),
     "images": (ImageConfig, Images, "a folder or zip file of images, one folder per class"),
 }
 

