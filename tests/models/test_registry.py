@@ -32,6 +32,7 @@ ONE = {**WORDS, "dropout": 0.0}  # one vocabulary for source and target
 PAIR = {**ONE, "target_vocab": W}
 LLAMA = {"positions": "rotary", "kv_heads": 1, "norm": "rms", "mlp": "swiglu", "bias": False, "tied": False}
 LLAMA_BERT = {"positions": "rotary", "order": "pre", "norm": "rms", "mlp": "swiglu", "types": 0}
+PICTURES = {"classes": 3, "size": 24, "patch": 8}
 CASES: dict[str, tuple[str, dict]] = {
     "gpt": ("gpt", {**WORDS, "depth": 2, "heads": 3, "hidden": 13}),
     "gpt like Llama": ("gpt", {**WORDS, **LLAMA, "depth": 2, "heads": 3}),
@@ -69,6 +70,27 @@ CASES: dict[str, tuple[str, dict]] = {
     ),
     "rnn, one vector": ("rnn-seq2seq", {**PAIR, "hidden": 14, "attention": "none", "cell": "lstm"}),
     "rnn, one vector, fed": ("rnn-seq2seq", {**PAIR, "hidden": 14, "attention": "none", "feed": "input", "depth": 2}),
+    "vit": ("vit", {**PICTURES, "width": 12, "depth": 2, "heads": 3, "hidden": 13}),
+    "vit, convolutions, rotary, pooled by attention": (
+        "vit",
+        {**PICTURES, "stem": "conv", "patch": 4, "width": 12, "depth": 1, "heads": 3, "positions": "rotary",
+         "pool": "attention", "channels": 1},
+    ),
+    "vit, resnet, registers, both, mlp head, layer scale": (
+        "vit",
+        {**PICTURES, "stem": "resnet", "width": 12, "depth": 1, "heads": 3, "positions": "sincos2d", "registers": 2,
+         "pool": "both", "head": "mlp", "layer_scale": 0.1},
+    ),
+    "vit, post, concatenated, mean": (
+        "vit",
+        {**PICTURES, "size": (16, 32), "width": 12, "depth": 1, "heads": 3, "join": "concatenate", "order": "post",
+         "pool": "mean", "norm": "rms", "mlp": "swiglu", "bias": False},
+    ),
+    "resnet": ("resnet", {"classes": 3, "width": 4, "depths": (1, 2), "channels": 1}),
+    "resnet, bottleneck, attention": (
+        "resnet",
+        {"classes": 3, "width": 4, "depths": (1, 1), "block": "bottleneck", "stem": "small", "attention": (0, 1)},
+    ),
     "reader, sum": ("reader", {**WORDS, "mix": "sum", "hidden": 13}),
     "reader, forget": ("reader", {**WORDS, "mix": "forget", "heads": 3, "gamma": (0.9, 0.5, 1.0)}),
     "reader, learns to forget": ("reader", {**WORDS, "mix": "forget", "heads": 3, "learned": True}),
@@ -145,7 +167,7 @@ def cast(x: Inputs, dtype: torch.dtype) -> Inputs:
 
 
 def bits(x: Tensor) -> bytes:
-    return x.detach().contiguous().view(torch.uint8).numpy().tobytes()
+    return x.detach().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
 def test_every_registered_family_is_tested():
@@ -463,6 +485,15 @@ WRONG = {
     ("reader", "gamma", 0.0): r"gamma=0.0: expected one number in \(0, 1\], or 3, one per head",
     ("reader", "gamma", (0.5, 0.9)): r"gamma=\(0.5, 0.9\): expected one number",
     ("reader", "learned", True): r"only mix='forget' has a gamma to learn",
+    ("vit", "heads", 5): r"width=12 does not divide into heads=5",
+    ("vit", "size", 20): r"size=20 does not divide into patches of 8 x 8",
+    ("vit", "pool", "men"): r"the nearest is mean",
+    ("vit", "positions", "alibi"): r"expected one of 'none', 'learned'",
+    ("vit", "join", "concat"): r"the nearest is concatenate",
+    ("vit", "skip", 1.0): r"skip=1.0: expected a share",
+    ("resnet", "depths", (2, 0)): r"depths=\(2, 0\): expected the number of blocks",
+    ("resnet", "attention", (2,)): r"attention=\(2,\): expected stages from 0 to 1",
+    ("resnet", "block", "bottelneck"): r"the nearest is bottleneck",
     ("deep", "connect", "residul"): r"the nearest is residual",
     ("deep", "depth", -1): r"depth=-1: expected 0 or more",
 }
@@ -471,7 +502,7 @@ WRONG = {
 @pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: " ".join(map(str, wrong)))
 def test_a_wrong_value_raises_with_what_was_expected(wrong):
     name, key, value = wrong
-    options = CASES[{"gpt": "gpt", "bert": "bert", "reader": "reader, attention", "deep": "deep, plain"}[name]][1]
+    options = CASES[{"reader": "reader, attention", "deep": "deep, plain"}.get(name, name)][1]
     with pytest.raises(ValueError, match=WRONG[wrong]):
         ch.build(name, **options | {key: value})
 
@@ -483,6 +514,12 @@ def test_options_that_contradict_each_other_raise():
         ch.build("reader", vocab=V, mix="forget", learned=True, gamma=1.0)
     with pytest.raises(ValueError, match="answer='class' needs the number of classes"):
         ch.build("bert", vocab=V, answer="class")
+    with pytest.raises(ValueError, match="patch=6 with stem='conv': it halves the grid, expected 2, 4, 8"):
+        ch.build("vit", size=24, patch=6, stem="conv")
+    with pytest.raises(ValueError, match="join='concatenate' is for positions learned and sincos2d, not 'rotary'"):
+        ch.build("vit", join="concatenate", positions="rotary")
+    with pytest.raises(ValueError, match="the head width 6 is not a multiple of 4"):
+        ch.build("vit", width=12, heads=2, positions="rotary")
     with pytest.raises(ValueError, match=r"rotary.*pairs of columns"):
         ch.build("gpt", vocab=V, width=9, heads=3, positions="rotary")
 
