@@ -16,7 +16,9 @@ GREY = Preprocessing(mean=(0.5,), deviation=(0.5,), channels="grey")
 
 def pictures(n, start=0):
     numbers = np.arange(start, start + n)
-    return Pictures(images=np.broadcast_to(numbers[:, None, None, None], (n, 1, 4, 4)).astype(np.uint8), labels=numbers % 3)
+    return Pictures(
+        images=np.broadcast_to(numbers[:, None, None, None], (n, 1, 4, 4)).astype(np.uint8), labels=numbers % 3
+    )
 
 
 def pixels(seed=0, train=23, test=5, **options):
@@ -75,6 +77,7 @@ def test_more_rows_than_images_are_refused():
 
 
 # A CIFAR-10 of 40 + 8 images.
+
 
 def tiny():
     random = np.random.default_rng(0)

@@ -26,7 +26,7 @@ def theirs(kind: str) -> nn.Module:
 
 def table(model: nn.Module) -> Table:
     result: Table = layers({"head": "classifier.1"})
-    for name, module in model.named_modules():
+    for name, _ in model.named_modules():
         if not name.endswith("conv"):
             continue
         ours = name.removesuffix(".conv")
@@ -34,7 +34,9 @@ def table(model: nn.Module) -> Table:
             at = "resnet.embedder.embedder"
         else:
             _, stage, block, *rest = ours.split(".")
-            at = f"resnet.encoder.stages.{stage}.layers.{block}." + ("shortcut" if rest == ["shortcut"] else f"layer.{rest[1]}")
+            at = f"resnet.encoder.stages.{stage}.layers.{block}." + (
+                "shortcut" if rest == ["shortcut"] else f"layer.{rest[1]}"
+            )
         result |= {f"{ours}.conv.weight": (f"{at}.convolution.weight", whole)}
         result |= layers({f"{ours}.norm": f"{at}.normalization"})
     return result
@@ -67,7 +69,7 @@ def _same_statistics(mine: nn.Module, oracle: nn.Module) -> None:
 
 @both
 def test_attention_on_a_grid_is_that_of_sagan(dtype: torch.dtype) -> None:
-    """Zhang et al. 2019, Eq. 1 to 3, with 1x1 convolutions: beta_ji = softmax_i(f(x_i) . g(x_j)), o = v(sum beta h(x))."""
+    """Zhang et al. 2019, Eq. 1 to 3: beta_ji = softmax_i(f(x_i) . g(x_j)), o_j = v(sum_i beta_ji h(x_i))."""
     mine, twin = GridAttention(16), GridAttention(16)
     pairs = adopt_twin(mine, twin, dtype)
 

@@ -1,4 +1,4 @@
-"""Our vision transformer against transformers' ViT and DINOv2 with registers; poolings, positions and published sizes."""
+"""Our vision transformer against transformers' ViT and DINOv2 with registers; pooling, positions, published sizes."""
 
 import pytest
 import torch

@@ -82,7 +82,9 @@ def test_a_crop_is_a_part_of_the_image_at_the_size_of_the_whole():
     assert 4 <= float(slope.min()) < 14 < float(slope.max()) <= 20.5
     assert out.shape == ramp.shape
     x = images()
-    assert (augment(x, built({"name": "crop", "least": 1.0, "stretch": 1.0}), moment()).int() - x.int()).abs().max() <= 1
+    assert (
+        augment(x, built({"name": "crop", "least": 1.0, "stretch": 1.0}), moment()).int() - x.int()
+    ).abs().max() <= 1
 
 
 def test_erasing_replaces_a_rectangle_by_one_colour():
@@ -97,7 +99,7 @@ def test_erasing_replaces_a_rectangle_by_one_colour():
 
 
 def test_a_strength_of_zero_leaves_only_what_has_no_strength():
-    """Without shifts, colours and the like, RandAugment still stretches and equalises; solarising at 255 inverts white."""
+    """Without shifts, colours and the like, RandAugment still stretches and equalises."""
     x = images().clamp(max=254)
     many = x[:1].repeat(1, 1, 3, 3).expand(300, -1, -1, -1)
     out = augment(many, built({"name": "randaugment", "count": 1, "strength": 0.0}), moment(range(300)))

@@ -62,7 +62,7 @@ def test_an_operation_equals_that_of_pil_to_rounding(case):
     assert not torch.equal(by_pil(change, x), torch.from_numpy(x))
 
 
-# The inverse map from output to input pixels that PIL takes, (a, b, c, d, e, f): x = a x' + b y' + c, y = d x' + e y' + f,
+# The map from output to input pixels that PIL takes, (a, b, c, d, e, f): x = a x' + b y' + c, y = d x' + e y' + f,
 # around the middle of the image, for an amount of 0.5.
 TURN, SHEAR, SHIFT = np.radians(15), 0.15, 0.5 * 150 / 331
 MOVED = {
@@ -86,7 +86,12 @@ def test_a_movement_equals_that_of_pil(name):
 
     x = images()
     moved, expected = ours(operation, x, 0.5), by_pil(change, x).float()
-    inner = (slice(None), slice(None), slice(4, -4), slice(6, -6))  # at the border PIL repeats pixels, we blend with black
+    inner = (
+        slice(None),
+        slice(None),
+        slice(4, -4),
+        slice(6, -6),
+    )  # at the border PIL repeats pixels, we blend with black
     assert (moved - expected)[inner].abs().max() <= 2
     assert (expected - torch.from_numpy(x))[inner].abs().max() > 20
 

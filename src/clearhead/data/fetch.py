@@ -126,7 +126,9 @@ def find(name: str, root: Path | None = None) -> Path:
 def data_folders(root: Path | None = None) -> list[Path]:
     """Return the folders in which data is searched: `root` if it is given, $CLEARHEAD_DATA, and the user's cache."""
     environment = os.environ.get("CLEARHEAD_DATA")
-    return [folder for folder in (root, Path(environment) if environment else None, cache_folder()) if folder is not None]
+    return [
+        folder for folder in (root, Path(environment) if environment else None, cache_folder()) if folder is not None
+    ]
 
 
 def cache_folder() -> Path:

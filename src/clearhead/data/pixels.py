@@ -91,7 +91,7 @@ class Pixels(Data):
         return int(self.config.rows)
 
     def _train(self, step: int, rows: Rows) -> Batch:
-        epoch, index = divmod(step, self.steps_per_epoch)
+        epoch, index = divmod(step, self.train // self.config.rows)
         if self._order[0] != epoch:
             self._order = (epoch, counter_rng.permutation(self.seed, epoch, self.train, ORDER))
         return self._numbered(self._order[1][index * self.config.rows + rows])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..errors import InputError, InputTypeError
@@ -263,7 +263,8 @@ class Attention(nn.Module):
             context: what keys and values are made of, or the result of `remember`; x if not given.
             mask: which keys each query may attend to; all if not given.
             positions: rotates queries and keys, or biases the scores.
-            at: positions of the tokens of x, as its position encoding reads them; from 0, or from where the cache ends, if not given.
+            at: positions of the tokens of x, (t,) or (b, t), on a grid (t, 2) or (b, t, 2); from 0, or from where the
+                cache ends, if not given.
             cache: KV cache; the new keys and values are appended, and all it holds are attended to.
         """
         q = _split(x if self.query is None else self.query(x), self.heads)

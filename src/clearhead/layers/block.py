@@ -10,7 +10,7 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..checks import one_of
@@ -117,7 +117,8 @@ class Block(nn.Module):
             mask: mask of self-attention.
             context_mask: mask of cross-attention.
             positions: position encoding of self-attention.
-            at: positions of the tokens of x, as its position encoding reads them; from 0, or from where the cache ends, if not given.
+            at: positions of the tokens of x, (t,) or (b, t), on a grid (t, 2) or (b, t, 2); from 0, or from where the
+                cache ends, if not given.
             cache: KV cache of self-attention.
         """
         if (context is None) != (self.cross is None):

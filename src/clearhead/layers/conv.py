@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -94,11 +96,10 @@ class ConvStem(nn.Module):
         super().__init__()
         widths = [channels, *[hidden] * (depth - 1), width]
         self.layers = nn.ModuleList(
-            nn.Conv2d(before, after, kernel, padding=kernel // 2, bias=False)
-            for before, after in zip(widths[:-1], widths[1:], strict=True)
+            nn.Conv2d(before, after, kernel, padding=kernel // 2, bias=False) for before, after in pairwise(widths)
         )
         for layer in self.layers:
-            nn.init.kaiming_normal_(layer.weight)
+            nn.init.kaiming_normal_(layer.weight)  # type: ignore[arg-type]
 
     def forward(self, image: Float[Tensor, "b c height width"]) -> Float[Tensor, "b d y x"]:
         x = image
@@ -108,7 +109,7 @@ class ConvStem(nn.Module):
 
 
 class ResidualStem(nn.Module):
-    """The first stages of a ResNet and a last convolution to the width of a token (Dosovitskiy et al. 2021, 3.1, hybrid).
+    """The first stages of a ResNet and a convolution to the width of a token (a hybrid, Dosovitskiy et al. 2021, 3.1).
 
     Args:
         width: channels of the output, the width of a token.

@@ -27,7 +27,11 @@ FAMILIES = {
     "transformer": ("transformer", "Transformer", "an encoder and a decoder that attends to it, for translation"),
     "rnn-seq2seq": ("rnn_seq2seq", "RNNSeq2Seq", "two recurrent networks, for translation, with or without attention"),
     "vit": ("vit", "ViT", "a vision transformer, with patches or convolutions in front, that classifies images"),
-    "resnet": ("resnet", "ResNet", "a residual convolutional network that classifies images, with or without attention"),
+    "resnet": (
+        "resnet",
+        "ResNet",
+        "a residual convolutional network that classifies images, with or without attention",
+    ),
     "reader": ("reader", "Reader", "one layer that remembers a sequence: a sum, a fading sum, or attention"),
     "mlp": ("mlp", "Perceptron", "a multi-layer perceptron, from vectors to vectors"),
     "deep": (

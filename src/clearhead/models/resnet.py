@@ -31,7 +31,9 @@ class Config:
 
     classes: int = 1000  # number of classes
     channels: int = 3  # channels of the images
-    stem: Literal["large", "small"] = "large"  # large: 7x7 convolution and max pooling, a quarter of the size; small: 3x3
+    stem: Literal["large", "small"] = (
+        "large"  # large: 7x7 convolution and max pooling, a quarter of the size; small: 3x3
+    )
     width: int = 64  # channels of the first stage; each stage doubles them
     depths: tuple[int, ...] = (2, 2, 2, 2)  # blocks per stage
     block: ResidualKind = "basic"  # two 3x3 convolutions; or 1x1, 3x3 and 1x1 to four times the width

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from ..checks import at_least, fraction
 from ..errors import InputError
 from ..layers import Attention, Block, ConvStem, Linear, Patches, Positions, ResidualStem, Rotary2d, make_norm
-from ..layers.words import GridPosition, Join, MLPKind, Norm, Order
+from ..layers.words import GridPosition, Join, MLPKind, Norm, Order, PatchPosition
 from .heads import check_heads
 from .model import Model
 
@@ -94,9 +94,10 @@ class ViT(Model):
         super().__init__()
         c = self.config = config
         rotary = c.positions == "rotary"
+        added: PatchPosition = "none" if c.positions == "rotary" else c.positions
         self.embed = Patches(
             c.width, patch=c.patch, channels=c.channels, grid=(c.shape[0] // c.patch, c.shape[1] // c.patch),
-            cls=c.pool in ("cls", "both"), registers=c.registers, positions="none" if rotary else c.positions,
+            cls=c.pool in ("cls", "both"), registers=c.registers, positions=added,
             join=c.join, stem=None if c.stem == "patch" else self._stem,
         )  # fmt: skip
         self.positions: Positions = Rotary2d(c.width // c.heads) if rotary else Positions()

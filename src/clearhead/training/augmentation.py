@@ -102,8 +102,8 @@ class CropConfig:
     def __post_init__(self) -> None:
         if not 0.0 < self.least <= 1.0 or self.stretch < 1.0:
             raise InputError(
-                f"least={self.least}, stretch={self.stretch}: expected a share above 0 and at most 1, and a ratio of 1 or "
-                "more"
+                f"least={self.least}, stretch={self.stretch}: expected a share above 0 and at most 1, and a ratio of "
+                "at least 1"
             )
 
 
@@ -201,8 +201,8 @@ class EraseConfig:
     def __post_init__(self) -> None:
         if not 0.0 <= self.chance <= 1.0 or not 0.02 < self.most <= 1.0 or self.stretch < 1.0:
             raise InputError(
-                f"chance={self.chance}, most={self.most}, stretch={self.stretch}: expected a probability, a share above "
-                "0.02, and a ratio of 1 or more"
+                f"chance={self.chance}, most={self.most}, stretch={self.stretch}: expected a probability, a share "
+                "above 0.02, and a ratio of at least 1"
             )
 
 
@@ -281,7 +281,7 @@ def _compiled() -> Any:
 def normalise(
     images: UInt8[Tensor, "b c y x"], preprocessing: Preprocessing, dtype: torch.dtype
 ) -> Float[Tensor, "b c y x"]:
-    """Scale and normalise pixels like a model's preprocessing; on a GPU with the channels last, as convolutions read."""
+    """Scale and normalise pixels like a model's preprocessing; on a GPU with channels last, as convolutions read."""
     mean, deviation = (
         torch.tensor(x, dtype=torch.float32)[:, None, None].to(images.device, non_blocking=True)
         for x in (preprocessing.mean, preprocessing.deviation)

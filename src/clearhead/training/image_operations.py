@@ -1,8 +1,8 @@
 """Operations on batches of images with a strength per image, on the device: what RandAugment chooses from.
 
-An operation takes float images (b, c, y, x) with values from 0 to 255 and an amount (b,), most of them from -1 to 1,
-and returns new images. Amounts mean what they mean in Cubuk et al. 2020, as torchvision has them; PIL's functions of the
-same names are the references, up to rounding and interpolation.
+An operation takes float images (b, c, y, x) with values from 0 to 255 and an amount per image (b,), from -1 to 1, and
+returns new images. Amounts mean what they mean in Cubuk et al. 2020 as torchvision has them; PIL's functions are the
+references, up to rounding and interpolation.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def autocontrast(images: Images, amount: Amount) -> Images:
 def equalise(images: Images, amount: Amount) -> Images:
     """Spread the values of each channel so that all grey values are about equally frequent."""
     flat = images.flatten(2).round()  # (b, c, n)
-    ordered, n = flat.sort(dim=-1).values, flat.shape[-1]
+    ordered = flat.sort(dim=-1).values
     before = torch.searchsorted(ordered, flat)  # pixels with a lower value
     most = ordered[..., -1:].contiguous()
     step = torch.searchsorted(ordered, most) // 255  # without the pixels of the highest value

@@ -132,7 +132,9 @@ class Rotary2d(Rotary):
 
     def __init__(self, head: int, *, base: float = 100.0) -> None:
         if head < 4 or head % 4:
-            raise InputError(f"head={head}: expected a multiple of 4, for pairs that rotate with the row and the column")
+            raise InputError(
+                f"head={head}: expected a multiple of 4, for pairs that rotate with the row and the column"
+            )
         super().__init__(head // 2, base=base)
         self.head = head
 

@@ -65,7 +65,9 @@ class Classification(Objective):
         for name in ("mixup", "cutmix"):
             parameter = getattr(config, name)
             if parameter and "images" not in data.keys:
-                raise InputError(f"{name}={parameter} mixes images, and this data gives {', '.join(data.keys)}: leave it out")
+                raise InputError(
+                    f"{name}={parameter} mixes images, and this data gives {', '.join(data.keys)}: leave it out"
+                )
             table = beta_quantiles(parameter) if parameter else None
             self.register_buffer(f"{name}_shares", table, persistent=False)
 
