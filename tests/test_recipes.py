@@ -66,6 +66,6 @@ def test_a_quick_recipe_reaches_its_number(path, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("path", trained(QUICK, BEARABLE), ids=lambda path: path.stem)
 def test_a_longer_recipe_reaches_its_number(path, tmp_path):
-    if read_recipe(path).data["name"] in ("shakespeare", "sst2") and not os.environ.get("CLEARHEAD_DATA"):
+    if read_recipe(path).data["name"] in ("cifar10", "shakespeare", "sst2") and not os.environ.get("CLEARHEAD_DATA"):
         pytest.skip("needs CLEARHEAD_DATA")
     reach(path, tmp_path / "run")

@@ -6,6 +6,7 @@ import pytest
 
 from clearhead.layers import NORMS, POSITIONS, PROJECTIONS, SCORES, words
 from clearhead.layers.block import ORDERS
+from clearhead.layers.conv import EXPANSION
 from clearhead.layers.embed import PATCH_POSITIONS
 from clearhead.layers.mlp import ACTIVATIONS, KINDS
 from clearhead.layers.positions.rotary import SCALINGS
@@ -27,6 +28,7 @@ KNOWN = {
     "Order": ORDERS,
     "Cell": CELLS,
     "Connection": CONNECTIONS,
+    "ResidualKind": EXPANSION,
 }
 
 

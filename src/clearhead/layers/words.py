@@ -4,7 +4,6 @@ from typing import Literal
 
 Position = Literal["none", "sinusoid", "learned", "rotary", "alibi", "relative"]  # how token order is encoded
 PatchPosition = Literal["none", "learned", "sincos2d"]  # how the place of an image patch is encoded
-GridPosition = Literal["none", "learned", "sincos2d", "rotary"]  # also inside attention: rotary, by row and column
 Join = Literal["add", "concatenate"]  # how position vectors are combined with tokens
 Pairs = Literal["halves", "neighbours"]  # which columns make a pair: i with i + e/2, or 2i with 2i + 1
 Rope = Literal["linear", "ntk", "yarn", "llama3"]  # how rotary positions are stretched to a longer context

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from ..checks import at_least, fraction
 from ..errors import InputError
 from ..layers import Attention, Block, ConvStem, Linear, Patches, Positions, ResidualStem, Rotary2d, make_norm
-from ..layers.words import GridPosition, Join, MLPKind, Norm, Order, PatchPosition
+from ..layers.words import Join, MLPKind, Norm, Order, PatchPosition
 from .heads import check_heads
 from .model import Model
 
@@ -41,7 +41,7 @@ class Config:
     depth: int = 12  # number of blocks
     heads: int = 12  # attention heads per block
     hidden: int | None = None  # width inside the MLP; None: 4 x width
-    positions: GridPosition = "learned"  # how places are encoded: added to tokens, or rotary inside attention
+    positions: Literal["none", "learned", "sincos2d", "rotary"] = "learned"  # how places are encoded
     join: Join = "add"  # learned, sincos2d: add position vectors to the patches, or concatenate them
     registers: int = 0  # number of extra tokens that belong to no place
     order: Order = "pre"  # norm before each sublayer, or after each residual addition

@@ -98,12 +98,14 @@ def train(
 def _torch_settings(recipe: Recipe, device: torch.device) -> Iterator[None]:
     """Set torch's global settings and generators for a training, and restore them afterwards."""
     precision, deterministic = torch.get_float32_matmul_precision(), torch.are_deterministic_algorithms_enabled()
-    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    warn_only, benchmark = torch.is_deterministic_algorithms_warn_only_enabled(), torch.backends.cudnn.benchmark
     try:
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             torch.set_float32_matmul_precision("highest" if recipe.precision == "float32" else "high")
             torch.use_deterministic_algorithms(recipe.deterministic)
+            torch.backends.cudnn.benchmark = not recipe.deterministic  # the fastest convolution for each shape
             yield
     finally:
         torch.set_float32_matmul_precision(precision)
         torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
+        torch.backends.cudnn.benchmark = benchmark
