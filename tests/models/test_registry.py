@@ -121,6 +121,15 @@ CASES: dict[str, tuple[str, dict]] = {
         "resnet",
         {"classes": 3, "width": 4, "depths": (1, 1), "block": "bottleneck", "stem": "small", "attention": (0, 1)},
     ),
+    "vit without an output layer": (
+        "vit",
+        {**PICTURES, "classes": 0, "width": 12, "depth": 1, "heads": 3, "head": "mlp", "registers": 1},
+    ),
+    "convnext": ("convnext", {"classes": 3, "width": 4, "depths": (1, 2), "kernel": 3, "layer_scale": 0.5}),
+    "mobilenet": (
+        "mobilenet",
+        {"classes": 3, "width": 4, "widths": (4, 6), "depths": (1, 2), "strides": (1, 2), "hidden": 12, "dropout": 0.0},
+    ),
     "reader, sum": ("reader", {**WORDS, "mix": "sum", "hidden": 13}),
     "reader, forget": ("reader", {**WORDS, "mix": "forget", "heads": 3, "gamma": (0.9, 0.5, 1.0)}),
     "reader, learns to forget": ("reader", {**WORDS, "mix": "forget", "heads": 3, "learned": True}),
@@ -253,8 +262,9 @@ def test_every_parameter_gets_a_gradient(case):
     for name, p in model.named_parameters():
         assert p.grad is not None, name
         assert bool(p.grad.isfinite().all()), name
-        # A bias of all keys moves all scores of a query alike, which softmax cannot see.
-        assert p.grad.abs().max() > 1e-9 or name.endswith("key.bias"), name
+        # A bias of all keys moves all scores of a query alike, which softmax cannot see; a bias in front of a 1x1
+        # convolution without an activation moves all places alike, which the next batch norm takes away.
+        assert p.grad.abs().max() > 1e-9 or name.endswith(("key.bias", "narrow.norm.bias")), name
 
 
 @causal
@@ -524,6 +534,12 @@ WRONG = {
     ("resnet", "depths", (2, 0)): r"depths=\(2, 0\): expected the number of blocks",
     ("resnet", "attention", (2,)): r"attention=\(2,\): expected stages from 0 to 1",
     ("resnet", "block", "bottelneck"): r"the nearest is bottleneck",
+    ("resnet", "shrink", "frist"): r"the nearest is first",
+    ("convnext", "kernel", 4): r"kernel=4: expected an odd number",
+    ("convnext", "depths", ()): r"depths=\(\): expected the number of blocks",
+    ("convnext", "skip", 1.0): r"skip=1.0: expected a share",
+    ("mobilenet", "strides", (1,)): r"strides=\(1,\): expected one number per stage",
+    ("mobilenet", "depths", (1, 0)): r"depths=\(1, 0\): expected 1 or more for each stage",
     ("deep", "connect", "residul"): r"the nearest is residual",
     ("deep", "depth", -1): r"depth=-1: expected 0 or more",
 }

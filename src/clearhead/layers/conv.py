@@ -9,9 +9,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..checks import one_of
-from .words import ResidualKind
+from .words import ResidualKind, Shrink
 
 EXPANSION = {"basic": 1, "bottleneck": 4}  # channels of a residual block's output, in widths
+SHRINKS = ("middle", "first")
 
 
 class ConvNorm(nn.Module):
@@ -22,17 +23,21 @@ class ConvNorm(nn.Module):
         outputs: channels of the output.
         kernel: height and width of the convolution, an odd number.
         stride: by how much the grid shrinks.
+        groups: number of parts that the channels are divided into; each sees only itself.
+        eps: added to the variance in the batch norm.
 
     Examples:
         >>> ConvNorm(3, 8, 3, stride=2)(torch.zeros(1, 3, 6, 6)).shape
         torch.Size([1, 8, 3, 3])
     """
 
-    def __init__(self, inputs: int, outputs: int, kernel: int, *, stride: int = 1) -> None:
+    def __init__(
+        self, inputs: int, outputs: int, kernel: int, *, stride: int = 1, groups: int = 1, eps: float = 1e-5
+    ) -> None:
         super().__init__()
-        self.conv = nn.Conv2d(inputs, outputs, kernel, stride=stride, padding=kernel // 2, bias=False)
+        self.conv = nn.Conv2d(inputs, outputs, kernel, stride=stride, padding=kernel // 2, groups=groups, bias=False)
         nn.init.kaiming_normal_(self.conv.weight, mode="fan_out", nonlinearity="relu")
-        self.norm = nn.BatchNorm2d(outputs)
+        self.norm = nn.BatchNorm2d(outputs, eps=eps)
 
     def forward(self, x: Float[Tensor, "b i height width"]) -> Float[Tensor, "b o y x"]:
         return self.norm(self.conv(x))
@@ -42,31 +47,39 @@ class Residual(nn.Module):
     """relu(x + f(x)), Eq. 1 and 2 and Fig. 5 of He et al. 2016; where f changes the size, x is projected.
 
     The scale of f's last batch norm starts at 0, so that every block starts as the identity (Goyal et al. 2017, 5.1).
-    A bottleneck has its stride in the 3x3 convolution, as torchvision's, not in the first.
 
     Args:
         inputs: channels of the input.
         width: channels inside; also of the output of a basic block, a quarter of those of a bottleneck.
         kind: "basic" (two 3x3 convolutions) or "bottleneck" (1x1, 3x3 and 1x1).
         stride: by how much the grid shrinks.
+        shrink: convolution of a bottleneck that has the stride: the "middle" one, as torchvision's, or the "first", as in
+            the paper.
+        eps: added to the variance in the batch norms.
 
     Examples:
         >>> Residual(8, 4, kind="bottleneck", stride=2)(torch.zeros(1, 8, 6, 6)).shape
         torch.Size([1, 16, 3, 3])
     """
 
-    def __init__(self, inputs: int, width: int, *, kind: ResidualKind = "basic", stride: int = 1) -> None:
+    def __init__(
+        self, inputs: int, width: int, *, kind: ResidualKind = "basic", stride: int = 1, shrink: Shrink = "middle",
+        eps: float = 1e-5,
+    ) -> None:  # fmt: skip
         super().__init__()
         one_of("block", kind, EXPANSION)
+        one_of("shrink", shrink, SHRINKS)
         outputs = width * EXPANSION[kind]
+        early, late = (stride, 1) if shrink == "first" else (1, stride)
         first = (
-            [ConvNorm(inputs, width, 3, stride=stride)] if kind == "basic"
-            else [ConvNorm(inputs, width, 1), ConvNorm(width, width, 3, stride=stride)]
+            [ConvNorm(inputs, width, 3, stride=stride, eps=eps)] if kind == "basic"
+            else [ConvNorm(inputs, width, 1, stride=early, eps=eps), ConvNorm(width, width, 3, stride=late, eps=eps)]
         )  # fmt: skip
-        last = ConvNorm(width, outputs, 3 if kind == "basic" else 1)
+        last = ConvNorm(width, outputs, 3 if kind == "basic" else 1, eps=eps)
         nn.init.zeros_(last.norm.weight)
         self.layers = nn.ModuleList([*first, last])
-        self.shortcut = ConvNorm(inputs, outputs, 1, stride=stride) if stride > 1 or inputs != outputs else None
+        projected = stride > 1 or inputs != outputs
+        self.shortcut = ConvNorm(inputs, outputs, 1, stride=stride, eps=eps) if projected else None
 
     def forward(self, x: Float[Tensor, "b i height width"]) -> Float[Tensor, "b o y x"]:
         y = x

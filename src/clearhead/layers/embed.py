@@ -63,6 +63,7 @@ class Patches(nn.Module):
         registers: number of register tokens, which belong to no place.
         positions: "learned", "sincos2d" or "none".
         join: "add" the position vectors to the patches, or "concatenate" half a width of each.
+        antialias: smooth learned positions where they are interpolated to a smaller grid.
         stem: maps an image to (b, d, y, x) instead of the linear map of patches, with a cell for each patch.
 
     Examples:
@@ -84,12 +85,13 @@ class Patches(nn.Module):
         registers: int = 0,
         positions: PatchPosition = "learned",
         join: Join = "add",
+        antialias: bool = False,
         stem: Callable[[int], nn.Module] | None = None,
     ) -> None:
         super().__init__()
         one_of("positions", positions, PATCH_POSITIONS)
         one_of("join", join, JOINS)
-        self.join = join
+        self.join, self.antialias = join, antialias
         apart = width // 2 if join == "concatenate" and positions != "none" else 0  # columns of positions alone
         self.patch = (patch, patch) if isinstance(patch, int) else patch
         self.grid = (grid, grid) if isinstance(grid, int) else grid
@@ -123,7 +125,7 @@ class Patches(nn.Module):
         size = self.size(*image.shape[-2:])
         x = self.project(image).flatten(2).mT  # (b, d, y, x) -> (b, y x, d)
         if self.places is not None:
-            x = self._joined(x, resize(self.places, self.grid, size))
+            x = self._joined(x, resize(self.places, self.grid, size, antialias=self.antialias))
         elif self.sincos is not None:
             x = self._joined(x, self.sincos.vectors(self.at(size, x.device)).to(x.dtype))
         before = []
@@ -144,13 +146,16 @@ class Patches(nn.Module):
         return torch.cat([x, places.expand(x.shape[0], -1, -1)], dim=-1)
 
 
-def resize(table: Float[Tensor, "t d"], old: tuple[int, int], new: tuple[int, int]) -> Float[Tensor, "n d"]:
+def resize(
+    table: Float[Tensor, "t d"], old: tuple[int, int], new: tuple[int, int], *, antialias: bool = False
+) -> Float[Tensor, "n d"]:
     """Interpolate a grid of position vectors to another size (bicubic); return the same table for the same size.
 
     Args:
         table: position vectors of the old grid, row by row.
         old: rows and columns of the old grid.
         new: rows and columns of the new grid.
+        antialias: smooth before shrinking, as image libraries do.
 
     Examples:
         >>> resize(torch.zeros(4, 8), (2, 2), (3, 5)).shape
@@ -163,5 +168,5 @@ def resize(table: Float[Tensor, "t d"], old: tuple[int, int], new: tuple[int, in
     if old == new:
         return table
     field = table.reshape(1, *old, -1).permute(0, 3, 1, 2)
-    field = F.interpolate(field, size=new, mode="bicubic", align_corners=False)
+    field = F.interpolate(field, size=new, mode="bicubic", align_corners=False, antialias=antialias)
     return field.permute(0, 2, 3, 1).reshape(new[0] * new[1], -1)

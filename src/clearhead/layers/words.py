@@ -15,4 +15,5 @@ Norm = Literal["layer", "rms", "none"]
 Order = Literal["pre", "post"]  # norm before each sublayer, or after each residual addition
 Cell = Literal["rnn", "gru", "lstm"]
 Connection = Literal["plain", "dense", "residual"]  # how a layer of a Stack is connected to those before it
+Shrink = Literal["middle", "first"]  # convolution of a bottleneck that has the stride: 3x3, or the first 1x1
 ResidualKind = Literal["basic", "bottleneck"]  # convolutions of a residual block: two 3x3; or 1x1, 3x3 and 1x1

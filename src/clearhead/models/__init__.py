@@ -32,6 +32,8 @@ FAMILIES = {
         "ResNet",
         "a residual convolutional network that classifies images, with or without attention",
     ),
+    "convnext": ("convnext", "ConvNeXt", "a convolutional network with the choices of a transformer, for images"),
+    "mobilenet": ("mobilenet", "MobileNet", "MobileNetV2, a light convolutional network that classifies images"),
     "reader": ("reader", "Reader", "one layer that remembers a sequence: a sum, a fading sum, or attention"),
     "mlp": ("mlp", "Perceptron", "a multi-layer perceptron, from vectors to vectors"),
     "deep": (

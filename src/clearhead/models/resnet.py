@@ -21,7 +21,7 @@ from ..checks import at_least
 from ..errors import InputError
 from ..layers import Attention, ConvNorm, Linear, Residual
 from ..layers.conv import EXPANSION
-from ..layers.words import ResidualKind
+from ..layers.words import ResidualKind, Shrink
 from .model import Model
 
 
@@ -29,7 +29,7 @@ from .model import Model
 class Config:
     """The sizes and choices of a residual network; the defaults are those of ResNet-18."""
 
-    classes: int = 1000  # number of classes
+    classes: int = 1000  # number of classes; 0: no output layer, the model embeds an image as one vector
     channels: int = 3  # channels of the images
     stem: Literal["large", "small"] = (
         "large"  # large: 7x7 convolution and max pooling, a quarter of the size; small: 3x3
@@ -37,10 +37,13 @@ class Config:
     width: int = 64  # channels of the first stage; each stage doubles them
     depths: tuple[int, ...] = (2, 2, 2, 2)  # blocks per stage
     block: ResidualKind = "basic"  # two 3x3 convolutions; or 1x1, 3x3 and 1x1 to four times the width
+    shrink: Shrink = "middle"  # convolution of a bottleneck that has the stride: the 3x3, or the first 1x1
+    eps: float = 1e-5  # added to the variance in a batch norm
     attention: tuple[int, ...] = ()  # stages, counted from 0, that are followed by self-attention
 
     def __post_init__(self) -> None:
-        at_least(self, 1, "classes", "channels", "width")
+        at_least(self, 0, "classes")
+        at_least(self, 1, "channels", "width")
         if not self.depths or min(self.depths) < 1:
             raise InputError(f"depths={self.depths}: expected the number of blocks of each stage, 1 or more")
         if any(not 0 <= stage < len(self.depths) for stage in self.attention):
@@ -66,10 +69,11 @@ class GridAttention(nn.Module):
 class Stem(nn.Module):
     """The first convolution: 7x7 with stride 2 and max pooling for large images, 3x3 for small ones."""
 
-    def __init__(self, kind: str, channels: int, width: int) -> None:
+    def __init__(self, kind: str, channels: int, width: int, *, eps: float) -> None:
         super().__init__()
         self.large = kind == "large"
-        self.first = ConvNorm(channels, width, 7, stride=2) if self.large else ConvNorm(channels, width, 3)
+        kernel, stride = (7, 2) if self.large else (3, 1)
+        self.first = ConvNorm(channels, width, kernel, stride=stride, eps=eps)
 
     def forward(self, images: Float[Tensor, "b c height width"]) -> Float[Tensor, "b d y x"]:
         x = F.relu(self.first(images))
@@ -80,7 +84,6 @@ class ResNet(Model):
     """Images (b, c, height, width) of any size -> logits of classes (b, classes)."""
 
     reads: ClassVar[str] = "images"
-    can: frozenset[str] = frozenset({"classify"})
     methods: ClassVar[tuple[str, ...]] = ("states",)
     may_differ: ClassVar[frozenset[str]] = frozenset({"classes"})
     config: Config
@@ -88,18 +91,20 @@ class ResNet(Model):
     def __init__(self, config: Config) -> None:
         super().__init__()
         c = self.config = config
-        self.stem = Stem(c.stem, c.channels, c.width)
+        self.can = frozenset({"classify" if c.classes else "embed"})
+        self.stem = Stem(c.stem, c.channels, c.width, eps=c.eps)
         self.stages = nn.ModuleList()
         inputs = c.width
         for i, depth in enumerate(c.depths):
             width, stage = c.width * 2**i, nn.ModuleList()
             for j in range(depth):
-                stage.append(Residual(inputs, width, kind=c.block, stride=2 if i and not j else 1))
+                stride = 2 if i and not j else 1
+                stage.append(Residual(inputs, width, kind=c.block, stride=stride, shrink=c.shrink, eps=c.eps))
                 inputs = width * EXPANSION[c.block]
             if i in c.attention:
                 stage.append(GridAttention(inputs))
             self.stages.append(stage)
-        self.head = Linear(inputs, c.classes)
+        self.head = Linear(inputs, c.classes) if c.classes else None
 
     def example_inputs(self, rows: int, size: int, generator: torch.Generator) -> dict[str, Tensor]:
         return {"images": torch.randn(rows, self.config.channels, size, size, generator=generator)}
@@ -113,4 +118,5 @@ class ResNet(Model):
         return x.mean((2, 3))
 
     def forward(self, images: Float[Tensor, "b c height width"]) -> Float[Tensor, "b classes"]:
-        return self.head(self.states(images))
+        x = self.states(images)
+        return x if self.head is None else self.head(x)

@@ -30,7 +30,7 @@ from .model import Model
 class Config:
     """The sizes and choices of a vision transformer; the defaults are those of ViT-B/16."""
 
-    classes: int = 1000  # number of classes
+    classes: int = 1000  # number of classes; 0: no output layer, the model embeds an image as one vector
     channels: int = 3  # channels of the images
     size: int | tuple[int, int] = 224  # height and width of training images in pixels, which positions are made for
     patch: int = 16  # height and width of a patch in pixels: the ratio of the image and the grid of tokens
@@ -42,6 +42,7 @@ class Config:
     heads: int = 12  # attention heads per block
     hidden: int | None = None  # width inside the MLP; None: 4 x width
     positions: Literal["none", "learned", "sincos2d", "rotary"] = "learned"  # how places are encoded
+    antialias: bool = False  # learned: smooth positions where they are interpolated to a smaller grid
     join: Join = "add"  # learned, sincos2d: add position vectors to the patches, or concatenate them
     registers: int = 0  # number of extra tokens that belong to no place
     order: Order = "pre"  # norm before each sublayer, or after each residual addition
@@ -58,8 +59,8 @@ class Config:
     dropout: float = 0.0  # share dropped in training: of embeddings, attention weights, and what each sublayer adds
 
     def __post_init__(self) -> None:
-        at_least(self, 1, "classes", "channels", "patch", "width", "heads", "hidden")
-        at_least(self, 0, "depth", "registers")
+        at_least(self, 1, "channels", "patch", "width", "heads", "hidden")
+        at_least(self, 0, "classes", "depth", "registers")
         fraction(self, "dropout", "skip")
         check_heads(self.width, self.heads)
         if self.positions == "rotary" and self.width // self.heads % 4:
@@ -84,7 +85,6 @@ class ViT(Model):
     """Images (b, c, height, width) of any size that divides into patches -> logits of classes (b, classes)."""
 
     reads: ClassVar[str] = "images"
-    can: frozenset[str] = frozenset({"classify"})
     methods: ClassVar[tuple[str, ...]] = ("encode", "states")
     may_differ: ClassVar[frozenset[str]] = frozenset({"dropout", "skip", "classes", "size", "pool", "head"})
     head_parts: ClassVar[tuple[str, ...]] = ("head", "head_hidden", "pool", "pool_query")
@@ -93,12 +93,13 @@ class ViT(Model):
     def __init__(self, config: Config) -> None:
         super().__init__()
         c = self.config = config
+        self.can = frozenset({"classify" if c.classes else "embed"})
         rotary = c.positions == "rotary"
         added: PatchPosition = "none" if c.positions == "rotary" else c.positions
         self.embed = Patches(
             c.width, patch=c.patch, channels=c.channels, grid=(c.shape[0] // c.patch, c.shape[1] // c.patch),
             cls=c.pool in ("cls", "both"), registers=c.registers, positions=added,
-            join=c.join, stem=None if c.stem == "patch" else self._stem,
+            join=c.join, antialias=c.antialias, stem=None if c.stem == "patch" else self._stem,
         )  # fmt: skip
         self.positions: Positions = Rotary2d(c.width // c.heads) if rotary else Positions()
         self.blocks = nn.ModuleList(
@@ -113,8 +114,9 @@ class ViT(Model):
         self.pool = Attention(c.width, project="none", out=False, score="dot") if learned else None
         self.pool_query = nn.Parameter(torch.empty(1, 1, c.width).normal_(std=0.02)) if learned else None
         pooled = 2 * c.width if c.pool == "both" else c.width
-        self.head_hidden = Linear(pooled, c.width) if c.head == "mlp" else None
-        self.head = Linear(c.width if c.head == "mlp" else pooled, c.classes)
+        hidden = bool(c.classes) and c.head == "mlp"
+        self.head_hidden = Linear(pooled, c.width) if hidden else None
+        self.head = Linear(c.width if hidden else pooled, c.classes) if c.classes else None
 
     def _stem(self, width: int) -> nn.Module:
         kind = {"conv": ConvStem, "resnet": ResidualStem}[self.config.stem]
@@ -146,4 +148,5 @@ class ViT(Model):
 
     def forward(self, images: Float[Tensor, "b c height width"]) -> Float[Tensor, "b classes"]:
         x = self.states(images)
-        return self.head(x if self.head_hidden is None else torch.tanh(self.head_hidden(x)))
+        x = x if self.head_hidden is None else torch.tanh(self.head_hidden(x))
+        return x if self.head is None else self.head(x)

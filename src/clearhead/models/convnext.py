@@ -1,0 +1,124 @@
+"""ConvNeXt: a convolutional network that takes over the choices of vision transformers, one by one.
+
+Liu et al. 2022, section 2: patches as the first layer, few norms and activations, an MLP of four times the width, and a
+7x7 convolution per channel where a transformer has attention: mixing of places and mixing of channels are apart.
+
+    images -> stem: patches -> stages [norm, halve the grid] -> mean over places -> norm -> head -> logits  (b, classes)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ..checks import at_least, fraction
+from ..errors import InputError
+from ..layers import MLP, Linear, skip_rows
+from .model import Model
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Config:
+    """The sizes and choices of a ConvNeXt; the defaults are those of ConvNeXt-T."""
+
+    classes: int = 1000  # number of classes; 0: no output layer, the model embeds an image as one vector
+    channels: int = 3  # channels of the images
+    patch: int = 4  # height and width of a patch in pixels
+    width: int = 96  # channels of the first stage; each stage doubles them
+    depths: tuple[int, ...] = (3, 3, 9, 3)  # blocks per stage
+    kernel: int = 7  # height and width of the convolution of a block, an odd number
+    layer_scale: float | None = 1e-6  # initial value of a learned factor per channel of each block; None: no factor
+    eps: float = 1e-6  # added to the variance in a norm
+    last_eps: float = 1e-6  # the same in the norm of the pooled vector
+    skip: float = 0.0  # stochastic depth: share of rows that skip the last block; grows linearly to it
+
+    def __post_init__(self) -> None:
+        at_least(self, 0, "classes")
+        at_least(self, 1, "channels", "patch", "width", "kernel")
+        fraction(self, "skip")
+        if self.kernel % 2 == 0:
+            raise InputError(f"kernel={self.kernel}: expected an odd number")
+        if not self.depths or min(self.depths) < 1:
+            raise InputError(f"depths={self.depths}: expected the number of blocks of each stage, 1 or more")
+
+
+class ChannelNorm(nn.LayerNorm):
+    """A layer norm over the channels of each place of a grid."""
+
+    def forward(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
+        return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+
+class ConvBlock(nn.Module):
+    """x + scale * MLP(norm(conv(x))), Fig. 4 of Liu et al. 2022: the convolution mixes places, the MLP channels."""
+
+    def __init__(self, width: int, *, kernel: int, layer_scale: float | None, eps: float, skip: float) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(width, width, kernel, padding=kernel // 2, groups=width)
+        self.norm = nn.LayerNorm(width, eps=eps)
+        self.mlp = MLP(width, 4 * width, kind="gelu")
+        self.scale = None if layer_scale is None else nn.Parameter(torch.full((width,), layer_scale))
+        self.skip = skip
+
+    def forward(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
+        y = self.mlp(self.norm(self.conv(x).permute(0, 2, 3, 1)))  # (b, c, y, x) -> (b, y, x, c)
+        y = (y if self.scale is None else y * self.scale).permute(0, 3, 1, 2)
+        return x + (skip_rows(y, self.skip) if self.training and self.skip else y)
+
+
+class ConvNeXt(Model):
+    """Images (b, c, height, width) of any size -> logits of classes (b, classes)."""
+
+    reads: ClassVar[str] = "images"
+    methods: ClassVar[tuple[str, ...]] = ("states",)
+    may_differ: ClassVar[frozenset[str]] = frozenset({"classes", "skip"})
+    config: Config
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        c = self.config = config
+        self.can = frozenset({"classify" if c.classes else "embed"})
+        self.stem = nn.Sequential(
+            nn.Conv2d(c.channels, c.width, c.patch, stride=c.patch), ChannelNorm(c.width, eps=c.eps)
+        )
+        self.stages = nn.ModuleList()
+        width, blocks, last = c.width, 0, max(sum(c.depths) - 1, 1)
+        for i, depth in enumerate(c.depths):
+            stage = nn.ModuleList()
+            if i:
+                halve = nn.Conv2d(width, 2 * width, 2, stride=2)
+                stage.append(nn.Sequential(ChannelNorm(width, eps=c.eps), halve))
+                width *= 2
+            for _ in range(depth):
+                skip = c.skip * blocks / last
+                stage.append(ConvBlock(width, kernel=c.kernel, layer_scale=c.layer_scale, eps=c.eps, skip=skip))
+                blocks += 1
+            self.stages.append(stage)
+        self.norm = nn.LayerNorm(width, eps=c.last_eps)
+        self.head = Linear(width, c.classes) if c.classes else None
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d | nn.Linear):  # Table 5 of Liu et al. 2022
+                nn.init.trunc_normal_(module.weight, std=0.02)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+
+    def example_inputs(self, rows: int, size: int, generator: torch.Generator) -> dict[str, Tensor]:
+        least = self.config.patch * 2 ** (len(self.config.depths) - 1)  # a smaller grid has no place left
+        size = max(size, least)
+        return {"images": torch.randn(rows, self.config.channels, size, size, generator=generator)}
+
+    def states(self, images: Float[Tensor, "b c height width"]) -> Float[Tensor, "b d"]:
+        """One vector per image, the normalised mean over all places: the input of the output layer."""
+        x = self.stem(images)
+        for stage in self.stages:
+            for block in stage:  # type: ignore[attr-defined]
+                x = block(x)
+        return self.norm(x.mean((2, 3)))
+
+    def forward(self, images: Float[Tensor, "b c height width"]) -> Float[Tensor, "b classes"]:
+        x = self.states(images)
+        return x if self.head is None else self.head(x)
