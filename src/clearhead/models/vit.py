@@ -50,8 +50,9 @@ class Config:
     eps: float = 1e-6  # added to the variance in a norm
     mlp: MLPKind = "gelu"  # activation of the MLP; swiglu has a gate
     bias: bool = True  # linear maps have a bias
-    pool: Literal["cls", "mean", "both", "attention"] = (
-        "cls"  # one vector: the class token, the mean of the patches, both side by side, or a learned weighted mean
+    pool: Literal["cls", "mean", "both", "attention", "distilled"] = (
+        "cls"  # one vector: the class token, the mean of the patches, both side by side, a learned weighted mean, or the
+        # class token and the first register side by side (the distillation token of DeiT, Touvron et al. 2021)
     )
     head: Literal["linear", "mlp"] = "linear"  # output layer; mlp: one hidden layer of the model's width before it
     layer_scale: float | None = None  # initial value of a learned factor per column of each sublayer; None: no factor
@@ -68,6 +69,8 @@ class Config:
                 f"positions='rotary' rotates pairs by row and by column: the head width {self.width // self.heads} is "
                 "not a multiple of 4"
             )
+        if self.pool == "distilled" and not self.registers:
+            raise InputError("pool='distilled' reads the class token and a register: expected registers=1 or more")
         if self.join == "concatenate" and self.positions not in ("learned", "sincos2d"):
             raise InputError(f"join='concatenate' is for positions learned and sincos2d, not {self.positions!r}")
         if self.stem != "patch" and (self.patch < 2 or self.patch & (self.patch - 1)):
@@ -98,7 +101,7 @@ class ViT(Model):
         added: PatchPosition = "none" if c.positions == "rotary" else c.positions
         self.embed = Patches(
             c.width, patch=c.patch, channels=c.channels, grid=(c.shape[0] // c.patch, c.shape[1] // c.patch),
-            cls=c.pool in ("cls", "both"), registers=c.registers, positions=added,
+            cls=c.pool in ("cls", "both", "distilled"), registers=c.registers, positions=added,
             join=c.join, antialias=c.antialias, stem=None if c.stem == "patch" else self._stem,
         )  # fmt: skip
         self.positions: Positions = Rotary2d(c.width // c.heads) if rotary else Positions()
@@ -113,7 +116,7 @@ class ViT(Model):
         learned = c.pool == "attention"
         self.pool = Attention(c.width, project="none", out=False, score="dot") if learned else None
         self.pool_query = nn.Parameter(torch.empty(1, 1, c.width).normal_(std=0.02)) if learned else None
-        pooled = 2 * c.width if c.pool == "both" else c.width
+        pooled = 2 * c.width if c.pool in ("both", "distilled") else c.width
         hidden = bool(c.classes) and c.head == "mlp"
         self.head_hidden = Linear(pooled, c.width) if hidden else None
         self.head = Linear(c.width if hidden else pooled, c.classes) if c.classes else None
@@ -124,8 +127,9 @@ class ViT(Model):
 
     def example_inputs(self, rows: int, size: int, generator: torch.Generator) -> dict[str, Tensor]:
         c = self.config
-        height = max(size - size % c.patch, c.patch)
-        return {"images": torch.randn(rows, c.channels, height, height, generator=generator)}
+        edge = max(size - size % c.patch, c.patch)
+        height, width = (edge, edge) if c.shape[0] == c.shape[1] else c.shape
+        return {"images": torch.randn(rows, c.channels, height, width, generator=generator)}
 
     def encode(self, images: Float[Tensor, "b c height width"]) -> Float[Tensor, "b t d"]:
         """A vector per token: class token and registers, if there are any, then the patches row by row."""
@@ -143,6 +147,8 @@ class ViT(Model):
             return self.pool(self.pool_query.repeat(x.shape[0], 1, 1), x)[:, 0]
         if self.config.pool == "cls":
             return x[:, 0]
+        if self.config.pool == "distilled":
+            return x[:, :2].flatten(1)
         mean = x[:, special:].mean(1)
         return mean if self.config.pool == "mean" else torch.cat([x[:, 0], mean], dim=-1)
 

@@ -1,7 +1,7 @@
 """Model folders of Hugging Face's libraries, to and from our models.
 
-`model_type` in config.json names the layout; each layout has its own file with a two-way table (see gpt2.py). To add
-one, write such a file, and its line in LAYOUT_FILES and SAVED_AS.
+`model_type` in config.json names the layout; each layout has its own file with a two-way table (see gpt2.py), or
+shares it with a close relative. To add one, write such a file, and its line in LAYOUT_FILES and SAVED_AS.
 """
 
 from __future__ import annotations
@@ -28,9 +28,14 @@ from .tokenizer_files import read_chat, remove_tokens, write_chat
 # model_type: the file of this folder with its Layout.
 LAYOUT_FILES = {
     "marian": "marian", "gpt2": "gpt2", "llama": "llama", "mistral": "llama", "qwen2": "llama", "bert": "bert",
+    "vit": "vit", "deit": "vit", "dinov2": "dinov2", "dinov2_with_registers": "dinov2", "resnet": "resnet",
+    "convnext": "convnext",
 }  # fmt: skip
 # Our family: the model types to save it as, in order of preference.
-SAVED_AS = {"transformer": ("marian",), "gpt": ("gpt2", "llama"), "bert": ("bert",)}
+SAVED_AS = {
+    "transformer": ("marian",), "gpt": ("gpt2", "llama"), "bert": ("bert",),
+    "vit": ("vit", "deit", "dinov2", "dinov2_with_registers"), "resnet": ("resnet",), "convnext": ("convnext",),
+}  # fmt: skip
 # Keys that tell the model type of a config.json that is older than the key model_type.
 MARKS = {"gpt2": ("n_embd", "n_head"), "bert": ("type_vocab_size", "hidden_size")}
 # Special ids in generation_config.json.
@@ -38,8 +43,9 @@ ID_KEYS = ("pad_token_id", "bos_token_id", "decoder_start_token_id", "eos_token_
 
 
 def get_layout(model_type: str) -> Layout:
-    """The Layout of a model type."""
-    layout: Layout = import_module(f".{LAYOUT_FILES[model_type]}", __package__).LAYOUT
+    """The Layout of a model type; a file for several has them by model type."""
+    file = import_module(f".{LAYOUT_FILES[model_type]}", __package__)
+    layout: Layout = file.LAYOUTS[model_type] if hasattr(file, "LAYOUTS") else file.LAYOUT
     return layout
 
 
@@ -79,6 +85,8 @@ def build(
         tensors = tensors.renamed(layout.rename)
     if layout.prefix and not any(name.startswith(layout.prefix) for name in tensors.shapes):
         tensors = tensors.renamed(lambda name: layout.prefix + name)  # a file saved without a head lacks the prefix
+    if layout.merge is not None:
+        tensors = layout.merge(tensors)
     try:
         options = layout.to_ours(theirs, tensors.shapes)
     except ValueError as cause:
@@ -131,6 +139,7 @@ def save(bundle: Bundle, folder: Path) -> Path:
         raise WeightsError(f"channels={bundle.preprocessing.channels!r}: a Hugging Face folder has channels='rgb'")
     token_files = _token_files(bundle, layout, special)
     tensors = export(bundle.model, layout.rows(bundle.config)) | layout.extra_tensors(bundle.model)
+    tensors = tensors if layout.split is None else layout.split(tensors)
     folder.mkdir(parents=True, exist_ok=True)
     replace_tensors(folder / "model.safetensors", tensors)
     remove_tokens(folder)  # of the model that was here before

@@ -8,6 +8,7 @@ more than one of them, they must be equal.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -43,6 +44,15 @@ JOINED_TRANSPOSED = Conversion(
     lambda *parts: torch.cat([part.t() for part in parts], dim=1),
     lambda x, shapes: [part.t() for part in x.split([shape[0] for shape in shapes], dim=1)],
 )
+# Vectors of several tokens and places, as one table (1, t, d).
+TABLE = Conversion(
+    lambda *parts: torch.cat([part.reshape(-1, part.shape[-1]) for part in parts])[None],
+    lambda x, shapes: [
+        part.reshape(shape)
+        for part, shape in zip(x[0].split([math.prod(shape[:-1]) for shape in shapes]), shapes, strict=True)
+    ],
+)
+BATCH_NORM = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")  # tensors of a batch norm
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +93,8 @@ class Layout:
     prefix: str = ""  # of tensor names in a file with a head; a file without a head lacks it
     ignored: Callable[[Any], Ignored] = lambda c: {}  # our Config -> tensors that our model does not need
     rename: Callable[[str], str] | None = None  # tensor names of old files -> today's
+    merge: Callable[[Tensors], Tensors] | None = None  # where several tensors of theirs become one row of the table
+    split: Callable[[dict[str, Tensor]], dict[str, Tensor]] | None = None  # the inverse, for saving
     read_extra: Callable[[Path], dict[str, Any]] = lambda folder: {}  # keys from files beside config.json
     write_extra: Callable[[Any, Path], None] = lambda c, folder: None  # writes or removes those files
     extra_tensors: Callable[[Any], dict[str, Tensor]] = lambda model: {}  # tensors that they expect and we do not have
@@ -95,6 +107,20 @@ def pairs(
     for ours, theirs in names.items():
         for leaf in leaves:
             yield Row((f"{ours}.{leaf}",), (f"{theirs}.{leaf}",), conversion if leaf == "weight" else SAME)
+
+
+def conv_norms(names: Mapping[str, tuple[str, str]]) -> Iterator[Row]:
+    """Rows for our ConvNorms: for each the names of their convolution and of their batch norm."""
+    for ours, (conv, norm) in names.items():
+        yield Row((f"{ours}.conv.weight",), (f"{conv}.weight",))
+        yield from pairs({f"{ours}.norm": norm}, BATCH_NORM)
+
+
+def with_counters(tensors: Tensors) -> Tensors:
+    """The same tensors, with the counter of batches of each batch norm, which old files lack, as 0."""
+    norms = (name.removesuffix("running_mean") for name in tensors.shapes if name.endswith("running_mean"))
+    missing = [f"{norm}num_batches_tracked" for norm in norms if f"{norm}num_batches_tracked" not in tensors.shapes]
+    return tensors.replaced((), {name: torch.tensor(0) for name in missing})
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -55,6 +55,17 @@ class Tensors:
             {new: self.files[name] for new, name in old.items()},
             lambda name: self.read(old[name]),
             {new: self.types[name] for new, name in old.items() if name in self.types},
+        )
+
+    def replaced(self, removed: Collection[str], added: Mapping[str, Tensor]) -> Tensors:
+        """The same tensors without some, and with others that were computed from them."""
+        kept = [name for name in self.shapes if name not in removed]
+        return Tensors(
+            self.path,
+            {name: self.shapes[name] for name in kept} | {name: tuple(x.shape) for name, x in added.items()},
+            {name: self.files[name] for name in kept} | dict.fromkeys(added, self.path),
+            lambda name: added[name] if name in added else self.read(name),
+            {name: self.types[name] for name in kept if name in self.types},
         )
 
 
@@ -105,6 +116,13 @@ def _read_index(index: Path) -> dict[str, set[str]]:
             raise WeightsError(f"{index}: the tensor {tensor} has the file {file}, which is missing{hint}")
         parts.setdefault(file, set()).add(tensor)
     return parts
+
+
+@contextmanager
+def open_file(path: Path) -> Iterator[Tensors]:
+    """Open one weight file; the tensors can be read inside the `with` block."""
+    with ExitStack() as stack:
+        yield _combined(path, {path.name: set()}, stack)
 
 
 def _combined(path: Path, parts: Mapping[str, set[str]], stack: ExitStack) -> Tensors:
