@@ -1,7 +1,8 @@
-"""load and save: between a bundle and a folder (ours or Hugging Face's) or a GGUF file."""
+"""load and save: between a bundle and a folder (ours, Hugging Face's, timm's) or a file of weights."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from ..devices import find_device, find_dtype
 from ..errors import InputError, nearest
 from ..models import family_of
 from ..tokens import Pair, Tokenizer
-from . import gguf, huggingface, native
+from . import gguf, huggingface, keras_resnet, native, state_files, timm
 from .bundle import Bundle
 from .fill import WeightsError
 from .hub import fetch, is_hub_name
@@ -22,15 +23,24 @@ from .quantised import quantise
 from .table import Used
 from .zoo import ZOO, in_zoo, shipped
 
-LAYOUTS = ("clearhead", "huggingface")
+# Layouts that `save` writes.
+WRITERS: dict[str, Callable[[Bundle, Path], Path]] = {
+    "clearhead": native.save, "huggingface": huggingface.save, "timm": timm.save,
+    "torchvision": state_files.save_torchvision,
+}  # fmt: skip
+# Layouts that `load` reads, by the first word of what `find` returns.
+READERS: dict[str, Callable[[Path, torch.device, torch.dtype | None], tuple[Bundle, Used]]] = {
+    "clearhead": native.load, "huggingface": huggingface.load, "gguf": gguf.load, "timm": timm.load,
+    "file": state_files.load, "tfjs": keras_resnet.load,
+}  # fmt: skip
 
 
 def load(folder: str | Path, device: str | torch.device = "auto", dtype: str | torch.dtype | None = None) -> Bundle:
     """Load a model with its tokenizer or image preprocessing.
 
     Args:
-        folder: A folder that `save` wrote, the folder of a finished training, a Hugging Face folder, or a GGUF file. A
-            name like "en-de" that is not a folder here is a model that ships with the package (see `shipped`); a name
+        folder: A folder that `save` wrote, the folder of a finished training, a folder of Hugging Face or timm, a GGUF
+            file, or a weight file (.pth, .pt, .safetensors) of torchvision, timm or DINOv2. A name like "en-de" that is not a folder here is a model that ships with the package (see `shipped`); a name
             like "org/name" is downloaded from Hugging Face's hub.
         device: Where to put the model; "auto" is the first available of cuda, mps and cpu.
         dtype: The dtype of the weights; None keeps the stored one (for shipped models: float32). "int8" rounds the
@@ -54,8 +64,7 @@ def load(folder: str | Path, device: str | torch.device = "auto", dtype: str | t
 
 def read(path: Path, layout: str, device: torch.device, dtype: torch.dtype | None) -> tuple[Bundle, Used]:
     """Load the path and layout that `find` returned; returns the bundle, and which tensors it was loaded from."""
-    reader = native if layout == "clearhead" else gguf if layout == "gguf" else huggingface
-    return reader.load(path, device, dtype)
+    return READERS[layout.partition(" ")[0]](path, device, dtype)
 
 
 def read_config(folder: str | Path) -> tuple[str, dict[str, Any]]:
@@ -92,7 +101,8 @@ def save(
         model: A bundle, or a model of a registered family.
         folder: The folder; it is created if needed.
         tokens: The tokenizer to save; None: that of the bundle.
-        layout: "clearhead", or "huggingface", which from_pretrained of their libraries reads.
+        layout: "clearhead"; "huggingface", which from_pretrained of their libraries reads; "timm", for its create_model;
+            or "torchvision": the weights alone, for load_state_dict.
 
     Examples:
         >>> model = clearhead.build("gpt", vocab=3, context=8, width=8, depth=1, heads=2)
@@ -100,8 +110,8 @@ def save(
         >>> sorted(path.name for path in folder.iterdir())
         ['config.json', 'model.safetensors', 'tokens.json']
     """
-    if layout not in LAYOUTS:
-        raise InputError(f"layout={layout!r}: expected one of {', '.join(LAYOUTS)}{nearest(layout, LAYOUTS)}")
+    if layout not in WRITERS:
+        raise InputError(f"layout={layout!r}: expected one of {', '.join(WRITERS)}{nearest(layout, WRITERS)}")
     bare = model.model if isinstance(model, Bundle) else model
     bare = getattr(bare, "_orig_mod", bare)  # torch.compile wraps the model
     training = bare.training
@@ -114,18 +124,20 @@ def save(
     else:
         bundle = Bundle(bare, tokens)
     try:
-        return (native if layout == "clearhead" else huggingface).save(bundle, Path(folder))
+        return WRITERS[layout](bundle, Path(folder))
     finally:
         bare.train(training)  # a Bundle puts its model into evaluation mode
 
 
 def find(folder: str | Path) -> tuple[Path, str]:
-    """The path of a model and its layout: "clearhead", "gguf", or "huggingface" followed by its model type."""
+    """The path of a model and its layout: a key of READERS; "huggingface" is followed by its model type."""
     path = Path(folder)
     if is_hub_name(str(folder)):
         path = fetch(str(folder))
     if path.is_file() and path.suffix == ".gguf":
         return path, "gguf"
+    if path.is_file() and path.suffix in state_files.SUFFIXES:
+        return path, "file"
     if not path.exists():
         path = in_zoo(str(folder)) or path
     if path.is_file():
@@ -138,6 +150,10 @@ def find(folder: str | Path) -> tuple[Path, str]:
         if not (path / "model").is_dir():
             raise WeightsError(f"{path}: this run has no model/ yet, which is written when its training ends")
         return find(path / "model")
+    if keras_resnet.is_tfjs(path):
+        return path, "tfjs"
+    if (path / "model.safetensors").is_file():
+        return path / "model.safetensors", "file"
     ggufs = list(path.glob("*.gguf"))
     if len(ggufs) == 1:
         return ggufs[0], "gguf"
@@ -154,6 +170,8 @@ def _suggestion(path: Path) -> str:
 def _layout(folder: Path) -> str:
     """The layout of a folder with a config.json: ours has none of the keys that Hugging Face's has."""
     table = config.load(folder / "config.json")
+    if "architecture" in table and "clearhead" not in table and "model_type" not in table:
+        return "timm"
     keys = [("model_type",), *huggingface.MARKS.values()]
     if "clearhead" in table or not any(all(key in table for key in marks) for marks in keys):
         return "clearhead"

@@ -169,6 +169,8 @@ def _transformers(bundle: Bundle, path: Path, kind: str, inputs: dict[str, Tenso
     """The version of transformers, and its output."""
     if kind == "clearhead":
         raise _NoReferenceError("it is in our own format, which is exact to the bit")
+    if kind in ("timm", "file", "tfjs"):
+        raise _NoReferenceError("transformers does not read such weights, and the folder has no probe")
     try:
         import transformers
     except ImportError as cause:
