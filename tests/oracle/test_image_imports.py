@@ -1,4 +1,4 @@
-"""Hugging Face folders of ViT, DeiT, DINOv2, ResNet and ConvNeXt: read and written, with equal outputs and gradients."""
+"""Hugging Face folders of ViT, DeiT, DINOv2, ResNet and ConvNeXt, read and written: equal outputs and gradients."""
 
 import json
 from pathlib import Path
@@ -45,7 +45,7 @@ MERGED = ("distillation", "classifier", "position_embeddings")  # tensors of a D
 
 
 def oracle(case: str) -> nn.Module:
-    """A random model of odd sizes; norms, biases and statistics are random too, so that a lost one changes the output."""
+    """A random model of odd sizes; norms, biases and statistics are random too, so that none can be lost unnoticed."""
     transformers = pytest.importorskip("transformers")
     kind, name, words = CASES[case]
     torch.manual_seed(0)
@@ -194,7 +194,7 @@ def test_options_that_they_do_not_have_are_refused(family: str, options: dict, m
 
 def test_labels_and_preprocessing_travel_with_the_weights(tmp_path: Path) -> None:
     theirs = oracle("vit")
-    theirs.config.id2label = {i: word for i, word in enumerate(("cat", "dog", "fox", "owl"))}
+    theirs.config.id2label = dict(enumerate(("cat", "dog", "fox", "owl")))
     theirs.save_pretrained(tmp_path / "theirs")
     transformers = pytest.importorskip("transformers")
     transformers.ViTImageProcessor(size={"height": 12, "width": 12}).save_pretrained(tmp_path / "theirs")

@@ -53,8 +53,8 @@ class Residual(nn.Module):
         width: channels inside; also of the output of a basic block, a quarter of those of a bottleneck.
         kind: "basic" (two 3x3 convolutions) or "bottleneck" (1x1, 3x3 and 1x1).
         stride: by how much the grid shrinks.
-        shrink: convolution of a bottleneck that has the stride: the "middle" one, as torchvision's, or the "first", as in
-            the paper.
+        shrink: convolution of a bottleneck that has the stride: the "middle" one, as torchvision's, or the "first", as
+            in the paper.
         eps: added to the variance in the batch norms.
 
     Examples:

@@ -51,8 +51,8 @@ class Config:
     mlp: MLPKind = "gelu"  # activation of the MLP; swiglu has a gate
     bias: bool = True  # linear maps have a bias
     pool: Literal["cls", "mean", "both", "attention", "distilled"] = (
-        "cls"  # one vector: the class token, the mean of the patches, both side by side, a learned weighted mean, or the
-        # class token and the first register side by side (the distillation token of DeiT, Touvron et al. 2021)
+        "cls"  # one vector: the class token, the mean of the patches, both side by side, a learned weighted mean, or
+        # the class token and the first register side by side (the distillation token of DeiT, Touvron et al. 2021)
     )
     head: Literal["linear", "mlp"] = "linear"  # output layer; mlp: one hidden layer of the model's width before it
     layer_scale: float | None = None  # initial value of a learned factor per column of each sublayer; None: no factor

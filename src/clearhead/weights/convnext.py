@@ -1,10 +1,10 @@
 """ConvNeXt (Liu et al. 2022) in Hugging Face's format, to and from ours.
 
-    ours (models/convnext.py)              theirs
-    stem.0, stem.1                         convnext.embeddings.patch_embeddings, .layernorm
-    stages.1.0.0, stages.1.0.1             convnext.encoder.stages.1.downsampling_layer.0, .1
-    stages.1.1                             convnext.encoder.stages.1.layers.0
-    norm, head                             convnext.layernorm, classifier
+ours (models/convnext.py)              theirs
+stem.0, stem.1                         convnext.embeddings.patch_embeddings, .layernorm
+stages.1.0.0, stages.1.0.1             convnext.encoder.stages.1.downsampling_layer.0, .1
+stages.1.1                             convnext.encoder.stages.1.layers.0
+norm, head                             convnext.layernorm, classifier
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def block_rows(
     c: Config, parts: Mapping[str, str], block: Callable[[int, int], str], halve: Callable[[int], tuple[str, str]],
     scale: str,
 ) -> Iterator[Row]:  # fmt: skip
-    """Rows of the stages: the names of their block (stage, number), of the norm and the convolution that halve a grid."""
+    """Rows of the stages, by the names of their blocks, and of the norm and the convolution that halve a grid."""
     for i, depth in enumerate(c.depths):
         if i:
             yield from pairs(dict(zip((f"stages.{i}.0.0", f"stages.{i}.0.1"), halve(i), strict=True)))

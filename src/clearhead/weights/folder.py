@@ -40,8 +40,9 @@ def load(folder: str | Path, device: str | torch.device = "auto", dtype: str | t
 
     Args:
         folder: A folder that `save` wrote, the folder of a finished training, a folder of Hugging Face or timm, a GGUF
-            file, or a weight file (.pth, .pt, .safetensors) of torchvision, timm or DINOv2. A name like "en-de" that is not a folder here is a model that ships with the package (see `shipped`); a name
-            like "org/name" is downloaded from Hugging Face's hub.
+            file, or a weight file (.pth, .pt, .safetensors) of torchvision, timm or DINOv2. A name like "en-de" that is
+            not a folder here is a model that ships with the package (see `shipped`); a name like "org/name" is
+            downloaded from Hugging Face's hub.
         device: Where to put the model; "auto" is the first available of cuda, mps and cpu.
         dtype: The dtype of the weights; None keeps the stored one (for shipped models: float32). "int8" rounds the
             weights of linear maps to 8 bits, for a CPU: see `quantise`.
@@ -101,8 +102,8 @@ def save(
         model: A bundle, or a model of a registered family.
         folder: The folder; it is created if needed.
         tokens: The tokenizer to save; None: that of the bundle.
-        layout: "clearhead"; "huggingface", which from_pretrained of their libraries reads; "timm", for its create_model;
-            or "torchvision": the weights alone, for load_state_dict.
+        layout: "clearhead"; "huggingface", which from_pretrained of their libraries reads; "timm", for its
+            create_model; or "torchvision": the weights alone, for load_state_dict.
 
     Examples:
         >>> model = clearhead.build("gpt", vocab=3, context=8, width=8, depth=1, heads=2)

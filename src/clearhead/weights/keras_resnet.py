@@ -2,7 +2,7 @@
 
     ours (models/resnet.py)                theirs
     stem.first                             conv1, bn_conv1
-    stages.0.0.layers.1                    res2a_branch2b, bn2a_branch2b: stages from 2, blocks a, b, ..., layers a, b, c
+    stages.0.0.layers.1                    res2a_branch2b, bn2a_branch2b: stage 2, block a, layer b
     stages.0.0.shortcut                    res2a_branch1, bn2a_branch1
     head                                   fc1000
 

@@ -1,10 +1,10 @@
 """The ResNet (He et al. 2016) in Hugging Face's format, to and from ours.
 
-    ours (models/resnet.py)                theirs
-    stem.first.conv, stem.first.norm       resnet.embedder.embedder.convolution, .normalization
-    stages.0.0.layers.0                    resnet.encoder.stages.0.layers.0.layer.0
-    stages.0.0.shortcut                    resnet.encoder.stages.0.layers.0.shortcut
-    head                                   classifier.1
+ours (models/resnet.py)                theirs
+stem.first.conv, stem.first.norm       resnet.embedder.embedder.convolution, .normalization
+stages.0.0.layers.0                    resnet.encoder.stages.0.layers.0.layer.0
+stages.0.0.shortcut                    resnet.encoder.stages.0.layers.0.shortcut
+head                                   classifier.1
 """
 
 from __future__ import annotations

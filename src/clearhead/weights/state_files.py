@@ -54,7 +54,7 @@ def layouts() -> Iterator[tuple[str, StateLayout]]:
 
 
 def load(path: Path, device: torch.device, dtype: torch.dtype | None) -> tuple[Bundle, Used]:
-    """Load a weight file, found by the names of its tensors; returns the bundle, and which tensors it was loaded from."""
+    """Load a weight file by the names of its tensors; returns the bundle, and which tensors it was loaded from."""
     with open_file(path) as tensors:
         layout = next((one for _, one in layouts() if all(mark in tensors.shapes for mark in one.marks)), None)
         if layout is None:

@@ -4,8 +4,8 @@
                            "pretrained_cfg": {"mean": ..., "crop_pct": ...}}
     model.safetensors     or pytorch_model.bin
 
-The native files of DINOv2 have nearly the same names: register_tokens for reg_token, and a mask token. Where timm has no
-position for the class token, ours is zero; with registers ours is added to the class token when it is saved.
+The native files of DINOv2 have nearly the same names: register_tokens for reg_token, and a mask token. Where timm has
+no position for the class token, ours is zero; with registers ours is added to the class token when it is saved.
 """
 
 from __future__ import annotations
@@ -37,14 +37,16 @@ from .vit import PLAIN
 
 # Architectures of each family whose computation is that of ours. All others have other stems, activations or norms.
 ARCHITECTURES = {
-    "vit": r"(vit_(tiny|small|base|large|huge|giant)|deit3?_(tiny|small|medium|base|large|huge))_patch\d+(_reg\d+)?_\w+",
+    "vit": r"(vit|deit3?)_(tiny|small|medium|base|large|huge|giant)_patch\d+(_reg\d+)?_\w+",
     "resnet": r"resnet(18|34|50|101|152)",
     "convnext": r"convnext_(tiny|small|base|large|xlarge)",
     "mobilenet": r"mobilenetv2_\d+d?",
 }
-OTHER = re.compile(r"gap|clip|siglip|quickgelu|distilled|rope|dinov3|_pe_|plus")  # of vit: other pooling, norms or tokens
+OTHER = re.compile(
+    r"gap|clip|siglip|quickgelu|distilled|rope|dinov3|_pe_|plus"
+)  # of vit: other pooling, norms or tokens
 MULTIPLIERS = {"035": 0.35, "050": 0.5, "075": 0.75, "100": 1.0, "140": 1.4}  # of mobilenetv2_...
-RESNETS = {
+RESNETS: dict[tuple[str, tuple[int, ...]], str] = {
     ("basic", (2, 2, 2, 2)): "resnet18", ("basic", (3, 4, 6, 3)): "resnet34",
     ("bottleneck", (3, 4, 6, 3)): "resnet50", ("bottleneck", (3, 4, 23, 3)): "resnet101",
     ("bottleneck", (3, 8, 36, 3)): "resnet152",
@@ -177,7 +179,7 @@ def check_convnext(c: convnext.Config) -> None:
 
 def mobilenet_config(shapes: Shapes, arguments: Mapping[str, Any]) -> mobilenet.Config:
     """Our Config of a MobileNetV2."""
-    widths, depths = [], []
+    widths, depths = list[int](), list[int]()
     while depth := numbered(shapes, f"blocks.{len(depths)}.{{}}.conv_dw.weight"):
         last = "conv_pwl" if depths else "conv_pw"
         widths.append(shapes[f"blocks.{len(depths)}.0.{last}.weight"][0])
