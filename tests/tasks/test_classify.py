@@ -16,7 +16,7 @@ from clearhead.weights import Bundle
 
 TEXTS = ["the cat sat", "a dog", "on the mat the cat and the dog sat and sat"]
 WORDS = Words.of(TEXTS)
-SOURCE = "clearhead.tasks.classify"  # the module; the attribute of that name is the function
+SOURCE = "clearhead.tasks.image_batches"
 SQUARE = Preprocessing(resize=(8, 8))
 
 

@@ -125,13 +125,14 @@ def test_the_command_evaluates_a_folder_of_images(photos, saved, tmp_path):
 
 def test_an_error_of_the_command_is_one_sentence(photos, saved):
     Image.new("RGB", (4, 4)).save(photos / "other.png")
+    (photos / "empty").mkdir()
     for words, sentence in [
         (("classify", saved, "a good film"), "'a good film': there is no such file, and this Patched reads images"),
-        (("classify", saved, photos), "is a folder: expected an image file"),
+        (("classify", saved, photos / "empty"), "empty has no images: expected files"),
         (("evaluate", saved, photos), "other.png has no class: expected one folder per class"),
         (("evaluate", saved, photos, "last=0.5"), "last"),
         (("generate", saved, "a dog"), "this Patched cannot generate"),
-        (("embed", saved, "a dog"), "this Patched reads images: expected a model that reads text"),
+        (("embed", saved, "a dog"), "this Patched has no vector per image: expected a model of images"),
     ]:
         result = call(*words)
         assert result.exit_code == 1

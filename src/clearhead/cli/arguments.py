@@ -34,7 +34,8 @@ Model = Annotated[
 ]
 Text = Annotated[str, typer.Argument(metavar="TEXT", help="A text, a file with one text per line, or - for stdin.")]
 Texts = Annotated[
-    list[str], typer.Argument(metavar="TEXT", help="Texts, files with one text per line, or - for stdin.")
+    list[str],
+    typer.Argument(metavar="INPUT", help="Texts, files with one text per line, - for stdin; or image files, folders."),
 ]  # fmt: skip
 Type = Annotated[
     str | None,

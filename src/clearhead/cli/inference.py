@@ -224,7 +224,7 @@ def classify(
         list[str],
         typer.Argument(
             metavar="INPUT",
-            help="Texts, files with one text per line, or - for stdin; image files if the model reads images.",
+            help="Texts, files with one text per line, or - for stdin; or image files and folders.",
         ),
     ],
     top: Annotated[int | None, typer.Option(help="Classes to show for each; all if not given.")] = None,
@@ -233,12 +233,14 @@ def classify(
 ) -> None:
     """Classify texts (or each line of a file), or images: the classes with their probabilities."""
     from ..tasks import classify
+    from ..tasks.image_batches import image_inputs
     from ..weights import load
 
     bundle = load(model, device=device)
     images = bundle.reads == "images"
-    result: Any = classify(bundle, inputs if images else lines_of(*inputs), top=top)
-    show(result if as_json else rows(*_shares(result, inputs if images else None)), as_json)
+    items: list[Any] = image_inputs(inputs)[0] if images else lines_of(*inputs)
+    result: Any = classify(bundle, items, top=top)
+    show(result if as_json else rows(*_shares(result, items if images else None)), as_json)
 
 
 def _shares(result: Any, names: list[str] | None = None) -> list[tuple[str, str]]:
@@ -250,14 +252,16 @@ def _shares(result: Any, names: list[str] | None = None) -> list[tuple[str, str]
 @verb(
     'clearhead embed minilm/ "How old are you?" "What is your age?"',
     "clearhead embed minilm/ questions.txt > vectors.json",
+    "clearhead embed dinov2-small/ cat.jpg photos/",
 )
-def embed(model: Model, texts: Texts, device: Device = "auto") -> None:
-    """Print an embedding of each text, or each line of a file, as JSON; the dot product of two is their cosine."""
+def embed(model: Model, inputs: Texts, device: Device = "auto") -> None:
+    """Print an embedding of each text (or line of a file) or image, as JSON; the dot product of two is their cosine."""
     from ..tasks import embed
     from ..weights import load
 
-    lines = lines_of(*texts)
-    show(embed(load(model, device=device), lines).tolist(), True)
+    bundle = load(model, device=device)
+    items = inputs if bundle.reads == "images" else lines_of(*inputs)
+    show(embed(bundle, items).tolist(), True)
 
 
 @verb(

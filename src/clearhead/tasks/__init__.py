@@ -3,7 +3,8 @@
 generate, stream, chat, conversation   continue a text or a conversation
 translate                              translate sentences, with their alignment to the source
 score, likelihood                      log-probabilities of a given text
-embed, fill                            vectors and masked tokens of a text
+embed                                  a vector of a text or an image
+fill                                   masked tokens of a text
 classify                               classes of a text or an image
 evaluate                               BLEU, perplexity or accuracy on data
 """

@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from ..data.image_files import ImageLike
 from ..errors import InputError
-from ..fast import hooked
 from ..weights import Bundle
+from .image_batches import image_batches, image_inputs
 from .text import encode_text, text_batches
-
-IMAGES = 64  # images per batch
 
 Classes = list[tuple[str, float]]  # label and probability, the likeliest first
 
@@ -30,7 +27,7 @@ def classify(
     Args:
         bundle: A classifier of texts (a BERT with answer="class") or of images.
         inputs: One text, or several. If the model reads images: one image, or several, each a path, a PIL image, or a
-            uint8 array (height, width, 3).
+            uint8 array (height, width, 3); or a folder, for all images in it, sorted by path.
         top: Classes to return; all if not given.
 
     Returns:
@@ -44,9 +41,10 @@ def classify(
         2
     """
     bundle.require("classify", "a classifier, such as a BERT with answer='class'")
+    outputs: Iterator[tuple[list[int], Tensor]]
     if bundle.reads == "images":
-        items, single = _images(inputs)
-        outputs = _image_logits(bundle, items)
+        items, single = image_inputs(inputs)
+        outputs = ((batch, bundle.model(pixels)) for batch, pixels in image_batches(bundle, items))
     else:
         items, single = _texts(bundle, inputs)
         outputs = _text_logits(bundle, items)
@@ -74,39 +72,9 @@ def _texts(bundle: Bundle, inputs: Any) -> tuple[list[str], bool]:
     return items, single
 
 
-def _images(inputs: Any) -> tuple[list[ImageLike], bool]:
-    """The images, and whether it was one alone: an array is one image, a list is several."""
-    several = isinstance(inputs, Iterable) and not isinstance(inputs, str | bytes | np.ndarray)
-    return (list(inputs), False) if several else ([inputs], True)
-
-
 def _text_logits(bundle: Bundle, texts: Sequence[str]) -> Iterator[tuple[list[int], Float[Tensor, "b classes"]]]:
     """Yield the numbers of some texts, and their logits."""
     pad = bundle.tokenizer().pad
     rows = [encode_text(bundle, text) for text in texts]
     for batch, ids, lengths in text_batches(bundle, pad, rows):
         yield batch, bundle.model(ids, lengths=lengths)
-
-
-def _image_logits(
-    bundle: Bundle, images: Sequence[ImageLike]
-) -> Iterator[tuple[list[int], Float[Tensor, "b classes"]]]:
-    """Yield the numbers of some images, and their logits: batches of neighbours whose inputs have the same size.
-
-    A model with hooks or taps gets one image at a time, so that a tape holds each by itself.
-    """
-    most, numbers, batch = 1 if hooked(bundle.model) else IMAGES, list[int](), list[Tensor]()
-    for i, image in enumerate(images):
-        pixels = bundle.pixels(image)
-        if batch and (len(batch) == most or pixels.shape != batch[0].shape):
-            yield numbers, _run(bundle, batch)
-            numbers, batch = [], []
-        numbers.append(i)
-        batch.append(pixels)
-    if batch:
-        yield numbers, _run(bundle, batch)
-
-
-def _run(bundle: Bundle, pixels: list[Tensor]) -> Float[Tensor, "b classes"]:
-    logits: Tensor = bundle.model(torch.stack(pixels).to(bundle.device, bundle.dtype))
-    return logits

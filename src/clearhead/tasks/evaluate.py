@@ -117,6 +117,8 @@ def evaluate(
     batch_tokens: int | None = None,
     stride: int | None = None,
     last: float | None = None,
+    by: Literal["head", "knn", "linear"] | None = None,
+    neighbours: int | None = None,
     root: Path | None = None,
     done: Done | None = None,
 ) -> TranslationScores | TextScores | ClassScores:
@@ -140,6 +142,9 @@ def evaluate(
         batch_tokens: Translator: source tokens that are translated at a time.
         stride: Language model: tokens that the window of the model's context moves by; half the context if not given.
         last: Language model: share of the text that is read, counted from its end; 1 if not given.
+        by: Images: "head", the model's output layer; "knn" (nearest neighbours) or "linear" (a linear probe) classify
+            the validation images by frozen features of the training images. head if not given, or knn without a head.
+        neighbours: Images, by="knn": number of neighbours that vote; 20 if not given.
         root: A folder in which files are searched first.
         done: Called with the number of texts (or tokens, or images) just finished and the number of all.
 
@@ -155,6 +160,7 @@ def evaluate(
     options = {
         "split": split, "source": source, "target": target, "join": join, "protocol": protocol, "beams": beams,
         "penalty": penalty, "limit": limit, "batch_tokens": batch_tokens, "stride": stride, "last": last,
+        "by": by, "neighbours": neighbours,
     }  # fmt: skip
     for capability, (kind, measure) in EVALUATIONS.items():
         if capability in bundle.can:
@@ -250,4 +256,5 @@ EVALUATIONS: dict[str, tuple[type[Any], Callable[..., Any]]] = {
     "translate": (TranslationOptions, translation_scores),
     "classify": (ClassOptions, class_scores),
     "predict": (TextOptions, text_scores),
+    "embed": (ClassOptions, class_scores),
 }

@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import torch
 from rich.table import Table
 
 from ..data.files import DataError, locate
@@ -16,8 +17,11 @@ from ..data.image_files import ImageFile, ImageLike, find_images, read_image
 from ..data.labelled import SST2, read_labels, read_sst2
 from ..errors import InputError, nearest
 from ..weights import Bundle
-from .classify import IMAGES, class_names, classify
+from .classify import class_names, classify
 from .evaluate_text import Done, Place, file_or_set, one_file, table
+from .frozen_features import linear_probe, nearest_neighbours
+from .image_batches import IMAGES
+from .text import embed
 
 TEXTS = 256  # texts that are classified between two reports of progress
 MOST = 20  # classes that a message lists
@@ -28,6 +32,8 @@ class ClassOptions:
     """The options for classifiers."""
 
     split: str | None = None  # part of a named set or a folder of images; None: its test or validation part
+    by: Literal["head", "knn", "linear"] | None = None  # images: the model's output layer, or its frozen features
+    neighbours: int = 20  # knn: number of neighbours that vote
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +85,9 @@ def class_scores(
 ) -> ClassScores:
     """Classify labelled texts or images, as the model reads, and compare the classes with the labels."""
     data = one_file(bundle, data)
+    if chosen.by in ("knn", "linear") or (chosen.by is None and "classify" not in bundle.can):
+        return _feature_scores(bundle, data, chosen, root, done)
+    bundle.require("classify", "a classifier, or by='knn' or by='linear'")
     read = _images if bundle.reads == "images" else _texts
     name, unit, inputs, labels = read(bundle, data, chosen.split, root)
     start, predicted = time.perf_counter(), list[str]()
@@ -89,6 +98,42 @@ def class_scores(
             done(len(some), len(labels))
     return ClassScores(
         data=name, hypotheses=predicted, references=labels, seconds=time.perf_counter() - start, unit=unit
+    )  # fmt: skip
+
+
+def _feature_scores(
+    bundle: Bundle, data: Place, chosen: ClassOptions, root: Path | None, done: Done | None
+) -> ClassScores:
+    """Classify validation images by the frozen features of training images: nearest neighbours, or a linear probe."""
+    if bundle.reads != "images":
+        raise InputError(f"by={chosen.by!r}: this {bundle.name} reads {bundle.reads}, expected a model of images")
+    if chosen.split is not None:
+        raise InputError(f"split={chosen.split!r}: features of train are fitted, and those of valid are classified")
+    path = _located(bundle, data, root)
+    parts = find_images(path)
+    if not parts[1]:
+        raise InputError(f"{path} is not divided into train and val, which by={chosen.by or 'knn'!r} needs")
+    start, count = time.perf_counter(), sum(map(len, parts))
+    classes = sorted({file.label for file in parts[0]})
+    for file in parts[1]:
+        if file.label not in classes:
+            raise DataError(f"{path}: {file.name} is of a class without a training image")
+    features = []
+    for files in parts:
+        rows = []
+        for some in _open(path, files):
+            rows.append(torch.from_numpy(embed(bundle, some, normalise=False)))
+            if done is not None:
+                done(len(some), count)
+        features.append(torch.cat(rows))
+    labels = torch.tensor([classes.index(file.label) for file in parts[0]])
+    found = (
+        linear_probe(features[0], labels, features[1]) if chosen.by == "linear"
+        else nearest_neighbours(features[0], labels, features[1], neighbours=chosen.neighbours)
+    )  # fmt: skip
+    return ClassScores(
+        data=f"{data} valid, {chosen.by or 'knn'}", hypotheses=[classes[i] for i in found.tolist()],
+        references=[file.label for file in parts[1]], seconds=time.perf_counter() - start, unit="images",
     )  # fmt: skip
 
 
@@ -116,11 +161,7 @@ def _texts(bundle: Bundle, data: Place, split: str | None, root: Path | None) ->
 
 def _images(bundle: Bundle, data: Place, split: str | None, root: Path | None) -> Labelled:
     """A folder or zip file of images, one folder per class: all of them, or a part if it has train/ and val/."""
-    try:
-        path = locate(data, root)
-    except FileNotFoundError as cause:
-        expected = "expected a folder or zip file with a folder per class"
-        raise DataError(f"{cause}: this {bundle.name} reads images, {expected}") from cause
+    path = _located(bundle, data, root)
     train, valid = find_images(path)
     parts = {"train": train, "valid": valid} if valid else {}
     if split is not None and split not in parts:
@@ -130,6 +171,14 @@ def _images(bundle: Bundle, data: Place, split: str | None, root: Path | None) -
     files = train if part is None else parts[part]
     _check_labels(bundle, path, files)
     return f"{data} {part}" if part else str(data), "images", _open(path, files), [file.label for file in files]
+
+
+def _located(bundle: Bundle, data: Place, root: Path | None) -> Path:
+    try:
+        return locate(data, root)
+    except FileNotFoundError as cause:
+        expected = "expected a folder or zip file with a folder per class"
+        raise DataError(f"{cause}: this {bundle.name} reads images, {expected}") from cause
 
 
 def _check_labels(bundle: Bundle, path: Path, files: Sequence[ImageFile]) -> None:

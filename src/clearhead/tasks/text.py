@@ -15,10 +15,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..checks import one_of
+from ..data.image_files import ImageLike
 from ..data.text_rows import MASKS, mask_of, with_special
 from ..errors import InputError, Notice
 from ..weights import Bundle
 from .batching import batches, padded
+from .image_batches import image_batches, image_inputs
 
 LOGITS = 1 << 24  # numbers of logits that are in memory at a time
 POOLS = ("mean", "first", "last")
@@ -57,24 +59,32 @@ class Likelihood:
 
 @torch.no_grad()
 def embed(
-    bundle: Bundle, text: str | Sequence[str], *, pool: str | None = None, normalise: bool = True
+    bundle: Bundle,
+    inputs: str | Sequence[str] | ImageLike | Sequence[ImageLike],
+    *,
+    pool: str | None = None,
+    normalise: bool = True,
 ) -> Float[np.ndarray, "*n d"]:
-    """Return a vector for a text, or one for each of several.
+    """Return a vector for a text or an image, or one for each of several.
 
     Args:
-        bundle: A model that encodes text: a BERT or a GPT.
-        text: One text, or several.
+        bundle: A model that encodes text, a BERT or a GPT, or any model that reads images. Of a classifier of images it
+            is the input of its output layer.
+        inputs: One text, or several. If the model reads images: one image, or several, or a folder, as for `classify`.
         pool: How the vectors of a text's tokens become one: mean, first or last. If not given, a sentence model
             (a BERT with answer="sentence") pools as it was trained, and any other takes the mean.
         normalise: Scale vectors to length 1, so that their dot products are cosines.
 
     Returns:
-        A vector (d), or vectors (n, d) for several texts, in float32.
+        A vector (d), or vectors (n, d) for several texts or images, in float32.
 
     Examples:
         >>> embed(clearhead.load("everyday"), ["A dog runs.", "A cat sleeps."]).shape
         (2, 160)
     """
+    if bundle.reads == "images":
+        return _embed_images(bundle, inputs, pool, normalise=normalise)
+    text: Any = inputs
     tokens, own = bundle.tokenizer(), "embed" in bundle.can and pool is None
     if pool is not None:
         one_of("pool", pool, POOLS)
@@ -88,6 +98,21 @@ def embed(
         x = model(ids, lengths=lengths) if own else _pooled(model.encode(ids, lengths=lengths), lengths, pool or "mean")
         vectors[batch] = (F.normalize(x.float(), dim=-1) if normalise else x.float()).cpu().numpy()
     return vectors[0] if isinstance(text, str) else vectors
+
+
+def _embed_images(bundle: Bundle, inputs: Any, pool: str | None, *, normalise: bool) -> Float[np.ndarray, "*n d"]:
+    """The pooled vector of each image."""
+    if pool is not None:
+        raise InputError(f"pool={pool!r} is for texts: this {bundle.name} reads images, and pools as it was built")
+    if not hasattr(bundle.model, "states"):
+        raise InputError(f"this {bundle.name} has no vector per image: expected a model of images with `states`")
+    items, single = image_inputs(inputs)
+    rows: list[np.ndarray] = []
+    for _, pixels in image_batches(bundle, items):
+        x: Tensor = bundle.model.states(pixels).float()  # type: ignore[operator]
+        rows.append((F.normalize(x, dim=-1) if normalise else x).cpu().numpy())
+    vectors = np.concatenate(rows) if rows else np.zeros((0, 0), np.float32)
+    return vectors[0] if single else vectors
 
 
 @torch.no_grad()

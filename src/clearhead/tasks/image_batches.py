@@ -1,0 +1,56 @@
+"""Images of any kind as batches of a model's input."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ..data.files import DataError
+from ..data.image_files import SUFFIXES, ImageLike
+from ..fast import hooked
+from ..weights import Bundle
+
+IMAGES = 64  # images per batch
+
+
+def image_inputs(inputs: Any) -> tuple[list[ImageLike], bool]:
+    """The images, and whether it was one alone: an array is one image, a list or a folder is several."""
+    several = isinstance(inputs, Iterable) and not isinstance(inputs, str | bytes | np.ndarray | Path)
+    items = [_files(item) for item in (list(inputs) if several else [inputs])]
+    single = not several and not (isinstance(inputs, str | Path) and Path(inputs).is_dir())
+    return [image for item in items for image in item], single
+
+
+def _files(item: ImageLike) -> list[ImageLike]:
+    """The image files of a folder, sorted; anything else as it is."""
+    if not isinstance(item, str | Path) or len(str(item)) > 4096 or not Path(item).is_dir():
+        return [item]
+    files = sorted(path for path in Path(item).rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
+    if not files:
+        raise DataError(f"{item} has no images: expected files {', '.join(SUFFIXES)}")
+    return [str(path) if isinstance(item, str) else path for path in files]
+
+
+def image_batches(
+    bundle: Bundle, images: Sequence[ImageLike]
+) -> Iterator[tuple[list[int], Float[Tensor, "b c height width"]]]:
+    """Yield the numbers of some images, and their pixels: batches of neighbours whose inputs have the same size.
+
+    A model with hooks or taps gets one image at a time, so that a tape holds each by itself.
+    """
+    most, numbers, batch = 1 if hooked(bundle.model) else IMAGES, list[int](), list[Tensor]()
+    for i, image in enumerate(images):
+        pixels = bundle.pixels(image)
+        if batch and (len(batch) == most or pixels.shape != batch[0].shape):
+            yield numbers, torch.stack(batch).to(bundle.device, bundle.dtype)
+            numbers, batch = [], []
+        numbers.append(i)
+        batch.append(pixels)
+    if batch:
+        yield numbers, torch.stack(batch).to(bundle.device, bundle.dtype)
