@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 import struct
+import warnings
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
@@ -104,6 +105,17 @@ def read_image(root: str, name: str) -> Image.Image:
         return _upright(file)
 
 
+def unreadable(root: str, names: Sequence[str]) -> list[str]:
+    """Return the files that cannot be decoded; every one of them is decoded."""
+    bad = []
+    for name in names:
+        try:
+            read_image(root, name)
+        except DataError:
+            bad.append(name)
+    return bad
+
+
 def random_crop(width: int, height: int, least: float, row: list[float]) -> tuple[float, float, float, float]:
     """Return a box (left, top, right, bottom) of at least a share of the area, clipped to fit into the image."""
     area = width * height * (least + (1 - least) * row[0])
@@ -165,12 +177,14 @@ def _naming_bad_images(name: str) -> Iterator[None]:
     from PIL import Image, UnidentifiedImageError
 
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)  # from half the size on that PIL refuses
+            yield
     except UnidentifiedImageError as error:  # its message repeats the name, or shows an address in memory
         raise DataError(f"{name} cannot be read as an image: its format is unknown") from error
     except (
         OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error, zipfile.BadZipFile, KeyError,
-        Image.DecompressionBombError,
+        Image.DecompressionBombError, Image.DecompressionBombWarning,
     ) as error:  # fmt: skip
         raise DataError(f"{name} cannot be read as an image: {error}") from error
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import warnings
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -14,10 +15,11 @@ from numpy.typing import NDArray
 
 from .. import counter_rng
 from ..checks import at_least, fraction
-from ..errors import InputError
+from ..errors import InputError, Notice
 from . import image_files
 from .batches import Batch, Data, Rows, share_rows
 from .files import DataError, locate
+from .image_files import ImageFile
 from .preprocessing import Preprocessing
 
 ORDER, CROPS, SPLIT = 0, 1, 2  # streams of random numbers
@@ -39,6 +41,7 @@ class ImageConfig:
     share: float = 0.1  # share of the images kept for validation, if there is no validation folder
     valid_rows: int = 64  # images per validation batch
     valid_most: int | None = None  # largest number of validation batches; None: all
+    skip_bad: bool = False  # leave out files that cannot be read, and count them; each is decoded once at the start
     workers: int = 0  # processes that decode; 0: this one
     ahead: int = 2  # batches that workers decode in advance
 
@@ -64,6 +67,9 @@ class Images(Data):
         self.config, self.seed = config, seed
         self.path = locate(config.path, root)
         train, valid = image_files.find_images(self.path)
+        self.bad: tuple[str, ...] = ()  # files that were left out because they cannot be read
+        if config.skip_bad:
+            train, valid = self._readable(train, valid)
         if not valid:
             order = counter_rng.permutation(0, 0, len(train), SPLIT).tolist()
             kept = int(len(train) * config.share)
@@ -86,6 +92,22 @@ class Images(Data):
         self._orders: dict[int, NDArray[np.int64]] = {}  # by epoch: this one, and the next while workers prefetch it
         self._pool: ProcessPoolExecutor | None = None
         self._coming: dict[Key, list[Future[NDArray[np.uint8]]]] = {}  # batches that workers decode
+
+    def _readable(self, *parts: list[ImageFile]) -> tuple[list[ImageFile], ...]:
+        """Return the parts without the files that cannot be read, with a notice of how many there are."""
+        names = [image.name for part in parts for image in part]
+        self.bad = tuple(image_files.unreadable(str(self.path), names))
+        if not self.bad:
+            return parts
+        if len(self.bad) == len(names):
+            raise DataError(
+                f"{self.path}: none of its {len(names)} image files can be read, the first is {self.bad[0]}"
+            )
+        self.description = f"{len(self.bad)} of {len(names)} image files left out, which cannot be read"
+        message = f"skipped {len(self.bad)} of {len(names)} image files that cannot be read, the first {self.bad[0]}"
+        warnings.warn(Notice(f"{self.path}: {message}"), stacklevel=3)
+        bad = set(self.bad)
+        return tuple([image for image in part if image.name not in bad] for part in parts)
 
     def batch(self, step: int, part: int = 0, parts: int = 1, *, lookup: bool = True) -> Batch:
         """As Data.batch; workers prefetch the following batches."""

@@ -106,10 +106,23 @@ def _opaque(image: Image.Image) -> Image.Image:
     """An image with an alpha channel or a transparent colour, composited on white; any other image as it is."""
     from PIL import Image
 
+    image = _eight_bits(image)
     if "A" not in image.getbands() and image.info.get("transparency") is None:
         return image
     white = Image.new("RGBA", image.size, "white")
     return Image.alpha_composite(white, image.convert("RGBA"))
+
+
+def _eight_bits(image: Image.Image) -> Image.Image:
+    """An image of 16 bits per pixel scaled to 8, where PIL would cut off; an image of 32 bits is refused."""
+    from PIL import Image
+
+    if image.mode in ("I", "F"):
+        raise InputError(f"its pixels are of mode {image.mode}, whose range is unknown: expected 8 or 16 bits")
+    if not image.mode.startswith("I;16"):
+        return image
+    wide = np.asarray(image).astype(np.uint32)
+    return Image.fromarray(((wide + 128) // 257).astype(np.uint8))  # 65535 = 257 x 255
 
 
 def _resized(height: int, width: int, size: int | tuple[int, int]) -> tuple[int, int]:

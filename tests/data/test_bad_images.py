@@ -1,0 +1,190 @@
+"""Unusual and broken image files: read properly, or refused with their name."""
+
+import io
+import struct
+import warnings
+import zlib
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from clearhead.data import make_data
+from clearhead.data.files import DataError
+from clearhead.data.image_files import open_image, read_image
+from clearhead.errors import Notice
+
+RED, SIZE = (200, 30, 60), (6, 4)  # width and height
+
+
+def plain(mode="RGB", colour=RED):
+    return Image.new(mode, SIZE, colour)
+
+
+def saved(image, path, **options):
+    image.save(path, **options)
+    return path
+
+
+def pixels(path):
+    return np.asarray(open_image(path)).astype(int)
+
+
+def test_greyscale_is_the_same_in_all_channels(tmp_path):
+    assert (pixels(saved(plain("L", 77), tmp_path / "a.png")) == 77).all()
+
+
+def test_cmyk_and_palette_have_the_colours_of_rgb(tmp_path):
+    cmyk = pixels(saved(plain().convert("CMYK"), tmp_path / "a.jpg", quality=100))
+    assert np.abs(cmyk - RED).max() <= 6  # JPEG rounds
+    assert (pixels(saved(plain().quantize(4), tmp_path / "a.png")) == RED).all()
+
+
+@pytest.mark.parametrize("value", [0, 300, 32896, 65535])
+def test_16_bits_are_scaled_to_8_and_not_cut_off(value, tmp_path):
+    image = Image.fromarray(np.full(SIZE[::-1], value, np.uint16))
+    for ending in ("png", "tiff"):
+        assert (pixels(saved(image, tmp_path / f"a.{ending}")) == round(value / 257)).all()
+
+
+def test_floating_point_and_32_bits_are_refused_because_their_range_is_unknown(tmp_path):
+    for name, array in (("a.tiff", np.full((4, 6), 0.5, np.float32)), ("b.tiff", np.full((4, 6), 70_000, np.int32))):
+        path = saved(Image.fromarray(array), tmp_path / name)
+        with pytest.raises(DataError, match=rf"{name} cannot be read as an image: .* expected 8 or 16 bits"):
+            open_image(path)
+
+
+def test_an_animation_gives_its_first_frame(tmp_path):
+    frames = [plain(colour=colour) for colour in (RED, (0, 0, 0), (9, 9, 9))]
+    for ending in ("gif", "webp", "png"):
+        options = {"lossless": True} if ending == "webp" else {}
+        frames[0].save(tmp_path / f"a.{ending}", save_all=True, append_images=frames[1:], **options)
+        assert (pixels(tmp_path / f"a.{ending}") == RED).all()
+
+
+def test_a_rotated_photograph_is_turned_upright(tmp_path):
+    image = plain()
+    image.putpixel((0, 0), (0, 255, 0))  # top left
+    exif = Image.Exif()
+    exif[0x0112] = 6  # turn by 90 degrees clockwise to see it upright
+    found = pixels(saved(image, tmp_path / "a.png", exif=exif))
+    assert found.shape == (6, 4, 3)
+    assert found[0, 3].tolist() == [0, 255, 0]  # top right
+
+
+def test_transparency_is_put_on_white(tmp_path):
+    assert (pixels(saved(plain("RGBA", (*RED, 0)), tmp_path / "a.png")) == 255).all()
+    assert (pixels(saved(plain("LA", (0, 0)), tmp_path / "b.png")) == 255).all()
+
+
+def test_an_image_of_one_pixel(tmp_path):
+    path = saved(Image.new("RGB", (1, 1), RED), tmp_path / "a.png")
+    assert pixels(path).tolist() == [[list(RED)]]
+
+
+def bomb(width, height):
+    """A PNG whose header promises many pixels, and whose content is short."""
+
+    def chunk(kind, content):
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
+
+
+@pytest.mark.parametrize("size", [(12_000, 9_000), (50_000, 50_000)], ids=str)
+def test_a_decompression_bomb_is_refused_before_it_is_decoded(size, tmp_path):
+    path = tmp_path / "bomb.png"
+    path.write_bytes(bomb(*size))
+    with pytest.raises(DataError, match=r"bomb\.png cannot be read as an image: .*pixels"):
+        open_image(path)
+
+
+def broken(kind):
+    photo = io.BytesIO()
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)).save(photo, "JPEG")
+    return {
+        "truncated.jpg": photo.getvalue()[:900], "text.png": b"this is not a picture", "empty.jpg": b"",
+        "huge.png": bomb(50_000, 50_000),
+    }[kind]  # fmt: skip
+
+
+BROKEN = ["truncated.jpg", "text.png", "empty.jpg", "huge.png"]
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_file_is_refused_by_name(name, tmp_path):
+    (tmp_path / name).write_bytes(broken(name))
+    with pytest.raises(DataError, match=f"{name} cannot be read as an image"):
+        open_image(tmp_path / name)
+    with pytest.raises(DataError, match=f"{name} cannot be read as an image"):
+        read_image(str(tmp_path), name)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for part, count in (("train", 4), ("val", 2)):
+        for n, label in enumerate(("cat", "dog")):
+            (tmp_path / "data" / part / label).mkdir(parents=True)
+            for i in range(count):
+                Image.new("RGB", (9, 8), (100 * n, 20 * i, 0)).save(tmp_path / "data" / part / label / f"{i}.png")
+    return tmp_path / "data"
+
+
+def every_image(data):
+    return sum(len(data.batch(step)["images"]) for step in range(data.steps_per_epoch))
+
+
+@pytest.mark.parametrize("name", BROKEN)
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_bad_file_stops_the_training_or_is_skipped_and_counted(name, workers, folder):
+    (folder / "train" / "dog" / name).write_bytes(broken(name))
+    (folder / "val" / "cat" / name).write_bytes(broken(name))
+    options = {"path": str(folder), "size": 8, "rows": 3}
+    data = make_data("images", options | {"workers": workers}, seed=1)
+    with pytest.raises(DataError, match=f"dog/{name} cannot be read as an image"):
+        every_image(data)
+    data.close()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        data = make_data("images", options | {"skip_bad": True, "workers": workers}, seed=1)
+    (warning,) = caught
+    assert warning.category is Notice
+    assert f"skipped 2 of 14 image files that cannot be read, the first train/dog/{name}" in str(warning.message)
+    assert sorted(data.bad) == [f"train/dog/{name}", f"val/cat/{name}"]
+    assert every_image(data) == 8
+    assert sum(len(data.valid(i)["images"]) for i in range(data.valid_batches)) == 4
+    data.close()
+
+
+def test_skipping_without_bad_files_changes_nothing(folder):
+    options = {"path": str(folder), "size": 8, "rows": 3}
+    one, other = (make_data("images", options | {"skip_bad": skip}, seed=1) for skip in (False, True))
+    assert other.bad == ()
+    for step in range(one.steps_per_epoch):
+        assert np.array_equal(one.batch(step)["images"], other.batch(step)["images"])
+
+
+def test_a_folder_with_bad_files_only_is_refused(folder):
+    for path in folder.rglob("*.png"):
+        path.write_bytes(b"text")
+    with pytest.raises(DataError, match=r"none of its 12 image files can be read, the first is train/cat/0\.png"):
+        make_data("images", {"path": str(folder), "skip_bad": True}, seed=1)
+
+
+def test_an_empty_folder_is_refused(tmp_path):
+    (tmp_path / "nothing").mkdir()
+    with pytest.raises(DataError, match="nothing has no images: expected files"):
+        make_data("images", {"path": str(tmp_path / "nothing")}, seed=1)
+
+
+def test_a_class_may_be_missing_in_validation_but_not_in_training(folder):
+    for path in (folder / "val" / "dog").iterdir():
+        path.unlink()
+    data = make_data("images", {"path": str(folder), "size": 8}, seed=1)
+    assert data.classes == ("cat", "dog")
+    assert set(data.valid(0)["labels"].tolist()) == {0}
+    for path in (folder / "train" / "cat").iterdir():
+        path.unlink()
+    with pytest.raises(DataError, match=r"val/cat/0\.png is of a class without a training image"):
+        make_data("images", {"path": str(folder), "size": 8}, seed=1)
