@@ -155,5 +155,12 @@ def test_only_files_that_are_replaced_by_new_releases_have_no_checksum():
     for name, place in fetch.HOMES.items():
         assert (place.sha256 is None) == (name.startswith("tatoeba/") or name == "sst2/glue-train")
         assert place.url.startswith("https://")
-    assert {name.split("/")[0] for name in fetch.HOMES} == {"cifar10", "shakespeare", "multi30k", "tatoeba", "sst2"}
-    assert len(fetch.HOMES) == 1 + 1 + 12 + 2 + 4
+    assert {name.split("/")[0] for name in fetch.HOMES} == {
+        "cifar10",
+        "mnist",
+        "shakespeare",
+        "multi30k",
+        "tatoeba",
+        "sst2",
+    }
+    assert len(fetch.HOMES) == 2 + 1 + 12 + 2 + 4

@@ -13,11 +13,13 @@ from .batches import IGNORE, Batch, Data, share_rows
 from .cifar10 import Cifar10Config, open_cifar10
 from .fetch import find
 from .files import DataError, check_root
-from .images import ImageConfig, Images
+from .images import ImageConfig, ImagenetteConfig, Images, open_imagenette
 from .labelled import LabelledConfig, Sst2Config
 from .masked import Masked, MaskedConfig
+from .mnist import open_fashion, open_mnist
 from .pairs import PairConfig
 from .parallel import load_split
+from .pixels import PixelConfig
 from .preprocessing import Preprocessing
 from .synthetic import (
     Copy,
@@ -70,7 +72,10 @@ _KINDS: dict[str, tuple[type[Any], Callable[..., Data], str]] = {  # name: (opti
     "sst2": (Sst2Config, labelled.sst2, "sentences of film reviews, positive or negative"),
     "labelled": (LabelledConfig, labelled.labelled, "a file with text TAB label per line"),
     "cifar10": (Cifar10Config, open_cifar10, "60,000 photographs of 32 x 32 pixels, of ten classes"),
-    "images": (ImageConfig, Images, "a folder or zip file of images, one folder per class"),
+    "mnist": (PixelConfig, open_mnist, "70,000 handwritten digits of 28 x 28 grey pixels"),
+    "fashion-mnist": (PixelConfig, open_fashion, "70,000 articles of clothing of 28 x 28 grey pixels, of ten classes"),
+    "imagenette": (ImagenetteConfig, open_imagenette, "13,394 photographs of ImageNet, of ten easily told classes"),
+    "images": (ImageConfig, Images, "a folder or zip file of images, one folder per class, or a CSV of path and label"),
 }
 
 

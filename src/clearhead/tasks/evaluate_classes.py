@@ -13,7 +13,7 @@ import torch
 from rich.table import Table
 
 from ..data.files import DataError, locate
-from ..data.image_files import ImageFile, ImageLike, find_images, read_image
+from ..data.image_files import ImageFile, ImageLike, find_images, image_root, read_image
 from ..data.labelled import SST2, read_labels, read_sst2
 from ..errors import InputError, nearest
 from ..weights import Bundle
@@ -193,4 +193,4 @@ def _check_labels(bundle: Bundle, path: Path, files: Sequence[ImageFile]) -> Non
 def _open(path: Path, files: Sequence[ImageFile]) -> Iterator[list[ImageLike]]:
     """Yield the images of some files at a time."""
     for first in range(0, len(files), IMAGES):
-        yield [read_image(str(path), file.name) for file in files[first : first + IMAGES]]
+        yield [read_image(str(image_root(path)), file.name) for file in files[first : first + IMAGES]]
