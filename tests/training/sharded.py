@@ -43,7 +43,7 @@ def train(shard, name, masters):
 
 dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}", rank=int(sys.argv[2]), world_size=2)
 mesh = init_device_mesh("cpu", (2,))
-for name in ("adamw", "sgd", "muon"):
+for name in ("adamw", "sgd", "muon", "lamb"):
     for masters in (False, True):
         norms, one = train(False, name, masters)
         two_norms, two = train(True, name, masters)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -11,11 +12,13 @@ from torch import Tensor, nn
 
 from ..checks import one_of
 from ..errors import InputError
+from .lamb import Lamb, fresh_state
+from .layer_decay import layer_scales
 from .muon import Muon
 from .schedule import Scalar, Scheduled, ends
 from .tensors import copy_all, local, wide
 
-NAMES = ("adamw", "sgd", "muon")
+NAMES = ("adamw", "sgd", "muon", "lamb")
 # Muon is for matrices between hidden states. Parameters with one of these names are embeddings, output layers or
 # score vectors, which Jordan et al. 2024 leave to AdamW.
 EDGES = frozenset({"table", "places", "cls_place", "embed", "head", "readout", "score"})
@@ -25,12 +28,13 @@ EDGES = frozenset({"table", "places", "cls_place", "embed", "head", "readout", "
 class OptimConfig:
     """The optimiser of one player."""
 
-    name: str = "adamw"  # adamw, sgd, or muon (for hidden matrices, with adamw for the rest)
+    name: str = "adamw"  # adamw, sgd, lamb (for large batches), or muon (for hidden matrices, with adamw for the rest)
     lr: float = 1e-3  # peak learning rate, which the schedule scales
-    betas: tuple[float, float] = (0.9, 0.95)  # adamw: decay rates of the first and second moments
+    betas: tuple[float, float] = (0.9, 0.95)  # adamw, lamb: decay rates of the first and second moments
     momentum: float = 0.9  # sgd, muon: decay rate of the momentum
     decay: Scalar = 0.1  # weight decay of matrices; decoupled, except for sgd, which adds it to the gradient
-    eps: float = 1e-8  # adamw: added to the root of the second moment
+    layer_decay: float = 1.0  # factor of the learning rate from a layer to the next lower one, for fine-tuning
+    eps: float = 1e-8  # adamw, lamb: added to the root of the second moment
     clip: float | None = 1.0  # largest norm of all gradients together; 0: no clipping
     ema: Scalar = 0.0  # decay rate of an exponential moving average of the weights; 0: no average
 
@@ -46,6 +50,8 @@ class OptimConfig:
         for field in ("decay", "clip"):
             if not all(0.0 <= end < float("inf") for end in ends(getattr(self, field))):
                 raise InputError(f"{field}={getattr(self, field)}: expected 0 or more")
+        if not 0.0 < self.layer_decay <= 1.0:
+            raise InputError(f"layer_decay={self.layer_decay}: expected a number above 0, at most 1")
         if not 0.0 <= self.momentum < 1.0:
             raise InputError(f"momentum={self.momentum}: expected a share, at least 0 and below 1")
         start, final = ends(self.ema)
@@ -161,7 +167,7 @@ class Optimiser:
                 torch._foreach_mul_([local(g) for g in grads], (self.config.clip / (norm + 1e-6)).clamp(max=1.0))
             for optimiser in self._optimisers:
                 for group in optimiser.param_groups:
-                    group["lr"] = lr
+                    group["lr"] = lr * group["scale"]
                 optimiser.step()
             self.restore()
         self.clear()
@@ -190,7 +196,8 @@ class Optimiser:
                 for n, state in zip(names, states, strict=True)
             )
             adamw_kernel.step(
-                rows, norm, clip=float(self.config.clip or 0.0), lr=lr, betas=self.config.betas, eps=self.config.eps,
+                rows, norm, clip=float(self.config.clip or 0.0), lr=lr * group["scale"], betas=self.config.betas,
+                eps=self.config.eps,
                 decay=group["weight_decay"],
             )  # fmt: skip
         return norm
@@ -236,28 +243,37 @@ def is_inside(name: str, p: Tensor) -> bool:
 def _make(weights: Mapping[str, Tensor], config: OptimConfig) -> list[torch.optim.Optimizer]:
     optimisers: list[torch.optim.Optimizer] = []
     decay = ends(config.decay)[0]
-    inside = [w for n, w in weights.items() if config.name == "muon" and is_inside(n, w)]
+    scales = layer_scales(weights, config.layer_decay)
+    inside = {n: w for n, w in weights.items() if config.name == "muon" and is_inside(n, w)}
     if inside:
-        groups = [{"params": inside, "decays": True}]
+        groups = _by_scale(inside, scales, decays=True)
         optimisers.append(Muon(groups, config.lr, momentum=config.momentum, weight_decay=decay))
-    rest = [w for n, w in weights.items() if not (config.name == "muon" and is_inside(n, w))]
+    rest = {n: w for n, w in weights.items() if n not in inside}
     groups = [
-        {"params": [w for w in rest if is_matrix(w)], "weight_decay": decay, "decays": True},
-        {"params": [w for w in rest if not is_matrix(w)], "weight_decay": 0.0, "decays": False},
+        *_by_scale({n: w for n, w in rest.items() if is_matrix(w)}, scales, weight_decay=decay, decays=True),
+        *_by_scale({n: w for n, w in rest.items() if not is_matrix(w)}, scales, weight_decay=0.0, decays=False),
     ]
-    groups = [group for group in groups if group["params"]]
     if groups and config.name == "sgd":
         optimisers.append(torch.optim.SGD(groups, config.lr, momentum=config.momentum, foreach=True))
+    elif groups and config.name == "lamb":
+        optimisers.append(Lamb(groups, config.lr, betas=config.betas, eps=config.eps))
     elif groups:
         optimisers.append(torch.optim.AdamW(groups, config.lr, betas=config.betas, eps=config.eps, fused=True))
     return optimisers
 
 
+def _by_scale(weights: Mapping[str, Tensor], scales: Mapping[str, float], **options: Any) -> list[dict[str, Any]]:
+    """Parameter groups, one for each factor of the learning rate."""
+    groups: dict[float, list[Tensor]] = {}
+    for name, w in weights.items():
+        groups.setdefault(scales[name], []).append(w)
+    return [{"params": params, "scale": scale, **options} for scale, params in groups.items()]
+
+
 def _fresh(optimiser: torch.optim.Optimizer, p: Tensor, momentum: float) -> dict[str, Tensor]:
     """The state before the first step; a test compares it with torch's."""
-    if isinstance(optimiser, torch.optim.AdamW):
-        step = torch.zeros((), dtype=torch.float32, device=p.device)
-        return {"step": step, "exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
+    if isinstance(optimiser, torch.optim.AdamW | Lamb):
+        return fresh_state(p)
     return {"momentum_buffer": torch.zeros_like(p)} if momentum or isinstance(optimiser, Muon) else {}
 
 
