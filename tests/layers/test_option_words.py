@@ -6,7 +6,7 @@ import pytest
 
 from clearhead.layers import NORMS, POSITIONS, PROJECTIONS, SCORES, words
 from clearhead.layers.block import ORDERS
-from clearhead.layers.conv import EXPANSION
+from clearhead.layers.conv import EXPANSION, SHRINKS
 from clearhead.layers.embed import PATCH_POSITIONS
 from clearhead.layers.mlp import ACTIVATIONS, KINDS
 from clearhead.layers.positions.rotary import SCALINGS
@@ -29,6 +29,7 @@ KNOWN = {
     "Cell": CELLS,
     "Connection": CONNECTIONS,
     "ResidualKind": EXPANSION,
+    "Shrink": SHRINKS,
 }
 
 
