@@ -49,6 +49,18 @@ def folder(tmp_path_factory):
     for name, tiles in (("train_00", 20), ("test_00", 8)):
         mosaic = Image.fromarray(rng.integers(0, 255, (64, 16 * tiles, 3), dtype=np.uint8))
         mosaic.save(path / "cifar10" / f"{name}.webp", lossless=True)
+    for name in ("mnist", "fashion-mnist"):
+        (path / name).mkdir()
+        for part, count in (("train", 20), ("t10k", 8)):
+            pixels = rng.integers(0, 256, (count, 9, 9), dtype=np.uint8)
+            for kind, array in (("images-idx3", pixels), ("labels-idx1", (np.arange(count) % 10).astype(np.uint8))):
+                sizes = b"".join(n.to_bytes(4, "big") for n in array.shape)
+                content = bytes([0, 0, 8, array.ndim]) + sizes + array.tobytes()
+                (path / name / f"{part}-{kind}-ubyte").write_bytes(content)
+    for i in range(24):
+        folder = path / "imagenette2-160" / ("val" if i > 17 else "train") / f"n0{i % 3}"
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 255, (12, 15, 3), dtype=np.uint8)).save(folder / f"{i}.png")
     return path
 
 
@@ -71,6 +83,9 @@ KINDS = {
     "sst2": {"batch_tokens": 100, "longest": 20, "vocabulary": "words"},
     "labelled": {"path": "sst2/train.tsv", "batch_tokens": 100, "longest": 20, "size": 300, "share": 0.3},
     "cifar10": {"rows": 7, "valid_rows": 5},
+    "mnist": {"rows": 7, "valid_rows": 5},
+    "fashion-mnist": {"rows": 7, "valid_rows": 5, "held_out": 6},
+    "imagenette": {"rows": 7, "size": 8, "valid_rows": 5},
     "images": {"path": "pics", "rows": 7, "size": 8, "valid_rows": 5, "share": 0.3},
 }
 
