@@ -149,3 +149,29 @@ def test_a_wrong_line_is_named(line, message, pictures):
     (pictures / "all.csv").write_text(f"own/1.png,odd\n{line}\n")
     with pytest.raises(DataError, match=message):
         make_data("images", {"path": str(pictures / "all.csv")}, seed=1)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_images_in_memory(workers, tmp_path):
+    """The middle of each image, decoded once; batches of equal size, and the numbers of rows for a device."""
+    rng = np.random.default_rng(0)
+    for part, count in (("train", 7), ("val", 3)):
+        for i in range(count):
+            folder = tmp_path / part / "ab"[i % 2]
+            folder.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(rng.integers(0, 256, (12, 20, 3), np.uint8)).save(folder / f"{i}.png")
+    options = {"path": str(tmp_path), "size": 8, "rows": 3, "valid_rows": 2, "workers": workers}
+    files = make_data("images", options | {"crop": "middle", "flip": False}, seed=1)
+    memory = make_data("images", options | {"memory": True}, seed=1)
+    assert (files.steps_per_epoch, memory.steps_per_epoch) == (3, 2)
+    for step in (0, 1):
+        expected, batch = files.batch(step), memory.batch(step)
+        assert all((expected[key] == batch[key]).all() for key in expected)
+    assert len(memory.batch(3)["images"]) == 3  # files.batch(2) has the one left over
+    for index in (0, 1):
+        expected, batch = files.valid(index), memory.valid(index)
+        assert all((expected[key] == batch[key]).all() for key in expected)
+        numbers = memory.valid(index, lookup=False)["images"]
+        assert (memory.tables["images"][numbers] == expected["images"]).all()
+    files.close()
+    memory.close()

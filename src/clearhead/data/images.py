@@ -43,6 +43,9 @@ class CropConfig:
     valid_rows: int = 64  # images per validation batch
     valid_most: int | None = None  # largest number of validation batches; None: all
     skip_bad: bool = False  # leave out files that cannot be read, and count them; each is decoded once at the start
+    memory: bool = False  # decode each image once, cropped to the middle, and keep all in memory, on a GPU if they fit;
+    # `crop`, `least` and `flip` do not apply then (the augmentations "crop" and "flip" do the same on the device), and
+    # all batches have the same size: the images left over at the end of an epoch are skipped
     workers: int = 0  # processes that decode; 0: this one
     ahead: int = 2  # batches that workers decode in advance
 
@@ -106,12 +109,16 @@ class Images(Data):
         self.sizes = {"classes": len(self.classes)}
         size = (config.size, config.size)
         self.preprocessing = Preprocessing(resize=config.size, crop=size, mean=config.mean, deviation=config.deviation)
-        self.steps_per_epoch = -(-len(train) // config.rows)
+        whole, rest = divmod(len(train), config.rows)
+        self.steps_per_epoch = whole + (rest > 0 and not (config.memory and whole))
         batches = -(-len(valid) // config.valid_rows)
         self.valid_batches = batches if config.valid_most is None else min(batches, config.valid_most)
         self._orders: dict[int, NDArray[np.int64]] = {}  # by epoch: this one, and the next while workers prefetch it
         self._pool: ProcessPoolExecutor | None = None
         self._coming: dict[Key, list[Future[NDArray[np.uint8]]]] = {}  # batches that workers decode
+        if config.memory:
+            self.tables = {"images": self._all_decoded()}
+            self.close()
 
     def _readable(self, *parts: list[ImageFile]) -> tuple[list[ImageFile], ...]:
         """Return the parts without the files that cannot be read, with a notice of how many there are."""
@@ -131,14 +138,14 @@ class Images(Data):
 
     def batch(self, step: int, part: int = 0, parts: int = 1, *, lookup: bool = True) -> Batch:
         """As Data.batch; workers prefetch the following batches."""
-        if self.config.workers and step >= 0:
+        if self.config.workers and not self.tables and step >= 0:
             steps = range(step, step + self.config.ahead + 1)
             self._prefetch("train", {("train", s, share_rows(self._rows(s), part, parts).tobytes()) for s in steps})
         return super().batch(step, part, parts, lookup=lookup)
 
     def valid(self, index: int, part: int = 0, parts: int = 1, *, lookup: bool = True) -> Batch:
         """As Data.valid; workers prefetch the following batches."""
-        if self.config.workers and index >= 0:
+        if self.config.workers and not self.tables and index >= 0:
             indices = range(index, min(index + self.config.ahead + 1, self.valid_batches))
             self._prefetch(
                 "valid", {("valid", i, share_rows(self._valid_rows(i), part, parts).tobytes()) for i in indices}
@@ -154,7 +161,7 @@ class Images(Data):
             self._pool = None
 
     def _rows(self, step: int) -> int:
-        index = step % -(-len(self.sets["train"]) // self.config.rows)
+        index = step % self.steps_per_epoch
         return min(self.config.rows, len(self.sets["train"]) - index * self.config.rows)
 
     def _train(self, step: int, rows: Rows) -> Batch:
@@ -167,7 +174,11 @@ class Images(Data):
         return self._decoded("valid", index, rows)
 
     def _decoded(self, which: str, step: int, rows: Rows) -> Batch:
-        """Return the images of these rows, decoded by the workers if there are any."""
+        """Return the images of these rows, decoded by the workers if there are any; or their numbers in the table."""
+        numbers = self._numbers(which, step, rows)
+        labels = self.labels[which][numbers]
+        if self.tables:
+            return {"images": numbers + (len(self.sets["train"]) if which == "valid" else 0), "labels": labels}
         if self.config.workers:
             key = (which, step, rows.tobytes())
             self._prefetch(which, self._coming.keys() | {key})
@@ -181,14 +192,25 @@ class Images(Data):
                 ) from error
         else:
             pixels = image_files.decode(*self._work(which, step, rows))
-        return {"images": pixels, "labels": self.labels[which][self._numbers(which, step, rows)]}
+        return {"images": pixels, "labels": labels}
+
+    def _all_decoded(self) -> NDArray[np.uint8]:
+        """Return the middle of every image, training images first."""
+        names = [image.name for which in ("train", "valid") for image in self.sets[which]]
+        if not self.config.workers:
+            return image_files.decode(str(self.path), names, self.config.size, None, None)
+        self._start_workers()
+        assert self._pool is not None
+        shares = [names[i : i + 64] for i in range(0, len(names), 64)]
+        jobs = [self._pool.submit(image_files.decode, str(self.path), x, self.config.size, None, None) for x in shares]
+        return np.concatenate([job.result() for job in jobs])
 
     def _numbers(self, which: str, step: int, rows: Rows) -> NDArray[np.int64]:
         """Return the numbers of the images of these rows."""
         if which == "valid":
             return step * self.config.valid_rows + rows
         train = self.sets["train"]
-        epoch, index = divmod(step, -(-len(train) // self.config.rows))
+        epoch, index = divmod(step, self.steps_per_epoch)
         if epoch not in self._orders:
             near = {e: order for e, order in self._orders.items() if abs(e - epoch) == 1}
             self._orders = {**near, epoch: counter_rng.permutation(self.seed, epoch, len(train), ORDER)}
@@ -207,15 +229,19 @@ class Images(Data):
             draws[:, -1] = -1
         return str(self.path), names, c.size, c.least if c.crop == "random" else None, draws
 
+    def _start_workers(self) -> None:
+        if self._pool is None:  # spawned, not forked: a fork would copy locks and devices in use
+            context = multiprocessing.get_context("spawn")
+            self._pool = ProcessPoolExecutor(self.config.workers, mp_context=context)
+
     def _prefetch(self, which: str, keys: set[Key]) -> None:
         """Let workers decode these batches, and cancel all others of "train" or "valid"."""
         for key in [key for key in self._coming if key[0] == which and key not in keys]:
             for future in self._coming.pop(key):
                 future.cancel()
         for key in sorted(keys - self._coming.keys()):
-            if self._pool is None:  # spawned, not forked: a fork would copy locks and devices in use
-                context = multiprocessing.get_context("spawn")
-                self._pool = ProcessPoolExecutor(self.config.workers, mp_context=context)
+            self._start_workers()
+            assert self._pool is not None
             shares = np.array_split(np.frombuffer(key[2], np.int64), self.config.workers)
             self._coming[key] = [
                 self._pool.submit(image_files.decode, *self._work(key[0], key[1], share))
