@@ -157,7 +157,12 @@ class ModelRunner:
 
     def _first(self, tokens: int) -> int:
         """The first token to read of a text with so many tokens."""
-        if self.context is None or tokens <= self.context:
-            return 0
-        half = max(self.context // 2, 1)
-        return -(-(tokens - self.context) // half) * half
+        return first_read(tokens, self.context)
+
+
+def first_read(tokens: int, context: int | None) -> int:
+    """The first token that a sliding model reads of a text: a multiple of half its context; 0 if all of it fits."""
+    if context is None or tokens <= context:
+        return 0
+    half = max(context // 2, 1)
+    return -(-(tokens - context) // half) * half

@@ -25,6 +25,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 BODY = 1 << 18  # largest body of a request, in bytes
+UPLOADS = {"/api/images": 8 << 20}  # largest bodies of requests that send files, by path
 COOKIE = "clearhead"
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
@@ -68,7 +69,7 @@ class Guard:
         elif self.token is not None and scope["path"] == "/" and _query_token(scope):
             await self._set_cookie(send_with_headers)
         else:
-            await self.app(scope, self._limited(receive), send_with_headers)
+            await self.app(scope, self._limited(receive, self._largest(scope)), send_with_headers)
 
     def problem(self, scope: Scope, headers: dict[str, str]) -> tuple[int, str] | None:
         """The status and the message that refuse a request; None for a request that is allowed."""
@@ -82,10 +83,14 @@ class Guard:
             return 403, "pages of other sites may not send requests here"
         if self.token is not None and not self._has_token(scope, headers):
             return 401, "this server needs its token: open the address that it printed"
-        size = headers.get("content-length", "0")
-        if not size.isdigit() or int(size) > self.body:
-            return 413, self._too_large()
+        size, most = headers.get("content-length", "0"), self._largest(scope)
+        if not size.isdigit() or int(size) > most:
+            return 413, _too_large(most)
         return None
+
+    def _largest(self, scope: Scope) -> int:
+        """The largest body of a request, in bytes."""
+        return max(self.body, UPLOADS.get(scope["path"], 0)) if scope["method"] == "POST" else self.body
 
     def _is_own_name(self, host: str) -> bool:
         try:
@@ -121,7 +126,7 @@ class Guard:
         await send({"type": "http.response.start", "status": 303, "headers": headers})
         await send({"type": "http.response.body", "body": b""})
 
-    def _limited(self, receive: Receive) -> Receive:
+    def _limited(self, receive: Receive, most: int) -> Receive:
         """Count the bytes of a body while it is received, since its length may not have been declared."""
         received = 0
 
@@ -129,14 +134,15 @@ class Guard:
             nonlocal received
             message = await receive()
             received += len(message.get("body", b""))
-            if received > self.body:
-                raise HTTPException(413, self._too_large())
+            if received > most:
+                raise HTTPException(413, _too_large(most))
             return message
 
         return limited
 
-    def _too_large(self) -> str:
-        return f"the request is too large: expected at most {self.body:,} bytes"
+
+def _too_large(most: int) -> str:
+    return f"the request is too large: expected at most {most:,} bytes"
 
 
 def _query_token(scope: Scope) -> str:

@@ -107,6 +107,30 @@ def attention(bundle: Bundle | nn.Module, text: str, *, target: str | None = Non
         AttentionMap(batch=1, heads=5, queries=4, keys=4)
         >>> figure = result.figure(layer=0, head=2)
     """
+    inputs = text_inputs(bundle, text, target)
+    assert isinstance(bundle, Bundle)
+    with watch(bundle, *inputs.kinds.values()) as tape:
+        bundle.model(**inputs.row)
+    maps = {kind: list(tape.match(pattern).values()) for kind, pattern in inputs.kinds.items()}
+    return TextAttention(
+        pieces=inputs.pieces, target=inputs.target, decoder_input=inputs.decoder_input, maps=maps
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TextInputs:
+    """The inputs of a model for one text, and the text of their tokens."""
+
+    row: dict[str, Tensor]  # the arguments of forward, a batch of one row: ids, and the source of a translator
+    kinds: dict[str, str]  # the kinds of attention that the model has, and the addresses of their weights
+    pieces: list[str]  # the text of each token; for a translator, of the source
+    target: list[str] | None = None  # the text of each token that a translator writes, the end token included
+    decoder_input: list[str] | None = None  # the text of each token that its decoder reads: the start, then the target
+    written: Tensor | None = None  # (t,) the ids of `target`
+
+
+def text_inputs(bundle: Bundle | nn.Module, text: str, target: str | None = None) -> TextInputs:
+    """The inputs of a model with attention for a text, or for a text and its translation; raises for other models."""
     model: Any = bundle.model if isinstance(bundle, Bundle) else bundle
     name, known = type(model).__name__, addresses(model)
     kinds = {kind: pattern for kind, pattern in KINDS.items() if matching(pattern, known)}
@@ -126,12 +150,11 @@ def attention(bundle: Bundle | nn.Module, text: str, *, target: str | None = Non
         raise InputError(f"this {name} is no translator: expected a text without a target")
     tokens = bundle.tokenizer()
     ids = tokens.wrapped(text) if "predict" in bundle.can else with_special(tokens, tokens.encode(text))
-    maps = _maps(bundle, kinds, _row(bundle, ids, "text"))
-    return TextAttention(pieces=tokens.pieces(ids), maps=maps)
+    return TextInputs(row={"ids": _row(bundle, ids, "text")}, kinds=kinds, pieces=tokens.pieces(ids))
 
 
-def _translation(bundle: Bundle, text: str, target: str | None, kinds: dict[str, str]) -> TextAttention:
-    """The attention of a translator, with the target given to its decoder."""
+def _translation(bundle: Bundle, text: str, target: str | None, kinds: dict[str, str]) -> TextInputs:
+    """The inputs of a translator, with the target given to its decoder."""
     pair = bundle.tokens
     if not isinstance(pair, Pair):
         raise InputError(f"this {bundle.name} has no tokenizers of a source and a target: expected a Pair")
@@ -143,10 +166,10 @@ def _translation(bundle: Bundle, text: str, target: str | None, kinds: dict[str,
     source, written = pair.read(text), pair.written(target)
     start = pair.target.pad if pair.target.start is None else pair.target.start  # Marian starts with padding
     read = np.append(np.int64(start or 0), written[:-1])
-    maps = _maps(bundle, kinds, _row(bundle, read, "target"), source=_row(bundle, source, "text"))
-    return TextAttention(
-        pieces=pair.source.pieces(source), target=pair.target.pieces(written), decoder_input=pair.target.pieces(read),
-        maps=maps,
+    row = {"ids": _row(bundle, read, "target"), "source": _row(bundle, source, "text")}
+    return TextInputs(
+        row=row, kinds=kinds, pieces=pair.source.pieces(source), target=pair.target.pieces(written),
+        decoder_input=pair.target.pieces(read), written=_row(bundle, written, "target")[0],
     )  # fmt: skip
 
 
@@ -157,9 +180,3 @@ def _row(bundle: Bundle, ids: np.ndarray, what: str) -> Tensor:
     if bundle.max_tokens is not None and len(ids) > bundle.max_tokens:
         raise InputError(f"the {what} has {len(ids)} tokens: this model reads {bundle.max_tokens} at once")
     return torch.from_numpy(ids)[None].to(bundle.device)
-
-
-def _maps(bundle: Bundle, kinds: dict[str, str], ids: Tensor, **inputs: Tensor) -> dict[str, list[AttentionMap]]:
-    with watch(bundle, *kinds.values()) as tape:
-        bundle.model(ids, **inputs)
-    return {kind: list(tape.match(pattern).values()) for kind, pattern in kinds.items()}
