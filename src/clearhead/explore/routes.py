@@ -410,7 +410,7 @@ async def memory(
 
 @runs.get("", response_model=list[schemas.RunLine])
 async def list_runs(explorer: Shared) -> Response:
-    """The runs in the folder that the server was given."""
+    """The runs in the folder that the server was given; without one, the example that ships."""
     return json_response(await explorer.queue.run(explorer.runs.listed))
 
 
