@@ -29,6 +29,7 @@ class LazyCall:
     bias: Bias | None
     scale: float
     given: Float[Tensor, "b h q"] | None = None  # log-sum-exp of each query's scores, if the kernel returned it
+    copied: bool = False  # mask and bias are copies already
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -55,7 +56,8 @@ class LazyCall:
     def owned(self) -> LazyCall:
         """A copy whose tensors nothing later writes to: a KV cache, for example, reuses its storage."""
         lse = None if self.given is None else self.given.clone()
-        return replace(self, q=self.q.clone(), k=self.k.clone(), mask=self.mask.each(Tensor.clone), given=lse)
+        mask = self.mask if self.copied else self.mask.each(Tensor.clone)
+        return replace(self, q=self.q.clone(), k=self.k.clone(), mask=mask, given=lse)
 
     def repeat_rows(self, n: int) -> LazyCall:
         """The same call with its only row n times; the mask and the bias broadcast."""

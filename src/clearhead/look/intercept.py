@@ -1,0 +1,126 @@
+"""Sees the attention calls of torch while foreign models are watched or edited, and answers them with the same kernel.
+
+A TorchFunctionMode is active in the thread of the `with`, and only there. The answer is the untouched call: its bits
+are those of the model that is not watched.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
+
+from ..layers import attend
+from .call import LazyCall
+from .foreign import Foreign
+from .foreign_call import Masks, SDPACall, first_position, mask_and_bias
+from .running import Place
+from .tap import WatchTap
+
+
+class Interception(TorchFunctionMode):
+    """The attention calls of one thread, for all watches and edits of foreign models in it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.foreign: list[Foreign] = []
+        self.masks = Masks()
+        self._pass: object = None  # the pass that the masks belong to
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        handle = HANDLERS.get(func)
+        return func(*args, **(kwargs or {})) if handle is None else handle(self, func, args, kwargs or {})
+
+    def join(self) -> tuple[WatchTap, list[Place]]:
+        """The tap of the attention call that happens now, and its place in each model that is watched or edited."""
+        tap, places = WatchTap(), []
+        for foreign in list(self.foreign):
+            place = foreign.join(tap)
+            if place is not None:
+                places.append(place)
+        present = [(foreign.running, foreign.running.passes) for foreign in self.foreign]
+        if present != self._pass:
+            self.masks.clear()
+            self._pass = present
+        return tap, places
+
+    def add(self, foreign: Foreign, stack: ExitStack) -> None:
+        """Give attention calls to a watch or an edit until the stack is closed."""
+        foreign.follow(stack)
+        if not self.foreign:
+            _push_mode(self)
+        self.foreign.append(foreign)
+        stack.callback(self._drop, foreign)
+
+    def _drop(self, foreign: Foreign) -> None:
+        self.foreign.remove(foreign)
+        self._pass = None
+        self.masks.clear()
+        if not self.foreign:
+            _remove(self)
+
+
+_THREAD = threading.local()
+
+
+def intercept(foreign: Foreign, stack: ExitStack) -> None:
+    """Give the attention calls of this thread to a watch or an edit until the stack is closed."""
+    if not hasattr(_THREAD, "interception"):
+        _THREAD.interception = Interception()
+    _THREAD.interception.add(foreign, stack)
+
+
+def _remove(mode: TorchFunctionMode) -> None:
+    """Remove a mode from torch's stack, wherever in it: a `with` need not end in the order of its beginning."""
+    above = []
+    while torch._C._len_torch_function_stack():
+        top = _pop_mode()
+        if top is mode:
+            break
+        above.append(top)
+    for other in reversed(above):
+        _push_mode(other)
+
+
+def _sdpa(mode: Interception, func: Callable[..., Tensor], args: Any, kwargs: Any) -> Tensor:
+    """Answer F.scaled_dot_product_attention."""
+    tap, places = mode.join()
+    if not tap.listeners and not tap.edits:
+        return func(*args, **kwargs)
+    call = SDPACall.of(args, kwargs)
+    before = tuple(call.four(x) for x in (call.q, call.k, call.v))
+    queries, keys = call.q.shape[-2], call.k.shape[-2]
+    mask4 = call.four_mask()
+    allowed = mask4
+    if mask4 is not None and mask4.dtype != torch.bool:
+        allowed = mask4.detach() > torch.finfo(mask4.dtype).min / 2
+    given = any(place.frame.was_given(keys) for place in places)
+    offset = first_position(queries, keys, allowed, call.causal, given)
+    if tap.explicit:
+        mask, bias = mask_and_bias(call, mask4, offset)
+        q, k, v = (x.to(call.dtype) for x in before)
+        out = attend(q, k, v, mask=mask, bias=bias, score=call.score, dropout=call.dropout, tap=tap)
+        return call.shaped(out)
+    after = tap.inputs(*before)
+    if all(x is y for x, y in zip(before, after, strict=True)):
+        out = func(*args, **kwargs)
+    else:
+        same = all(x.numel() == y.numel() for x, y in zip((call.q, call.k, call.v), after, strict=True))
+        q, k, v = (y.reshape(x.shape) for x, y in zip((call.q, call.k, call.v), after, strict=True)) if same else after
+        how = {"dropout_p": call.dropout, "is_causal": call.causal, "scale": call.scale, "enable_gqa": call.grouped}
+        out = func(q, k, v, call.attn_mask if same else mask4, **how)
+    copy = None if mask4 is None else mode.masks.copy(mask4)
+    mask, bias = mask_and_bias(call, copy if copy is None or copy.dtype == torch.bool else copy.to(out.dtype), offset)
+    q, k = (x.detach().to(out.dtype) for x in after[:2])
+    tap.record(LazyCall(q=q, k=k, mask=mask, bias=bias, scale=call.scale, copied=True))
+    return call.shaped(tap.heads(call.four(out)))
+
+
+# The functions of torch that are intercepted.
+HANDLERS: dict[Any, Callable[..., Any]] = {F.scaled_dot_product_attention: _sdpa}
