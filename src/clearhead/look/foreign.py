@@ -7,6 +7,7 @@ is running (running.py), and records the call if one of its patterns matches the
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Container, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -14,10 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..errors import InputError
+from ..errors import InputError, Notice
 from .addresses import INSIDE, attending_modules, matching
 from .call import Call, DenseCall
 from .foreign_call import first_position
+from .multihead import uses_fast_path
 from .running import Frame, Place, Running
 from .tap import Edit, Listener, WatchTap, recomputing
 from .tape import Keep, Tape
@@ -69,7 +71,7 @@ class Foreign:
         self.root, self.wanted = root, Wanted(patterns, taken)
         self.running = Running(root, attending_modules(root), threading.get_ident())
         self.seen: dict[str, None] = {}  # the paths of modules with attention calls, in order
-        self.returned: dict[str, None] = {}  # those that compute weights themselves and return them
+        self._noticed = False
 
     def follow(self, stack: ExitStack) -> None:
         """Follow the running modules until the stack is closed."""
@@ -90,6 +92,19 @@ class Foreign:
     def weights_returned(self, place: Place, weights: Tensor) -> None:
         """Take the weights that a module has computed by itself."""
         raise NotImplementedError
+
+    def notice_fast_path(self, query: Tensor, key: Tensor, value: Tensor) -> None:
+        """Say once that torch's fast path is off meanwhile."""
+        frame = self.running.frames[-1] if self.running.frames else None
+        if frame is not None and not self._noticed and uses_fast_path(frame.module, query, key, value):
+            self._noticed = True
+            warnings.warn(
+                "torch's fast path of nn.MultiheadAttention and nn.TransformerEncoder is off while they are watched or "
+                "edited: the output equals that without the fast path (torch.backends.mha.set_fastpath_enabled(False)), "
+                "which differs by rounding and does not set padded tokens to 0",
+                Notice,
+                stacklevel=2,
+            )
 
     def unused(self) -> list[str]:
         """The patterns that matched no attention call, if the model ran at all."""
@@ -119,7 +134,7 @@ class Foreign:
         if weights is not None and not recomputing():
             place = self.running.place(frame)
             assert place is not None
-            self.seen[place.path] = self.returned[place.path] = None
+            self.seen[place.path] = None
             self.weights_returned(place, weights)
 
 

@@ -20,6 +20,7 @@ from ..layers import attend
 from .call import LazyCall
 from .foreign import Foreign
 from .foreign_call import Masks, SDPACall, first_position, mask_and_bias
+from .multihead import SIGNATURE, ExplicitMultihead, multihead_forward
 from .running import Place
 from .tap import WatchTap
 
@@ -31,6 +32,7 @@ class Interception(TorchFunctionMode):
         super().__init__()
         self.foreign: list[Foreign] = []
         self.masks = Masks()
+        self.multihead: ExplicitMultihead | None = None  # the call of nn.MultiheadAttention that computes weights now
         self._pass: object = None  # the pass that the masks belong to
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -91,7 +93,7 @@ def _remove(mode: TorchFunctionMode) -> None:
 def _sdpa(mode: Interception, func: Callable[..., Tensor], args: Any, kwargs: Any) -> Tensor:
     """Answer F.scaled_dot_product_attention."""
     tap, places = mode.join()
-    if not tap.listeners and not tap.edits:
+    if (not tap.listeners and not tap.edits) or args[0].is_nested:
         return func(*args, **kwargs)
     call = SDPACall.of(args, kwargs)
     before = tuple(call.four(x) for x in (call.q, call.k, call.v))
@@ -122,5 +124,40 @@ def _sdpa(mode: Interception, func: Callable[..., Tensor], args: Any, kwargs: An
     return call.shaped(tap.heads(call.four(out)))
 
 
-# The functions of torch that are intercepted.
-HANDLERS: dict[Any, Callable[..., Any]] = {F.scaled_dot_product_attention: _sdpa}
+def _multihead(mode: Interception, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Answer F.multi_head_attention_forward, which calls SDPA, or computes weights itself if they are asked for."""
+    given = SIGNATURE.bind(*args, **kwargs)
+    given.apply_defaults()
+    for foreign in mode.foreign:
+        foreign.notice_fast_path(*(given.arguments[name] for name in ("query", "key", "value")))
+    before, mode.multihead = mode.multihead, None
+    try:
+        if given.arguments["need_weights"]:
+            tap, _ = mode.join()
+            if not tap.listeners and not tap.edits:
+                return func(*args, **kwargs)
+            mode.multihead = ExplicitMultihead(tap, given.arguments["num_heads"])
+        with mode:
+            return multihead_forward(*args, **kwargs)
+    finally:
+        mode.multihead = before
+
+
+def _product(mode: Interception, func: Callable[..., Tensor], args: Any, kwargs: Any) -> Tensor:
+    """Answer torch.bmm and torch.baddbmm."""
+    return func(*args, **kwargs) if mode.multihead is None else mode.multihead.product(func, args)
+
+
+def _softmax(mode: Interception, func: Callable[..., Tensor], args: Any, kwargs: Any) -> Tensor:
+    """Answer F.softmax."""
+    return func(*args, **kwargs) if mode.multihead is None else mode.multihead.softmax(*args, func, kwargs["dim"])
+
+
+# The functions of torch that are intercepted; the last three only inside of nn.MultiheadAttention.
+HANDLERS: dict[Any, Callable[..., Any]] = {
+    F.scaled_dot_product_attention: _sdpa,
+    F.multi_head_attention_forward: _multihead,
+    torch.bmm: _product,
+    torch.baddbmm: _product,
+    F.softmax: _softmax,
+}

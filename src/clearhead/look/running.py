@@ -24,8 +24,9 @@ class Frame:
 
     def was_given(self, keys: int) -> bool:
         """Whether the module was called with that many tokens: then the keys are made of them, and of no cache."""
-        axis = -2 if getattr(self.module, "batch_first", True) else 0  # of torch's own modules tokens may come first
-        return any(x.ndim == 3 and x.is_floating_point() and x.shape[axis] == keys for x in self.inputs)
+        if isinstance(self.module, nn.MultiheadAttention):  # it never has a cache, but may add keys (bias_k)
+            return True
+        return any(x.ndim == 3 and x.is_floating_point() and x.shape[1] == keys for x in self.inputs)
 
 
 @dataclass(frozen=True, eq=False)

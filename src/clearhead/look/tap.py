@@ -123,15 +123,15 @@ class WatchTap(Tap):
         """Edit and record queries, keys and values."""
         for listener in list(self.listeners):
             listener.begin()
-        return self._pass("q", q), self._pass("k", k), self._pass("v", v)
+        return self.passed("q", q), self.passed("k", k), self.passed("v", v)
 
     def scores(self, scores: Tensor) -> Tensor:
         """Edit and record the scores of an explicit computation."""
-        return self._pass("scores", scores)
+        return self.passed("scores", scores)
 
     def weights(self, weights: Tensor, mask: Mask) -> Tensor:
         """Edit and record the weights of an explicit computation."""
-        weights = self._edit("weights", weights)
+        weights = self.edited("weights", weights)
         offset = mask.offset if isinstance(mask.offset, int | Tensor) else 0
         for listener in list(self.listeners):
             listener.record_call(DenseCall(weights=own(weights, listener.grad and listener.explicit), offset=offset))
@@ -150,19 +150,21 @@ class WatchTap(Tap):
 
     def heads(self, out: Tensor) -> Tensor:
         """Edit and record the output of each head."""
-        out = self._edit("heads", out)
+        out = self.edited("heads", out)
         for listener in list(self.listeners):
             listener.heads(out)
         return out
 
-    def _edit(self, leaf: str, x: Tensor) -> Tensor:
+    def edited(self, leaf: str, x: Tensor) -> Tensor:
+        """Edit an activation."""
         for name, change, thread in list(self.edits):
             if name == leaf and thread == threading.get_ident():
                 x = changed(leaf, change, x)
         return x
 
-    def _pass(self, leaf: str, x: Tensor) -> Tensor:
-        x = self._edit(leaf, x)
+    def passed(self, leaf: str, x: Tensor) -> Tensor:
+        """Edit an activation that comes before the mask is known, and record it."""
+        x = self.edited(leaf, x)
         for listener in list(self.listeners):
             listener.take(leaf, x)
         return x
