@@ -30,7 +30,6 @@ WRITERS: dict[str, tuple[Any, dict[str, Any]]] = {
     "olmo2": (tf.Olmo2ForCausalLM, LLAMA),
     "opt": (tf.OPTForCausalLM, {**SMALL, **SPECIAL, "ffn_dim": 30, "word_embed_proj_dim": 24}),
     "gpt-neox": (tf.GPTNeoXForCausalLM, {**SMALL, **SPECIAL}),
-    "bloom": (tf.BloomForCausalLM, {"vocab_size": VOCAB, "hidden_size": 24, "n_layer": 2, "n_head": 3, **SPECIAL}),
     "falcon": (tf.FalconForCausalLM, {**SMALL, **SPECIAL, "num_attention_heads": 4, "multi_query": True}),
 }
 READERS: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -59,7 +58,13 @@ SOUNDS: dict[str, tuple[Any, dict[str, Any]]] = {
     "whisper": (tf.WhisperForConditionalGeneration, {**BART, "num_mel_bins": 8, "max_source_positions": 9,
                                                      "max_target_positions": 64}),
 }  # fmt: skip
-EVERY = {**WRITERS, **READERS, **PAIRS, **IMAGES, **SOUNDS}
+# Models that refuse SDPA.
+EAGER: dict[str, tuple[Any, dict[str, Any]]] = {
+    "gemma2": (tf.Gemma2ForCausalLM, {**LLAMA, "sliding_window": 4}),
+    "bloom": (tf.BloomForCausalLM, {"vocab_size": VOCAB, "hidden_size": 24, "n_layer": 2, "n_head": 3, **SPECIAL}),
+}
+SDPA = {**WRITERS, **READERS, **PAIRS, **IMAGES, **SOUNDS}
+EVERY = {**SDPA, **EAGER}
 
 
 def build(name: str, how: str = "sdpa") -> nn.Module:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -80,7 +81,8 @@ class LazyCall:
         q = self.q[:, :, slice(*rows)].to(dtype) * self.scale
         k = self.k[:, :, slice(*keys)].to(dtype)
         # The query heads of a group become further queries of its key head: keys need not be repeated.
-        scores = (q.unflatten(1, (groups, -1)).flatten(2, 3) @ k.mT).reshape(*q.shape[:3], k.shape[2])
+        with full_precision(self.device):
+            scores = (q.unflatten(1, (groups, -1)).flatten(2, 3) @ k.mT).reshape(*q.shape[:3], k.shape[2])
         allowed = None
         if not self.mask.free:
             n, m = self.shape[2:]
@@ -187,6 +189,12 @@ Call = LazyCall | DenseCall
 def _head(x: Tensor | None, own: slice) -> Tensor | None:
     """One head of a tensor that broadcasts to (b, h, q, k)."""
     return x if x is None or x.ndim < 3 or x.shape[-3] == 1 else x[..., own, :, :]
+
+
+def full_precision(device: torch.device) -> AbstractContextManager[object]:
+    """Without autocast, which would round the numbers that are computed about a model that runs under it."""
+    on = torch.is_autocast_enabled(device.type)
+    return torch.autocast(device.type, enabled=False) if on else nullcontext()
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:

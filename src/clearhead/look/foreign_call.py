@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..errors import InputError
 from ..layers import Bias, Mask
 
 
@@ -28,6 +29,16 @@ class SDPACall:
     def of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> SDPACall:
         """The call with these arguments."""
         return _bind(*args, **kwargs)
+
+    @property
+    def queries(self) -> int:
+        """Number of queries."""
+        return self.q.shape[-2]
+
+    @property
+    def keys(self) -> int:
+        """Number of keys."""
+        return self.k.shape[-2]
 
     @property
     def lead(self) -> torch.Size:
@@ -53,6 +64,22 @@ class SDPACall:
             return mask
         return _four(mask.expand(*self.lead, *mask.shape[-2:]) if self.q.ndim > 4 else mask)
 
+    def allowed(self) -> Tensor | None:
+        """Where the mask allows attention."""
+        mask = self.attn_mask
+        if mask is None or mask.dtype == torch.bool:
+            return mask
+        return mask.detach() > torch.finfo(mask.dtype).min / 2
+
+    def edited(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Any, ...]:
+        """The arguments of the same call with other queries, keys and values, which have four axes."""
+        mask, new = self.attn_mask, (q, k, v)
+        if all(x.numel() == y.numel() for x, y in zip((self.q, self.k, self.v), new, strict=True)):
+            q, k, v = (y.reshape(x.shape) for x, y in zip((self.q, self.k, self.v), new, strict=True))
+        else:  # keys or values were broadcast over rows or heads
+            mask = self.four_mask()
+        return q, k, v, mask, self.dropout, self.causal, self.scale, self.grouped
+
     def score(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, float]:
         """The score of `attend` that this call computes."""
         return q, k, self.scale
@@ -76,6 +103,8 @@ def _bind(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> SDPACall:
+    if query.is_nested:
+        raise InputError("attention over nested tensors cannot be watched or edited: expected a padded batch and a mask")
     scale = query.shape[-1] ** -0.5 if scale is None else float(scale)
     return SDPACall(
         q=query, k=key, v=value, attn_mask=attn_mask, dropout=dropout_p, causal=is_causal, scale=scale,
@@ -132,15 +161,14 @@ def mask_and_bias(call: SDPACall, copy: Tensor | None, offset: int) -> tuple[Mas
         copy: Its mask, with up to four axes.
         offset: The position of the first query among the keys.
     """
-    q, k = call.q.shape[-2], call.k.shape[-2]
     if call.causal:  # torch's flag places the first query at the first key
-        return Mask(causal=True, offset=None if q == k else 0), None
+        return Mask(causal=True, offset=None if call.queries == call.keys else 0), None
     place = offset or None
     if copy is None:
         return Mask(offset=place), None
     if copy.dtype == torch.bool:
         return Mask(offset=place, allow=copy), None
-    return Mask(offset=place), Bias(dense=copy)
+    return Mask(offset=place), Bias(dense=copy.to(call.dtype))
 
 
 def first_position(queries: int, keys: int, allowed: Tensor | None, causal: bool, given: bool) -> int:

@@ -17,12 +17,14 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
 
 from ..layers import attend
-from .call import LazyCall
+from .call import DenseCall, LazyCall, full_precision
+from .flex_call import check_flex, flex_weights
 from .foreign import Foreign
 from .foreign_call import Masks, SDPACall, first_position, mask_and_bias
 from .multihead import SIGNATURE, ExplicitMultihead, multihead_forward
 from .running import Place
 from .tap import WatchTap
+from .twin import answer
 
 
 class Interception(TorchFunctionMode):
@@ -93,34 +95,31 @@ def _remove(mode: TorchFunctionMode) -> None:
 def _sdpa(mode: Interception, func: Callable[..., Tensor], args: Any, kwargs: Any) -> Tensor:
     """Answer F.scaled_dot_product_attention."""
     tap, places = mode.join()
-    if (not tap.listeners and not tap.edits) or args[0].is_nested:
+    if not tap.listeners and not tap.edits:
         return func(*args, **kwargs)
     call = SDPACall.of(args, kwargs)
-    before = tuple(call.four(x) for x in (call.q, call.k, call.v))
-    queries, keys = call.q.shape[-2], call.k.shape[-2]
-    mask4 = call.four_mask()
-    allowed = mask4
-    if mask4 is not None and mask4.dtype != torch.bool:
-        allowed = mask4.detach() > torch.finfo(mask4.dtype).min / 2
-    given = any(place.frame.was_given(keys) for place in places)
-    offset = first_position(queries, keys, allowed, call.causal, given)
+    mask = call.four_mask()
+    before = call.four(call.q), call.four(call.k), call.four(call.v)
+    given = any(place.frame.was_given(call.keys) for place in places)
+    offset = first_position(call.queries, call.keys, call.allowed(), call.causal, given)
     if tap.explicit:
-        mask, bias = mask_and_bias(call, mask4, offset)
         q, k, v = (x.to(call.dtype) for x in before)
-        out = attend(q, k, v, mask=mask, bias=bias, score=call.score, dropout=call.dropout, tap=tap)
+        which, bias = mask_and_bias(call, mask, offset)
+        out = attend(q, k, v, mask=which, bias=bias, score=call.score, dropout=call.dropout, tap=tap)
         return call.shaped(out)
     after = tap.inputs(*before)
-    if all(x is y for x, y in zip(before, after, strict=True)):
-        out = func(*args, **kwargs)
+    lse = None
+    if any(x is not y for x, y in zip(before, after, strict=True)):
+        out = func(*call.edited(*after))
+    elif tap.measures:
+        out, lse = answer(call, lambda: func(*args, **kwargs))
     else:
-        same = all(x.numel() == y.numel() for x, y in zip((call.q, call.k, call.v), after, strict=True))
-        q, k, v = (y.reshape(x.shape) for x, y in zip((call.q, call.k, call.v), after, strict=True)) if same else after
-        how = {"dropout_p": call.dropout, "is_causal": call.causal, "scale": call.scale, "enable_gqa": call.grouped}
-        out = func(q, k, v, call.attn_mask if same else mask4, **how)
-    copy = None if mask4 is None else mode.masks.copy(mask4)
-    mask, bias = mask_and_bias(call, copy if copy is None or copy.dtype == torch.bool else copy.to(out.dtype), offset)
-    q, k = (x.detach().to(out.dtype) for x in after[:2])
-    tap.record(LazyCall(q=q, k=k, mask=mask, bias=bias, scale=call.scale, copied=True))
+        out = func(*args, **kwargs)
+    if tap.listeners:
+        copy = None if mask is None else mode.masks.copy(mask)
+        which, bias = mask_and_bias(call, copy, offset)
+        q, k = (x.detach().to(out.dtype) for x in after[:2])
+        tap.record(LazyCall(q=q, k=k, mask=which, bias=bias, scale=call.scale, given=lse, copied=True))
     return call.shaped(tap.heads(call.four(out)))
 
 
@@ -153,10 +152,29 @@ def _softmax(mode: Interception, func: Callable[..., Tensor], args: Any, kwargs:
     return func(*args, **kwargs) if mode.multihead is None else mode.multihead.softmax(*args, func, kwargs["dim"])
 
 
+def _flex(mode: Interception, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Answer the operator behind flex_attention."""
+    tap, places = mode.join()
+    if not tap.listeners and not tap.edits:
+        return func(*args, **kwargs)
+    q, k, v, *rest = args
+    check_flex(q, k, tap)
+    q, k, v = tap.inputs(q, k, v)
+    out, *more = func(q, k, v, *rest, **kwargs)
+    if tap.listeners:
+        with torch.no_grad(), full_precision(q.device):
+            weights = flex_weights(func, q, k, tuple(rest))
+        given = any(place.frame.was_given(k.shape[2]) for place in places)
+        offset = first_position(q.shape[2], k.shape[2], weights > 0, False, given)
+        tap.record(DenseCall(weights=weights, offset=offset))
+    return tap.heads(out), *more
+
+
 # The functions of torch that are intercepted; the last three only inside of nn.MultiheadAttention.
 HANDLERS: dict[Any, Callable[..., Any]] = {
     F.scaled_dot_product_attention: _sdpa,
     F.multi_head_attention_forward: _multihead,
+    torch.ops.higher_order.flex_attention: _flex,
     torch.bmm: _product,
     torch.baddbmm: _product,
     F.softmax: _softmax,

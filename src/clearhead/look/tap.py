@@ -119,6 +119,11 @@ class WatchTap(Tap):
             leaf in ("scores", "weights") and thread == mine for leaf, _, thread in self.edits
         )
 
+    @property
+    def measures(self) -> bool:
+        """Whether statistics or maps are recorded, which a log-sum-exp makes cheaper."""
+        return any(listener.measures or "weights" in listener.wanted for listener in self.listeners)
+
     def inputs(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Edit and record queries, keys and values."""
         for listener in list(self.listeners):

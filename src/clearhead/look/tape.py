@@ -65,7 +65,7 @@ class Tape:
         if not self._calls[name]:
             raise InputKeyError(
                 f"nothing was recorded at {name!r}: the model did not run it inside the `with`, or ran inside a "
-                "compiled function that this tape cannot see"
+                "compiled function that this tape cannot see, or it is an attention that shows its weights only"
             )
         return [AttentionMap([x]) if isinstance(x, LazyCall | DenseCall) else x for x in self._calls[name]]
 
