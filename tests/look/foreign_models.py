@@ -79,8 +79,8 @@ def build(name: str, how: str = "sdpa") -> nn.Module:
     return model
 
 
-def inputs(name: str, *, padded: bool = False) -> dict[str, Any]:
-    """The arguments of one forward pass; `padded`: the second row has two tokens less."""
+def inputs(name: str, *, padded: bool = False, left: bool = True) -> dict[str, Any]:
+    """The arguments of one forward pass; `padded`: the second row has two tokens less, padded on the left or right."""
     torch.manual_seed(1)
     if name in IMAGES:
         size = 16 if name == "swin" else 12
@@ -92,7 +92,7 @@ def inputs(name: str, *, padded: bool = False) -> dict[str, Any]:
         found["decoder_input_ids"] = torch.randint(5, VOCAB, (B, T - 2))
     if padded:
         found["attention_mask"] = torch.ones(B, T, dtype=torch.long)
-        found["attention_mask"][1, :2] = 0  # on the left, as for writing
+        found["attention_mask"][1, slice(0, 2) if left else slice(T - 2, T)] = 0
     return found
 
 

@@ -225,7 +225,7 @@ class Steps:
     """Which attention calls of a foreign model continue the text of the call before.
 
     Keys of a cache before the first query tell: a call continues if it begins where the last one at its place ended, or
-    if a cache of a sliding window is full. One such call makes its whole pass a decoding step, so that cross-attention,
+    if its cache has forgotten keys that a sliding window does not reach. One such call makes its whole pass a decoding step, so that cross-attention,
     whose keys tell nothing, continues too.
 
     Args:
@@ -253,8 +253,8 @@ class ForeignListener(Listener):
         """Whether a call continues the text of the call before: see Steps."""
         offset, queries, keys = source.offset, source.shape[2], source.shape[3]
         assert isinstance(offset, int)
-        full = offset + queries == self.end == keys
-        cached = offset > 0 and (offset == self.end or full)
+        window = queries == 1 and keys <= self.end  # a cache that has forgotten keys, or is about to
+        cached = offset > 0 and (offset == self.end or window)
         self.steps.stepping |= cached
         continues = cached or self.text.searching or (offset == 0 and queries == 1 and self.steps.stepping)
         self.end = offset + queries

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,14 +72,14 @@ class SDPACall:
             return mask
         return mask.detach() > torch.finfo(mask.dtype).min / 2
 
-    def edited(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Any, ...]:
-        """The arguments of the same call with other queries, keys and values, which have four axes."""
+    def edited(self, sdpa: Callable[..., Tensor], q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """The output of the same call with other queries, keys and values, which have four axes."""
         mask, new = self.attn_mask, (q, k, v)
         if all(x.numel() == y.numel() for x, y in zip((self.q, self.k, self.v), new, strict=True)):
             q, k, v = (y.reshape(x.shape) for x, y in zip((self.q, self.k, self.v), new, strict=True))
         else:  # keys or values were broadcast over rows or heads
             mask = self.four_mask()
-        return q, k, v, mask, self.dropout, self.causal, self.scale, self.grouped
+        return sdpa(q, k, v, mask, self.dropout, self.causal, scale=self.scale, enable_gqa=self.grouped)
 
     def score(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, float]:
         """The score of `attend` that this call computes."""
@@ -169,6 +170,19 @@ def mask_and_bias(call: SDPACall, copy: Tensor | None, offset: int) -> tuple[Mas
     if copy.dtype == torch.bool:
         return Mask(offset=place, allow=copy), None
     return Mask(offset=place), Bias(dense=copy.to(call.dtype))
+
+
+def editable_mask_and_bias(call: SDPACall, offset: int) -> tuple[Mask, Bias | None]:
+    """The same, with what an additive mask forbids in the mask: so no edit of scores can allow it.
+
+    A query that -inf or the lowest number forbids every key attends to none; a kernel may spread the latter evenly.
+    """
+    additive = call.four_mask()
+    if additive is None or additive.dtype == torch.bool:
+        return mask_and_bias(call, additive, offset)
+    allowed = additive.detach() > torch.finfo(additive.dtype).min / 2
+    bias = Bias(dense=additive.masked_fill(~allowed, 0.0).to(call.dtype))
+    return Mask(offset=offset or None, allow=allowed), bias
 
 
 def first_position(queries: int, keys: int, allowed: Tensor | None, causal: bool, given: bool) -> int:

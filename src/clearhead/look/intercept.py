@@ -20,7 +20,7 @@ from ..layers import attend
 from .call import DenseCall, LazyCall, full_precision
 from .flex_call import check_flex, flex_weights
 from .foreign import Foreign
-from .foreign_call import Masks, SDPACall, first_position, mask_and_bias
+from .foreign_call import Masks, SDPACall, editable_mask_and_bias, first_position, mask_and_bias
 from .multihead import SIGNATURE, ExplicitMultihead, multihead_forward
 from .running import Place
 from .tap import WatchTap
@@ -104,13 +104,13 @@ def _sdpa(mode: Interception, func: Callable[..., Tensor], args: Any, kwargs: An
     offset = first_position(call.queries, call.keys, call.allowed(), call.causal, given)
     if tap.explicit:
         q, k, v = (x.to(call.dtype) for x in before)
-        which, bias = mask_and_bias(call, mask, offset)
+        which, bias = editable_mask_and_bias(call, offset)
         out = attend(q, k, v, mask=which, bias=bias, score=call.score, dropout=call.dropout, tap=tap)
         return call.shaped(out)
     after = tap.inputs(*before)
     lse = None
     if any(x is not y for x, y in zip(before, after, strict=True)):
-        out = func(*call.edited(*after))
+        out = call.edited(func, *after)
     elif tap.measures:
         out, lse = answer(call, lambda: func(*args, **kwargs))
     else:
