@@ -25,7 +25,10 @@ WRITERS: dict[str, tuple[Any, dict[str, Any]]] = {
     "mistral": (tf.MistralForCausalLM, {**LLAMA, "sliding_window": 4}),
     "qwen2": (tf.Qwen2ForCausalLM, LLAMA),
     "qwen3": (tf.Qwen3ForCausalLM, LLAMA),
-    "gemma3": (tf.Gemma3ForCausalLM, {**LLAMA, "sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"]}),
+    "gemma3": (
+        tf.Gemma3ForCausalLM,
+        {**LLAMA, "sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"]},
+    ),
     "phi": (tf.PhiForCausalLM, {**SMALL, **SPECIAL}),
     "olmo2": (tf.Olmo2ForCausalLM, LLAMA),
     "opt": (tf.OPTForCausalLM, {**SMALL, **SPECIAL, "ffn_dim": 30, "word_embed_proj_dim": 24}),
@@ -38,7 +41,10 @@ READERS: dict[str, tuple[Any, dict[str, Any]]] = {
     "distilbert": (tf.DistilBertModel, {"vocab_size": VOCAB, "dim": 24, "n_layers": 2, "n_heads": 3, "hidden_dim": 30}),
     "albert": (tf.AlbertModel, {**SMALL, "embedding_size": 12}),
     "electra": (tf.ElectraModel, {**SMALL, "embedding_size": 12}),
-    "modernbert": (tf.ModernBertModel, {**SMALL, **SPECIAL, "cls_token_id": 3, "sep_token_id": 4, "local_attention": 4}),
+    "modernbert": (
+        tf.ModernBertModel,
+        {**SMALL, **SPECIAL, "cls_token_id": 3, "sep_token_id": 4, "local_attention": 4},
+    ),
 }
 PAIRS: dict[str, tuple[Any, dict[str, Any]]] = {
     "t5": (tf.T5ForConditionalGeneration, {"vocab_size": VOCAB, "d_model": 24, "d_kv": 8, "d_ff": 30, "num_layers": 2,
@@ -105,5 +111,7 @@ def outputs(model: nn.Module, given: dict[str, Any]) -> torch.Tensor:
 def eager_maps(model: nn.Module, given: dict[str, Any]) -> list[torch.Tensor]:
     """The attention weights that an eager model returns, in the order encoder, decoder, cross, or layer by layer."""
     out = model(**given, output_attentions=True)
-    names = [name for name in ("encoder_attentions", "attentions", "decoder_attentions", "cross_attentions") if name in out]
+    names = [
+        name for name in ("encoder_attentions", "attentions", "decoder_attentions", "cross_attentions") if name in out
+    ]
     return [weights for name in names for weights in out[name]]

@@ -75,7 +75,9 @@ def test_statistics_equal_those_of_eager_attention_in_float64(name, length):
         for leaf, (want, got) in numbers.items():
             if real is not None:  # transformers lets padding tokens attend to anything
                 want, got = (x.transpose(1, 2)[real] for x in (want, got))
-            torch.testing.assert_close(got.double(), want, rtol=1e-4, atol=1e-4, msg=lambda m, leaf=leaf: f"{leaf}: {m}")
+            torch.testing.assert_close(
+                got.double(), want, rtol=1e-4, atol=1e-4, msg=lambda m, leaf=leaf: f"{leaf}: {m}"
+            )
         if real is None:
             torch.testing.assert_close(tape[path + "received"].double(), p.sum(-2), rtol=1e-4, atol=1e-4)
 
@@ -115,8 +117,9 @@ def test_models_that_refuse_sdpa_show_the_weights_that_they_return(name):
     assert torch.equal(before, after)
     for map, expected in zip(tape.match("**.weights").values(), eager_maps(model, given), strict=True):
         torch.testing.assert_close(map.dense(), expected)
-    with pytest.raises(ValueError, match=r"cannot be edited: .* computes attention by itself"), ch.edit(
-        model, {"**.heads": ch.look.silence([0])}
+    with (
+        pytest.raises(ValueError, match=r"cannot be edited: .* computes attention by itself"),
+        ch.edit(model, {"**.heads": ch.look.silence([0])}),
     ):
         outputs(model, given)
 
@@ -340,15 +343,16 @@ def test_inputs_of_modules_are_addresses_in_any_model():
 @torch.no_grad()
 def test_no_attention_is_said_with_what_to_do():
     model, given = build("llama"), inputs("llama")
-    with pytest.warns(Notice, match=r"no attention call at 'model\.layers\.0\.mlp\.weights': the attention of this model is in"), \
-            ch.watch(model, "model.layers.0.mlp.weights") as tape:  # fmt: skip
+    expected = r"no attention call at 'model\.layers\.0\.mlp\.weights': the attention of this model is in"
+    with pytest.warns(Notice, match=expected), ch.watch(model, "model.layers.0.mlp.weights") as tape:
         outputs(model, given)
     with pytest.raises(KeyError, match=r"the attention of this model is in 'model\.layers\.0\.self_attn'"):
         tape["model.layers.0.mlp.weights"]
     with pytest.raises(ValueError, match="changed nothing"), ch.edit(model, {"model.layers.0.mlp.heads": torch.neg}):
         outputs(model, given)
-    with pytest.raises(KeyError, match=r"no address 'model\.layers\.0\.attn\.weights'.*nearest"), ch.watch(
-        model, "model.layers.0.attn.weights"
+    with (
+        pytest.raises(KeyError, match=r"no address 'model\.layers\.0\.attn\.weights'.*nearest"),
+        ch.watch(model, "model.layers.0.attn.weights"),
     ):
         pass
 
@@ -379,3 +383,37 @@ def test_maps_of_images_and_sounds(name):
     _, tape = watched(build(name), inputs(name), "weights")
     for map in tape.match("**.weights").values():
         torch.testing.assert_close(map.dense().sum(-1), torch.ones(map.shape[:3]))
+
+
+# The maps of a text
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = ["<pad>", "<s>", "</s>", "<unk>", "a", "dog", "runs", "ein", "hund", "rennt"]
+    made = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="<unk>"))
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    return PreTrainedTokenizerFast(tokenizer_object=made, pad_token="<pad>", unk_token="<unk>")
+
+
+def test_the_maps_of_a_text_have_its_tokens_and_are_drawn(tokenizer):
+    result = ch.look.attention(build("llama"), "a dog runs", tokenizer=tokenizer)
+    assert result.pieces == ["a", "dog", "runs"]
+    assert [map.shape for map in result.maps["self"]] == [(1, 4, 3, 3)] * 2
+    figure = result.figure(layer=1, head=2)
+    assert "layer 1, head 2" in figure.axes[0].get_title()
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_the_maps_of_a_text_and_its_target(name, tokenizer):
+    model = build(name)
+    result = ch.look.attention(model, "a dog runs a", target="ein hund rennt", tokenizer=tokenizer)
+    assert {kind: [map.shape[2:] for map in maps] for kind, maps in result.maps.items()} == {
+        "encoder": [(4, 4)] * 2, "decoder": [(3, 3)] * 2, "cross": [(3, 4)] * 2,
+    }  # fmt: skip
+    assert result.labels("cross") == (["ein", "hund", "rennt"], ["a", "dog", "runs", "a"])
+    with pytest.raises(ValueError, match="expected target="):
+        ch.look.attention(model, "a dog runs", tokenizer=tokenizer)

@@ -81,7 +81,9 @@ def watch(model: Any, *names: str, grad: bool = False, keep: Keep = "all") -> It
     leaves = {name: known[name][1] for name in watched}
     number = {module: i for i, module in enumerate(root.modules())} if awaited else {}
     both = known | possible
-    order = {name: both[name][1] for name in sorted([*watched, *awaited], key=lambda name: number.get(both[name][0], 0))}
+    order = {
+        name: both[name][1] for name in sorted([*watched, *awaited], key=lambda name: number.get(both[name][0], 0))
+    }
     tape, text = Tape(leaves, grad, order), TextCounter(root, threading.get_ident())
     if grad and {"scores", "weights"} & set(order.values()):
         _notice("gradients of scores and weights are asked for: these layers compute their attention explicitly")

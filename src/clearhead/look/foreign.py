@@ -100,8 +100,8 @@ class Foreign:
             self._noticed = True
             warnings.warn(
                 "torch's fast path of nn.MultiheadAttention and nn.TransformerEncoder is off while they are watched or "
-                "edited: the output equals that without the fast path (torch.backends.mha.set_fastpath_enabled(False)), "
-                "which differs by rounding and does not set padded tokens to 0",
+                "edited: the output is that without it (torch.backends.mha.set_fastpath_enabled(False)), which differs "
+                "by rounding and does not set padded tokens to 0",
                 Notice,
                 stacklevel=2,
             )
@@ -119,8 +119,8 @@ class Foreign:
         how = getattr(getattr(self.root, "config", None), "_attn_implementation", None)
         if isinstance(how, str) and how != "sdpa":
             return (
-                f"this {type(self.root).__name__} computes attention by its implementation {how!r}, which neither calls "
-                "scaled_dot_product_attention nor returns weights: load it with attn_implementation='sdpa', or with "
+                f"this {type(self.root).__name__} computes attention by its implementation {how!r}, which neither "
+                "calls scaled_dot_product_attention nor returns weights: load it with attn_implementation='sdpa', or with "
                 "'eager' if it refuses that"
             )
         return (
@@ -225,8 +225,8 @@ class Steps:
     """Which attention calls of a foreign model continue the text of the call before.
 
     Keys of a cache before the first query tell: a call continues if it begins where the last one at its place ended, or
-    if its cache has forgotten keys that a sliding window does not reach. One such call makes its whole pass a decoding step, so that cross-attention,
-    whose keys tell nothing, continues too.
+    if its cache has forgotten keys that a sliding window does not reach. One such call makes its whole pass a decoding
+    step, so that cross-attention, whose keys tell nothing, continues too.
 
     Args:
         text: The texts of the watch.

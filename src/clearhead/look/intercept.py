@@ -149,7 +149,7 @@ def _product(mode: Interception, func: Callable[..., Tensor], args: Any, kwargs:
 
 def _softmax(mode: Interception, func: Callable[..., Tensor], args: Any, kwargs: Any) -> Tensor:
     """Answer F.softmax."""
-    return func(*args, **kwargs) if mode.multihead is None else mode.multihead.softmax(*args, func, kwargs["dim"])
+    return func(*args, **kwargs) if mode.multihead is None else mode.multihead.softmax(args[0], func, kwargs["dim"])
 
 
 def _flex(mode: Interception, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:

@@ -16,6 +16,7 @@ from ..tokens import Pair
 from ..weights import Bundle
 from .addresses import addresses, matching
 from .capture import watch
+from .foreign_text import foreign_attention
 from .maps import AttentionMap
 
 if TYPE_CHECKING:
@@ -84,13 +85,16 @@ class TextAttention:
 
 
 @torch.no_grad()
-def attention(bundle: Bundle | nn.Module, text: str, *, target: str | None = None) -> TextAttention:
+def attention(
+    bundle: Bundle | nn.Module, text: str, *, target: str | None = None, tokenizer: Any = None
+) -> TextAttention:
     """Return the attention maps of a text, layer by layer, from one forward pass.
 
     Args:
-        bundle: A model with its tokens: a GPT, a BERT, or a translator.
+        bundle: A model with its tokens: a GPT, a BERT, or a translator; or a model of transformers.
         text: The text; for a translator the source.
         target: The translation, for a translator only: one of its own (`translate(...).text`) or any other.
+        tokenizer: The tokenizer of a model of transformers; a Bundle has its own.
 
     Returns:
         The pieces of the text and an AttentionMap per layer: the self-attention of a GPT or BERT; for a translator that
@@ -107,6 +111,10 @@ def attention(bundle: Bundle | nn.Module, text: str, *, target: str | None = Non
         AttentionMap(batch=1, heads=5, queries=4, keys=4)
         >>> figure = result.figure(layer=0, head=2)
     """
+    if tokenizer is not None:
+        if isinstance(bundle, Bundle):
+            raise InputError("a Bundle has tokens of its own: expected no tokenizer")
+        return TextAttention(**foreign_attention(bundle, tokenizer, text, target))
     inputs = text_inputs(bundle, text, target)
     assert isinstance(bundle, Bundle)
     with watch(bundle, *inputs.kinds.values()) as tape:
@@ -137,7 +145,7 @@ def text_inputs(bundle: Bundle | nn.Module, text: str, target: str | None = None
     if not kinds:
         raise InputError(
             f"this {name} has no attention to show: expected a gpt, a bert, a transformer, or an rnn-seq2seq whose "
-            "attention is not 'none'; `watch` records any other activation"
+            "attention is not 'none'; `watch` records any other activation; a model of transformers needs tokenizer=..."
         )
     if not isinstance(bundle, Bundle) or bundle.tokens is None:
         raise InputError(
