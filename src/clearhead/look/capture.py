@@ -1,7 +1,8 @@
 """watch and edit: record any activation of a model, or change it, and leave no trace.
 
-Torch names every module and hooks its output; only what is computed inside `attend` needs a tap. Hooks and taps are set
-when the `with` begins and removed when it ends. A watched eager model gives the same bits: the fused kernel still
+Torch names every module and hooks its output; only what is computed inside attention needs more: a tap in our own
+Attention, an interception of torch's attention in models that are not ours (foreign.py, intercept.py). All of it is set
+up when the `with` begins and removed when it ends. A watched eager model gives the same bits: the fused kernel still
 computes the output, and what is watched is computed beside it.
 """
 
@@ -44,9 +45,12 @@ from .text_counter import TextCounter
 def watch(model: Any, *names: str, grad: bool = False, keep: Keep = "all") -> Iterator[Tape]:
     """Record activations of any torch model while a `with` lasts.
 
-    Addresses are the names that torch gives to modules, for their outputs, and inside each `layers.Attention` q, k, v,
-    scores, weights (a lazy AttentionMap), heads, and every statistic of look.MEANING. Calls from other threads are not
-    recorded. A search over several texts runs them one by one while its model is watched: see `Tape.texts`.
+    Addresses are the names that torch gives to modules, for their outputs (with `.input` at the end, their inputs), and
+    inside each attention q, k, v, scores, weights (a lazy AttentionMap), heads, and every statistic of look.MEANING. An
+    attention is a `layers.Attention`, or any module that calls torch's scaled_dot_product_attention or is an
+    nn.MultiheadAttention, in a model of transformers, timm, torch.nn or your own; a Notice says if none was seen. Calls
+    from other threads are not recorded. A search over several texts runs them one by one while its model is watched:
+    see `Tape.texts`.
 
     Args:
         model: A torch module, or a Bundle.
@@ -68,6 +72,11 @@ def watch(model: Any, *names: str, grad: bool = False, keep: Keep = "all") -> It
         AttentionMap(batch=1, heads=2, queries=3, keys=3)
         >>> tape["blocks.1"].shape
         torch.Size([1, 3, 8])
+        >>> theirs, x = torch.nn.MultiheadAttention(8, 2, batch_first=True), torch.randn(1, 5, 8)
+        >>> with watch(theirs, "weights", "entropy") as tape:
+        ...     out, mean = theirs(x, x, x)
+        >>> tape["weights"]
+        AttentionMap(batch=1, heads=2, queries=5, keys=5)
     """
     root = module_of(model)
     if not names:
@@ -183,6 +192,9 @@ def edit(model: Any, changes: Mapping[str, Edit]) -> Iterator[None]:
     Edits of modules' outputs, q, k, v and heads keep the fused kernel. Those of scores and weights compute their
     attention explicitly, with a Notice; scores are edited before the mask, so that no edit can make a query attend to a
     masked key. Calls from other threads are not edited.
+
+    Under gradient checkpointing an edit raises an InputError, because the backward pass would not repeat it. So does, at
+    the end, an edit of a foreign model's attention that met no attention call.
 
     Args:
         model: A torch module, or a Bundle.

@@ -120,8 +120,8 @@ class Foreign:
         if isinstance(how, str) and how != "sdpa":
             return (
                 f"this {type(self.root).__name__} computes attention by its implementation {how!r}, which neither "
-                "calls scaled_dot_product_attention nor returns weights: load it with attn_implementation='sdpa', or with "
-                "'eager' if it refuses that"
+                "calls scaled_dot_product_attention nor returns weights: load it with attn_implementation='sdpa', or "
+                "with 'eager' if it refuses that"
             )
         return (
             f"this {type(self.root).__name__} called neither torch's scaled_dot_product_attention nor "
