@@ -193,8 +193,8 @@ def edit(model: Any, changes: Mapping[str, Edit]) -> Iterator[None]:
     attention explicitly, with a Notice; scores are edited before the mask, so that no edit can make a query attend to a
     masked key. Calls from other threads are not edited.
 
-    Under gradient checkpointing an edit raises an InputError, because the backward pass would not repeat it. So does, at
-    the end, an edit of a foreign model's attention that met no attention call.
+    Under gradient checkpointing an edit raises an InputError, because the backward pass would not repeat it. So does,
+    at the end, an edit of a foreign model's attention that met no attention call.
 
     Args:
         model: A torch module, or a Bundle.
