@@ -458,3 +458,37 @@ def test_records_are_not_changed_by_later_writes():
         assert torch.equal(tape["weights"].dense(), before)
         model(tokens(40), attn_mask=mask)  # the same memory, another mask
     assert tape.calls("weights")[1].dense().triu(1).any()
+
+
+class Rewriting(nn.Module):
+    """Attends twice, with one mask that it changes in between."""
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        x = x.unflatten(-1, (H, E)).transpose(1, 2)
+        y = F.scaled_dot_product_attention(x, x, x, attn_mask=mask)
+        mask.fill_(True)
+        return F.scaled_dot_product_attention(y, x, x, attn_mask=mask)
+
+
+def test_a_mask_that_is_rewritten_within_a_pass_is_copied_again():
+    model = Rewriting()
+    with torch.no_grad(), ch.watch(model, "weights") as tape:
+        model(tokens(40), torch.ones(40, 40, dtype=torch.bool).tril())
+    assert not tape["weights"].dense().triu(1).any()
+    assert tape["@1.weights"].dense().triu(1).all()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("length", [T, 40])  # of few tokens the weights are stored, of many the queries and keys
+def test_under_autocast_statistics_use_the_dtype_of_the_kernel_and_are_not_rounded(length):
+    model, x = seeded(lambda: Hand(4)), tokens(length)
+    with torch.autocast("cpu", torch.bfloat16), ch.watch(model, "weights", "entropy", "position", "q", "k") as tape:
+        model(x)
+        dense, mass = tape["weights"].dense(), tape["weights"].mass([0, 3])  # read under autocast too
+    q, k = (tape[leaf].to(torch.bfloat16).double() for leaf in "qk")
+    weights = (q @ k.mT * E**-0.5).softmax(-1)
+    at = torch.arange(length).double()
+    torch.testing.assert_close(dense.double(), weights, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(mass.double(), weights[..., [0, 3]].sum(-1), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(tape["entropy"].double(), torch.special.entr(weights).sum(-1), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(tape["position"][..., 0].double(), weights @ at, rtol=1e-5, atol=1e-5)
