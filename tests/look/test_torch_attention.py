@@ -475,16 +475,17 @@ def test_a_mask_that_is_rewritten_within_a_pass_is_copied_again():
     with torch.no_grad(), ch.watch(model, "weights") as tape:
         model(tokens(40), torch.ones(40, 40, dtype=torch.bool).tril())
     assert not tape["weights"].dense().triu(1).any()
-    assert tape["@1.weights"].dense().triu(1).all()
+    assert tape["@1.weights"].dense().triu(1).any()
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("length", [T, 40])  # of few tokens the weights are stored, of many the queries and keys
 def test_under_autocast_statistics_use_the_dtype_of_the_kernel_and_are_not_rounded(length):
-    model, x = seeded(lambda: Hand(4)), tokens(length)
+    model, x = Rewriting(), tokens(length)
     with torch.autocast("cpu", torch.bfloat16), ch.watch(model, "weights", "entropy", "position", "q", "k") as tape:
-        model(x)
+        model(x, torch.ones(length, length, dtype=torch.bool))
         dense, mass = tape["weights"].dense(), tape["weights"].mass([0, 3])  # read under autocast too
+    assert tape["q"].dtype == torch.float32
     q, k = (tape[leaf].to(torch.bfloat16).double() for leaf in "qk")
     weights = (q @ k.mT * E**-0.5).softmax(-1)
     at = torch.arange(length).double()
