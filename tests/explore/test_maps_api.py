@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from conftest import LETTERS
 
 import clearhead as ch
 from clearhead.explore import attention_groups, schemas
@@ -134,7 +133,7 @@ def test_thumbnails_are_every_map_pooled(client, written):
 
 def test_thumbnails_of_a_long_text_use_some_queries_of_each_cell(tiny, monkeypatch):
     bundle = ch.load(tiny, device="cpu")
-    ids = bundle.tokens.encode(LETTERS * 10).tolist()
+    ids = bundle.tokens.encode("The cat sat on the mat, and the dog looked at it. " * 14).tolist()
     group = inspect_text(bundle, ids).group("self")
     exact = group.thumbnails(24)
     monkeypatch.setattr(attention_groups, "THUMBNAIL_SCORES", 1)

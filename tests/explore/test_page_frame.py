@@ -2,6 +2,7 @@
 
 import json
 import time
+from itertools import pairwise
 from xml.etree import ElementTree
 
 import browser as web
@@ -172,7 +173,7 @@ def test_an_exported_map_has_titles_a_scale_and_labels_that_do_not_overlap(page,
         if node.get("text-anchor") == "end" and "translate(" in (node.get("transform") or "")
     )
     assert len(rows) > 10
-    assert min(b - a for a, b in zip(rows, rows[1:], strict=False)) >= 11  # pixels between labels of 12 pixels
+    assert min(b - a for a, b in pairwise(rows)) >= 11  # pixels between labels of 12 pixels
 
 
 def test_light_and_dark(page):

@@ -185,7 +185,8 @@ def masked_ids(tokens: Tokenizer, text: str) -> tuple[np.ndarray, list[int]]:
     first, *rest = text.split(MASKS[0])
     if not rest:
         return with_special(tokens, tokens.encode(text)), []
-    parts = [tokens.encode(p if tokens.spaces_are_tokens else p.strip()) for p in (first, *rest)]
+    # A mask stands for a word and the space before it, which byte-level and SentencePiece tokens contain.
+    parts = [tokens.encode(p if tokens.spaces_are_tokens else p.rstrip()) for p in (first, *rest)]
     inside = np.concatenate([parts[0], *(np.append([mask], part) for part in parts[1:])]).astype(np.int64)
     ids = with_special(tokens, inside)
     return ids, np.flatnonzero(ids == mask).tolist()

@@ -13,6 +13,7 @@ export const COLOURINGS = [
   ["sink", "weight on the first token", "weight", "Heads that attend to nothing in particular put their weight on the first token."],
   ["effect", "effect of each head", "nats per token", "The change in log-probability of the text when this head is switched off. Negative: the text becomes less likely."],
 ];
+const VECTORS = ["effect", "effect of each head", "of their length", "How much the output vectors change when this head is switched off."]; // of an encoder, which has no probability of a text
 const CELL = 30, SMALL = 46; // pixels of a cell, and of one with a map
 
 // What a map of these heads shows: "layer 1, head 2", "mean of 15 heads".
@@ -62,23 +63,27 @@ export class HeadGrid {
 
   forget() { this.told = []; this.maps = null; this.note.textContent = " "; this.draw(); }
 
+  // The entry of COLOURINGS in force.
+  get shown() { return this.colouring === "effect" && this.told.some((one) => one?.measure === "vector") ? VECTORS : COLOURINGS.find(([id]) => id === this.colouring); }
+  get signed() { return this.colouring === "effect" && this.shown !== VECTORS; }
+
   value(layer, head) { return this.told[layer]?.[this.colouring]?.[head] ?? null; }
 
   // The ends of the colours.
   range() {
     const all = this.told.flatMap((one) => one?.[this.colouring] ?? []).filter((x) => x !== null && Number.isFinite(x));
     if (!all.length) return null;
-    if (this.colouring === "effect") { const most = Math.max(...all.map(Math.abs)) || 1; return [-most, most]; }
+    if (this.signed) { const most = Math.max(...all.map(Math.abs)) || 1; return [-most, most]; }
     return [Math.min(...all), Math.max(...all)];
   }
 
   shade(value) {
     const [low, high] = this.range();
-    return this.colouring === "effect" ? colour(value / high) : colour(high > low ? 0.08 + 0.86 * ((value - low) / (high - low)) : 0.3);
+    return this.signed ? colour(value / high) : colour(high > low ? 0.08 + 0.86 * ((value - low) / (high - low)) : 0.3);
   }
 
   title(layer, head) {
-    const [, name, unit] = COLOURINGS.find(([id]) => id === this.colouring), value = this.value(layer, head), gone = this.off?.[layer]?.includes(head);
+    const [, name, unit] = this.shown, value = this.value(layer, head), gone = this.off?.[layer]?.includes(head);
     return `layer ${layer}, head ${head}${value === null ? "" : `: ${name} ${number(value)} ${unit}`}${gone ? ", switched off" : ""}`;
   }
 
@@ -113,7 +118,7 @@ export class HeadGrid {
   }
 
   tellScale() {
-    const [, , unit, meaning] = COLOURINGS.find(([id]) => id === this.colouring), range = this.colouring === "map" ? null : this.range();
+    const [, , unit, meaning] = this.shown, range = this.colouring === "map" ? null : this.range();
     if (!range) { this.legend.replaceChildren(meaning); return; }
     const bar = h("span", { class: "bar" });
     bar.style.setProperty("background", `linear-gradient(90deg, ${Array.from({ length: 9 }, (_, i) => css(this.shade(range[0] + (i / 8) * (range[1] - range[0])))).join(",")})`);
@@ -159,7 +164,7 @@ export class HeadGrid {
 
   svg() {
     if (!this.layers || this.layers * this.heads === 1) return null;
-    const small = this.colouring === "map", size = small ? SMALL : CELL, left = 60, top = 50, [, name, unit] = COLOURINGS.find(([id]) => id === this.colouring), range = small ? null : this.range();
+    const small = this.colouring === "map", size = small ? SMALL : CELL, left = 60, top = 50, [, name, unit] = this.shown, range = small ? null : this.range();
     const root = s("svg", { width: Math.max(left + this.heads * size + 8, 260), height: top + this.layers * size + 40, "font-size": 11, fill: tint("soft") });
     root.append(s("text", { y: 14, "font-size": 14, "font-weight": 600, fill: tint("ink") }, small ? "Attention maps of every head" : `Heads by ${name}`), s("text", { x: left, y: 30 }, "head"), s("text", { x: 0, y: top + 12 }, "layer"));
     for (let head = 0; head < this.heads; head++) root.append(s("text", { x: left + (head + 0.5) * size, y: top - 5, "text-anchor": "middle" }, head));
@@ -172,7 +177,7 @@ export class HeadGrid {
         else if (value !== null) root.append(s("rect", { ...place, rx: 4, fill: css(this.shade(value)) }, s("title", {}, this.title(layer, head))));
       }
     }
-    if (range) root.append(scaleBar({ x: left, y: top + this.layers * size + 12, low: number(range[0]), high: number(range[1]), label: unit, signed: this.colouring === "effect" }));
+    if (range) root.append(scaleBar({ x: left, y: top + this.layers * size + 12, low: number(range[0]), high: number(range[1]), label: unit, signed: this.signed }));
     return root;
   }
 }

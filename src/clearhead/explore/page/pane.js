@@ -77,6 +77,7 @@ export class Pane {
     if (!this.model) return this.none();
     if (!("text" in given) && !this.input.value) this.input.value = this.state.text = this.model.examples?.[0] ?? "";
     this.sync();
+    this.ran = { model: this.state.model, text: this.input.value };
     const known = this.results.get(JSON.stringify(this.request()));
     if (known) { this.activity.cancel(); this.clear(); this.finish(known); } else await this.run();
   }
@@ -102,8 +103,10 @@ export class Pane {
   // Compute the result of what is in the form. A later run replaces an earlier one.
   async run() {
     this.entering = null;
-    this.changing?.();
-    this.state.text = this.input.value;
+    const { model } = this.state, text = this.input.value;
+    if (text !== this.ran?.text || model !== this.ran?.model) this.renew();
+    this.ran = { model, text };
+    this.state.text = text;
     this.grow();
     const began = performance.now();
     await this.activity.run(this.constructor.DOING, async (signal, say) => {
@@ -132,6 +135,9 @@ export class Pane {
     this.view.remember();
     this.view.compare();
   }
+
+  // Another text or model: what was chosen in the earlier result no longer applies.
+  renew() { this.state.at = null; }
 
   // Show an error of a request that followed a result.
   fail(trouble) { if (trouble?.name !== "AbortError") this.activity.fail(trouble); }

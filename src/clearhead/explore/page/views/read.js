@@ -38,7 +38,6 @@ class ReadPane extends Pane {
   offer(all) { super.offer(all); this.mask.hidden = !this.model?.mask; }
   suggest() { super.suggest(); this.mask.hidden = !this.model?.mask; }
   again() { this.results.clear(); this.run(); }
-  changing() { if (this.input.value !== this.done) this.state.at = null; this.done = this.input.value; }
   sync() { super.sync(); this.list.value = this.state.texts.join("\n"); }
   request() { return { model: this.state.model, text: this.state.text }; }
 

@@ -50,7 +50,6 @@ class WritePane extends Pane {
   // Write on, or only inspect the text.
   start(inspect) { this.state.inspect = inspect; this.run(); }
   again() { this.results.clear(); this.run(); }
-  changing() { if (this.input.value !== this.done) this.state.at = null; this.done = this.input.value; }
 
   request() {
     const { model, text, temperature, top_k, top_p, seed, off, inspect, max_new } = this.state;
