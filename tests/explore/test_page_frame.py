@@ -33,6 +33,13 @@ def test_the_start_page_shows_an_example_and_the_path(page):
     web.shot(page.driver, "start")
 
 
+def test_a_model_that_no_view_shows_is_named_with_the_reason(page):
+    page.open()
+    page.until(lambda: "No view shows the model vectors: it reads vectors" in page.text(".start"))
+    page.open("write", model="vectors", text="a")
+    page.until(lambda: "The model vectors does not write: it reads vectors" in page.text(".write .problem"))
+
+
 def test_every_step_of_the_path_opens_a_view_with_a_result(page):
     page.open()
     ready(page, "start")
