@@ -151,7 +151,7 @@ def tour(page: Page) -> None:
     page.run(
         "const s = document.querySelector('.picker select'); s.value = 'effect'; s.dispatchEvent(new Event('change'))"
     )
-    page.wait(".heads [title*='effect of each head']")
+    page.wait(".heads [title*=': effect ']")
     page.record(1400, 1.0)
     page.click(".heads [data-at='1,2']")
     page.click(".switch")

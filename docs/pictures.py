@@ -585,7 +585,7 @@ def explorer_translate() -> Image | None:
 def explorer_write() -> Image | None:
     """A generated text, the selected token, and the effect of every head."""
     address = "write?model=everyday&text=She+told+me+that&max_new=13&temperature=0.7&seed=2&layer=2&head=0&at=4"
-    return screenshot(address + "&colouring=effect", ".heads [title*='effect of each head']", tall=1080)
+    return screenshot(address + "&colouring=effect", ".heads [title*=': effect ']", tall=1080)
 
 
 @picture

@@ -183,6 +183,32 @@ def test_an_exported_map_has_titles_a_scale_and_labels_that_do_not_overlap(page,
     assert min(b - a for a, b in pairwise(rows)) >= 11  # pixels between labels of 12 pixels
 
 
+def test_one_figure_can_be_saved_alone(page, tmp_path):
+    page.driver.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)})
+    page.open("translate", model="en-de", text="A dog runs.")
+    translated(page)
+    page.click(".mapbox .save-one")
+    file = page.until(lambda: next(tmp_path.glob("*.svg"), None))
+    page.until(lambda: file.read_text().endswith("</svg>"))
+    root = ElementTree.parse(file).getroot()
+    assert len(root.findall(f"{SVG}g/{SVG}svg")) == 1
+    texts = ["".join(node.itertext()) for node in root.iter(f"{SVG}text")]
+    assert any("4 beams" in text and "between words" in text for text in texts)
+
+
+def test_a_link_of_a_server_with_a_token_has_the_token(tiny):
+    from starlette.testclient import TestClient
+
+    from clearhead.explore.server import make_app
+
+    app = make_app([tiny], device="cpu", host="0.0.0.0", token="secret")
+    with TestClient(app, base_url="http://127.0.0.1:8000") as client:
+        assert client.get("/api/share").status_code == 401
+        sent = {"authorization": "Bearer secret"}
+        assert client.get("/api/share", headers=sent).json() == {"query": "?token=secret"}
+        assert client.get("/", params={"token": "secret"}, follow_redirects=False).headers["location"] == "/"
+
+
 def test_light_and_dark(page):
     page.open("translate", model="en-de", text="A dog runs.")
     translated(page)

@@ -74,7 +74,7 @@ def test_the_focus_stays_when_the_kind_of_attention_changes(page):
 
 
 def test_words_and_pieces_within_the_translation(page):
-    page.open("translate", model="en-de", text="A man in a blue shirt is standing on a ladder.", group="writing")
+    page.open("translate", model="en-de", text="A man in a blue shirt is standing on a ladder.", group="decoder")
     translated(page)
     words = page.count(".lines .token")
     page.click(".segments input[value=pieces]")

@@ -125,11 +125,27 @@ def test_switching_heads_off_shows_the_text_before_and_after(page):
 def test_the_effect_of_every_head_is_a_colouring(page):
     page.open("write", model="everyday", text="The man", max_new=6, colouring="effect")
     written(page, 6)
-    page.until(lambda: page.count(".heads [title*='effect of each head']") == 25)
+    page.until(lambda: page.count(".heads [title*=': effect ']") == 25)
     assert "nats per token" in page.text(".picker .legend")
-    values = [float(text.split("head ")[2].split()[0].replace("−", "-")) for text in page.run(
-        "return [...document.querySelectorAll('.heads [title*=effect]')].map((one) => one.title)")]  # fmt: skip
+    titles = page.run("return [...document.querySelectorAll('.heads [title*=effect]')].map((one) => one.title)")
+    values = [float(text.split(": effect ")[1].split()[0].replace("−", "-").replace("≈", "0")) for text in titles]
     assert min(values) < 0  # some head helps
+
+
+def test_an_address_with_heads_off_shows_the_same_numbers_again(page):
+    page.open("write", model="everyday", text="She told me that she was happy.", inspect=1, layer=4, head=3)
+    inspected(page)
+    page.click('.heads [data-at="0,1"]')
+    page.click(".switch")
+    page.until(lambda: page.count(".effect .piece") and settled(page))
+    shown = page.texts(".candidates li"), page.text(".effect p"), page.count(".heads .off")
+    page.driver.refresh()
+    inspected(page)
+    page.until(lambda: page.count(".effect .piece") and settled(page))
+    assert (page.texts(".candidates li"), page.text(".effect p"), page.count(".heads .off")) == shown
+    page.click(".without")  # only now the model itself is run without them
+    page.until(lambda: "Without layer 0 head 1" in page.text(".written .after"))
+    page.until(lambda: page.texts(".candidates li") != shown[0])
 
 
 def test_the_saved_data_hold_the_whole_map(page, tmp_path):

@@ -73,7 +73,7 @@ def test_an_unfinished_translation_can_be_inspected(client, ask):
     assert translation["text"] == beam["text"]
     assert translation["cut"] == {"source": None, "target": True}
     assert translation["logprob"] == pytest.approx(beam["logprob"], abs=1e-4)
-    assert {group["name"] for group in look["groups"]} == {"cross", "reading", "writing"}
+    assert {group["name"] for group in look["groups"]} == {"cross", "encoder", "decoder"}
     asked = {"look": look["id"], "group": "cross"}
     assert len(client.get("/api/looks/map", params=asked).json()["weights"]) == len(beam["ids"])
 

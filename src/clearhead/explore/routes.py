@@ -103,6 +103,13 @@ async def show_model(model: schemas.Id, explorer: Shared) -> Response:
     return json_response(await explorer.queue.run(lambda: explorer.describe(one)))
 
 
+@models.get("/share", response_model=schemas.Share)
+async def share(request: Request, explorer: Shared) -> Response:
+    """What a link for other people needs before its fragment: the token, which whoever asks has sent already."""
+    token: str | None = request.app.state.token
+    return json_response({"query": f"?token={token}" if token else ""})
+
+
 # Generation: translations, continuations and readings, streamed while they are computed
 
 

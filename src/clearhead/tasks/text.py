@@ -165,7 +165,7 @@ def fill(bundle: Bundle, text: str, *, top: int = 5) -> list[list[tuple[str, flo
         raise InputError(f"top={top}: expected 1 or more")
     row, masks = masked_ids(tokens, text)
     if not masks:
-        raise InputError(f"{text[:60]!r} has no gap: expected one or more {MASKS[0]}")
+        raise InputError(f"{text[:60]!r} has no gap: expected one or more {MASKS[0]}, in capitals")
     ids = torch.from_numpy(row)[None].to(bundle.device)
     if bundle.max_tokens is not None and ids.shape[1] > bundle.max_tokens:
         raise InputError(f"the text has {ids.shape[1]} tokens: this model reads {bundle.max_tokens} at once")

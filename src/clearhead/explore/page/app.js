@@ -13,6 +13,7 @@ import { Translate } from "./views/translate.js";
 import { Write } from "./views/write.js";
 
 const VIEWS = { start: ["Start", Start], translate: ["Translate", Translate], write: ["Write", Write], read: ["Read", Read], build: ["Build", Build], train: ["Train", Train] };
+const LOCAL = ["127.0.0.1", "localhost", "[::1]"];
 const LONGEST = 8000; // characters of an address
 const place = document.getElementById("view"), problem = document.getElementById("problem"), notice = document.getElementById("notice");
 const views = {}; // by name, as they are first opened
@@ -40,7 +41,7 @@ const frame = {
 
   remember(view, push) {
     if (current !== view) return; // it goes on in the background
-    const kept = Object.entries(view.state()).filter(([, value]) => value !== null && value !== undefined && value !== "");
+    const kept = Object.entries({ ...view.state(), step: path.at === null ? null : path.at + 1 }).filter(([, value]) => value !== null && value !== undefined && value !== "");
     const next = `#${view.name}${kept.length ? `?${new URLSearchParams(kept.map(([key, value]) => [key, typeof value === "object" ? JSON.stringify(value) : value]))}` : ""}`;
     if (next === written) return;
     written = next;
@@ -89,16 +90,17 @@ function theme(to) {
   dispatchEvent(new Event("theme"));
 }
 
-async function saved(kind) {
+async function saved(kind, figure = null) {
   try {
-    const { name, size } = await save(kind, current, { version: frame.version, address: written?.length < LONGEST ? location.href : null });
+    const { name, size } = await save(kind, current, { version: frame.version, address: written?.length < LONGEST ? location.href : null }, figure);
     frame.say(`Saved ${name} (${Math.ceil(size / 1000)} kB).`);
   } catch (trouble) { frame.say(sentence(trouble)); }
 }
 
 async function link() {
   if (location.hash !== written) return frame.say("This text is too long for an address: save it as JSON instead.");
-  try { await navigator.clipboard.writeText(location.href); frame.say("The link is copied."); } catch { frame.say(location.href); }
+  const { query } = await get("share"), address = `${location.origin}/${query}${location.hash}`, here = LOCAL.includes(location.hostname);
+  try { await navigator.clipboard.writeText(address); frame.say(here ? "The link is copied. It opens on this machine only: start with --host 0.0.0.0 to share it." : "The link is copied."); } catch { frame.say(address); }
 }
 
 // While the server does not answer: ask every two seconds, and clear the message when it is back.
@@ -120,6 +122,7 @@ document.getElementById("tools").append(
   } }, "◐"));
 try { if (localStorage.getItem("theme")) document.documentElement.dataset.theme = localStorage.getItem("theme"); } catch { /* no storage: the system's theme */ }
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => dispatchEvent(new Event("theme")));
+addEventListener("save-figure", ({ detail: { figure, kind } }) => saved(kind, figure));
 addEventListener("problem", (event) => frame.problem(event.detail));
 addEventListener("unhandledrejection", (event) => { if (event.reason?.name === "AbortError") event.preventDefault(); else frame.problem(event.reason); });
 addEventListener("offline-now", wait);

@@ -1,7 +1,7 @@
 // A grid of all layers and heads, to choose one: each cell shows its map in small, or is coloured by a number.
 
 import { colour, css, ink, tint } from "./colours.js";
-import { choose, h, number, s, themed } from "./dom.js";
+import { choose, h, number, s, saver, themed } from "./dom.js";
 import { scaleBar } from "./figure.js";
 
 // id, name, unit, what it means
@@ -31,10 +31,11 @@ export class HeadGrid {
     this.grid = h("div", { class: "heads", role: "grid", "aria-label": "Layers and heads" });
     this.legend = h("p", { class: "legend" });
     this.note = h("p", { class: "note", "aria-live": "polite" }, " ");
-    this.field = h("div");
+    this.field = h("div", { class: "row" });
     this.root = h("div", { class: "picker" }, this.field, this.grid, this.legend, this.note);
     this.offer(colourings);
     themed(this, "draw");
+    new ResizeObserver(() => { if (this.wide !== this.root.clientWidth) { this.wide = this.root.clientWidth; this.draw(); } }).observe(this.root);
   }
 
   // Let the user choose one of these colourings.
@@ -44,7 +45,7 @@ export class HeadGrid {
     const options = COLOURINGS.filter(([id]) => colourings.includes(id)).map(([id, name]) => [id, name]);
     if (String(options) !== this.offered) {
       this.offered = String(options);
-      this.field.replaceChildren(choose("heads coloured by", options, this.colouring, (value) => { this.colouring = value; this.draw(); this.recolour?.(value); }));
+      this.field.replaceChildren(choose("heads coloured by", options, this.colouring, (value) => { this.colouring = value; this.draw(); this.recolour?.(value); }), saver(() => this.svg()));
     }
     this.field.querySelector("select").value = this.colouring;
   }
@@ -83,8 +84,8 @@ export class HeadGrid {
   }
 
   title(layer, head) {
-    const [, name, unit] = this.shown, value = this.value(layer, head), gone = this.off?.[layer]?.includes(head);
-    return `layer ${layer}, head ${head}${value === null ? "" : `: ${name} ${number(value)} ${unit}`}${gone ? ", switched off" : ""}`;
+    const [id, name, unit] = this.shown, value = this.value(layer, head), gone = this.off?.[layer]?.includes(head);
+    return `layer ${layer}, head ${head}${value === null ? "" : `: ${id === "effect" ? id : name} ${number(value)} ${unit}`}${gone ? ", switched off" : ""}`;
   }
 
   draw() {
@@ -111,6 +112,8 @@ export class HeadGrid {
     }
     this.root.hidden = one; // there is nothing to choose
     this.grid.classList.toggle("small", small);
+    const room = this.root.clientWidth; // many heads get smaller cells
+    this.grid.style.setProperty("--cell", `${Math.max(20, Math.min(small ? SMALL : CELL, room ? Math.floor((room - 48) / this.heads) - 2 : SMALL))}px`);
     this.grid.replaceChildren(...rows);
     if (!this.grid.querySelector('[tabindex="0"]')) this.grid.querySelector("button")?.setAttribute("tabindex", "0");
     if (focused) this.grid.querySelector(`[data-at="${focused}"]`)?.focus();
@@ -122,7 +125,7 @@ export class HeadGrid {
     if (!range) { this.legend.replaceChildren(meaning); return; }
     const bar = h("span", { class: "bar" });
     bar.style.setProperty("background", `linear-gradient(90deg, ${Array.from({ length: 9 }, (_, i) => css(this.shade(range[0] + (i / 8) * (range[1] - range[0])))).join(",")})`);
-    this.legend.replaceChildren(number(range[0]), bar, `${number(range[1])} ${unit}. ${meaning}`);
+    this.legend.replaceChildren(h("span", { class: "ends" }, number(range[0]), bar, `${number(range[1])} ${unit}`), meaning);
   }
 
   // A canvas with the map of one head, up to its own largest weight or that of all heads.
@@ -173,8 +176,9 @@ export class HeadGrid {
       for (let head = 0; head < this.heads; head++) {
         const place = { x: left + head * size, y: top + layer * size, width: size - 2, height: size - 2 }, value = this.value(layer, head);
         if (this.off?.[layer]?.includes(head)) root.append(s("rect", { ...place, fill: "none", stroke: tint("mark") }), s("text", { x: place.x + size / 2 - 1, y: place.y + size / 2 + 3, "text-anchor": "middle", fill: tint("mark") }, "×"));
-        else if (small && this.maps) root.append(s("image", { ...place, href: this.thumbnail(layer, head).toDataURL(), preserveAspectRatio: "none", "image-rendering": "pixelated" }));
+        else if (small && this.maps) root.append(s("rect", { ...place, fill: "none", stroke: tint("hair") }), s("image", { ...place, href: this.thumbnail(layer, head).toDataURL(), preserveAspectRatio: "none", "image-rendering": "pixelated" }));
         else if (value !== null) root.append(s("rect", { ...place, rx: 4, fill: css(this.shade(value)) }, s("title", {}, this.title(layer, head))));
+        if (this.at[0] === layer && this.at[1] === head) root.append(s("rect", { ...place, fill: "none", stroke: tint("accent"), "stroke-width": 2.5 }));
       }
     }
     if (range) root.append(scaleBar({ x: left, y: top + this.layers * size + 12, low: number(range[0]), high: number(range[1]), label: unit, signed: this.signed }));

@@ -3,7 +3,7 @@
 // source: { rows, keys: names, part(row, rows, key, keys) -> { weights: rows of numbers, most } (a promise, or at once) }
 
 import { colour, css, tint } from "./colours.js";
-import { h, themed, visible } from "./dom.js";
+import { h, saver, themed, visible } from "./dom.js";
 import { labels, mapFigure, short } from "./map_figure.js";
 
 const FONT = "12px system-ui, sans-serif";
@@ -21,7 +21,7 @@ export class HeatMap {
       h("button", { type: "button", title: "Further (-)", "aria-label": "Further", onclick: () => this.zoom(2) }, "−"),
       h("button", { type: "button", title: "All of it (0)", "aria-label": "All of it", onclick: () => this.whole() }, "all"));
     this.legend = h(scaled ? "button" : "span", { class: "legend", type: scaled ? "button" : null, onclick: scaled ? () => this.rescale(!this.own, true) : null });
-    this.root = h("figure", { class: "mapbox" }, h("figcaption", {}, (this.caption = h("b", {}, title)), this.legend, this.zooms), this.canvas, this.note);
+    this.root = h("figure", { class: "mapbox" }, h("figcaption", {}, (this.caption = h("b", {}, title)), this.legend, this.zooms, saver(() => this.svg())), this.canvas, this.note);
     this.cursor = null;
     this.emphasis = null;
     this.layers = [];

@@ -208,17 +208,19 @@ export class PanedView extends View {
     if (this.difference.hidden) return;
     const [a, b] = both, same = String(a.rows) === String(b.rows) && String(a.keys) === String(b.keys), small = a.loaded && b.loaded;
     this.map.root.hidden = !same || !small;
-    this.why.textContent = !same ? "The two maps are not between the same tokens: there is no difference cell by cell." : small ? "" : "These texts are too long for a difference map.";
+    const counts = this.panes.map(({ inside: { group, state } }) => (state.layer === null ? group.layers * group.heads : state.head === null ? group.heads : 1));
+    this.why.textContent = !same ? "The two maps are not between the same tokens: there is no difference cell by cell." : small ? (counts[0] === counts[1] ? "" : `The left map is of ${counts[0]} head${counts[0] > 1 ? "s" : ""}, the right one of ${counts[1]}: a mean of many heads is softer than one head.`) : "These texts are too long for a difference map.";
     if (!same || !small || this.comparing !== asked) return;
     const weights = a.loaded.weights.map((row, i) => row.map((x, j) => b.loaded.weights[i][j] - x));
     this.differing = weights;
-    this.map.call(`${this.panes[1].inside.title()} − ${this.panes[0].inside.title()}`, ["query", "key"]);
+    const name = (pane) => `${pane.state.model} (${pane.inside.title()})`;
+    this.map.call(`${name(this.panes[1])} − ${name(this.panes[0])}`, this.panes[0].inside.map.axes);
     this.map.show(whole(a.rows, a.keys, weights, largest(weights)), true);
   }
 
   caption() {
     const parts = this.panes.map((pane) => pane.caption());
-    return { title: `${this.title}: ${parts.map((one) => one.title).join(" | ")}`, source: parts.map((one) => one.source).join(" | "), file: [this.name, ...parts.map((one) => one.file)].join("-") };
+    return { title: `${this.title}: ${[...new Set(parts.map((one) => one.title))].join(" | ")}`, source: parts.map((one) => one.source).join(" | "), file: [this.name, ...parts.map((one) => one.file)].join("-") };
   }
 
   figures() { return [...this.panes.flatMap((pane) => pane.figures()), this.differing ? this.map.svg() : null]; }

@@ -120,7 +120,7 @@ class TranslatePane extends Pane {
 
   caption() {
     const part = this.result?.parts[this.state.sentence], one = part?.translations[this.state.answer];
-    return { title: one ? `“${this.result.texts[this.state.sentence]}” → “${one.text}”` : "", source: `${this.source()}${this.body.hidden ? "" : ` · ${this.inside.title()}`}`, file: [this.state.model, this.body.hidden ? null : this.state.layer === null ? "all-heads" : `layer${this.state.layer}${this.state.head === null ? "" : `-head${this.state.head}`}`].filter(Boolean).join("-") };
+    return { title: one ? `“${this.result.texts[this.state.sentence]}” → “${one.text}”` : "", source: `${this.source()} · ${this.state.beams} beams${this.body.hidden ? "" : ` · ${this.inside.title()}, between ${this.inside.shown?.words ? "words" : "tokens"}`}`, file: [this.state.model, this.body.hidden ? null : this.state.layer === null ? "all-heads" : `layer${this.state.layer}${this.state.head === null ? "" : `-head${this.state.head}`}`].filter(Boolean).join("-") };
   }
 
   figures() { return this.body.hidden ? [] : this.inside.figures(); }
