@@ -597,7 +597,10 @@ def explorer_read() -> Image | None:
 @picture
 def explorer_build() -> Image | None:
     """The lecture's worked example, with the arithmetic of one weight."""
-    act = "document.querySelectorAll(\".matrix[aria-label^='A'] tbody td > *\")[1].focus()"
+    act = (
+        "document.querySelectorAll(\".matrix[aria-label^='A'] tbody td > *\")[1].dispatchEvent("
+        "new PointerEvent('pointerover', { bubbles: true }))"
+    )
     return screenshot("build", ".matrix td", act=act)
 
 
