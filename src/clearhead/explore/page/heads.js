@@ -112,7 +112,8 @@ export class HeadGrid {
     }
     this.root.hidden = one; // there is nothing to choose
     this.grid.classList.toggle("small", small);
-    const room = this.root.clientWidth; // many heads get smaller cells
+    const wanted = 48 + this.heads * (2 + (small ? SMALL : CELL)), room = this.root.clientWidth; // many heads get smaller cells
+    this.root.style.setProperty("flex-basis", `${Math.max(200, wanted)}px`);
     this.grid.style.setProperty("--cell", `${Math.max(20, Math.min(small ? SMALL : CELL, room ? Math.floor((room - 48) / this.heads) - 2 : SMALL))}px`);
     this.grid.replaceChildren(...rows);
     if (!this.grid.querySelector('[tabindex="0"]')) this.grid.querySelector("button")?.setAttribute("tabindex", "0");
