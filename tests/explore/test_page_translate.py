@@ -253,7 +253,9 @@ def test_two_models_side_by_side(page):
     translated(page, 1)
     translated(page, 2)
     page.until(lambda: page.find(".difference").is_displayed() and settled(page))
-    assert "mean of 15 heads − Cross-attention, the only head" in page.text(".difference figcaption b")
+    names = ("en-de (Cross-attention, mean of 15 heads)", "en-de-rnn (Cross-attention, the only head)")
+    assert page.text(".difference figcaption b") == " − ".join(names)
+    assert "a mean of many heads is softer" in page.text(".difference > .note")
     page.find(".difference canvas").send_keys("\ue015")  # the cell below
     assert float(page.text(".difference .mapbox .note").split()[-1]) != 0.0
     web.shot(page.driver, "translate-two")
