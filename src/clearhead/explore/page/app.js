@@ -17,7 +17,8 @@ const LOCAL = ["127.0.0.1", "localhost", "[::1]"];
 const LONGEST = 8000; // characters of an address
 const place = document.getElementById("view"), problem = document.getElementById("problem"), notice = document.getElementById("notice");
 const views = {}; // by name, as they are first opened
-let current = null, written = null, listed = null;
+let current = null, listed = null;
+let written = null, seen = ""; // the state of the open view as an address, and the address as it was last seen in the bar
 
 const frame = {
   version: document.querySelector('meta[name="version"]').content,
@@ -40,12 +41,14 @@ const frame = {
   },
 
   remember(view, push) {
-    if (current !== view) return; // it goes on in the background
+    if (current !== view || location.hash !== seen) return; // it goes on in the background, or another view is about to open
     const kept = Object.entries({ ...view.state(), step: path.at === null ? null : path.at + 1 }).filter(([, value]) => value !== null && value !== undefined && value !== "");
     const next = `#${view.name}${kept.length ? `?${new URLSearchParams(kept.map(([key, value]) => [key, typeof value === "object" ? JSON.stringify(value) : value]))}` : ""}`;
     if (next === written) return;
     written = next;
-    if (next.length < LONGEST) history[push ? "pushState" : "replaceState"](null, "", next);
+    if (next.length >= LONGEST) return;
+    history[push ? "pushState" : "replaceState"](null, "", next);
+    seen = location.hash;
   },
 
   // A problem that belongs to no view's work.
@@ -70,7 +73,7 @@ function open() {
   if (current && location.hash === written) return;
   const [name, state, step] = parse(), [title, View] = VIEWS[name];
   const view = (views[name] ??= new View(frame));
-  written = location.hash;
+  written = seen = location.hash;
   if (current !== view) {
     current?.leave();
     place.replaceChildren(view.root);
