@@ -53,7 +53,9 @@ class Page:
     def type(self, css: str, text: str, step: int = 4) -> None:
         """Type a text, with a picture for every few characters."""
         for end in range(step, len(text) + step, step):
-            self.run("const n = document.querySelector(arguments[0]); n.focus(); n.value = arguments[1]", css, text[:end])
+            self.run(
+                "const n = document.querySelector(arguments[0]); n.focus(); n.value = arguments[1]", css, text[:end]
+            )
             self.record(90, 0.0)
 
     def point(self, css: str, number: int = 0) -> None:
@@ -69,8 +71,8 @@ class Page:
 
     def slide(self, label: str, value: float) -> None:
         self.run(
-            "const n = document.querySelector(`input[type=range][aria-label='${arguments[0]}']`); n.value = arguments[1];"
-            " n.dispatchEvent(new Event('input'))", label, value,
+            "const n = document.querySelector(`input[type=range][aria-label='${arguments[0]}']`);"
+            " n.value = arguments[1]; n.dispatchEvent(new Event('input'))", label, value,
         )  # fmt: skip
 
 
@@ -140,6 +142,8 @@ def tour(page: Page) -> None:
     page.open("write?model=everyday&text=She+told+me+that+she&max_new=12&temperature=0.7&seed=4", ".lens tr")
     page.wait(".heads canvas")
     page.record(1400, 0.6)
+    page.run("document.querySelector('.candidates').scrollIntoView({ block: 'end' })")
+    page.record(900)
     for temperature in (0.3, 0.1, 1.0, 1.6):
         page.slide("temperature", temperature)
         page.record(600, 0.4)
@@ -147,7 +151,7 @@ def tour(page: Page) -> None:
     page.run(
         "const s = document.querySelector('.picker select'); s.value = 'effect'; s.dispatchEvent(new Event('change'))"
     )
-    page.wait(".heads [title*='effect of each head']")
+    page.wait(".heads [title*=': effect ']")
     page.record(1400, 1.0)
     page.click(".heads [data-at='1,2']")
     page.click(".switch")

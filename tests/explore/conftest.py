@@ -102,8 +102,15 @@ def chrome():
 
 
 @pytest.fixture(scope="session")
-def server(chrome, tiny, runs):
-    found = web.Server(str(tiny), "--runs", str(runs))
+def vectors(tmp_path_factory):
+    """The folder of a model that no view shows."""
+    model = ch.build("mlp", inputs=4, outputs=4, hidden=8)
+    return ch.save(ch.Bundle(model, None, model.config), tmp_path_factory.mktemp("models") / "vectors")
+
+
+@pytest.fixture(scope="session")
+def server(chrome, tiny, vectors, runs):
+    found = web.Server(str(tiny), str(vectors), "--runs", str(runs))
     chrome.get(found.address)
     while time.monotonic() < found.began + 60 and not chrome.execute_script(
         "return document.querySelectorAll('.steps li').length"

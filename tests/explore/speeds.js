@@ -51,9 +51,10 @@ async function writing(text, read) {
   await token("lens", 6, ".lens");
   const before = lines();
   await choose("lines", "1,2", () => lines() !== before);
-  await choose("head", "2,3", still);
-  await choose("layer", "3,null", still);
-  await choose("again", "2,3", still);
+  const titled = (text) => () => node(".mapbox figcaption b").textContent.includes(text) && still();
+  await choose("head", "2,3", titled("layer 2, head 3"));
+  await choose("layer", "3,null", titled("layer 3, mean"));
+  await choose("again", "2,3", titled("layer 2, head 3"));
   for (let i = 0; i < 6; i++) {
     const began = performance.now(), pause = () => performance.now() - began > 100; // a tile is requested after a pause
     await timed(`tile${i}`, () => node(".zooms button").click(), () => true, () => pause() && still());

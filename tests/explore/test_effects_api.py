@@ -33,7 +33,7 @@ def test_effects_of_a_language_model_are_the_librarys(client, look, tiny):
     assert effects(client, look, "self") == found
 
 
-@pytest.mark.parametrize(("group", "kind"), [("cross", "cross"), ("reading", "encoder"), ("writing", "decoder")])
+@pytest.mark.parametrize(("group", "kind"), [("cross", "cross"), ("encoder", "encoder"), ("decoder", "decoder")])
 def test_effects_of_a_translator_are_the_librarys(client, ask, group, kind):
     last = ask("/api/translate", {"model": "en-de", "text": "Two dogs run.", "beams": 1})[-1]
     found = effects(client, last["looks"][0]["id"], group)

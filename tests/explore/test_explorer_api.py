@@ -45,7 +45,7 @@ def test_a_translation_is_streamed_and_equals_the_librarys(ask, en_de):
     assert [one["text"] for one in last["translations"]] == [want.text, *(other.text for other in want.others)]
     assert last["translations"][0]["score"] == pytest.approx(want.score, abs=1e-5)
     assert len(last["looks"]) == len(last["translations"])
-    assert {group["name"] for group in last["looks"][0]["groups"]} == {"cross", "reading", "writing"}
+    assert {group["name"] for group in last["looks"][0]["groups"]} == {"cross", "encoder", "decoder"}
 
 
 @pytest.mark.parametrize(("layer", "head"), [(None, None), (1, None), (2, 3), (None, 2)])

@@ -1,16 +1,23 @@
 """Uploaded images: which files are accepted, how they are turned upright, and how many are kept."""
 
 import io
+import socket
 import struct
+import time
+import urllib.request
 import zlib
+from contextlib import ExitStack
+from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
 from PIL import Image
+from serving import Uvicorn
 
 from clearhead.explore import images
 from clearhead.explore.guard import BODY, UPLOADS
 from clearhead.explore.images import ImageStore
+from clearhead.explore.server import make_app
 
 RNG = np.random.default_rng(0)
 PIXELS = RNG.integers(0, 256, (6, 9, 3), np.uint8)
@@ -166,3 +173,16 @@ def test_the_oldest_images_are_dropped():
     for _ in range(5):
         small.keep(PNG)
     assert len(small) == 2
+
+
+def test_slow_uploads_hold_up_nobody_else(tiny):
+    app = make_app([tiny], device="cpu", active=1, waiting=1)
+    with Uvicorn(app) as address, ExitStack() as stack:
+        place = urlsplit(address)
+        for _ in range(4):  # more than the queue has places
+            one = stack.enter_context(socket.create_connection((place.hostname, place.port), timeout=10))
+            head = f"POST /api/images HTTP/1.1\r\nHost: {place.netloc}\r\nContent-Type: IMAGE/PNG\r\n"
+            one.sendall(f"{head}Content-Length: 1000\r\n\r\nx".encode())
+        time.sleep(0.3)
+        with urllib.request.urlopen(f"{address}/api/memory", timeout=20) as answer:
+            assert answer.status == 200

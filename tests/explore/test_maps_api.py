@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from conftest import LETTERS
 
 import clearhead as ch
 from clearhead.explore import attention_groups, schemas
@@ -69,25 +68,25 @@ def test_a_mask_beyond_the_vocabulary_is_a_special_token_of_its_own():
 
 def test_groups_say_how_their_tokens_are_arranged(translated):
     groups = {one["name"]: schemas.GroupShape(**one) for one in translated[0]["groups"]}
-    cross, writing = groups["cross"], groups["writing"]
+    cross, writing = groups["cross"], groups["decoder"]
     assert cross.columns.names == ["Two", " dogs", " sleep", " outside", ".", "<end>"]
     assert (cross.columns.special, cross.columns.grid) == ([5], None)
     assert cross.rows.special == [len(cross.rows.names) - 1]
     assert (writing.columns.names[0], writing.columns.special) == ("<start>", [0])
-    assert groups["reading"].rows == cross.columns
+    assert groups["encoder"].rows == cross.columns
 
 
 def test_words_name_maps_between_words(client, translated, written):
     found = [
         client.get("/api/looks/words", params={"look": one["id"], "group": name}).json()
-        for one, name in ((translated[0], "cross"), (translated[1], "reading"), (translated[0], "writing"))
+        for one, name in ((translated[0], "cross"), (translated[1], "encoder"), (translated[0], "decoder"))
     ]
     no_words = client.get("/api/looks/words", params={"look": written[0], "group": "self"}).json()
     assert no_words == {"rows": None, "columns": None}
     assert schemas.WordsShape(**found[0]).columns == ["Two", "dogs", "sleep", "outside", ".", "<end>"]
     assert found[1]["rows"] == ["It", "rains", "🙂", ".", "<end>"]  # four tokens, each a byte
     assert found[2]["columns"] == ["<start>", *found[2]["rows"][:-1]]
-    tile = {"look": translated[1]["id"], "group": "reading", "by": "words"}
+    tile = {"look": translated[1]["id"], "group": "encoder", "by": "words"}
     assert floats(client.get("/api/looks/map", params=tile | {"format": "float32"})).shape == (5, 5)
     assert client.get("/api/looks/map", params=tile).json()["key_names"] == found[1]["rows"]
 
@@ -134,7 +133,7 @@ def test_thumbnails_are_every_map_pooled(client, written):
 
 def test_thumbnails_of_a_long_text_use_some_queries_of_each_cell(tiny, monkeypatch):
     bundle = ch.load(tiny, device="cpu")
-    ids = bundle.tokens.encode(LETTERS * 10).tolist()
+    ids = bundle.tokens.encode("The cat sat on the mat, and the dog looked at it. " * 14).tolist()
     group = inspect_text(bundle, ids).group("self")
     exact = group.thumbnails(24)
     monkeypatch.setattr(attention_groups, "THUMBNAIL_SCORES", 1)

@@ -2,6 +2,7 @@
 
 import json
 import time
+from itertools import pairwise
 from xml.etree import ElementTree
 
 import browser as web
@@ -30,6 +31,13 @@ def test_the_start_page_shows_an_example_and_the_path(page):
     assert page.count(".steps li") >= 12
     assert page.count(".steps li .try") == page.count(".steps li")
     web.shot(page.driver, "start")
+
+
+def test_a_model_that_no_view_shows_is_named_with_the_reason(page):
+    page.open()
+    page.until(lambda: "No view shows the model vectors: it reads vectors" in page.text(".start"))
+    page.open("write", model="vectors", text="a")
+    page.until(lambda: "The model vectors does not write: it reads vectors" in page.text(".write .problem"))
 
 
 def test_every_step_of_the_path_opens_a_view_with_a_result(page):
@@ -172,7 +180,33 @@ def test_an_exported_map_has_titles_a_scale_and_labels_that_do_not_overlap(page,
         if node.get("text-anchor") == "end" and "translate(" in (node.get("transform") or "")
     )
     assert len(rows) > 10
-    assert min(b - a for a, b in zip(rows, rows[1:], strict=False)) >= 11  # pixels between labels of 12 pixels
+    assert min(b - a for a, b in pairwise(rows)) >= 11  # pixels between labels of 12 pixels
+
+
+def test_one_figure_can_be_saved_alone(page, tmp_path):
+    page.driver.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)})
+    page.open("translate", model="en-de", text="A dog runs.")
+    translated(page)
+    page.click(".mapbox .save-one")
+    file = page.until(lambda: next(tmp_path.glob("*.svg"), None))
+    page.until(lambda: file.read_text().endswith("</svg>"))
+    root = ElementTree.parse(file).getroot()
+    assert len(root.findall(f"{SVG}g/{SVG}svg")) == 1
+    texts = ["".join(node.itertext()) for node in root.iter(f"{SVG}text")]
+    assert any("4 beams" in text and "between words" in text for text in texts)
+
+
+def test_a_link_of_a_server_with_a_token_has_the_token(tiny):
+    from starlette.testclient import TestClient
+
+    from clearhead.explore.server import make_app
+
+    app = make_app([tiny], device="cpu", host="0.0.0.0", token="secret")
+    with TestClient(app, base_url="http://127.0.0.1:8000") as client:
+        assert client.get("/api/share").status_code == 401
+        sent = {"authorization": "Bearer secret"}
+        assert client.get("/api/share", headers=sent).json() == {"query": "?token=secret"}
+        assert client.get("/", params={"token": "secret"}, follow_redirects=False).headers["location"] == "/"
 
 
 def test_light_and_dark(page):

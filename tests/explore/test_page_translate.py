@@ -74,7 +74,7 @@ def test_the_focus_stays_when_the_kind_of_attention_changes(page):
 
 
 def test_words_and_pieces_within_the_translation(page):
-    page.open("translate", model="en-de", text="A man in a blue shirt is standing on a ladder.", group="writing")
+    page.open("translate", model="en-de", text="A man in a blue shirt is standing on a ladder.", group="decoder")
     translated(page)
     words = page.count(".lines .token")
     page.click(".segments input[value=pieces]")
@@ -86,8 +86,8 @@ def test_small_maps_of_every_head(page):
     translated(page)
     page.until(lambda: page.count(".heads canvas") == 15)
     drawn = (
-        "const c = document.querySelector('.heads canvas'), d = c.getContext('2d').getImageData(0, 0, c.width, c.height)"
-        ".data; return [c.width, c.height, new Set(d).size]"
+        "const c = document.querySelector('.heads canvas'), d = c.getContext('2d').getImageData(0, 0, c.width,"
+        " c.height).data; return [c.width, c.height, new Set(d).size]"
     )
     wide, tall, colours = page.run(drawn)
     assert (wide, tall) == (5, 5)
@@ -135,7 +135,11 @@ def test_a_new_sentence_starts_with_its_best_translation(page):
 def test_several_sentences_are_translated_one_after_another(page):
     page.open("translate", model="en-de", text="A dog runs. Mr. Smith is reading a book. I like it.")
     page.until(lambda: "3 sentences" in page.text(".status"))
-    assert page.texts(".sentences button span:first-child") == ["A dog runs.", "Mr. Smith is reading a book.", "I like it."]
+    assert page.texts(".sentences button span:first-child") == [
+        "A dog runs.",
+        "Mr. Smith is reading a book.",
+        "I like it.",
+    ]
     assert page.texts(".sentences .said")[2] == "Ich mag es."
     page.click(".sentences li:nth-child(3) button")
     page.until(lambda: page.texts(".lines .token text")[:1] == ["I"] and page.state()["sentence"] == "2")
@@ -168,7 +172,15 @@ def test_what_was_written_before_stop_can_be_inspected(page):
         " body: JSON.stringify({ model: 'en-de', text: 'A cat sleeps.', beams: 1 }) });"
         " return JSON.parse((await a.text()).trim().split('\\n').at(-1)).translations[0].ids"
     )
-    beam = {"text": "Eine Katze", "score": -0.2, "logprob": -0.4, "ids": ids[:2], "source": [], "target": [], "cut": None}
+    beam = {
+        "text": "Eine Katze",
+        "score": -0.2,
+        "logprob": -0.4,
+        "ids": ids[:2],
+        "source": [],
+        "target": [],
+        "cut": None,
+    }
     hang(page, "/api/translate", [json.dumps({"sentences": ["A cat sleeps."]}),
                                   json.dumps({"sentence": 0, "beams": [beam]})])  # fmt: skip
     page.type(".sentence", "A cat sleeps.\n")
@@ -241,7 +253,9 @@ def test_two_models_side_by_side(page):
     translated(page, 1)
     translated(page, 2)
     page.until(lambda: page.find(".difference").is_displayed() and settled(page))
-    assert "mean of 15 heads − Cross-attention, the only head" in page.text(".difference figcaption b")
+    names = ("en-de (Cross-attention, mean of 15 heads)", "en-de-rnn (Cross-attention, the only head)")
+    assert page.text(".difference figcaption b") == " − ".join(names)
+    assert "a mean of many heads is softer" in page.text(".difference > .note")
     page.find(".difference canvas").send_keys("\ue015")  # the cell below
     assert float(page.text(".difference .mapbox .note").split()[-1]) != 0.0
     web.shot(page.driver, "translate-two")
@@ -256,7 +270,10 @@ def test_side_by_side_starts_with_another_model_on_the_same_text(page):
     translated(page)
     page.click(".beside-toggle")
     translated(page, 2)
-    assert page.run("return [...document.querySelectorAll('.choice select')].map((one) => one.value)") == ["en-de", "en-de-rnn"]
+    assert page.run("return [...document.querySelectorAll('.choice select')].map((one) => one.value)") == [
+        "en-de",
+        "en-de-rnn",
+    ]
     page.run("document.querySelectorAll('.sentence')[1].value = 'A cat sleeps.'")
     page.click(".pane:nth-child(2) .go")
     page.until(lambda: "not between the same tokens" in page.text(".difference .note"))
@@ -276,9 +293,9 @@ def test_right_to_left_and_very_long_words_keep_their_lines(page):
     )
     wide, boxes, texts = page.run(draw, ["قط", "ينام", "على", "الكرسي"])
     assert boxes[0][0] > boxes[1][0] > boxes[2][0] > boxes[3][0]  # the first word is on the right
-    assert all(0 <= x and x + w <= wide for x, _, w in boxes)
+    assert all(x >= 0 and x + w <= wide for x, _, w in boxes)
     wide, boxes, texts = page.run(draw, ["x" * 300, "a", "Donaudampfschifffahrtsgesellschaftskapitän" * 3])
-    assert all(0 <= x and x + w <= wide for x, _, w in boxes)
+    assert all(x >= 0 and x + w <= wide for x, _, w in boxes)
     assert all(text <= box[2] for text, box in zip(texts, boxes, strict=True))  # no text is wider than its box
     assert len({tuple(box[:2]) for box in boxes}) == 6
 
@@ -286,7 +303,10 @@ def test_right_to_left_and_very_long_words_keep_their_lines(page):
 def test_a_long_sentence_shows_the_lines_of_one_word(page):
     page.open("translate", model="en-de", text=" and ".join(["a dog runs"] * 9) + ".")
     translated(page)
-    visible = "return [...document.querySelectorAll('.lines path')].filter((p) => p.getAttribute('visibility') !== 'hidden').length"
+    visible = (
+        "return [...document.querySelectorAll('.lines path')].filter((p) => p.getAttribute('visibility') !== 'hidden')"
+        ".length"
+    )
     some = page.run(visible)
     assert 0 < some < page.count(".lines path") / 4
     assert page.run("return document.documentElement.scrollWidth") <= 1280

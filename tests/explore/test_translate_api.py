@@ -55,13 +55,15 @@ def test_a_source_that_is_too_long_says_how_much_was_read(client, en_de):
 
 @pytest.mark.parametrize(
     ("text", "numbers"),
-    [("A dog.\n" * 65, "65 sentences and 455 characters"), ("a" * 20_001, "1 sentences and 20,001")],
+    [
+        ("A dog.\n" * 65, "65 sentences: expected at most 64"),
+        ("a" * 20_001, "20,001 characters: expected at most 20,000"),
+    ],
 )
 def test_too_much_text_is_a_sentence_with_both_numbers(client, text, numbers):
     answer = client.post("/api/translate", json={"model": "en-de", "text": text})
     assert answer.status_code == 400
     assert numbers in answer.json()["error"]
-    assert "at most 64 sentences and 20,000 characters" in answer.json()["error"]
 
 
 def test_an_unfinished_translation_can_be_inspected(client, ask):
@@ -73,7 +75,7 @@ def test_an_unfinished_translation_can_be_inspected(client, ask):
     assert translation["text"] == beam["text"]
     assert translation["cut"] == {"source": None, "target": True}
     assert translation["logprob"] == pytest.approx(beam["logprob"], abs=1e-4)
-    assert {group["name"] for group in look["groups"]} == {"cross", "reading", "writing"}
+    assert {group["name"] for group in look["groups"]} == {"cross", "encoder", "decoder"}
     asked = {"look": look["id"], "group": "cross"}
     assert len(client.get("/api/looks/map", params=asked).json()["weights"]) == len(beam["ids"])
 

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -112,3 +113,13 @@ def test_rotary_positions_need_heads_of_even_width():
 def test_a_wrong_argument_is_a_sentence(change, words):
     with pytest.raises(ValueError, match=words.replace("[", r"\[")):
         by_hand(**EXAMPLE | change)
+
+
+@pytest.mark.parametrize("score", ["dot", "scaled"])
+def test_weights_sum_to_one_however_large_the_scores_are(score):
+    rng = np.random.default_rng(0)
+    x, wq, wk, wv = ((1e5 * rng.standard_normal((3, 3))).tolist() for _ in range(4))
+    found = by_hand(x, wq, wk, wv, score=score, sharpness=1e4, causal=True)
+    assert float(found.scores.abs().max()) > 1e15
+    assert np.allclose(found.weights.sum(-1), 1.0, atol=1e-12)
+    assert np.allclose((found.weights @ found.v)[0], found.out)

@@ -1,5 +1,7 @@
 """Sentences of a text: where one ends, and where a full stop belongs to a word."""
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -39,3 +41,10 @@ def test_lines_always_split_and_empty_ones_are_left_out():
 @given(st.text(alphabet=st.sampled_from("aB .!?…\"'»\n。3(-é"), max_size=40))
 def test_nothing_but_white_space_is_lost(text):
     assert "".join("".join(sentences(text)).split()) == "".join(text.split())
+
+
+@pytest.mark.parametrize("run", ["!", ".", ". ", '."', "a.", "\u2026 "])
+def test_long_runs_of_marks_take_no_longer_than_other_texts(run):
+    began = time.perf_counter()
+    assert sentences(run * (200_000 // len(run)))
+    assert time.perf_counter() - began < 10  # it would take minutes if every mark were tried as the start of a run

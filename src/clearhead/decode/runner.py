@@ -49,7 +49,8 @@ class ModelRunner:
         if self.context is not None and total > self.context and not plan.slide:
             raise InputError(
                 f"a prompt of {longest} tokens and {room} more: this model reads {self.context} at once; expected "
-                "fewer, or slide=true to forget the older half whenever the context is full"
+                + ("a shorter prompt" if longest > self.context else f"max_new={self.context - longest + 1} or less")
+                + ", or slide=true to forget the older half whenever the context is full"
             )
         self.limit = total if self.context is None else min(total, self.context)
         copies = samples if not inputs else 1  # inputs already have a row per sample

@@ -20,8 +20,8 @@ OVERVIEWS = 64  # overviews kept per group: one for each head of a typical model
 THUMBNAIL_SCORES = 1 << 25  # attention scores that are computed for all thumbnails of a group
 KINDS = {  # the attentions of a model: the address of their weights, and a description
     "cross": ("decoder.blocks.*.cross.weights", "target tokens attend to source tokens"),
-    "reading": ("encoder.blocks.*.attn.weights", "source tokens attend to source tokens"),
-    "writing": ("decoder.blocks.*.attn.weights", "target tokens attend to earlier target tokens"),
+    "encoder": ("encoder.blocks.*.attn.weights", "source tokens attend to source tokens"),
+    "decoder": ("decoder.blocks.*.attn.weights", "target tokens attend to earlier target tokens"),
     "self": ("blocks.*.attn.weights", "each token attends to itself and earlier tokens"),
 }
 

@@ -49,8 +49,8 @@ def generate_tokens(
 
 
 def prompt_and_written(bundle: Bundle, text: str, written: Sequence[int]) -> list[int]:
-    """The ids of a prompt and of tokens that were written after it; raises for an id that is no token."""
-    size = len(language_model_tokens(bundle))
+    """The ids of a prompt and of tokens that were written after it; raises for an id that the model cannot write."""
+    size = max(len(language_model_tokens(bundle)), getattr(bundle.config, "vocab", 0))  # some models have spare ids
     wrong = [i for i in written if not 0 <= i < size]
     if wrong:
         raise InputError(f"written has the id {wrong[0]}: expected ids of tokens, 0 to {size - 1}")

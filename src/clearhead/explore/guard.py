@@ -77,7 +77,7 @@ class Guard:
         if not self._is_own_name(host):
             return 421, "this server has another name: open the address that it printed"
         origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+        if origin is not None and _network_place(origin) != host.lower():
             return 403, "pages of other sites may not send requests here"
         if headers.get("sec-fetch-site", "none") not in ("none", "same-origin") and not _is_link(scope, headers):
             return 403, "pages of other sites may not send requests here"
@@ -160,3 +160,11 @@ async def _send_error(send: Send, status: int, message: str) -> None:
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
+
+
+def _network_place(origin: str) -> str | None:
+    """The host and port of an Origin header; None if it has none."""
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return None

@@ -178,7 +178,7 @@ def inspect_translation(bundle: Bundle, translation: Translation) -> Inspection:
     target = text_axis(pair.target, forced.target, target_words)
     shifted = [[i + 1 for i in word if i + 1 < len(forced.target)] for word in target_words]  # the start comes before
     read = text_axis(pair.target, [start_id(pair), *forced.target[:-1]], [[0], *(word for word in shifted if word)])
-    sides = {"cross": (target, source), "reading": (source, source), "writing": (target, read)}
+    sides = {"cross": (target, source), "encoder": (source, source), "decoder": (target, read)}
     groups = {name: Group(name, *sides[name], list(tape.match(at).values())) for name, at in names.items()}
     return Inspection(groups, bundle, forced=forced)
 

@@ -6,8 +6,10 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, Request
+import anyio
+from fastapi import APIRouter, Depends, HTTPException, Query, Request
 from fastapi.responses import Response, StreamingResponse
+from starlette.requests import ClientDisconnect
 
 from ..errors import InputError
 from ..tasks import Translation
@@ -71,6 +73,7 @@ async def _explorer(request: Request) -> AsyncIterator[Explorer]:
         explorer.queue.leave()
 
 
+UPLOAD_SECONDS = 30  # for an image to arrive
 Shared = Annotated[Explorer, Depends(_explorer)]
 InspectionId = Annotated[str, Query(min_length=1, max_length=40, pattern=r"^[A-Za-z0-9_-]+$")]
 GroupName = Annotated[str, Query(pattern="^[a-z]{1,20}$")]
@@ -103,6 +106,13 @@ async def show_model(model: schemas.Id, explorer: Shared) -> Response:
     return json_response(await explorer.queue.run(lambda: explorer.describe(one)))
 
 
+@models.get("/share", response_model=schemas.Share)
+async def share(request: Request, explorer: Shared) -> Response:
+    """What a link for other people needs before its fragment: the token, which whoever asks has sent already."""
+    token: str | None = request.app.state.token
+    return json_response({"query": f"?token={token}" if token else ""})
+
+
 # Generation: translations, continuations and readings, streamed while they are computed
 
 
@@ -114,7 +124,7 @@ async def translate(body: schemas.Translate, request: Request, explorer: Shared)
     with the translations and their inspections.
     """
     model, queue = explorer.models[body.model], explorer.queue
-    texts = sentences_of(body.text)
+    texts = await queue.run(lambda: sentences_of(body.text))
 
     async def events() -> AsyncIterator[Any]:
         yield {"sentences": texts}
@@ -214,18 +224,28 @@ def heads_off(off: dict[str, list[int]]) -> dict[int, list[int]]:
 # Images
 
 
+async def _image_file(request: Request) -> bytes:
+    """The body of a request, read before it gets a place in the queue: a slow client holds up nobody else."""
+    kind = request.headers.get("content-type", "")
+    if not kind.lower().startswith("image/"):
+        raise InputError(f"content-type {kind[:80]!r}: expected an image file, image/...")
+    try:
+        with anyio.fail_after(UPLOAD_SECONDS):
+            return await request.body()
+    except TimeoutError:
+        raise HTTPException(408, f"the image did not arrive within {UPLOAD_SECONDS} seconds: send it again") from None
+    except ClientDisconnect:
+        raise HTTPException(400, "the connection was closed before the image had arrived") from None
+
+
 @images.post(
     "", response_model=schemas.ImageShape,
     openapi_extra={"requestBody": {"required": True, "content": {
         "image/png": {"schema": {"type": "string", "format": "binary"}},
     }}},
 )  # fmt: skip
-async def upload_image(request: Request, explorer: Shared) -> Response:
+async def upload_image(file: Annotated[bytes, Depends(_image_file)], explorer: Shared) -> Response:
     """Keep an image file, sent as it is; returns its id and the size of the upright image."""
-    kind = request.headers.get("content-type", "")
-    if not kind.startswith("image/"):
-        raise InputError(f"content-type {kind[:80]!r}: expected an image file, image/...")
-    file = await request.body()
     return json_response(await explorer.queue.run(lambda: explorer.images.keep(file)))
 
 

@@ -97,6 +97,12 @@ class Build(RequestBody):
     order: Annotated[list[int], Field(max_length=64)] | None = None
 
 
+class Share(BaseModel):
+    """The part of a link before its fragment."""
+
+    query: str
+
+
 class Problem(BaseModel):
     """An error, in one sentence."""
 

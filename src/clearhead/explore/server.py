@@ -56,7 +56,7 @@ def make_app(
         title="clearhead explore", version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan,
         openapi_url="/api/openapi.json", description="What feeds the page: the library's own results, as JSON.",
     )  # fmt: skip
-    app.state.explorer = explorer
+    app.state.explorer, app.state.token = explorer, token
     add_error_handlers(app)
     for router in (_page_routes(), *ROUTERS):
         app.include_router(router)

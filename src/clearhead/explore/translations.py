@@ -20,12 +20,11 @@ MOST_TOKENS = 512  # of a translation, for models without a limit of their own
 
 def sentences_of(text: str) -> list[str]:
     """The sentences of a text; raises if there are too many."""
+    if len(text) > MOST_CHARACTERS:
+        raise InputError(f"the text has {len(text):,} characters: expected at most {MOST_CHARACTERS:,} at once")
     found = sentences(text)
-    if len(found) > MOST_SENTENCES or len(text) > MOST_CHARACTERS:
-        raise InputError(
-            f"the text has {len(found):,} sentences and {len(text):,} characters: expected at most {MOST_SENTENCES} "
-            f"sentences and {MOST_CHARACTERS:,} characters at once"
-        )
+    if len(found) > MOST_SENTENCES:
+        raise InputError(f"the text has {len(found):,} sentences: expected at most {MOST_SENTENCES} at once")
     return found
 
 

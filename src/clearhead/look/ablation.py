@@ -43,6 +43,10 @@ class HeadEffects:
     change: Float[Tensor, "l h t"]  # log p without the head - log p with it, in nats; or |x' - x| / |x| of vectors
     kind: str  # the kind of attention, a key of TextAttention.maps
 
+    def __repr__(self) -> str:
+        layers, heads, tokens = self.change.shape
+        return f"HeadEffects(kind={self.kind!r}, layers={layers}, heads={heads}, tokens={tokens})"
+
     @property
     def total(self) -> Float[Tensor, "l h"]:
         """The sum of the changes over all tokens, for each head."""

@@ -230,6 +230,10 @@ def steps(source: Call, rows: tuple[int, int]) -> Iterator[tuple[int, int]]:
 
 def tile(source: Call, rows: tuple[int, int], keys: tuple[int, int]) -> Float[Tensor, "b h r c"]:
     """The weights of some queries on some keys, normalised over all keys."""
+    if isinstance(source, LazyCall):
+        first, last = source.reach(*rows)
+        if keys[0] <= first and last <= keys[1]:  # a softmax of the scores themselves, exact however large they are
+            return band(source, rows, keys).weights
     scores, allowed = source.scores(rows, keys)
     weights = (scores - source.lse(rows)).exp_()
     return weights if allowed is None else weights.masked_fill_(~allowed, 0.0)

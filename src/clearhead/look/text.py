@@ -59,13 +59,16 @@ class TextAttention:
         assert self.decoder_input is not None
         return self.target, self.pieces if kind == "cross" else self.decoder_input
 
-    def figure(self, layer: int, head: int | None = None, *, kind: str | None = None) -> Figure:
+    def figure(
+        self, layer: int, head: int | None = None, *, kind: str | None = None, most: float | None = 1.0
+    ) -> Figure:  # fmt: skip
         """Draw one layer and head as a heat map, its rows the queries and its columns the keys.
 
         Args:
             layer: The layer, counted from 0.
             head: The head, counted from 0; None: the mean over all heads.
             kind: A key of `maps`; if not given, "cross" for a translator and otherwise "self".
+            most: The weight at the end of the colours, 1 so that heads can be compared; None: the largest of this map.
         """
         kind = ("cross" if "cross" in self.maps else next(iter(self.maps))) if kind is None else kind
         queries, keys = self.labels(kind)
@@ -77,6 +80,7 @@ class TextAttention:
         return draw.heatmap(
             weights[0].mean(0).float().cpu().numpy(), rows=queries, columns=keys,
             title=f"{name}, layer {layer}, " + ("mean over heads" if head is None else f"head {head}"),
+            most=most,
         )  # fmt: skip
 
     def _check(self, kind: str) -> None:

@@ -165,7 +165,7 @@ def fill(bundle: Bundle, text: str, *, top: int = 5) -> list[list[tuple[str, flo
         raise InputError(f"top={top}: expected 1 or more")
     row, masks = masked_ids(tokens, text)
     if not masks:
-        raise InputError(f"{text[:60]!r} has no gap: expected one or more {MASKS[0]}")
+        raise InputError(f"{text[:60]!r} has no gap: expected one or more {MASKS[0]}, in capitals")
     ids = torch.from_numpy(row)[None].to(bundle.device)
     if bundle.max_tokens is not None and ids.shape[1] > bundle.max_tokens:
         raise InputError(f"the text has {ids.shape[1]} tokens: this model reads {bundle.max_tokens} at once")
@@ -185,7 +185,8 @@ def masked_ids(tokens: Tokenizer, text: str) -> tuple[np.ndarray, list[int]]:
     first, *rest = text.split(MASKS[0])
     if not rest:
         return with_special(tokens, tokens.encode(text)), []
-    parts = [tokens.encode(p if tokens.spaces_are_tokens else p.strip()) for p in (first, *rest)]
+    # A mask stands for a word and the space before it, which byte-level and SentencePiece tokens contain.
+    parts = [tokens.encode(p if tokens.spaces_are_tokens else p.rstrip()) for p in (first, *rest)]
     inside = np.concatenate([parts[0], *(np.append([mask], part) for part in parts[1:])]).astype(np.int64)
     ids = with_special(tokens, inside)
     return ids, np.flatnonzero(ids == mask).tolist()

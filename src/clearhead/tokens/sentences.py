@@ -19,7 +19,7 @@ _OPENING = _QUOTES + "([{\u00bf\u00a1\u2014\u2013-"  # what may come before the 
 _ALWAYS = "\u3002\uff01\uff1f\u0964\u061f"  # full stops and question marks of Chinese, Japanese, Hindi and Arabic
 # French puts a space before the closing mark: \s\u00bb.
 _END = re.compile(
-    rf"[.!?\u2026]+(?:[{_QUOTES})\]}}]|\s\u00bb(?=\s|$))*(?=\s)|[{_ALWAYS}]+[{_QUOTES})\]}}\u300d\u300f]*"
+    rf"(?<![.!?\u2026])[.!?\u2026]++(?:[{_QUOTES})\]}}]|\s\u00bb(?=\s|$))*(?=\s)|[{_ALWAYS}]+[{_QUOTES})\]}}\u300d\u300f]*"
 )
 _LAST_WORD = re.compile(rf"[^\s(\[{{{_QUOTES}]+$")
 _INITIALS = re.compile(r"(?:[^\W\d_]\.)*[^\W\d_]")  # z.B, e.g, U.S, or a single letter

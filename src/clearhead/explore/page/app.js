@@ -13,10 +13,12 @@ import { Translate } from "./views/translate.js";
 import { Write } from "./views/write.js";
 
 const VIEWS = { start: ["Start", Start], translate: ["Translate", Translate], write: ["Write", Write], read: ["Read", Read], build: ["Build", Build], train: ["Train", Train] };
+const LOCAL = ["127.0.0.1", "localhost", "[::1]"];
 const LONGEST = 8000; // characters of an address
 const place = document.getElementById("view"), problem = document.getElementById("problem"), notice = document.getElementById("notice");
 const views = {}; // by name, as they are first opened
-let current = null, written = null, listed = null;
+let current = null, listed = null;
+let written = null, seen = ""; // the state of the open view as an address, and the address as it was last seen in the bar
 
 const frame = {
   version: document.querySelector('meta[name="version"]').content,
@@ -39,12 +41,14 @@ const frame = {
   },
 
   remember(view, push) {
-    if (current !== view) return; // it goes on in the background
-    const kept = Object.entries(view.state()).filter(([, value]) => value !== null && value !== undefined && value !== "");
+    if (current !== view || location.hash !== seen) return; // it goes on in the background, or another view is about to open
+    const kept = Object.entries({ ...view.state(), step: path.at === null ? null : path.at + 1 }).filter(([, value]) => value !== null && value !== undefined && value !== "");
     const next = `#${view.name}${kept.length ? `?${new URLSearchParams(kept.map(([key, value]) => [key, typeof value === "object" ? JSON.stringify(value) : value]))}` : ""}`;
     if (next === written) return;
     written = next;
-    if (next.length < LONGEST) history[push ? "pushState" : "replaceState"](null, "", next);
+    if (next.length >= LONGEST) return;
+    history[push ? "pushState" : "replaceState"](null, "", next);
+    seen = location.hash;
   },
 
   // A problem that belongs to no view's work.
@@ -69,7 +73,7 @@ function open() {
   if (current && location.hash === written) return;
   const [name, state, step] = parse(), [title, View] = VIEWS[name];
   const view = (views[name] ??= new View(frame));
-  written = location.hash;
+  written = seen = location.hash;
   if (current !== view) {
     current?.leave();
     place.replaceChildren(view.root);
@@ -89,16 +93,17 @@ function theme(to) {
   dispatchEvent(new Event("theme"));
 }
 
-async function saved(kind) {
+async function saved(kind, figure = null) {
   try {
-    const { name, size } = await save(kind, current, { version: frame.version, address: written?.length < LONGEST ? location.href : null });
+    const { name, size } = await save(kind, current, { version: frame.version, address: written?.length < LONGEST ? location.href : null }, figure);
     frame.say(`Saved ${name} (${Math.ceil(size / 1000)} kB).`);
   } catch (trouble) { frame.say(sentence(trouble)); }
 }
 
 async function link() {
   if (location.hash !== written) return frame.say("This text is too long for an address: save it as JSON instead.");
-  try { await navigator.clipboard.writeText(location.href); frame.say("The link is copied."); } catch { frame.say(location.href); }
+  const { query } = await get("share"), address = `${location.origin}/${query}${location.hash}`, here = LOCAL.includes(location.hostname);
+  try { await navigator.clipboard.writeText(address); frame.say(here ? "The link is copied. It opens on this machine only: start with --host 0.0.0.0 to share it." : "The link is copied."); } catch { frame.say(address); }
 }
 
 // While the server does not answer: ask every two seconds, and clear the message when it is back.
@@ -120,6 +125,7 @@ document.getElementById("tools").append(
   } }, "◐"));
 try { if (localStorage.getItem("theme")) document.documentElement.dataset.theme = localStorage.getItem("theme"); } catch { /* no storage: the system's theme */ }
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => dispatchEvent(new Event("theme")));
+addEventListener("save-figure", ({ detail: { figure, kind } }) => saved(kind, figure));
 addEventListener("problem", (event) => frame.problem(event.detail));
 addEventListener("unhandledrejection", (event) => { if (event.reason?.name === "AbortError") event.preventDefault(); else frame.problem(event.reason); });
 addEventListener("offline-now", wait);

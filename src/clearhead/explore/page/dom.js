@@ -48,6 +48,9 @@ export function segments(label, options, value, change) {
   return Object.assign(field, { set: (to) => { for (const input of field.querySelectorAll("input")) input.checked = input.value === to; } });
 }
 
+// A button that saves one figure: as SVG, or with Shift as PNG. svg: makes the figure
+export const saver = (svg) => h("button", { type: "button", class: "save-one", title: "Save this figure as SVG (Shift: PNG)", "aria-label": "Save this figure", onclick: (event) => dispatchEvent(new CustomEvent("save-figure", { detail: { figure: svg(), kind: event.shiftKey ? "png" : "svg" } })) }, "⤓");
+
 // Call a method of an object whenever the theme changes; a weak reference lets the object be freed.
 export function themed(one, draw) {
   const held = new WeakRef(one), hear = () => { const still = held.deref(); if (still) still[draw](); else removeEventListener("theme", hear); };

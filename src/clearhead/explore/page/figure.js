@@ -16,7 +16,8 @@ export function sheet(figures, { title, source }, origin) {
   if (!parts.length) return null;
   const body = s("g");
   let x = PAD, y = PAD + 22, row = 0, right = 0;
-  body.append(line(PAD, y, 18, "ink", title, { "font-weight": 600 }));
+  const heading = wrapped(title, 100);
+  heading.forEach((text, i) => { if (i) y += 24; body.append(line(PAD, y, 18, "ink", text, { "font-weight": 600 })); });
   for (const text of wrapped(source, 150)) { y += 19; body.append(line(PAD, y, 13, "soft", text)); }
   y += PAD;
   for (const part of parts) {
@@ -33,7 +34,7 @@ export function sheet(figures, { title, source }, origin) {
   y += row + PAD;
   const end = wrapped(origin, 150);
   for (const text of end) { body.append(line(PAD, y + 4, 11, "soft", text)); y += 16; }
-  right = Math.max(right, PAD + wide(title, 18), ...wrapped(source, 150).map((text) => PAD + wide(text, 13)), ...end.map((text) => PAD + wide(text, 11)));
+  right = Math.max(right, ...heading.map((text) => PAD + wide(text, 18)), ...wrapped(source, 150).map((text) => PAD + wide(text, 13)), ...end.map((text) => PAD + wide(text, 11)));
   const size = [Math.ceil(right + PAD), Math.ceil(y + PAD - 8)];
   return s("svg", { xmlns: "http://www.w3.org/2000/svg", "font-family": FONT, width: size[0], height: size[1], viewBox: `0 0 ${size[0]} ${size[1]}` },
     s("rect", { width: "100%", height: "100%", fill: tint("paper") }), body);
@@ -72,12 +73,12 @@ async function png(root) {
   }
 }
 
-// Save the open view; returns the file's name and size.
-export async function save(kind, view, { version, address }) {
+// Save the open view, or one figure of it; returns the file's name and size.
+export async function save(kind, view, { version, address }, figure = null) {
   const { title, source, file } = view.caption(), name = `clearhead-${file.replace(/[^\p{L}\p{N}._-]+/gu, "-").slice(0, 80)}.${kind}`, day = new Date().toISOString().slice(0, 10);
   if (kind === "json") return offer(new Blob([JSON.stringify({ clearhead: version, saved: new Date().toISOString(), address, view: view.name, ...(await view.data()) }, plain, 1)], { type: "application/json" }), name);
   const short = address && address.length > 260 ? `${address.slice(0, 257)}…` : address;
-  const root = sheet(view.figures(), { title, source }, [`clearhead ${version}`, day, short].filter(Boolean).join(" · "));
+  const root = sheet(figure ? [figure] : view.figures(), { title, source }, [`clearhead ${version}`, day, short].filter(Boolean).join(" · "));
   if (!root) throw new Error("There is nothing to save yet.");
   return offer(kind === "svg" ? new Blob([text(root)], { type: "image/svg+xml" }) : await png(root), name);
 }

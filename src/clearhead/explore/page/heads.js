@@ -1,7 +1,7 @@
 // A grid of all layers and heads, to choose one: each cell shows its map in small, or is coloured by a number.
 
 import { colour, css, ink, tint } from "./colours.js";
-import { choose, h, number, s, themed } from "./dom.js";
+import { choose, h, number, s, saver, themed } from "./dom.js";
 import { scaleBar } from "./figure.js";
 
 // id, name, unit, what it means
@@ -13,6 +13,7 @@ export const COLOURINGS = [
   ["sink", "weight on the first token", "weight", "Heads that attend to nothing in particular put their weight on the first token."],
   ["effect", "effect of each head", "nats per token", "The change in log-probability of the text when this head is switched off. Negative: the text becomes less likely."],
 ];
+const VECTORS = ["effect", "effect of each head", "of their length", "How much the output vectors change when this head is switched off."]; // of an encoder, which has no probability of a text
 const CELL = 30, SMALL = 46; // pixels of a cell, and of one with a map
 
 // What a map of these heads shows: "layer 1, head 2", "mean of 15 heads".
@@ -30,10 +31,11 @@ export class HeadGrid {
     this.grid = h("div", { class: "heads", role: "grid", "aria-label": "Layers and heads" });
     this.legend = h("p", { class: "legend" });
     this.note = h("p", { class: "note", "aria-live": "polite" }, " ");
-    this.field = h("div");
+    this.field = h("div", { class: "row" });
     this.root = h("div", { class: "picker" }, this.field, this.grid, this.legend, this.note);
     this.offer(colourings);
     themed(this, "draw");
+    new ResizeObserver(() => { if (this.wide !== this.root.clientWidth) { this.wide = this.root.clientWidth; this.draw(); } }).observe(this.root);
   }
 
   // Let the user choose one of these colourings.
@@ -43,7 +45,7 @@ export class HeadGrid {
     const options = COLOURINGS.filter(([id]) => colourings.includes(id)).map(([id, name]) => [id, name]);
     if (String(options) !== this.offered) {
       this.offered = String(options);
-      this.field.replaceChildren(choose("heads coloured by", options, this.colouring, (value) => { this.colouring = value; this.draw(); this.recolour?.(value); }));
+      this.field.replaceChildren(choose("heads coloured by", options, this.colouring, (value) => { this.colouring = value; this.draw(); this.recolour?.(value); }), saver(() => this.svg()));
     }
     this.field.querySelector("select").value = this.colouring;
   }
@@ -62,24 +64,28 @@ export class HeadGrid {
 
   forget() { this.told = []; this.maps = null; this.note.textContent = " "; this.draw(); }
 
+  // The entry of COLOURINGS in force.
+  get shown() { return this.colouring === "effect" && this.told.some((one) => one?.measure === "vector") ? VECTORS : COLOURINGS.find(([id]) => id === this.colouring); }
+  get signed() { return this.colouring === "effect" && this.shown !== VECTORS; }
+
   value(layer, head) { return this.told[layer]?.[this.colouring]?.[head] ?? null; }
 
   // The ends of the colours.
   range() {
     const all = this.told.flatMap((one) => one?.[this.colouring] ?? []).filter((x) => x !== null && Number.isFinite(x));
     if (!all.length) return null;
-    if (this.colouring === "effect") { const most = Math.max(...all.map(Math.abs)) || 1; return [-most, most]; }
+    if (this.signed) { const most = Math.max(...all.map(Math.abs)) || 1; return [-most, most]; }
     return [Math.min(...all), Math.max(...all)];
   }
 
   shade(value) {
     const [low, high] = this.range();
-    return this.colouring === "effect" ? colour(value / high) : colour(high > low ? 0.08 + 0.86 * ((value - low) / (high - low)) : 0.3);
+    return this.signed ? colour(value / high) : colour(high > low ? 0.08 + 0.86 * ((value - low) / (high - low)) : 0.3);
   }
 
   title(layer, head) {
-    const [, name, unit] = COLOURINGS.find(([id]) => id === this.colouring), value = this.value(layer, head), gone = this.off?.[layer]?.includes(head);
-    return `layer ${layer}, head ${head}${value === null ? "" : `: ${name} ${number(value)} ${unit}`}${gone ? ", switched off" : ""}`;
+    const [id, name, unit] = this.shown, value = this.value(layer, head), gone = this.off?.[layer]?.includes(head);
+    return `layer ${layer}, head ${head}${value === null ? "" : `: ${id === "effect" ? id : name} ${number(value)} ${unit}`}${gone ? ", switched off" : ""}`;
   }
 
   draw() {
@@ -106,6 +112,9 @@ export class HeadGrid {
     }
     this.root.hidden = one; // there is nothing to choose
     this.grid.classList.toggle("small", small);
+    const wanted = 48 + this.heads * (2 + (small ? SMALL : CELL)), room = this.root.clientWidth; // many heads get smaller cells
+    this.root.style.setProperty("flex-basis", `${Math.max(200, wanted)}px`);
+    this.grid.style.setProperty("--cell", `${Math.max(20, Math.min(small ? SMALL : CELL, room ? Math.floor((room - 48) / this.heads) - 2 : SMALL))}px`);
     this.grid.replaceChildren(...rows);
     if (!this.grid.querySelector('[tabindex="0"]')) this.grid.querySelector("button")?.setAttribute("tabindex", "0");
     if (focused) this.grid.querySelector(`[data-at="${focused}"]`)?.focus();
@@ -113,11 +122,11 @@ export class HeadGrid {
   }
 
   tellScale() {
-    const [, , unit, meaning] = COLOURINGS.find(([id]) => id === this.colouring), range = this.colouring === "map" ? null : this.range();
+    const [, , unit, meaning] = this.shown, range = this.colouring === "map" ? null : this.range();
     if (!range) { this.legend.replaceChildren(meaning); return; }
     const bar = h("span", { class: "bar" });
     bar.style.setProperty("background", `linear-gradient(90deg, ${Array.from({ length: 9 }, (_, i) => css(this.shade(range[0] + (i / 8) * (range[1] - range[0])))).join(",")})`);
-    this.legend.replaceChildren(number(range[0]), bar, `${number(range[1])} ${unit}. ${meaning}`);
+    this.legend.replaceChildren(h("span", { class: "ends" }, number(range[0]), bar, `${number(range[1])} ${unit}`), meaning);
   }
 
   // A canvas with the map of one head, up to its own largest weight or that of all heads.
@@ -159,7 +168,7 @@ export class HeadGrid {
 
   svg() {
     if (!this.layers || this.layers * this.heads === 1) return null;
-    const small = this.colouring === "map", size = small ? SMALL : CELL, left = 60, top = 50, [, name, unit] = COLOURINGS.find(([id]) => id === this.colouring), range = small ? null : this.range();
+    const small = this.colouring === "map", size = small ? SMALL : CELL, left = 60, top = 50, [, name, unit] = this.shown, range = small ? null : this.range();
     const root = s("svg", { width: Math.max(left + this.heads * size + 8, 260), height: top + this.layers * size + 40, "font-size": 11, fill: tint("soft") });
     root.append(s("text", { y: 14, "font-size": 14, "font-weight": 600, fill: tint("ink") }, small ? "Attention maps of every head" : `Heads by ${name}`), s("text", { x: left, y: 30 }, "head"), s("text", { x: 0, y: top + 12 }, "layer"));
     for (let head = 0; head < this.heads; head++) root.append(s("text", { x: left + (head + 0.5) * size, y: top - 5, "text-anchor": "middle" }, head));
@@ -168,11 +177,12 @@ export class HeadGrid {
       for (let head = 0; head < this.heads; head++) {
         const place = { x: left + head * size, y: top + layer * size, width: size - 2, height: size - 2 }, value = this.value(layer, head);
         if (this.off?.[layer]?.includes(head)) root.append(s("rect", { ...place, fill: "none", stroke: tint("mark") }), s("text", { x: place.x + size / 2 - 1, y: place.y + size / 2 + 3, "text-anchor": "middle", fill: tint("mark") }, "×"));
-        else if (small && this.maps) root.append(s("image", { ...place, href: this.thumbnail(layer, head).toDataURL(), preserveAspectRatio: "none", "image-rendering": "pixelated" }));
+        else if (small && this.maps) root.append(s("rect", { ...place, fill: "none", stroke: tint("hair") }), s("image", { ...place, href: this.thumbnail(layer, head).toDataURL(), preserveAspectRatio: "none", "image-rendering": "pixelated" }));
         else if (value !== null) root.append(s("rect", { ...place, rx: 4, fill: css(this.shade(value)) }, s("title", {}, this.title(layer, head))));
+        if (this.at[0] === layer && this.at[1] === head) root.append(s("rect", { ...place, fill: "none", stroke: tint("accent"), "stroke-width": 2.5 }));
       }
     }
-    if (range) root.append(scaleBar({ x: left, y: top + this.layers * size + 12, low: number(range[0]), high: number(range[1]), label: unit, signed: this.colouring === "effect" }));
+    if (range) root.append(scaleBar({ x: left, y: top + this.layers * size + 12, low: number(range[0]), high: number(range[1]), label: unit, signed: this.signed }));
     return root;
   }
 }

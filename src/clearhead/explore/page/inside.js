@@ -10,8 +10,8 @@ import { TokenLines } from "./tokens.js";
 // name of a kind of attention -> its title, what its queries and keys are, and its name in a menu
 const KINDS = {
   cross: ["Cross-attention", ["query: translation", "key: source"], "to the source"],
-  reading: ["Self-attention of the encoder", ["query: source", "key: source"], "within the source"],
-  writing: ["Self-attention of the decoder", ["query: translation", "key: translation so far"], "within the translation"],
+  encoder: ["Self-attention of the encoder", ["query: source", "key: source"], "within the source"],
+  decoder: ["Self-attention of the decoder", ["query: translation", "key: translation so far"], "within the translation"],
   self: ["Self-attention", ["query", "key"], "self-attention"],
 };
 const WHOLE = 512; // largest number of tokens per side whose weights are requested at once
@@ -192,6 +192,6 @@ export class Inside {
         weights.push(...band.map((one) => Float32Array.from(one)));
       }
     } else weights.push(...(await part(0, rows.length, 0, keys.length)).weights);
-    return { attention: group.name, layer: state.layer, head: state.head, title: this.title(), queries: rows, keys, weights, ...(full ? {} : { pooled: `each number is the mean over some queries and the sum over some keys of ${rows.length} x ${keys.length}` }), heads: this.heads.told };
+    return { attention: group.name, layer: state.layer, head: state.head, title: this.title(), queries: rows, keys, weights, ...(full ? {} : { pooled: `each number is the mean over some queries and the sum over some keys of ${rows.length} x ${keys.length}` }), heads: this.heads.told, small_maps: this.heads.colouring === "map" ? this.heads.maps : null };
   }
 }

@@ -3,10 +3,10 @@
 // source: { rows, keys: names, part(row, rows, key, keys) -> { weights: rows of numbers, most } (a promise, or at once) }
 
 import { colour, css, tint } from "./colours.js";
-import { h, s, themed, visible } from "./dom.js";
-import { scaleBar } from "./figure.js";
+import { h, saver, themed, visible } from "./dom.js";
+import { labels, mapFigure, short } from "./map_figure.js";
 
-const FONT = "12px system-ui, sans-serif", LABEL = 11, LONGEST = 18; // pixels per label, and characters of one
+const FONT = "12px system-ui, sans-serif";
 const NAMED = 80; // largest number of tokens per side whose names are drawn
 
 export class HeatMap {
@@ -21,7 +21,7 @@ export class HeatMap {
       h("button", { type: "button", title: "Further (-)", "aria-label": "Further", onclick: () => this.zoom(2) }, "−"),
       h("button", { type: "button", title: "All of it (0)", "aria-label": "All of it", onclick: () => this.whole() }, "all"));
     this.legend = h(scaled ? "button" : "span", { class: "legend", type: scaled ? "button" : null, onclick: scaled ? () => this.rescale(!this.own, true) : null });
-    this.root = h("figure", { class: "mapbox" }, h("figcaption", {}, (this.caption = h("b", {}, title)), this.legend, this.zooms), this.canvas, this.note);
+    this.root = h("figure", { class: "mapbox" }, h("figcaption", {}, (this.caption = h("b", {}, title)), this.legend, this.zooms, saver(() => this.svg())), this.canvas, this.note);
     this.cursor = null;
     this.emphasis = null;
     this.layers = [];
@@ -212,32 +212,9 @@ export class HeatMap {
   // Weights over long texts are small: their square roots are drawn, and the legend shows a root sign.
   soft() { return !this.signed && Math.max(this.source.rows.length, this.source.keys.length) > 128; }
 
-  // The labels as { text, x, y, angle, at: "right" | "left" | "center", strong }, so that canvas and SVG show the same.
-  labels(box, across, down) {
-    const [r0, r1, k0, k1] = this.window, [row, key] = this.cursor ?? [this.emphasis, null], found = [];
-    const every = (size) => Math.max(1, Math.ceil((LABEL + 2) / size));
-    if (box.named) {
-      for (let i = Math.ceil(r0); i < r1; i++) {
-        if ((i - Math.ceil(r0)) % every(down) && i !== row) continue;
-        found.push({ text: short(this.source.rows[i]), x: box.left - 6, y: box.top + (i + 0.5 - r0) * down, angle: 0, at: "right", strong: i === row, most: box.left - 8 - (this.axes[0] ? 18 : 0) });
-      }
-      for (let j = Math.ceil(k0); j < k1; j++) {
-        if ((j - Math.ceil(k0)) % every(across / 1.3) && j !== key) continue;
-        found.push({ text: short(this.source.keys[j]), x: box.left + (j + 0.5 - k0) * across, y: box.top - 6, angle: -45, at: "left", strong: j === key });
-      }
-    } else {
-      for (const i of ticks(r0, r1)) found.push({ text: i.toLocaleString(), x: box.left - 5, y: box.top + (i - r0) * down + 4, angle: 0, at: "right" });
-      for (const j of ticks(k0, k1)) found.push({ text: j.toLocaleString(), x: box.left + (j - k0) * across, y: box.top - 9, angle: 0, at: "center" });
-    }
-    const [rows, keys] = this.axes;
-    if (keys) found.push({ text: keys, x: box.left, y: 8, angle: 0, at: "left", title: true });
-    if (rows) found.push({ text: rows, x: 8, y: box.top + box.height, angle: -90, at: "left", title: true });
-    return found;
-  }
-
   names(c, box, across, down) {
     c.textBaseline = "middle";
-    for (const { text, x, y, angle, at, strong, most } of this.labels(box, across, down)) {
+    for (const { text, x, y, angle, at, strong, most } of labels(this, box, across, down)) {
       c.save();
       c.translate(x, y);
       c.rotate((angle * Math.PI) / 180);
@@ -379,47 +356,7 @@ export class HeatMap {
     this.timer = setTimeout(() => { if (!this.exact()) this.fetch(false); }, 80);
   }
 
-  // The map as an SVG: one rectangle per cell, or an image of the cells if there are many.
-  svg() {
-    if (!this.source || !this.layers.length) return null;
-    const box = this.layout(), [r0, r1, k0, k1] = this.window, down = box.height / (r1 - r0), across = box.width / (k1 - k0);
-    const root = s("svg", { width: box.left + box.width + 70, height: box.top + box.height + 70, "font-size": 12 });
-    root.append(s("text", { x: 0, y: 14, fill: tint("ink"), "font-size": 14, "font-weight": 600 }, this.title));
-    const g = s("g", { transform: "translate(0,28)" }), best = this.best() ?? this.layers[0], [a, , d] = best.part;
-    if (this.exact() && best.weights.length * best.weights[0].length <= 4096) {
-      for (let i = Math.floor(r0); i < r1; i++) for (let j = Math.floor(k0); j < k1; j++) {
-        const x = best.weights[i - a]?.[j - d];
-        if (x === undefined || x === null || Number.isNaN(x)) continue;
-        const fill = css(colour(Math.sign(x) * Math.min(Math.abs(x) / this.most, 1) ** (this.soft() ? 0.5 : 1)));
-        g.append(s("rect", { x: box.left + (j - k0) * across, y: box.top + (i - r0) * down, width: Math.max(across - 1, 0.5), height: Math.max(down - 1, 0.5), fill }, s("title", {}, `${visible(this.source.rows[i])} → ${visible(this.source.keys[j])}: ${x.toFixed(4)}`)));
-      }
-    } else g.append(s("image", { href: this.cells(box), x: box.left, y: box.top, width: box.width, height: box.height, preserveAspectRatio: "none" }));
-    for (const { text, x, y, angle, at, title } of this.labels(box, across, down)) {
-      g.append(s("text", { transform: `translate(${x},${y + (angle ? 0 : 4)})${angle ? ` rotate(${angle})` : ""}`, "text-anchor": { right: "end", left: "start", center: "middle" }[at], fill: tint(title ? "ink" : "soft") }, text));
-    }
-    const [low, high] = this.ends();
-    g.append(scaleBar({ x: box.left, y: box.top + box.height + 14, low, high, label: this.what, signed: this.signed, root: this.soft() }));
-    root.append(g);
-    return root;
-  }
-
-  // The visible cells as an image.
-  cells(box) {
-    const whole = document.createElement("canvas"), scale = this.canvas.width / box.room, from = [box.left, box.top].map((x) => Math.round(x * scale));
-    whole.width = Math.max(1, Math.round(box.width * scale));
-    whole.height = Math.max(1, Math.round(box.height * scale));
-    whole.getContext("2d").drawImage(this.canvas, ...from, whole.width, whole.height, 0, 0, whole.width, whole.height);
-    return whole.toDataURL();
-  }
-}
-
-const short = (name) => { const text = visible(name); return text.length > LONGEST ? `${text.slice(0, LONGEST - 1)}…` : text; };
-
-// Round numbers between two ends, three to eight of them.
-function ticks(low, high) {
-  const size = 10 ** Math.floor(Math.log10(high - low)), step = Math.max(1, (high - low) / size > 4 ? size : size / 2), found = [];
-  for (let x = Math.ceil(low / step) * step; x < high; x += step) found.push(Math.round(x));
-  return found;
+  svg() { return this.source && this.layers.length ? mapFigure(this) : null; }
 }
 
 export function largest(weights) {

@@ -77,6 +77,7 @@ export class Pane {
     if (!this.model) return this.none();
     if (!("text" in given) && !this.input.value) this.input.value = this.state.text = this.model.examples?.[0] ?? "";
     this.sync();
+    this.ran = { model: this.state.model, text: this.input.value };
     const known = this.results.get(JSON.stringify(this.request()));
     if (known) { this.activity.cancel(); this.clear(); this.finish(known); } else await this.run();
   }
@@ -102,8 +103,10 @@ export class Pane {
   // Compute the result of what is in the form. A later run replaces an earlier one.
   async run() {
     this.entering = null;
-    this.changing?.();
-    this.state.text = this.input.value;
+    const { model } = this.state, text = this.input.value;
+    if (text !== this.ran?.text || model !== this.ran?.model) this.renew();
+    this.ran = { model, text };
+    this.state.text = text;
     this.grow();
     const began = performance.now();
     await this.activity.run(this.constructor.DOING, async (signal, say) => {
@@ -132,6 +135,9 @@ export class Pane {
     this.view.remember();
     this.view.compare();
   }
+
+  // Another text or model: what was chosen in the earlier result no longer applies.
+  renew() { this.state.at = null; }
 
   // Show an error of a request that followed a result.
   fail(trouble) { if (trouble?.name !== "AbortError") this.activity.fail(trouble); }
@@ -202,17 +208,19 @@ export class PanedView extends View {
     if (this.difference.hidden) return;
     const [a, b] = both, same = String(a.rows) === String(b.rows) && String(a.keys) === String(b.keys), small = a.loaded && b.loaded;
     this.map.root.hidden = !same || !small;
-    this.why.textContent = !same ? "The two maps are not between the same tokens: there is no difference cell by cell." : small ? "" : "These texts are too long for a difference map.";
+    const counts = this.panes.map(({ inside: { group, state } }) => (state.layer === null ? group.layers * group.heads : state.head === null ? group.heads : 1));
+    this.why.textContent = !same ? "The two maps are not between the same tokens: there is no difference cell by cell." : small ? (counts[0] === counts[1] ? "" : `The left map is of ${counts[0]} head${counts[0] > 1 ? "s" : ""}, the right one of ${counts[1]}: a mean of many heads is softer than one head.`) : "These texts are too long for a difference map.";
     if (!same || !small || this.comparing !== asked) return;
     const weights = a.loaded.weights.map((row, i) => row.map((x, j) => b.loaded.weights[i][j] - x));
     this.differing = weights;
-    this.map.call(`${this.panes[1].inside.title()} − ${this.panes[0].inside.title()}`, ["query", "key"]);
+    const name = (pane) => `${pane.state.model} (${pane.inside.title()})`;
+    this.map.call(`${name(this.panes[1])} − ${name(this.panes[0])}`, this.panes[0].inside.map.axes);
     this.map.show(whole(a.rows, a.keys, weights, largest(weights)), true);
   }
 
   caption() {
     const parts = this.panes.map((pane) => pane.caption());
-    return { title: `${this.title}: ${parts.map((one) => one.title).join(" | ")}`, source: parts.map((one) => one.source).join(" | "), file: [this.name, ...parts.map((one) => one.file)].join("-") };
+    return { title: `${this.title}: ${[...new Set(parts.map((one) => one.title))].join(" | ")}`, source: parts.map((one) => one.source).join(" | "), file: [this.name, ...parts.map((one) => one.file)].join("-") };
   }
 
   figures() { return [...this.panes.flatMap((pane) => pane.figures()), this.differing ? this.map.svg() : null]; }

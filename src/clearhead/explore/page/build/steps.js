@@ -91,7 +91,7 @@ export class Steps {
     if (at === 3) return [`Sum: ${equals(plus(...n.powers.map(num)), n.sum)}`, [[e, i, null]]];
     if (at === 4) return [`Divide by the sum: ${list((j) => tending(over(num(n.powers[j]), num(n.sum)), n.weights[j]))}. These are the weights, and their sum is 1.`, [[a, i, null]]];
     const j = at - 5;
-    if (j < name.length) return [`The weight of ${name[j]} times its value: ${written(n.weights[j])} · ${vector(n.values[j])} = ${vector(n.parts[j])}`, [[a, i, j], ...v(j)]];
+    if (j < name.length) return [`The weight of ${name[j]} times its value: ${written(n.weights[j])} · ${vector(n.values[j])} ${n.values[j].every((x, c) => (num(n.weights[j]).value * Number(x.toFixed(3))).toFixed(3) === n.parts[j][c].toFixed(3)) ? "=" : "≈"} ${vector(n.parts[j])}`, [[a, i, j], ...v(j)]];
     return [`The sum of the weighted values is the output of ${name[i]}${found.heads > 1 ? ` in head ${head}` : ""}: ${vector(n.out)}`, [...v(null), ...Array.from({ length: found.valueWidth }, (_, c) => ["out", i, head * found.valueWidth + c])]];
   }
 

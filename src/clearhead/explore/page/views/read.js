@@ -38,8 +38,10 @@ class ReadPane extends Pane {
   offer(all) { super.offer(all); this.mask.hidden = !this.model?.mask; }
   suggest() { super.suggest(); this.mask.hidden = !this.model?.mask; }
   again() { this.results.clear(); this.run(); }
-  changing() { if (this.input.value !== this.done) this.state.at = null; this.done = this.input.value; }
-  sync() { super.sync(); this.list.value = this.state.texts.join("\n"); }
+  // The texts to compare: those of the address, or the model's examples if it has some without a mask.
+  offered() { const own = (this.model?.examples ?? []).filter((text) => !text.includes(this.model.mask ?? "\0")); return String(this.state.texts) === String(TEXTS) && own.length > 1 ? own : this.state.texts; }
+
+  sync() { super.sync(); this.list.value = this.offered().join("\n"); }
   request() { return { model: this.state.model, text: this.state.text }; }
 
   clear() {

@@ -16,7 +16,8 @@ export class Start extends View {
     this.words = h("p", { class: "note" });
     this.example = h("figure", { class: "example" }, this.lines.root, h("figcaption", {}, this.words));
     this.steps = h("ol", { class: "steps" });
-    this.root.append(h("div", { class: "welcome" }, this.example, h("div", {}, h("p", {}, `${STEPS.length} steps lead from three inputs to a language model. Each opens a view in a prepared state, with something to see and something to try.`), this.next)), this.steps);
+    this.others = h("p", { class: "note" }); // models that no view shows, and why
+    this.root.append(h("div", { class: "welcome" }, this.example, h("div", {}, h("p", {}, `${STEPS.length} steps lead from three inputs to a language model. Each opens a view in a prepared state, with something to see and something to try.`), this.next)), this.steps, this.others);
   }
 
   enter() {
@@ -24,6 +25,7 @@ export class Start extends View {
     this.next.replaceChildren(h("a", { class: "button go", href: address(next) }, at < 0 ? "Begin with step 1" : `Continue with step ${next + 1}: ${STEPS[next][0]}`));
     this.steps.replaceChildren(...STEPS.map(([title, , text, task], i) => h("li", { class: i < at ? "done" : i === at ? "now" : "" },
       h("a", { href: address(i) }, h("b", {}, title)), h("p", {}, text), h("p", { class: "try" }, h("b", {}, "Try: "), task))));
+    this.frame.models().then((all) => { this.others.textContent = all.filter((one) => !one.kinds.length).map((one) => `No view shows the model ${one.id}: ${one.error ?? one.why ?? "it does nothing that a view shows"}.`).join(" "); }).catch(() => {});
     this.result ??= this.compute().catch(() => { this.result = null; this.example.hidden = true; }); // the frame says if the server does not answer
   }
 

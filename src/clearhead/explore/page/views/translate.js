@@ -16,10 +16,10 @@ class TranslatePane extends Pane {
     super(view);
     this.input.setAttribute("aria-label", "The text to translate");
     this.input.classList.add("sentence");
-    this.input.addEventListener("keydown", (event) => { if (event.key === "Enter" && !event.shiftKey) { event.preventDefault(); this.submit(); } });
+    this.input.addEventListener("keydown", (event) => { if (event.key === "Enter" && !event.shiftKey) { event.preventDefault(); this.run(); } });
     this.go.textContent = "Translate";
     this.controls.beams = slide("beams", { min: 1, max: 8, step: 1, value: this.state.beams, change: (x) => { this.state.beams = x; this.view.remember(); } });
-    this.form = h("form", { class: "ask", onsubmit: (event) => { event.preventDefault(); this.submit(); } }, this.input, h("div", { class: "row" }, this.choice, this.controls.beams, this.go, this.activity.root), this.chips);
+    this.form = h("form", { class: "ask", onsubmit: (event) => { event.preventDefault(); this.run(); } }, this.input, h("div", { class: "row" }, this.choice, this.controls.beams, this.go, this.activity.root), this.chips);
     this.sentences = h("ol", { class: "sentences", "aria-label": "Sentences", hidden: true });
     this.answers = h("ol", { class: "answers", "aria-live": "polite", "aria-label": "Translations, the best first" });
     this.remark = h("p", { class: "remark", hidden: true });
@@ -28,9 +28,7 @@ class TranslatePane extends Pane {
     this.root = h("div", { class: "pane" }, this.form, this.sentences, this.answers, this.remark, this.body);
   }
 
-  // A new text starts with its first sentence and best translation.
-  submit() { this.run(); }
-  changing() { if (this.input.value !== this.done?.text || this.state.model !== this.done?.model) Object.assign(this.state, { sentence: 0, answer: 0, at: null }); }
+  renew() { Object.assign(this.state, { sentence: 0, answer: 0, at: null }); }
   again() { this.results.clear(); this.run(); }
 
   request() { return { model: this.state.model, text: this.state.text, beams: this.state.beams }; }
@@ -47,7 +45,6 @@ class TranslatePane extends Pane {
 
   async compute(request, signal, say) {
     const began = performance.now(), result = (this.partial = { request, texts: [], parts: [], beams: null, first: null });
-    this.done = request;
     for await (const event of lines("translate", request, signal)) {
       if (event.waiting) say(`${event.waiting} before you…`);
       if (event.sentences) { result.texts = event.sentences; if (event.sentences.length > 1) this.listSentences(result); }
@@ -123,7 +120,7 @@ class TranslatePane extends Pane {
 
   caption() {
     const part = this.result?.parts[this.state.sentence], one = part?.translations[this.state.answer];
-    return { title: one ? `“${this.result.texts[this.state.sentence]}” → “${one.text}”` : "", source: `${this.source()}${this.body.hidden ? "" : ` · ${this.inside.title()}`}`, file: [this.state.model, this.body.hidden ? null : this.state.layer === null ? "all-heads" : `layer${this.state.layer}${this.state.head === null ? "" : `-head${this.state.head}`}`].filter(Boolean).join("-") };
+    return { title: one ? `“${this.result.texts[this.state.sentence]}” → “${one.text}”` : "", source: `${this.source()} · ${this.state.beams} beams${this.body.hidden ? "" : ` · ${this.inside.title()}, between ${this.inside.shown?.words ? "words" : "tokens"}`}`, file: [this.state.model, this.body.hidden ? null : this.state.layer === null ? "all-heads" : `layer${this.state.layer}${this.state.head === null ? "" : `-head${this.state.head}`}`].filter(Boolean).join("-") };
   }
 
   figures() { return this.body.hidden ? [] : this.inside.figures(); }

@@ -4,6 +4,7 @@ import { get, lines, post } from "../api.js";
 import { h, later, number, percent, slide, spelt } from "../dom.js";
 import { Inside } from "../inside.js";
 import { Pane, PanedView } from "../pane.js";
+import { barsFigure, tableFigure, textFigure } from "../small_figures.js";
 import { TokenText } from "../tokens.js";
 
 class WritePane extends Pane {
@@ -11,7 +12,7 @@ class WritePane extends Pane {
   static DOING = "Writing…";
   static EMPTY = "Type a text to continue.";
   static NONE = "There is no language model here: start the explorer with the folder of one, for instance GPT-2's.";
-  static START = { model: "", text: "", max_new: 24, temperature: 0.7, top_k: 0, top_p: 1, seed: 1, inspect: 0, group: "self", layer: null, head: null, by: "pieces", at: null, scale: null, colouring: "map", off: {} };
+  static START = { model: "", text: "", max_new: 24, temperature: 0.7, top_k: 0, top_p: 1, seed: 1, inspect: 0, group: "self", layer: null, head: null, by: "pieces", at: null, scale: null, colouring: "map", off: {}, without: {} };
 
   constructor(view) {
     super(view);
@@ -50,15 +51,15 @@ class WritePane extends Pane {
   // Write on, or only inspect the text.
   start(inspect) { this.state.inspect = inspect; this.run(); }
   again() { this.results.clear(); this.run(); }
-  changing() { if (this.input.value !== this.done) this.state.at = null; this.done = this.input.value; }
 
   request() {
-    const { model, text, temperature, top_k, top_p, seed, off, inspect, max_new } = this.state;
-    return { model, text, max_new: inspect ? 0 : max_new, temperature, ...(temperature && top_k ? { top_k } : {}), ...(temperature && top_p < 1 ? { top_p } : {}), seed, off: structuredClone(off) };
+    const { model, text, temperature, top_k, top_p, seed, without, inspect, max_new } = this.state;
+    return { model, text, max_new: inspect ? 0 : max_new, temperature, ...(temperature && top_k ? { top_k } : {}), ...(temperature && top_p < 1 ? { top_p } : {}), seed, off: structuredClone(without) };
   }
 
   pickModel(id) {
     for (const layer of Object.keys(this.state.off)) delete this.state.off[layer];
+    this.state.without = {};
     this.suit(this.known[id]);
     super.pickModel(id);
   }
@@ -230,12 +231,12 @@ class WritePane extends Pane {
   }
 
   tellSwitches() {
-    const { off } = this.state, some = Object.values(off).flat().length, [layer, head] = this.inside.heads.at, at = this.switches.contains(document.activeElement) ? document.activeElement.className : null;
+    const { off, without } = this.state, some = Object.values(off).flat().length, [layer, head] = this.inside.heads.at, at = this.switches.contains(document.activeElement) ? document.activeElement.className : null;
     const none = layer === null || head === null;
     this.switches.replaceChildren(...[
       h("button", { type: "button", class: "switch", disabled: none, onclick: () => this.inside.heads.toggle(layer, head) }, none ? "Choose a head to switch it off" : off[layer]?.includes(head) ? `Switch layer ${layer}, head ${head} on` : `Switch layer ${layer}, head ${head} off`),
       some ? h("button", { type: "button", class: "all-on", onclick: () => { for (const key of Object.keys(off)) delete off[key]; this.inside.heads.draw(); this.inside.heads.switched(); } }, "All on") : null,
-      some ? h("button", { type: "button", class: "go without", onclick: () => this.start(0) }, `Write without ${some} head${some > 1 ? "s" : ""}`) : null].filter(Boolean));
+      JSON.stringify(off) === JSON.stringify(without) ? null : h("button", { type: "button", class: "go without", onclick: () => { this.state.without = structuredClone(off); this.start(0); } }, some ? `Write without ${some} head${some > 1 ? "s" : ""}` : "Write with all heads")].filter(Boolean));
     if (at) (this.switches.querySelector(`.${at.split(" ").at(-1)}`) ?? this.switches.querySelector("button")).focus();
   }
 
@@ -259,10 +260,19 @@ class WritePane extends Pane {
 
   caption() {
     const written = this.result?.steps.map(({ piece }) => piece).join("") ?? "";
-    return { title: this.result ? `“${this.result.request.text.slice(0, 80)}” … “${written.slice(0, 120).trim()}”` : "", source: `${this.source()}${this.body.hidden ? "" : ` · ${this.inside.title()}`} · temperature ${this.state.temperature}, seed ${this.state.seed}${Object.keys(this.state.off).length ? ` · without ${names(this.state.off)}` : ""}`, file: [this.state.model, this.body.hidden ? null : this.state.layer === null ? "all-heads" : `layer${this.state.layer}${this.state.head === null ? "" : `-head${this.state.head}`}`].filter(Boolean).join("-") };
+    const { request } = this.result ?? {}, sampling = written ? ` · ${request.temperature ? `temperature ${request.temperature}${request.top_k ? `, top-k ${request.top_k}` : ""}${request.top_p ? `, top-p ${request.top_p}` : ""}, seed ${request.seed}` : "greedy"}` : "";
+    return { title: !request ? "" : written ? `“${request.text.slice(0, 80)}” … “${written.slice(0, 120).trim()}”` : `“${request.text.slice(0, 200)}”`, source: `${this.source()}${Object.keys(request?.off ?? {}).length ? ` without ${names(request.off)}` : ""}${this.body.hidden ? "" : ` · ${this.inside.title()}`}${sampling}`, file: [this.state.model, this.body.hidden ? null : this.state.layer === null ? "all-heads" : `layer${this.state.layer}${this.state.head === null ? "" : `-head${this.state.head}`}`].filter(Boolean).join("-") };
   }
 
-  figures() { return this.body.hidden ? [] : this.inside.figures(); }
+  figures() {
+    if (this.body.hidden) return [];
+    const { at } = this.state, found = this.candidateData, effects = this.effects, last = (this.lensData?.layers.length ?? 0) - 1;
+    return [...this.inside.figures(),
+      found && at > 0 ? barsFigure(`In place of ${spelt(this.tokens[at])}`, found.candidates[0].map(([piece, ...shares]) => [spelt(piece), ...shares]), ["by the model", "as drawn"]) : null,
+      this.lensData ? tableFigure(`After ${spelt(this.tokens[at])}: the next token by each block`, this.lensData.layers.map((list, i) => [i === last ? "output" : `block ${i}`, ...list.slice(0, 3).map(([piece, share]) => `${spelt(piece)} ${percent(share)}`)])) : null,
+      effects ? textFigure(`Without ${names(effects.off)}: change in log-probability`, effects.tokens, effects.before.map((x, i) => (x === null ? 0 : effects.after[i] - x)), "nats") : null];
+  }
+
   async data() { return { ...this.state, tokens: this.tokens ?? [], steps: this.result?.steps ?? [], cut: this.result?.cut ?? null, before: this.result?.before?.steps ?? null, candidates: this.candidateData ?? null, lens: this.lensData ?? null, without: this.effects ?? null, attention: await this.inside.data() }; }
 }
 
