@@ -7,10 +7,7 @@ stay as they are.
 
 from __future__ import annotations
 
-import io
 import json
-import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -20,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from explorer_tour import screenshot
 from matplotlib.figure import Figure
 from PIL.Image import Image
 from torch import Tensor, nn
@@ -571,58 +569,39 @@ def inside() -> Figure:
 
 
 @picture
-def explorer() -> Image | None:
+def explorer_start() -> Image | None:
+    """The start page."""
+    return screenshot("start", ".example .token")
+
+
+@picture
+def explorer_translate() -> Image | None:
     """A sentence, its translations, and the map of one head."""
-    return page(
-        "translate?model=fr-en&text=Je+ne+sais+pas+o%C3%B9+il+habite.&beams=3&layer=1&head=3", ".heads [title*=entropy]"
-    )
+    address = "translate?model=fr-en&text=Je+ne+sais+pas+o%C3%B9+il+habite.&beams=3&layer=1&head=3"
+    return screenshot(address, ".heads canvas", tall=900)
 
 
 @picture
 def explorer_write() -> Image | None:
-    """A generated text, the selected token, and the map of one head."""
-    return page(
-        "write?model=everyday&text=She+told+me+that&max_new=13&temperature=0.7&seed=2&layer=2&head=0&at=4",
-        ".heads [title*=entropy]", tall=1900,
-    )  # fmt: skip
+    """A generated text, the selected token, and the effect of every head."""
+    address = "write?model=everyday&text=She+told+me+that&max_new=13&temperature=0.7&seed=2&layer=2&head=0&at=4"
+    return screenshot(address + "&colouring=effect", ".heads [title*=': effect ']", tall=1080)
+
+
+@picture
+def explorer_read() -> Image | None:
+    """A masked sentence, the model's guesses, and its attention."""
+    return screenshot("read?model=cloze", ".heads canvas", tall=1180)
 
 
 @picture
 def explorer_build() -> Image | None:
-    """The lecture's worked example with all its numbers."""
-    return page("build", ".matrix td span", tall=880)
-
-
-def page(address: str, ready: str, *, wide: int = 1120, tall: int = 1490) -> Image | None:
-    """A screenshot of the explorer, once an element matches the CSS selector `ready`; None without a browser."""
-    programs = [shutil.which(name) for name in ("chromium", "chromedriver")]
-    if not all(programs):
-        return None
-    from PIL.Image import Dither
-    from PIL.Image import open as opened
-    from selenium import webdriver
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = str(programs[0])
-    for word in ("--headless=new", "--no-sandbox", "--hide-scrollbars", "--disable-dev-shm-usage"):
-        options.add_argument(word)
-    line = [sys.executable, "-m", "clearhead", "explore", "--port", "0", "--no-browser", "--device", "cpu"]
-    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
-        browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(programs[1]))
-        try:
-            screen = {"width": wide, "height": tall, "deviceScaleFactor": 1, "mobile": False}
-            browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
-            assert server.stdout is not None
-            browser.get(f"{server.stdout.readline().strip()}#{address}")
-            until = time.monotonic() + 30
-            while time.monotonic() < until and not browser.find_elements("css selector", ready):
-                time.sleep(0.1)
-            time.sleep(1.0)
-            shot = opened(io.BytesIO(browser.get_screenshot_as_png())).convert("RGB")
-            return shot.quantize(96, dither=Dither.NONE)  # a page has few colours, so this loses little
-        finally:
-            browser.quit()
-            server.terminate()
+    """The lecture's worked example, with the arithmetic of one weight."""
+    act = (
+        "document.querySelectorAll(\".matrix[aria-label^='A'] tbody td > *\")[1].dispatchEvent("
+        "new PointerEvent('pointerover', { bubbles: true }))"
+    )
+    return screenshot("build", ".matrix td", act=act)
 
 
 def save(drawn: Figure | Image | None, path: Path) -> Path:

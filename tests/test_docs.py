@@ -195,6 +195,7 @@ def test_every_picture_is_drawn_shown_and_small():
     assert drawn == functions == shown
     sizes = {path.name: path.stat().st_size for path in (DOCS / "pictures").glob("*.png")}
     assert {name: size for name, size in sizes.items() if size >= 120_000} == {}
+    assert (DOCS / "pictures" / "explorer.webp").stat().st_size < 2_000_000  # the tour at the top of the README
 
 
 @pytest.mark.parametrize(

@@ -185,6 +185,14 @@ def test_other_modes_become_rgb():
     assert np.array_equal(np.asarray(open_image(alpha)), np.full((4, 5, 3), 246))  # on white: 9 * 9 / 255 + 255 - 9
 
 
+def test_16_bit_grey_is_scaled_and_not_clipped():
+    levels = np.array([[0, 255, 256, 32768, 65280, 65535]], np.uint16)
+    opened = np.asarray(open_image(Image.fromarray(levels)))
+    assert opened[0, :, 0].tolist() == [0, 0, 0, 127, 254, 255]
+    grey = Preprocessing(channels="grey", mean=(0.5,), deviation=(0.5,)).pixels(Image.fromarray(levels))
+    assert np.array_equal(grey[0], opened[..., 0])
+
+
 def transparent(kind: str) -> Image.Image:
     """Random pixels with an alpha channel, or with transparent colours as GIF and PNG files have them."""
     pixels = np.random.default_rng(0).integers(0, 256, (24, 31, 4), dtype=np.uint8)

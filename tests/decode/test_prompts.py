@@ -88,6 +88,17 @@ def test_the_samples_of_a_row_depend_only_on_its_seed(kind):
     assert [a.ids for a in other[2]] != [a.ids for a in together[2]]
 
 
+def test_a_sample_that_was_cut_off_continues_with_the_random_numbers_of_its_seed():
+    made = model()
+    words = {**SAMPLED, "end": None, "seed": [11, 12, 13]}
+    whole = [answers[0].ids for answers in search(made, {}, Plan(**words))]
+    prompts = [[*prompt, *ids[:4]] for prompt, ids in zip(PROMPTS, whole, strict=True)]
+    rest = search(made, {}, Plan(**words | {"start": prompts, "limit": 5, "drawn": 4}))
+    assert [answers[0].ids for answers in rest] == [ids[4:] for ids in whole]
+    with pytest.raises(ValueError, match="drawn=-1"):
+        Plan(**words | {"drawn": -1})
+
+
 def test_more_samples_include_the_same_first_ones():
     made = model()
     few, many = (search(made, {}, Plan(**SAMPLED, seed=[1, 2, 3], best=n)) for n in (2, 5))

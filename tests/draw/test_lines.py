@@ -135,6 +135,16 @@ def test_zero_includes_zero_in_the_y_axis():
     assert axes.get_ylim()[1] == 0
 
 
+@pytest.mark.parametrize("y", [X + 100, X / 1000 + 0.97, X * 0.0 + 3, X - 1, -X - 100, X - 3])
+def test_zero_clips_no_value(y):
+    (axes,) = draw.curves({"a": (X, y)}, zero=True).axes
+    low, high = axes.get_ylim()
+    margin = 0.04 * (high - low)
+    assert low <= 0 <= high
+    assert y.min() - low >= margin
+    assert high - y.max() >= margin
+
+
 def test_steps_draws_stairs():
     (axes,) = draw.curves({"a": (X, X)}, steps=True).axes
     assert axes.get_lines()[0].get_drawstyle() == "steps-mid"

@@ -1,8 +1,11 @@
-"""A tiny language model over characters, runs, and a client of the explorer."""
+"""A tiny language model over characters, runs, a client of the explorer, and its page in a browser."""
 
 import json
 import os
+import time
+import urllib.parse
 
+import browser as web
 import pytest
 import torch
 from browser import MARKUP
@@ -87,3 +90,93 @@ def events(client, path, body):
 @pytest.fixture
 def ask(client):
     return lambda path, body: events(client, path, body)
+
+
+@pytest.fixture(scope="session")
+def chrome():
+    if web.WHY_NOT:
+        pytest.skip(web.WHY_NOT)
+    found = web.start()
+    yield found
+    found.quit()
+
+
+@pytest.fixture(scope="session")
+def vectors(tmp_path_factory):
+    """The folder of a model that no view shows."""
+    model = ch.build("mlp", inputs=4, outputs=4, hidden=8)
+    return ch.save(ch.Bundle(model, None, model.config), tmp_path_factory.mktemp("models") / "vectors")
+
+
+@pytest.fixture(scope="session")
+def server(chrome, tiny, vectors, runs):
+    found = web.Server(str(tiny), str(vectors), "--runs", str(runs))
+    chrome.get(found.address)
+    while time.monotonic() < found.began + 60 and not chrome.execute_script(
+        "return document.querySelectorAll('.steps li').length"
+    ):
+        time.sleep(0.02)
+    found.soon = time.monotonic() - found.began  # seconds until the first usable view
+    yield found
+    found.stop()
+
+
+@pytest.fixture
+def page(server, chrome):
+    """A fresh page; errors and warnings in its console fail the test."""
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.support.wait import WebDriverWait
+
+    class Page:
+        driver = chrome
+
+        def open(self, view="", **state):
+            chrome.get("about:blank")
+            chrome.get_log("browser")
+            chrome.get(f"{server.address}#{view}{'?' + urllib.parse.urlencode(state) if state else ''}")
+
+        def find(self, css):
+            return chrome.find_element(By.CSS_SELECTOR, css)
+
+        def all(self, css):
+            return chrome.find_elements(By.CSS_SELECTOR, css)
+
+        def texts(self, css):
+            return self.run("return [...document.querySelectorAll(arguments[0])].map((node) => node.textContent)", css)
+
+        def count(self, css):
+            return self.run("return document.querySelectorAll(arguments[0]).length", css)
+
+        def until(self, what, seconds=20.0):
+            return WebDriverWait(chrome, seconds, poll_frequency=0.02).until(lambda _: what())
+
+        def text(self, css):
+            # In one script: an element that is redrawn in between would be stale.
+            script = (
+                "const node = document.querySelector(arguments[0]); return node?.innerText ?? node?.textContent ?? ''"
+            )
+            return self.run(script, css).strip()
+
+        def run(self, script, *given):
+            return chrome.execute_script(script, *given)
+
+        def click(self, css):
+            click = "const node = document.querySelector(arguments[0]); node?.click(); return node !== null"
+            self.until(lambda: self.run(click, css))
+
+        def choose(self, css, value):
+            self.run(
+                "arguments[0].value = arguments[1]; arguments[0].dispatchEvent(new Event('change'))",
+                self.find(css), value,
+            )  # fmt: skip
+
+        def type(self, css, text):
+            self.run("arguments[0].value = ''; arguments[0].focus()", self.find(css))
+            self.find(css).send_keys(text)
+
+        def state(self):
+            return dict(urllib.parse.parse_qsl(chrome.current_url.partition("?")[2]))
+
+    yield Page()
+    problems = [one for one in chrome.get_log("browser") if one["level"] in ("SEVERE", "WARNING")]
+    assert problems == []

@@ -45,7 +45,7 @@ def test_a_translation_is_streamed_and_equals_the_librarys(ask, en_de):
     assert [one["text"] for one in last["translations"]] == [want.text, *(other.text for other in want.others)]
     assert last["translations"][0]["score"] == pytest.approx(want.score, abs=1e-5)
     assert len(last["looks"]) == len(last["translations"])
-    assert {group["name"] for group in last["looks"][0]["groups"]} == {"cross", "reading", "writing"}
+    assert {group["name"] for group in last["looks"][0]["groups"]} == {"cross", "encoder", "decoder"}
 
 
 @pytest.mark.parametrize(("layer", "head"), [(None, None), (1, None), (2, 3), (None, 2)])
@@ -90,10 +90,10 @@ def test_a_continuation_is_streamed_token_by_token_with_candidates(client, ask, 
     logits = bundle("The cat")[-1].softmax(-1)
     assert tokens[0]["id"] == int(logits.argmax())
     assert tokens[0]["share"] == pytest.approx(float(logits.max()), abs=1e-4)
-    assert tokens[0]["candidates"][0] == [tokens[0]["piece"], pytest.approx(tokens[0]["share"], abs=1e-4)]
+    assert tokens[0]["candidates"][0] == [tokens[0]["piece"], pytest.approx(tokens[0]["share"], abs=1e-4), 1.0]
     inspection = schemas.InspectionShape(**found[-1]["look"])
     assert inspection.lens
-    assert inspection.groups[0].rows == [*"The cat", *(token["piece"] for token in tokens)]
+    assert inspection.groups[0].rows.names == [*"The cat", *(token["piece"] for token in tokens)]
     assert (inspection.groups[0].layers, inspection.groups[0].heads) == (3, 4)
 
 
@@ -161,7 +161,7 @@ def test_tiles_of_a_text_longer_than_the_attention_window_are_exact():
     want = group.maps[3].dense()[0, 1].numpy()
     for (r0, r1), (k0, k1) in (((480, 720), (240, 720)), ((0, 720), (0, 240)), ((600, 720), (0, 120))):
         cells = want[r0:r1, k0:k1].reshape(12, (r1 - r0) // 12, 12, (k1 - k0) // 12).mean(1).sum(-1)
-        assert np.allclose(group.tile(3, 1, (r0, r1), (k0, k1), cells=12)["weights"], cells, atol=2e-5)
+        assert np.allclose(group.tile(3, 1, (r0, r1), (k0, k1), cells=12).weights, cells, atol=2e-5)
     assert not cells.any()  # the keys of the last part are outside the window of its queries
 
 
@@ -259,7 +259,8 @@ def test_the_model_of_a_finished_run_can_be_used(tiny, tmp_path):
 def test_the_description_has_every_route_and_the_lines_of_streams(client):
     found = client.get("/api/openapi.json").json()
     assert {"/api/translate", "/api/write", "/api/looks/map", "/api/build", "/api/runs"} <= set(found["paths"])
-    assert {"Event", "HeadsOfLayer", "InspectionShape", "Tile", "Problem"} <= set(found["components"]["schemas"])
+    lines = {"Event", "HeadsOfLayer", "EffectsOfLayer"}
+    assert lines | {"InspectionShape", "Tile", "Problem"} <= set(found["components"]["schemas"])
     refs = [word for word in str(found).split("'") if word.startswith("#/components/schemas/")]
     assert {ref.rpartition("/")[2] for ref in refs} <= set(found["components"]["schemas"])
 

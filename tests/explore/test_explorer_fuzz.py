@@ -33,7 +33,7 @@ def address(tiny, runs):
 def test_random_requests_get_described_responses(case, address):
     body = case.body if isinstance(case.body, dict) else {}
     if isinstance(body.get("model"), str):  # an unknown id would test little
-        body["model"] = "en-de" if case.path.endswith("translate") else "tiny"
+        body["model"] = "en-de" if case.path.endswith(("translate", "align")) else "tiny"
     if isinstance(body.get("max_new"), int):
         body["max_new"] = min(body["max_new"], 4)
     case.call_and_validate(base_url=address, checks=CHECKS, timeout=120)

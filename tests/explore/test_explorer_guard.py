@@ -31,7 +31,7 @@ def test_names_of_this_machine_are_allowed(client, host):
 
 
 @pytest.mark.parametrize("headers", [
-    {"origin": "http://evil.com"}, {"origin": "null"}, {"origin": "http://127.0.0.1:9999"},
+    {"origin": "http://evil.com"}, {"origin": "null"}, {"origin": "http://[bad"}, {"origin": "http://127.0.0.1:9999"},
     {"origin": "http://localhost:8000"}, {"sec-fetch-site": "cross-site"}, {"sec-fetch-site": "same-site"},
 ])  # fmt: skip
 def test_pages_of_other_sites_are_refused(client, headers):

@@ -195,7 +195,7 @@ def test_overviews_are_bounded_and_count_as_memory(tiny):
         group.tile(0, 0, *whole, cells)
         group.tile(0, 1, *whole, cells)
     assert len(group._overviews) == OVERVIEWS
-    assert group.tile(0, 0, *whole, 60) == first
+    assert (group.tile(0, 0, *whole, 60).weights == first.weights).all()
     store = InspectionStore(memory=3 * group.size())
     kept = [inspect_text(bundle, list(range(60))) for _ in range(3)]
     ids = [store.keep(inspection) for inspection in kept]

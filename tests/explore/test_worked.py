@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -28,6 +29,42 @@ def test_every_number_equals_the_written_out_computation():
     weights = scores.masked_fill(torch.ones(3, 3).triu(1).bool(), -math.inf).softmax(-1)
     assert torch.allclose(found.weights[0], weights)
     assert torch.allclose(found.out, weights @ v)
+
+
+@pytest.mark.parametrize(("options", "masked"), [
+    ({}, [[0, 0, 0], [0, 0, 0], [0, 0, 0]]), ({"causal": True}, [[0, 1, 1], [0, 0, 1], [0, 0, 0]]),
+    ({"window": 2}, [[0, 0, 1], [0, 0, 0], [1, 0, 0]]),
+])  # fmt: skip
+def test_masked_pairs_are_named_and_have_no_weight(options, masked):
+    found = by_hand(**EXAMPLE, **options)
+    assert found.masked.int().tolist() == masked
+    assert torch.equal(found.weights[0] == 0, found.masked)
+    assert found.to_dict()["masked"] == [[bool(x) for x in row] for row in masked]
+    assert torch.isfinite(found.scores).all()  # before the mask
+
+
+def test_rotary_positions_report_queries_and_keys_before_and_after_their_rotation():
+    wide = EXAMPLE | {name: [[*row, 1.0] for row in EXAMPLE[name]] for name in ("wq", "wk")}
+    found = by_hand(**wide, positions="rotary")
+    plain = X.double() @ torch.tensor(wide["wq"]).double()
+    assert torch.allclose(found.projected_q[0], plain)
+    assert torch.allclose(found.angles, torch.tensor([[i, i / 100] for i in range(3)]).double())
+    cos, sin = found.angles.cos(), found.angles.sin()
+    first, second = plain[:, :2], plain[:, 2:]
+    rotated = torch.cat([first * cos - second * sin, second * cos + first * sin], dim=1)
+    assert torch.allclose(found.q[0], rotated)
+    assert torch.allclose(found.scores[0], rotated @ found.k[0].T)
+    assert by_hand(**EXAMPLE).angles is None
+    assert torch.equal(by_hand(**EXAMPLE).q, by_hand(**EXAMPLE).projected_q)
+
+
+def test_alibi_reports_the_slope_of_each_head():
+    wide = {name: [row * 2 for row in EXAMPLE[name]] for name in ("wq", "wk", "wv")}
+    found, plain = (by_hand(EXAMPLE["x"], **wide, heads=2, positions=p) for p in ("alibi", "none"))
+    assert found.slopes.tolist() == [1 / 16, 1 / 256]
+    distance = torch.tensor([[0.0, 1, 2], [1, 0, 1], [2, 1, 0]])
+    assert torch.allclose(found.scores, plain.scores - found.slopes[:, None, None] * distance)
+    assert plain.slopes is None
 
 
 @pytest.mark.parametrize("score", ["dot", "scaled", "cosine", "additive"])
@@ -76,3 +113,13 @@ def test_rotary_positions_need_heads_of_even_width():
 def test_a_wrong_argument_is_a_sentence(change, words):
     with pytest.raises(ValueError, match=words.replace("[", r"\[")):
         by_hand(**EXAMPLE | change)
+
+
+@pytest.mark.parametrize("score", ["dot", "scaled"])
+def test_weights_sum_to_one_however_large_the_scores_are(score):
+    rng = np.random.default_rng(0)
+    x, wq, wk, wv = ((1e5 * rng.standard_normal((3, 3))).tolist() for _ in range(4))
+    found = by_hand(x, wq, wk, wv, score=score, sharpness=1e4, causal=True)
+    assert float(found.scores.abs().max()) > 1e15
+    assert np.allclose(found.weights.sum(-1), 1.0, atol=1e-12)
+    assert np.allclose((found.weights @ found.v)[0], found.out)

@@ -180,9 +180,59 @@ def test_a_trained_gan_can_be_drawn(tmp_path):
     for title in ("discriminator loss", "generator loss"):
         assert {name: x for name, (x, _) in lines(figure, title).items()} == {"training": [1, 2], "validation": [1, 2]}
         assert units(figure)[title] == "nats/row"
-    for title in ("learning rate", "norm of the gradient"):
-        assert list(lines(figure, title)) == ["discriminator", "generator"]
+    assert list(lines(figure, "norm of the gradient")) == ["discriminator", "generator"]
+    assert list(lines(figure, "learning rate")) == ["all players"]  # the curves coincide
     assert {"near", "modes"} <= set(titles(figure))
+
+
+def test_values_that_reach_0_are_on_a_linear_axis(tmp_path):
+    records = [
+        {"step": step, "loss": 10.0 ** -step, "blur": (8 - step) / 8, "decay": 10.0 ** -step, "norm": 8.0 - step}
+        for step in range(1, 9)
+    ]  # fmt: skip
+    write(tmp_path / "run", records)
+    (figure,) = plot(tmp_path / "run")
+    scales = {title: panel(figure, title).get_yscale() for title in titles(figure)}
+    assert scales == {"loss": "log", "norm of the gradient": "linear", "blur": "linear", "decay": "linear"}
+
+
+def test_no_point_is_clipped(tmp_path):
+    records = [{"step": step, "loss": 100.0 + step, "momentum": 0.9 + step / 80} for step in range(1, 9)]
+    write(tmp_path / "run", records)
+    (figure,) = plot(tmp_path / "run")
+    for title in titles(figure):
+        axes = panel(figure, title)
+        low, high = axes.get_ylim()
+        assert high - max(y for line in axes.get_lines() for y in line.get_ydata()) > 0.04 * (high - low)
+
+
+def test_shares_go_from_0_to_1_and_counts_have_whole_ticks(tmp_path):
+    for name, near in (("a", 0.6), ("b", 0.8)):
+        measured = [{"step": step, "valid_near": near, "valid_modes": 7.0 - step % 2} for step in (1, 2)]
+        write(tmp_path / name, [{"step": 1, "discriminator_loss": 1.0}, *measured], TWO_PLAYERS)
+    (one,) = plot(tmp_path / "a")
+    (both,) = plot(tmp_path / "a", tmp_path / "b")
+    for figure, prefix in ((one, ""), (both, "validation ")):
+        near, modes = panel(figure, f"{prefix}near"), panel(figure, f"{prefix}modes")
+        low, high = near.get_ylim()
+        assert low == 0
+        assert 1 < high < 1.1
+        low, high = modes.get_ylim()
+        assert low == 0
+        assert 7 < high < 8
+        assert all(tick == round(tick) for tick in modes.get_yticks())
+
+
+def test_runs_with_different_units_have_panels_of_their_own(tmp_path):
+    for name, unit in (("a", "nats/token"), ("b", "nats/row")):
+        about = {"losses": ["loss"], "measurements": {"valid_loss": {"unit": unit, "better": "lower"}}}
+        write(tmp_path / name, [{"step": 1, "loss": 2.0, "valid_loss": 2.0}], about)
+    (figure,) = plot(tmp_path / "a", tmp_path / "b")
+    assert units(figure) == {
+        "loss (nats/token)": "nats/token", "loss (nats/row)": "nats/row",
+        "validation loss (nats/token)": "nats/token", "validation loss (nats/row)": "nats/row",
+    }  # fmt: skip
+    assert list(lines(figure, "loss (nats/row)")) == ["b"]
 
 
 def test_several_runs_of_two_players_share_a_panel_for_each_loss_and_measurement(tmp_path):

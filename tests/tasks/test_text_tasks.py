@@ -11,7 +11,7 @@ import clearhead as ch
 from clearhead.data.text_rows import mask_of
 from clearhead.look import Notice
 from clearhead.tasks import score
-from clearhead.tasks.text import embed, fill, likelihood
+from clearhead.tasks.text import embed, fill, likelihood, masked_ids
 from clearhead.tokens import Characters, Subwords, Words
 from clearhead.weights import Bundle
 
@@ -128,6 +128,16 @@ def test_masks_are_filled_with_the_likeliest_tokens():
         assert answers[0][1] == pytest.approx(float(p[place, : len(WORDS)].max()), abs=1e-6)
     with pytest.raises(ValueError, match="has no gap"):
         fill(made, "the cat")
+
+
+@pytest.mark.parametrize(
+    ("text", "masked"),
+    [("a cat sleeps on it", "a cat [MASK] on it"), ("a cat sleeps.", "a cat [MASK]."), ("cats sleep", "[MASK] sleep")],
+)
+def test_a_mask_stands_for_a_word_and_the_space_before_it(text, masked):
+    tokens = Subwords.of([text, "sleeps cats"] * 9, size=400)
+    whole, (ids, (place,)) = [tokens.start, *tokens.encode(text).tolist(), tokens.end], masked_ids(tokens, masked)
+    assert [*ids[:place], *ids[place + 1 :]] == [*whole[:place], *whole[place + 1 :]]
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from clearhead.decode import Plan, search
 from clearhead.look import watch
 from clearhead.tasks import score, translate
 from clearhead.tasks.batching import batches
+from clearhead.tasks.translate import given_translation
 from clearhead.tasks.translation import CROSS, Pass, source_inputs, word_pieces
 from clearhead.tokens import Pair, Subwords, Words
 from clearhead.weights import save
@@ -97,6 +98,19 @@ def test_score_gives_the_log_probability_of_translate():
     assert given.text == GERMAN[0]
     assert given.alignment.shape == (len(given.target), len(given.source))
     assert given.logprob < 0
+
+
+def test_a_given_translation_may_be_unfinished():
+    made = bundle(subwords=True)
+    ids = made.tokens.written(GERMAN[0]).tolist()
+    whole, part = (given_translation(made, ENGLISH[0], some) for some in (ids, ids[:3]))
+    assert whole.logprob == pytest.approx(score(made, ENGLISH[0], GERMAN[0]).logprob, abs=1e-5)
+    assert (whole.cut, part.cut) == (False, True)
+    assert part.target == whole.target[:3]
+    assert part.alignment == pytest.approx(whole.alignment[:3], abs=1e-5)
+    for wrong in ([], [10**6], [-1]):
+        with pytest.raises(ValueError, match="expected"):
+            given_translation(made, ENGLISH[0], wrong)
 
 
 def test_the_alignment_of_a_model_without_attention_raises():

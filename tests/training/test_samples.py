@@ -104,10 +104,20 @@ def test_translators_sample_from_validation_sentences(name, tmp_path):
         assert one["written"] == ch.translate(run.model, one["given"], beams=1).text
 
 
+def test_samples_of_a_generated_task_answer_its_questions(text, tmp_path):
+    symbols = {"name": "reverse", "symbols": 5, "length": [2, 4], "rows": 8, "valid_rows": 4, "valid_batches": 1}
+    run = go(text | {"data": symbols}, tmp_path / "run", "run.sample_every=8")
+    (some,) = of(run).values()
+    assert len(some) == 3
+    for one in some:
+        assert one["given"] == one["wanted"][::-1] + "|"
+        assert len(one["written"]) == len(one["wanted"])
+
+
 def test_sampling_without_text_is_refused_before_training(text, tmp_path):
-    symbols = {"name": "reverse", "symbols": 5, "length": 4, "rows": 8}
+    vectors = {"steps": 2, "data": {"name": "identity"}, "model": {"name": "mlp", "hidden": 8}}
     with pytest.raises(TrainingError, match=r"run\.sample_every = 2: this training has no text to sample"):
-        go(text | {"data": symbols}, tmp_path / "run", "run.sample_every=2")
+        go(vectors, tmp_path / "run", "run.sample_every=2")
     (tmp_path / "p.tsv").write_text("one\teins\ntwo\tzwei\n")
     joined = {"name": "pairs", "path": str(tmp_path / "p.tsv"), "share": 0.0}
     with pytest.raises(TrainingError, match=r"expected 0, or a dataset of text or translations"):

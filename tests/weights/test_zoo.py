@@ -27,11 +27,16 @@ He forgot where he had put his glasses again.
 Could you tell me when the next train leaves?
 The children are playing football behind the school.
 """  # in neither Tatoeba nor Multi30k
-MOST = {"transformer": 6_000_000, "rnn-seq2seq": 6_000_000, "gpt": 4_000_000}  # most bytes of a folder, by family
+MOST = {
+    "transformer": 6_000_000,
+    "rnn-seq2seq": 6_000_000,
+    "gpt": 4_000_000,
+    "bert": 4_200_000,
+}  # most bytes of a folder, by family
 
 
 def test_the_zoo_has_its_models_and_is_small():
-    assert {"en-de", "fr-en", "en-de-rnn", "everyday"} <= set(NAMES)
+    assert {"en-de", "fr-en", "en-de-rnn", "everyday", "cloze"} <= set(NAMES)
     assert sum(p.stat().st_size for p in ZOO.rglob("*") if p.is_file()) < 48_000_000
 
 
@@ -74,6 +79,25 @@ def test_the_alignment_of_a_pronoun_crosses_that_of_its_verb():
     assert best.others[0].text == "I'm eating it."
     aligned = {word.strip(): best.source[int(row.argmax())].strip() for word, row in zip(best.target, best.alignment)}  # noqa: B905
     assert (aligned["I"], aligned["eat"], aligned["it"]) == ("Je", "mange", "la")
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("She [MASK] to the store to buy some milk.", "went"),
+        ("He is reading a [MASK].", "book"),
+        ("A dog is playing [MASK] the park.", "in"),
+    ],
+)
+def test_gaps_of_everyday_sentences_are_filled(text, word):
+    assert ch.fill(ch.load("cloze"), text)[0][0][0] == word
+
+
+def test_similar_sentences_have_similar_vectors():
+    texts = ["She is reading a book.", "He reads a novel.", "The train was late again."]
+    vectors = ch.embed(ch.load("cloze"), texts)
+    similar = vectors @ vectors.T / np.linalg.norm(vectors, axis=1) / np.linalg.norm(vectors, axis=1)[:, None]
+    assert similar[0, 1] > similar[0, 2] + 0.2
 
 
 @pytest.fixture(scope="module")

@@ -197,7 +197,7 @@ def score(
 
 
 @verb(
-    'clearhead fill runs/bert "the film is [MASK] ."',
+    'clearhead fill cloze "A dog is [MASK] in the park."',
 )
 def fill(
     model: Model,

@@ -70,7 +70,8 @@ def _describe_model(name: str, as_json: bool) -> None:
         return
     if name in shipped():
         card = dump(shipped()[name])
-        about |= card | {"scores": "\n".join(f"{value:<7g}{of}" for of, value in card["scores"].items())}
+        scores = "\n".join(f"{value:<7g}{of}" for of, value in card["scores"].items())
+        about |= card | {"examples": "\n".join(card["examples"]), "scores": scores}
     show(rows(*((key, str(value)) for key, value in about.items())), as_json)
 
 

@@ -91,6 +91,8 @@ class Preprocessing:
 def to_rgb(image: Image.Image) -> Image.Image:
     """Return an image as RGB, on white where it is transparent, as transformers' image processors do.
 
+    16-bit grey values are scaled to 8 bits; Pillow would clip them, so that almost everything became white.
+
     Args:
         image: A PIL image of any mode.
 
@@ -103,7 +105,7 @@ def to_rgb(image: Image.Image) -> Image.Image:
 
 
 def _opaque(image: Image.Image) -> Image.Image:
-    """An image with an alpha channel or a transparent colour, composited on white; any other image as it is."""
+    """An image without transparency, which is put on white, and with at most 8 bits per channel."""
     from PIL import Image
 
     image = _eight_bits(image)

@@ -1,6 +1,7 @@
 """Small generated tasks: reverse, copy, most, recall, identity and gaussians. Fresh examples at every step, no files.
 
-Sequences consist of symbols 0, 1, ..., and the ids of special tokens follow those of the symbols. Rows shorter than the
+Sequences consist of symbols 0, 1, ..., and the ids of special tokens follow those of the symbols; as text they are
+letters, or numbers if there are more than 26, so that a model can be asked to reverse "abcd|". Rows shorter than the
 longest are padded at the end, where there are no targets and which a causal model cannot see.
 """
 
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from .. import counter_rng
 from ..checks import at_least
 from ..errors import InputError
+from ..tokens import Symbols
 from .batches import IGNORE, Batch, Data, Rows
 
 Length = int | tuple[int, int]  # one number for all rows, or (shortest, longest)
@@ -111,11 +113,12 @@ class SequenceTask(Task):
 
     keys = ("ids", "targets")
     config: SequenceConfig
-    specials = 1  # SEP, which ends the row
+    marks = "|"  # how the special tokens are written: SEP, which ends the row
 
     def __init__(self, config: SequenceConfig, *, seed: int, root: Path | None = None) -> None:
         super().__init__(config, seed=seed)
-        self.sizes = {"vocab": config.symbols + self.specials}
+        self.tokens = Symbols(config.symbols, self.marks)
+        self.sizes = {"vocab": len(self.tokens)}
         one = np.zeros(1, np.int64)
         self.longest = max(self._draw(0, 0, one, stream)["ids"].shape[1] for stream in (0, VALID))
 
@@ -181,7 +184,7 @@ class Recall(SequenceTask):
     """The party: MARK precedes one of the guests, and the target after ASK, at the end, is that guest."""
 
     config: RecallConfig
-    specials = 2  # MARK, ASK
+    marks = "*?"  # MARK, ASK
 
     def _ask(self, x: NDArray[np.int64], n: NDArray[np.int64], seed: int, step: int, rows: Rows, stream: int) -> Batch:
         c, longest = self.config, x.shape[1]

@@ -57,6 +57,7 @@ class Plan:
     choice: Choice = GREEDY  # how a token is chosen
     banned: Sequence[int] = ()  # tokens that are never written: padding, the start
     seed: int | Sequence[int] = 0  # seed of sampling; with one per row, a row's samples do not depend on the other rows
+    drawn: int = 0  # tokens of the prompts that were sampled with this seed: their random numbers are skipped
     slide: bool = False  # past the model's context, forget the older half of what it has read
     ended: Callable[[int, Sequence[int]], bool] | None = None  # whether answer i, with these ids so far, is to end
 
@@ -66,6 +67,8 @@ class Plan:
             raise InputError(f"best={self.best} of beams={beams}: expected 1 or more, and no more than beams")
         if not -10.0 <= self.penalty <= 10.0:
             raise InputError(f"penalty={self.penalty}: expected -10 to 10, the power of a length")
+        if self.drawn < 0:
+            raise InputError(f"drawn={self.drawn}: expected 0 or more")
         one_of("stop", self.stop, STOPS)
         if self.ended is not None and self.beams > 1 and not self.choice.sample:
             raise InputError(f"ended with beams={self.beams}: expected one beam, or sampling")

@@ -49,7 +49,8 @@ class ModelRunner:
         if self.context is not None and total > self.context and not plan.slide:
             raise InputError(
                 f"a prompt of {longest} tokens and {room} more: this model reads {self.context} at once; expected "
-                "fewer, or slide=true to forget the older half whenever the context is full"
+                + ("a shorter prompt" if longest > self.context else f"max_new={self.context - longest + 1} or less")
+                + ", or slide=true to forget the older half whenever the context is full"
             )
         self.limit = total if self.context is None else min(total, self.context)
         copies = samples if not inputs else 1  # inputs already have a row per sample
@@ -157,7 +158,12 @@ class ModelRunner:
 
     def _first(self, tokens: int) -> int:
         """The first token to read of a text with so many tokens."""
-        if self.context is None or tokens <= self.context:
-            return 0
-        half = max(self.context // 2, 1)
-        return -(-(tokens - self.context) // half) * half
+        return first_read(tokens, self.context)
+
+
+def first_read(tokens: int, context: int | None) -> int:
+    """The first token that a sliding model reads of a text: a multiple of half its context; 0 if all of it fits."""
+    if context is None or tokens <= context:
+        return 0
+    half = max(context // 2, 1)
+    return -(-(tokens - context) // half) * half

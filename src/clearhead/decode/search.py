@@ -118,7 +118,7 @@ def _steps(
     if not rows:
         return
     if plan.choice.sample and drawn is None:
-        drawn = uniforms(plan.seed, rows, samples, max(room))
+        drawn = uniforms(plan.seed, rows, samples, plan.drawn + max(room))[:, plan.drawn :]
     if len(set(map(len, prompts))) > 1 and hooked(model):
         yield from _one_by_one(model, inputs, plan, answers, drawn)
         return

@@ -22,6 +22,7 @@ LOGS = ("", "x", "y", "xy", "auto")
 WIDE = {"x": 1000.0, "y": 10.0}  # auto: an axis whose numbers differ by more than this factor is logarithmic
 NAMED = 8  # the largest number of ordered lines that the legend names
 MARKED = 16  # the largest number of points of a line that shows a marker at each
+MARGIN = 0.05  # of the height of a plot, beyond the values, as matplotlib has it
 
 
 def curves(
@@ -147,9 +148,14 @@ def _legend_names(names: Sequence[str], dashed: Sequence[str], faint: Sequence[s
 
 
 def _include_zero(axes: Axes) -> None:
-    if axes.get_yscale() != "log":
-        low, high = axes.get_ylim()
-        axes.set_ylim(min(low, 0.0), max(high, 0.0))
+    """Extend a linear y axis to 0, with a margin beyond values that are close to an end, so that none is clipped."""
+    if axes.get_yscale() == "log":
+        return
+    drawn = [one.dataLim for one in axes.get_shared_y_axes().get_siblings(axes) if one.get_lines()]
+    low, high = min(box.ymin for box in drawn), max(box.ymax for box in drawn)
+    margin = MARGIN * (max(high, 0.0) - min(low, 0.0))
+    if margin:
+        axes.set_ylim(min(low - margin, 0.0), max(high + margin, 0.0))
 
 
 def _plot(axes: Axes, lines: Lines, log: str, styles: Mapping[str, LineStyle], steps: bool) -> None:

@@ -11,17 +11,46 @@ import torch
 from ..errors import InputError
 from ..look import AttentionMap
 from ..look.call import LazyCall
+from .token_axis import Axis
 
 # Statistics of each head: entropy in nats, mean distance in tokens, largest weight, weight on the first key.
 STATISTICS = ("entropy", "distance", "maximum", "sink")
 CELLS = 512  # largest number of cells per side of a map that is sent at once
 OVERVIEWS = 64  # overviews kept per group: one for each head of a typical model, and some more
+THUMBNAIL_SCORES = 1 << 25  # attention scores that are computed for all thumbnails of a group
 KINDS = {  # the attentions of a model: the address of their weights, and a description
     "cross": ("decoder.blocks.*.cross.weights", "target tokens attend to source tokens"),
-    "reading": ("encoder.blocks.*.attn.weights", "source tokens attend to source tokens"),
-    "writing": ("decoder.blocks.*.attn.weights", "target tokens attend to earlier target tokens"),
+    "encoder": ("encoder.blocks.*.attn.weights", "source tokens attend to source tokens"),
+    "decoder": ("decoder.blocks.*.attn.weights", "target tokens attend to earlier target tokens"),
     "self": ("blocks.*.attn.weights", "each token attends to itself and earlier tokens"),
 }
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Tile:
+    """A part of an attention map, or the whole of it between words."""
+
+    layer: int | None  # None: the mean over all
+    head: int | None
+    rows: tuple[int, int]  # range of queries
+    keys: tuple[int, int]  # range of keys
+    weights: np.ndarray  # (rows, keys), or pooled to fewer cells; NaN where a value is missing
+    row_names: list[str] | None = None  # of words
+    key_names: list[str] | None = None
+
+    @property
+    def most(self) -> float:
+        """The largest weight."""
+        return float(np.nan_to_num(self.weights, nan=0.0).max(initial=0.0))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        values = {
+            "layer": self.layer, "head": self.head, "rows": self.rows, "keys": self.keys,
+            "weights": rounded(self.weights), "most": self.most,
+        }  # fmt: skip
+        names = {"row_names": self.row_names, "key_names": self.key_names}
+        return values if self.row_names is None else values | names
 
 
 @dataclass(eq=False)
@@ -29,36 +58,45 @@ class Group:
     """The attention maps of all layers, with the tokens of their queries (rows) and keys (columns)."""
 
     name: str  # a key of KINDS
-    rows: list[str]  # query tokens
-    columns: list[str]  # key tokens
+    rows: Axis  # query tokens
+    columns: Axis  # key tokens
     maps: list[AttentionMap]  # one per layer
-    words: tuple[list[list[int]], list[list[int]]] | None = None  # token indices of each word, of rows and of columns
+    about: str | None = None  # a description, if not that of KINDS
+    effects: dict[int, list[float]] = field(default_factory=dict)  # measured effects of the heads, by layer
     _statistics: dict[int, dict[str, list[float]]] = field(default_factory=dict)  # by layer
     _overviews: dict[tuple[int | None, int | None, int], np.ndarray] = field(default_factory=dict)
+    _thumbnails: dict[int, np.ndarray] = field(default_factory=dict)  # by cells per side
 
     @property
     def heads(self) -> int:
         """Heads per layer."""
         return self.maps[0].shape[1]
 
+    def heads_address(self, layer: int) -> str:
+        """The address of the outputs of a layer's heads."""
+        return KINDS[self.name][0].replace("*", str(layer)).removesuffix("weights") + "heads"
+
+    @property
+    def by_words(self) -> bool:
+        """Whether maps can be joined by word."""
+        return self.rows.words is not None and self.columns.words is not None
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         return {
-            "name": self.name, "about": KINDS[self.name][1], "layers": len(self.maps), "heads": self.heads,
-            "rows": self.rows, "columns": self.columns, "words": self.words is not None,
+            "name": self.name, "about": self.about or KINDS[self.name][1], "layers": len(self.maps),
+            "heads": self.heads, "rows": self.rows.to_dict(), "columns": self.columns.to_dict(), "words": self.by_words,
         }  # fmt: skip
 
     def tile(
         self, layer: int | None, head: int | None, rows: tuple[int, int], keys: tuple[int, int], cells: int = CELLS
-    ) -> dict[str, Any]:
+    ) -> Tile:
         """The weights of a range of rows on a range of keys, pooled to at most `cells` cells per side.
 
         The mean over layers or heads is taken where `layer` or `head` is None. Pooling takes the mean over a cell's
         rows and the sum over its keys, so that each pooled row keeps its total weight.
         """
-        maps = self.maps if layer is None else [self.maps[in_range("layer", layer, len(self.maps))]]
-        if head is not None:
-            in_range("head", head, self.heads)
+        maps = self._layers(layer, head)
         for name, (low, high), most in (("rows", rows, len(self.rows)), ("keys", keys, len(self.columns))):
             if not 0 <= low < high <= most:
                 raise InputError(f"{name} {low} to {high}: expected a range within 0 to {most}")
@@ -68,26 +106,47 @@ class Group:
         if whole and cached is None:
             kept = [*self._overviews.items(), ((layer, head, cells), weights)]
             self._overviews = dict(kept[-OVERVIEWS:])  # a new dict: other threads may be reading the old one
-        return {
-            "layer": layer, "head": head, "rows": list(rows), "keys": list(keys), "weights": rounded(weights),
-            "most": float(weights.max(initial=0.0)),
-        }  # fmt: skip
+        return Tile(layer=layer, head=head, rows=rows, keys=keys, weights=weights)
 
-    def by_word(self, layer: int | None, head: int | None) -> dict[str, Any]:
+    def by_word(self, layer: int | None, head: int | None) -> Tile:
         """The weights between words: the sum over the tokens of a key word, the mean over those of a query word."""
-        if self.words is None:
+        queries, keys = self.rows.words, self.columns.words
+        if queries is None or keys is None:
             raise InputError("this text has no words, only tokens: expected by=pieces")
         if max(len(self.rows), len(self.columns)) > CELLS:
             raise InputError(f"the text has more than {CELLS} tokens, too many to join into words: expected by=pieces")
-        queries, keys = self.words
-        tile = self.tile(layer, head, (0, len(self.rows)), (0, len(self.columns)))
-        weights = np.array(tile["weights"], np.float64).reshape(len(self.rows), len(self.columns))
-        joined = np.array([[weights[q][:, k].sum(1).mean() for k in keys] for q in queries])
-        joined = joined.reshape(len(queries), len(keys))
-        return tile | {
-            "weights": rounded(joined), "most": float(joined.max(initial=0.0)), "rows": [0, len(queries)],
-            "keys": [0, len(keys)], "row_names": _names(self.rows, queries), "key_names": _names(self.columns, keys),
-        }  # fmt: skip
+        weights = self.tile(layer, head, (0, len(self.rows)), (0, len(self.columns))).weights
+        sums = np.stack([weights[:, key].sum(1) for key in keys], axis=1)
+        joined = np.stack([sums[query].mean(0) for query in queries])
+        return Tile(
+            layer=layer, head=head, rows=(0, len(queries)), keys=(0, len(keys)), weights=joined,
+            row_names=self.rows.word_names, key_names=self.columns.word_names,
+        )  # fmt: skip
+
+    def row(self, layer: int | None, head: int | None, at: int) -> np.ndarray:
+        """The weights of query `at` on all keys, never pooled; the mean over layers or heads that are not given."""
+        maps = self._layers(layer, head)
+        in_range("query", at, len(self.rows))
+        rows = [(m if head is None else m.only(head)).row(at)[0].mean(0) for m in maps]
+        return torch.stack([x.float().cpu() for x in rows]).mean(0).numpy()
+
+    def thumbnails(self, cells: int) -> np.ndarray:
+        """Every map pooled to at most `cells` cells per side, (layers, heads, rows, keys).
+
+        Of a long text each cell has only some of its queries, so that the work stays below THUMBNAIL_SCORES.
+        """
+        if cells not in self._thumbnails:
+            scores = len(self.maps) * self.heads * len(self.columns)
+            most = max(1, THUMBNAIL_SCORES // max(1, scores * min(cells, len(self.rows))))  # queries per cell
+            found = np.stack([_thumbnails_of(m, cells, most) for m in self.maps])
+            self._thumbnails = dict([*self._thumbnails.items(), (cells, found)][-2:])
+        return self._thumbnails[cells]
+
+    def _layers(self, layer: int | None, head: int | None) -> list[AttentionMap]:
+        """The maps of one layer or of all; raises if there is no such layer or head."""
+        if head is not None:
+            in_range("head", head, self.heads)
+        return self.maps if layer is None else [self.maps[in_range("layer", layer, len(self.maps))]]
 
     def statistics(self, layer: int) -> dict[str, Any]:
         """The mean of each statistic over all queries, for every head of a layer."""
@@ -98,9 +157,9 @@ class Group:
         return {"layer": layer, "layers": len(self.maps), **self._statistics[layer]}
 
     def size(self) -> int:
-        """Bytes held by the maps and the cached overviews."""
+        """Bytes held by the maps, the cached overviews and the thumbnails."""
         own = sum(_bytes(source) for m in self.maps for source in m.sources)
-        return own + sum(x.nbytes for x in self._overviews.values())
+        return own + sum(x.nbytes for x in (*self._overviews.values(), *self._thumbnails.values()))
 
 
 def in_range(name: str, number: int, count: int) -> int:
@@ -113,10 +172,6 @@ def in_range(name: str, number: int, count: int) -> int:
 def rounded(x: np.ndarray) -> Any:
     """An array as nested lists of numbers with 5 decimals, which keeps JSON small."""
     return x.astype(np.float64).round(5).tolist()
-
-
-def _names(tokens: list[str], words: list[list[int]]) -> list[str]:
-    return ["".join(tokens[i] for i in word).strip() for word in words]
 
 
 def _pooled(m: AttentionMap, head: int | None, rows: tuple[int, int], keys: tuple[int, int], cells: int) -> np.ndarray:
@@ -138,6 +193,23 @@ def _pooled(m: AttentionMap, head: int | None, rows: tuple[int, int], keys: tupl
             x = torch.zeros(len(x), nx).index_add_(1, key_cell[near[0] - keys[0] : near[1] - keys[0]], x)
             sums.index_add_(0, row_cell[band[0] - rows[0] : band[1] - rows[0]], x)
     return (sums / torch.bincount(row_cell, minlength=ny)[:, None]).numpy()
+
+
+def _thumbnails_of(m: AttentionMap, cells: int, most: int) -> np.ndarray:
+    """The pooled maps (h, rows, keys) of all heads, of at most `most` evenly spaced queries per cell."""
+    _, h, q, k = m.shape
+    ny, nx = min(cells, q), min(cells, k)
+    if most >= -(-q // ny):
+        return m.pool(cells)[0].float().cpu().numpy()
+    pooled = torch.zeros(h, ny, nx)
+    key_cell = torch.arange(k) * nx // k
+    for cell in range(ny):
+        low, high = -(-cell * q // ny), -(-(cell + 1) * q // ny)
+        chosen = range(low, high, -(-(high - low) // most))
+        for at in chosen:
+            x = m.row(at)[0].float().cpu()
+            pooled[:, cell].index_add_(1, key_cell, x / len(chosen))
+    return pooled.numpy()
 
 
 def _bytes(source: Any) -> int:

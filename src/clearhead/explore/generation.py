@@ -2,34 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from .. import decode
 from ..decode import Choice, Plan
+from ..decode.runner import first_read
+from ..errors import InputError
 from ..look import edit, watch
 from ..weights import Bundle
-from .inspections import language_model_tokens, likeliest, silenced
+from .candidates import TOP, candidates, significant
+from .inspections import Off, language_model_tokens, silenced
+from .token_axis import token_names
 
 
 def generate_tokens(
-    bundle: Bundle, ids: Sequence[int], *, max_new: int, choice: Choice, seed: int = 0,
-    off: Mapping[int, Sequence[int]] | None = None, top: int = 5,
+    bundle: Bundle, ids: Sequence[int], *, max_new: int, choice: Choice, seed: int = 0, drawn: int = 0,
+    off: Off | None = None, top: int = TOP,
 ) -> Iterator[dict[str, Any]]:  # fmt: skip
     """Yield each new token of a prompt's continuation: its id, piece, probability and likeliest alternatives.
 
-    `off` names heads to silence, by layer. The model is watched and edited only while a token is computed, so that
-    other requests may use it between two tokens.
+    `drawn` is the number of tokens at the end of the prompt that were sampled with the same seed, so that a text that
+    was stopped continues as if it had not been. `off` names heads to silence, by layer. When the model's context is
+    full, the older half of the text is forgotten. The model is watched and edited only while a token is computed, so
+    that other requests may use it between two tokens.
     """
-    tokens, ends = (
-        language_model_tokens(bundle),
-        [] if bundle.special is None else [int(i) for i in bundle.special.ends],
-    )
-    steps = decode.stream(
-        bundle.model, {}, Plan(start=[list(ids)], end=ends, limit=max_new, choice=choice, seed=[seed])
-    )
+    tokens = language_model_tokens(bundle)
+    ends = [] if bundle.special is None else [int(i) for i in bundle.special.ends]
+    plan = Plan(
+        start=[list(ids)], end=ends, limit=max_new, choice=choice, seed=[seed], drawn=drawn, slide=True
+    )  # fmt: skip
+    steps = decode.stream(bundle.model, {}, plan)
     while True:
         changed = edit(bundle.model, silenced(off))
         with torch.no_grad(), changed, watch(bundle.model, "head", keep="last") as tape:
@@ -37,6 +43,42 @@ def generate_tokens(
             logits = tape.calls("head")[-1][0, -1:] if new is not None else None
         if new is None or logits is None or new[0] in ends:
             return
-        share = float(logits[0].float().softmax(-1)[new[0]])
-        best = likeliest(tokens, logits, top)[0]
-        yield {"id": new[0], "piece": tokens.pieces([new[0]])[0], "share": round(share, 5), "candidates": best}
+        share = significant(float(logits[0].float().softmax(-1)[new[0]]))
+        best = candidates(tokens, logits, choice, top)[0]
+        yield {"id": new[0], "piece": token_names(tokens, [new[0]])[0], "share": share, "candidates": best}
+
+
+def prompt_and_written(bundle: Bundle, text: str, written: Sequence[int]) -> list[int]:
+    """The ids of a prompt and of tokens that were written after it; raises for an id that the model cannot write."""
+    size = max(len(language_model_tokens(bundle)), getattr(bundle.config, "vocab", 0))  # some models have spare ids
+    wrong = [i for i in written if not 0 <= i < size]
+    if wrong:
+        raise InputError(f"written has the id {wrong[0]}: expected ids of tokens, 0 to {size - 1}")
+    return [*bundle.prompt(text), *written]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Part:
+    """The part of a text that a model reads at once."""
+
+    ids: list[int]
+    first: int  # index of its first token in the text
+    of: int  # tokens of the text
+
+    @property
+    def cut(self) -> dict[str, int] | None:
+        """How many tokens are read, if not all, and from which one on."""
+        return None if len(self.ids) == self.of else {"read": len(self.ids), "of": self.of, "first": self.first}
+
+
+def what_fits(bundle: Bundle, ids: Sequence[int], written: int = 0) -> Part:
+    """The part of a text that the model reads, of which the last `written` tokens were generated.
+
+    All of it, if it fits into the model's context. Otherwise what generation has read when it wrote the last token: the
+    newer part of the tokens before it.
+    """
+    before = list(ids)
+    if written and bundle.max_tokens is not None and len(before) > bundle.max_tokens:
+        before.pop()
+    first = first_read(len(before), bundle.max_tokens)
+    return Part(ids=before[first:], first=first, of=len(ids))

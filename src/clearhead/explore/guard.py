@@ -25,6 +25,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 BODY = 1 << 18  # largest body of a request, in bytes
+UPLOADS = {"/api/images": 8 << 20}  # largest bodies of requests that send files, by path
 COOKIE = "clearhead"
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
@@ -68,7 +69,7 @@ class Guard:
         elif self.token is not None and scope["path"] == "/" and _query_token(scope):
             await self._set_cookie(send_with_headers)
         else:
-            await self.app(scope, self._limited(receive), send_with_headers)
+            await self.app(scope, self._limited(receive, self._largest(scope)), send_with_headers)
 
     def problem(self, scope: Scope, headers: dict[str, str]) -> tuple[int, str] | None:
         """The status and the message that refuse a request; None for a request that is allowed."""
@@ -76,16 +77,20 @@ class Guard:
         if not self._is_own_name(host):
             return 421, "this server has another name: open the address that it printed"
         origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+        if origin is not None and _network_place(origin) != host.lower():
             return 403, "pages of other sites may not send requests here"
         if headers.get("sec-fetch-site", "none") not in ("none", "same-origin") and not _is_link(scope, headers):
             return 403, "pages of other sites may not send requests here"
         if self.token is not None and not self._has_token(scope, headers):
             return 401, "this server needs its token: open the address that it printed"
-        size = headers.get("content-length", "0")
-        if not size.isdigit() or int(size) > self.body:
-            return 413, self._too_large()
+        size, most = headers.get("content-length", "0"), self._largest(scope)
+        if not size.isdigit() or int(size) > most:
+            return 413, _too_large(most)
         return None
+
+    def _largest(self, scope: Scope) -> int:
+        """The largest body of a request, in bytes."""
+        return max(self.body, UPLOADS.get(scope["path"], 0)) if scope["method"] == "POST" else self.body
 
     def _is_own_name(self, host: str) -> bool:
         try:
@@ -121,7 +126,7 @@ class Guard:
         await send({"type": "http.response.start", "status": 303, "headers": headers})
         await send({"type": "http.response.body", "body": b""})
 
-    def _limited(self, receive: Receive) -> Receive:
+    def _limited(self, receive: Receive, most: int) -> Receive:
         """Count the bytes of a body while it is received, since its length may not have been declared."""
         received = 0
 
@@ -129,14 +134,15 @@ class Guard:
             nonlocal received
             message = await receive()
             received += len(message.get("body", b""))
-            if received > self.body:
-                raise HTTPException(413, self._too_large())
+            if received > most:
+                raise HTTPException(413, _too_large(most))
             return message
 
         return limited
 
-    def _too_large(self) -> str:
-        return f"the request is too large: expected at most {self.body:,} bytes"
+
+def _too_large(most: int) -> str:
+    return f"the request is too large: expected at most {most:,} bytes"
 
 
 def _query_token(scope: Scope) -> str:
@@ -154,3 +160,11 @@ async def _send_error(send: Send, status: int, message: str) -> None:
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
+
+
+def _network_place(origin: str) -> str | None:
+    """The host and port of an Origin header; None if it has none."""
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return None

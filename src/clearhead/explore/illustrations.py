@@ -1,4 +1,4 @@
-"""The numbers behind two pictures of the Build view: position encodings, and a memory with forgetting."""
+"""The numbers behind two figures of the Build view: position encodings, and a recurrent memory with decay."""
 
 from __future__ import annotations
 
@@ -9,15 +9,18 @@ import torch
 from ..errors import InputError
 from ..layers import Alibi, Mask, Memory, Rotary, SinCos2d, Sinusoid, attend, grid
 
+ALIBI_HEADS = 8
+
 
 @torch.no_grad()
 def position_vectors(
-    kind: str = "sinusoid", *, width: int = 64, length: int = 64, base: float = 10_000.0
+    kind: str = "sinusoid", *, width: int = 64, length: int = 64, base: float = 10_000.0, head: int = 0
 ) -> dict[str, Any]:
     """The vector of each position, and the similarity of any two positions as attention computes it.
 
-    rotary: a vector of ones, rotated to each position. alibi: the biases of 8 heads for the last query, and those of
-    head width % 8 for all pairs. sincos2d: the patches of an image with `length` patches per side.
+    rotary: a vector of ones, rotated to each position. alibi: the biases of ALIBI_HEADS heads for the last query (one
+    column per head), and those of one head for all pairs. sincos2d: the patches of an image with `length` patches per
+    side.
     """
     at = torch.arange(length)
     if kind == "sinusoid":
@@ -31,8 +34,10 @@ def position_vectors(
         q, k = Rotary(width, base=base).turn(ones, ones, at)
         vectors, similarity = q[0, 0], (q @ k.mT / width)[0, 0]
     elif kind == "alibi":
-        bias = Alibi(8).bias(at, at).tile((0, length), (0, length))[0].double()
-        vectors, similarity = bias[:, -1].T, bias[width % 8]
+        if not 0 <= head < ALIBI_HEADS:
+            raise InputError(f"head={head}: expected a number from 0 to {ALIBI_HEADS - 1}")
+        bias = Alibi(ALIBI_HEADS).bias(at, at).tile((0, length), (0, length))[0].double()
+        vectors, similarity = bias[:, -1].T, bias[head]
     else:
         raise InputError(f"positions {kind!r}: expected sinusoid, rotary, alibi or sincos2d")
     return {"kind": kind, "vectors": vectors.tolist(), "similarity": similarity.tolist()}
@@ -40,9 +45,10 @@ def position_vectors(
 
 @torch.no_grad()
 def memory_decay(gamma: float = 0.9, *, length: int = 24, sharpness: float = 6.0) -> dict[str, Any]:
-    """How much of each input a memory with forgetting still holds after each later input: gamma ** age.
+    """The weight of each input in a recurrent memory after each later input: gamma ** age.
 
-    `attention` is the weight that attention with the first input as its query gives that input, among as many keys.
+    `share` is that weight divided by the sum of all weights. `attention` is the weight that attention gives the first
+    input if the query equals it, after each input.
     """
     memory = Memory(length, gamma=gamma).double()
     memory.value.weight.copy_(torch.eye(length))

@@ -2,68 +2,162 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
+import anyio
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from ..data.text_rows import mask_of
+from ..decode import Choice
 from ..errors import InputError
 from ..look import AttentionMap, Tape, edit, silence, watch
+from ..look.ablation import Ablation
 from ..tasks import Translation
+from ..tasks.translation import Pass, start_id, translator_tokens
 from ..tokens import Tokenizer
 from ..weights import Bundle
 from .attention_groups import CELLS, KINDS, Group, in_range, rounded
+from .candidates import TOP, candidates, entropies, likeliest, significant
+from .token_axis import text_axis
+
+EFFECT_TOKENS = 512  # longest text whose effects of heads are measured: it takes a forward pass per head
+BOTH_WAYS = "each token attends to every token"  # the self-attention of an encoder
+Off = Mapping[int, Sequence[int]]  # heads to silence, by layer
 
 
 @dataclass(eq=False)
 class Inspection:
-    """The attention maps of a model for one text, and of a language model also the output of each block."""
+    """The attention maps of a model for one text, and of a single text also the output of each block."""
 
     groups: dict[str, Group]  # by kind of attention; empty for a model without attention
     bundle: Bundle
-    ids: list[int] = field(default_factory=list)  # the tokens of a language model's text
-    states: list[Tensor] = field(default_factory=list)  # (t, d) residual stream after each block, for the logit lens
+    ids: list[int] = field(default_factory=list)  # the tokens of a single text
+    states: list[Tensor] = field(default_factory=list)  # (t, d) residual stream after each block
+    forced: Pass | None = None  # the source and target of a translation
+    lock: anyio.Lock | None = None  # held while its model is used
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
-        return {"groups": [group.to_dict() for group in self.groups.values()], "lens": bool(self.states)}
+        return {"groups": [group.to_dict() for group in self.groups.values()], "lens": self.has_lens}
+
+    @property
+    def has_lens(self) -> bool:
+        """Whether it has a logit lens and candidates: those of a language model."""
+        return bool(self.states) and "predict" in self.bundle.can
 
     def group(self, name: str) -> Group:
         """The attention of one kind; raises for a kind that the model does not have."""
         if name not in self.groups:
-            raise InputError(f"no attention {name!r} here: expected one of {', '.join(self.groups)}")
+            known = ", ".join(self.groups) or "none, because this model has no attention"
+            raise InputError(f"no attention {name!r} here: expected one of {known}")
         return self.groups[name]
 
     @torch.no_grad()
-    def lens(self, at: int, top: int = 5) -> dict[str, Any]:
+    def lens(self, at: int, top: int = TOP) -> dict[str, Any]:
         """The likeliest next tokens after token `at` by each layer's output (nostalgebraist 2020, the logit lens)."""
-        if not self.states:
+        if not self.has_lens:
             raise InputError("this model has no logit lens: expected a GPT")
         in_range("token", at, len(self.ids))
-        model: Any = self.bundle.model
-        x = torch.stack([state[at] for state in self.states]).to(self.bundle.device)
-        return {"at": at, "layers": self._likeliest(model.head(model.norm(x)), top)}
+        logits = self._logits(torch.stack([state[at] for state in self.states]))
+        layers = likeliest(language_model_tokens(self.bundle), logits, top)
+        return {"at": at, "layers": layers, "entropy": entropies(logits)}
 
     @torch.no_grad()
-    def candidates(self, first: int, last: int, top: int = 5) -> dict[str, Any]:
+    def candidates(self, first: int, last: int, choice: Choice, top: int = TOP) -> dict[str, Any]:
         """The probability of each token from `first` to last - 1, and the likeliest tokens in its place."""
-        if not self.states:
+        if not self.has_lens:
             raise InputError("this model has no candidates: expected a GPT")
         if not 1 <= first < last <= len(self.ids):
             raise InputError(f"tokens {first} to {last}: expected a range within 1 to {len(self.ids)}")
         if last - first > CELLS:
             raise InputError(f"{last - first} tokens at once: expected at most {CELLS}")
-        model: Any = self.bundle.model
-        logits = model.head(model.norm(self.states[-1][first - 1 : last - 1].to(self.bundle.device))).float()
+        logits = self._logits(self.states[-1][first - 1 : last - 1])
         ids = torch.tensor(self.ids[first:last], device=logits.device)
-        share = logits.softmax(-1).gather(1, ids[:, None])[:, 0]
-        return {"first": first, "shares": rounded(share.cpu().numpy()), "candidates": self._likeliest(logits, top)}
+        logprobs = logits.log_softmax(-1).gather(1, ids[:, None])[:, 0].tolist()
+        shares = [significant(p) for p in torch.tensor(logprobs).exp().tolist()]
+        return {
+            "first": first, "shares": shares, "logprobs": [significant(p) for p in logprobs],
+            "candidates": candidates(language_model_tokens(self.bundle), logits, choice, top),
+        }  # fmt: skip
 
-    def _likeliest(self, logits: Tensor, top: int) -> list[list[list[Any]]]:
-        return likeliest(language_model_tokens(self.bundle), logits, top)
+    @torch.no_grad()
+    def similar(self, at: int) -> dict[str, Any]:
+        """The cosine similarity of token `at`'s vector after the last block with that of every token."""
+        if not self.states:
+            raise InputError("this inspection has no vectors of tokens: expected that of a single text")
+        in_range("token", at, len(self.ids))
+        model: Any = self.bundle.model
+        x = F.normalize(model.norm(self.states[-1].to(self.bundle.device)).float(), dim=-1)
+        return {"at": at, "similarity": rounded((x @ x[at]).cpu().numpy())}
+
+    def effects(self, name: str) -> Iterator[dict[str, Any] | None]:
+        """The effect of every head of a kind of attention, layer by layer; None after a part of a layer.
+
+        An effect is the mean change per token when the head is silenced and all others are on: of its log-probability
+        in nats, or of an encoder's output vectors x, |x' - x| / |x|. Raises at once for a text that is too long.
+        """
+        group, ablation = self.group(name), self._ablation()
+        tokens = max(len(group.rows), len(group.columns))
+        if tokens > EFFECT_TOKENS:
+            raise InputError(
+                f"the text has {tokens} tokens, and measuring every head takes one pass over it per head: expected at "
+                f"most {EFFECT_TOKENS} tokens"
+            )
+        return self._effects(group, ablation)
+
+    def _effects(self, group: Group, ablation: Ablation) -> Iterator[dict[str, Any] | None]:
+        measure = "vector" if ablation.targets is None else "logprob"
+        for layer in range(len(group.maps)):
+            if layer not in group.effects:
+                parts = []
+                for part in ablation.effect_parts(group.heads_address(layer)):
+                    parts.append(part.mean(-1).cpu())
+                    yield None
+                group.effects[layer] = [significant(x) for x in torch.cat(parts).tolist()]
+            yield {"layer": layer, "layers": len(group.maps), "effect": group.effects[layer], "measure": measure}
+
+    def without(self, off: Off) -> dict[str, Any]:
+        """The log-probability of each token with all heads on (before), and with the heads of `off` silenced (after).
+
+        Whether heads were silenced when the text was written or inspected makes no difference.
+        """
+        if not self.has_lens:
+            raise InputError("this is no text of a language model: expected the inspection of a GPT's text")
+        ablation = self._ablation()
+        before, after = ablation.logprobs(), ablation.logprobs(silenced(off))
+        assert before is not None
+        assert after is not None
+        both = ([None, *map(significant, x.tolist())] for x in (before, after))
+        return dict(zip(("tokens", "before", "after"), (text_axis(self._tokens, self.ids).names, *both), strict=True))
+
+    def _ablation(self) -> Ablation:
+        model, device = self.bundle.model, self.bundle.device
+        if self.forced is not None:
+            target = torch.tensor(self.forced.target, device=device)
+            start = torch.tensor([start_id(translator_tokens(self.bundle))], device=device)
+            inputs = {
+                "ids": torch.cat([start, target[:-1]])[None],
+                "source": torch.from_numpy(self.forced.source)[None].to(device),
+            }
+            return Ablation(model=model, inputs=inputs, targets=target, tokens=[])
+        ids = torch.tensor(self.ids, device=device)
+        if "predict" in self.bundle.can:
+            return Ablation.of_ids(model, ids, [""] * len(ids))
+        return Ablation(model=model, inputs={"ids": ids[None]}, targets=None, tokens=[])
+
+    def _logits(self, x: Tensor) -> Tensor:
+        """The logits of outputs of blocks, (r, d) -> (r, v)."""
+        model: Any = self.bundle.model
+        logits: Tensor = model.head(model.norm(x.to(self.bundle.device)))
+        return logits.float()
+
+    @property
+    def _tokens(self) -> Tokenizer:
+        return self.bundle.tokenizer()
 
     def size(self) -> int:
         """Bytes held by the maps and the states."""
@@ -77,29 +171,35 @@ def inspect_translation(bundle: Bundle, translation: Translation) -> Inspection:
     if not names or not translation.target:
         return Inspection({}, bundle)
     tape = translation.tape(*names.values())
+    pair, forced = translator_tokens(bundle), translation.forced
+    assert forced is not None
     source_words, target_words = translation.words
-    decoder_inputs = ["<start>", *translation.target[:-1]]
-    sides = {
-        "cross": (translation.target, translation.source, (target_words, source_words)),
-        "reading": (translation.source, translation.source, (source_words, source_words)),
-        "writing": (translation.target, decoder_inputs, None),
-    }
-    groups = {}
-    for name, at in names.items():
-        rows, columns, words = sides[name]
-        groups[name] = Group(name, rows, columns, list(tape.match(at).values()), words)
-    return Inspection(groups, bundle)
+    source = text_axis(pair.source, forced.source.tolist(), source_words)
+    target = text_axis(pair.target, forced.target, target_words)
+    shifted = [[i + 1 for i in word if i + 1 < len(forced.target)] for word in target_words]  # the start comes before
+    read = text_axis(pair.target, [start_id(pair), *forced.target[:-1]], [[0], *(word for word in shifted if word)])
+    sides = {"cross": (target, source), "encoder": (source, source), "decoder": (target, read)}
+    groups = {name: Group(name, *sides[name], list(tape.match(at).values())) for name, at in names.items()}
+    return Inspection(groups, bundle, forced=forced)
 
 
-@torch.no_grad()
 def inspect_text(
     bundle: Bundle,
     ids: Sequence[int],
-    off: Mapping[int, Sequence[int]] | None = None,  # heads to silence, by layer
+    off: Off | None = None,
     done: Callable[[int, int], None] | None = None,  # called with (blocks done, all blocks); may raise to stop
 ) -> Inspection:
-    """Run a language model once over a text and keep every attention map and every block's output."""
-    tokens, blocks = language_model_tokens(bundle), len(bundle.model.blocks)  # type: ignore[arg-type]
+    """Run a language model or an encoder once over a text and keep every attention map and every block's output."""
+    return inspect_output(bundle, ids, off, done)[0]
+
+
+@torch.no_grad()
+def inspect_output(
+    bundle: Bundle, ids: Sequence[int], off: Off | None = None, done: Callable[[int, int], None] | None = None
+) -> tuple[Inspection, Tensor]:
+    """The inspection of a text, and the input of the model's head for it: a vector per token, or one per text."""
+    model: Any = bundle.model
+    tokens, blocks = bundle.tokenizer(), len(model.blocks)
     ids = list(ids)
     passed = 0
 
@@ -113,25 +213,16 @@ def inspect_text(
         return record
 
     row = torch.tensor([ids], device=bundle.device)
-    with edit(bundle.model, silenced(off)), watch(bundle.model, KINDS["self"][0], "blocks.*", keep=keep) as tape:
-        bundle.model.states(row)  # type: ignore[operator]
-    pieces = tokens.pieces(np.array(ids, np.int64))
+    with edit(model, silenced(off)), watch(model, KINDS["self"][0], "blocks.*", keep=keep) as tape:
+        out: Tensor = model.states(row)[0]
+    axis = text_axis(tokens, ids, mask=mask_of(tokens)[0] if "fill" in bundle.can else None)
     maps, states = _split(tape)
-    groups = {"self": Group("self", pieces, pieces, maps)} if maps else {}
-    return Inspection(groups, bundle, ids, states)
+    about = None if "predict" in bundle.can else BOTH_WAYS
+    groups = {"self": Group("self", axis, axis, maps, about)} if maps else {}
+    return Inspection(groups, bundle, ids, states), out
 
 
-def likeliest(tokens: Tokenizer, logits: Tensor, top: int) -> list[list[list[Any]]]:
-    """The `top` likeliest tokens of each row of logits, as [piece, probability]."""
-    probabilities = logits[..., : len(tokens)].float().softmax(-1)
-    high, which = probabilities.topk(min(top, probabilities.shape[-1]), dim=-1)
-    return [
-        [[piece, round(p, 5)] for piece, p in zip(tokens.pieces(ids), shares, strict=True)]
-        for ids, shares in zip(which.tolist(), high.tolist(), strict=True)
-    ]
-
-
-def silenced(off: Mapping[int, Sequence[int]] | None) -> dict[str, Callable[[Tensor], Tensor]]:
+def silenced(off: Off | None) -> dict[str, Callable[[Tensor], Tensor]]:
     """The edits that silence heads, given by layer."""
     return {f"blocks.{layer}.attn.heads": silence(heads) for layer, heads in (off or {}).items() if heads}
 

@@ -6,21 +6,26 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import msgspec
+import numpy as np
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response, StreamingResponse
 from starlette.exceptions import HTTPException as HttpError
 
+from ..errors import UserError
 from ..training.run_folder import FolderError
 from . import schemas
 from .request_queue import BusyError, Queue
 from .store import UnknownError
 
 BUG = "the explorer has a bug: the terminal where it was started shows the details"
-# What OpenAPI says about the responses of every route, and of a route that streams.
+# What OpenAPI says about the responses of every route, of one that sends an array, and of one that streams.
 PROBLEMS: dict[int | str, dict[str, Any]] = {
     status: {"model": schemas.Problem} for status in (400, 401, 403, 404, 413, 421, 422, 503)
 }
+BINARY: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}, **PROBLEMS
+}  # fmt: skip
 STREAM: dict[int | str, dict[str, Any]] = {
     200: {"content": {"application/x-ndjson": {"schema": {"$ref": "#/components/schemas/Event"}}}}, **PROBLEMS
 }  # fmt: skip
@@ -29,6 +34,15 @@ STREAM: dict[int | str, dict[str, Any]] = {
 def json_response(value: Any, status: int = 200) -> Response:
     """A response with a value as JSON."""
     return Response(msgspec.json.encode(value), status, media_type="application/json")
+
+
+def float32_response(x: np.ndarray, **headers: float) -> Response:
+    """A response with an array as little-endian float32, row by row; the header x-shape has its sizes.
+
+    Other numbers become headers of their own: most=0.5 is x-most.
+    """
+    named = {"x-shape": ",".join(map(str, x.shape)), **{f"x-{name}": repr(value) for name, value in headers.items()}}
+    return Response(np.ascontiguousarray(x, "<f4").tobytes(), headers=named, media_type="application/octet-stream")
 
 
 def stream_response(events: Callable[[], AsyncIterator[Any]], queue: Queue, request: Request) -> StreamingResponse:
@@ -56,7 +70,7 @@ def error_message(problem: BaseException) -> str | None:
     """The sentence for an error that the request or a file caused; None for a bug."""
     if isinstance(problem, OSError):
         return f"a file cannot be read: {problem.strerror or 'it does not exist'}"
-    if isinstance(problem, ValueError | LookupError | FolderError | BusyError | UnknownError):
+    if isinstance(problem, UserError | ValueError | LookupError | FolderError):
         return " ".join(str(problem.args[0] if problem.args else problem).split())
     return None
 
@@ -95,7 +109,7 @@ def add_error_handlers(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, malformed)
     app.add_exception_handler(HttpError, http)
     app.add_exception_handler(HTTPException, http)
-    for kind in (ValueError, IndexError, FolderError, OSError):
+    for kind in (UserError, ValueError, IndexError, FolderError, OSError):
         app.add_exception_handler(kind, wrong)
 
 
@@ -105,7 +119,7 @@ def describe_streams(app: FastAPI) -> None:
 
     def described() -> dict[str, Any]:
         description = plain()
-        for kind in (schemas.Event, schemas.HeadsOfLayer):
+        for kind in (schemas.Event, schemas.HeadsOfLayer, schemas.EffectsOfLayer):
             schema = kind.model_json_schema(ref_template="#/components/schemas/{model}")
             description["components"]["schemas"] |= {**schema.pop("$defs", {}), kind.__name__: schema}
         return description

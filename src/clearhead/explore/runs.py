@@ -1,23 +1,27 @@
-"""The runs under a folder, by id; a run can be read while it is being written."""
+"""The runs under a folder, or the example that ships, by id; a run can be read while it is being written."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from .. import config
 from ..training.run_folder import Folder, FolderError
+from .run_state import run_state
 from .schemas import RunLine
 from .store import UnknownError, unique_id
 
 DEPTH = 3  # levels of subfolders to search for runs
 MOST = 200  # runs to list
 DEFAULT_LOSSES = ["loss"]  # of a run whose folder does not name its losses
+# A run that ships, without its model, and the recipe that it was trained by.
+EXAMPLE, EXAMPLE_RECIPE = Path(__file__).parent / "example_run", "configs/shakespeare-cpu.toml"
 
 
 class Runs:
-    """The run folders under `root`."""
+    """The run folders under `root`; without one, the example that ships."""
 
     def __init__(self, root: Path | None) -> None:
         self.root = root
@@ -28,7 +32,7 @@ class Runs:
     def folders(self) -> dict[str, Path]:
         """The folders of the runs by id, the most recently written first; a folder keeps its id."""
         if self.root is None:
-            return {}
+            return {Path(EXAMPLE_RECIPE).stem: EXAMPLE}
         runs: list[Path] = []
         level = [self.root]
         for _ in range(DEPTH):
@@ -54,7 +58,8 @@ class Runs:
                 lines.append(self._line(id_, folder))
             except (FolderError, ValueError, OSError) as problem:
                 lines.append(dict.fromkeys(RunLine.model_fields) | {
-                    "id": id_, "step": 0, "finished": False, "losses": [], "measurements": {}, "error": str(problem),
+                    "id": id_, "step": 0, "finished": False, "state": "stopped", "players": {}, "losses": [],
+                    "measurements": {}, "error": str(problem),
                 })  # fmt: skip
         return lines
 
@@ -74,14 +79,17 @@ class Runs:
     def _line(self, id_: str, folder: Path) -> dict[str, Any]:
         metrics = self._metrics(folder)
         recipe: dict[str, Any] = config.load(folder / "recipe.toml") if (folder / "recipe.toml").is_file() else {}
-        about = Folder(folder, create=False, lock=False).about()
-        losses = list(about.get("losses") or DEFAULT_LOSSES)
+        setup: dict[str, Any] = config.load(folder / "setup.json") if (folder / "setup.json").is_file() else {}
+        losses = list(setup.get("losses") or DEFAULT_LOSSES)
         values = [record[losses[0]] for record in metrics if record.get(losses[0]) is not None]
+        steps, players = recipe.get("steps"), _players(recipe, setup)
         return {
-            "id": id_, "step": metrics[-1]["step"] if metrics else 0, "steps": recipe.get("steps"),
-            "finished": (folder / "model").is_dir(), "model": (recipe.get("model") or {}).get("name"),
-            "data": (recipe.get("data") or {}).get("name"), "losses": losses, "loss": values[-1] if values else None,
-            "measurements": about.get("measurements", {}),
+            "id": id_, "step": metrics[-1]["step"] if metrics else 0, "steps": steps,
+            "finished": (folder / "model").is_dir(), "state": run_state(folder, metrics, steps),
+            "model": _name(recipe.get("model")) or players.get("model"), "data": _name(recipe.get("data")),
+            "objective": _name(setup, "objective") or _name(recipe.get("objective")),
+            "players": players if len(players) > 1 else {}, "losses": losses, "loss": values[-1] if values else None,
+            "measurements": setup.get("measurements", {}), "example": EXAMPLE_RECIPE if folder == EXAMPLE else None,
         }  # fmt: skip
 
     def _metrics(self, folder: Path) -> list[dict[str, Any]]:
@@ -92,6 +100,19 @@ class Runs:
             if cached is None or cached[0] != key:
                 cached = self._read[folder] = key, Folder(folder, create=False, lock=False).metrics()
             return cached[1]
+
+
+def _players(recipe: Mapping[str, Any], setup: Mapping[str, Any]) -> dict[str, str | None]:
+    """The networks of a run by name, each with its model's family."""
+    if isinstance(setup.get("players"), Mapping):
+        return {name: _name(player, "model") for name, player in setup["players"].items()}
+    return {name: _name(player["model"]) for name, player in (recipe.get("players") or {}).items() if "model" in player}
+
+
+def _name(section: Any, key: str = "name") -> str | None:
+    """The name in a section of a recipe or setup; None if it has none."""
+    name = section.get(key) if isinstance(section, Mapping) else None
+    return name if isinstance(name, str) else None
 
 
 def _subfolders(folder: Path) -> list[Path]:

@@ -10,7 +10,15 @@ Id = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,80}$")]
 Text = Annotated[str, StringConstraints(max_length=120_000)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Matrix = Annotated[list[Annotated[list[Number], Field(max_length=64)]], Field(max_length=64)]
+Temperature = Annotated[float, Field(ge=0.0, le=5.0, allow_inf_nan=False)]  # 0 takes the likeliest token
+TopK = Annotated[int, Field(ge=1, le=1000)]
+TopP = Annotated[float, Field(gt=0.0, le=1.0, allow_inf_nan=False)]
+TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+# Heads to silence, by layer.
+Off = dict[Annotated[str, StringConstraints(pattern=r"^\d{1,3}$")], Annotated[list[int], Field(max_length=256)]]
+LookId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,40}$")]
 Candidate = tuple[str, float]  # a token and its probability
+Reshaped = tuple[str, float, float]  # also its probability after temperature, top-k and top-p: 0 if ruled out
 
 
 class RequestBody(BaseModel):
@@ -20,7 +28,7 @@ class RequestBody(BaseModel):
 
 
 class Translate(RequestBody):
-    """A translation by beam search."""
+    """A translation by beam search, sentence by sentence."""
 
     model: Id
     text: Text
@@ -28,18 +36,49 @@ class Translate(RequestBody):
     penalty: Annotated[float, Field(ge=0.0, le=3.0)] = 1.0
 
 
+class Align(RequestBody):
+    """A text and its translation, given either as a text or as ids, which may be unfinished."""
+
+    model: Id
+    text: Text
+    target: Text | None = None
+    ids: Annotated[list[TokenId], Field(max_length=10_000)] | None = None
+
+
 class Write(RequestBody):
     """A continuation of a text; temperature 0 takes the likeliest tokens."""
 
     model: Id
     text: Text
+    written: Annotated[list[TokenId], Field(max_length=500)] = []  # ids that were written after the text already
     max_new: Annotated[int, Field(ge=0, le=500)] = 40
-    temperature: Annotated[float, Field(ge=0.0, le=5.0)] = 0.0
-    top_k: Annotated[int, Field(ge=1, le=1000)] | None = None
-    top_p: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
+    temperature: Temperature = 0.0
+    top_k: TopK | None = None
+    top_p: TopP | None = None
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
-    # Heads to silence, by layer.
-    off: dict[Annotated[str, StringConstraints(pattern=r"^\d{1,3}$")], Annotated[list[int], Field(max_length=256)]] = {}
+    off: Off = {}
+
+
+class Read(RequestBody):
+    """A text for an encoder; masks are written as its model line says."""
+
+    model: Id
+    text: Text
+    off: Off = {}
+
+
+class Neighbours(RequestBody):
+    """Texts to compare."""
+
+    model: Id
+    texts: Annotated[list[Annotated[str, StringConstraints(max_length=4000)]], Field(min_length=1, max_length=64)]
+
+
+class Without(RequestBody):
+    """Heads to silence, for the text of an inspection."""
+
+    look: LookId
+    off: Off
 
 
 class Build(RequestBody):
@@ -58,6 +97,12 @@ class Build(RequestBody):
     order: Annotated[list[int], Field(max_length=64)] | None = None
 
 
+class Share(BaseModel):
+    """The part of a link before its fragment."""
+
+    query: str
+
+
 class Problem(BaseModel):
     """An error, in one sentence."""
 
@@ -73,7 +118,27 @@ class ModelLine(BaseModel):
     family: str | None = None
     parameters: int | None = None
     context: int | None = None
+    why: str | None = None  # why no view can use it, if none can
+    mask: str | None = None  # how a mask is written, if it predicts masked tokens
+    max_new: int | None = None  # tokens that answer an example, if all examples have answers of one length
+    examples: list[str] = []  # texts to try it with
     error: str | None = None  # why it cannot be loaded
+
+
+class ImageShape(BaseModel):
+    """An image that is kept under its id, and its size in pixels."""
+
+    id: str
+    width: int
+    height: int
+
+
+class AxisShape(BaseModel):
+    """The tokens along one side of a map."""
+
+    names: list[str]
+    special: list[int]  # indices of special tokens: start, end, padding, mask
+    grid: tuple[int, int] | None  # height and width, if the other tokens are patches of an image, row by row
 
 
 class GroupShape(BaseModel):
@@ -83,8 +148,8 @@ class GroupShape(BaseModel):
     about: str
     layers: int
     heads: int
-    rows: list[str]
-    columns: list[str]
+    rows: AxisShape
+    columns: AxisShape
     words: bool  # whether maps between words can be requested
 
 
@@ -109,6 +174,13 @@ class Tile(BaseModel):
     key_names: list[str] | None = None
 
 
+class WordsShape(BaseModel):
+    """The words of a map's queries (rows) and keys (columns); null if it has only tokens."""
+
+    rows: list[str] | None
+    columns: list[str] | None
+
+
 class HeadsOfLayer(BaseModel):
     """A line of the stream of /heads."""
 
@@ -120,11 +192,29 @@ class HeadsOfLayer(BaseModel):
     sink: list[float | None]
 
 
+class EffectsOfLayer(BaseModel):
+    """A line of the stream of /effects: the mean change per token when a head is silenced, for each head."""
+
+    layer: int
+    layers: int
+    effect: list[float | None]
+    measure: Literal["logprob", "vector"]  # change of log-probability in nats; of output vectors, |x' - x| / |x|
+
+
+class WithoutShape(BaseModel):
+    """The log-probability of each token with all heads on, and with some silenced; null for the first token."""
+
+    tokens: list[str]
+    before: list[float | None]
+    after: list[float | None]
+
+
 class LensShape(BaseModel):
-    """The likeliest next tokens after token `at`, by each layer."""
+    """The likeliest next tokens after token `at`, by each layer, and the entropy of each layer's distribution."""
 
     at: int
     layers: list[list[Candidate]]
+    entropy: list[float | None]  # in nats
 
 
 class CandidatesShape(BaseModel):
@@ -132,7 +222,47 @@ class CandidatesShape(BaseModel):
 
     first: int
     shares: list[float | None]
-    candidates: list[list[Candidate]]
+    logprobs: list[float | None]
+    candidates: list[list[Reshaped]]
+
+
+class SimilarShape(BaseModel):
+    """The cosine similarity of token `at`'s final vector with that of every token."""
+
+    at: int
+    similarity: list[float | None]
+
+
+class NeighboursShape(BaseModel):
+    """The cosine similarities of the embeddings of texts, and their places in two dimensions (PCA)."""
+
+    texts: list[str]
+    similarity: list[list[float | None]]
+    places: list[tuple[float | None, float | None]]
+
+
+class CutShape(BaseModel):
+    """How many tokens of a text the model reads."""
+
+    read: int
+    of: int
+    first: int  # the index of the first of them
+
+
+class TokenShape(BaseModel):
+    """A new token, its probability by the model, and the likeliest tokens in its place."""
+
+    id: int
+    piece: str
+    share: float
+    candidates: list[Reshaped]
+
+
+class TranslationCut(BaseModel):
+    """What was left out of a translation."""
+
+    source: tuple[int, int] | None  # tokens of the source that were read, and all of them
+    target: bool  # whether the translation has no end token: it has reached the limit, or is unfinished
 
 
 class TranslationShape(BaseModel):
@@ -141,37 +271,54 @@ class TranslationShape(BaseModel):
     text: str
     score: float
     logprob: float
-    cut: bool
+    cut: TranslationCut | None
     source: list[str]
     target: list[str]
-    alignment: list[list[float]] = []
-    others: list[dict[str, str | float]] = []
+    ids: list[int]  # of `target`
+
+
+class AlignShape(BaseModel):
+    """A given translation, and its inspection."""
+
+    translation: TranslationShape
+    look: InspectionShape
 
 
 class Event(BaseModel):
-    """A line of the stream of /translate or /write: each has one of these, or an error."""
+    """A line of the stream of /translate, /write or /read: each has some of these, or an error."""
 
     waiting: int | None = None  # requests before this one
     progress: tuple[int, int] | None = None  # blocks done, and all of them
+    sentences: list[str] | None = None  # of the text to translate
+    sentence: int | None = None  # the number of the sentence that the other values belong to, from 0
     beams: list[TranslationShape] | None = None  # the hypotheses so far, the best first
-    token: dict[str, int | float | str | list[Candidate]] | None = None  # a new token, with its alternatives
+    token: TokenShape | None = None
+    cut: CutShape | None = None  # the text is longer than the model reads at once
     translations: list[TranslationShape] | None = None  # the results
     look: InspectionShape | None = None
     looks: list[InspectionShape] | None = None  # one per translation
+    fill: list[list[Candidate]] | None = None  # the likeliest tokens for each mask
+    classes: list[Candidate] | None = None  # the classes of the text, the likeliest first
+    masks: list[int] | None = None  # the index of each masked token
     error: str | None = None
 
 
 class ByHandShape(BaseModel):
     """Every number of attention by hand."""
 
-    x: list[list[float]]
-    q: list[list[list[float]]]
+    x: list[list[float]]  # with positions, if they are added
+    projected_q: list[list[list[float]]]  # per head: X Wq
+    projected_k: list[list[list[float]]]
+    q: list[list[list[float]]]  # per head: X Wq, rotated if the positions are rotary
     k: list[list[list[float]]]
     v: list[list[list[float]]]
-    scores: list[list[list[float | None]]]
+    scores: list[list[list[float]]]  # before the mask
+    masked: list[list[bool]]  # true where the query (row) may not attend to the key (column)
     weights: list[list[list[float]]]
     out: list[list[float]]
-    moved: float
+    moved: float  # largest change of an output because of the order of the inputs
+    angles: list[list[float]] | None = None  # rotary: angle of each pair of columns, in radians
+    slopes: list[float] | None = None  # alibi: what the scores lose per position of distance
 
 
 class PositionsShape(BaseModel):
@@ -183,7 +330,7 @@ class PositionsShape(BaseModel):
 
 
 class MemoryShape(BaseModel):
-    """How much of each input a memory with forgetting holds after each later input."""
+    """The weight of each input in a recurrent memory with decay, after each later input."""
 
     gamma: float
     left: list[list[float]]
@@ -204,12 +351,16 @@ class RunLine(BaseModel):
     id: str
     step: int
     steps: int | None
-    finished: bool
+    finished: bool  # whether it has saved its model
+    state: Literal["running", "stopped", "finished"]
     model: str | None
     data: str | None
+    objective: str | None
+    players: dict[str, str | None]  # if there are several: the networks by name, each with its model's family
     losses: list[str]  # the names of its losses in the records
     loss: float | None  # the last value of the first of them
     measurements: dict[str, MeasurementShape]  # by their names in the records, valid_NAME
+    example: str | None = None  # the recipe of the example that ships
     error: str | None = None  # why it cannot be read
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mimetypes
 import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -14,6 +13,7 @@ from fastapi.responses import Response
 
 from .. import __version__
 from .guard import BODY, Guard
+from .images import ImageStore
 from .request_queue import Queue
 from .responses import add_error_handlers, describe_streams
 from .routes import ROUTERS, Explorer
@@ -21,6 +21,10 @@ from .runs import Runs
 from .store import MEMORY, InspectionStore, ModelStore, UnknownError
 
 PAGE = Path(__file__).parent / "page"
+TYPES = {  # the files of the page that are sent
+    ".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml; charset=utf-8", ".webp": "image/webp",
+}  # fmt: skip
 
 
 def make_app(
@@ -38,7 +42,7 @@ def make_app(
     """The explorer as an ASGI application."""
     trainings = Runs(None if runs is None else Path(runs).resolve())
     explorer = Explorer(
-        models=ModelStore(models, trainings.finished), inspections=InspectionStore(memory),
+        models=ModelStore(models, trainings.finished), inspections=InspectionStore(memory), images=ImageStore(),
         queue=Queue(active, waiting), runs=trainings, device=device,
     )  # fmt: skip
 
@@ -52,7 +56,7 @@ def make_app(
         title="clearhead explore", version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan,
         openapi_url="/api/openapi.json", description="What feeds the page: the library's own results, as JSON.",
     )  # fmt: skip
-    app.state.explorer = explorer
+    app.state.explorer, app.state.token = explorer, token
     add_error_handlers(app)
     for router in (_page_routes(), *ROUTERS):
         app.include_router(router)
@@ -69,9 +73,11 @@ def _page_routes() -> APIRouter:
     """The routes of the page's own files, which are read once: no request ever becomes a path."""
     files = {}
     for path in sorted(PAGE.rglob("*")):
-        if path.is_file() and path.suffix in (".html", ".css", ".js", ".svg"):
-            kind = "text/javascript" if path.suffix == ".js" else mimetypes.guess_type(path.name)[0] or "text/plain"
-            files[path.relative_to(PAGE).as_posix()] = path.read_bytes(), f"{kind}; charset=utf-8"
+        if path.is_file() and path.suffix in TYPES:
+            content = path.read_bytes()
+            if path.suffix == ".html":
+                content = content.replace(b"{version}", __version__.encode())
+            files[path.relative_to(PAGE).as_posix()] = content, TYPES[path.suffix]
     router = APIRouter(include_in_schema=False)
 
     @router.get("/")

@@ -13,15 +13,17 @@ from typing import Any
 
 import anyio
 
+from .. import config
 from ..errors import InputError, UserError
 from ..weights import Bundle, load, shipped
+from .examples import answer_length, examples_of, mask_name
 from .inspections import Inspection
+from .reading import is_encoder
 
 MEMORY = 512 << 20  # bytes of inspections to keep
 MOST_INSPECTIONS = 256  # inspections to keep, however small
 RUN_PREFIX = "run-"  # the model of a finished run has the id run-ID
 MOST_RUN_MODELS = 4  # models of runs to keep loaded
-VIEWS = {"translate": "translate", "generate": "write"}  # capability of a model -> view of the page that uses it
 
 
 class UnknownError(UserError, LookupError):
@@ -35,6 +37,8 @@ class Model:
     id: str
     folder: str  # argument of `load`; never taken from a request
     about: str  # one line about it
+    examples: tuple[str, ...] = ()  # texts to try it with; none: those of examples.py
+    task: str | None = None  # the data set that it was trained on
     lock: anyio.Lock = field(default_factory=anyio.Lock)  # held for one step at a time, so that requests alternate
     _bundle: Bundle | None = None
     _loading: threading.Lock = field(default_factory=threading.Lock)
@@ -49,12 +53,31 @@ class Model:
     def to_dict(self, device: str) -> dict[str, Any]:
         """Plain values, for JSON; loads the model."""
         bundle = self.bundle(device)
-        views = [view for capability, view in VIEWS.items() if capability in bundle.can and bundle.tokens is not None]
+        kinds = views(bundle)
         return {
-            "id": self.id, "about": self.about, "kinds": views, "family": type(bundle.model).__name__,
+            "id": self.id, "about": self.about, "kinds": kinds, "family": type(bundle.model).__name__,
             "parameters": sum(p.numel() for p in bundle.model.parameters()),
-            "context": getattr(bundle.config, "context", None),
+            "context": getattr(bundle.config, "context", None), "why": None if kinds else why_no_view(bundle),
+            "mask": mask_name(bundle), "max_new": answer_length(bundle, self.task),
+            "examples": (list(self.examples) or examples_of(bundle, self.task)) if kinds else [],
         }  # fmt: skip
+
+
+def views(bundle: Bundle) -> list[str]:
+    """The views of the page that can use a model."""
+    if bundle.tokens is None:
+        return []
+    fits = {"translate": "translate" in bundle.can, "write": "generate" in bundle.can, "read": is_encoder(bundle)}
+    return [view for view, one in fits.items() if one]
+
+
+def why_no_view(bundle: Bundle) -> str:
+    """Why no view of the page can use a model."""
+    if bundle.reads in ("images", "vectors"):
+        return f"it reads {bundle.reads}: no view shows them yet"
+    if bundle.tokens is None:
+        return "it was saved without tokens, so that no text can be given to it"
+    return f"a {bundle.name} neither continues, translates nor encodes a text: no view shows it yet"
 
 
 class ModelStore:
@@ -71,17 +94,19 @@ class ModelStore:
         for folder in (str(f) for f in folders if str(f) not in zoo):
             self._add(folder, Path(folder).resolve().name, f"the folder {Path(folder).name}")
         for name in [*named, *(name for name in zoo if name not in named)]:
-            self._add(name, name, zoo[name].does)
+            self._add(name, name, zoo[name].does, zoo[name].examples)
 
-    def _add(self, folder: str, name: str, about: str) -> None:
+    def _add(self, folder: str, name: str, about: str, examples: tuple[str, ...] = ()) -> None:
         id_ = unique_id(name, self.models)
-        self.models[id_] = Model(id_, folder, about)
+        self.models[id_] = Model(id_, folder, about, examples)
 
     def __getitem__(self, id_: str) -> Model:
         finished = self.finished() if self.finished is not None and id_.startswith(RUN_PREFIX) else {}
         if id_.removeprefix(RUN_PREFIX) in finished:
             folder = finished[id_.removeprefix(RUN_PREFIX)]
-            model = self._trained.setdefault(id_, Model(id_, str(folder / "model"), f"trained in {folder.name}"))
+            about = f"trained in {folder.name}"
+            new = Model(id_, str(folder / "model"), about, task=_trained_on(folder))
+            model = self._trained.setdefault(id_, new)
             self._trained.move_to_end(id_)
             while len(self._trained) > MOST_RUN_MODELS:
                 self._trained.popitem(last=False)
@@ -129,6 +154,15 @@ class InspectionStore:
 
     def __len__(self) -> int:
         return len(self._kept)
+
+
+def _trained_on(folder: Path) -> str | None:
+    """The name of the data set of a run; None if its recipe does not say."""
+    try:
+        name = (config.load(folder / "recipe.toml").get("data") or {}).get("name")
+    except (UserError, OSError):
+        return None
+    return name if isinstance(name, str) else None
 
 
 def unique_id(name: str, taken: Collection[str]) -> str:

@@ -6,15 +6,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ..errors import InputError
-from ..layers import Additive, Attention, Mask, make_positions
+from ..layers import Additive, Alibi, Attention, Mask, Rotary, make_positions
 from ..look import watch
 
 # The lecture's example: three inputs of width 4, and the projections to keys, values and queries of width 3.
@@ -34,18 +34,22 @@ class ByHand:
     """Every number of one self-attention."""
 
     x: Float[Tensor, "t d"]  # the inputs in their order, with positions added if the positions are added
-    q: Float[Tensor, "h t e"]
-    k: Float[Tensor, "h t e"]
+    projected_q: Float[Tensor, "h t e"]  # X Wq
+    projected_k: Float[Tensor, "h t e"]  # X Wk
+    q: Float[Tensor, "h t e"]  # the queries that are scored: X Wq, rotated if the positions are rotary
+    k: Float[Tensor, "h t e"]  # the keys that are scored: X Wk, rotated if the positions are rotary
     v: Float[Tensor, "h t w"]
     scores: Float[Tensor, "h t t"]  # input of the softmax, before the mask
+    masked: Bool[Tensor, "t t"]  # True where the query may not attend to the key
     weights: Float[Tensor, "h t t"]
     out: Float[Tensor, "t o"]
     moved: float  # largest difference to the permuted output of the unpermuted inputs; 0 if order does not matter
+    angles: Float[Tensor, "t pairs"] | None = None  # rotary: angle of each pair of columns, in radians
+    slopes: Float[Tensor, "h"] | None = None  # alibi: what the scores lose per position of distance
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
-        names = ("x", "q", "k", "v", "scores", "weights", "out")
-        return {name: getattr(self, name).double().tolist() for name in names} | {"moved": self.moved}
+        return {f.name: v.tolist() if isinstance(v := getattr(self, f.name), Tensor) else v for f in fields(self)}
 
 
 def example() -> Attention:
@@ -55,7 +59,7 @@ def example() -> Attention:
 
 @torch.no_grad()
 def by_hand(
-    x: Rows,  # one row per word
+    x: Rows,  # one row per input
     wq: Rows,  # (width of X, heads * head width): the columns of the heads side by side
     wk: Rows,
     wv: Rows,
@@ -66,7 +70,7 @@ def by_hand(
     window: int | None = None,
     heads: int = 1,
     positions: str = "none",
-    order: Sequence[int] | None = None,  # permutation of the words; None: as given
+    order: Sequence[int] | None = None,  # permutation of the inputs; None: as given
 ) -> ByHand:
     """Compute self-attention with given matrices: Q = X Wq, K = X Wk, V = X Wv, softmax(score(Q, K)) V."""
     words, query, key, value = (_matrix(name, m) for name, m in (("X", x), ("Wq", wq), ("Wk", wk), ("Wv", wv)))
@@ -87,10 +91,13 @@ def by_hand(
     with watch(layer, "q", "k", "v", "scores", "weights") as tape:
         out = attention(words[order])
     unpermuted = attention(words)
+    placed, n = encoding.add(words[order][None])[0], len(words)
     return ByHand(
-        x=encoding.add(words[order][None])[0], q=tape["q"][0], k=tape["k"][0], v=tape["v"][0],
-        scores=tape["scores"][0], weights=tape["weights"].dense()[0], out=out,
-        moved=float((out - unpermuted[order]).abs().max()),
+        x=placed, projected_q=_heads(placed @ query, heads), projected_k=_heads(placed @ key, heads),
+        q=tape["q"][0], k=tape["k"][0], v=tape["v"][0], scores=tape["scores"][0], masked=~mask.dense(n, n)[0, 0],
+        weights=tape["weights"].dense()[0], out=out, moved=float((out - unpermuted[order]).abs().max()),
+        angles=torch.arange(n)[:, None] * encoding.speed.double() if isinstance(encoding, Rotary) else None,
+        slopes=-encoding.slope.double() if isinstance(encoding, Alibi) else None,
     )  # fmt: skip
 
 
@@ -112,6 +119,11 @@ def tell() -> str:
         best = [str(j) for j, w in enumerate(row.tolist(), 1) if w > row.max() - 1e-6]
         lines.append(f"Input {i} looks most at input {' and input '.join(best)}.")
     return "\n\n".join(["Self-attention by hand", *lines])
+
+
+def _heads(x: Float[Tensor, "t d"], heads: int) -> Float[Tensor, "h t e"]:
+    """The columns of each head."""
+    return x.view(len(x), heads, -1).transpose(0, 1)
 
 
 @torch.no_grad()

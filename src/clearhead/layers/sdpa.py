@@ -66,10 +66,30 @@ def sdpa_with_lse(
         choice = _CUDNN.without(torch._fused_sdp_choice, q, k, v, None, 0.0, causal, scale=scale)
     else:
         choice = torch._fused_sdp_choice(q, k, v, None, 0.0, causal, scale=scale)
+    both = kernel_with_lse(choice, q, k, v, scale, causal)
+    if both is None or q.device.type != "cpu":
+        return both
+    return _restore_nan(q, k, both[0], causal), both[1]
+
+
+def kernel_with_lse(
+    choice: int, q: Float[Tensor, "b h q e"], k: Float[Tensor, "b g k e"], v: Float[Tensor, "b g k f"], scale: float,
+    causal: bool,
+) -> tuple[Float[Tensor, "b h q f"], Float[Tensor, "b h q"]] | None:  # fmt: skip
+    """Return the output and the log-sum-exp of the kernel that SDPA has chosen; None if that returns none.
+
+    Args:
+        choice: the backend, as torch._fused_sdp_choice returns it.
+        q: queries.
+        k: keys.
+        v: values.
+        scale: factor of the scores.
+        causal: allow only keys up to the query's own index.
+    """
     ops = torch.ops.aten
     if choice == SDPBackend.FLASH_ATTENTION.value and q.device.type == "cpu":
         out, lse = ops._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal, scale=scale)
-        return _restore_nan(q, k, out, causal), lse
+        return out, lse
     if choice == SDPBackend.CUDNN_ATTENTION.value:
         out, lse, *_ = ops._scaled_dot_product_cudnn_attention(q, k, v, None, True, 0.0, causal, False, scale=scale)
         return out, lse.reshape(q.shape[:3])

@@ -3,6 +3,7 @@
 watch       record activations of any torch model          edit       change them
 Tape        what a watch recorded, by address              silence, scale, patch   ready-made edits of heads
 attention   the maps of one text, with its tokens          AttentionMap            the weights, computed on request
+head_effects   the change of a text's probability when each head is silenced
 statistics  any of MEANING; entropy, received and distance of all watched layers
 """
 
@@ -13,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..errors import InputError, Notice
+from .ablation import HeadEffects, head_effects
 from .capture import edit, watch
 from .edits import patch, scale, silence
 from .maps import AttentionMap
@@ -24,6 +26,7 @@ from .text_counter import new_text
 __all__ = [
     "MEANING",
     "AttentionMap",
+    "HeadEffects",
     "Notice",
     "Tape",
     "TextAttention",
@@ -31,6 +34,7 @@ __all__ = [
     "distance",
     "edit",
     "entropy",
+    "head_effects",
     "new_text",
     "patch",
     "received",

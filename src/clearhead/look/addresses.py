@@ -14,7 +14,11 @@ from .statistics import MEANING
 
 EDITABLE = ("q", "k", "v", "scores", "weights", "heads")  # tensors inside an attention
 INSIDE = (*EDITABLE, *MEANING)  # the addresses that an attention has besides those of its modules
+INPUT = "input"  # the address of a module's input, its first tensor
 WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module")  # what compiling and checkpointing add to a module's name
+
+# Classes of these packages never call attention themselves; torch's own exception is named in `can_attend`.
+PLAIN = ("torch", "clearhead", "builtins", "typing", "abc", "collections")
 
 # Each address with its module and, inside an attention, the name of the activation; None for the module's output.
 Addresses = dict[str, tuple[nn.Module, str | None]]
@@ -31,10 +35,9 @@ def module_of(model: Any) -> nn.Module:
 
 
 def addresses(root: nn.Module) -> Addresses:
-    """All addresses of a model, in the order of its modules."""
+    """All addresses of a model that are known before it runs, in the order of its modules."""
     found: Addresses = {}
-    for path, module in root.named_modules():
-        path = ".".join(part for part in path.split(".") if part not in WRAPPERS)
+    for path, module in _modules(root):
         if path:
             found[path] = (module, None)
         if isinstance(module, Attention):
@@ -43,9 +46,46 @@ def addresses(root: nn.Module) -> Addresses:
     return found
 
 
+def possible_addresses(root: nn.Module) -> Addresses:
+    """The addresses that modules have if they call torch's attention themselves, which only running them shows."""
+    return {
+        f"{path}.{leaf}" if path else leaf: (module, leaf)
+        for module, path in attending_modules(root).items()
+        for leaf in INSIDE
+    }
+
+
+def attending_modules(root: nn.Module) -> dict[nn.Module, str]:
+    """The modules that may call torch's attention themselves, with their names; none that holds our Attention."""
+    return {
+        module: path
+        for path, module in _modules(root)
+        if can_attend(module) and not any(isinstance(part, Attention) for part in module.modules())
+    }
+
+
+def can_attend(module: nn.Module) -> bool:
+    """Whether a module may call torch's attention: its class is neither torch's nor ours, or nn.MultiheadAttention."""
+    packages = {kind.__module__.partition(".")[0] for kind in type(module).__mro__}
+    return isinstance(module, nn.MultiheadAttention) or not packages <= set(PLAIN)
+
+
+def input_addresses(root: nn.Module) -> Addresses:
+    """The addresses of the inputs of modules."""
+    return {f"{path}.{INPUT}": (module, INPUT) for path, module in _modules(root) if path}
+
+
+def _modules(root: nn.Module) -> list[tuple[str, nn.Module]]:
+    """All modules with their names, without the parts that compiling and checkpointing add."""
+    return [
+        (".".join(part for part in path.split(".") if part not in WRAPPERS), module)
+        for path, module in root.named_modules()
+    ]
+
+
 def resolve(pattern: str, names: Mapping[str, Any]) -> list[str]:
     """The addresses that a pattern matches; raises if there are none, and names the nearest."""
-    found = matching(pattern, names)
+    found = matching(re.sub(r"@(\d+|\*)(?=\.)", "", pattern), names)
     if not found:
         raise InputKeyError(f"no address {pattern!r} in this model{nearest_addresses(pattern, names)}")
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -29,6 +30,7 @@ class LazyCall:
     bias: Bias | None
     scale: float
     given: Float[Tensor, "b h q"] | None = None  # log-sum-exp of each query's scores, if the kernel returned it
+    copied: bool = False  # mask and bias are copies already
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -55,7 +57,8 @@ class LazyCall:
     def owned(self) -> LazyCall:
         """A copy whose tensors nothing later writes to: a KV cache, for example, reuses its storage."""
         lse = None if self.given is None else self.given.clone()
-        return replace(self, q=self.q.clone(), k=self.k.clone(), mask=self.mask.each(Tensor.clone), given=lse)
+        mask = self.mask if self.copied else self.mask.each(Tensor.clone)
+        return replace(self, q=self.q.clone(), k=self.k.clone(), mask=mask, given=lse)
 
     def repeat_rows(self, n: int) -> LazyCall:
         """The same call with its only row n times; the mask and the bias broadcast."""
@@ -78,7 +81,8 @@ class LazyCall:
         q = self.q[:, :, slice(*rows)].to(dtype) * self.scale
         k = self.k[:, :, slice(*keys)].to(dtype)
         # The query heads of a group become further queries of its key head: keys need not be repeated.
-        scores = (q.unflatten(1, (groups, -1)).flatten(2, 3) @ k.mT).reshape(*q.shape[:3], k.shape[2])
+        with full_precision(self.device):
+            scores = (q.unflatten(1, (groups, -1)).flatten(2, 3) @ k.mT).reshape(*q.shape[:3], k.shape[2])
         allowed = None
         if not self.mask.free:
             n, m = self.shape[2:]
@@ -187,6 +191,12 @@ def _head(x: Tensor | None, own: slice) -> Tensor | None:
     return x if x is None or x.ndim < 3 or x.shape[-3] == 1 else x[..., own, :, :]
 
 
+def full_precision(device: torch.device) -> AbstractContextManager[object]:
+    """Without autocast, which would round the numbers that are computed about a model that runs under it."""
+    on = torch.is_autocast_enabled(device.type)
+    return torch.autocast(device.type, enabled=False) if on else nullcontext()
+
+
 def _wide(dtype: torch.dtype) -> torch.dtype:
     """The dtype that statistics are computed in: float32, or float64 for float64."""
     return torch.float64 if dtype == torch.float64 else torch.float32
@@ -220,6 +230,10 @@ def steps(source: Call, rows: tuple[int, int]) -> Iterator[tuple[int, int]]:
 
 def tile(source: Call, rows: tuple[int, int], keys: tuple[int, int]) -> Float[Tensor, "b h r c"]:
     """The weights of some queries on some keys, normalised over all keys."""
+    if isinstance(source, LazyCall):
+        first, last = source.reach(*rows)
+        if keys[0] <= first and last <= keys[1]:  # a softmax of the scores themselves, exact however large they are
+            return band(source, rows, keys).weights
     scores, allowed = source.scores(rows, keys)
     weights = (scores - source.lse(rows)).exp_()
     return weights if allowed is None else weights.masked_fill_(~allowed, 0.0)

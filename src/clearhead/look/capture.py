@@ -1,7 +1,8 @@
 """watch and edit: record any activation of a model, or change it, and leave no trace.
 
-Torch names every module and hooks its output; only what is computed inside `attend` needs a tap. Hooks and taps are set
-when the `with` begins and removed when it ends. A watched eager model gives the same bits: the fused kernel still
+Torch names every module and hooks its output; only what is computed inside attention needs more: a tap in our own
+Attention, an interception of torch's attention in models that are not ours (foreign.py, intercept.py). All of it is set
+up when the `with` begins and removed when it ends. A watched eager model gives the same bits: the fused kernel still
 computes the output, and what is watched is computed beside it.
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 import sys
 import threading
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -20,8 +21,22 @@ from torch import Tensor, nn
 
 from ..errors import InputError, Notice
 from ..layers import Attention
-from .addresses import EDITABLE, Addresses, addresses, module_of, resolve
-from .tap import Edit, Listener, WatchTap, changed, own
+from .addresses import (
+    EDITABLE,
+    INPUT,
+    INSIDE,
+    Addresses,
+    addresses,
+    input_addresses,
+    matching,
+    module_of,
+    possible_addresses,
+    resolve,
+)
+from .foreign import Foreign, ForeignEdit, ForeignWatch
+from .intercept import intercept
+from .statistics import MEANING
+from .tap import Edit, Listener, WatchTap, changed, own, recomputing
 from .tape import Keep, Tape
 from .text_counter import TextCounter
 
@@ -30,9 +45,12 @@ from .text_counter import TextCounter
 def watch(model: Any, *names: str, grad: bool = False, keep: Keep = "all") -> Iterator[Tape]:
     """Record activations of any torch model while a `with` lasts.
 
-    Addresses are the names that torch gives to modules, for their outputs, and inside each `layers.Attention` q, k, v,
-    scores, weights (a lazy AttentionMap), heads, and every statistic of look.MEANING. Calls from other threads are not
-    recorded. A search over several texts runs them one by one while its model is watched: see `Tape.texts`.
+    Addresses are the names that torch gives to modules, for their outputs (with `.input` at the end, their inputs), and
+    inside each attention q, k, v, scores, weights (a lazy AttentionMap), heads, and every statistic of look.MEANING. An
+    attention is a `layers.Attention`, or any module that calls torch's scaled_dot_product_attention or is an
+    nn.MultiheadAttention, in a model of transformers, timm, torch.nn or your own; a Notice says if none was seen. Calls
+    from other threads are not recorded. A search over several texts runs them one by one while its model is watched:
+    see `Tape.texts`.
 
     Args:
         model: A torch module, or a Bundle.
@@ -54,50 +72,117 @@ def watch(model: Any, *names: str, grad: bool = False, keep: Keep = "all") -> It
         AttentionMap(batch=1, heads=2, queries=3, keys=3)
         >>> tape["blocks.1"].shape
         torch.Size([1, 3, 8])
+        >>> theirs, x = torch.nn.MultiheadAttention(8, 2, batch_first=True), torch.randn(1, 5, 8)
+        >>> with watch(theirs, "weights", "entropy") as tape:
+        ...     out, mean = theirs(x, x, x)
+        >>> tape["weights"]
+        AttentionMap(batch=1, heads=2, queries=5, keys=5)
     """
     root = module_of(model)
-    known = addresses(root)
     if not names:
         raise InputError("watch what? Name at least one address, for example 'blocks.*.attn.weights'")
-    chosen = {name for pattern in names for name in resolve(pattern, known)}
+    known, possible = _addresses(root, names)
+    chosen = {name for pattern in names for name in resolve(pattern, known | possible)}
     watched = [name for name in known if name in chosen]  # each once, in the model's order
+    awaited = [name for name in possible if name in chosen]
     if not callable(keep) and keep not in ("all", "last"):
         raise InputError(f"keep={keep!r}: expected 'all', 'last' or a function of a record")
-    tape, text = Tape({name: known[name][1] for name in watched}, grad), TextCounter(root, threading.get_ident())
-    if grad and any(known[name][1] in ("scores", "weights") for name in watched):
+    leaves = {name: known[name][1] for name in watched}
+    number = {module: i for i, module in enumerate(root.modules())} if awaited else {}
+    both = known | possible
+    order = {
+        name: both[name][1] for name in sorted([*watched, *awaited], key=lambda name: number.get(both[name][0], 0))
+    }
+    tape, text = Tape(leaves, grad, order), TextCounter(root, threading.get_ident())
+    if grad and {"scores", "weights"} & set(order.values()):
         _notice("gradients of scores and weights are asked for: these layers compute their attention explicitly")
     with _alone(root) as stack:
         text.follow(stack)
         inside: dict[Attention, dict[str, str]] = {}
         for name in watched:
             module, leaf = known[name]
-            if leaf is None:
-                _watch_output(module, name, tape, grad, keep, text, stack)
+            if leaf in OUTSIDE:
+                _watch_module(module, leaf, name, tape, grad, keep, text, stack)
             else:
                 assert isinstance(module, Attention)
+                assert leaf is not None
                 inside.setdefault(module, {})[leaf] = name
         for attention, wanted in inside.items():
             _enter_tap(attention, "listeners", Listener(tape, wanted, grad, keep, text), stack)
+        if not awaited:
+            yield tape
+            return
+        foreign = ForeignWatch(root, names, known, tape=tape, grad=grad, keep=keep, text=text)
+        _intercept(foreign, stack)
         yield tape
+        tape.explain(foreign.why())
+        unseen = [name for name in _named(foreign.unused()) if not matching(name, known)]
+        if unseen:
+            _notice(f"no attention call at {', '.join(map(repr, unseen))}: {foreign.why()}")
 
 
-def _watch_output(
-    module: nn.Module, name: str, tape: Tape, grad: bool, keep: Keep, text: TextCounter, stack: ExitStack
+def _addresses(root: nn.Module, names: Collection[str]) -> tuple[Addresses, Addresses]:
+    """The addresses of a model, and those that it has if its modules turn out to call torch's attention."""
+    known = addresses(root)
+    if any(name.endswith(f".{INPUT}") for name in names):  # only by name: ** does not mean inputs too
+        known = input_addresses(root) | known
+    return known, {name: entry for name, entry in possible_addresses(root).items() if name not in known}
+
+
+def _named(patterns: Collection[str]) -> list[str]:
+    """The patterns that name an activation of attention, as "**.weights" does and "**" does not."""
+    return [pattern for pattern in patterns if pattern.rpartition(".")[2] in INSIDE]
+
+
+def _watch_module(
+    module: nn.Module,
+    leaf: str | None,
+    name: str,
+    tape: Tape,
+    grad: bool,
+    keep: Keep,
+    text: TextCounter,
+    stack: ExitStack,
 ) -> None:
-    """Record the outputs of a module until the stack is closed."""
+    """Record the outputs or inputs of a module until the stack is closed."""
 
-    def hook(_: nn.Module, __: Any, out: Any) -> None:
-        if threading.get_ident() != text.thread:
+    def record(out: Any) -> None:
+        if threading.get_ident() != text.thread or recomputing():
             return
         # Does this call continue the text of the call before? While a search runs it does: the search announces each
         # text (new_text). Elsewhere nothing in a module's output tells, and this is a guess: an output of one token,
         # (batch, 1, width), continues, because decoding loops run one token at a time; any other begins another text.
-        # So unrelated texts of one token each join here; an attention can tell them apart: see Listener._is_next_step.
+        # So unrelated texts of one token each join here; an attention can tell them apart: see Listener.is_next_step.
         tokens = isinstance(out, Tensor) and out.ndim == 3
         continues = tokens and (text.searching or out.shape[1] == 1)
         tape.record(name, own(out, grad), keep, continues, text.number)
 
-    stack.callback(module.register_forward_hook(hook).remove)
+    stack.callback(OUTSIDE[leaf](module, record).remove)
+
+
+def _on_output(module: nn.Module, act: Callable[[Any], Any]) -> Any:
+    """Call `act` with each output of a module, and use what it returns, unless None."""
+    return module.register_forward_hook(lambda _, __, out: act(out))
+
+
+def _on_input(module: nn.Module, act: Callable[[Any], Any]) -> Any:
+    """Call `act` with the first tensor that a module is called with, and use what it returns, unless None."""
+
+    def hook(_: nn.Module, args: Any, kwargs: dict[str, Any]) -> Any:
+        for i, x in enumerate(args):
+            if isinstance(x, Tensor):
+                new = act(x)
+                return None if new is None else ((*args[:i], new, *args[i + 1 :]), kwargs)
+        for key, x in kwargs.items():
+            if isinstance(x, Tensor):
+                new = act(x)
+                return None if new is None else (args, {**kwargs, key: new})
+        return None
+
+    return module.register_forward_pre_hook(hook, with_kwargs=True)
+
+
+OUTSIDE = {None: _on_output, INPUT: _on_input}  # what hooks a module, for its output and its input
 
 
 @contextmanager
@@ -107,6 +192,9 @@ def edit(model: Any, changes: Mapping[str, Edit]) -> Iterator[None]:
     Edits of modules' outputs, q, k, v and heads keep the fused kernel. Those of scores and weights compute their
     attention explicitly, with a Notice; scores are edited before the mask, so that no edit can make a query attend to a
     masked key. Calls from other threads are not edited.
+
+    Under gradient checkpointing an edit raises an InputError, because the backward pass would not repeat it. So does,
+    at the end, an edit of a foreign model's attention that met no attention call.
 
     Args:
         model: A torch module, or a Bundle.
@@ -125,39 +213,58 @@ def edit(model: Any, changes: Mapping[str, Edit]) -> Iterator[None]:
         False
     """
     root = module_of(model)
-    known = addresses(root)
+    known, possible = _addresses(root, changes)
     with _alone(root) as stack:
+        awaited: dict[str, Edit] = {}
         for pattern, change in changes.items():
-            names = resolve(pattern, known)
-            _check_editable(pattern, names, known)
+            names = resolve(pattern, known | possible)
+            _check_editable(pattern, names, known | possible)
             for name in names:
+                if name not in known:
+                    awaited[pattern] = change
+                    continue
                 module, leaf = known[name]
-                if leaf is None:
-                    _edit_output(module, name, change, stack)
+                if leaf in OUTSIDE:
+                    _edit_module(module, leaf, name, change, stack)
                 else:
                     assert isinstance(module, Attention)
                     _enter_tap(module, "edits", (leaf, change, threading.get_ident()), stack)
+        if not awaited:
+            yield
+            return
+        foreign = ForeignEdit(root, awaited, known)
+        _intercept(foreign, stack)
         yield
+        unused = [pattern for pattern in foreign.unused() if not matching(pattern, known)]
+        if unused:
+            raise InputError(f"the edit of {', '.join(map(repr, unused))} changed nothing: {foreign.why()}")
+
+
+def _intercept(foreign: Foreign, stack: ExitStack) -> None:
+    """Give the attention calls of a foreign model to a watch or an edit until the stack is closed."""
+    if "torch._dynamo" in sys.modules:  # a model may compile itself meanwhile, as generate() of transformers does
+        stack.enter_context(torch.compiler.set_stance("force_eager"))
+    intercept(foreign, stack)
 
 
 def _check_editable(pattern: str, names: list[str], known: Addresses) -> None:
     """Raise for the address of a statistic; a Notice where attention is then computed explicitly."""
     leaves = {name: known[name][1] for name in names}
     for name, leaf in leaves.items():
-        if leaf is not None and leaf not in EDITABLE:
+        if leaf in MEANING:
             raise InputError(f"{name!r} is a measurement: expected one of {', '.join(EDITABLE)}, or a module")
     if {"scores", "weights"} & set(leaves.values()):
         _notice(f"{pattern!r} is edited: these layers compute their attention explicitly", 5)
 
 
-def _edit_output(module: nn.Module, name: str, change: Edit, stack: ExitStack) -> None:
-    """Edit the outputs of a module until the stack is closed."""
+def _edit_module(module: nn.Module, leaf: str | None, name: str, change: Edit, stack: ExitStack) -> None:
+    """Edit the outputs or inputs of a module until the stack is closed."""
     mine = threading.get_ident()
 
-    def hook(_: nn.Module, __: Any, out: Any) -> Any:
-        return changed(name, change, out) if threading.get_ident() == mine else out
+    def act(x: Any) -> Any:
+        return changed(name, change, x) if threading.get_ident() == mine else None
 
-    stack.callback(module.register_forward_hook(hook).remove)
+    stack.callback(OUTSIDE[leaf](module, act).remove)
 
 
 _LOCKS: WeakKeyDictionary[nn.Module, threading.RLock] = WeakKeyDictionary()

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..errors import InputError, InputIndexError, InputTypeError
-from .call import Call, DenseCall, band, bands, steps, tile
+from .call import Call, DenseCall, band, bands, full_precision, steps, tile
 from .statistics import statistics
 
 DENSE_LIMIT = 1 << 26  # the most weights that dense() returns: 256 MB in float32
@@ -186,7 +186,8 @@ class AttentionMap:
         return self._rows(lambda b: b.weights @ chosen[slice(*b.keys)].to(b.weights.dtype))
 
     def _rows(self, of: Callable[..., Tensor]) -> Tensor:
-        return torch.cat([of(b) for source in self.sources for b in bands(source)], dim=2)
+        with full_precision(self.sources[0].device):
+            return torch.cat([of(b) for source in self.sources for b in bands(source)], dim=2)
 
     def _placed(self) -> Iterator[tuple[Call, int]]:
         """Each call with the index of its first query in the map."""

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..errors import InputError
 from . import stream
-from .call import Band, Call, bands
+from .call import Band, Call, bands, full_precision
 
 # The definition of each statistic, for query i with weights p_ij; all are 0 for a query whose keys are all masked.
 MEANING = {
@@ -100,7 +100,8 @@ def statistics(
 
 
 def _compute(source: Call, names: Sequence[str], places: Places | None) -> dict[str, Tensor]:
-    return stream.statistics(source, names, places) if stream.serves(source) else tiled(source, names, places)
+    with full_precision(source.device):
+        return stream.statistics(source, names, places) if stream.serves(source) else tiled(source, names, places)
 
 
 def tiled(source: Call, names: Sequence[str], places: Places | None) -> dict[str, Tensor]:

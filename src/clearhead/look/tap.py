@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
@@ -33,12 +35,17 @@ class Listener:
 
     def __init__(self, tape: Tape, wanted: dict[str, str], grad: bool, keep: Keep, text: TextCounter) -> None:
         self.tape, self.wanted, self.grad, self.keep = tape, wanted, grad, keep
-        self.text, self.thread = text, text.thread
+        self.text = text
         self.explicit = grad and bool({"scores", "weights"} & set(wanted))  # they must really be computed
         self.measures = [leaf for leaf in wanted if leaf in MEANING]
         self.end = self.calls = 0  # the position after the last call, and the model's calls by then
         self.continues = False  # the present call is the next step of the text of the call before
         self.pending: list[tuple[str, Any]] = []  # recorded when the present call's mask is known
+
+    @property
+    def thread(self) -> int | None:
+        """The thread whose calls are recorded; of a backward pass, which repeats calls of checkpointing, none."""
+        return None if recomputing() else self.text.thread
 
     def begin(self) -> None:
         """Begin a call; one that ended in an error leaves nothing."""
@@ -54,7 +61,7 @@ class Listener:
         """Record what comes before the weights, the weights, and what is computed from them."""
         if self.thread != threading.get_ident():
             return
-        self.continues = self._is_next_step(source)
+        self.continues = self.is_next_step(source)
         for leaf, x in self.pending:
             self._record(leaf, x)
         self.pending.clear()
@@ -74,7 +81,7 @@ class Listener:
     def _record(self, leaf: str, value: Any) -> None:
         self.tape.record(self.wanted[leaf], value, self.keep, self.continues, self.text.number)
 
-    def _is_next_step(self, source: Call) -> bool:
+    def is_next_step(self, source: Call) -> bool:
         """Whether a call is the next decoding step of the text of the call before.
 
         While a search runs, every call is: the search announces each text (`new_text`). Elsewhere the mask's offset,
@@ -112,19 +119,24 @@ class WatchTap(Tap):
             leaf in ("scores", "weights") and thread == mine for leaf, _, thread in self.edits
         )
 
+    @property
+    def measures(self) -> bool:
+        """Whether statistics or maps are recorded, which a log-sum-exp makes cheaper."""
+        return any(listener.measures or "weights" in listener.wanted for listener in self.listeners)
+
     def inputs(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Edit and record queries, keys and values."""
         for listener in list(self.listeners):
             listener.begin()
-        return self._pass("q", q), self._pass("k", k), self._pass("v", v)
+        return self.passed("q", q), self.passed("k", k), self.passed("v", v)
 
     def scores(self, scores: Tensor) -> Tensor:
         """Edit and record the scores of an explicit computation."""
-        return self._pass("scores", scores)
+        return self.passed("scores", scores)
 
     def weights(self, weights: Tensor, mask: Mask) -> Tensor:
         """Edit and record the weights of an explicit computation."""
-        weights = self._edit("weights", weights)
+        weights = self.edited("weights", weights)
         offset = mask.offset if isinstance(mask.offset, int | Tensor) else 0
         for listener in list(self.listeners):
             listener.record_call(DenseCall(weights=own(weights, listener.grad and listener.explicit), offset=offset))
@@ -134,25 +146,30 @@ class WatchTap(Tap):
         """Record the inputs of a fused kernel."""
         bias = None if bias is None else bias.owned()
         lse = None if lse is None else lse.detach()
-        source = LazyCall(q=q.detach(), k=k.detach(), mask=mask, bias=bias, scale=scale, given=lse)
+        self.record(LazyCall(q=q.detach(), k=k.detach(), mask=mask, bias=bias, scale=scale, given=lse))
+
+    def record(self, source: Call) -> None:
+        """Record a call."""
         for listener in list(self.listeners):
             listener.record_call(source)
 
     def heads(self, out: Tensor) -> Tensor:
         """Edit and record the output of each head."""
-        out = self._edit("heads", out)
+        out = self.edited("heads", out)
         for listener in list(self.listeners):
             listener.heads(out)
         return out
 
-    def _edit(self, leaf: str, x: Tensor) -> Tensor:
+    def edited(self, leaf: str, x: Tensor) -> Tensor:
+        """Edit an activation."""
         for name, change, thread in list(self.edits):
             if name == leaf and thread == threading.get_ident():
                 x = changed(leaf, change, x)
         return x
 
-    def _pass(self, leaf: str, x: Tensor) -> Tensor:
-        x = self._edit(leaf, x)
+    def passed(self, leaf: str, x: Tensor) -> Tensor:
+        """Edit an activation that comes before the mask is known, and record it."""
+        x = self.edited(leaf, x)
         for listener in list(self.listeners):
             listener.take(leaf, x)
         return x
@@ -160,11 +177,33 @@ class WatchTap(Tap):
 
 def changed(name: str, change: Edit, x: Any) -> Any:
     """Apply an edit; raises if it does not return a tensor of the same shape."""
+    if checkpointed():
+        raise InputError(
+            f"{name} is edited in a part of the model under gradient checkpointing, which computes it again in the "
+            "backward pass, where it would not be edited: switch checkpointing off, or run without gradients"
+        )
     y = change(x)
     if isinstance(x, Tensor) and (not isinstance(y, Tensor) or y.shape != x.shape):
         got = tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__
         raise InputError(f"the edit of {name} returned {got}: expected a tensor of shape {tuple(x.shape)}")
     return y
+
+
+def recomputing() -> bool:
+    """Whether a backward pass runs in this thread: modules called there repeat what checkpointing did not keep."""
+    return torch._C._current_graph_task_id() != -1
+
+
+def checkpointed() -> bool:
+    """Whether the code that runs now will be run again by gradient checkpointing, in the backward pass."""
+    file = sys.modules.get("torch.utils.checkpoint")
+    frame = sys._getframe() if file is not None and not recomputing() else None
+    while frame is not None:
+        if frame.f_code.co_filename == file.__file__:  # type: ignore[union-attr]
+            # Reentrant checkpointing runs the forward pass without gradients, inside of an autograd function.
+            return torch.is_grad_enabled() or frame.f_code.co_qualname == "CheckpointFunction.forward"
+        frame = frame.f_back
+    return False
 
 
 def own(value: Any, grad: bool) -> Any:

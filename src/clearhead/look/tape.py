@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -28,6 +28,7 @@ class Tape:
     Args:
         leaves: For each watched address the name of the activation inside an attention; None for a module's output.
         grad: Whether gradients are kept.
+        possible: The same with the addresses that exist only if the model calls attention there, in the model's order.
 
     Examples:
         >>> model = clearhead.build("gpt", vocab=5, context=8, width=8, depth=2, heads=2).eval()
@@ -39,10 +40,14 @@ class Tape:
         torch.Size([1, 2, 3])
     """
 
-    def __init__(self, leaves: dict[str, str | None], grad: bool) -> None:
+    def __init__(
+        self, leaves: dict[str, str | None], grad: bool, possible: Mapping[str, str | None] | None = None
+    ) -> None:
         self._leaves = leaves
         self._calls: dict[str, list[Any]] = {name: [] for name in leaves}
         self._starts: dict[str, list[int]] = {name: [] for name in leaves}  # indices of calls that begin another text
+        self._possible = dict(possible or {})
+        self._unseen = ""  # why possible addresses have no record
         self._text: dict[str, int] = {}  # number of the last call's text
         self._grad = grad
 
@@ -53,12 +58,14 @@ class Tape:
 
     def calls(self, name: str) -> list[Any]:
         """The records of an address, one per call."""
+        if name in self._possible and name not in self._calls:
+            raise InputKeyError(f"nothing was recorded at {name!r}: {self._unseen or 'the model did not run yet'}")
         if name not in self._calls:
             raise InputKeyError(f"{name!r} is not on this tape{nearest_addresses(name, self._calls)}")
         if not self._calls[name]:
             raise InputKeyError(
                 f"nothing was recorded at {name!r}: the model did not run it inside the `with`, or ran inside a "
-                "compiled function that this tape cannot see"
+                "compiled function that this tape cannot see, or it is an attention that shows its weights only"
             )
         return [AttentionMap([x]) if isinstance(x, LazyCall | DenseCall) else x for x in self._calls[name]]
 
@@ -128,6 +135,23 @@ class Tape:
         if len(grads) > 1 and (len(self._starts[name]) > 1 or self._leaves[name] in (*GROWING, "weights")):
             raise InputError(f"the gradients of {len(grads)} calls of {name!r} do not join: watch them one by one")
         return torch.cat(grads, dim=2 if self._leaves[name] else 1)
+
+    def add(self, name: str, leaf: str) -> None:
+        """Add an address that a foreign model turns out to have, after those that come before it in the model."""
+        self._leaves[name], self._calls[name], self._starts[name] = leaf, [], []
+        order = {possible: i for i, possible in enumerate(self._possible)}
+
+        def place(name: str) -> tuple[int, int]:
+            """Its place among the model's addresses, and the number of the call: see Place.address."""
+            path, _, leaf = name.rpartition(".")
+            path, _, index = path.partition("@")
+            return order[f"{path}.{leaf}" if path else leaf], int(index or 0)
+
+        self._calls = {name: self._calls[name] for name in sorted(self._calls, key=place)}
+
+    def explain(self, why: str) -> None:
+        """Keep the reason why possible addresses have no record, for the error of a reader."""
+        self._unseen = why
 
     def record(self, name: str, value: Any, keep: Keep, continues: bool, text: int = 0) -> None:
         """Add a call; it continues the one before if `continues` is True and it belongs to the same text."""

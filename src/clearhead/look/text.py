@@ -16,6 +16,7 @@ from ..tokens import Pair
 from ..weights import Bundle
 from .addresses import addresses, matching
 from .capture import watch
+from .foreign_text import foreign_attention
 from .maps import AttentionMap
 
 if TYPE_CHECKING:
@@ -58,13 +59,16 @@ class TextAttention:
         assert self.decoder_input is not None
         return self.target, self.pieces if kind == "cross" else self.decoder_input
 
-    def figure(self, layer: int, head: int | None = None, *, kind: str | None = None) -> Figure:
+    def figure(
+        self, layer: int, head: int | None = None, *, kind: str | None = None, most: float | None = 1.0
+    ) -> Figure:  # fmt: skip
         """Draw one layer and head as a heat map, its rows the queries and its columns the keys.
 
         Args:
             layer: The layer, counted from 0.
             head: The head, counted from 0; None: the mean over all heads.
             kind: A key of `maps`; if not given, "cross" for a translator and otherwise "self".
+            most: The weight at the end of the colours, 1 so that heads can be compared; None: the largest of this map.
         """
         kind = ("cross" if "cross" in self.maps else next(iter(self.maps))) if kind is None else kind
         queries, keys = self.labels(kind)
@@ -76,6 +80,7 @@ class TextAttention:
         return draw.heatmap(
             weights[0].mean(0).float().cpu().numpy(), rows=queries, columns=keys,
             title=f"{name}, layer {layer}, " + ("mean over heads" if head is None else f"head {head}"),
+            most=most,
         )  # fmt: skip
 
     def _check(self, kind: str) -> None:
@@ -84,13 +89,16 @@ class TextAttention:
 
 
 @torch.no_grad()
-def attention(bundle: Bundle | nn.Module, text: str, *, target: str | None = None) -> TextAttention:
+def attention(
+    bundle: Bundle | nn.Module, text: str, *, target: str | None = None, tokenizer: Any = None
+) -> TextAttention:
     """Return the attention maps of a text, layer by layer, from one forward pass.
 
     Args:
-        bundle: A model with its tokens: a GPT, a BERT, or a translator.
+        bundle: A model with its tokens: a GPT, a BERT, or a translator; or a model of transformers.
         text: The text; for a translator the source.
         target: The translation, for a translator only: one of its own (`translate(...).text`) or any other.
+        tokenizer: The tokenizer of a model of transformers; a Bundle has its own.
 
     Returns:
         The pieces of the text and an AttentionMap per layer: the self-attention of a GPT or BERT; for a translator that
@@ -107,13 +115,41 @@ def attention(bundle: Bundle | nn.Module, text: str, *, target: str | None = Non
         AttentionMap(batch=1, heads=5, queries=4, keys=4)
         >>> figure = result.figure(layer=0, head=2)
     """
+    if tokenizer is not None:
+        if isinstance(bundle, Bundle):
+            raise InputError("a Bundle has tokens of its own: expected no tokenizer")
+        return TextAttention(**foreign_attention(bundle, tokenizer, text, target))
+    inputs = text_inputs(bundle, text, target)
+    assert isinstance(bundle, Bundle)
+    with watch(bundle, *inputs.kinds.values()) as tape:
+        bundle.model(**inputs.row)
+    maps = {kind: list(tape.match(pattern).values()) for kind, pattern in inputs.kinds.items()}
+    return TextAttention(
+        pieces=inputs.pieces, target=inputs.target, decoder_input=inputs.decoder_input, maps=maps
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TextInputs:
+    """The inputs of a model for one text, and the text of their tokens."""
+
+    row: dict[str, Tensor]  # the arguments of forward, a batch of one row: ids, and the source of a translator
+    kinds: dict[str, str]  # the kinds of attention that the model has, and the addresses of their weights
+    pieces: list[str]  # the text of each token; for a translator, of the source
+    target: list[str] | None = None  # the text of each token that a translator writes, the end token included
+    decoder_input: list[str] | None = None  # the text of each token that its decoder reads: the start, then the target
+    written: Tensor | None = None  # (t,) the ids of `target`
+
+
+def text_inputs(bundle: Bundle | nn.Module, text: str, target: str | None = None) -> TextInputs:
+    """The inputs of a model with attention for a text, or for a text and its translation; raises for other models."""
     model: Any = bundle.model if isinstance(bundle, Bundle) else bundle
     name, known = type(model).__name__, addresses(model)
     kinds = {kind: pattern for kind, pattern in KINDS.items() if matching(pattern, known)}
     if not kinds:
         raise InputError(
             f"this {name} has no attention to show: expected a gpt, a bert, a transformer, or an rnn-seq2seq whose "
-            "attention is not 'none'; `watch` records any other activation"
+            "attention is not 'none'; `watch` records any other activation; a model of transformers needs tokenizer=..."
         )
     if not isinstance(bundle, Bundle) or bundle.tokens is None:
         raise InputError(
@@ -126,12 +162,11 @@ def attention(bundle: Bundle | nn.Module, text: str, *, target: str | None = Non
         raise InputError(f"this {name} is no translator: expected a text without a target")
     tokens = bundle.tokenizer()
     ids = tokens.wrapped(text) if "predict" in bundle.can else with_special(tokens, tokens.encode(text))
-    maps = _maps(bundle, kinds, _row(bundle, ids, "text"))
-    return TextAttention(pieces=tokens.pieces(ids), maps=maps)
+    return TextInputs(row={"ids": _row(bundle, ids, "text")}, kinds=kinds, pieces=tokens.pieces(ids))
 
 
-def _translation(bundle: Bundle, text: str, target: str | None, kinds: dict[str, str]) -> TextAttention:
-    """The attention of a translator, with the target given to its decoder."""
+def _translation(bundle: Bundle, text: str, target: str | None, kinds: dict[str, str]) -> TextInputs:
+    """The inputs of a translator, with the target given to its decoder."""
     pair = bundle.tokens
     if not isinstance(pair, Pair):
         raise InputError(f"this {bundle.name} has no tokenizers of a source and a target: expected a Pair")
@@ -143,10 +178,10 @@ def _translation(bundle: Bundle, text: str, target: str | None, kinds: dict[str,
     source, written = pair.read(text), pair.written(target)
     start = pair.target.pad if pair.target.start is None else pair.target.start  # Marian starts with padding
     read = np.append(np.int64(start or 0), written[:-1])
-    maps = _maps(bundle, kinds, _row(bundle, read, "target"), source=_row(bundle, source, "text"))
-    return TextAttention(
-        pieces=pair.source.pieces(source), target=pair.target.pieces(written), decoder_input=pair.target.pieces(read),
-        maps=maps,
+    row = {"ids": _row(bundle, read, "target"), "source": _row(bundle, source, "text")}
+    return TextInputs(
+        row=row, kinds=kinds, pieces=pair.source.pieces(source), target=pair.target.pieces(written),
+        decoder_input=pair.target.pieces(read), written=_row(bundle, written, "target")[0],
     )  # fmt: skip
 
 
@@ -157,9 +192,3 @@ def _row(bundle: Bundle, ids: np.ndarray, what: str) -> Tensor:
     if bundle.max_tokens is not None and len(ids) > bundle.max_tokens:
         raise InputError(f"the {what} has {len(ids)} tokens: this model reads {bundle.max_tokens} at once")
     return torch.from_numpy(ids)[None].to(bundle.device)
-
-
-def _maps(bundle: Bundle, kinds: dict[str, str], ids: Tensor, **inputs: Tensor) -> dict[str, list[AttentionMap]]:
-    with watch(bundle, *kinds.values()) as tape:
-        bundle.model(ids, **inputs)
-    return {kind: list(tape.match(pattern).values()) for kind, pattern in kinds.items()}

@@ -6,7 +6,10 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from .. import draw
 from ..errors import InputError
@@ -15,13 +18,14 @@ from .probe_figures import probe_figures
 from .run_metrics import Line, RunMetrics, words
 
 Panels = dict[str, tuple[dict[str, Line], str]]  # by title: the lines by name, and the unit of the y axis
+ALL_PLAYERS = "all players"  # the name of a line that is the same for every player
 
 
 def plot(*runs: str | os.PathLike[str], out: str | os.PathLike[str] | None = None) -> list[Figure] | list[Path]:
     """Draw training runs: every loss, validation measurement, learning rate and gradient norm against steps.
 
     One run also has figures of its heads and blocks, if it was probed (`inside_every` of a recipe). Several runs share
-    their axes.
+    their axes, except for numbers in different units.
 
     Args:
         runs: Run folders.
@@ -72,7 +76,8 @@ def _names(runs: Sequence[Path]) -> list[str]:
 
 def _figures(run: RunMetrics, *, title: str) -> dict[str, Figure]:
     """All figures of one run, by the word that is added to the file name."""
-    return {"": _draw(_panels(run), title=title, zero=True)} | probe_figures(run.records)
+    linear = [words(name) for name in run.others]
+    return {"": _draw(_panels(run), linear, title=title, zero=True)} | probe_figures(run.records)
 
 
 def _panels(run: RunMetrics) -> Panels:
@@ -90,12 +95,19 @@ def _panels(run: RunMetrics) -> Panels:
     for title, (names, unit) in panels.items():
         lines = {label: line for label, name in names.items() if (line := run.line(name))}
         if lines:
-            found[title] = lines, unit
+            found[title] = _merge(lines) if title == "learning rate" else lines, unit
     return found
 
 
+def _merge(lines: dict[str, Line]) -> dict[str, Line]:
+    """The lines of several players, or one line if they are all the same."""
+    first, *rest = lines.values()
+    same = all(np.array_equal(first, line) for line in rest)
+    return {ALL_PLAYERS: first} if rest and same else lines
+
+
 def _compare(runs: Mapping[str, RunMetrics]) -> Figure:
-    """One figure of several runs: a panel per number, a line per run."""
+    """One figure of several runs: a panel per number and unit, a line per run."""
     titles: dict[str, str] = {}  # of each number
     for run in runs.values():
         for loss in run.losses:
@@ -109,16 +121,44 @@ def _compare(runs: Mapping[str, RunMetrics]) -> Figure:
     panels: Panels = {}
     for name, title in titles.items():
         lines = {label: line for label, run in runs.items() if (line := run.line(name))}
-        if lines:
-            units = dict.fromkeys(unit for run in runs.values() if (unit := run.unit(name)))
-            panels[title] = lines, " or ".join(units)
+        units = dict.fromkeys(runs[label].unit(name) for label in lines)
+        for unit in units:
+            own = {label: line for label, line in lines.items() if runs[label].unit(name) == unit}
+            panels[f"{title} ({unit or 'unit unknown'})" if len(units) > 1 else title] = own, unit
     return _draw(panels)
 
 
-def _draw(panels: Panels, *, title: str = "", zero: bool = False) -> Figure:
-    linear = [unit == "share" or head.endswith(("accuracy", "learning rate")) for head, (_, unit) in panels.items()]
-    return draw.panels(
+def _draw(panels: Panels, linear: Sequence[str] = (), *, title: str = "", zero: bool = False) -> Figure:
+    """Draw panels; those of shares, learning rates and `linear` are never logarithmic, nor are numbers that reach 0."""
+    figure = draw.panels(
         {head: lines for head, (lines, _) in panels.items()}, ylabel=[unit for _, unit in panels.values()],
-        log=["" if one else "auto" for one in linear], xlabel="steps", title=title, zero=zero,
-        across=None if len(panels) < 3 else 2 if len(panels) < 5 else 3, width=3.8, height=2.6,
+        log=["" if _is_linear(head, panel, linear) else "auto" for head, panel in panels.items()], xlabel="steps",
+        title=title, zero=zero, across=None if len(panels) < 3 else 2 if len(panels) < 5 else 3, width=3.8, height=2.6,
     )  # fmt: skip
+    for axes, (lines, unit) in zip(figure.axes, panels.values(), strict=False):
+        _set_limits(axes, _values(lines), unit)
+    return figure
+
+
+def _is_linear(title: str, panel: tuple[dict[str, Line], str], linear: Sequence[str]) -> bool:
+    lines, unit = panel
+    known = unit == "share" or title in linear or title.endswith(("accuracy", "learning rate"))
+    return known or bool(_values(lines).min() <= 0)
+
+
+def _set_limits(axes: Axes, values: np.ndarray, unit: str) -> None:
+    """Let the axis of a share end at 0 and 1, and that of a count at 0 and have whole ticks."""
+    low, high = float(values.min()), float(values.max())
+    if unit == "share" and low >= 0 and high <= 1:
+        top = 1.0 if high > 0.5 else high or 1.0  # a small share would be hard to read
+    elif unit and low >= 0 and axes.get_yscale() == "linear" and np.array_equal(values, values.round()):
+        top = high or 1.0
+        axes.yaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
+    else:
+        return
+    margin = 0.05 * top
+    axes.set_ylim(min(low - margin, 0.0), top + margin)
+
+
+def _values(lines: Mapping[str, Line]) -> np.ndarray:
+    return np.concatenate([np.asarray(y, dtype=float) for _, y in lines.values()])

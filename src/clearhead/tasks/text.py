@@ -18,6 +18,7 @@ from ..checks import one_of
 from ..data.image_files import ImageLike
 from ..data.text_rows import MASKS, mask_of, with_special
 from ..errors import InputError, Notice
+from ..tokens import Tokenizer
 from ..weights import Bundle
 from .batching import batches, padded
 from .image_batches import image_batches, image_inputs
@@ -187,24 +188,33 @@ def fill(bundle: Bundle, text: str, *, top: int = 5) -> list[list[tuple[str, flo
     model: Any = bundle.model
     if top < 1:
         raise InputError(f"top={top}: expected 1 or more")
-    mask, _ = mask_of(tokens)
-    for word in MASKS:
-        text = text.replace(word, MASKS[0])
-    parts = [tokens.encode(p if tokens.spaces_are_tokens else p.strip()) for p in text.split(MASKS[0])]
-    if len(parts) < 2:
-        raise InputError(f"{text[:60]!r} has no gap: expected one or more {MASKS[0]}")
-    inside = np.concatenate([parts[0], *(np.append([mask], part) for part in parts[1:])]).astype(np.int64)
-    ids = torch.from_numpy(with_special(tokens, inside))[None].to(bundle.device)
+    row, masks = masked_ids(tokens, text)
+    if not masks:
+        raise InputError(f"{text[:60]!r} has no gap: expected one or more {MASKS[0]}, in capitals")
+    ids = torch.from_numpy(row)[None].to(bundle.device)
     if bundle.max_tokens is not None and ids.shape[1] > bundle.max_tokens:
         raise InputError(f"the text has {ids.shape[1]} tokens: this model reads {bundle.max_tokens} at once")
-    masked = (ids[0] == mask).nonzero()[:, 0]
-    x = model.states(ids)[0, masked]
-    p = model.head(x).float().softmax(-1)[:, : len(tokens)]
+    p = model.head(model.states(ids)[0, masks]).float().softmax(-1)[:, : len(tokens)]
     high, token = p.topk(min(top, p.shape[1]), dim=-1)
     return [
         list(zip((piece.strip() for piece in tokens.pieces(t.tolist())), h.tolist(), strict=True))
         for h, t in zip(high, token, strict=True)
     ]
+
+
+def masked_ids(tokens: Tokenizer, text: str) -> tuple[np.ndarray, list[int]]:
+    """The ids of a text with its special tokens and masks, which are written [MASK] or <mask>; and where masks are."""
+    mask, _ = mask_of(tokens)
+    for word in MASKS:
+        text = text.replace(word, MASKS[0])
+    first, *rest = text.split(MASKS[0])
+    if not rest:
+        return with_special(tokens, tokens.encode(text)), []
+    # A mask stands for a word and the space before it, which byte-level and SentencePiece tokens contain.
+    parts = [tokens.encode(p if tokens.spaces_are_tokens else p.rstrip()) for p in (first, *rest)]
+    inside = np.concatenate([parts[0], *(np.append([mask], part) for part in parts[1:])]).astype(np.int64)
+    ids = with_special(tokens, inside)
+    return ids, np.flatnonzero(ids == mask).tolist()
 
 
 def _pooled(x: Float[Tensor, "b t d"], lengths: Tensor, pool: str) -> Float[Tensor, "b d"]:

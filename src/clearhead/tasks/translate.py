@@ -10,8 +10,9 @@ import numpy as np
 import torch
 
 from ..decode import Choice, Hypothesis, Plan, follow, forced, search
-from ..errors import Notice
+from ..errors import InputError, Notice
 from ..tokens import Pair
+from ..tokens.ids import as_row
 from ..weights import Bundle
 from .batching import batches
 from .seeds import seeds_of
@@ -111,16 +112,22 @@ def translating(
         yield [_translation(bundle, tokens, ids, cut, h) for h in hypotheses[0]]
 
 
-def given_translation(bundle: Bundle, source: str, target: str) -> Translation:
-    """A given translation with its log-probability and attention under a model (forced decoding)."""
+def given_translation(bundle: Bundle, source: str, target: str | Sequence[int]) -> Translation:
+    """A given translation with its log-probability and attention under a model (forced decoding).
+
+    The target is a text, or the ids of one, which may be unfinished: without the end token.
+    """
     tokens = translator_tokens(bundle)
     ((ids, cut),) = _sources(bundle, tokens, [source])
-    target_ids = tokens.written(target)
-    before = torch.from_numpy(np.concatenate([[start_id(tokens)], target_ids[:-1]]))[None].to(bundle.device)
-    targets = torch.from_numpy(target_ids)[None].to(bundle.device)
+    written = tokens.written(target) if isinstance(target, str) else as_row(target, len(tokens.target))
+    if not len(written):
+        raise InputError("the translation has no tokens: expected one or more")
+    before = torch.from_numpy(np.concatenate([[start_id(tokens)], written[:-1]]))[None].to(bundle.device)
+    targets = torch.from_numpy(written)[None].to(bundle.device)
     logprob = float(forced(bundle.model, source_inputs(bundle, [ids]), before, targets).sum())
-    score = logprob / len(target_ids)
-    h = Hypothesis(ids=tuple(target_ids[:-1].tolist()), logprob=logprob, score=score, finished=True)
+    finished = int(written[-1]) == _end(tokens)
+    own = written[:-1] if finished else written
+    h = Hypothesis(ids=tuple(own.tolist()), logprob=logprob, score=logprob / len(written), finished=finished)
     return _translation(bundle, tokens, ids, cut, h)
 
 

@@ -1,6 +1,6 @@
 """Saving tokenizers in a folder, and loading them.
 
-tokens.json        characters, words and SentencePiece pieces, distinguished by their `kind`; or a pair
+tokens.json        characters, words, symbols and SentencePiece pieces, distinguished by their `kind`; or a pair
 tokenizer.json     subwords, in the format of the tokenizers library
 a Pair             tokens.json names the file of each side: source.tokens.json, target.tokenizer.json and so on;
                    tokens that both sides share are one file, tokenizer.json or both.tokens.json
@@ -18,10 +18,12 @@ from .characters import Characters
 from .pair import Pair
 from .pieces import Pieces
 from .subwords import Subwords
+from .symbols import Symbols
 from .tokenizer import Tokenizer
 from .words import Words
 
-_BY_KIND: dict[str, Any] = {cls.kind: cls for cls in (Characters, Words, Pieces)}  # of the tokenizers in tokens.json
+# The tokenizers that are kept in tokens.json.
+_BY_KIND: dict[str, Any] = {cls.kind: cls for cls in (Characters, Words, Pieces, Symbols)}
 _ENTRIES = (Tokenizer.file, Subwords.file)  # the files that loading begins with
 _SIDES = tuple(f"{side}.{entry}" for side in ("source", "target", "both") for entry in _ENTRIES)
 

@@ -27,6 +27,7 @@ class Card:
 
     does: str  # what it does, in one line
     example: str  # command that shows it
+    examples: tuple[str, ...]  # texts to try it with
     data: str  # training data
     licence: str  # licence of the weights, and of the data behind them
     command: str  # command that trained it

@@ -2,6 +2,13 @@
 
 export class Problem extends Error {}
 
+let online = true;
+
+// Tell the frame when the server stops or starts to answer.
+function reached(now) {
+  if (now !== online) { online = now; dispatchEvent(new Event(now ? "online-again" : "offline-now")); }
+}
+
 async function sentence(answer) {
   try { return (await answer.json()).error ?? answer.statusText; } catch { return answer.statusText; }
 }
@@ -13,8 +20,12 @@ async function ask(path, options = {}) {
       answer = await fetch(path, options);
     } catch (problem) {
       if (problem.name === "AbortError") throw problem;
-      throw new Problem("The server does not answer: is it still running?");
+      reached(false);
+      const lost = new Problem("The server does not answer: is it still running?");
+      lost.offline = true;
+      throw lost;
     }
+    reached(true);
     if (answer.ok) return answer;
     if (answer.status === 503 && tries < 5) {
       await new Promise((go) => setTimeout(go, 300 * 2 ** tries));
@@ -39,6 +50,21 @@ export async function post(path, body, signal) {
   return (await ask(`/api/${path}`, { method: "POST", body: JSON.stringify(body), signal, headers: { "content-type": "application/json" } })).json();
 }
 
+// Send a file as it is.
+export async function upload(path, blob, signal) {
+  return (await ask(`/api/${path}`, { method: "POST", body: blob, signal, headers: { "content-type": blob.type } })).json();
+}
+
+// An array of float32: { data, shape, most }.
+export async function floats(path, given = {}, signal) {
+  const answer = await ask(`/api/${path}${query(given)}`, { signal });
+  const data = new Float32Array(await answer.arrayBuffer()), most = answer.headers.get("x-most");
+  return { data, shape: answer.headers.get("x-shape").split(",").map(Number), most: most === null ? null : Number(most) };
+}
+
+// The rows of an array { data, shape } of two dimensions, as views of its numbers.
+export const rowsOf = ({ data, shape: [n, m] }) => Array.from({ length: n }, (_, i) => data.subarray(i * m, (i + 1) * m));
+
 // Yields the events of a stream of JSON lines as they arrive.
 export async function* lines(path, body, signal) {
   const options = body === null ? { signal } : { method: "POST", body: JSON.stringify(body), signal, headers: { "content-type": "application/json" } };
@@ -53,10 +79,12 @@ export async function* lines(path, body, signal) {
     for (const part of parts) {
       const event = JSON.parse(part);
       if (event.error) throw new Problem(event.error);
+      signal?.throwIfAborted(); // what had already arrived is not for a later request to see
       yield event;
     }
     if (done) return;
   }
 }
 
-export const heads = (look, group, signal) => lines(`looks/heads${query({ look, group })}`, null, signal);
+// The lines of a stream about the heads of an inspection: "heads" (statistics) or "effects".
+export const perLayer = (what, look, group, signal) => lines(`looks/${what}${query({ look, group })}`, null, signal);

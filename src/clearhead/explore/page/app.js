@@ -1,63 +1,90 @@
-// The frame: the menu, the open view and its state in the address, the theme, errors and status.
+// The frame: the menu, the open view and its state in the address, the theme, saving, and whether the server answers.
 
-import { get } from "./api.js";
+import { Problem, get } from "./api.js";
+import { sentence } from "./activity.js";
 import { h } from "./dom.js";
-import { save } from "./export.js";
+import { save } from "./figure.js";
+import { Path } from "./path.js";
 import { Build } from "./views/build.js";
+import { Read } from "./views/read.js";
+import { Start } from "./views/start.js";
 import { Train } from "./views/train.js";
 import { Translate } from "./views/translate.js";
 import { Write } from "./views/write.js";
 
-const VIEWS = { translate: ["Translate", Translate], write: ["Write", Write], build: ["Build", Build], train: ["Train", Train] };
-const place = document.getElementById("view"), problem = document.getElementById("problem"), status = document.getElementById("status");
-let current = null, written = "";
+const VIEWS = { start: ["Start", Start], translate: ["Translate", Translate], write: ["Write", Write], read: ["Read", Read], build: ["Build", Build], train: ["Train", Train] };
+const LOCAL = ["127.0.0.1", "localhost", "[::1]"];
+const LONGEST = 8000; // characters of an address
+const place = document.getElementById("view"), problem = document.getElementById("problem"), notice = document.getElementById("notice");
+const views = {}; // by name, as they are first opened
+let current = null, listed = null;
+let written = null, seen = ""; // the state of the open view as an address, and the address as it was last seen in the bar
 
 const frame = {
-  models: null, // a promise of the list of models
-  // The models that a view can use; the model of a run is not listed, and requested by its id.
+  version: document.querySelector('meta[name="version"]').content,
+
+  // The list of models; requested again if the server did not answer.
+  models() {
+    listed ??= get("models").catch((trouble) => { listed = null; throw trouble; });
+    return listed;
+  },
+
+  // The models that a view can use. The model of a run is not listed: it is requested by its id, and says why if it fits no view.
   async known(kind, id) {
-    const all = (await frame.models).filter((one) => one.kinds.includes(kind));
+    const all = (await frame.models()).filter((one) => one.kinds.includes(kind));
     if (id && !all.some((one) => one.id === id)) {
-      try { const own = await get("models/one", { model: id }); if (own.kinds.includes(kind)) all.unshift(own); else frame.problem(`the model ${id} does not ${kind}: another was chosen`); } catch (trouble) { frame.problem(trouble); }
+      const own = await get("models/one", { model: id });
+      if (!own.kinds.includes(kind)) throw new Problem(`the model ${id} does not ${kind}${own.why ? `: ${own.why}` : own.kinds.length ? `: open it in ${VIEWS[own.kinds[0]]?.[0] ?? own.kinds[0]}` : ""}`);
+      all.unshift(own);
     }
     return all;
   },
-  // Put the state of the open view into the address, so that it can be shared or bookmarked.
-  remember(name, state) {
-    if (current?.name !== name) return; // the view has been closed meanwhile
-    const kept = Object.entries(state).filter(([, value]) => value !== null && value !== undefined && value !== "");
-    written = `#${name}${kept.length ? `?${new URLSearchParams(kept.map(([key, value]) => [key, typeof value === "object" ? JSON.stringify(value) : value]))}` : ""}`;
-    if (written.length < 8000) history.replaceState(null, "", written);
+
+  remember(view, push) {
+    if (current !== view || location.hash !== seen) return; // it goes on in the background, or another view is about to open
+    const kept = Object.entries({ ...view.state(), step: path.at === null ? null : path.at + 1 }).filter(([, value]) => value !== null && value !== undefined && value !== "");
+    const next = `#${view.name}${kept.length ? `?${new URLSearchParams(kept.map(([key, value]) => [key, typeof value === "object" ? JSON.stringify(value) : value]))}` : ""}`;
+    if (next === written) return;
+    written = next;
+    if (next.length >= LONGEST) return;
+    history[push ? "pushState" : "replaceState"](null, "", next);
+    seen = location.hash;
   },
+
+  // A problem that belongs to no view's work.
   problem(trouble) {
     if (trouble?.name === "AbortError") return;
-    const sentence = trouble?.message ?? String(trouble);
-    problem.textContent = sentence.charAt(0).toUpperCase() + sentence.slice(1) + (/[.!?]$/.test(sentence) ? "" : ".");
+    problem.textContent = sentence(trouble);
     problem.hidden = false;
   },
   fine() { problem.hidden = true; problem.textContent = ""; },
-  status(text) { status.textContent = text; },
+  say(text) { notice.textContent = text; },
+  go(address) { location.hash = address; },
 };
+const path = new Path();
 
 function parse() {
   const [name, query = ""] = location.hash.slice(1).split("?");
-  return [VIEWS[name] ? name : "translate", Object.fromEntries(new URLSearchParams(query))];
+  const { step, ...state } = Object.fromEntries(new URLSearchParams(query));
+  return [VIEWS[name] ? name : "start", state, step];
 }
 
 function open() {
   if (current && location.hash === written) return;
-  const [name, state] = parse();
-  written = location.hash;
-  current?.view.leave?.();
-  frame.fine();
-  frame.status("");
-  const [title, View] = VIEWS[name];
+  const [name, state, step] = parse(), [title, View] = VIEWS[name];
+  const view = (views[name] ??= new View(frame));
+  written = seen = location.hash;
+  if (current !== view) {
+    current?.leave();
+    place.replaceChildren(view.root);
+    frame.say("");
+    scrollTo(0, 0);
+  }
+  current = view;
   document.title = `${title} · clearhead`;
-  const view = new View(frame, state);
-  current = { name, view };
-  place.replaceChildren(view.root);
-  view.enter?.();
   for (const link of document.querySelectorAll("#nav a")) link.getAttribute("href") === `#${name}` ? link.setAttribute("aria-current", "page") : link.removeAttribute("aria-current");
+  path.opened(name, step);
+  view.enter(state);
 }
 
 function theme(to) {
@@ -66,23 +93,44 @@ function theme(to) {
   dispatchEvent(new Event("theme"));
 }
 
+async function saved(kind, figure = null) {
+  try {
+    const { name, size } = await save(kind, current, { version: frame.version, address: written?.length < LONGEST ? location.href : null }, figure);
+    frame.say(`Saved ${name} (${Math.ceil(size / 1000)} kB).`);
+  } catch (trouble) { frame.say(sentence(trouble)); }
+}
+
+async function link() {
+  if (location.hash !== written) return frame.say("This text is too long for an address: save it as JSON instead.");
+  const { query } = await get("share"), address = `${location.origin}/${query}${location.hash}`, here = LOCAL.includes(location.hostname);
+  try { await navigator.clipboard.writeText(address); frame.say(here ? "The link is copied. It opens on this machine only: start with --host 0.0.0.0 to share it." : "The link is copied."); } catch { frame.say(address); }
+}
+
+// While the server does not answer: ask every two seconds, and clear the message when it is back.
+function wait() {
+  frame.problem("The server does not answer: is it still running? This page goes on when it is back.");
+  setTimeout(async function again() {
+    try { await get("models"); } catch { setTimeout(again, 2000); }
+  }, 2000);
+}
+
 document.getElementById("nav").append(...Object.entries(VIEWS).map(([name, [title]]) => h("a", { href: `#${name}` }, title)));
-const saver = (kind) => h("button", { type: "button", title: `Save this view as ${kind.toUpperCase()}`, "data-save": kind, onclick: async () => {
-  try { frame.fine(); const size = await save(kind, `clearhead-${current.name}`, current.view); frame.status(`Saved clearhead-${current.name}.${kind} (${Math.ceil(size / 1000)} kB).`); } catch (trouble) { frame.problem(trouble); }
-} }, kind.toUpperCase());
+document.getElementById("path").append(path.root);
 document.getElementById("tools").append(
-  h("span", { class: "saves", role: "group", "aria-label": "Save this view" }, ["png", "svg", "json"].map(saver)),
-  h("button", { type: "button", title: "Copy a link to this view", onclick: async () => { if (location.hash !== written) return frame.status("This text is too long for an address: save it as JSON instead."); try { await navigator.clipboard.writeText(location.href); frame.status("The link is copied."); } catch { frame.status(location.href); } } }, "link"),
+  h("span", { class: "saves", role: "group", "aria-label": "Save this view" }, ["png", "svg", "json"].map((kind) => h("button", { type: "button", title: `Save this view as ${kind.toUpperCase()}`, "data-save": kind, onclick: () => saved(kind) }, kind.toUpperCase()))),
+  h("button", { type: "button", title: "Copy a link to this view", onclick: link }, "link"),
   h("button", { type: "button", id: "theme", title: "Light or dark", "aria-label": "Light or dark", onclick: () => {
     const now = document.documentElement.dataset.theme ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
     theme(now === "dark" ? "light" : "dark");
   } }, "◐"));
 try { if (localStorage.getItem("theme")) document.documentElement.dataset.theme = localStorage.getItem("theme"); } catch { /* no storage: the system's theme */ }
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => dispatchEvent(new Event("theme")));
+addEventListener("save-figure", ({ detail: { figure, kind } }) => saved(kind, figure));
 addEventListener("problem", (event) => frame.problem(event.detail));
 addEventListener("unhandledrejection", (event) => { if (event.reason?.name === "AbortError") event.preventDefault(); else frame.problem(event.reason); });
+addEventListener("offline-now", wait);
+addEventListener("online-again", () => { frame.fine(); current?.back?.(); });
 document.querySelector(".skip").addEventListener("click", (event) => { event.preventDefault(); place.focus(); }); // #view is not the name of a view
 addEventListener("hashchange", open);
-frame.models = get("models");
-frame.models.catch((trouble) => frame.problem(trouble));
+frame.models().catch(() => {}); // views show it
 open();

@@ -27,8 +27,11 @@ export function colour(t) {
 
 export const css = ([r, g, b]) => `rgb(${r},${g},${b})`;
 
-export function ink([r, g, b]) {
-  return (r * 0.299 + g * 0.587 + b * 0.114) > 140 ? "#1f2933" : "#f4f6f8";
+// Black or white, whichever is easier to read on a colour: at least 4.5:1 on any.
+export function ink(rgb) {
+  const [r, g, b] = rgb.map((x) => { const c = x / 255; return c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4; });
+  const light = 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  return (light + 0.05) / 0.05 > 1.05 / (light + 0.05) ? "#000000" : "#ffffff";
 }
 
 export const tint = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();

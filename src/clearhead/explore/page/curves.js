@@ -1,117 +1,211 @@
-// Line plots against steps, which show the values at the pointer.
+// Line plots with titled axes, a legend outside the plot, and the values at the pointer or at the keyboard's cursor.
 
 import { LINES, tint } from "./colours.js";
 import { h, number, s, themed } from "./dom.js";
 
+const DASHES = [null, "7 3", "2 3"]; // lines beyond the number of colours repeat them with other dashes
+const TELLABLE = LINES.length * DASHES.length; // lines that a legend can tell apart
+const READ = 10; // values that are read at a time
+const MARKED = 16; // the largest number of points of a line that shows each as a dot
+const POINTS = 400; // drawn points per line; of more, the means of neighbours are drawn, and the range of their values
+const EXPORTED = 560; // pixels, the width of an exported figure
+
 export class Curves {
-  constructor({ title, log = false, tall = 180, label = "step" } = {}) {
-    Object.assign(this, { title, log, tall, label, lines: [] });
-    this.svgNode = s("svg", { class: "curves", role: "img", "aria-label": title, tabindex: 0 });
+  // label: the name of the x axis; unit: that of the y axis; log: logarithmic if the values span a factor of 20
+  constructor({ title = "", log = false, tall = 210, label = "step", unit = "" } = {}) {
+    Object.assign(this, { title, log, tall, label, unit, lines: [], limits: null, named: false, at: null });
+    this.svgNode = s("svg", { class: "curves", role: "slider", "aria-label": title, tabindex: 0 });
     this.note = h("p", { class: "note" }, " ");
-    this.root = h("figure", { class: "mapbox" }, h("figcaption", {}, h("span", {}, title)), this.svgNode, this.note);
-    this.svgNode.addEventListener("pointermove", (event) => this.read(event.clientX));
+    this.keys = h("span", { class: "keys" });
+    this.root = h("figure", { class: "mapbox curvebox" }, h("figcaption", {}, h("span", { class: "title" }, title), this.keys), this.svgNode, this.note);
+    this.svgNode.addEventListener("pointermove", (event) => this.point(event));
     this.svgNode.addEventListener("pointerleave", () => this.read(null));
     this.svgNode.addEventListener("keydown", (event) => this.key(event));
+    this.svgNode.addEventListener("blur", () => this.read(null));
     new ResizeObserver(() => this.draw()).observe(this.root);
     themed(this, "draw");
   }
 
-  // lines: { name, points: [[x, y], ...], colour?: number }
-  show(lines) { this.lines = lines; this.draw(); }
+  // lines: { name, points: [[x, y], ...], colour?: number, dash?: number }
+  // limits: [low, high] that the y axis includes; named: name a single line, too
+  show(lines, { limits = null, named = false } = {}) {
+    Object.assign(this, { lines, limits, named: named || lines.length > 1 });
+    this.xs = [...new Set(lines.flatMap(({ points }) => points.filter(([, y]) => drawable(y)).map(([x]) => x)))].sort((a, b) => a - b);
+    this.draw();
+  }
 
   draw() {
     const wide = this.root.clientWidth;
     if (!wide || !this.root.isConnected) return;
-    const tall = this.tall, right = 12, low = tall - 24, top = 8;
     this.svgNode.setAttribute("width", wide);
-    this.svgNode.setAttribute("height", tall);
-    const all = this.lines.flatMap(({ points }) => points).filter(([, y]) => y !== null && Number.isFinite(y));
-    if (!all.length) { this.svgNode.replaceChildren(s("text", { x: wide / 2, y: tall / 2, "text-anchor": "middle", fill: tint("soft"), "font-size": 13 }, "nothing yet")); return; }
-    const xs = all.map(([x]) => x), ys = all.map(([, y]) => y);
-    const spread = (list) => list.reduce(([a, b], x) => [Math.min(a, x), Math.max(b, x)], [Infinity, -Infinity]);
-    let [x0, x1] = spread(xs), [y0, y1] = spread(ys);
-    const log = this.log && y0 > 0 && y1 / y0 > 20;
-    if (!log && y0 > 0 && y0 < 0.4 * y1) y0 = 0;
-    if (x1 === x0) x1 = x0 + 1;
-    if (y1 === y0) { y1 += Math.abs(y1) * 0.1 || 1; y0 -= log ? y0 * 0.5 : 0; }
-    const marks = log ? decades(y0, y1) : ticks(y0, y1), left = Math.max(48, 14 + 6.5 * Math.max(0, ...marks.map((y) => short(y).length)));
-    const f = log ? Math.log : (y) => y;
-    this.x = (x) => left + ((x - x0) / (x1 - x0)) * (wide - left - right);
-    this.y = (y) => low - ((f(y) - f(y0)) / (f(y1) - f(y0))) * (low - top);
-    this.span = [x0, x1, left, wide - right];
-    const axes = s("g", { "font-size": 11, fill: tint("soft") });
-    for (const y of marks) {
-      axes.append(s("line", { x1: left, x2: wide - right, y1: this.y(y), y2: this.y(y), stroke: tint("hair") }), s("text", { x: left - 6, y: this.y(y) + 4, "text-anchor": "end" }, short(y)));
-    }
-    for (const x of ticks(x0, x1)) axes.append(s("text", { x: this.x(x), y: low + 16, "text-anchor": "middle" }, short(x)));
-    const drawn = this.lines.map(({ points, colour: c }, i) => s("path", { fill: "none", "stroke-width": this.lines.length > 12 ? 1 : 1.7, stroke: LINES[(c ?? i) % LINES.length], opacity: this.lines.length > 6 ? 0.75 : 1, "stroke-linejoin": "round",
-      d: thin(points).filter(([, y]) => y !== null && Number.isFinite(y) && (!log || y > 0)).map(([x, y], j) => `${j ? "L" : "M"}${this.x(x).toFixed(1)},${this.y(y).toFixed(1)}`).join("") }));
-    for (const [i, { points, colour: c }] of this.lines.entries()) if (points.length === 1 && points[0][1] !== null) drawn.push(s("circle", { cx: this.x(points[0][0]), cy: this.y(points[0][1]), r: 3.5, fill: LINES[(c ?? i) % LINES.length] }));
-    const names = this.lines.length > 1 && this.lines.length <= 8 ? s("g", { "font-size": 12, stroke: tint("paper"), "stroke-width": 4, "stroke-linejoin": "round", "paint-order": "stroke" }, this.lines.map(({ name, colour: c }, i) => s("text", { x: wide - right - 4, y: top + 12 + 15 * i, "text-anchor": "end", fill: LINES[(c ?? i) % LINES.length] }, name))) : null;
-    this.rule = s("line", { y1: top, y2: low, stroke: tint("soft"), "stroke-dasharray": "2 3", visibility: "hidden" });
-    this.svgNode.replaceChildren(...[axes, ...drawn, names, this.rule].filter(Boolean));
+    this.svgNode.setAttribute("height", this.tall);
+    this.keys.replaceChildren(...legend(this).map(([name, look]) => h("span", { class: "key" }, s("svg", { width: 20, height: 8, "aria-hidden": "true" }, s("line", { x1: 0, x2: 20, y1: 4, y2: 4, "stroke-width": 3, ...look })), name)), h("span", { class: "means" }, meaning(this.lines)));
+    this.plot = plot(this, wide);
+    this.cursor = s("g", { "pointer-events": "none" });
+    this.svgNode.replaceChildren(...this.plot.parts, this.cursor);
+    this.read(this.at, this.pointed);
+  }
+
+  point(event) {
+    if (!this.plot?.span) return;
+    const box = this.svgNode.getBoundingClientRect(), [x0, x1, left, right] = this.plot.span;
+    const x = x0 + ((event.clientX - box.left - left) / (right - left)) * (x1 - x0);
+    this.read(this.xs.reduce((a, b) => (Math.abs(b - x) < Math.abs(a - x) ? b : a)), event.clientY - box.top);
   }
 
   key(event) {
-    const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-    const xs = this.lines[0]?.points.map(([x]) => x) ?? [];
-    if (!by || !xs.length) return;
+    const xs = this.xs ?? [], leap = Math.max(1, Math.round(xs.length / 10)), now = this.at === null ? null : xs.indexOf(this.at);
+    const to = { ArrowLeft: now === null ? xs.length - 1 : now - 1, ArrowRight: now === null ? 0 : now + 1, PageDown: (now ?? xs.length) - leap, PageUp: (now ?? -1) + leap, Home: 0, End: xs.length - 1 }[event.key];
+    if (event.key === "Escape") this.read(null);
+    if (to === undefined || !xs.length) return;
     event.preventDefault();
-    this.index = Math.min(Math.max((this.index ?? (by > 0 ? -1 : xs.length)) + by, 0), xs.length - 1);
-    this.readAt(xs[this.index]);
+    this.read(xs[Math.min(Math.max(to, 0), xs.length - 1)]);
   }
 
-  read(client) {
-    if (client === null || !this.span) { this.rule?.setAttribute("visibility", "hidden"); this.note.textContent = " "; return; }
-    const [x0, x1, left, right] = this.span, at = client - this.svgNode.getBoundingClientRect().left;
-    this.readAt(x0 + ((at - left) / (right - left)) * (x1 - x0));
+  // Show the values at x; a line that has not begun at x, or has ended, shows none.
+  read(x, pointed = null) {
+    const values = x === null || !this.plot?.span ? [] : this.lines.map((line, i) => ({ name: line.name, look: style(line, i), ...near(line.points, x) })).filter(({ y }) => y !== undefined);
+    Object.assign(this, { at: values.length ? x : null, pointed });
+    const told = pointed === null || values.length <= READ ? values : values.toSorted((a, b) => Math.abs(this.plot.y(a.y) - pointed) - Math.abs(this.plot.y(b.y) - pointed));
+    this.cursor?.replaceChildren(...(values.length ? [s("line", { x1: this.plot.x(x), x2: this.plot.x(x), y1: this.plot.top, y2: this.plot.low, stroke: tint("soft"), "stroke-dasharray": "2 3" }),
+      ...values.map(({ x: at, y, look }) => s("circle", { cx: this.plot.x(at), cy: this.plot.y(y), r: 3.5, fill: look.stroke, stroke: tint("paper") }))] : []));
+    this.note.replaceChildren(...(values.length ? [h("span", {}, `${this.label} ${x.toLocaleString("en")}: `), ...told.slice(0, READ).map(({ name, x: at, y, look }, i, { length }) => h("span", { class: "value" },
+      this.named ? h("i", { class: "dot", style: { background: look.stroke } }) : null, `${this.named ? `${name} ` : ""}${number(y)}${at === x ? "" : ` (${this.label} ${at.toLocaleString("en")})`}${i < length - 1 ? ", " : ""}`)), told.length > READ ? ` and ${told.length - READ} more` : ""] : [" "]));
+    const xs = this.xs ?? [];
+    for (const [name, value] of [["valuemin", xs[0] ?? 0], ["valuemax", xs.at(-1) ?? 0], ["valuenow", this.at ?? xs.at(-1) ?? 0], ["valuetext", values.length ? this.note.textContent : "the arrow keys read the values"]]) this.svgNode.setAttribute(`aria-${name}`, value);
   }
 
-  readAt(x) {
-    const near = this.lines.map(({ name, points }) => {
-      let best = null;
-      for (const [px, py] of points) if (py !== null && (best === null || Math.abs(px - x) < Math.abs(best[0] - x))) best = [px, py];
-      return best && [name, ...best];
-    }).filter(Boolean);
-    if (!near.length) return;
-    const at = near.reduce((a, b) => (Math.abs(b[1] - x) < Math.abs(a[1] - x) ? b : a))[1];
-    this.rule.setAttribute("x1", this.x(at));
-    this.rule.setAttribute("x2", this.x(at));
-    this.rule.setAttribute("visibility", "visible");
-    const said = near.slice(0, 6).map(([name, , y]) => (near.length > 1 ? `${name} ${number(y)}` : number(y))).join("   ");
-    this.note.textContent = `${this.label} ${at.toLocaleString()}: ${said}${near.length > 6 ? " …" : ""}`;
-  }
-
-  svg() {
-    const drawn = this.svgNode.cloneNode(true);
-    drawn.setAttribute("y", 20);
-    return s("svg", { width: drawn.getAttribute("width"), height: Number(drawn.getAttribute("height")) + 20 }, s("text", { x: 4, y: 14, "font-size": 13, fill: tint("ink") }, this.title), drawn);
+  // The figure with its title and legend, to be saved.
+  svg(wide = EXPORTED) {
+    const head = s("g"), keys = legend(this);
+    head.append(s("text", { x: 0, y: 14, "font-size": 14, "font-weight": 600, fill: tint("ink") }, this.title));
+    let x = 0, y = 34;
+    for (const [name, look] of keys) {
+      const long = 26 + 0.56 * 12 * name.length + 16;
+      if (x && x + long > wide) { x = 0; y += 17; }
+      head.append(s("line", { x1: x, x2: x + 20, y1: y - 4, y2: y - 4, "stroke-width": 3, ...look }), s("text", { x: x + 26, y, "font-size": 12, fill: tint("ink") }, name));
+      x += long;
+    }
+    if (meaning(this.lines)) head.append(s("text", { x: wide, y: 14, "text-anchor": "end", "font-size": 11.5, fill: tint("soft") }, meaning(this.lines)));
+    const top = keys.length ? y + 8 : 22;
+    return s("svg", { width: wide, height: top + this.tall }, head, s("g", { transform: `translate(0,${top})` }, plot(this, wide).parts));
   }
 }
 
-function ticks(low, high) {
-  const raw = (high - low) / 4, size = 10 ** Math.floor(Math.log10(raw)), step = [1, 2, 5, 10].find((x) => x * size >= raw) * size;
-  const found = [];
-  for (let x = Math.ceil(low / step) * step; x <= high + step * 1e-6; x += step) found.push(Number(x.toPrecision(12)));
-  return found;
+const drawable = (y) => typeof y === "number" && Number.isFinite(y);
+
+function style({ colour, dash }, i) {
+  const dashes = DASHES[(dash ?? (colour === undefined ? Math.floor(i / LINES.length) : 0)) % DASHES.length];
+  return { stroke: LINES[(colour ?? i) % LINES.length], ...(dashes ? { "stroke-dasharray": dashes } : {}) };
 }
 
+// The names of the lines with their looks; none if there are too many to tell apart.
+const legend = ({ lines, named }) => (named && lines.length <= TELLABLE ? lines.map((line, i) => [line.name, style(line, i)]) : []);
+
+// What is drawn of lines with many points.
+function meaning(lines) {
+  const many = Math.max(1, ...lines.map(({ points }) => grouped(points)));
+  return many > 1 ? `means of ${many} records, and their range` : "";
+}
+
+// The axes and lines as SVG elements, and the functions from values to pixels.
+function plot({ lines, log, tall, label, unit, title, limits }, wide) {
+  const ys = lines.flatMap(({ points }) => points.map(([, y]) => y)).filter(drawable), soft = tint("soft");
+  if (!ys.length) return { parts: [s("text", { x: wide / 2, y: tall / 2, "text-anchor": "middle", fill: soft, "font-size": 13 }, "No values yet")] };
+  const xs = lines.flatMap(({ points }) => points.filter(([, y]) => drawable(y)).map(([x]) => x));
+  const axis = yAxis([...ys, ...(limits ?? [])], { log, unit }), f = axis.log ? Math.log : (y) => y;
+  const names = axis.marks.map((y) => short(y, axis.marks)), left = 12 + 6.6 * Math.max(...names.map((name) => name.length)), right = wide - 18, top = 26, low = tall - 40;
+  let [x0, x1] = spread(xs);
+  const one = x0 === x1;
+  if (one) [x0, x1] = [x0 - 1, x0 + 1];
+  const x = (at) => left + ((at - x0) / (x1 - x0)) * (right - left), y = (at) => low - ((f(at) - f(axis.low)) / (f(axis.high) - f(axis.low))) * (low - top);
+  const axes = s("g", { "font-size": 11.5, fill: soft }, s("text", { x: 0, y: 13, class: "unit" }, unit || title), s("text", { x: (left + right) / 2, y: tall - 6, "text-anchor": "middle", class: "label" }, label));
+  for (const [i, at] of axis.marks.entries()) axes.append(s("line", { x1: left, x2: right, y1: y(at), y2: y(at), stroke: tint(at === 0 ? "soft" : "hair") }), s("text", { x: left - 6, y: y(at) + 4, "text-anchor": "end" }, names[i]));
+  const marks = one ? [x0 + 1] : steps(x0, x1, Math.max(3, Math.min(6, Math.floor((right - left) / 80))), xs.every(Number.isInteger)).marks;
+  for (const at of marks) {
+    const name = Math.abs(at) < 1e5 ? at.toLocaleString("en") : short(at, marks), half = 3.3 * name.length;
+    axes.append(s("line", { x1: x(at), x2: x(at), y1: low, y2: low + 4, stroke: soft }), s("text", { x: Math.min(Math.max(x(at), half), wide - half), y: low + 17, "text-anchor": "middle", class: "mark" }, name));
+  }
+  const path = (points) => points.map(([a, b], j) => `${j ? "L" : "M"}${x(a).toFixed(1)},${y(b).toFixed(1)}`).join("");
+  const drawn = lines.map((line, i) => {
+    const look = style(line, i), same = lines.filter(({ points }) => points === line.points || equal(points, line.points)), parts = pieces(line.points);
+    if (same.length > 1) Object.assign(look, { "stroke-dasharray": `9 ${9 * (same.length - 1)}`, "stroke-dashoffset": -9 * same.indexOf(line) }); // lines that coincide alternate
+    const few = line.points.length <= MARKED, dots = parts.flatMap((part) => (few || part.length === 1 ? part : []));
+    return s("g", { class: "line", "data-name": line.name, opacity: lines.length > 8 ? 0.8 : 1 },
+      s("path", { fill: "none", "stroke-width": lines.length > 12 ? 1.2 : 1.8, "stroke-linejoin": "round", ...look, d: parts.map((part) => path(grouped(part) > 1 ? means(part) : part)).join("") }),
+      parts.filter((part) => grouped(part) > 1).map(means).map((part) => s("path", { class: "range", fill: look.stroke, opacity: 0.18, d: `${path([...part.map(([a, , , top]) => [a, top]), ...part.map(([a, , least]) => [a, least]).reverse()])}Z` })),
+      dots.map(([a, b]) => s("circle", { cx: x(a).toFixed(1), cy: y(b).toFixed(1), r: few && line.points.length > 1 ? 2.5 : 3.5, fill: look.stroke })));
+  });
+  return { parts: [axes, ...drawn], x, y, top, low, span: [x0, x1, left, right] };
+}
+
+// The range, ticks and kind of the y axis. A share goes from 0 to 1; counts have whole ticks; other axes include 0 if it is near.
+function yAxis(values, { log, unit }) {
+  let [low, high] = spread(values);
+  if (log && low > 0 && high / low > 20) return { log: true, ...decades(low, high) };
+  const whole = values.every(Number.isInteger);
+  if (high - low <= 1e-6 * Math.max(Math.abs(low), Math.abs(high))) [low, high] = [Math.min(low, 0), Math.max(high, 0)]; // one value
+  if (low === high) high = 1;
+  if (unit.startsWith("share") && low >= 0 && high <= 1) [low, high] = [0, high > 0.5 ? 1 : high];
+  if (low > 0 && (whole || low < 0.4 * high)) low = 0;
+  if (high < 0 && high > 0.4 * low) high = 0;
+  const { marks, step } = steps(low, high, 5, whole, true);
+  return { log: false, low: marks[0], high: marks.at(-1), marks, step };
+}
+
+// At most about `most` ticks at round numbers; outer: those that enclose the range.
+function steps(low, high, most, whole, outer = false) {
+  const raw = (high - low) / most, size = 10 ** Math.floor(Math.log10(raw)), round = [1, 2, 5, 10].find((x) => x * size >= raw * (1 - 1e-9)) * size, step = whole ? Math.max(1, Math.round(round)) : round;
+  const [first, last] = outer ? [Math.floor(low / step + 1e-9), Math.ceil(high / step - 1e-9)] : [Math.ceil(low / step - 1e-9), Math.floor(high / step + 1e-9)];
+  return { step, marks: Array.from({ length: last - first + 1 }, (_, i) => Number(((first + i) * step).toPrecision(12)) + 0) };
+}
+
+// Ticks of a logarithmic axis that enclose the range: 1 and 3 of each power of ten, or whole powers if there are many.
 function decades(low, high) {
-  const found = [];
-  for (let e = Math.floor(Math.log10(low)); e <= Math.log10(high); e++) for (const k of [1, 3]) { const y = Number((k * 10 ** e).toPrecision(1)); if (y >= low && y <= high) found.push(y); }
-  return found;
+  const e0 = Math.floor(Math.log10(low) + 1e-9), e1 = Math.ceil(Math.log10(high) - 1e-9), every = Math.ceil((e1 - e0) / 6);
+  let marks = [];
+  if (Math.log10(high / low) > 3.2) for (let e = e0; e < e1 + every; e += every) marks.push(10 ** e);
+  else {
+    for (let e = e0; e <= e1; e++) marks.push(10 ** e, 3 * 10 ** e);
+    marks = marks.filter((y, i) => !(marks[i + 1] <= low) && !(marks[i - 1] >= high));
+  }
+  marks = marks.map((y) => Number(y.toPrecision(1)));
+  return { low: marks[0], high: marks.at(-1), marks };
 }
 
-const short = (x) => (Math.abs(x) >= 1e6 ? `${x / 1e6}M` : Math.abs(x) >= 1e4 ? `${x / 1e3}k` : Math.abs(x) > 0 && Math.abs(x) < 1e-3 ? x.toExponential(0) : String(x));
+function short(x, among) {
+  const size = Math.max(...among.map(Math.abs));
+  if (x === 0) return "0";
+  if (size >= 1e6 && Math.abs(x) >= 1e3) return Math.abs(x) >= 1e6 ? `${Number((x / 1e6).toPrecision(6))}M` : `${x / 1e3}k`;
+  if (size >= 1e4 && Math.abs(x) >= 1e3) return `${Number((x / 1e3).toPrecision(6))}k`;
+  return (size < 1e-3 || Math.abs(x) < 1e-4 ? x.toExponential().replace("e-", "e−") : String(x)).replace(/^-/, "−");
+}
 
-// Reduce a line to about a thousand points, each the mean of a few neighbours.
-function thin(points) {
-  const every = Math.ceil(points.length / 1000);
-  if (every === 1) return points;
-  const found = [];
-  for (let i = 0; i < points.length; i += every) {
-    const some = points.slice(i, i + every).filter(([, y]) => y !== null);
-    if (some.length) found.push([some[some.length - 1][0], some.reduce((sum, [, y]) => sum + y, 0) / some.length]);
+const spread = (list) => list.reduce(([a, b], x) => [Math.min(a, x), Math.max(b, x)], [Infinity, -Infinity]);
+export const equal = (a, b) => a.length === b.length && a.every(([x, y], i) => x === b[i][0] && y === b[i][1]);
+
+// The points of a line in pieces without missing values.
+function pieces(points) {
+  const found = [[]];
+  for (const point of points) if (drawable(point[1])) found.at(-1).push(point); else if (found.at(-1).length) found.push([]);
+  return found.filter((part) => part.length);
+}
+
+// A line with many points as the means of every few neighbours, [[x, mean, least, greatest], ...].
+function means(points) {
+  const many = grouped(points), found = [];
+  for (let i = 0; many > 1 && i < points.length; i += many) {
+    const some = points.slice(i, i + many), ys = some.map(([, y]) => y);
+    found.push([some[Math.floor(some.length / 2)][0], ys.reduce((sum, y) => sum + y, 0) / ys.length, ...spread(ys)]);
   }
   return found;
+}
+const grouped = (points) => Math.ceil(points.length / POINTS);
+
+// The point of a line that is nearest to x, if x is between its first and its last point.
+function near(points, x) {
+  const found = points.filter(([, y]) => drawable(y));
+  if (!found.length || x < found[0][0] || x > found.at(-1)[0]) return {};
+  const [at, y] = found.reduce((a, b) => (Math.abs(b[0] - x) < Math.abs(a[0] - x) ? b : a));
+  return { x: at, y };
 }

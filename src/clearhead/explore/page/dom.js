@@ -22,28 +22,34 @@ function fill(node, options, children) {
   return node;
 }
 
+// Controls with a name; each has .set(value), which changes what it shows without telling `change`.
+
 export function choose(label, options, value, change, more = {}) {
   const select = h("select", { onchange: () => change(select.value), ...more },
     options.map((one) => {
       const [id, text] = Array.isArray(one) ? one : [one, one];
       return h("option", { value: id, selected: String(id) === String(value) }, text);
     }));
-  return h("label", { class: "field" }, h("span", {}, label), select);
+  return Object.assign(h("label", { class: "field" }, h("span", {}, label), select), { set: (to) => { select.value = to; } });
 }
 
 export function slide(label, { min, max, step, value, show = (x) => x, change }) {
-  const out = h("output", {}, show(Number(value)));
-  const input = h("input", { type: "range", min, max, step, value,
-    oninput: () => { out.textContent = show(Number(input.value)); change(Number(input.value)); } });
-  return h("label", { class: "field" }, h("span", {}, label, " ", out), input);
+  const out = h("output", {}), input = h("input", { type: "range", min, max, step, value, "aria-label": label, oninput: () => { tell(); change(Number(input.value)); } });
+  const tell = () => { out.textContent = show(Number(input.value)); input.setAttribute("aria-valuetext", out.textContent); };
+  tell();
+  return Object.assign(h("label", { class: "field" }, h("span", {}, label, " ", out), input), { set: (to) => { input.value = to; tell(); } });
 }
 
 export function segments(label, options, value, change) {
   const name = `s${Math.random().toString(36).slice(2)}`;
-  return h("fieldset", { class: "segments" }, h("legend", {}, label), h("div", {},
+  const field = h("fieldset", { class: "segments" }, h("legend", {}, label), h("div", {},
     options.map(([id, text, title]) => h("label", { title },
       h("input", { type: "radio", name, value: id, checked: id === value, onchange: () => change(id) }), h("span", {}, text)))));
+  return Object.assign(field, { set: (to) => { for (const input of field.querySelectorAll("input")) input.checked = input.value === to; } });
 }
+
+// A button that saves one figure: as SVG, or with Shift as PNG. svg: makes the figure
+export const saver = (svg) => h("button", { type: "button", class: "save-one", title: "Save this figure as SVG (Shift: PNG)", "aria-label": "Save this figure", onclick: (event) => dispatchEvent(new CustomEvent("save-figure", { detail: { figure: svg(), kind: event.shiftKey ? "png" : "svg" } })) }, "⤓");
 
 // Call a method of an object whenever the theme changes; a weak reference lets the object be freed.
 export function themed(one, draw) {
@@ -63,12 +69,12 @@ export function later(work, wait = 60) {
   return (...given) => { clearTimeout(timer); timer = setTimeout(() => work(...given), wait); };
 }
 
-export const percent = (x) => (x === null || Number.isNaN(x) ? "–" : x >= 0.9995 ? "100 %" : x >= 0.0995 ? `${(100 * x).toFixed(0)} %` : `${(100 * x).toPrecision(2)} %`);
+export const percent = (x) => (x === null || Number.isNaN(x) ? "–" : x >= 0.9995 ? "100 %" : x >= 0.0995 ? `${(100 * x).toFixed(0)} %` : x < 1e-4 ? (x > 0 ? "< 0.01 %" : "0 %") : `${(100 * x).toPrecision(2)} %`);
 
 export function number(x) {
   if (x === null || !Number.isFinite(x)) return "–";
-  if (Number.isInteger(x) && Math.abs(x) < 1e6) return String(x);
+  if (Number.isInteger(x) && Math.abs(x) < 1e6) return String(x).replace("-", "−");
   const size = Math.abs(x);
-  if (size >= 1e5 || (size < 1e-3 && size > 0)) return x.toExponential(1).replace("e", "e");
-  return x.toFixed(size >= 100 ? 1 : size >= 10 ? 2 : 3);
+  if (size < 1e-6) return "≈ 0";
+  return (size >= 1e5 || size < 1e-3 ? x.toExponential(1) : x.toFixed(size >= 100 ? 1 : size >= 10 ? 2 : 3)).replace(/-/g, "−");
 }

@@ -1,63 +1,142 @@
-// A grid to choose a head, a layer or all of them, coloured by a statistic of each head.
+// A grid of all layers and heads, to choose one: each cell shows its map in small, or is coloured by a number.
 
-import { colour, css, ink } from "./colours.js";
-import { choose, h, number, themed } from "./dom.js";
+import { colour, css, ink, tint } from "./colours.js";
+import { choose, h, number, s, saver, themed } from "./dom.js";
+import { scaleBar } from "./figure.js";
 
-export const STATISTICS = [["entropy", "entropy"], ["distance", "distance"], ["maximum", "largest weight"], ["sink", "first token"]];
+// id, name, unit, what it means
+export const COLOURINGS = [
+  ["map", "small maps", "attention weight", "The attention map of every head."],
+  ["entropy", "entropy", "nats", "Low: a head attends to few tokens. High: to many."],
+  ["distance", "distance", "tokens", "The mean distance from a query to its keys."],
+  ["maximum", "largest weight", "weight", "The mean of each query's largest weight."],
+  ["sink", "weight on the first token", "weight", "Heads that attend to nothing in particular put their weight on the first token."],
+  ["effect", "effect of each head", "nats per token", "The change in log-probability of the text when this head is switched off. Negative: the text becomes less likely."],
+];
+const VECTORS = ["effect", "effect of each head", "of their length", "How much the output vectors change when this head is switched off."]; // of an encoder, which has no probability of a text
+const CELL = 30, SMALL = 46; // pixels of a cell, and of one with a map
 
-export class HeadPicker {
-  // off: silenced heads by layer, or null where heads cannot be silenced
-  constructor({ pick, off = null, statistic = "entropy", measured = null }) {
-    Object.assign(this, { pick, off, statistic, measured, layers: 0, heads: 0, told: [], at: [null, null] });
+// What a map of these heads shows: "layer 1, head 2", "mean of 15 heads".
+export function headTitle(layers, heads, layer, head) {
+  if (layers * heads === 1) return "the only head";
+  if (layer === null) return `mean of ${layers * heads} heads`;
+  if (head === null) return heads === 1 ? `layer ${layer}` : `layer ${layer}, mean of ${heads} heads`;
+  return `layer ${layer}, head ${head}`;
+}
+
+export class HeadGrid {
+  // off: silenced heads by layer, or null where heads cannot be silenced; recolour: called with the chosen colouring
+  constructor({ pick, off = null, colouring = "map", recolour = null, colourings = COLOURINGS.map(([id]) => id) }) {
+    Object.assign(this, { pick, off, colouring, recolour, colourings, layers: 0, heads: 0, told: [], at: [null, null], maps: null, own: false });
     this.grid = h("div", { class: "heads", role: "grid", "aria-label": "Layers and heads" });
-    this.note = h("p", { class: "note" }, " ");
-    this.root = h("div", { class: "picker" },
-      choose("coloured by", STATISTICS, statistic, (value) => { this.statistic = value; this.draw(); this.measured?.(value); }),
-      this.grid, this.note);
+    this.legend = h("p", { class: "legend" });
+    this.note = h("p", { class: "note", "aria-live": "polite" }, " ");
+    this.field = h("div", { class: "row" });
+    this.root = h("div", { class: "picker" }, this.field, this.grid, this.legend, this.note);
+    this.offer(colourings);
     themed(this, "draw");
+    new ResizeObserver(() => { if (this.wide !== this.root.clientWidth) { this.wide = this.root.clientWidth; this.draw(); } }).observe(this.root);
+  }
+
+  // Let the user choose one of these colourings.
+  offer(colourings) {
+    this.colourings = colourings;
+    if (!colourings.includes(this.colouring)) this.colouring = colourings[0];
+    const options = COLOURINGS.filter(([id]) => colourings.includes(id)).map(([id, name]) => [id, name]);
+    if (String(options) !== this.offered) {
+      this.offered = String(options);
+      this.field.replaceChildren(choose("heads coloured by", options, this.colouring, (value) => { this.colouring = value; this.draw(); this.recolour?.(value); }), saver(() => this.svg()));
+    }
+    this.field.querySelector("select").value = this.colouring;
   }
 
   show(layers, heads, [layer, head] = [null, null]) {
-    if (layers !== this.layers || heads !== this.heads) this.told = [];
+    if (layers !== this.layers || heads !== this.heads) this.forget();
     Object.assign(this, { layers, heads, at: [layer !== null && layer < layers ? layer : null, head !== null && head < heads ? head : null] });
     this.draw();
   }
 
-  // Add the statistics of one layer.
-  tell(line) { this.told[line.layer] = line; this.draw(); }
-  forget() { this.told = []; this.draw(); }
+  // Add numbers of one layer: { layer, entropy: [...], ... }.
+  tell(line) { this.told[line.layer] = { ...this.told[line.layer], ...line }; this.draw(); }
+
+  // Add the maps of all heads: { data, shape: [layers, heads, rows, columns] }.
+  tellMaps(maps) { this.maps = maps; this.draw(); }
+
+  forget() { this.told = []; this.maps = null; this.note.textContent = " "; this.draw(); }
+
+  // The entry of COLOURINGS in force.
+  get shown() { return this.colouring === "effect" && this.told.some((one) => one?.measure === "vector") ? VECTORS : COLOURINGS.find(([id]) => id === this.colouring); }
+  get signed() { return this.colouring === "effect" && this.shown !== VECTORS; }
+
+  value(layer, head) { return this.told[layer]?.[this.colouring]?.[head] ?? null; }
+
+  // The ends of the colours.
+  range() {
+    const all = this.told.flatMap((one) => one?.[this.colouring] ?? []).filter((x) => x !== null && Number.isFinite(x));
+    if (!all.length) return null;
+    if (this.signed) { const most = Math.max(...all.map(Math.abs)) || 1; return [-most, most]; }
+    return [Math.min(...all), Math.max(...all)];
+  }
+
+  shade(value) {
+    const [low, high] = this.range();
+    return this.signed ? colour(value / high) : colour(high > low ? 0.08 + 0.86 * ((value - low) / (high - low)) : 0.3);
+  }
+
+  title(layer, head) {
+    const [id, name, unit] = this.shown, value = this.value(layer, head), gone = this.off?.[layer]?.includes(head);
+    return `layer ${layer}, head ${head}${value === null ? "" : `: ${id === "effect" ? id : name} ${number(value)} ${unit}`}${gone ? ", switched off" : ""}`;
+  }
 
   draw() {
-    const all = this.told.flatMap((one) => one?.[this.statistic] ?? []).filter((x) => x !== null);
-    const low = Math.min(...all), high = Math.max(...all);
-    const focused = this.grid.contains(document.activeElement) ? document.activeElement.dataset.at : null;
-    const rows = [];
-    const cell = (layer, head, text, value, title) => {
-      const on = this.at[0] === layer && this.at[1] === head, gone = layer !== null && head !== null && this.off?.[layer]?.includes(head);
-      const node = h("button", { type: "button", role: "gridcell", class: `${on ? "on" : ""}${gone ? " off" : ""}${value === undefined ? " plain" : ""}`, title, "aria-label": title, "aria-selected": on,
+    const focused = this.grid.contains(document.activeElement) ? document.activeElement.dataset.at : null, small = this.colouring === "map";
+    const cell = (layer, head, text, title) => {
+      const on = this.at[0] === layer && this.at[1] === head, gone = layer !== null && head !== null && this.off?.[layer]?.includes(head), value = head === null ? null : this.value(layer, head);
+      const node = h("button", { type: "button", role: "gridcell", class: `${on ? "on" : ""}${gone ? " off" : ""}${value === null ? " plain" : ""}`, title, "aria-label": head === null ? `${text}: ${title}` : title, "aria-selected": on,
         "data-at": `${layer},${head}`, tabindex: on ? 0 : -1, onclick: (event) => this.chosen(layer, head, event), onkeydown: (event) => this.key(event),
-        onpointerenter: () => { this.note.textContent = title; }, onfocus: () => { this.note.textContent = title; } }, text);
-      if (value !== undefined && value !== null && !gone) {
-        const fill = colour(high > low ? 0.08 + 0.86 * (value - low) / (high - low) : 0.3);
+        onpointerenter: () => { this.note.textContent = title; }, onpointerleave: () => { this.note.textContent = " "; }, onfocus: () => { this.note.textContent = title; } }, text);
+      if (value !== null && !gone && !small) {
+        const fill = this.shade(value);
         node.style.setProperty("background-color", css(fill));
         node.style.setProperty("color", ink(fill));
       }
+      if (small && head !== null && !gone && this.maps) node.append(this.thumbnail(layer, head));
       return node;
     };
-    const word = STATISTICS.find(([id]) => id === this.statistic)[1];
-    rows.push(h("div", { role: "row" }, cell(null, null, "all", undefined, "the mean over all layers and heads"),
-      this.heads > 1 ? Array.from({ length: this.heads }, (_, i) => h("span", { class: "name", role: "columnheader" }, i)) : null));
+    const one = this.layers * this.heads === 1;
+    const rows = [h("div", { role: "row" }, cell(null, null, "all", `the mean of all ${this.layers * this.heads} heads`),
+      this.heads > 1 ? Array.from({ length: this.heads }, (_, i) => h("span", { class: "name", role: "columnheader" }, i)) : null)];
     for (let layer = 0; layer < this.layers; layer++) {
-      rows.push(h("div", { role: "row" }, cell(layer, null, `L${layer}`, undefined, `layer ${layer}, the mean over its heads`),
-        Array.from({ length: this.heads }, (_, head) => {
-          const value = this.told[layer]?.[this.statistic]?.[head];
-          const gone = this.off?.[layer]?.includes(head);
-          return cell(layer, head, gone ? "×" : "", value ?? undefined, `layer ${layer}, head ${head}${value === undefined || value === null ? "" : `: ${word} ${number(value)}`}${gone ? ", switched off" : ""}`);
-        })));
+      rows.push(h("div", { role: "row" }, cell(layer, null, `L${layer}`, `layer ${layer}, the mean of its ${this.heads} heads`),
+        Array.from({ length: this.heads }, (_, head) => cell(layer, head, this.off?.[layer]?.includes(head) ? "×" : "", this.title(layer, head)))));
     }
+    this.root.hidden = one; // there is nothing to choose
+    this.grid.classList.toggle("small", small);
+    const wanted = 48 + this.heads * (2 + (small ? SMALL : CELL)), room = this.root.clientWidth; // many heads get smaller cells
+    this.root.style.setProperty("flex-basis", `${Math.max(200, wanted)}px`);
+    this.grid.style.setProperty("--cell", `${Math.max(20, Math.min(small ? SMALL : CELL, room ? Math.floor((room - 48) / this.heads) - 2 : SMALL))}px`);
     this.grid.replaceChildren(...rows);
     if (!this.grid.querySelector('[tabindex="0"]')) this.grid.querySelector("button")?.setAttribute("tabindex", "0");
     if (focused) this.grid.querySelector(`[data-at="${focused}"]`)?.focus();
+    this.tellScale();
+  }
+
+  tellScale() {
+    const [, , unit, meaning] = this.shown, range = this.colouring === "map" ? null : this.range();
+    if (!range) { this.legend.replaceChildren(meaning); return; }
+    const bar = h("span", { class: "bar" });
+    bar.style.setProperty("background", `linear-gradient(90deg, ${Array.from({ length: 9 }, (_, i) => css(this.shade(range[0] + (i / 8) * (range[1] - range[0])))).join(",")})`);
+    this.legend.replaceChildren(h("span", { class: "ends" }, number(range[0]), bar, `${number(range[1])} ${unit}`), meaning);
+  }
+
+  // A canvas with the map of one head, up to its own largest weight or that of all heads.
+  thumbnail(layer, head) {
+    const { data, shape: [, heads, n, m] } = this.maps, from = (layer * heads + head) * n * m, own = data.subarray(from, from + n * m);
+    const canvas = h("canvas", { width: m, height: n, "aria-hidden": "true" }), c = canvas.getContext("2d"), image = c.createImageData(m, n);
+    const most = this.own ? own.reduce((a, x) => Math.max(a, x), 0) || 1 : 1;
+    own.forEach((x, i) => { const [r, g, b] = colour(Math.sqrt(Math.min(x / most, 1))); image.data.set([r, g, b, 255], 4 * i); });
+    c.putImageData(image, 0, 0);
+    return canvas;
   }
 
   chosen(layer, head, event) {
@@ -85,5 +164,25 @@ export class HeadPicker {
     } else if ((event.key === "x" || event.key === "X") && this.off && head !== null) this.toggle(layer, head);
     else return;
     event.preventDefault();
+  }
+
+  svg() {
+    if (!this.layers || this.layers * this.heads === 1) return null;
+    const small = this.colouring === "map", size = small ? SMALL : CELL, left = 60, top = 50, [, name, unit] = this.shown, range = small ? null : this.range();
+    const root = s("svg", { width: Math.max(left + this.heads * size + 8, 260), height: top + this.layers * size + 40, "font-size": 11, fill: tint("soft") });
+    root.append(s("text", { y: 14, "font-size": 14, "font-weight": 600, fill: tint("ink") }, small ? "Attention maps of every head" : `Heads by ${name}`), s("text", { x: left, y: 30 }, "head"), s("text", { x: 0, y: top + 12 }, "layer"));
+    for (let head = 0; head < this.heads; head++) root.append(s("text", { x: left + (head + 0.5) * size, y: top - 5, "text-anchor": "middle" }, head));
+    for (let layer = 0; layer < this.layers; layer++) {
+      root.append(s("text", { x: left - 8, y: top + (layer + 0.5) * size + 4, "text-anchor": "end" }, layer));
+      for (let head = 0; head < this.heads; head++) {
+        const place = { x: left + head * size, y: top + layer * size, width: size - 2, height: size - 2 }, value = this.value(layer, head);
+        if (this.off?.[layer]?.includes(head)) root.append(s("rect", { ...place, fill: "none", stroke: tint("mark") }), s("text", { x: place.x + size / 2 - 1, y: place.y + size / 2 + 3, "text-anchor": "middle", fill: tint("mark") }, "×"));
+        else if (small && this.maps) root.append(s("rect", { ...place, fill: "none", stroke: tint("hair") }), s("image", { ...place, href: this.thumbnail(layer, head).toDataURL(), preserveAspectRatio: "none", "image-rendering": "pixelated" }));
+        else if (value !== null) root.append(s("rect", { ...place, rx: 4, fill: css(this.shade(value)) }, s("title", {}, this.title(layer, head))));
+        if (this.at[0] === layer && this.at[1] === head) root.append(s("rect", { ...place, fill: "none", stroke: tint("accent"), "stroke-width": 2.5 }));
+      }
+    }
+    if (range) root.append(scaleBar({ x: left, y: top + this.layers * size + 12, low: number(range[0]), high: number(range[1]), label: unit, signed: this.signed }));
+    return root;
   }
 }

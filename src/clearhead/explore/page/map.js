@@ -1,23 +1,27 @@
 // A heat map on a canvas, of any size: cells are requested when they become visible.
 //
-// source: { rows, keys: names, part(row, rows, key, keys, cells) -> weights (a promise, or at once), most }
+// source: { rows, keys: names, part(row, rows, key, keys) -> { weights: rows of numbers, most } (a promise, or at once) }
 
 import { colour, css, tint } from "./colours.js";
-import { h, s, themed, visible } from "./dom.js";
+import { h, saver, themed, visible } from "./dom.js";
+import { labels, mapFigure, short } from "./map_figure.js";
 
-const FONT = "12px system-ui, sans-serif", LABEL = 11;
+const FONT = "12px system-ui, sans-serif";
+const NAMED = 80; // largest number of tokens per side whose names are drawn
 
 export class HeatMap {
-  constructor({ title = "", signed = false, read = null, pick = null, tall = 560, axes = ["", ""], fixed = null } = {}) {
-    Object.assign(this, { title, signed, read, pick, tall, axes, fixed });
+  // axes: what rows and columns are; fixed: the largest value of a colour scale that all maps share; what: the unit of the numbers
+  // scaled: called with true if the user chooses this map's own largest value as the end of its colours
+  constructor({ title = "", signed = false, read = null, pick = null, tall = 420, axes = ["", ""], fixed = null, what = "", scaled = null } = {}) {
+    Object.assign(this, { title, signed, read, pick, tall, axes, fixed, what, scaled, own: false });
     this.canvas = h("canvas", { tabindex: 0, role: "img", "aria-label": title, class: "map" });
     this.note = h("p", { class: "note", "aria-live": "polite" }, " ");
-    this.zooms = h("span", { class: "zooms" },
-      h("button", { type: "button", title: "Nearer (+)", onclick: () => this.zoom(0.5) }, "+"),
-      h("button", { type: "button", title: "Further (-)", onclick: () => this.zoom(2) }, "−"),
-      h("button", { type: "button", title: "All of it (0)", onclick: () => this.whole() }, "all"));
-    this.legend = h("span", { class: "legend" });
-    this.root = h("figure", { class: "mapbox" }, h("figcaption", {}, (this.caption = h("span", {}, title)), this.legend, this.zooms), this.canvas, this.note);
+    this.zooms = h("span", { class: "zooms", role: "group", "aria-label": "Zoom" },
+      h("button", { type: "button", title: "Nearer (+)", "aria-label": "Nearer", onclick: () => this.zoom(0.5) }, "+"),
+      h("button", { type: "button", title: "Further (-)", "aria-label": "Further", onclick: () => this.zoom(2) }, "−"),
+      h("button", { type: "button", title: "All of it (0)", "aria-label": "All of it", onclick: () => this.whole() }, "all"));
+    this.legend = h(scaled ? "button" : "span", { class: "legend", type: scaled ? "button" : null, onclick: scaled ? () => this.rescale(!this.own, true) : null });
+    this.root = h("figure", { class: "mapbox" }, h("figcaption", {}, (this.caption = h("b", {}, title)), this.legend, this.zooms, saver(() => this.svg())), this.canvas, this.note);
     this.cursor = null;
     this.emphasis = null;
     this.layers = [];
@@ -33,15 +37,36 @@ export class HeatMap {
     themed(this, "draw");
   }
 
+  // Colours up to this map's own largest value, or up to the value that all maps share.
+  rescale(own, told = false) {
+    this.own = own;
+    if (this.top !== undefined) this.most = this.limit();
+    this.draw();
+    if (told) this.scaled?.(own);
+  }
+
+  limit() { return (this.own ? null : this.fixed) ?? (this.top || 1); }
+
   // Where the keyboard cursor starts: at the emphasised row, and for self-attention at the key of the same token.
   begin() {
     const row = this.emphasis ?? Math.floor(this.window[0]);
-    return [row, this.emphasis !== null && this.source.rows === this.source.keys ? row : Math.floor(this.window[2])];
+    return [row, this.emphasis !== null && this.source.rows.length === this.source.keys.length && this.source.rows[row] === this.source.keys[row] ? row : Math.floor(this.window[2])];
   }
 
-  call(title) {
+  call(title, axes = this.axes) {
+    this.axes = axes;
     this.title = this.caption.textContent = title;
-    this.canvas.setAttribute("aria-label", title);
+    this.canvas.setAttribute("aria-label", `${title}. ${axes.filter(Boolean).length ? `Rows: ${axes[0]}; columns: ${axes[1]}.` : ""} Arrow keys move through the cells.`);
+  }
+
+  // Remove the map.
+  clear() {
+    this.source = null;
+    this.layers = [];
+    this.cursor = this.emphasis = null;
+    this.note.textContent = " ";
+    this.canvas.width = this.canvas.height = 0;
+    this.root.hidden = true;
   }
 
   // Show a source; `keep` keeps the visible window if the new source has the same size.
@@ -49,6 +74,7 @@ export class HeatMap {
     const same = keep && this.source && this.source.rows.length === source.rows.length && this.source.keys.length === source.keys.length;
     this.source = source;
     this.layers = [];
+    this.root.hidden = false;
     if (!same) { this.window = [0, source.rows.length, 0, source.keys.length]; this.cursor = null; }
     this.zooms.hidden = Math.max(source.rows.length, source.keys.length) <= 24;
     this.fetch(true);
@@ -65,8 +91,7 @@ export class HeatMap {
         const found = await source.part(part[0], part[1] - part[0], part[2], part[3] - part[2]);
         if (this.source !== source) return;
         this.layers.push({ part, weights: found.weights, image: null });
-        const most = found.most ?? Math.max(...found.weights.flat().map(Math.abs));
-        if (overview) this.most = this.fixed ?? (most || 1);
+        if (overview) { this.top = found.most ?? largest(found.weights); this.most = this.limit(); }
       } catch (problem) {
         if (problem.name !== "AbortError") dispatchEvent(new CustomEvent("problem", { detail: problem }));
         return;
@@ -110,11 +135,11 @@ export class HeatMap {
     const room = this.root.clientWidth || 600;
     const context = this.canvas.getContext("2d");
     context.font = FONT;
-    const wide = (names, a, b) => Math.max(0, ...names.slice(Math.floor(a), Math.ceil(b)).map((name) => context.measureText(visible(name).slice(0, 18)).width));
-    const named = Math.max(n, m) <= 80;
-    const left = named ? Math.min(wide(this.source.rows, r0, r1) + 10, room * 0.3) : 44;
-    const top = named ? Math.min(wide(this.source.keys, k0, k1) * 0.75 + 16, 110) : 22;
-    const right = named ? Math.min(wide([...this.source.keys.slice(-1)], 0, 1) * 0.7, 60) : 8;
+    const wide = (names, a, b) => Math.max(0, ...names.slice(Math.floor(a), Math.ceil(b)).map((name) => context.measureText(short(name)).width));
+    const named = Math.max(n, m) <= NAMED, titles = this.axes.map((one) => (one ? 18 : 0));
+    const left = titles[0] + (named ? Math.min(wide(this.source.rows, r0, r1) + 10, room * 0.3) : 48);
+    const top = titles[1] + (named ? Math.min(wide(this.source.keys, k0, k1) * 0.75 + 16, 110) : 22);
+    const right = named ? Math.min(wide([...this.source.keys.slice(-1)], 0, 1) * 0.7, 60) : 16;
     const cell = Math.min((room - left - right) / m, this.tall / n, 60);
     const square = named || n === m;
     const width = square ? cell * m : Math.min(room - left - right, 60 * m), height = square ? cell * n : this.tall;
@@ -173,7 +198,7 @@ export class HeatMap {
       const row = weights[i];
       for (let j = 0; j < nx; j++, at += 4) {
         const x = row[j];
-        if (x === null) continue;
+        if (x === null || Number.isNaN(x)) continue;
         const t = Math.min(Math.abs(x) / this.most, 1) ** soft;
         const [r, g, b] = table[255 + Math.round(255 * t) * (x < 0 ? -1 : 1)];
         data.data[at] = r; data.data[at + 1] = g; data.data[at + 2] = b; data.data[at + 3] = 255;
@@ -188,35 +213,16 @@ export class HeatMap {
   soft() { return !this.signed && Math.max(this.source.rows.length, this.source.keys.length) > 128; }
 
   names(c, box, across, down) {
-    const [r0, r1, k0, k1] = this.window, ink = tint("soft"), strong = tint("ink");
-    const [row, key] = this.cursor ?? [this.emphasis, null];
     c.textBaseline = "middle";
-    if (box.named) {
-      const every = (size) => Math.max(1, Math.ceil(LABEL / size));
-      c.textAlign = "right";
-      for (let i = Math.ceil(r0); i < r1; i++) {
-        if ((i - Math.ceil(r0)) % every(down) && i !== row) continue;
-        c.fillStyle = i === row ? strong : ink;
-        c.fillText(visible(this.source.rows[i]).slice(0, 18), box.left - 6, box.top + (i + 0.5 - r0) * down, box.left - 8);
-      }
-      c.textAlign = "left";
-      for (let j = Math.ceil(k0); j < k1; j++) {
-        if ((j - Math.ceil(k0)) % every(across / 1.5) && j !== key) continue;
-        c.save();
-        c.translate(box.left + (j + 0.5 - k0) * across, box.top - 6);
-        c.rotate(-Math.PI / 4);
-        c.fillStyle = j === key ? strong : ink;
-        c.fillText(visible(this.source.keys[j]).slice(0, 18), 0, 0);
-        c.restore();
-      }
-      return;
+    for (const { text, x, y, angle, at, strong, most } of labels(this, box, across, down)) {
+      c.save();
+      c.translate(x, y);
+      c.rotate((angle * Math.PI) / 180);
+      c.textAlign = at;
+      c.fillStyle = tint(strong ? "ink" : "soft");
+      c.fillText(text, 0, 0, most);
+      c.restore();
     }
-    c.fillStyle = ink;
-    const ticks = (low, high) => { const step = 10 ** Math.floor(Math.log10(high - low)) / ((high - low) / 10 ** Math.floor(Math.log10(high - low)) > 4 ? 1 : 2); const found = []; for (let x = Math.ceil(low / step) * step; x < high; x += Math.max(1, step)) found.push(Math.round(x)); return found; };
-    c.textAlign = "right";
-    for (const i of ticks(r0, r1)) c.fillText(i.toLocaleString(), box.left - 5, box.top + (i - r0) * down);
-    c.textAlign = "center";
-    for (const j of ticks(k0, k1)) c.fillText(j.toLocaleString(), box.left + (j - k0) * across, box.top - 9);
   }
 
   mark(c, box, across, down, [row, key]) {
@@ -231,8 +237,16 @@ export class HeatMap {
     const stops = Array.from({ length: 9 }, (_, i) => css(colour(this.signed ? i / 4 - 1 : i / 8)));
     const bar = h("span", { class: "bar" });
     bar.style.setProperty("background", `linear-gradient(90deg, ${stops.join(",")})`);
-    const most = this.most === undefined ? "" : this.most.toPrecision(2);
-    this.legend.replaceChildren(this.signed ? `−${most}` : "0", bar, most + (this.soft() ? " √" : ""));
+    const [low, high] = this.ends();
+    this.legend.replaceChildren(h("span", { class: "unseen" }, "Colours from "), low, bar, h("span", { class: "unseen" }, " to "), high + (this.soft() ? " √" : ""));
+    const said = `Colours from ${low} to ${high}${this.what ? `, ${this.what}` : ""}`;
+    this.legend.title = this.scaled ? `${said}: ${this.own ? "this map's own largest value. Click for one scale for all maps." : "one scale for all maps. Click for this map's own."}` : said;
+  }
+
+  // The values at the two ends of the colours.
+  ends() {
+    const most = this.most === undefined ? "" : this.most === 1 ? "1" : this.most.toPrecision(2);
+    return [this.signed ? `−${most}` : "0", most];
   }
 
   place(event) {
@@ -265,7 +279,7 @@ export class HeatMap {
   }
 
   rolled(event) {
-    if (!event.ctrlKey && document.activeElement !== this.canvas) return;
+    if (!event.ctrlKey) return; // the wheel scrolls the page
     const at = this.source && this.place(event);
     if (!at) return;
     event.preventDefault();
@@ -310,7 +324,7 @@ export class HeatMap {
     const value = at && this.value(...at);
     const { rows, keys } = this.source;
     const name = (list, i) => visible(list[i]).trim() || "␣";
-    this.note.textContent = !at ? " " : `${name(rows, at[0])} → ${name(keys, at[1])}` + (rows.length > 80 ? ` (${at[0].toLocaleString()} → ${at[1].toLocaleString()})` : "") + (value === null ? "" : `   ${value.toFixed(4)}`);
+    this.note.textContent = !at ? " " : `${name(rows, at[0])} → ${name(keys, at[1])}` + (rows.length > 80 ? ` (${at[0].toLocaleString()} → ${at[1].toLocaleString()})` : "") + (value === null || Number.isNaN(value) ? "" : `   ${value.toFixed(4)}`);
   }
 
   value(row, key) {
@@ -342,36 +356,14 @@ export class HeatMap {
     this.timer = setTimeout(() => { if (!this.exact()) this.fetch(false); }, 80);
   }
 
-  // The map as an SVG: one rectangle per cell, or an image if there are many.
-  svg() {
-    if (!this.source || !this.layers.length) return null;
-    const box = this.layout(), [r0, r1, k0, k1] = this.window, root = s("svg", { width: box.left + box.width + 70, height: box.top + box.height + 34 });
-    root.append(s("text", { x: box.left, y: 14, fill: tint("ink"), "font-size": 13 }, this.title));
-    const g = s("g", { transform: "translate(0,22)" }), down = box.height / (r1 - r0), across = box.width / (k1 - k0);
-    const best = this.best() ?? this.layers[0], [a, , d] = best.part;
-    if (best.weights.length * best.weights[0].length <= 4096 && this.exact()) {
-      for (let i = Math.floor(r0); i < r1; i++) for (let j = Math.floor(k0); j < k1; j++) {
-        const x = best.weights[i - a]?.[j - d];
-        if (x === undefined || x === null) continue;
-        const fill = css(colour(Math.sign(x) * Math.min(Math.abs(x) / this.most, 1) ** (this.soft() ? 0.5 : 1)));
-        g.append(s("rect", { x: box.left + (j - k0) * across, y: box.top + (i - r0) * down, width: across - 1, height: down - 1, fill }));
-      }
-    } else {
-      const whole = document.createElement("canvas");
-      whole.width = this.canvas.width; whole.height = this.canvas.height;
-      whole.getContext("2d").drawImage(this.canvas, 0, 0);
-      g.append(s("image", { href: whole.toDataURL(), width: box.room, height: box.top + box.height + 8 }));
-      root.append(g);
-      return root;
-    }
-    if (box.named) {
-      for (let i = Math.floor(r0); i < r1; i++) g.append(s("text", { x: box.left - 6, y: box.top + (i + 0.5 - r0) * down + 4, "text-anchor": "end", fill: tint("ink"), "font-size": 12 }, visible(this.source.rows[i])));
-      for (let j = Math.floor(k0); j < k1; j++) g.append(s("text", { transform: `translate(${box.left + (j + 0.5 - k0) * across},${box.top - 6}) rotate(-45)`, fill: tint("ink"), "font-size": 12 }, visible(this.source.keys[j])));
-    }
-    root.append(g);
-    return root;
-  }
+  svg() { return this.source && this.layers.length ? mapFigure(this) : null; }
+}
+
+export function largest(weights) {
+  let most = 0;
+  for (const row of weights) for (const x of row) if (Math.abs(x) > most) most = Math.abs(x);
+  return most;
 }
 
 // A source with all of its numbers.
-export const whole = (rows, keys, weights, most) => ({ rows, keys, most, part: () => ({ weights, most }) });
+export const whole = (rows, keys, weights, most) => ({ rows, keys, part: () => ({ weights, most }) });

@@ -1,27 +1,56 @@
 // Tokens: two rows of tokens with lines between them (TokenLines), and a text with shaded tokens (TokenText).
 
 import { colour, css, ink, tint } from "./colours.js";
-import { h, percent, s, themed, visible } from "./dom.js";
+import { h, percent, s, spelt, themed, visible } from "./dom.js";
 
 const measure = document.createElement("canvas").getContext("2d");
-const FONT = 15, GAP = 8, ROOM = 26;
+const FONT = 15, GAP = 8, ROOM = 26, LONGEST = 150; // pixels: text, between tokens, height of a token, longest token
+const TOP = 18, LOW = 150; // y of the upper and the lower row
+const MANY = 24; // more tokens than these: only the lines of one token are drawn
+const RTL = /[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]/;
+
+const bare = (text) => visible(text).trim() || "␣";
 
 // Lines from each query token (below) to the keys it attends to (above); two columns where the width is too small.
 export class TokenLines {
-  constructor({ label = ["read", "written"], point = null } = {}) {
-    Object.assign(this, { label, point });
-    this.svgNode = s("svg", { class: "lines", role: "group" });
+  // label: what the rows are, keys first; point: called with the token under the pointer; pick: with a clicked one
+  constructor({ label = ["keys", "queries"], point = null, pick = null } = {}) {
+    Object.assign(this, { label, point, pick, at: null, chosen: null });
+    this.svgNode = s("svg", { class: "lines", role: "group", "aria-label": "Attention between tokens" });
     this.note = h("p", { class: "note", "aria-live": "polite" }, " ");
-    this.root = h("div", { class: "linebox" }, this.svgNode, this.note);
-    this.at = null;
+    this.box = h("div", { class: "linebox", tabindex: -1 }, this.svgNode);
+    this.root = h("div", { class: "tokenlines" }, this.box, this.note);
     new ResizeObserver(() => { if (this.wide !== this.root.clientWidth) this.draw(); }).observe(this.root);
     themed(this, "draw");
   }
 
-  show({ above, below, weights }) {
-    Object.assign(this, { above, below, weights, at: null });
+  // special: sets of special tokens, of the keys and of the queries; chosen: a query whose lines are drawn by default
+  show({ above, below, weights, label = this.label, special = [new Set(), new Set()], chosen = null }) {
+    Object.assign(this, { above, below, weights, label, special, chosen, at: null });
+    if (chosen === null && this.many()) this.chosen = below.findIndex((_, i) => !special[1].has(i));
     this.draw();
   }
+
+  clear() {
+    this.above = this.below = this.paths = null;
+    this.svgNode.replaceChildren();
+    this.svgNode.setAttribute("height", 0);
+    this.note.textContent = " ";
+  }
+
+  // The range of tokens around `at` that fit into one row, up to three of them after it; all if they fit.
+  fitting(names, at) {
+    measure.font = `${FONT}px system-ui, sans-serif`;
+    const room = this.root.clientWidth || 600, wide = (i) => Math.min(measure.measureText(bare(names[i])).width, LONGEST) + 14 + GAP;
+    const all = (first, last) => names.slice(first, last).reduce((sum, _, i) => sum + wide(first + i), 0);
+    if (names.length <= MANY && all(0, names.length) <= room) return [0, names.length];
+    const last = Math.min(names.length, at + 4);
+    let first = at, used = all(at, last) + 110; // with room for a token that stands for the others
+    while (first > 0 && used + wide(first - 1) <= room) used += wide(--first);
+    return [first, last];
+  }
+
+  many() { return Math.max(this.above.length, this.below.length) > MANY; }
 
   // at: ["below", i] or ["above", j]
   focus(at, tell = true) {
@@ -31,55 +60,63 @@ export class TokenLines {
     if (tell) this.point?.(at);
   }
 
+  choose(i) { this.chosen = i; this.paint(); }
+
+  // Each row of tokens as places { x, y, w, h, text, full }: beside each other if both rows fit, else in two columns.
+  layout() {
+    const longest = Math.min(LONGEST, 0.4 * this.wide);
+    const cut = (list) => list.map((full) => { const text = fitted(bare(full), longest - 14); return { full: bare(full), text, w: measure.measureText(text).width + 14 }; });
+    const rows = [cut(this.above), cut(this.below)], sum = (row) => row.reduce((total, { w }) => total + w, 0);
+    const room = Math.min(this.wide, 900) - Math.max(...rows.map(sum)), gap = Math.min(Math.max(room / Math.max(...rows.map((row) => row.length)), GAP), 34);
+    const total = (row) => sum(row) + gap * row.length;
+    this.across = Math.max(...rows.map(total)) <= this.wide;
+    const columns = Math.min(this.wide - 4, 460);
+    return rows.map((row, side) => {
+      const reversed = row.filter(({ text }) => RTL.test(text)).length > row.length / 2; // the first word of such a text is on the right
+      let x = this.across ? (this.wide - total(row)) / 2 : 0;
+      if (reversed) x = this.wide - x;
+      return row.map(({ text, full, w }, i) => {
+        const left = reversed ? x - gap / 2 - w : x + gap / 2;
+        x += (reversed ? -1 : 1) * (w + gap);
+        return this.across ? { text, full, x: left, y: side ? LOW : TOP, w, h: ROOM } : { text, full, x: side ? columns - w : 4, y: TOP + i * (ROOM + 4), w, h: ROOM };
+      });
+    });
+  }
+
   draw() {
     if (!this.above || !this.root.isConnected) return;
     this.wide = this.root.clientWidth;
+    if (!this.wide) return;
     measure.font = `${FONT}px system-ui, sans-serif`;
-    const width = (text) => measure.measureText(visible(text).trim() || "␣").width + 14;
-    const bare = (list) => list.reduce((sum, text) => sum + width(text), 0), longest = Math.max(this.above.length, this.below.length);
-    const gap = Math.min(Math.max((Math.min(this.wide, 900) - Math.max(bare(this.above), bare(this.below))) / longest, GAP), 34);
-    const total = (list) => bare(list) + gap * list.length;
-    const across = Math.max(total(this.above), total(this.below)) <= this.wide;
-    const places = (list, side) => {
-      let x = across ? (this.wide - total(list)) / 2 : 0;
-      return list.map((text, i) => {
-        const w = width(text);
-        const place = across ? { x: x + gap / 2, y: side ? 150 : 4, w, h: ROOM } : { x: side ? Math.min(this.wide - 4, 460) - Math.min(w, this.wide * 0.4) : 4, y: 4 + i * (ROOM + 4), w: Math.min(w, this.wide * 0.4), h: ROOM };
-        x += w + gap;
-        return { ...place, text };
-      });
-    };
-    this.tops = places(this.above, 0);
-    this.lows = places(this.below, 1);
-    this.across = across;
-    const tall = across ? 150 + ROOM + 6 : Math.max(this.above.length, this.below.length) * (ROOM + 4) + 6;
-    for (const [name, value] of Object.entries({ width: this.wide, height: tall, viewBox: `0 0 ${this.wide} ${tall}` })) this.svgNode.setAttribute(name, value);
+    [this.tops, this.lows] = this.layout();
+    const { across, wide } = this, tall = across ? LOW + ROOM + 20 : TOP + Math.max(this.above.length, this.below.length) * (ROOM + 4) + 6;
+    for (const [name, value] of Object.entries({ width: wide, height: tall, viewBox: `0 0 ${wide} ${tall}` })) this.svgNode.setAttribute(name, value);
     this.paths = [];
     const lines = s("g", { fill: "none", "stroke-linecap": "round" });
-    this.weights.forEach((row, i) => row.forEach((weight, j) => {
-      if (weight < Math.min(0.02, 0.3 * Math.max(...row)) || weight <= 0) return;
+    this.weights.forEach((row, i) => { const least = Math.min(0.02, 0.3 * row.reduce((a, x) => Math.max(a, x), 0)); row.forEach((weight, j) => {
+      if (!(weight > 0) || weight < least) return;
       const a = this.tops[j], b = this.lows[i];
-      const d = across
-        ? curve(a.x + a.w / 2, a.y + a.h, b.x + b.w / 2, b.y, true)
-        : curve(a.x + a.w, a.y + a.h / 2, b.x, b.y + b.h / 2, false);
+      const d = across ? curve(a.x + a.w / 2, a.y + a.h, b.x + b.w / 2, b.y, true) : curve(a.x + a.w, a.y + a.h / 2, b.x, b.y + b.h / 2, false);
       const path = s("path", { d });
       this.paths.push({ path, i, j, weight });
       lines.append(path);
-    }));
+    }); });
     const words = s("g");
     this.boxes = [];
     for (const [side, list] of [["above", this.tops], ["below", this.lows]]) {
       list.forEach((place, i) => {
         const rect = s("rect", { x: place.x, y: place.y, width: place.w, height: place.h, rx: 6 });
-        const text = s("text", { x: place.x + place.w / 2, y: place.y + 18, "text-anchor": "middle", "font-size": FONT }, visible(place.text).trim() || "␣");
-        const token = s("g", { class: "token", tabindex: i === 0 ? 0 : -1, role: "button", "aria-label": `${side === "above" ? this.label[0] : this.label[1]} ${i + 1}: ${place.text.trim()}`,
+        const text = s("text", { x: place.x + place.w / 2, y: place.y + 18, "text-anchor": "middle", "font-size": FONT }, place.text);
+        const token = s("g", { class: "token", tabindex: i === 0 ? 0 : -1, role: "button", "aria-label": `${side === "above" ? this.label[0] : this.label[1]} ${i + 1}: ${place.full}`,
           onpointerenter: () => this.focus([side, i]), onpointerleave: () => this.focus(null), onfocus: () => this.focus([side, i]), onblur: () => this.focus(null),
-          onkeydown: (event) => this.key(event, side, i) }, rect, text);
+          onclick: () => { if (side === "below") this.choose(i); this.pick?.(side, i); }, onkeydown: (event) => this.key(event, side, i) }, rect, text, place.text === place.full ? null : s("title", {}, place.full));
         this.boxes.push({ side, i, rect, text, token });
         words.append(token);
       });
     }
-    this.svgNode.replaceChildren(lines, words);
+    const names = s("g", { "font-size": 12, fill: tint("soft") }, s("text", { x: across ? Math.max(0, Math.min(...this.tops.map(({ x }) => x))) : 4, y: 11 }, this.label[0]),
+      across ? s("text", { x: Math.max(0, Math.min(...this.lows.map(({ x }) => x))), y: LOW + ROOM + 15 }, this.label[1]) : s("text", { x: Math.min(wide - 4, 460), y: 11, "text-anchor": "end" }, this.label[1]));
+    this.svgNode.replaceChildren(lines, words, names);
     this.paint();
   }
 
@@ -91,6 +128,7 @@ export class TokenLines {
       const other = event.key === "ArrowUp" ? "above" : "below";
       next = [other, Math.min(i, (other === "above" ? this.above : this.below).length - 1)];
     } else if (by) next = [side, Math.min(Math.max(i + by, 0), list.length - 1)];
+    else if (event.key === "Enter" || event.key === " ") { event.preventDefault(); if (side === "below") this.choose(i); this.pick?.(side, i); return; }
     if (!next) return;
     event.preventDefault();
     this.boxes.find((one) => one.side === next[0] && one.i === next[1])?.token.focus();
@@ -98,10 +136,11 @@ export class TokenLines {
 
   paint() {
     if (!this.paths) return;
-    const [side, at] = this.at ?? [null, null];
+    const [side, at] = this.at ?? (this.chosen === null ? [null, null] : ["below", this.chosen]), many = this.many();
     const mine = ({ i, j }) => side === null || (side === "below" ? i === at : j === at);
     for (const one of this.paths) {
       const lit = mine(one);
+      one.path.setAttribute("visibility", lit || !many ? "visible" : "hidden");
       one.path.setAttribute("stroke", lit ? tint("accent") : tint("hair"));
       one.path.setAttribute("stroke-width", (0.7 + 7 * one.weight).toFixed(2));
       one.path.setAttribute("opacity", lit ? (0.1 + 0.9 * one.weight ** 0.7).toFixed(3) : 0.25);
@@ -112,29 +151,37 @@ export class TokenLines {
     };
     for (const box of this.boxes) {
       const x = share(box), own = box.side === side && box.i === at;
-      const fill = own ? tint("accent") : x > 0.005 ? css(colour(x)) : tint("well");
-      box.rect.setAttribute("fill", fill);
-      box.text.setAttribute("fill", own ? tint("paper") : x > 0.005 ? ink(colour(x)) : tint("ink"));
+      box.rect.setAttribute("fill", own ? tint("accent") : x > 0.005 ? css(colour(x)) : tint("well"));
+      box.text.setAttribute("fill", own ? tint("paper") : x > 0.005 ? ink(colour(x)) : tint(this.special[box.side === "above" ? 0 : 1].has(box.i) ? "soft" : "ink"));
     }
     this.tell(side, at);
   }
 
   tell(side, at) {
     if (side === null) { this.note.textContent = " "; return; }
-    const all = side === "below" ? this.weights[at] ?? [] : this.weights.map((row) => row[at]);
-    const names = side === "below" ? this.above : this.below;
-    const best = all.map((weight, i) => [weight, names[i]]).sort((a, b) => b[0] - a[0]).slice(0, 3);
-    const own = (side === "below" ? this.below : this.above)[at] ?? "";
-    const said = best.map(([weight, name]) => `${visible(name ?? "").trim()} ${percent(weight)}`).join(", ");
-    this.note.textContent = side === "below" ? `${visible(own).trim()} attends to ${said}` : `${visible(own).trim()} is attended to by ${said}`;
+    const all = side === "below" ? [...(this.weights[at] ?? [])] : this.weights.map((row) => row[at]);
+    const names = side === "below" ? this.above : this.below, own = (side === "below" ? this.below : this.above)[at] ?? "";
+    const best = all.map((weight, i) => [weight, names[i]]).sort((a, b) => b[0] - a[0]).slice(0, 3).filter(([weight]) => weight > 0);
+    const said = best.map(([weight, name]) => `${bare(name ?? "")} (${percent(weight)})`).join(", ");
+    this.note.textContent = side === "below" ? `${bare(own)} attends to ${said}` : `${bare(own)} receives attention from ${said}`;
   }
 
-  svg() {
+  svg(title = "") {
     if (!this.paths) return null;
-    const root = this.svgNode.cloneNode(true);
-    for (const node of root.querySelectorAll("[tabindex]")) { node.removeAttribute("tabindex"); node.removeAttribute("class"); }
-    return root;
+    const root = this.svgNode.cloneNode(true), tall = Number(root.getAttribute("height"));
+    for (const node of root.querySelectorAll("[tabindex]")) for (const name of ["tabindex", "class", "role"]) node.removeAttribute(name);
+    for (const name of ["class", "role"]) root.removeAttribute(name);
+    root.setAttribute("y", 24);
+    return s("svg", { width: this.across ? this.wide : 470, height: tall + 24 }, s("text", { y: 14, "font-size": 14, "font-weight": 600, fill: tint("ink") }, title), root);
   }
+}
+
+// A text that is no wider than `most` pixels, with an ellipsis where it was cut.
+function fitted(text, most) {
+  if (measure.measureText(text).width <= most) return text;
+  const letters = [...text];
+  while (letters.length > 1 && measure.measureText(`${letters.join("")}…`).width > most) letters.pop();
+  return `${letters.join("")}…`;
 }
 
 function curve(x0, y0, x1, y1, across) {
@@ -145,14 +192,15 @@ function curve(x0, y0, x1, y1, across) {
 export class TokenText {
   constructor({ point = null, pick = null, page = 400 } = {}) {
     Object.assign(this, { point, pick, page, first: 0, tokens: [], picked: null });
-    this.flow = h("div", { class: "flow", role: "group", "aria-label": "The text, token by token" });
+    this.flow = h("div", { class: "flow", role: "group", "aria-label": "The text, token by token", dir: "auto" });
     this.turner = h("div", { class: "pages", hidden: true });
     this.root = h("div", {}, this.flow, this.turner);
     themed(this, "shade");
   }
 
-  show(tokens, { from = tokens.length, first = null } = {}) {
-    Object.assign(this, { tokens, from, shares: null });
+  // from: the number of the first written token; special: the set of special tokens
+  show(tokens, { from = tokens.length, first = null, special = new Set() } = {}) {
+    Object.assign(this, { tokens, from, special, shares: null, signed: false });
     if (first !== null) this.first = first;
     if (this.first >= tokens.length) this.first = 0;
     this.draw();
@@ -200,7 +248,7 @@ export class TokenText {
   token(i) {
     const piece = this.tokens[i];
     const go = (by) => { const next = this.flow.querySelector(`[data-at="${i + by}"]`); if (next) { next.focus(); this.pick?.(i + by); } };
-    return h("span", { class: `piece${i >= this.from ? " new" : ""}`, "data-at": i, tabindex: -1, role: "button",
+    return h("span", { class: `piece${i >= this.from ? " new" : ""}${this.special?.has(i) ? " special" : ""}`, "data-at": i, tabindex: -1, role: "button", "aria-label": `token ${i}: ${spelt(piece)}`,
       onpointerenter: () => this.point?.(i), onpointerleave: () => this.point?.(null), onclick: () => this.pick?.(i),
       onkeydown: (event) => {
         const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
@@ -208,13 +256,13 @@ export class TokenText {
       } }, piece === "\n" ? "⏎\n" : piece);
   }
 
-  // shares: for each token, the attention weight that the chosen token gives it
-  shade(shares = this.shares) {
-    this.shares = shares;
+  // shares: for each token, the attention weight that the chosen token gives it; signed: numbers from -1 to 1 instead
+  shade(shares = this.shares, signed = this.signed) {
+    Object.assign(this, { shares, signed });
     for (const node of this.flow.children) {
       const x = shares?.[Number(node.dataset.at)] ?? 0;
-      if (x > 0.002) {
-        const fill = colour(Math.sqrt(x) * 0.9);
+      if (Math.abs(x) > 0.002) {
+        const fill = colour(Math.sign(x) * Math.sqrt(Math.abs(x)) * 0.9);
         node.style.setProperty("background-color", css(fill));
         node.style.setProperty("color", ink(fill));
       } else { node.style.removeProperty("background-color"); node.style.removeProperty("color"); }

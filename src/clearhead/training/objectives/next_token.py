@@ -38,15 +38,31 @@ class NextToken(TokenObjective):
 
     def samples(self, bundle: Bundle) -> list[Sample]:
         tokens, data = bundle.tokenizer(), self.data
-        ids = (data.valid(0) if data.valid_batches else data.batch(0))["ids"][:ROWS]
-        n = min(GIVEN, (ids.shape[1] + 1) // 2)  # a short text is cut in the middle
-        given, wanted = ids[:, :n], ids[:, n : n + WRITTEN]
-        limit = WRITTEN if bundle.max_tokens is None else min(WRITTEN, bundle.max_tokens - n)
-        if limit < 1:
+        batch = data.valid(0) if data.valid_batches else data.batch(0)
+        rows = [_cut(ids, targets) for ids, targets in zip(batch["ids"][:ROWS], batch["targets"][:ROWS], strict=True)]
+        if bundle.max_tokens is not None:
+            rows = [(given, wanted, min(limit, bundle.max_tokens - len(given))) for given, wanted, limit in rows]
+        rows = [row for row in rows if row[2] > 0]
+        if not rows:
             return []
+        given, wanted, limits = (list(column) for column in zip(*rows, strict=True))
         ends = [] if bundle.special is None else [int(i) for i in bundle.special.ends]
-        plan = Plan(start=given.tolist(), end=ends, limit=limit, choice=CHOICE, seed=list(range(len(given))))
+        plan = Plan(
+            start=[ids.tolist() for ids in given], end=ends, limit=limits, choice=CHOICE, seed=list(range(len(given)))
+        )  # fmt: skip
         answers = search(bundle.model, {}, plan)
         written = [[i for i in hypotheses[0].ids if i not in ends] for hypotheses in answers]
         texts: Any = [[tokens.decode(np.array(row, np.int64)) for row in rows] for rows in (given, written, wanted)]
         return [{"given": g, "written": w, "wanted": v} for g, w, v in zip(*texts, strict=True)]
+
+
+def _cut(ids: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
+    """The prompt of a row, the ids that should follow, and how many to write at most.
+
+    A row whose first targets do not count has a question: it is the prompt, and the answer should follow.
+    """
+    counted = np.flatnonzero(targets >= 0)
+    if len(counted) and counted[0] > 0:
+        return ids[: counted[0] + 1], targets[counted], len(counted)
+    n = min(GIVEN, (len(ids) + 1) // 2)  # a short text is cut in the middle
+    return ids[:n], ids[n : n + WRITTEN], WRITTEN

@@ -1,163 +1,313 @@
-// Train: the runs in a folder while they run: curves, statistics of every head, samples, and the trained model.
+// Train: runs while they run, or afterwards: losses and measurements, samples, statistics of every head, the trained model.
 
 import { get } from "../api.js";
-import { Curves } from "../curves.js";
+import { LINES } from "../colours.js";
+import { Curves, equal } from "../curves.js";
 import { choose, h, number, slide } from "../dom.js";
+import { View } from "../view.js";
 
 const EVERY = 2000; // milliseconds between two requests for new records
+const MOST = 6; // runs to compare
 const NOT_DRAWN = ["step", "seconds", "rate", "share"]; // numbers of a record that have no curve
-const OPTIMISER = [["lr", "Learning rate", false], ["norm", "Norm of the gradient", true]]; // prefix, title, logarithmic; of several networks lr_NAME
-const KINDS = [["entropy", "entropy, nats"], ["distance", "mean distance, tokens"], ["sink", "weight on the first token"]];
-const SAMPLE = [["given", "read"], ["written", "written"], ["wanted", "in the data"]];
+const OPTIMISER = [["lr", "Learning rate", "learning rate", false], ["norm", "Norm of the gradient", "L2 norm", true]]; // prefix (of several players lr_NAME), title, unit, logarithmic
+const MEASURED = { near: ["generated points near a mode", "share of points"], modes: ["modes with enough generated points", "modes"], information: ["mutual information of outputs and labels", "nats"] }; // title, unit
+const KINDS = [["entropy", "entropy of the weights", "nats"], ["distance", "mean distance to the keys", "tokens"], ["sink", "weight on the first token", "share of the weight"]];
+const SAMPLE = [["given", "given"], ["written", "model"], ["wanted", "data"]];
+const OPEN = { translate: "Translate with this model", write: "Write with this model", read: "Read with this model" };
 
-export class Train {
-  constructor(frame, state) {
-    this.frame = frame;
-    this.state = { runs: state.runs ? state.runs.split(",") : [], kind: KINDS.some(([kind]) => kind === state.kind) ? state.kind : "entropy", sample: state.sample ? Number(state.sample) : null };
-    this.list = h("ul", { class: "runs", "aria-label": "Runs" });
-    this.several = h("input", { type: "checkbox", id: "several", checked: this.state.runs.length > 1 });
-    this.curves = h("div", { class: "panels" });
-    this.inside = h("section", { hidden: true }, h("h2", {}, "What every head did"), choose("measure", KINDS, this.state.kind, (kind) => { this.state.kind = kind; this.remember(); this.draw(); }), (this.heads = h("div", { class: "panels" })));
-    this.wrote = h("section", { hidden: true }, h("h2", {}, "What it wrote"), (this.when = h("div")), (this.texts = h("ul", { class: "samples", "aria-label": "Samples" })));
-    this.made = h("div", { class: "row" });
-    this.root = h("div", { class: "view train" }, h("h1", {}, "Train"), h("p", { class: "lead" }, "Trainings in the folder that the explorer was started with, as they go. Choose one, or several to compare."), h("div", { class: "beside" }, h("div", {}, h("label", { class: "tick" }, this.several, "several at once"), this.list), h("div", {}, this.made, this.curves, this.wrote, this.inside)));
+export class Train extends View {
+  constructor(frame) {
+    super(frame, "train", "Train", "Follow a training while it runs, or read it afterwards: losses, measurements, samples, and statistics of every head. Choose one run, or several to compare.");
+    this.choice = { runs: [], kind: "entropy", sample: null, about: null };
+    this.colours = {}; // by chosen run: the number of its colour
     this.records = {}; // by run
-    this.numbers = {}; // by run: the names of the numbers in its records
-    this.figures = {};
+    this.series = {}; // by run and by the name of a number: [[step, value], ...]
+    this.curves = {}; // by key, so that a figure that is being read stays
+    this.list = h("ul", { class: "runs", "aria-label": "Runs" });
+    this.several = h("input", { type: "checkbox", id: "several", onchange: () => { if (!this.several.checked) this.pick(this.chosen().slice(0, 1)); } });
+    this.shipped = h("p", { class: "shipped", hidden: true });
+    this.empty = h("p", { class: "empty", hidden: true });
+    this.made = h("div", { class: "made" });
+    this.measures = h("div", { class: "panels" });
+    this.details = h("div", { class: "row", hidden: true });
+    this.samples = h("section", { hidden: true }, h("h2", {}, "Samples during training"),
+      (this.slider = slide("samples after step", { min: 0, max: 0, step: 1, value: 0, show: (i) => this.sampled?.[i]?.step.toLocaleString("en") ?? "", change: (i) => { this.choice.sample = i === this.sampled.length - 1 ? null : this.sampled[i].step; this.remember(); this.sample(i); } })),
+      (this.texts = h("ul", { class: "samples", "aria-label": "Samples" })));
+    this.heads = h("section", { hidden: true }, h("h2", {}, "Statistics of every head during training"), (this.kinds = choose("measure", KINDS.map(([kind, name, unit]) => [kind, unit.startsWith("share") ? name : `${name} (${unit})`]), this.choice.kind, (kind) => { this.choice.kind = kind; this.remember(true); this.draw(); })), (this.perHead = h("div", { class: "panels" })));
+    this.blocks = h("section", { hidden: true }, h("h2", {}, "Gradients and outputs of every block"), (this.perBlock = h("div", { class: "panels" })));
+    this.root.append(this.activity.root, h("div", { class: "beside" },
+      h("div", { class: "choices" }, h("label", { class: "tick" }, this.several, "Compare several runs"), this.list),
+      h("div", {}, this.shipped, this.empty, this.measures, this.made, this.details, this.samples, this.heads, this.blocks)));
   }
 
-  async enter() {
-    this.on = true;
-    await this.refresh();
+  enter(state) {
+    this.open = true;
+    if (Object.keys(state).length) {
+      const runs = (state.runs ?? "").split(",").filter(Boolean).slice(0, MOST), sample = Number(state.sample ?? NaN);
+      this.choice = { runs: [...new Set(runs)], kind: KINDS.some(([kind]) => kind === state.kind) ? state.kind : "entropy", sample: Number.isInteger(sample) ? sample : null, about: state.about ?? null };
+      this.kinds.querySelector("select").value = this.choice.kind;
+      this.several.checked = this.choice.runs.length > 1;
+      this.drawn = null;
+    }
+    return this.refresh();
   }
 
-  leave() { this.on = false; clearTimeout(this.timer); }
-  remember() { this.frame.remember("train", { runs: this.state.runs.join(",") || null, kind: this.state.kind === "entropy" ? null : this.state.kind, sample: this.state.sample }); }
+  leave() { this.open = false; this.turn = null; clearTimeout(this.timer); }
+  back() { this.refresh(); }
+  state() {
+    const { runs, kind, sample, about } = this.choice;
+    return { runs: runs.join(","), kind: kind === "entropy" ? null : kind, sample, about: about && about !== runs[0] ? about : null };
+  }
 
   async refresh() {
     clearTimeout(this.timer);
+    const turn = (this.turn = {});
     try {
-      this.runs = await get("runs");
-      if (!this.runs.length) {
-        this.list.replaceChildren(h("li", { class: "empty" }, "There are no trainings here. Start the explorer with their folder: ", h("code", {}, "clearhead explore --runs runs")));
-        return;
-      }
-      const known = this.runs.map((run) => run.id);
-      this.state.runs = this.state.runs.filter((id) => known.includes(id));
-      if (!this.state.runs.length) this.state.runs = [(this.runs.find((run) => !run.error) ?? this.runs[0]).id];
+      const runs = await get("runs");
+      if (this.turn !== turn) return;
+      this.runs = runs;
+      const usual = runs.find((run) => !run.error) ?? runs[0];
+      if (!this.choice.runs.length && usual) this.choice.runs = [usual.id];
       this.show();
-      await Promise.all(this.state.runs.map((id) => this.read(id)));
+      const chosen = this.chosen();
+      await Promise.all(chosen.filter((run) => !run.error).map((run) => this.read(run.id)));
+      if (this.turn !== turn) return;
       this.draw();
       this.remember();
-    } catch (problem) { this.frame.problem(problem); }
-    if (this.on) this.timer = setTimeout(() => this.refresh(), EVERY);
+      const gone = this.choice.runs.filter((id) => !runs.some((run) => run.id === id));
+      this.report([gone.length ? `There is no run ${gone.join(", ")} here${runs.length ? ": choose one from the list" : ""}.` : "", ...chosen.filter((run) => run.error).map((run) => `The run ${run.id} cannot be read: ${run.error}.`)].filter(Boolean).join(" "));
+    } catch (trouble) {
+      if (this.turn === turn && !trouble.offline) this.report(trouble.message); // the frame tells when the server does not answer
+    } finally {
+      if (this.turn === turn) this.timer = setTimeout(() => this.refresh(), EVERY);
+    }
   }
 
+  // Show a problem, or with "" that there is none any more.
+  report(text) {
+    if (text === this.reported) return;
+    this.reported = text;
+    if (text) this.activity.fail(new Error(text)); else this.activity.become("idle");
+  }
+
+  // Request the records that are new.
   async read(id) {
-    const own = (this.records[id] ??= []), found = await get("runs/one", { run: id, since: own.length });
-    if (found.since < own.length) own.length = 0;
-    const names = (this.numbers[id] ??= new Set());
+    const own = (this.records[id] ??= []), since = own.length, found = await get("runs/one", { run: id, since });
+    if (own.length !== since) return; // another request has added them
+    if (found.since < since) { own.length = 0; this.series[id] = {}; this.drawn = null; } // resumed from an earlier step
+    const series = (this.series[id] ??= {});
     for (const one of found.records) {
       own.push(one);
-      for (const [name, value] of Object.entries(one)) if (value === null || typeof value === "number") names.add(name);
+      for (const [name, value] of Object.entries(one)) if ((value === null || typeof value === "number") && !NOT_DRAWN.includes(name)) (series[name] ??= []).push([one.step, value]);
     }
+  }
+
+  // The chosen runs that exist, each with a colour that it keeps while it is chosen.
+  chosen() {
+    const runs = this.choice.runs.map((id) => this.runs?.find((run) => run.id === id)).filter(Boolean), kept = {};
+    for (const { id } of runs) if (this.colours[id] !== undefined) kept[id] = this.colours[id];
+    for (const { id } of runs) kept[id] ??= LINES.findIndex((_, i) => !Object.values(kept).includes(i));
+    this.colours = kept;
+    return runs;
   }
 
   show() {
-    const key = JSON.stringify([this.runs, this.state.runs]);
-    if (key === this.shown) return;
-    this.shown = key;
-    const at = this.list.contains(document.activeElement) ? document.activeElement.dataset.run : null;
-    this.list.replaceChildren(...this.runs.map((run) => {
-      const on = this.state.runs.includes(run.id), share = run.steps ? Math.min(run.step / run.steps, 1) : 0;
-      const bar = h("span", { class: "weight" });
-      bar.style.setProperty("width", `${100 * share}%`);
-      return h("li", {}, h("button", { type: "button", "aria-pressed": on, "data-run": run.id, onclick: (event) => this.pick(run.id, this.several.checked || event.shiftKey || event.ctrlKey || event.metaKey) },
-        h("b", {}, run.id), h("small", {}, [run.model, run.data].filter(Boolean).join(" · ")), h("small", {}, run.error ?? `step ${run.step.toLocaleString()}${run.steps ? ` of ${run.steps.toLocaleString()}` : ""}${run.finished ? ", finished" : ""}${run.loss === null ? "" : ` · ${words(run.losses[0])} ${number(run.loss)}`}`), bar));
-    }));
-    if (at) this.list.querySelector(`[data-run="${at}"]`)?.focus();
+    const chosen = this.chosen(), key = JSON.stringify([this.runs, this.colours]);
+    if (key === this.listed) return;
+    this.listed = key;
+    const focused = this.list.contains(document.activeElement) ? document.activeElement.dataset.run : null;
+    this.list.replaceChildren(...this.runs.map((run) => this.card(run)));
+    if (focused) this.list.querySelector(`[data-run="${focused}"]`)?.focus({ preventScroll: true });
+    const example = this.runs.find((run) => run.example)?.example;
+    this.shipped.hidden = !example;
+    if (example) this.shipped.replaceChildren(h("b", {}, "An example that ships: "), h("code", {}, example), ". To see your own trainings, start the explorer with their folder: ", h("code", {}, "clearhead explore --runs runs"));
+    this.several.closest("label").hidden = this.runs.length < 2;
+    this.empty.hidden = chosen.length > 0;
+    this.empty.replaceChildren(...(this.runs.length ? ["No run is chosen."] : ["There are no trainings in this folder yet. This one appears here as soon as it has written its first record: ", h("code", {}, "clearhead train configs/reverse.toml")]));
   }
 
-  pick(id, more) {
-    if (more) this.state.runs = this.state.runs.includes(id) ? this.state.runs.filter((one) => one !== id) : [...this.state.runs, id].slice(-6);
-    else this.state.runs = [id];
-    this.state.sample = null;
-    this.frame.fine();
-    this.remember();
-    this.refresh();
+  card(run) {
+    const colour = this.colours[run.id], bar = h("span", { class: "done" });
+    bar.style.setProperty("width", `${100 * (run.steps ? Math.min(run.step / run.steps, 1) : 0)}%`);
+    return h("li", {}, h("button", { type: "button", "aria-pressed": colour !== undefined, "data-run": run.id, onclick: (event) => this.toggle(run.id, this.several.checked || event.shiftKey || event.ctrlKey || event.metaKey) },
+      h("span", { class: "who" }, h("i", { class: "dot", "aria-hidden": "true", style: colour === undefined ? {} : { background: LINES[colour] } }), h("b", {}, run.id), run.error ? null : h("span", { class: `state ${run.state}` }, run.state)),
+      run.error ? h("small", {}, run.error) : [
+        h("small", {}, [subject(run), run.objective && `objective ${run.objective}`].filter(Boolean).join(" · ")),
+        Object.keys(run.players).length ? h("small", {}, `players: ${Object.entries(run.players).map(([name, model]) => (model ? `${name} (${model})` : name)).join(", ")}`) : null,
+        h("small", {}, `${progress(run)}${run.loss === null ? "" : ` · ${words(run.losses[0])} ${number(run.loss)} ${unitOf(run, run.losses[0])}`}`.trim()), bar]));
   }
 
-  // The curves of the chosen runs, as [name, title, logarithmic]: losses, validation measurements, other numbers, then
-  // learning rates and gradient norms.
-  measures() {
-    const runs = this.state.runs.map((id) => this.runs.find((run) => run.id === id)).filter(Boolean);
-    const losses = [...new Set(runs.flatMap((run) => run.losses))], about = Object.assign({}, ...runs.map((run) => run.measurements));
-    const names = [...new Set(runs.flatMap((run) => [...(this.numbers[run.id] ?? [])]))].filter((name) => !losses.includes(name) && !NOT_DRAWN.includes(name));
-    const optimiser = OPTIMISER.flatMap(([prefix, title, log]) => names.filter((name) => name === prefix || name.startsWith(`${prefix}_`)).map((name) => [name, name === prefix ? title : `${title}, ${words(name.slice(prefix.length + 1))}`, log]));
-    const valid = names.filter((name) => name.startsWith("valid_")), known = [...valid, ...optimiser.map(([name]) => name)];
-    return [
-      ...losses.map((name) => [name, capital(words(name)), true]),
-      ...valid.map((name) => [name, `Validation ${words(name.slice(6))}${about[name] && about[name].unit !== name.slice(6) ? ` (${about[name].unit})` : ""}`, about[name]?.unit !== "share" && !name.endsWith("accuracy")]),
-      ...names.filter((name) => !known.includes(name)).map((name) => [name, capital(words(name)), false]),
-      ...optimiser,
-    ];
+  toggle(id, more) {
+    if (!more) return this.pick([id]);
+    this.several.checked = true;
+    const known = this.chosen().map((run) => run.id), runs = known.includes(id) ? known.filter((one) => one !== id) : [...known, id];
+    if (runs.length > MOST) this.frame.say(`At most ${MOST} runs are compared: ${runs[0]} is no longer chosen.`);
+    this.pick((runs.length ? runs : [id]).slice(-MOST));
+  }
+
+  pick(runs) {
+    Object.assign(this.choice, { runs: runs.map((run) => run.id ?? run), sample: null, about: null });
+    this.remember(true);
+    this.show();
+    return this.refresh();
+  }
+
+  // The panels of the chosen runs as [{ title, unit, log, lines }]: each loss and its validation, other measurements,
+  // other numbers, then the optimiser. Runs whose units differ have panels of their own.
+  panels() {
+    const runs = this.chosen(), has = (run, name) => this.series[run.id]?.[name];
+    const losses = unique(runs.flatMap((run) => run.losses)), names = unique(runs.flatMap((run) => Object.keys(this.series[run.id] ?? {})));
+    const optimiser = OPTIMISER.map(([prefix, ...rest]) => [names.filter((name) => name === prefix || name.startsWith(`${prefix}_`)), prefix, ...rest]);
+    const first = losses.flatMap((name) => [name, `valid_${name}`]), valid = names.filter((name) => name.startsWith("valid_") && !first.includes(name));
+    const others = names.filter((name) => ![...first, ...valid, ...optimiser.flatMap(([some]) => some)].includes(name)), found = [];
+    for (const name of [...first, ...valid, ...others].filter((one) => names.includes(one))) {
+      const own = runs.filter((run) => has(run, name)), units = unique(own.map((run) => unitOf(run, name)));
+      for (const unit of units) found.push({
+        title: titleOf(name) + (units.length > 1 ? ` (${unit || "unit unknown"})` : ""), unit: unit || (units.length > 1 ? "unit unknown" : words(name.replace(/^valid_/, ""))), log: !others.includes(name) && !unit.startsWith("share") && !name.endsWith("accuracy"),
+        lines: own.filter((run) => unitOf(run, name) === unit).map((run) => ({ name: run.id, run: run.id, colour: this.colours[run.id], points: has(run, name) })),
+      });
+    }
+    for (const [some, prefix, title, unit, log] of optimiser) {
+      const lines = runs.flatMap((run) => players(some.filter((name) => has(run, name)).map((name) => [name.slice(prefix.length + 1), has(run, name)]))
+        .map(([player, points], dash) => ({ name: [...(runs.length > 1 || !player ? [run.id] : []), ...(player ? [player] : [])].join(": "), run: run.id, colour: this.colours[run.id], dash, points })));
+      if (lines.length) found.push({ title: lines.length === 1 && lines[0].name === "all players" ? `${title} (all players)` : title, unit, log, lines });
+    }
+    return found;
   }
 
   draw() {
-    const figure = (key, options) => (this.figures[key] ??= new Curves(options));
-    const shown = [];
-    for (const [key, title, log] of this.measures()) {
-      const lines = this.state.runs.map((id, i) => ({ name: id, colour: i, points: (this.records[id] ?? []).filter((one) => one[key] !== undefined).map((one) => [one.step, one[key]]) })).filter(({ points }) => points.length);
-      if (!lines.length) continue;
-      const one = figure(`${key} ${title}`, { title, log });
-      shown.push([one, lines]);
-    }
-    place(this.curves, shown.map(([one]) => one.root));
-    for (const [one, lines] of shown) one.show(lines);
-    this.write((this.records[this.state.runs[0]] ?? []).filter((one) => one.samples?.length));
-    const looks = (this.records[this.state.runs[0]] ?? []).filter((one) => one.inside && Object.keys(one.inside).length);
-    this.inside.hidden = !looks.length;
-    const layers = looks.length ? Object.keys(looks[0].inside).filter((name) => name.endsWith(`.${this.state.kind}`)) : [];
-    const every = layers.map((name) => {
-      const one = figure(name, { title: name.replace(`.${this.state.kind}`, ""), tall: 150 });
-      return [one, looks[0].inside[name].map((_, head) => ({ name: `head ${head}`, points: looks.map((look) => [look.step, look.inside[name]?.[head] ?? null]) }))];
-    });
-    place(this.heads, every.map(([one]) => one.root));
-    for (const [one, lines] of every) one.show(lines);
-    this.models();
+    const chosen = this.chosen(), detailed = chosen.filter(({ id }) => this.records[id]?.some((one) => one.inside || one.samples)), run = detailed.find(({ id }) => id === this.choice.about) ?? detailed[0], records = this.records[run?.id] ?? [];
+    this.models(chosen);
+    const key = JSON.stringify([this.choice.kind, run?.id, this.colours, chosen.map(({ id }) => this.records[id]?.length)]);
+    if (key === this.drawn) return;
+    this.drawn = key;
+    this.place(this.measures, this.panels());
+    this.detail(detailed, run);
+    const inside = records.filter((one) => one.inside && Object.keys(one.inside).length).map((one) => [one.step, byPlayer(one.inside)]);
+    this.sampled = records.filter((one) => one.samples?.length);
+    this.follow();
+    const prefix = (player) => [chosen.length > 1 ? run.id : "", player].filter(Boolean).map((one) => `${one}: `).join("");
+    const [kind, name, unit] = KINDS.find(([one]) => one === this.choice.kind), every = unique(inside.flatMap(([, all]) => Object.keys(all))).map((player) => [player, inside.filter(([, all]) => all[player]).map(([step, all]) => [step, all[player]])]);
+    this.place(this.perHead, every.flatMap(([player, looks]) => unique(looks.flatMap(([, one]) => Object.keys(one))).filter((one) => one.endsWith(`.${kind}`)).map((one) => ({
+      title: `${prefix(player)}${one.slice(0, -kind.length - 1)}, ${name}`, unit, log: false, tall: 180,
+      lines: (looks.find(([, look]) => look[one])?.[1][one] ?? []).map((_, head) => ({ name: `head ${head}`, points: looks.map(([step, look]) => [step, look[one]?.[head] ?? null]) })),
+    }))), true);
+    this.heads.hidden = !every.some(([, looks]) => looks.some(([, one]) => Object.keys(one).some((key) => KINDS.some(([kind]) => key.endsWith(`.${kind}`)))));
+    this.place(this.perBlock, every.flatMap(([player, looks]) => {
+      const of = prefix(player), gradient = unique(looks.flatMap(([, one]) => Object.keys(one.gradient ?? {}))), output = unique(looks.flatMap(([, one]) => Object.keys(one).filter((key) => typeof one[key] === "number")));
+      return [
+        { title: `${of}norm of the gradient of every block`, unit: "L2 norm", log: true, lines: gradient.map((block) => ({ name: block === "rest" ? "all else" : block, points: looks.map(([step, one]) => [step, one.gradient?.[block] ?? null]) })) },
+        { title: `${of}output of every block`, unit: "root mean square", log: true, lines: output.map((block) => ({ name: block, points: looks.map(([step, one]) => [step, one[block] ?? null]) })) },
+      ].filter(({ lines }) => lines.length).map((one) => ({ ...one, title: of ? one.title : capital(one.title) }));
+    }));
+    this.blocks.hidden = !this.perBlock.children.length;
+  }
+
+  // Of which run the samples and statistics are; a choice if several have them.
+  detail(detailed, run) {
+    this.details.hidden = this.choice.runs.length < 2 || !run;
+    const ids = detailed.map(({ id }) => id), key = JSON.stringify([ids, run?.id]);
+    if (key === this.offered) return;
+    this.offered = key;
+    const again = this.details.contains(document.activeElement);
+    this.details.replaceChildren(choose("samples and statistics of the run", ids, run?.id, (id) => { Object.assign(this.choice, { about: id, sample: null }); this.remember(true); this.draw(); }));
+    if (again) this.details.querySelector("select").focus();
+  }
+
+  // Draw panels into a parent; shared: with a common range. Figures that stay are not replaced, so that they can be read on.
+  place(parent, panels, shared = false) {
+    const shown = panels.map(({ title, unit, log, tall }) => (this.curves[`${title} ${unit} ${log}`] ??= new Curves({ title, unit, log, tall, label: "step" })));
+    const same = shown.length === parent.children.length && shown.every((one, i) => one.root === parent.children[i]);
+    if (!same) parent.replaceChildren(...shown.map((one) => one.root));
+    const values = shared ? panels.flatMap(({ lines }) => lines.flatMap(({ points }) => points.map(([, y]) => y))).filter((y) => y !== null) : [];
+    const limits = values.length ? values.reduce(([a, b], y) => [Math.min(a, y), Math.max(b, y)], [Infinity, -Infinity]) : null;
+    panels.forEach(({ lines }, i) => shown[i].show(lines, { limits, named: this.chosen().length > 1 }));
+    parent.panels = panels.map((panel, i) => ({ ...panel, figure: shown[i] }));
   }
 
   // Show the samples of the last step, or of the chosen one.
-  write(told) {
-    this.wrote.hidden = !told.length;
-    const key = JSON.stringify([this.state.runs[0], told.length, told.at(-1)?.step]);
-    if (!told.length || key === this.told) return;
-    this.told = key;
-    const show = (at) => this.texts.replaceChildren(...told[at].samples.map((one) => h("li", {}, h("dl", {}, SAMPLE.map(([key, name]) => [h("dt", {}, name), h("dd", {}, one[key])])))));
-    const chosen = told.findIndex((one) => one.step === this.state.sample), last = told.length - 1, at = chosen < 0 ? last : chosen;
-    this.when.replaceChildren(slide("step", { min: 0, max: last, step: 1, value: at, show: (i) => told[i].step.toLocaleString(), change: (i) => { this.state.sample = i === last ? null : told[i].step; this.remember(); show(i); } }));
-    show(at);
+  follow() {
+    const last = this.sampled.length - 1, chosen = this.sampled.findIndex((one) => one.step === this.choice.sample), at = chosen < 0 ? last : chosen;
+    this.samples.hidden = last < 0;
+    if (last < 0) return;
+    const input = this.slider.querySelector("input"), when = this.sampled[at].step.toLocaleString("en");
+    input.max = last;
+    input.value = at;
+    input.setAttribute("aria-valuetext", when);
+    this.slider.querySelector("output").textContent = when;
+    this.sample(at);
   }
 
-  async models() {
-    const run = this.runs.find((one) => one.id === this.state.runs[0]);
-    if (this.sampled === `${run?.id} ${run?.finished}`) return;
-    this.sampled = `${run?.id} ${run?.finished}`;
-    this.made.replaceChildren();
-    if (!run?.finished) return;
-    const own = await get("models/one", { model: `run-${run.id}` });
-    this.made.replaceChildren(...own.kinds.map((kind) => h("a", { class: "chip", href: `#${kind}?model=${own.id}` }, kind === "translate" ? "Translate with this model" : "Write with this model")));
+  sample(at) {
+    this.texts.replaceChildren(...this.sampled[at].samples.map((one) => h("li", {}, h("dl", {}, SAMPLE.map(([key, name]) => [h("dt", {}, name), h("dd", { class: key }, one[key])])))));
   }
 
-  pictures() { return [...this.curves.children, ...(this.inside.hidden ? [] : this.heads.children)].map((root) => Object.values(this.figures).find((one) => one.root === root)?.svg()); }
-  data() { return { view: "train", ...this.state, records: Object.fromEntries(this.state.runs.map((id) => [id, this.records[id] ?? []])) }; }
+  // Offer the trained models, or say why they cannot be used.
+  async models(runs) {
+    const key = JSON.stringify(runs.map((run) => [run.id, run.finished, run.state]));
+    if (this.offering === key) return;
+    this.offering = key;
+    const lines = await Promise.all(runs.filter((run) => !run.error).map((run) => this.model(run)));
+    if (this.offering === key) this.made.replaceChildren(...lines.filter(Boolean).map((line) => h("p", {}, line)));
+  }
+
+  async model(run) {
+    if (run.example) return ["The model of this example does not ship: ", h("code", {}, `clearhead train ${run.example}`), " trains it."];
+    if (!run.finished) return { running: null, finished: `The folder of ${run.id} has no model.`, stopped: `${run.id} stopped before its last step: the command that started it resumes it.` }[run.state];
+    try {
+      const own = await get("models/one", { model: `run-${run.id}` }), why = own.error ?? own.why ?? "it neither translates nor writes nor reads";
+      if (!own.kinds.length) return `The model of ${run.id} fits no view: ${why.replace(/\.$/, "")}.`;
+      return [`The model of ${run.id}: `, own.kinds.map((kind) => h("a", { class: "chip", href: `#${kind}?model=${own.id}` }, OPEN[kind] ?? `Open in ${capital(kind)}`))];
+    } catch (trouble) {
+      this.offering = null; // ask again
+      return trouble.offline ? null : `The model of ${run.id} cannot be used: ${trouble.message}`;
+    }
+  }
+
+  caption() {
+    const runs = this.chosen(), names = runs.map(({ id }) => id);
+    const about = runs.map((run) => `${run.id}: ${[subject(run), run.objective && `objective ${run.objective}`, progress(run), run.state, run.example && `an example that ships, ${run.example}`].filter(Boolean).join(", ")}`);
+    return { title: names.length > 1 ? `Training runs ${names.slice(0, -1).join(", ")} and ${names.at(-1)}` : `Training run ${names[0] ?? ""}`, source: about.join("; "), file: ["train", ...names].join("-") };
+  }
+
+  // The panels on screen.
+  shown() { return [this.measures, ...(this.heads.hidden ? [] : [this.perHead]), ...(this.blocks.hidden ? [] : [this.perBlock])].flatMap((parent) => parent.panels ?? []); }
+  figures() { return this.shown().map(({ figure }) => figure.svg()); }
+  data() {
+    return {
+      ...this.choice, runs: this.chosen().map((run) => ({ ...run, records: this.records[run.id] ?? [] })),
+      panels: this.shown().map(({ title, unit, lines }) => ({ title, x: "step", y: unit, lines: lines.map(({ name, points }) => ({ name, points })) })),
+    };
+  }
 }
 
 const words = (name) => name.replaceAll("_", " ");
 const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
+const unique = (list) => [...new Set(list)];
+const subject = ({ model, data }) => (model && data ? `${model} on ${data}` : model ?? (data ? `data ${data}` : ""));
+const progress = (run) => `step ${run.step.toLocaleString("en")}${run.steps ? ` of ${run.steps.toLocaleString("en")}` : ""}`;
 
-// Replace the children only if they differ, so that a figure that is being read keeps its state.
-function place(parent, children) {
-  if (children.length === parent.children.length && children.every((one, i) => one === parent.children[i])) return;
-  parent.replaceChildren(...children);
+function titleOf(name) {
+  if (!name.startsWith("valid_")) return capital(words(name));
+  const own = name.slice(6);
+  return `Validation: ${MEASURED[own]?.[0] ?? words(own)}`;
+}
+
+// The unit of a number of a run: of a loss, that of its validation; of a share, also what it is a share of; "" if it is not known.
+function unitOf(run, name) {
+  const own = run.measurements[name] ?? run.measurements[`valid_${name}`];
+  if (!own) return "";
+  const counted = run.measurements[`valid_${run.losses[0]}`]?.unit.split("/")[1];
+  return MEASURED[name.replace(/^valid_/, "")]?.[1] ?? (own.unit === "share" && counted ? `share of ${counted}s` : own.unit);
+}
+
+// The lines of players: one for all if they are equal.
+function players(lines) {
+  return lines.length > 1 && lines.every(([, points]) => equal(points, lines[0][1])) ? [["all players", lines[0][1]]] : lines.map(([player, points]) => [words(player), points]);
+}
+
+// The record of probes by player; of one network, "".
+function byPlayer(inside) {
+  const nested = !inside.gradient && Object.values(inside).every((one) => one && typeof one === "object" && !Array.isArray(one));
+  return nested ? inside : { "": inside };
 }

@@ -1,205 +1,283 @@
-// Write: a language model continues a text; shows attention, candidates and logit lens of any token; heads can be silenced.
+// Write: a language model continues a text; attention, candidates and logit lens of any token; heads can be switched off.
 
-import { get, heads, lines } from "../api.js";
-import { choose, h, percent, slide, spelt } from "../dom.js";
-import { HeadPicker } from "../heads.js";
-import { HeatMap } from "../map.js";
-import { TokenLines, TokenText } from "../tokens.js";
+import { get, lines, post } from "../api.js";
+import { h, later, number, percent, slide, spelt } from "../dom.js";
+import { Inside } from "../inside.js";
+import { Pane, PanedView } from "../pane.js";
+import { barsFigure, tableFigure, textFigure } from "../small_figures.js";
+import { TokenText } from "../tokens.js";
 
-const SPAN = 24; // largest number of tokens shown with lines
-const EXAMPLES = ["The man", "Two dogs", "When I was young,", "She told me that", "Could you please"];
+class WritePane extends Pane {
+  static KIND = "write";
+  static DOING = "Writing…";
+  static EMPTY = "Type a text to continue.";
+  static NONE = "There is no language model here: start the explorer with the folder of one, for instance GPT-2's.";
+  static START = { model: "", text: "", max_new: 24, temperature: 0.7, top_k: 0, top_p: 1, seed: 1, inspect: 0, group: "self", layer: null, head: null, by: "pieces", at: null, scale: null, colouring: "map", off: {}, without: {} };
 
-export class Write {
-  constructor(frame, state) {
-    this.frame = frame;
-    const whole = (x) => (x === undefined || x === "" ? null : Number(x));
-    let off = {};
-    try { off = JSON.parse(state.off ?? "{}") ?? {}; } catch { /* none */ }
-    this.state = { model: state.model ?? "", text: state.text ?? "", max_new: Number(state.max_new ?? 40), temperature: Number(state.temperature ?? 0.7), seed: Number(state.seed ?? 1), layer: whole(state.layer), head: whole(state.head), at: whole(state.at), off };
-    this.asked = Boolean(state.text);
-    this.models = h("div");
-    this.input = h("textarea", { id: "prompt", rows: 3, maxlength: 120000, "aria-label": "The text to go on with", placeholder: "A text to go on with…", value: this.state.text, spellcheck: "false",
-      onkeydown: (event) => { if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); this.run(); } } });
-    this.stop = h("button", { type: "button", hidden: true, onclick: () => this.cancel() }, "Stop");
-    const seed = h("input", { type: "number", min: 0, max: 2147483647, value: this.state.seed, onchange: () => { this.state.seed = Math.max(0, Math.floor(Number(seed.value) || 0)); this.remember(); } });
-    this.form = h("form", { class: "ask", onsubmit: (event) => { event.preventDefault(); this.run(); } }, this.input, h("div", { class: "row" },
-      slide("new tokens", { min: 0, max: 200, step: 1, value: this.state.max_new, change: (x) => { this.state.max_new = x; this.remember(); } }),
-      slide("temperature", { min: 0, max: 2, step: 0.1, value: this.state.temperature, show: (x) => (x ? x.toFixed(1) : "0, the likeliest"), change: (x) => { this.state.temperature = x; this.remember(); } }),
-      h("label", { class: "field short" }, h("span", {}, "seed"), seed),
-      h("button", { type: "submit", class: "go" }, "Write"), h("button", { type: "button", id: "read", onclick: () => this.run(0) }, "Only read"), this.stop),
-      h("div", { class: "chips" }, EXAMPLES.map((text) => h("button", { type: "button", class: "chip", onclick: () => { this.input.value = text; this.run(); } }, text))));
+  constructor(view) {
+    super(view);
+    this.input.setAttribute("aria-label", "The text to continue");
+    this.input.classList.add("prompt");
+    this.input.addEventListener("keydown", (event) => { if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); this.start(0); } });
+    this.go.textContent = "Write";
+    const reshape = later(() => { this.view.remember(); this.tellCandidates(); }, 30), set = (key) => (x) => { this.state[key] = x; reshape(); };
+    const seed = h("input", { type: "number", min: 0, max: 2147483647, value: this.state.seed, onchange: () => { this.state.seed = Math.min(2147483647, Math.max(0, Math.floor(Number(seed.value) || 0))); seed.value = this.state.seed; this.view.remember(); } });
+    Object.assign(this.controls, {
+      max_new: slide("new tokens", { min: 1, max: 200, step: 1, value: this.state.max_new, change: (x) => { this.state.max_new = x; this.view.remember(); } }),
+      temperature: slide("temperature", { min: 0, max: 2, step: 0.1, value: this.state.temperature, show: (x) => (x ? x.toFixed(1) : "0: greedy"), change: set("temperature") }),
+      top_k: slide("top-k", { min: 0, max: 50, step: 1, value: this.state.top_k, show: (x) => x || "off", change: set("top_k") }),
+      top_p: slide("top-p", { min: 0.05, max: 1, step: 0.05, value: this.state.top_p, show: (x) => (x === 1 ? "off" : x.toFixed(2)), change: set("top_p") }),
+      seed: { set: (x) => { seed.value = x; } },
+    });
+    const { max_new, temperature, top_k, top_p } = this.controls;
+    this.form = h("form", { class: "ask", onsubmit: (event) => { event.preventDefault(); this.start(0); } }, this.input,
+      h("div", { class: "row" }, this.choice, max_new, temperature, top_k, top_p, h("label", { class: "field short" }, h("span", {}, "seed"), seed), this.go, h("button", { type: "button", class: "read", title: "Inspect this text without continuing it", onclick: () => this.start(1) }, "Inspect"), this.activity.root), this.chips);
     this.text = new TokenText({ pick: (at) => this.pick(at), point: (at) => this.hover(at) });
+    this.under = h("p", { class: "note" }, " ");
+    this.remark = h("p", { class: "remark", hidden: true });
+    this.written = h("div", { class: "written", hidden: true }, this.remark, (this.before = h("div")), this.text.root, this.under);
     this.candidates = h("div", { class: "candidates", "aria-live": "polite" });
     this.lens = h("div", { class: "lens" });
-    this.map = new HeatMap({ title: "Attention of each token to those before it", tall: 520, pick: (row) => this.pick(row), read: (at) => { if (at) this.text.choose(this.state.at); } });
-    this.lines = new TokenLines({ label: ["key", "query"] });
-    this.picker = new HeadPicker({ off: this.state.off, pick: (layer, head) => { Object.assign(this.state, { layer, head }); this.look(); } });
-    this.picker.switched = () => { this.remember(); this.told(); };
-    this.switches = h("div", { class: "row" });
-    this.inside = h("section", { class: "inside", hidden: true, "aria-label": "Attention inside the model" },
-      h("div", { class: "two" }, h("div", {}, h("h2", {}, "The likeliest here"), this.candidates), h("div", {}, h("h2", {}, "What each layer would say next"), this.lens)),
-      h("div", { class: "two" }, h("div", {}, this.map.root), h("aside", {}, this.picker.root, this.switches)), h("h2", {}, "Attention of this token"), this.lines.root);
-    this.under = h("p", { class: "note" }, " ");
-    this.flowing = h("div", { class: "written", hidden: true }, this.text.root, this.under);
-    this.root = h("div", { class: "view write" }, h("h1", {}, "Write"), h("p", { class: "lead" }, "A language model predicts the next token, picks one, appends it, and continues. Choose a token to see what it attends to, which other tokens were likely in its place, and what each layer would have predicted."), this.models, this.form, this.flowing, this.inside);
+    this.inside = new Inside({ state: this.state, off: this.state.off, changed: () => { this.view.remember(); this.tellSwitches(); this.follow(); }, pick: (at) => this.pick(at, false), expired: () => this.again(), tall: 290 });
+    this.inside.heads.switched = () => { this.view.remember(); this.tellSwitches(); this.without(); };
+    this.switches = h("div", { class: "row switches" });
+    this.effect = h("section", { class: "effect", hidden: true });
+    this.body = h("section", { class: "inside", hidden: true },
+      h("div", { class: "left" }, this.inside.lines.root, h("div", { class: "two" }, this.candidates, this.lens)),
+      h("div", { class: "right" }, this.inside.map.root, this.inside.heads.root, this.switches, this.effect));
+    this.root = h("div", { class: "pane" }, this.form, this.written, this.body);
   }
 
-  async enter() {
-    const all = await this.frame.known("write", this.state.model);
-    if (!all.length) {
-      this.form.hidden = true;
-      this.models.append(h("p", { class: "empty" }, "There is no language model here yet. Start the explorer with the folder of one, GPT-2's for example:"), h("pre", {}, "clearhead explore path/to/gpt2"));
+  // Write on, or only inspect the text.
+  start(inspect) { this.state.inspect = inspect; this.run(); }
+  again() { this.results.clear(); this.run(); }
+
+  request() {
+    const { model, text, temperature, top_k, top_p, seed, without, inspect, max_new } = this.state;
+    return { model, text, max_new: inspect ? 0 : max_new, temperature, ...(temperature && top_k ? { top_k } : {}), ...(temperature && top_p < 1 ? { top_p } : {}), seed, off: structuredClone(without) };
+  }
+
+  pickModel(id) {
+    for (const layer of Object.keys(this.state.off)) delete this.state.off[layer];
+    this.state.without = {};
+    this.suit(this.known[id]);
+    super.pickModel(id);
+  }
+
+  offer(all) { super.offer(all); if (this.state.max_new === WritePane.START.max_new) this.suit(this.model); }
+
+  // Models of generated tasks answer in a few symbols, the likeliest ones.
+  suit(model) {
+    Object.assign(this.state, model?.max_new ? { max_new: model.max_new, temperature: 0 } : { max_new: WritePane.START.max_new, temperature: this.state.temperature || WritePane.START.temperature });
+    for (const key of ["max_new", "temperature"]) this.controls[key].set(this.state[key]);
+  }
+
+  clear() {
+    this.inside.heads.off = this.state.off; // an address may have brought another object
+    this.partial = this.tokens = null;
+    this.written.hidden = this.body.hidden = this.effect.hidden = this.remark.hidden = true;
+    this.under.textContent = " ";
+    this.before.replaceChildren();
+    this.candidates.replaceChildren();
+    this.lens.replaceChildren();
+    this.inside.clear();
+  }
+
+  async compute(request, signal, say) {
+    const off = Object.values(request.off).flat().length;
+    let before = null;
+    if (off && request.max_new) { // the text with all heads, to compare with
+      const whole = { ...request, off: {} }, known = this.results.get(JSON.stringify(whole));
+      if (!known) say("Writing with all heads…");
+      before = known ?? (await this.stream(whole, signal, () => {}, null));
+      this.results.set(JSON.stringify(whole), before);
+      say(`Writing without ${off} head${off > 1 ? "s" : ""}…`);
+    }
+    const result = (this.partial = { request, steps: [], look: null, cut: null, before });
+    this.written.hidden = false;
+    this.text.show([request.text], { from: 1, first: 0 });
+    return this.stream(request, signal, say, result);
+  }
+
+  // Follow the events of one continuation; shown: the result that is on screen meanwhile, or null.
+  async stream(request, signal, say, shown) {
+    const result = shown ?? { request, steps: [], look: null, cut: null, before: null };
+    for await (const event of lines("write", request, signal)) {
+      if (event.waiting) say(`${event.waiting} before you…`);
+      if (event.cut) result.cut = event.cut;
+      if (event.token) { result.steps.push(event.token); if (shown) this.text.append(event.token.piece); }
+      if (event.progress) say(`Inspecting: block ${event.progress[0]} of ${event.progress[1]}…`);
+      if (event.look) result.look = event.look;
+    }
+    return result;
+  }
+
+  // After Stop: inspect what was written.
+  async stopped() {
+    const result = this.partial;
+    if (!result || result.look) return;
+    await this.activity.run("Inspecting what was written…", async (signal, say) => {
+      for await (const event of lines("write", { ...result.request, max_new: 0, written: result.steps.map(({ id }) => id) }, signal)) {
+        if (event.progress) say(`Inspecting: block ${event.progress[0]} of ${event.progress[1]}…`);
+        if (event.look) result.look = event.look;
+      }
+      this.result = result;
+      this.activity.say(`Stopped after ${result.steps.length} token${result.steps.length === 1 ? "" : "s"}.`);
+      this.show(result);
+    }, "stopped");
+  }
+
+  summary({ steps, look, seconds }) {
+    const count = look?.groups[0]?.rows.names.length ?? 0;
+    return `${steps.length ? `${steps.length} token${steps.length === 1 ? "" : "s"} written` : `${count.toLocaleString("en")} token${count === 1 ? "" : "s"} inspected`} in ${(seconds ?? 0).toFixed(1)} s.`;
+  }
+
+  show(result) {
+    const group = result.look?.groups[0], off = Object.values(result.request.off).flat().length;
+    this.written.hidden = false;
+    this.tokens = group?.rows.names ?? [];
+    const count = this.tokens.length, chosen = this.early === null || this.early === undefined ? null : count - result.steps.length + this.early;
+    this.early = null;
+    if (chosen !== null) this.state.at = chosen;
+    if (this.state.at === null || this.state.at >= count) this.state.at = count - 1;
+    const said = [];
+    if (result.cut) said.push(`The model reads at most ${result.cut.read.toLocaleString("en")} tokens of this text's ${result.cut.of.toLocaleString("en")}: the others were left out.`);
+    this.remark.textContent = said.join(" ");
+    this.remark.hidden = !said.length;
+    this.before.replaceChildren(...[result.before ? h("p", { class: "before" }, h("b", {}, "With all heads: "), result.request.text, h("u", {}, result.before.steps.map(({ piece }) => piece).join(""))) : null, off ? h("p", { class: "after" }, `Without ${names(result.request.off)}:`) : null].filter(Boolean));
+    this.text.show(this.tokens, { from: count - result.steps.length, first: Math.floor(Math.max(0, this.state.at) / this.text.page) * this.text.page, special: new Set(group?.rows.special) });
+    this.body.hidden = !group;
+    if (!group) return;
+    if (count > 2000 && this.state.layer === null) Object.assign(this.state, { layer: 0, head: 0 }); // the mean over all heads of a long text takes long
+    this.inside.open(result.look).catch((trouble) => this.fail(trouble)).then(() => this.view.compare());
+    this.tellSwitches();
+    this.pick(this.state.at);
+    this.without();
+  }
+
+  // The chosen head has changed: shade the text by its weights.
+  follow() { if (this.tokens && this.inside.look) this.shade(); }
+
+  async shade() {
+    const { at } = this.state, asked = (this.shading = {});
+    if (at === null) return;
+    try {
+      const row = await this.inside.row(at);
+      if (this.shading === asked) this.text.shade(row);
+    } catch (trouble) { if (trouble.status === 404) this.again(); else this.fail(trouble); }
+  }
+
+  // Choose a token; while the text is being written, its candidates are shown, and the rest as soon as it is inspected.
+  pick(at, told = true) {
+    if (!this.tokens) {
+      const step = this.partial?.steps[at - 1]; // the prompt is one piece until it is inspected
+      if (!step) return;
+      this.early = at - 1;
+      this.text.choose(at);
+      this.body.hidden = true;
+      this.under.textContent = `${spelt(step.piece)}: ${percent(step.share)}. Candidates in its place: ${step.candidates.map(([piece, share]) => `${spelt(piece)} ${percent(share)}`).join(", ")}`;
       return;
     }
-    this.known = Object.fromEntries(all.map((one) => [one.id, one]));
-    if (this.state.model && !this.known[this.state.model]) this.asked = false; // an error is shown: do not run another model instead
-    if (!this.known[this.state.model]) this.state.model = all[0].id;
-    this.models.replaceChildren(choose("model", all.map((one) => [one.id, `${one.id} · ${(one.parameters / 1e6).toFixed(1)}M`]), this.state.model, (id) => { Object.assign(this.state, { model: id, layer: null, head: null, at: null }); for (const key of Object.keys(this.state.off)) delete this.state.off[key]; this.remember(); }));
-    this.told();
-    if (this.asked) this.run(); else this.input.focus({ preventScroll: true });
-  }
-
-  leave() { this.cancel(); }
-  remember() { this.frame.remember("write", { ...this.state, off: Object.keys(this.state.off).length ? this.state.off : null }); }
-  cancel() { this.work?.abort(); this.work = null; this.looking?.abort(); this.stop.hidden = true; this.root.classList.remove("working"); this.frame.status(""); }
-
-  told() {
-    const some = Object.values(this.state.off).flat().length;
-    const [layer, head] = this.picker.at;
-    this.switches.replaceChildren(
-      h("button", { type: "button", id: "switch", disabled: layer === null || head === null, onclick: () => this.picker.toggle(layer, head) }, layer === null || head === null ? "Choose a head to switch it off" : this.state.off[layer]?.includes(head) ? `Switch head ${layer}.${head} on` : `Switch head ${layer}.${head} off`),
-      some ? h("button", { type: "button", onclick: () => { for (const key of Object.keys(this.state.off)) delete this.state.off[key]; this.picker.draw(); this.told(); this.remember(); } }, "All on") : "",
-      some ? h("button", { type: "button", class: "go", onclick: () => this.run() }, `Write without ${some} head${some > 1 ? "s" : ""}`) : "");
-  }
-
-  async run(most = this.state.max_new) {
-    this.cancel();
-    if (this.state.text !== this.input.value) Object.assign(this.state, { text: this.input.value, at: null });
-    this.remember();
-    this.frame.fine();
-    const work = (this.work = new AbortController()), began = performance.now();
-    this.stop.hidden = false;
-    this.root.classList.add("working");
-    this.frame.status(most ? "Writing…" : "Reading…");
-    this.shares = {};
-    this.steps = [];
-    this.flowing.hidden = false;
-    this.inside.hidden = true;
-    this.text.show([this.state.text], { from: 1, first: 0 });
-    try {
-      const asked = { model: this.state.model, text: this.state.text, max_new: most, temperature: this.state.temperature, seed: this.state.seed, off: this.state.off };
-      for await (const event of lines("write", asked, work.signal)) {
-        if (event.waiting) this.frame.status(`${event.waiting} before you…`);
-        if (event.token) { this.steps.push(event.token); this.text.append(event.token.piece); }
-        if (event.progress) this.frame.status(`Looking inside: block ${event.progress[0]} of ${event.progress[1]}…`);
-        if (event.look) this.found = event.look;
-      }
-      if (this.work !== work) return;
-      const count = (this.found.groups[0]?.rows.length ?? 0).toLocaleString();
-      this.done = `${this.steps.length ? `${this.steps.length} token${this.steps.length === 1 ? "" : "s"} written` : `${count} token${count === "1" ? "" : "s"} read`} in ${((performance.now() - began) / 1000).toFixed(1)} s.`;
-      this.frame.status(this.done);
-      await this.open();
-    } catch (problem) {
-      if (this.work === work) this.frame.status("");
-      this.frame.problem(problem);
-    } finally {
-      if (this.work === work) { this.stop.hidden = true; this.root.classList.remove("working"); }
-    }
-  }
-
-  async open() {
-    const group = this.found.groups[0];
-    this.inside.hidden = false;
-    this.tokens = group?.rows ?? [];
-    if (this.state.at === null || this.state.at >= this.tokens.length) this.state.at = this.tokens.length - 1;
-    this.text.show(this.tokens, { from: this.tokens.length - this.steps.length, first: Math.floor(this.state.at / this.text.page) * this.text.page });
-    if (!group) return;
-    this.picker.forget();
-    this.picker.show(group.layers, group.heads, [this.state.layer, this.state.head]);
-    [this.state.layer, this.state.head] = this.picker.at;
-    if (this.tokens.length > 2000 && this.state.layer === null) { Object.assign(this.state, { layer: 0, head: 0 }); this.picker.show(group.layers, group.heads, [0, 0]); }
-    this.looking = new AbortController();
-    await this.look();
-    try {
-      for await (const line of heads(this.found.id, group.name, this.looking.signal)) { this.picker.tell(line); if (this.tokens.length > 2000) this.frame.status(line.layer + 1 < line.layers ? `Measuring heads: layer ${line.layer + 1} of ${line.layers}…` : this.done); }
-    } catch (problem) { this.frame.problem(problem); }
-  }
-
-  look() {
-    this.remember();
-    this.told();
-    const { layer, head } = this.state;
-    const part = (row, rows, key, keys) => get("looks/map", { look: this.found.id, group: "self", layer, head, row, rows, key, keys, cells: 256 }, this.looking.signal);
-    this.map.show({ rows: this.tokens, keys: this.tokens, part }, true);
-    return this.pick(this.state.at, false);
-  }
-
-  async pick(at, moved = true) {
     this.state.at = at;
     this.text.choose(at, true);
-    this.map.emphasise(at);
-    if (moved) this.remember();
-    const { layer, head } = this.state;
-    try {
-      const row = await get("looks/map", { look: this.found.id, group: "self", layer, head, row: at, rows: 1, cells: 512 }, this.looking.signal);
-      if (this.state.at !== at) return;
-      if (row.weights[0].length === this.tokens.length) this.text.shade(row.weights[0]);
-      else {
-        const from = this.text.first, near = await get("looks/map", { look: this.found.id, group: "self", layer, head, row: at, rows: 1, key: from, keys: Math.min(this.text.page, this.tokens.length - from), cells: 512 }, this.looking.signal);
-        const shares = []; near.weights[0].forEach((x, i) => { shares[from + i] = x; });
-        this.text.shade(Array.from(shares, (x) => x ?? 0));
-      }
-      this.drawLines(at);
-      const [lens, said] = await Promise.all([get("looks/lens", { look: this.found.id, at }, this.looking.signal), at > 0 ? get("looks/candidates", { look: this.found.id, first: at, last: at + 1 }, this.looking.signal) : null]);
-      if (this.state.at !== at) return;
-      this.tellLens(lens);
-      this.tellCandidates(at, said);
-    } catch (problem) {
-      if (problem.status === 404) return this.run();
-      this.frame.problem(problem);
-    }
+    if (told) this.inside.choose(at);
+    this.view.remember();
+    this.shade();
+    this.tellCandidates();
+    this.tellLens();
   }
 
-  async drawLines(at) {
-    const { layer, head } = this.state, first = Math.max(0, Math.min(at - SPAN + 2, this.tokens.length - SPAN)), n = Math.min(SPAN, this.tokens.length - first);
-    const near = await get("looks/map", { look: this.found.id, group: "self", layer, head, row: first, rows: n, key: first, keys: n, cells: 64 }, this.looking.signal);
-    if (this.state.at !== at) return;
-    const some = this.tokens.slice(first, first + n);
-    this.numbers = near;
-    this.lines.show({ above: some, below: some, weights: near.weights });
-    this.lines.focus(["below", at - first], false);
-  }
-
-  // Describe the token under the pointer: its alternatives, and the attention weight that the chosen token gives it.
+  // Describe the token under the pointer: its probability, and the attention weight that the chosen token gives it.
   hover(at) {
-    const said = [], written = this.steps?.[at - (this.text.tokens.length - (this.steps?.length ?? 0))], share = this.text.shares?.[at];
-    if (at !== null && written) said.push(`${spelt(written.piece)} ${percent(written.share)}; the likeliest were ${written.candidates.map(([piece, x]) => `${spelt(piece)} ${percent(x)}`).join(", ")}`);
-    if (at !== null && share !== undefined && this.tokens) said.push(`${spelt(this.tokens[this.state.at])} attends to it with ${percent(share)}`);
+    if (!this.tokens || at === null) { if (this.tokens) this.under.textContent = " "; return; }
+    const steps = this.result?.steps ?? [], step = steps[at - (this.tokens.length - steps.length)], share = this.text.signed ? undefined : this.text.shares?.[at], said = [];
+    if (step) said.push(`${spelt(step.piece)} had probability ${percent(step.share)}`);
+    if (share !== undefined) said.push(`attention from ${spelt(this.tokens[this.state.at])}: ${percent(share)}`);
     this.under.textContent = said.join("; ") || " ";
   }
 
-  bars(list, own = null) {
-    return h("ul", { class: "bars" }, list.map(([piece, share]) => {
-      const bar = h("span", { class: "weight" });
-      bar.style.setProperty("width", `${Math.max(1, 100 * share)}%`);
-      return h("li", { class: piece === own ? "own" : "" }, h("code", {}, spelt(piece)), h("span", {}, percent(share)), bar);
-    }));
+  // The candidates in the place of the chosen token, with the probabilities of the model and those that sampling uses.
+  async tellCandidates() {
+    const { at, temperature, top_k, top_p } = this.state, look = this.inside.look;
+    if (at === null || !look?.lens || !this.tokens) return;
+    if (at === 0) { this.candidates.replaceChildren(h("h2", {}, "Candidates"), h("p", { class: "note" }, "Nothing is before the first token: the model predicts only the tokens after it.")); return; }
+    try {
+      const found = await get("looks/candidates", { look: look.id, first: at, last: at + 1, temperature, ...(temperature && top_k ? { top_k } : {}), ...(temperature && top_p < 1 ? { top_p } : {}), top: 8 }, this.inside.controller.signal);
+      if (this.state.at !== at || this.inside.look !== look) return;
+      this.candidateData = found;
+      const own = this.tokens[at];
+      this.candidates.replaceChildren(h("h2", {}, "In place of ", h("code", {}, spelt(own))), h("p", { class: "note" }, `What the tokens before it predict here. ${spelt(own)} has ${percent(found.shares[0])}.`),
+        h("ul", { class: "bars" }, found.candidates[0].map(([piece, share, drawn]) => {
+          const before = h("span", { class: "weight" }), after = h("span", { class: "weight drawn" });
+          before.style.setProperty("width", `${Math.max(0.5, 100 * share)}%`);
+          after.style.setProperty("width", `${100 * drawn}%`);
+          return h("li", { class: piece === own ? "own" : "" }, h("code", {}, spelt(piece)), h("span", { class: "figures" }, percent(share), h("b", {}, percent(drawn))), before, after);
+        })), h("p", { class: "note key" }, h("span", { class: "swatch" }), "by the model ", h("span", { class: "swatch drawn" }), `as drawn: ${[temperature ? `temperature ${temperature}` : "greedy", temperature && top_k ? `top-k ${top_k}` : "", temperature && top_p < 1 ? `top-p ${top_p}` : ""].filter(Boolean).join(", ")}`));
+    } catch (trouble) { if (trouble.status === 404) this.again(); else this.fail(trouble); }
   }
 
-  tellCandidates(at, said) {
-    const own = this.tokens[at];
-    this.candidates.replaceChildren(...(said
-      ? [h("p", {}, "In the place of ", h("code", {}, spelt(own)), ` (${percent(said.shares[0])}):`), this.bars(said.candidates[0], own)]
-      : [h("p", {}, "Nothing stands before the first token: nothing was expected here.")]));
+  // The next token, read from the output of every block.
+  async tellLens() {
+    const { at } = this.state, look = this.inside.look;
+    if (at === null || !look?.lens || !this.tokens) return;
+    try {
+      const lens = await get("looks/lens", { look: look.id, at }, this.inside.controller.signal);
+      if (this.state.at !== at || this.inside.look !== look) return;
+      this.lensData = lens;
+      const last = lens.layers.length - 1;
+      this.lens.replaceChildren(h("h2", {}, "After ", h("code", {}, spelt(this.tokens[at]))), h("p", { class: "note" }, "The next token, read from every block's output (logit lens)."),
+        h("table", {}, h("tbody", {}, lens.layers.map((list, i) => h("tr", { class: i === last ? "own" : "" }, h("th", { scope: "row" }, i === last ? "output" : `block ${i}`), list.slice(0, 3).map(([piece, share]) => h("td", {}, h("code", {}, spelt(piece)), " ", h("small", {}, percent(share)))))))));
+    } catch (trouble) { if (trouble.status === 404) this.again(); else this.fail(trouble); }
   }
 
-  tellLens(lens) {
-    this.lensData = lens;
-    const last = lens.layers.length - 1;
-    this.lens.replaceChildren(h("p", {}, "After ", h("code", {}, spelt(this.tokens[lens.at])), ":"), h("table", {}, h("tbody", {}, lens.layers.map((list, i) => h("tr", { class: i === last ? "own" : "" }, h("th", { scope: "row" }, i === last ? "answer" : `block ${i}`),
-      list.slice(0, 4).map(([piece, share]) => { const cell = h("td", {}, h("code", {}, spelt(piece)), " ", h("small", {}, percent(share))); return cell; }))))));
+  tellSwitches() {
+    const { off, without } = this.state, some = Object.values(off).flat().length, [layer, head] = this.inside.heads.at, at = this.switches.contains(document.activeElement) ? document.activeElement.className : null;
+    const none = layer === null || head === null;
+    this.switches.replaceChildren(...[
+      h("button", { type: "button", class: "switch", disabled: none, onclick: () => this.inside.heads.toggle(layer, head) }, none ? "Choose a head to switch it off" : off[layer]?.includes(head) ? `Switch layer ${layer}, head ${head} on` : `Switch layer ${layer}, head ${head} off`),
+      some ? h("button", { type: "button", class: "all-on", onclick: () => { for (const key of Object.keys(off)) delete off[key]; this.inside.heads.draw(); this.inside.heads.switched(); } }, "All on") : null,
+      JSON.stringify(off) === JSON.stringify(without) ? null : h("button", { type: "button", class: "go without", onclick: () => { this.state.without = structuredClone(off); this.start(0); } }, some ? `Write without ${some} head${some > 1 ? "s" : ""}` : "Write with all heads")].filter(Boolean));
+    if (at) (this.switches.querySelector(`.${at.split(" ").at(-1)}`) ?? this.switches.querySelector("button")).focus();
   }
 
-  pictures() { return this.inside.hidden ? [] : [this.map.svg(), this.lines.svg()]; }
-  data() { return { view: "write", ...this.state, tokens: this.tokens ?? [], steps: this.steps ?? [], attention: this.numbers ?? null, lens: this.lensData ?? null }; }
+  // What switching heads off changes for the text on screen: the log-probability of every token before and after.
+  async without() {
+    const { off } = this.state, look = this.inside.look;
+    this.effect.hidden = !Object.values(off).flat().length;
+    this.effects = null;
+    if (this.effect.hidden || !look) return;
+    try {
+      const { tokens, before, after } = await post("looks/without", { look: look.id, off }, this.inside.controller.signal);
+      if (this.inside.look !== look) return;
+      const change = before.map((x, i) => (x === null ? 0 : after[i] - x)), sum = change.reduce((a, b) => a + b, 0), most = Math.max(...change.map(Math.abs)) || 1;
+      this.effects = { off: structuredClone(off), tokens, before, after };
+      const text = new TokenText({ point: (i) => { note.textContent = i === null || before[i] === null ? " " : `${spelt(tokens[i])}: log-probability ${number(before[i])} → ${number(after[i])} (${number(change[i])})`; } }), note = h("p", { class: "note" }, " ");
+      text.show(tokens);
+      text.shade(change.map((x) => x / most), true);
+      this.effect.replaceChildren(h("h2", {}, `Without ${names(off)}`), h("p", {}, `The log-probability of this text changes by ${number(sum)} nats, ${number(sum / Math.max(1, tokens.length - 1))} per token. Orange tokens become less likely, blue ones more.`), text.root, note);
+    } catch (trouble) { this.effect.replaceChildren(h("p", { class: "note" }, trouble.message)); }
+  }
+
+  caption() {
+    const written = this.result?.steps.map(({ piece }) => piece).join("") ?? "";
+    const { request } = this.result ?? {}, sampling = written ? ` · ${request.temperature ? `temperature ${request.temperature}${request.top_k ? `, top-k ${request.top_k}` : ""}${request.top_p ? `, top-p ${request.top_p}` : ""}, seed ${request.seed}` : "greedy"}` : "";
+    return { title: !request ? "" : written ? `“${request.text.slice(0, 80)}” … “${written.slice(0, 120).trim()}”` : `“${request.text.slice(0, 200)}”`, source: `${this.source()}${Object.keys(request?.off ?? {}).length ? ` without ${names(request.off)}` : ""}${this.body.hidden ? "" : ` · ${this.inside.title()}`}${sampling}`, file: [this.state.model, this.body.hidden ? null : this.state.layer === null ? "all-heads" : `layer${this.state.layer}${this.state.head === null ? "" : `-head${this.state.head}`}`].filter(Boolean).join("-") };
+  }
+
+  figures() {
+    if (this.body.hidden) return [];
+    const { at } = this.state, found = this.candidateData, effects = this.effects, last = (this.lensData?.layers.length ?? 0) - 1;
+    return [...this.inside.figures(),
+      found && at > 0 ? barsFigure(`In place of ${spelt(this.tokens[at])}`, found.candidates[0].map(([piece, ...shares]) => [spelt(piece), ...shares]), ["by the model", "as drawn"]) : null,
+      this.lensData ? tableFigure(`After ${spelt(this.tokens[at])}: the next token by each block`, this.lensData.layers.map((list, i) => [i === last ? "output" : `block ${i}`, ...list.slice(0, 3).map(([piece, share]) => `${spelt(piece)} ${percent(share)}`)])) : null,
+      effects ? textFigure(`Without ${names(effects.off)}: change in log-probability`, effects.tokens, effects.before.map((x, i) => (x === null ? 0 : effects.after[i] - x)), "nats") : null];
+  }
+
+  async data() { return { ...this.state, tokens: this.tokens ?? [], steps: this.result?.steps ?? [], cut: this.result?.cut ?? null, before: this.result?.before?.steps ?? null, candidates: this.candidateData ?? null, lens: this.lensData ?? null, without: this.effects ?? null, attention: await this.inside.data() }; }
+}
+
+const names = (off) => Object.entries(off).flatMap(([layer, heads]) => heads.map((head) => `layer ${layer} head ${head}`)).join(", ");
+
+export class Write extends PanedView {
+  constructor(frame) { super(frame, "write", "Write", "A language model draws one token after another. Choose one to see what it attends to, and what else was likely in its place.", WritePane); }
 }

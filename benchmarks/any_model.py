@@ -1,0 +1,180 @@
+"""The cost of watching a model of transformers, unconverted: entropy, distance and received of every layer and head.
+
+    python benchmarks/any_model.py --tokens 2048                                              # on a CPU
+    python benchmarks/any_model.py --tokens 16384 --device cuda --dtype bfloat16
+    python benchmarks/any_model.py --model llama --tokens 16384 --device cuda --dtype bfloat16 --no-eager
+
+One model of Hugging Face, GPT-2 (12 layers) or a Llama of 1.1B parameters, with random weights, in one run:
+    plain    its forward pass with SDPA
+    watched  the same inside `watch`, with the three statistics
+    eager    its forward pass with attn_implementation="eager" and output_attentions=True, and the same statistics
+Times are medians of interleaved runs; memory is the peak above the model's own, as in look_inside.py.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+
+import torch
+from look_inside import STATISTICS, peak_memory
+from torch import Tensor, nn
+
+import clearhead as ch
+
+SHAPES = {
+    "gpt2": {"n_embd": 768, "n_layer": 12, "n_head": 12, "vocab_size": 50257},
+    "llama": {"hidden_size": 2048, "num_hidden_layers": 22, "num_attention_heads": 32, "num_key_value_heads": 4,
+              "intermediate_size": 5632, "vocab_size": 32000},
+}  # fmt: skip
+
+
+def build(variant: str, args: argparse.Namespace) -> tuple[nn.Module, Tensor]:
+    """The model without its head, whose logits would take most of the memory, and its ids."""
+    from transformers import GPT2Config, GPT2Model, LlamaConfig, LlamaModel
+
+    kinds = {
+        "gpt2": (GPT2Model, GPT2Config, "n_positions"),
+        "llama": (LlamaModel, LlamaConfig, "max_position_embeddings"),
+    }
+    kind, config, context = kinds[args.model]
+    shape = {**SHAPES[args.model], context: args.tokens, "use_cache": False}
+    if args.depth:
+        shape["n_layer" if args.model == "gpt2" else "num_hidden_layers"] = args.depth
+    torch.manual_seed(0)
+    model = kind(config(**shape, attn_implementation="eager" if variant == "eager" else "sdpa"))
+    for p in model.parameters():  # so that attention is neither uniform nor on a single key
+        if p.ndim == 2:
+            nn.init.normal_(p, std=0.04)
+    ids = torch.randint(32000, (1, args.tokens), generator=torch.Generator().manual_seed(1))
+    return model.to(device=args.device, dtype=args.dtype).eval(), ids.to(args.device)
+
+
+def plain(model: nn.Module, ids: Tensor) -> Tensor:
+    return model(ids).last_hidden_state
+
+
+def watched(model: nn.Module, ids: Tensor) -> dict[str, list[Tensor]]:
+    with ch.watch(model, *(f"**.{name}" for name in STATISTICS)) as tape:
+        out = plain(model, ids)
+    return {"output": [out]} | {name: list(tape.match(f"**.{name}").values()) for name in STATISTICS}
+
+
+def eager(model: nn.Module, ids: Tensor) -> dict[str, list[Tensor]]:
+    weights = model(ids, output_attentions=True).attentions
+    at = torch.arange(ids.shape[1], device=ids.device, dtype=weights[0].dtype)
+    far = (at[:, None] - at).abs()
+    measured: dict[str, list[Tensor]] = {name: [] for name in STATISTICS}
+    for p in weights:
+        measured["entropy"].append(-(p * p.clamp_min(1e-30).log()).sum(-1))
+        measured["distance"].append((p * far).sum(-1))
+        measured["received"].append(p.sum(-2))
+    return measured
+
+
+VARIANTS = {"plain": plain, "watched": watched, "eager": eager}
+
+
+def seconds(variant: str, model: nn.Module, ids: Tensor) -> float:
+    if ids.is_cuda:
+        torch.cuda.synchronize()
+    start = time.perf_counter()
+    VARIANTS[variant](model, ids)
+    if ids.is_cuda:
+        torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+def memory(variant: str, args: argparse.Namespace) -> float:
+    """Peak bytes above the model and its ids, of one variant; on a CPU in a process of its own."""
+    if args.device == "cuda":
+        model, ids = build(variant, args)
+        VARIANTS[variant](model, ids[:, :64])  # kernels are compiled and chosen outside of the measurement
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        VARIANTS[variant](model, ids)
+        torch.cuda.synchronize()
+        return float(torch.cuda.max_memory_allocated() - before)
+    out = subprocess.run(
+        [sys.executable, *sys.argv, "--memory-of", variant], check=True, capture_output=True, text=True
+    )
+    return float(out.stdout.strip().splitlines()[-1])
+
+
+def agree(args: argparse.Namespace) -> dict[str, float | bool]:
+    """Whether watching changes no bit, and the largest difference from eager statistics, float32, 300 tokens."""
+    small = argparse.Namespace(
+        **{**vars(args), "tokens": 300, "depth": min(args.depth or 4, 4), "dtype": torch.float32}
+    )
+    model, ids = build("watched", small)
+    a, b = watched(model, ids), eager(*build("eager", small))
+    full, ids = build("watched", args)
+    same = torch.equal(plain(full, ids), watched(full, ids)["output"][0])
+    return {"equal bits": same} | {
+        name: max(float(((p - q).abs() / q.abs().clamp_min(1)).max()) for p, q in zip(a[name], b[name], strict=True))
+        for name in STATISTICS
+    }
+
+
+@torch.no_grad()
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", choices=SHAPES, default="gpt2")
+    parser.add_argument("--tokens", type=int, default=2048, help="length of the sequence")
+    parser.add_argument("--depth", type=int, default=0, help="number of layers, if not the model's own")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--dtype", type=lambda name: getattr(torch, name), default=torch.float32)
+    parser.add_argument("--repeat", type=int, default=3, help="timed runs of each variant")
+    parser.add_argument("--no-eager", action="store_true", help="leave out eager attention")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--memory-of", choices=VARIANTS, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+
+    if args.memory_of:
+        model, ids = build(args.memory_of, args)
+        VARIANTS[args.memory_of](model, ids[:, :64])
+        before = peak_memory(reset=True)
+        VARIANTS[args.memory_of](model, ids)
+        print(peak_memory() - before)
+        return
+
+    variants = [variant for variant in VARIANTS if not (args.no_eager and variant == "eager")]
+    result: dict[str, object] = {"model": args.model, "tokens": args.tokens, "device": args.device,
+                                 "dtype": str(args.dtype), "torch": torch.__version__, **agree(args)}  # fmt: skip
+    held, times = {}, {variant: [] for variant in variants}
+    for variant in variants:
+        held[variant] = memory(variant, args)
+        if args.device == "cuda":
+            torch.cuda.empty_cache()
+    built = {variant: build(variant, args) for variant in variants}
+    for turn in range(args.repeat + 1):  # the first turn warms up
+        for variant in variants:
+            time_taken = seconds(variant, *built[variant])
+            if turn:
+                times[variant].append(time_taken)
+    median = {variant: statistics.median(times[variant]) for variant in variants}
+    for variant in variants:
+        result[variant] = {
+            "seconds": median[variant], "of plain": median[variant] / median["plain"], "megabytes": held[variant] / 1e6,
+            "memory of plain": held[variant] / held["plain"], "spread": max(times[variant]) / min(times[variant]),
+        }  # fmt: skip
+    if args.json:
+        print(json.dumps(result, indent=1))
+        return
+    for name, value in result.items():
+        if name not in variants:
+            print(f"{name}: {value}")
+    print(f"\n{'':10}{'time':>12}{'of plain':>10}{'spread':>8}{'memory':>12}{'of plain':>10}")
+    for variant in variants:
+        print(f"{variant:10}{median[variant] * 1e3:9.1f} ms{median[variant] / median['plain']:9.2f}x"
+              f"{max(times[variant]) / min(times[variant]):7.2f}x"
+              f"{held[variant] / 1e6:9.0f} MB{held[variant] / held['plain']:9.2f}x")  # fmt: skip
+    if "eager" in variants:
+        print(f"\nwatched is {median['eager'] / median['watched']:.1f}x faster than eager attention with its weights")
+
+
+if __name__ == "__main__":
+    main()

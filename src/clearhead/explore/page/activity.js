@@ -1,0 +1,86 @@
+// The state of a view's work: idle, working, stopped or failed. Every form of the page has one.
+//
+// idle: nothing runs; what is on screen is a complete result, or nothing
+// working: work runs; the Stop button is shown
+// stopped: Stop was pressed; what was computed before can be inspected
+// failed: the problem is on screen, and no result
+
+import { h } from "./dom.js";
+
+export class Activity {
+  // stopped: called after Stop, to show what was computed before
+  constructor({ stopped = null } = {}) {
+    this.after = stopped;
+    this.controller = null;
+    this.status = h("span", { class: "status", role: "status" });
+    this.button = h("button", { type: "button", class: "stop", hidden: true, onclick: () => this.stop() }, "Stop");
+    this.problem = h("p", { class: "problem", role: "alert", hidden: true });
+    this.root = h("div", { class: "activity" }, this.button, this.status, this.problem);
+    this.become("idle");
+  }
+
+  become(state) {
+    this.state = state;
+    this.root.dataset.state = state;
+    this.button.hidden = state !== "working";
+    if (state !== "failed") { this.problem.hidden = true; this.problem.textContent = ""; }
+  }
+
+  say(text) { this.status.textContent = text; }
+
+  // Run work(signal, say) in place of any earlier work. Returns whether it came to its end.
+  // end: the state after it, which is "stopped" for the inspection of what was written before Stop
+  async run(text, work, end = "idle") {
+    this.controller?.abort();
+    const own = (this.controller = new AbortController()), { signal } = own;
+    const aborted = new Promise((_, no) => signal.addEventListener("abort", () => no(new DOMException("stopped", "AbortError"))));
+    aborted.catch(() => {});
+    this.become("working");
+    this.say(text);
+    try {
+      await Promise.race([work(signal, (now) => { if (this.controller === own) this.say(now); }), aborted]);
+      if (this.controller !== own) return false;
+      this.controller = null;
+      this.become(end);
+      return true;
+    } catch (trouble) {
+      if (this.controller !== own) return false; // later work has replaced it
+      this.controller = null;
+      if (trouble?.name === "AbortError") this.become("stopped");
+      else this.fail(trouble);
+      return false;
+    }
+  }
+
+  // What the user asks for by Stop; what was computed so far is then shown.
+  stop() {
+    if (this.state !== "working") return;
+    const own = this.controller;
+    this.controller = null;
+    own.abort();
+    this.become("stopped");
+    this.say("Stopped.");
+    this.after?.();
+  }
+
+  // Drop the work, because something else is shown in its place.
+  cancel() {
+    this.controller?.abort();
+    this.controller = null;
+    this.become("idle");
+  }
+
+  fail(trouble) {
+    if (trouble?.name === "AbortError") return;
+    this.become("failed");
+    this.say("");
+    this.problem.textContent = sentence(trouble);
+    this.problem.hidden = false;
+  }
+}
+
+// The message of an error as a sentence.
+export function sentence(trouble) {
+  const text = trouble?.message ?? String(trouble);
+  return text.charAt(0).toUpperCase() + text.slice(1) + (/[.!?]$/.test(text) ? "" : ".");
+}

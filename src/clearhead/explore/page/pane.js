@@ -1,0 +1,232 @@
+// Pane: one model on one input, with its form, result and figures. PanedView: a view with one pane, or two side by side.
+
+import { Activity } from "./activity.js";
+import { choose, h } from "./dom.js";
+import { HeatMap, largest, whole } from "./map.js";
+import { View } from "./view.js";
+
+const KEPT = 20; // results that Back and Forward show without asking the server again
+const WHOLE_NUMBERS = ["layer", "head", "at"]; // keys of a state that are null or a number
+
+// The state of an address, in the types of `start`; what cannot be read is as in `start`.
+export function parsed(start, given) {
+  const state = {};
+  for (const [key, usual] of Object.entries(start)) {
+    const text = given[key];
+    state[key] = usual !== null && typeof usual === "object" ? structuredClone(usual) : usual;
+    if (text === undefined || text === "") continue;
+    if (typeof usual === "number" || WHOLE_NUMBERS.includes(key)) { const x = Number(text); if (Number.isFinite(x)) state[key] = x; }
+    else if (usual !== null && typeof usual === "object") { try { const value = JSON.parse(text); if (value && typeof value === "object") state[key] = value; } catch { /* as usual */ } }
+    else state[key] = text;
+  }
+  return state;
+}
+
+// A subclass has: static KIND (what its models do) and START (its state); request(), compute(request, signal, say) -> result, show(result), clear(), stopped()
+export class Pane {
+  constructor(view) {
+    Object.assign(this, { view, frame: view.frame, state: structuredClone(this.constructor.START), results: new Map(), result: null, controls: {} });
+    this.activity = new Activity({ stopped: () => this.stopped() });
+    this.choice = h("div", { class: "choice" });
+    this.chips = h("div", { class: "chips", role: "group", "aria-label": "Examples" });
+    this.input = h("textarea", { rows: 1, spellcheck: "false", dir: "auto", oninput: () => this.grow() });
+    this.go = h("button", { type: "submit", class: "go" });
+  }
+
+  get model() { return this.known?.[this.state.model] ?? null; }
+
+  // The models, requested until they have arrived once.
+  ready() {
+    this.coming ??= this.frame.known(this.constructor.KIND, this.state.model).then((all) => this.offer(all)).catch((trouble) => { this.coming = null; throw trouble; });
+    return this.coming;
+  }
+
+  offer(all) {
+    this.known = Object.fromEntries(all.map((one) => [one.id, one]));
+    if (!this.model) this.state.model = all[0]?.id ?? "";
+    const size = ({ parameters: n }) => (n ? ` · ${n >= 1e6 ? `${(n / 1e6).toFixed(1)}M` : `${Math.ceil(n / 1e3)}k`}` : "");
+    this.controls.model = choose("model", all.map((one) => [one.id, `${one.id} · ${FAMILIES[one.family] ?? one.family}${size(one)}`]), this.state.model, (id) => this.pickModel(id));
+    this.choice.replaceChildren(this.controls.model);
+    this.suggest();
+  }
+
+  suggest() {
+    this.chips.replaceChildren(...(this.model?.examples ?? []).map((text) => h("button", { type: "button", class: "chip", onclick: () => { this.input.value = text; this.run(); } }, text)));
+  }
+
+  // Another model: its own examples, and nothing of the earlier one's result.
+  pickModel(id) {
+    const before = this.model?.examples ?? [];
+    Object.assign(this.state, { model: id, layer: null, head: null, at: null });
+    this.suggest();
+    if (String(before) !== String(this.model.examples)) this.input.value = this.model.examples?.[0] ?? ""; // another language, or other symbols
+    this.run();
+  }
+
+  // Open the state of an address: from the kept results, or by running it.
+  async enter(given) {
+    const { model } = this.state;
+    this.state = Object.assign(this.state, parsed(this.constructor.START, given));
+    if (!given.model && this.known?.[model]) this.state.model = model;
+    if (this.state.model && this.known && !this.model) this.coming = null; // the model of a run
+    const mine = (this.entering = {});
+    this.input.value = this.state.text;
+    this.sync();
+    try { await this.ready(); } catch (trouble) { return this.lost(trouble); }
+    if (this.entering !== mine) return; // the user has started something else meanwhile
+    if (!this.model) return this.none();
+    if (!("text" in given) && !this.input.value) this.input.value = this.state.text = this.model.examples?.[0] ?? "";
+    this.sync();
+    this.ran = { model: this.state.model, text: this.input.value };
+    const known = this.results.get(JSON.stringify(this.request()));
+    if (known) { this.activity.cancel(); this.clear(); this.finish(known); } else await this.run();
+  }
+
+  // The model of the address cannot be used: say so, and offer the others.
+  async lost(trouble) {
+    this.clear();
+    this.state.model = "";
+    await this.ready().catch(() => {});
+    this.activity.fail(trouble);
+  }
+
+  none() {
+    this.clear();
+    this.activity.say(this.constructor.NONE);
+  }
+
+  // As many lines as the text has, up to six.
+  grow() { this.input.rows = Math.min(6, Math.max(1, this.input.value.split("\n").reduce((sum, line) => sum + Math.ceil((line.length + 1) / 110), 0))); }
+
+  sync() { for (const [key, control] of Object.entries(this.controls)) if (key in this.state) control.set(this.state[key]); this.suggest(); this.grow(); }
+
+  // Compute the result of what is in the form. A later run replaces an earlier one.
+  async run() {
+    this.entering = null;
+    const { model } = this.state, text = this.input.value;
+    if (text !== this.ran?.text || model !== this.ran?.model) this.renew();
+    this.ran = { model, text };
+    this.state.text = text;
+    this.grow();
+    const began = performance.now();
+    await this.activity.run(this.constructor.DOING, async (signal, say) => {
+      await this.ready();
+      if (!this.model) return this.none();
+      const request = this.request(), key = JSON.stringify(request);
+      this.view.remember(this.result !== null && key !== this.key);
+      this.key = key;
+      this.clear();
+      this.result = null;
+      if (!this.state.text.trim()) return say(this.constructor.EMPTY);
+      const result = await this.compute(request, signal, say);
+      result.seconds = (performance.now() - began) / 1000;
+      this.results.delete(key);
+      this.results.set(key, result);
+      if (this.results.size > KEPT) this.results.delete(this.results.keys().next().value);
+      this.finish(result, say);
+    });
+  }
+
+  finish(result, say = (text) => this.activity.say(text)) {
+    this.result = result;
+    this.key = JSON.stringify(this.request());
+    say(this.summary(result));
+    this.show(result);
+    this.view.remember();
+    this.view.compare();
+  }
+
+  // Another text or model: what was chosen in the earlier result no longer applies.
+  renew() { this.state.at = null; }
+
+  // Show an error of a request that followed a result.
+  fail(trouble) { if (trouble?.name !== "AbortError") this.activity.fail(trouble); }
+
+  source() { const { model } = this; return model ? `${model.id} (${FAMILIES[model.family] ?? model.family}, ${(model.parameters ?? 0).toLocaleString("en")} parameters)` : ""; }
+}
+
+export const FAMILIES = { RNNSeq2Seq: "RNN", GPT: "language model", BERT: "encoder" }; // the class of a model -> its name for readers; others are their own
+
+export class PanedView extends View {
+  constructor(frame, name, title, lead, PaneClass) {
+    super(frame, name, title, lead);
+    this.PaneClass = PaneClass;
+    this.panes = [new PaneClass(this)];
+    this.toggle = h("button", { type: "button", class: "beside-toggle", "aria-pressed": false, title: "Compare two models, or two inputs", onclick: () => this.split(this.panes.length === 1) }, "Side by side");
+    this.heading.append(this.toggle);
+    this.row = h("div", { class: "panes" }, this.panes[0].root);
+    this.map = new HeatMap({ signed: true, tall: 360, what: "difference of attention weights" });
+    this.why = h("p", { class: "note" });
+    this.difference = h("section", { class: "difference", hidden: true, "aria-label": "Difference" }, h("h2", {}, "Difference: right minus left"), this.why, this.map.root);
+    this.root.append(this.row, this.difference);
+  }
+
+  enter(state) {
+    const given = Object.keys(state).length > 0;
+    if (!given && this.entered) return this.remember(); // as it was left
+    this.entered = true;
+    const second = Object.fromEntries(Object.entries(state).filter(([key]) => key.endsWith("2")).map(([key, value]) => [key.slice(0, -1), value]));
+    this.arrange(Object.keys(second).length > 0);
+    this.panes[0].enter(state);
+    this.panes[1]?.enter(second);
+  }
+
+  back() { for (const pane of this.panes) if (pane.activity.state === "failed") pane.run(); }
+
+  // Show one pane or two.
+  arrange(two) {
+    if (two && this.panes.length === 1) this.panes.push((this.second ??= new this.PaneClass(this)));
+    if (!two) this.panes.length = 1;
+    this.row.replaceChildren(...this.panes.map((pane) => pane.root));
+    this.root.classList.toggle("split", two);
+    this.toggle.setAttribute("aria-pressed", two);
+    this.difference.hidden = true;
+  }
+
+  // The user's choice: the second pane starts with the first one's text, and another model if there is one.
+  split(two) {
+    this.arrange(two);
+    if (two) {
+      const [{ state, known, model }] = this.panes, other = Object.values(known ?? {}).find((one) => one.id !== model?.id && String(one.examples) === String(model?.examples));
+      const given = Object.fromEntries(Object.entries({ ...state, model: other?.id ?? state.model, layer: null, head: null, at: null }).filter(([, value]) => value !== null && value !== "").map(([key, value]) => [key, typeof value === "object" ? JSON.stringify(value) : String(value)]));
+      this.panes[1].enter(given);
+    }
+    this.remember(true);
+    this.compare();
+  }
+
+  state() {
+    const own = (pane, end) => Object.entries(pane.state).filter(([key, value]) => JSON.stringify(value) !== JSON.stringify(pane.constructor.START[key]) || key === "model").map(([key, value]) => [key + end, value]);
+    return Object.fromEntries([...own(this.panes[0], ""), ...(this.panes[1] ? own(this.panes[1], "2") : [])]);
+  }
+
+  // The difference of the two maps, where they are between the same tokens.
+  async compare() {
+    const both = this.panes.map((pane) => pane.inside.shown), asked = (this.comparing = {});
+    this.difference.hidden = this.panes.length < 2 || !both.every(Boolean);
+    this.differing = null;
+    if (this.difference.hidden) return;
+    const [a, b] = both, same = String(a.rows) === String(b.rows) && String(a.keys) === String(b.keys), small = a.loaded && b.loaded;
+    this.map.root.hidden = !same || !small;
+    const counts = this.panes.map(({ inside: { group, state } }) => (state.layer === null ? group.layers * group.heads : state.head === null ? group.heads : 1));
+    this.why.textContent = !same ? "The two maps are not between the same tokens: there is no difference cell by cell." : small ? (counts[0] === counts[1] ? "" : `The left map is of ${counts[0]} head${counts[0] > 1 ? "s" : ""}, the right one of ${counts[1]}: a mean of many heads is softer than one head.`) : "These texts are too long for a difference map.";
+    if (!same || !small || this.comparing !== asked) return;
+    const weights = a.loaded.weights.map((row, i) => row.map((x, j) => b.loaded.weights[i][j] - x));
+    this.differing = weights;
+    const name = (pane) => `${pane.state.model} (${pane.inside.title()})`;
+    this.map.call(`${name(this.panes[1])} − ${name(this.panes[0])}`, this.panes[0].inside.map.axes);
+    this.map.show(whole(a.rows, a.keys, weights, largest(weights)), true);
+  }
+
+  caption() {
+    const parts = this.panes.map((pane) => pane.caption());
+    return { title: `${this.title}: ${[...new Set(parts.map((one) => one.title))].join(" | ")}`, source: parts.map((one) => one.source).join(" | "), file: [this.name, ...parts.map((one) => one.file)].join("-") };
+  }
+
+  figures() { return [...this.panes.flatMap((pane) => pane.figures()), this.differing ? this.map.svg() : null]; }
+
+  async data() {
+    const all = await Promise.all(this.panes.map((pane) => pane.data()));
+    return all.length === 1 ? all[0] : { panes: all, difference: this.differing };
+  }
+}

@@ -1,0 +1,91 @@
+"""What an encoder computes of texts: predictions of masked tokens, classes, and similarities."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..data.text_rows import with_special
+from ..errors import InputError
+from ..tasks import embed
+from ..tasks.classify import class_names
+from ..tasks.text import masked_ids
+from ..weights import Bundle
+from .attention_groups import rounded
+from .candidates import TOP, likeliest, significant
+from .inspections import Inspection, Off, inspect_output
+
+ENCODERS = frozenset({"fill", "classify", "embed"})  # a model that can do one of these reads a whole text at once
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Reading:
+    """The tokens of a text that an encoder reads."""
+
+    ids: list[int]
+    masks: list[int]  # indices of masked tokens
+    of: int  # number of the text's tokens, if all of them fitted
+
+
+def is_encoder(bundle: Bundle) -> bool:
+    """Whether a model reads a whole text at once, instead of continuing or translating it."""
+    return bundle.reads == "tokens" and bool(ENCODERS & bundle.can) and "generate" not in bundle.can
+
+
+def tokens_to_read(bundle: Bundle, text: str) -> Reading:
+    """The tokens of a text with the special tokens around it, cut at the model's context; raises for other models."""
+    if not is_encoder(bundle):
+        raise InputError(f"this {bundle.name} is no encoder of texts: expected a BERT")
+    tokens = bundle.tokenizer()
+    if "fill" in bundle.can:
+        row, masks = masked_ids(tokens, text)
+    else:
+        row, masks = with_special(tokens, tokens.encode(text)), []
+    ids, most = row.tolist(), bundle.max_tokens
+    if not ids:
+        raise InputError("the text is empty: expected a token or more")
+    if most is None or len(ids) <= most:
+        return Reading(ids=ids, masks=masks, of=len(ids))
+    return Reading(ids=[*ids[: most - 1], ids[-1]], masks=[at for at in masks if at < most - 1], of=len(ids))
+
+
+@torch.no_grad()
+def read_text(
+    bundle: Bundle, reading: Reading, off: Off | None, done: Callable[[int, int], None]
+) -> tuple[Inspection, dict[str, Any]]:
+    """The inspection of a text, and the likeliest tokens for each mask and the classes, if the model predicts them."""
+    inspection, x = inspect_output(bundle, reading.ids, off, done)
+    model: Any = bundle.model
+    fill = classes = None
+    if "fill" in bundle.can:
+        fill = likeliest(bundle.tokenizer(), model.head(x[reading.masks]), TOP)
+    if "classify" in bundle.can:
+        p, order = model.head(x).float().softmax(-1).sort(descending=True)
+        names = class_names(bundle)
+        classes = [[names[i], significant(share)] for i, share in zip(order.tolist(), p.tolist(), strict=True)]
+    return inspection, {"fill": fill, "classes": classes, "masks": reading.masks}
+
+
+def neighbours(bundle: Bundle, texts: Sequence[str]) -> dict[str, Any]:
+    """The cosine similarities of the embeddings of texts, and their places in two dimensions."""
+    vectors = np.asarray(embed(bundle, list(texts)), np.float64)
+    return {
+        "texts": list(texts), "similarity": rounded(vectors @ vectors.T), "places": rounded(principal_plane(vectors))
+    }  # fmt: skip
+
+
+def principal_plane(x: np.ndarray) -> np.ndarray:
+    """The rows of x (n, d) in the plane of their first two principal components, (n, 2).
+
+    The sign of a component is arbitrary: the coordinate of largest magnitude is made positive.
+    """
+    u, s, _ = np.linalg.svd(x - x.mean(0), full_matrices=False)
+    places = np.zeros((len(x), 2))
+    places[:, : min(2, len(s))] = (u * s)[:, :2]
+    places[np.abs(places) < 1e-12] = 0.0
+    peak = places[np.abs(places).argmax(0), [0, 1]]
+    return places * np.where(peak < 0, -1.0, 1.0)

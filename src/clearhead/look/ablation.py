@@ -1,0 +1,196 @@
+"""head_effects: how much every attention head matters for a text, measured by silencing each of them in turn.
+
+Michel et al. 2019, section 3.1: a head's output is set to 0 at every token, and what changes at the model's output is
+the head's effect. All heads of a layer are silenced in one batch, each in a row of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from ..errors import InputError, nearest
+from ..layers import Attention
+from ..weights import Bundle
+from .addresses import addresses, matching
+from .capture import edit
+from .edits import Edit
+from .text import KINDS, TextInputs, text_inputs
+
+ROW_TOKENS = 1 << 12  # tokens per forward pass on a CPU, all rows together
+ROW_TOKENS_CUDA = 1 << 16  # the same on a GPU
+LOGITS = 1 << 24  # logits that are in memory at a time
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class HeadEffects:
+    """The effect of every head of a model on each token of a text.
+
+    Examples:
+        >>> effects = head_effects(clearhead.load("everyday"), "A man is standing in the street.")
+        >>> effects.tokens[:3], effects.change.shape
+        ([' man', ' is', ' standing'], torch.Size([5, 5, 7]))
+        >>> layer, head = divmod(int(effects.mean.argmin()), 5)  # the head that the text needs most
+    """
+
+    tokens: list[str]  # the text of each token that is measured: of a language model all but the first
+    logprobs: Float[Tensor, "t"] | None  # log-probability of each token with all heads; None: `change` is of vectors
+    change: Float[Tensor, "l h t"]  # log p without the head - log p with it, in nats; or |x' - x| / |x| of vectors
+    kind: str  # the kind of attention, a key of TextAttention.maps
+
+    def __repr__(self) -> str:
+        layers, heads, tokens = self.change.shape
+        return f"HeadEffects(kind={self.kind!r}, layers={layers}, heads={heads}, tokens={tokens})"
+
+    @property
+    def total(self) -> Float[Tensor, "l h"]:
+        """The sum of the changes over all tokens, for each head."""
+        return self.change.sum(-1)
+
+    @property
+    def mean(self) -> Float[Tensor, "l h"]:
+        """The mean change per token, for each head."""
+        return self.change.mean(-1)
+
+
+def head_effects(
+    bundle: Bundle | nn.Module,
+    text: str,
+    *,
+    target: str | None = None,
+    kind: str | None = None,
+    done: Callable[[int, int], None] | None = None,
+) -> HeadEffects:
+    """Return the change of each token's log-probability when a head is silenced, for every head by itself.
+
+    A negative change means that the token is less likely without the head. An encoder such as BERT has no probability
+    of a text: there the change is that of each token's output vector x, |x' - x| / |x|.
+
+    Args:
+        bundle: A model with its tokens: a GPT, a BERT, or a translator.
+        text: The text; for a translator the source.
+        target: The translation whose tokens are measured, for a translator only.
+        kind: The attention whose heads are silenced: "self"; of a translator "cross" (if not given), "encoder" or
+            "decoder".
+        done: Called with the number of layers done and the number of all.
+
+    Raises:
+        InputError: If the model has no attention or no tokens, or if the text is empty or too long.
+
+    Examples:
+        >>> effects = head_effects(clearhead.load("en-de"), "A dog runs.", target="Ein Hund rennt.")
+        >>> effects.kind, effects.tokens
+        ('cross', ['Ein', ' Hund', ' rennt', '.', '<end>'])
+        >>> effects.total.shape
+        torch.Size([3, 5])
+    """
+    inputs = text_inputs(bundle, text, target)
+    assert isinstance(bundle, Bundle)
+    kinds = list(inputs.kinds)
+    kind = ("cross" if "cross" in kinds else kinds[0]) if kind is None else kind
+    if kind not in kinds:
+        raise InputError(f"kind={kind!r}: expected one of {', '.join(kinds)}{nearest(kind, kinds)}")
+    ablation = Ablation.of_text(bundle, inputs)
+    layers = head_addresses(bundle.model, kind)
+    change = []
+    for i, layer in enumerate(layers):
+        change.append(ablation.effects(layer))
+        if done is not None:
+            done(i + 1, len(layers))
+    return HeadEffects(
+        tokens=ablation.tokens, logprobs=ablation.logprobs(), change=torch.stack(change), kind=kind
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Ablation:
+    """A text for a model, and what is measured of it: log-probabilities of tokens, or output vectors."""
+
+    model: nn.Module
+    inputs: Mapping[str, Int[Tensor, "1 t"]]  # the arguments of `states` or `encode`, one row each
+    targets: Int[Tensor, "t"] | None  # the token after each id; None: the vectors of an encoder are compared
+    tokens: list[str]  # the text of each token that is measured
+
+    @staticmethod
+    def of_text(bundle: Bundle, inputs: TextInputs) -> Ablation:
+        """The measurement of a text; of a language model, of all its tokens but the first."""
+        ids, pieces = inputs.row["ids"], inputs.pieces
+        if inputs.written is not None:
+            tokens = inputs.target or []
+            return Ablation(model=bundle.model, inputs=inputs.row, targets=inputs.written, tokens=tokens)
+        if "predict" not in bundle.can:
+            bundle.require("encode", "a GPT, a BERT or a translator")
+            return Ablation(model=bundle.model, inputs=inputs.row, targets=None, tokens=pieces)
+        return Ablation.of_ids(bundle.model, ids[0], pieces)
+
+    @staticmethod
+    def of_ids(model: nn.Module, ids: Int[Tensor, "t"], pieces: list[str]) -> Ablation:
+        """The measurement of a language model's text."""
+        if len(ids) < 2:
+            raise InputError(
+                "the text has one token, whose probability depends on nothing: expected two tokens or more"
+            )  # fmt: skip
+        return Ablation(model=model, inputs={"ids": ids[None, :-1]}, targets=ids[1:], tokens=pieces[1:])
+
+    def logprobs(self, changes: Mapping[str, Edit] | None = None) -> Float[Tensor, "t"] | None:
+        """The log-probability of each token under the edited model; None if output vectors are measured."""
+        return None if self.targets is None else self._measured(1, changes or {})[0]
+
+    def effects(self, address: str) -> Float[Tensor, "h t"]:
+        """The change of what is measured when each head of one attention is silenced, for an address "...heads"."""
+        return torch.cat(list(self.effect_parts(address)))
+
+    def effect_parts(self, address: str) -> Iterator[Float[Tensor, "n t"]]:
+        """Yield the effects of a few heads at a time, as many as fit into one forward pass."""
+        module = addresses(self.model)[address][0]
+        assert isinstance(module, Attention)
+        tokens = sum(x.shape[1] for x in self.inputs.values())
+        room = ROW_TOKENS_CUDA if next(self.model.parameters()).is_cuda else ROW_TOKENS
+        step = max(1, room // tokens)
+        before = self._measured(1, {})
+        for first in range(0, module.heads, step):
+            heads = range(first, min(first + step, module.heads))
+            change = self._measured(len(heads), {address: silence_one_per_row(heads)}) - before
+            yield change if self.targets is not None else change.norm(dim=-1) / before.norm(dim=-1)
+
+    @torch.no_grad()
+    def _measured(self, rows: int, changes: Mapping[str, Edit]) -> Float[Tensor, "r t *d"]:
+        """The log-probabilities (r, t) or the vectors (r, t, d) of `rows` copies of the text."""
+        model: Any = self.model
+        inputs = {name: x.expand(rows, -1) for name, x in self.inputs.items()}
+        ids = inputs.pop("ids")
+        with edit(model, changes):
+            if self.targets is None:
+                return _wide(model.encode(ids, **inputs))
+            x = model.states(ids, **inputs)
+        targets = self.targets.repeat(rows)[:, None]
+        most = max(1, LOGITS // model.head.out_features)
+        parts = [
+            _wide(model.head(part)).log_softmax(-1).gather(1, wanted)[:, 0]
+            for part, wanted in zip(x.flatten(0, 1).split(most), targets.split(most), strict=True)
+        ]
+        return torch.cat(parts).unflatten(0, (rows, -1))
+
+
+def silence_one_per_row(heads: Sequence[int]) -> Edit:
+    """Return an edit that sets the output of head heads[i] to 0 in row i of the batch."""
+
+    def change(x: Tensor) -> Tensor:
+        one = torch.as_tensor(heads, device=x.device)[:, None] == torch.arange(x.shape[1], device=x.device)
+        return x.masked_fill(one[:, :, None, None], 0.0)
+
+    return change
+
+
+def head_addresses(model: nn.Module, kind: str) -> list[str]:
+    """The addresses of the heads of every layer, for a kind of attention."""
+    return matching(KINDS[kind].removesuffix("weights") + "heads", addresses(model))
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x if x.dtype == torch.float64 else x.float()

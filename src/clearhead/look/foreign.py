@@ -1,0 +1,271 @@
+"""Watches and edits of attention in models that are not built with our Attention: Hugging Face, timm, torch.nn, yours.
+
+Which modules attend is known only when they run. So a watch waits for attention calls (intercept.py), asks which module
+is running (running.py), and records the call if one of its patterns matches the module's path and an activation.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Container, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import InputError, Notice
+from .addresses import INSIDE, attending_modules, matching
+from .call import Call, DenseCall
+from .foreign_call import first_position
+from .multihead import uses_fast_path
+from .running import Frame, Place, Running
+from .tap import Edit, Listener, WatchTap, recomputing
+from .tape import Keep, Tape
+from .text_counter import TextCounter
+
+SHOWN = 3  # paths named in a message
+
+
+class Wanted:
+    """The activations that patterns ask for at each place of a model.
+
+    Args:
+        patterns: Addresses; a module that attends several times in one pass is meant with all its calls, unless the
+            pattern names one of them, as "...attention@1.weights" does.
+        taken: Addresses that belong to modules: T5's "...SelfAttention.q" is the output of its module q.
+    """
+
+    def __init__(self, patterns: Sequence[str], taken: Container[str]) -> None:
+        self.patterns, self.taken = patterns, taken
+        self.unused = dict.fromkeys(patterns)  # those that matched no call yet
+        self._found: dict[tuple[str, int], dict[str, str]] = {}
+
+    def at(self, place: Place) -> dict[str, str]:
+        """The activations that are asked for at a place, and their addresses."""
+        key = (place.path, place.index)
+        if key not in self._found:
+            names = {place.address(leaf, numbered): leaf for numbered in (False, True) for leaf in INSIDE}
+            leaves = set()
+            for pattern in self.patterns:
+                matched = {names[name] for name in matching(pattern, names)}
+                leaves |= matched
+                if matched:
+                    self.unused.pop(pattern, None)
+            free = [leaf for leaf in INSIDE if leaf in leaves and place.address(leaf, False) not in self.taken]
+            self._found[key] = {leaf: place.address(leaf) for leaf in free}
+        return self._found[key]
+
+
+class Foreign:
+    """What a watch and an edit of foreign attention have in common: the running module, and the calls seen so far.
+
+    Args:
+        root: The model.
+        patterns: The addresses asked for.
+        taken: Addresses that belong to modules.
+    """
+
+    def __init__(self, root: nn.Module, patterns: Sequence[str], taken: Container[str]) -> None:
+        self.root, self.wanted = root, Wanted(patterns, taken)
+        self.running = Running(root, attending_modules(root), threading.get_ident())
+        self.seen: dict[str, None] = {}  # the paths of modules with attention calls, in order
+        self._noticed = False
+
+    def follow(self, stack: ExitStack) -> None:
+        """Follow the running modules until the stack is closed."""
+        self.running.follow(stack, self._left)
+
+    def join(self, tap: WatchTap) -> Place | None:
+        """Add what this watch or edit wants of the attention call that happens now to its tap."""
+        place = self.running.place()
+        if place is not None:
+            self.seen[place.path] = None
+            self.enter(tap, place)
+        return place
+
+    def enter(self, tap: WatchTap, place: Place) -> None:
+        """Add listeners or edits to the tap of a call at a place."""
+        raise NotImplementedError
+
+    def weights_returned(self, place: Place, weights: Tensor) -> None:
+        """Take the weights that a module has computed by itself."""
+        raise NotImplementedError
+
+    def notice_fast_path(self, query: Tensor, key: Tensor, value: Tensor) -> None:
+        """Say once that torch's fast path is off meanwhile."""
+        frame = self.running.frames[-1] if self.running.frames else None
+        if frame is not None and not self._noticed and uses_fast_path(frame.module, query, key, value):
+            self._noticed = True
+            warnings.warn(
+                "torch's fast path of nn.MultiheadAttention and nn.TransformerEncoder is off while they are watched or "
+                "edited: the output is that without it (torch.backends.mha.set_fastpath_enabled(False)), which differs "
+                "by rounding and does not set padded tokens to 0",
+                Notice,
+                stacklevel=2,
+            )
+
+    def unused(self) -> list[str]:
+        """The patterns that matched no attention call, if the model ran at all."""
+        return list(self.wanted.unused) if self.running.passes else []
+
+    def why(self) -> str:
+        """Why attention was not seen where it was expected, and what to do."""
+        if self.seen:
+            paths = list(self.seen)
+            more = f" and {len(paths) - SHOWN} more" if len(paths) > SHOWN else ""
+            return f"the attention of this model is in {', '.join(map(repr, paths[:SHOWN]))}{more}"
+        how = getattr(getattr(self.root, "config", None), "_attn_implementation", None)
+        if isinstance(how, str) and how != "sdpa":
+            return (
+                f"this {type(self.root).__name__} computes attention by its implementation {how!r}, which neither "
+                "calls scaled_dot_product_attention nor returns weights: load it with attn_implementation='sdpa', or "
+                "with 'eager' if it refuses that"
+            )
+        return (
+            f"this {type(self.root).__name__} called neither torch's scaled_dot_product_attention nor "
+            "nn.MultiheadAttention, and no module of it returned attention weights: only module outputs can be watched"
+        )
+
+    def _left(self, frame: Frame, out: Any) -> None:
+        """Look for weights in the output of a module in which no attention call was seen."""
+        weights = None if frame.attended or frame.path is None else _weights_in(out)
+        if weights is not None and not recomputing():
+            place = self.running.place(frame)
+            assert place is not None
+            self.seen[place.path] = None
+            self.weights_returned(place, weights)
+
+
+class ForeignWatch(Foreign):
+    """Records the attention of a foreign model on the tape of one watch.
+
+    Args:
+        root: The model.
+        patterns: The addresses asked for.
+        taken: Addresses that belong to modules.
+        tape: The tape.
+        grad: Record the tensors themselves, so that they get gradients.
+        keep: What to keep of each record: see `watch`.
+        text: The texts of the watch.
+    """
+
+    def __init__(
+        self,
+        root: nn.Module,
+        patterns: Sequence[str],
+        taken: Container[str],
+        *,
+        tape: Tape,
+        grad: bool,
+        keep: Keep,
+        text: TextCounter,
+    ) -> None:
+        super().__init__(root, patterns, taken)
+        self.tape, self.grad, self.keep, self.text = tape, grad, keep, text
+        self.steps = Steps(text)
+        self._listeners: dict[tuple[str, int], ForeignListener] = {}
+
+    def enter(self, tap: WatchTap, place: Place) -> None:
+        """Add the listener of a place to the tap."""
+        if self.running.passes != self.steps.passes and not recomputing():
+            self.steps.begin(self.running.passes)
+        tap.listeners.append(self._listener(place))
+
+    def weights_returned(self, place: Place, weights: Tensor) -> None:
+        """Record weights."""
+        queries, keys = weights.shape[2:]
+        offset = first_position(queries, keys, weights.detach() > 0, False, place.frame.was_given(keys))
+        tap = WatchTap()
+        self.enter(tap, place)
+        tap.record(DenseCall(weights=weights.detach().clone(), offset=offset))
+
+    def _listener(self, place: Place) -> ForeignListener:
+        key = (place.path, place.index)
+        if key not in self._listeners:
+            wanted = self.wanted.at(place)
+            for leaf, address in wanted.items():
+                self.tape.add(address, leaf)
+            self._listeners[key] = ForeignListener(self.tape, wanted, self.grad, self.keep, self.text, self.steps)
+        return self._listeners[key]
+
+
+class ForeignEdit(Foreign):
+    """Edits the attention of a foreign model.
+
+    Args:
+        root: The model.
+        changes: The edit of each pattern.
+        taken: Addresses that belong to modules.
+    """
+
+    def __init__(self, root: nn.Module, changes: Mapping[str, Edit], taken: Container[str]) -> None:
+        super().__init__(root, list(changes), taken)
+        self.changes = [(Wanted([pattern], taken), change) for pattern, change in changes.items()]
+
+    def enter(self, tap: WatchTap, place: Place) -> None:
+        """Add the edits of a place to the tap."""
+        self.wanted.at(place)  # so that its patterns count as used
+        for wanted, change in self.changes:
+            tap.edits += [(leaf, change, self.running.thread) for leaf in wanted.at(place)]
+
+    def weights_returned(self, place: Place, weights: Tensor) -> None:
+        """Refuse: what a module has computed by itself cannot be edited any more."""
+        edited = self.wanted.at(place)
+        if edited:
+            raise InputError(
+                f"{next(iter(edited.values()))!r} cannot be edited: {type(place.frame.module).__name__} computes "
+                "attention by itself and does not call scaled_dot_product_attention; a model of transformers does with "
+                "attn_implementation='sdpa', unless it refuses that"
+            )
+
+
+class Steps:
+    """Which attention calls of a foreign model continue the text of the call before.
+
+    Keys of a cache before the first query tell: a call continues if it begins where the last one at its place ended, or
+    if its cache has forgotten keys that a sliding window does not reach. One such call makes its whole pass a decoding
+    step, so that cross-attention, whose keys tell nothing, continues too.
+
+    Args:
+        text: The texts of the watch.
+    """
+
+    def __init__(self, text: TextCounter) -> None:
+        self.text, self.passes, self.stepping = text, 0, False
+
+    def begin(self, passes: int) -> None:
+        """Begin a pass of the model."""
+        self.passes, self.stepping = passes, False
+
+
+class ForeignListener(Listener):
+    """Writes the activations of one attention of a foreign model to the tape of one watch."""
+
+    def __init__(
+        self, tape: Tape, wanted: dict[str, str], grad: bool, keep: Keep, text: TextCounter, steps: Steps
+    ) -> None:
+        super().__init__(tape, wanted, grad, keep, text)
+        self.steps = steps
+
+    def is_next_step(self, source: Call) -> bool:
+        """Whether a call continues the text of the call before: see Steps."""
+        offset, queries, keys = source.offset, source.shape[2], source.shape[3]
+        assert isinstance(offset, int)
+        window = queries == 1 and keys <= self.end  # a cache that has forgotten keys, or is about to
+        cached = offset > 0 and (offset == self.end or window)
+        self.steps.stepping |= cached
+        continues = cached or self.text.searching or (offset == 0 and queries == 1 and self.steps.stepping)
+        self.end = offset + queries
+        return continues
+
+
+def _weights_in(out: Any) -> Tensor | None:
+    """The attention weights (b, h, q, k) in the output of a module: no row of theirs sums to more than 1."""
+    for x in out[1:] if isinstance(out, tuple | list) else ():
+        if isinstance(x, Tensor) and x.ndim == 4 and x.is_floating_point() and x.numel():
+            sums = x.detach().sum(-1, dtype=torch.float32)
+            if bool((x.detach() >= 0).all()) and bool((sums <= 1.02).all()) and bool((sums > 0.01).any()):
+                return x
+    return None

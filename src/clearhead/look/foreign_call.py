@@ -1,0 +1,214 @@
+"""The arguments of torch's scaled_dot_product_attention in the terms of this library: four axes, Mask and Bias."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import InputError
+from ..layers import Bias, Mask
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SDPACall:
+    """One call of F.scaled_dot_product_attention, bound to the names of its arguments."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    attn_mask: Tensor | None = None
+    dropout: float = 0.0
+    causal: bool = False
+    scale: float
+    grouped: bool = False
+
+    @staticmethod
+    def of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> SDPACall:
+        """The call with these arguments."""
+        return _bind(*args, **kwargs)
+
+    @property
+    def queries(self) -> int:
+        """Number of queries."""
+        return self.q.shape[-2]
+
+    @property
+    def keys(self) -> int:
+        """Number of keys."""
+        return self.k.shape[-2]
+
+    @property
+    def lead(self) -> torch.Size:
+        """All axes of the output but the last two."""
+        if self.grouped:
+            return self.q.shape[:-2]
+        return torch.broadcast_shapes(self.q.shape[:-2], self.k.shape[:-2], self.v.shape[:-2])
+
+    def four(self, x: Tensor) -> Tensor:
+        """q, k, v or the output with axes (b, h, tokens, e): three axes have one head, more than four many rows."""
+        if x.ndim == 4 and (self.grouped or x.shape[:2] == self.lead):
+            return x
+        return _four(x.expand(*self.lead, *x.shape[-2:]))
+
+    def shaped(self, out: Tensor) -> Tensor:
+        """An output with four axes in the shape that the call returns."""
+        return out if len(self.lead) == 2 else out.reshape(*self.lead, *out.shape[-2:])
+
+    def four_mask(self) -> Tensor | None:
+        """The mask with up to four axes, broadcastable to (b, h, q, k)."""
+        mask = self.attn_mask
+        if mask is None or self.q.ndim == 4 or mask.ndim <= 2:
+            return mask
+        return _four(mask.expand(*self.lead, *mask.shape[-2:]) if self.q.ndim > 4 else mask)
+
+    def allowed(self) -> Tensor | None:
+        """Where the mask allows attention."""
+        mask = self.attn_mask
+        if mask is None or mask.dtype == torch.bool:
+            return mask
+        return mask.detach() > torch.finfo(mask.dtype).min / 2
+
+    def edited(self, sdpa: Callable[..., Tensor], q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """The output of the same call with other queries, keys and values, which have four axes."""
+        mask, new = self.attn_mask, (q, k, v)
+        if all(x.numel() == y.numel() for x, y in zip((self.q, self.k, self.v), new, strict=True)):
+            q, k, v = (y.reshape(x.shape) for x, y in zip((self.q, self.k, self.v), new, strict=True))
+        else:  # keys or values were broadcast over rows or heads
+            mask = self.four_mask()
+        return sdpa(q, k, v, mask, self.dropout, self.causal, scale=self.scale, enable_gqa=self.grouped)
+
+    def score(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, float]:
+        """The score of `attend` that this call computes."""
+        return q, k, self.scale
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype that the kernel computes with: under autocast not that of the arguments."""
+        kind = self.q.device.type
+        if torch.is_autocast_enabled(kind) and self.q.dtype != torch.float64:
+            return torch.get_autocast_dtype(kind)
+        return self.q.dtype
+
+
+def _bind(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> SDPACall:
+    if query.is_nested:
+        raise InputError(
+            "attention over nested tensors cannot be watched or edited: expected a padded batch and a mask"
+        )
+    scale = query.shape[-1] ** -0.5 if scale is None else float(scale)
+    return SDPACall(
+        q=query, k=key, v=value, attn_mask=attn_mask, dropout=dropout_p, causal=is_causal, scale=scale,
+        grouped=enable_gqa and query.ndim == 4 and query.shape[1] != key.shape[1],
+    )  # fmt: skip
+
+
+def _four(x: Tensor) -> Tensor:
+    """A tensor with four axes."""
+    if x.ndim == 4:
+        return x
+    if x.ndim == 3:
+        return x[:, None]
+    return x.flatten(0, -4) if x.ndim > 4 else x[None, None]
+
+
+class Masks:
+    """Masks and biases of the attention calls of one pass, copied once for all layers that share them.
+
+    A copy lasts as long as the pass: meanwhile the original is held, so that its memory cannot become that of another
+    mask, and a write to it is noticed by its version.
+    """
+
+    def __init__(self) -> None:
+        self._copies: dict[tuple[Any, ...], tuple[Tensor, Tensor]] = {}
+
+    def clear(self) -> None:
+        """Forget all masks, when a pass begins or the watch ends."""
+        self._copies.clear()
+
+    def copy(self, mask: Tensor) -> Tensor:
+        """A detached copy of a mask, the same one for the same mask."""
+        if mask.is_inference():  # it has no version
+            return mask.detach().clone()
+        key = (mask.data_ptr(), mask.shape, mask.stride(), mask.dtype, mask._version)
+        if key not in self._copies:
+            self._copies[key] = (mask, _compact(mask.detach()).clone())
+        return self._copies[key][1]
+
+
+def _compact(mask: Tensor) -> Tensor:
+    """A view of a mask in which axes that are only expanded have size 1."""
+    for axis in range(mask.ndim):
+        if mask.stride(axis) == 0 and mask.shape[axis] > 1:
+            mask = mask.narrow(axis, 0, 1)
+    return mask
+
+
+def mask_and_bias(call: SDPACall, copy: Tensor | None, offset: int) -> tuple[Mask, Bias | None]:
+    """The mask and the bias of a call, exactly.
+
+    Args:
+        call: The call.
+        copy: Its mask, with up to four axes.
+        offset: The position of the first query among the keys.
+    """
+    if call.causal:  # torch's flag places the first query at the first key
+        return Mask(causal=True, offset=None if call.queries == call.keys else 0), None
+    place = offset or None
+    if copy is None:
+        return Mask(offset=place), None
+    if copy.dtype == torch.bool:
+        return Mask(offset=place, allow=copy), None
+    return Mask(offset=place), Bias(dense=copy.to(call.dtype))
+
+
+def editable_mask_and_bias(call: SDPACall, offset: int) -> tuple[Mask, Bias | None]:
+    """The same, with what an additive mask forbids in the mask: so no edit of scores can allow it.
+
+    A query that -inf or the lowest number forbids every key attends to none; a kernel may spread the latter evenly.
+    """
+    additive = call.four_mask()
+    if additive is None or additive.dtype == torch.bool:
+        return mask_and_bias(call, additive, offset)
+    allowed = additive.detach() > torch.finfo(additive.dtype).min / 2
+    bias = Bias(dense=additive.masked_fill(~allowed, 0.0).to(call.dtype))
+    return Mask(offset=offset or None, allow=allowed), bias
+
+
+def first_position(queries: int, keys: int, allowed: Tensor | None, causal: bool, given: bool) -> int:
+    """The position of the first query among the keys: where distances start, and whether a step continues a text.
+
+    As many queries as keys are the same tokens. A mask whose last allowed key moves by one per query is causal, and
+    its first query is at its last allowed key; so it is with a static cache, whose unused keys are masked. Without such
+    a mask the keys are a cache that ends with the queries, unless the module was given them, as cross-attention is.
+
+    Args:
+        queries: Number of queries.
+        keys: Number of keys.
+        allowed: A mask, True where attention is allowed, with the axes queries and keys last.
+        causal: The mask is torch's causal flag.
+        given: The module was called with as many tokens as there are keys.
+    """
+    if queries == keys or causal or given:
+        return 0
+    if allowed is not None:
+        some = allowed.expand(*allowed.shape[:-2], queries, keys).reshape(-1, queries, keys).any(0)
+        last = keys - 1 - some.flip(-1).int().argmax(-1)  # of a query without any key this means nothing
+        first = (last - torch.arange(queries, device=last.device))[some.any(-1)]
+        if first.numel() and int(first.min()) == int(first.max()) >= 0:
+            return int(first[0])
+        if queries > 1:
+            return 0
+    return max(0, keys - queries)

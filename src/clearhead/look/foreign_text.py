@@ -1,0 +1,63 @@
+"""The attention maps of one text in a model of transformers, with its own tokenizer."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..errors import InputError
+from .capture import watch
+from .maps import AttentionMap
+
+
+def foreign_attention(model: nn.Module, tokenizer: Any, text: str, target: str | None) -> dict[str, Any]:
+    """The fields of a TextAttention: pieces, maps by kind, and for an encoder-decoder target and decoder_input.
+
+    Args:
+        model: A model of transformers.
+        tokenizer: Its tokenizer.
+        text: The text; for an encoder-decoder the source.
+        target: What its decoder writes, for an encoder-decoder only.
+    """
+    pair = bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
+    if pair and target is None:
+        raise InputError(f"this {type(model).__name__} reads a text and writes another: expected target='...'")
+    if not pair and target is not None:
+        raise InputError(f"this {type(model).__name__} is no encoder-decoder: expected a text without a target")
+    device = next(model.parameters()).device
+    given = {key: x.to(device) for key, x in tokenizer(text, return_tensors="pt").items()}
+    pieces = _pieces(tokenizer, given["input_ids"][0].tolist())
+    fields: dict[str, Any] = {"pieces": pieces}
+    if pair:
+        labels = tokenizer(text_target=target, return_tensors="pt")["input_ids"].to(device)
+        given["labels"] = labels
+        fields["target"] = _pieces(tokenizer, labels[0].tolist())
+        fields["decoder_input"] = ["<start>", *fields["target"][:-1]]
+    with torch.no_grad(), watch(model, "**.weights") as tape:
+        model(**given)
+    maps = tape.match("**.weights")
+    if not maps:
+        raise InputError(f"no attention was seen in this {type(model).__name__}: see the notice")
+    return {**fields, "maps": _by_kind(maps) if pair else {"self": list(maps.values())}}
+
+
+def _by_kind(maps: dict[str, AttentionMap]) -> dict[str, list[AttentionMap]]:
+    """The maps of an encoder-decoder: in each layer of a decoder self-attention comes before cross-attention."""
+    found: dict[str, list[AttentionMap]] = {"encoder": [], "decoder": [], "cross": []}
+    order: dict[str, str] = {}  # a name without its numbers, and the kind of attention that it has
+    for name, map in maps.items():
+        if "decoder" not in name.split("."):
+            found["encoder"].append(map)
+            continue
+        family = re.sub(r"\d+", "", name)
+        kind = order.setdefault(family, "cross" if "decoder" in order.values() else "decoder")
+        found[kind].append(map)
+    return {kind: layers for kind, layers in found.items() if layers}
+
+
+def _pieces(tokenizer: Any, ids: list[int]) -> list[str]:
+    """The text of each token."""
+    return [tokenizer.decode([i]) or str(tokenizer.convert_ids_to_tokens(i)) for i in ids]

@@ -1,0 +1,181 @@
+"""Sees the attention calls of torch while foreign models are watched or edited, and answers them with the same kernel.
+
+A TorchFunctionMode is active in the thread of the `with`, and only there. The answer is the untouched call: its bits
+are those of the model that is not watched.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
+
+from ..layers import attend
+from .call import DenseCall, LazyCall, full_precision
+from .flex_call import check_flex, flex_weights
+from .foreign import Foreign
+from .foreign_call import Masks, SDPACall, editable_mask_and_bias, first_position, mask_and_bias
+from .multihead import SIGNATURE, ExplicitMultihead, multihead_forward
+from .running import Place
+from .tap import WatchTap
+from .twin import answer
+
+
+class Interception(TorchFunctionMode):
+    """The attention calls of one thread, for all watches and edits of foreign models in it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.foreign: list[Foreign] = []
+        self.masks = Masks()
+        self.multihead: ExplicitMultihead | None = None  # the call of nn.MultiheadAttention that computes weights now
+        self._pass: object = None  # the pass that the masks belong to
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        handle = HANDLERS.get(func)
+        return func(*args, **(kwargs or {})) if handle is None else handle(self, func, args, kwargs or {})
+
+    def join(self) -> tuple[WatchTap, list[Place]]:
+        """The tap of the attention call that happens now, and its place in each model that is watched or edited."""
+        tap, places = WatchTap(), []
+        for foreign in list(self.foreign):
+            place = foreign.join(tap)
+            if place is not None:
+                places.append(place)
+        present = [(foreign.running, foreign.running.passes) for foreign in self.foreign]
+        if present != self._pass:
+            self.masks.clear()
+            self._pass = present
+        return tap, places
+
+    def add(self, foreign: Foreign, stack: ExitStack) -> None:
+        """Give attention calls to a watch or an edit until the stack is closed."""
+        foreign.follow(stack)
+        if not self.foreign:
+            _push_mode(self)
+        self.foreign.append(foreign)
+        stack.callback(self._drop, foreign)
+
+    def _drop(self, foreign: Foreign) -> None:
+        self.foreign.remove(foreign)
+        self._pass = None
+        self.masks.clear()
+        if not self.foreign:
+            _remove(self)
+
+
+_THREAD = threading.local()
+
+
+def intercept(foreign: Foreign, stack: ExitStack) -> None:
+    """Give the attention calls of this thread to a watch or an edit until the stack is closed."""
+    if not hasattr(_THREAD, "interception"):
+        _THREAD.interception = Interception()
+    _THREAD.interception.add(foreign, stack)
+
+
+def _remove(mode: TorchFunctionMode) -> None:
+    """Remove a mode from torch's stack, wherever in it: a `with` need not end in the order of its beginning."""
+    above = []
+    while torch._C._len_torch_function_stack():
+        top = _pop_mode()
+        if top is mode:
+            break
+        above.append(top)
+    for other in reversed(above):
+        _push_mode(other)
+
+
+def _sdpa(mode: Interception, func: Callable[..., Tensor], args: Any, kwargs: Any) -> Tensor:
+    """Answer F.scaled_dot_product_attention."""
+    tap, places = mode.join()
+    if not tap.listeners and not tap.edits:
+        return func(*args, **kwargs)
+    call = SDPACall.of(args, kwargs)
+    mask = call.four_mask()
+    before = call.four(call.q), call.four(call.k), call.four(call.v)
+    given = any(place.frame.was_given(call.keys) for place in places)
+    offset = first_position(call.queries, call.keys, call.allowed(), call.causal, given)
+    if tap.explicit:
+        q, k, v = (x.to(call.dtype) for x in before)
+        which, bias = editable_mask_and_bias(call, offset)
+        out = attend(q, k, v, mask=which, bias=bias, score=call.score, dropout=call.dropout, tap=tap)
+        return call.shaped(out)
+    after = tap.inputs(*before)
+    lse = None
+    if any(x is not y for x, y in zip(before, after, strict=True)):
+        out = call.edited(func, *after)
+    elif tap.measures:
+        out, lse = answer(call, lambda: func(*args, **kwargs))
+    else:
+        out = func(*args, **kwargs)
+    if tap.listeners:
+        copy = None if mask is None else mode.masks.copy(mask)
+        which, bias = mask_and_bias(call, copy, offset)
+        q, k = (x.detach().to(out.dtype) for x in after[:2])
+        tap.record(LazyCall(q=q, k=k, mask=which, bias=bias, scale=call.scale, given=lse, copied=True))
+    return call.shaped(tap.heads(call.four(out)))
+
+
+def _multihead(mode: Interception, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Answer F.multi_head_attention_forward, which calls SDPA, or computes weights itself if they are asked for."""
+    given = SIGNATURE.bind(*args, **kwargs)
+    given.apply_defaults()
+    for foreign in mode.foreign:
+        foreign.notice_fast_path(*(given.arguments[name] for name in ("query", "key", "value")))
+    before, mode.multihead = mode.multihead, None
+    try:
+        if given.arguments["need_weights"]:
+            tap, _ = mode.join()
+            if not tap.listeners and not tap.edits:
+                return func(*args, **kwargs)
+            mode.multihead = ExplicitMultihead(tap, given.arguments["num_heads"])
+        with mode:
+            return multihead_forward(*args, **kwargs)
+    finally:
+        mode.multihead = before
+
+
+def _product(mode: Interception, func: Callable[..., Tensor], args: Any, kwargs: Any) -> Tensor:
+    """Answer torch.bmm and torch.baddbmm."""
+    return func(*args, **kwargs) if mode.multihead is None else mode.multihead.product(func, args)
+
+
+def _softmax(mode: Interception, func: Callable[..., Tensor], args: Any, kwargs: Any) -> Tensor:
+    """Answer F.softmax."""
+    return func(*args, **kwargs) if mode.multihead is None else mode.multihead.softmax(args[0], func, kwargs["dim"])
+
+
+def _flex(mode: Interception, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Answer the operator behind flex_attention."""
+    tap, places = mode.join()
+    if not tap.listeners and not tap.edits:
+        return func(*args, **kwargs)
+    q, k, v, *rest = args
+    check_flex(q, k, tap)
+    q, k, v = tap.inputs(q, k, v)
+    out, *more = func(q, k, v, *rest, **kwargs)
+    if tap.listeners:
+        with torch.no_grad(), full_precision(q.device):
+            weights = flex_weights(func, q, k, tuple(rest))
+        given = any(place.frame.was_given(k.shape[2]) for place in places)
+        offset = first_position(q.shape[2], k.shape[2], weights > 0, False, given)
+        tap.record(DenseCall(weights=weights, offset=offset))
+    return tap.heads(out), *more
+
+
+# The functions of torch that are intercepted; the last three only inside of nn.MultiheadAttention.
+HANDLERS: dict[Any, Callable[..., Any]] = {
+    F.scaled_dot_product_attention: _sdpa,
+    F.multi_head_attention_forward: _multihead,
+    torch.ops.higher_order.flex_attention: _flex,
+    torch.bmm: _product,
+    torch.baddbmm: _product,
+    F.softmax: _softmax,
+}

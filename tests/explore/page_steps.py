@@ -1,0 +1,54 @@
+"""What the tests of the page's views share."""
+
+SLACK = 3.0  # factor by which a busy machine may be slower than promised
+
+# A reply of the server that never ends: a stream of these lines, then silence.
+HANG = """
+const plain = window.fetch, text = arguments[0];
+window.fetch = async (path, options = {}) => {
+  if (!String(path).includes(arguments_path)) return plain(path, options);
+  const stream = new ReadableStream({ start(to) { to.enqueue(new TextEncoder().encode(text));
+    options.signal?.addEventListener("abort", () => to.error(new DOMException("stopped", "AbortError"))); } });
+  return new Response(stream);
+};
+"""
+
+
+def hang(page, path, lines):
+    """Let requests for a path answer with these lines and then hang until they are aborted."""
+    page.run(HANG.replace("arguments_path", repr(path)), "".join(line + "\n" for line in lines))
+
+
+def translated(page, pane=1):
+    """Wait for a translation and its figures."""
+    root = f".pane:nth-child({pane})"
+    page.until(lambda: " ms" in page.text(f"{root} .status") and page.all(f"{root} .lines .token") and settled(page))
+
+
+def written(page, many):
+    """Wait for a text of `many` new tokens, with its figures."""
+    page.until(lambda: f"{many} tokens written" in page.text(".write .status") and page.count(".lens tr"))
+    page.until(lambda: settled(page))
+
+
+def inspected(page, seconds=20.0):
+    """Wait for the inspection of a text."""
+    page.until(lambda: "inspected" in page.text(".write .status") and page.count(".lens tr") and settled(page), seconds)
+
+
+def settled(page):
+    """Whether the map is drawn."""
+    return page.run(
+        "return !document.querySelector('.mapbox.busy') && [...document.querySelectorAll('.mapbox')].some((one) =>"
+        " !one.hidden && one.querySelector('canvas.map')?.height > 0)"
+    )
+
+
+def press(page, *keys):
+    """Press keys where the focus is."""
+    page.driver.switch_to.active_element.send_keys(*keys)
+
+
+def focus(page):
+    """The text of the element that has the focus."""
+    return page.run("return document.activeElement.textContent")

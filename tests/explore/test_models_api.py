@@ -1,0 +1,122 @@
+"""What the page knows of models: views, or why there are none; examples."""
+
+import json
+
+import pytest
+import torch
+from starlette.testclient import TestClient
+
+import clearhead as ch
+from clearhead.explore import schemas
+from clearhead.explore.examples import answer_length, examples_of, mask_name
+from clearhead.explore.server import make_app
+from clearhead.explore.store import views, why_no_view
+from clearhead.tokens import Characters, Pair, Symbols, Words
+from clearhead.weights import shipped
+
+SMALL = {"context": 16, "width": 8, "heads": 2, "depth": 1}
+HOME = "http://127.0.0.1:8000"
+
+
+def gpt(tokens, **options):
+    return ch.Bundle(ch.build("gpt", vocab=len(tokens), **SMALL | options), tokens)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A client of runs: a model that reverses, one of vectors, and an old one that was saved without tokens."""
+    root = tmp_path_factory.mktemp("runs")
+    torch.manual_seed(0)
+    data = {"symbols": 12, "rows": 4, "valid_rows": 4, "valid_batches": 1}
+    model = {"name": "gpt", "width": 8, "heads": 2, "depth": 1}
+    for name in ("reverse", "most", "recall"):
+        recipe = {"steps": 1, "data": {"name": name, "length": 6, **data}, "model": model}
+        ch.train(recipe, out=root / name, device="cpu", quiet=True)
+    recipe = {"steps": 1, "data": {"name": "identity"}, "model": {"name": "mlp", "hidden": 8}}
+    ch.train(recipe, out=root / "vectors", device="cpu", quiet=True)
+    (root / "old").mkdir()
+    (root / "old" / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0}\n')
+    ch.save(ch.Bundle(ch.build("gpt", vocab=5, **SMALL)), root / "old" / "model")
+    with TestClient(make_app(runs=root, device="cpu"), base_url=HOME) as client:
+        yield client
+
+
+def line(client, model):
+    return schemas.ModelLine(**client.get("/api/models/one", params={"model": model}).json())
+
+
+def test_shipped_models_have_the_examples_of_their_cards(client):
+    found = {one["id"]: schemas.ModelLine(**one) for one in client.get("/api/models").json()}
+    for name, card in shipped().items():
+        assert found[name].examples == list(card.examples)
+        assert len(found[name].examples) >= 4
+        assert found[name].why is None
+    assert "Je la mange." in found["fr-en"].examples
+    assert found["tiny"].examples[0] == "Once upon a time"
+
+
+def test_a_model_that_reverses_can_write_and_has_examples_in_its_own_symbols(trained):
+    found = line(trained, "run-reverse")
+    assert (found.kinds, found.why) == (["write"], None)
+    assert found.examples == ["abcdef|", "bdface|"]  # rows of 6 symbols, and answers of 6
+    assert found.max_new == 6
+    asked = {"model": "run-reverse", "text": found.examples[0], "max_new": found.max_new}
+    events = [json.loads(one) for one in trained.post("/api/write", json=asked).text.splitlines()]
+    assert len([one for one in events if "token" in one]) == 6
+    assert events[-1]["look"]["groups"][0]["rows"]["names"][:7] == list("abcdef|")
+    assert (line(trained, "run-most").examples[0], line(trained, "run-most").max_new) == ("abaca|", 1)
+    assert (line(trained, "run-recall").examples[0], line(trained, "run-recall").max_new) == ("ab*cd?", 1)
+
+
+def test_a_model_that_fits_no_view_says_why(trained):
+    vectors, old = line(trained, "run-vectors"), line(trained, "run-old")
+    assert (vectors.kinds, vectors.why) == ([], "it reads vectors: no view shows them yet")
+    assert (old.kinds, old.examples) == ([], [])
+    assert "saved without tokens" in (old.why or "")
+    assert trained.get("/api/models/one?model=run-none").status_code == 404
+
+
+def test_every_kind_of_model_has_a_view_or_a_reason():
+    words = Words(["a", "dog"])
+    bert = ch.Bundle(ch.build("bert", vocab=7, **SMALL), words)
+    reader = ch.Bundle(ch.build("reader", vocab=6, width=8), words)
+    assert views(gpt(words)) == ["write"]
+    assert views(bert) == ["read"]
+    assert views(ch.Bundle(bert.model)) == []
+    assert "without tokens" in why_no_view(ch.Bundle(bert.model))
+    assert "Reader neither continues" in why_no_view(reader)
+
+
+def test_examples_can_be_read_by_the_model():
+    assert examples_of(gpt(Characters("abcdxyz"))) == ["abcdxyz"]
+    assert examples_of(gpt(Words(["The", "man"]))) == ["The man"]
+    assert examples_of(gpt(Words(["ein", "Hund"]))) == ["ein Hund"]
+    pair = Pair(Words(["ein", "Hund"]), Words(["a", "dog"]))
+    translator = ch.Bundle(ch.build("transformer", vocab=6, target_vocab=6, **SMALL), pair)
+    assert examples_of(translator) == ["ein Hund"]
+    assert examples_of(ch.Bundle(ch.build("mlp", inputs=2, outputs=2))) == []
+    assert mask_name(translator) is None
+
+
+@pytest.mark.parametrize(
+    ("tokens", "task", "want", "length"),
+    [
+        (Symbols(3, "|"), None, ["abc|", "bac|"], 3),
+        (Symbols(3, "|"), "most", ["abaca|", "cbbab|"], 1),
+        (Symbols(2, "|"), "most", ["ab|", "ba|"], 1),
+        (Symbols(40, "|"), "copy", ["0 1 2 3 4 5 6 7 |", "1 3 5 7 0 2 4 6 |"], 8),
+        (Symbols(30, "*?"), "recall", ["0 1 2 3 * 4 5 6 7 ?", "1 3 5 7 * 0 2 4 6 ?"], 1),
+    ],
+)
+def test_examples_of_symbols(tokens, task, want, length):
+    bundle = gpt(tokens)
+    assert examples_of(bundle, task) == want
+    assert answer_length(bundle, task) == length
+    for text in want:
+        assert len(tokens.encode(text)) <= SMALL["context"]
+
+
+def test_the_version_is_part_of_the_page(client):
+    page = client.get("/").text
+    assert "{version}" not in page
+    assert f'<meta name="version" content="{ch.__version__}">' in page

@@ -1,0 +1,69 @@
+"""axe-core finds no serious violation in any view, light or dark, narrow or wide."""
+
+import shutil
+import subprocess
+import tarfile
+from pathlib import Path
+
+import browser as web
+import pytest
+from filelock import FileLock
+
+pytestmark = pytest.mark.skipif(bool(web.WHY_NOT), reason=web.WHY_NOT)
+AXE = "axe-core@4.14.0"
+STORE = Path(__file__).parent.parent.parent / "build" / "axe"
+STATES = {
+    "start": ("", {}, ".example .lines .token"),
+    "translate": ("translate", {}, ".heads canvas"),
+    "translate-two": ("translate", {"model": "en-de", "text": "A dog.", "model2": "en-de-rnn", "text2": "A dog."},
+                      ".pane:nth-child(2) .lines .token"),
+    "write": ("write", {"max_new": 8, "text": "The man", "off": '{"1": [2]}', "without": '{"1": [2]}'},
+              ".effect .piece"),
+    "read": ("read", {}, ".heads canvas"),
+    "build": ("build", {"m": '{"mask": "causal"}'}, "[aria-label^='A'] td"),
+    "positions": ("build", {"panel": "positions"}, "canvas.map"),
+    "memory": ("build", {"panel": "memory"}, ".curves path"),
+    "train": ("train", {"runs": "first"}, ".curves path"),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def axe():
+    """The source of axe-core, fetched once by npm."""
+    script = STORE / "package" / "axe.min.js"
+    STORE.mkdir(parents=True, exist_ok=True)
+    with FileLock(STORE / "lock"):
+        if not script.is_file():
+            if shutil.which("npm") is None:
+                pytest.skip("no npm here: it brings axe-core")
+            line = ["npm", "pack", AXE, "--silent", "--pack-destination", str(STORE)]
+            done = subprocess.run(line, capture_output=True, text=True, timeout=120, cwd=STORE, check=False)
+            if done.returncode:
+                pytest.skip(f"npm cannot fetch {AXE}: {done.stderr.strip()[-200:]}")
+            with tarfile.open(next(STORE.glob("*.tgz"))) as archive:
+                archive.extract("package/axe.min.js", STORE, filter="data")
+    return script.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("wide", [400, 1440])
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_no_serious_violation(page, axe, theme, wide):
+    web.size(page.driver, wide, 900)
+    found = {}
+    try:
+        for name, (view, state, there) in STATES.items():
+            page.open(view, **state)
+            page.run("document.documentElement.dataset.theme = arguments[0]; dispatchEvent(new Event('theme'))", theme)
+            page.until(lambda there=there: page.count(there) and not page.all(".mapbox.busy"))
+            page.run(axe)
+            problems = page.driver.execute_async_script(
+                "const done = arguments[arguments.length - 1]; axe.run({ resultTypes: ['violations'] }).then((r) =>"
+                " done(r.violations.filter((v) => ['serious', 'critical'].includes(v.impact)).map((v) => [v.id,"
+                " v.nodes.slice(0, 3).map((n) => n.html.slice(0, 200) + ' | ' + n.failureSummary)])))"
+            )
+            if problems:
+                found[name] = problems
+            web.shot(page.driver, f"{name}-{theme}-{wide}")
+    finally:
+        web.size(page.driver, 1280, 900)
+    assert found == {}

@@ -1,0 +1,241 @@
+"""The frame of the page in a real browser: start page, guided path, menu, addresses, errors, saving, themes."""
+
+import json
+import time
+from itertools import pairwise
+from xml.etree import ElementTree
+
+import browser as web
+import pytest
+from browser import MARKUP
+from page_steps import settled, translated
+
+pytestmark = pytest.mark.skipif(bool(web.WHY_NOT), reason=web.WHY_NOT)
+SVG = "{http://www.w3.org/2000/svg}"
+VIEWS = ("start", "translate", "write", "read", "build", "train")
+READY = {  # what is there when a view shows its example
+    "start": ".example .lines .token", "translate": ".lines .token", "write": ".lens tr", "read": ".lines .token",
+    "build": "[aria-label^='A'] td", "train": ".curves path",
+}  # fmt: skip
+
+
+def ready(page, view):
+    page.until(lambda: page.count(f".view.{view} {READY[view]}"))
+    page.until(lambda: not page.all(".mapbox.busy"))
+
+
+def test_the_start_page_shows_an_example_and_the_path(page):
+    page.open()
+    ready(page, "start")
+    assert page.texts(".example .token text") == ["Je", "la", "mange", ".", "<end>", "I", "eat", "it", ".", "<end>"]
+    assert page.count(".steps li") >= 12
+    assert page.count(".steps li .try") == page.count(".steps li")
+    web.shot(page.driver, "start")
+
+
+def test_a_model_that_no_view_shows_is_named_with_the_reason(page):
+    page.open()
+    page.until(lambda: "No view shows the model vectors: it reads vectors" in page.text(".start"))
+    page.open("write", model="vectors", text="a")
+    page.until(lambda: "The model vectors does not write: it reads vectors" in page.text(".write .problem"))
+
+
+def test_every_step_of_the_path_opens_a_view_with_a_result(page):
+    page.open()
+    ready(page, "start")
+    page.run("localStorage.removeItem('path')")
+    steps = page.run("return [...document.querySelectorAll('.steps a')].map((one) => one.getAttribute('href'))")
+    page.click(".steps li:first-child a")
+    for number, step in enumerate(steps, 1):
+        view = step[1:].split("?")[0]
+        page.until(lambda number=number: page.text(".path").startswith(f"{number} of {len(steps)}:"))
+        there = {"build": ".panel:not([hidden]) td, .panel:not([hidden]) canvas"}.get(view, READY[view])
+        page.until(lambda view=view, there=there: page.count(f".view.{view} {there.replace(', ', f', .view.{view} ')}"))
+        assert page.text(f".view.{view} .problem") == ""
+        page.click(".path nav a:nth-child(2)")
+    page.until(lambda: page.count(".view.start"))
+    assert f"step {len(steps)}" in page.text(".welcome .go")  # the position is kept
+    page.open()
+    ready(page, "start")
+    assert f"step {len(steps)}" in page.text(".welcome .go")
+
+
+def test_the_menu_switches_views(page):
+    page.open("build")
+    ready(page, "build")
+    for view in ("translate", "build", "write", "train", "read", "start"):
+        page.click(f"#nav a[href='#{view}']")
+        page.until(lambda view=view: page.all(f".view.{view}"), 5)
+        assert page.texts("#nav [aria-current]") == [view.capitalize()]
+    page.click("#nav a[href='#train']")
+    page.click("#nav a[href='#write']")  # before the runs have arrived
+    time.sleep(0.5)
+    assert page.driver.current_url.partition("#")[2].startswith("write")
+
+
+def test_opening_views_again_needs_no_more_memory(page):
+    def nodes():
+        page.driver.execute_cdp_cmd("HeapProfiler.collectGarbage", {})
+        found = page.driver.execute_cdp_cmd("Performance.getMetrics", {})["metrics"]
+        return next(one["value"] for one in found if one["name"] == "Nodes")
+
+    page.open("start")
+    page.driver.execute_cdp_cmd("Performance.enable", {})
+    for view in VIEWS:
+        page.run("location.hash = arguments[0]", f"#{view}")
+        ready(page, view)
+    before = nodes()
+    for view in VIEWS * 5:
+        page.run("location.hash = arguments[0]", f"#{view}")
+        page.until(lambda view=view: page.count(f".view.{view}"))
+    page.until(lambda: nodes() < 1.5 * before, 10)
+    page.driver.execute_cdp_cmd("Performance.disable", {})
+
+
+def test_the_skip_link_stays_in_the_view(page):
+    page.open("train")
+    ready(page, "train")
+    page.click(".skip")
+    assert page.run("return document.activeElement.id") == "view"
+    assert page.driver.current_url.partition("#")[2].startswith("train")
+
+
+def test_markup_stays_text_everywhere(page):
+    page.open("translate", model="en-de", text=MARKUP, beams=1)
+    page.until(lambda: " ms" in page.text(".status"))
+    page.open("write", model="tiny", text=MARKUP.replace("'", "").replace("_", ""), max_new=2)
+    page.until(lambda: "2 tokens written" in page.text(".status") and page.count(".lens tr"))
+    page.open("build", m=json.dumps({"words": [MARKUP, MARKUP, MARKUP]}))
+    page.until(lambda: MARKUP[:20] in page.text(".matrix th"))
+    page.open("translate", model=MARKUP, text=MARKUP)
+    page.until(lambda: page.text(".translate .problem"))
+    assert "clearhead" in page.driver.title
+    assert page.all("main img, main script") == []
+    page.driver.get_log("browser")  # drops the expected error: no such model
+
+
+def test_a_model_that_does_something_else_is_named(page):
+    page.open("write", model="en-de", text="a")
+    page.until(lambda: page.text(".write .problem"))
+    assert page.text(".write .problem") == "The model en-de does not write: open it in Translate."
+    assert page.run("return document.querySelector('.choice select').value") != "en-de"  # the others are offered
+
+
+def test_a_malformed_state_still_opens_the_view(page):
+    page.open("write", model="tiny", text="The", max_new=2, off="null", layer="x", temperature="hot")
+    page.until(lambda: page.count(".lens tr"))
+    assert page.text(".write .problem") == ""
+
+
+def test_the_message_goes_when_the_server_is_back(page):
+    page.open("translate", model="en-de", text="A dog runs.")
+    translated(page)
+    page.run("window.plain = window.fetch; window.fetch = async () => { throw new TypeError('Failed to fetch'); }")
+    page.type(".sentence", "A cat runs.\n")
+    page.until(lambda: "does not answer" in page.text("#problem"))
+    assert page.count(".answers li") == 0
+    page.run("window.fetch = window.plain")
+    page.until(lambda: page.text("#problem") == "")  # asked again by itself
+    page.until(lambda: "Katze" in page.text(".answers .first .said"))  # and what had failed is done
+    assert page.text(".translate .problem") == ""
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_every_view_can_be_saved(page, view, tmp_path):
+    page.driver.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)})
+    page.open(view, **({"runs": "first"} if view == "train" else {}))
+    ready(page, view)
+    time.sleep(0.3)
+    for kind in ("png", "svg", "json"):
+        page.click(f"[data-save={kind}]")
+        page.until(lambda kind=kind: any(file.stat().st_size for file in tmp_path.glob(f"clearhead-*.{kind}")))
+        page.until(lambda kind=kind: f".{kind} (" in page.text("#notice"))
+    (png,), (svg,), (data,) = (list(tmp_path.glob(f"*.{kind}")) for kind in ("png", "svg", "json"))
+    assert png.name.startswith(f"clearhead-{view}")
+    assert png.read_bytes().startswith(b"\x89PNG")
+    (web.SHOTS / f"saved-{view}.png").write_bytes(png.read_bytes())
+    texts = ["".join(node.itertext()) for node in ElementTree.parse(svg).getroot().iter(f"{SVG}text")]
+    assert any(text.startswith("clearhead 0.") for text in texts)  # where it comes from
+    saved = json.loads(data.read_text())
+    assert saved["view"] == view
+    assert saved["address"].startswith("http")
+
+
+def test_an_exported_map_has_titles_a_scale_and_labels_that_do_not_overlap(page, tmp_path):
+    page.driver.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)})
+    page.open("write", model="everyday", text="The man went to the shop to buy bread. " * 6, inspect=1, layer=1, head=2)
+    page.until(lambda: "inspected" in page.text(".status") and settled(page))
+    page.click("[data-save=svg]")
+    file = page.until(lambda: next(tmp_path.glob("*.svg"), None))
+    assert file.name == "clearhead-write-everyday-layer1-head2.svg"
+    page.until(lambda: file.read_text().endswith("</svg>"))
+    root = ElementTree.parse(file).getroot()
+    texts = ["".join(node.itertext()) for node in root.iter(f"{SVG}text")]
+    for text in ("Self-attention, layer 1, head 2", "query", "key", "attention weight", "0", "1"):
+        assert text in texts
+    assert any("everyday (language model, 1,870,560 parameters)" in text for text in texts)
+    rows = sorted(
+        float(node.get("transform").partition(",")[2].partition(")")[0])
+        for node in root.iter(f"{SVG}text")
+        if node.get("text-anchor") == "end" and "translate(" in (node.get("transform") or "")
+    )
+    assert len(rows) > 10
+    assert min(b - a for a, b in pairwise(rows)) >= 11  # pixels between labels of 12 pixels
+
+
+def test_one_figure_can_be_saved_alone(page, tmp_path):
+    page.driver.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)})
+    page.open("translate", model="en-de", text="A dog runs.")
+    translated(page)
+    page.click(".mapbox .save-one")
+    file = page.until(lambda: next(tmp_path.glob("*.svg"), None))
+    page.until(lambda: file.read_text().endswith("</svg>"))
+    root = ElementTree.parse(file).getroot()
+    assert len(root.findall(f"{SVG}g/{SVG}svg")) == 1
+    texts = ["".join(node.itertext()) for node in root.iter(f"{SVG}text")]
+    assert any("4 beams" in text and "between words" in text for text in texts)
+
+
+def test_a_link_of_a_server_with_a_token_has_the_token(tiny):
+    from starlette.testclient import TestClient
+
+    from clearhead.explore.server import make_app
+
+    app = make_app([tiny], device="cpu", host="0.0.0.0", token="secret")
+    with TestClient(app, base_url="http://127.0.0.1:8000") as client:
+        assert client.get("/api/share").status_code == 401
+        sent = {"authorization": "Bearer secret"}
+        assert client.get("/api/share", headers=sent).json() == {"query": "?token=secret"}
+        assert client.get("/", params={"token": "secret"}, follow_redirects=False).headers["location"] == "/"
+
+
+def test_light_and_dark(page):
+    page.open("translate", model="en-de", text="A dog runs.")
+    translated(page)
+    ground = "return getComputedStyle(document.body).backgroundColor"
+    light = page.run(ground)
+    page.click("#theme")
+    assert page.run(ground) != light
+    web.shot(page.driver, "translate-dark")
+    page.open("build")
+    ready(page, "build")
+    assert page.run(ground) != light  # the choice is stored
+    page.click("#theme")
+    assert page.run(ground) == light
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_readable_on_a_narrow_screen(page, view):
+    web.size(page.driver, 400, 800)
+    try:
+        page.open(view)
+        ready(page, view)
+        web.shot(page.driver, f"{view}-narrow")
+        assert page.run("return document.documentElement.scrollWidth") <= 400
+    finally:
+        web.size(page.driver, 1280, 900)
+
+
+def test_the_first_view_appears_soon_after_the_start(server):
+    web.note(first_view=1000 * server.soon)
+    assert server.soon < 5 * 3.0

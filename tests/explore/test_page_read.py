@@ -1,0 +1,76 @@
+"""The Read view in a real browser."""
+
+import browser as web
+import pytest
+from page_steps import settled
+
+pytestmark = pytest.mark.skipif(bool(web.WHY_NOT), reason=web.WHY_NOT)
+
+
+def done(page, pane=1):
+    root = f".read .pane:nth-child({pane})"
+    page.until(lambda: " read in " in page.text(f"{root} .status") and page.count(f"{root} .lines .token"))
+    page.until(lambda: settled(page))
+
+
+def test_it_opens_on_a_finished_example_above_the_fold(page):
+    web.size(page.driver, 1366, 768)
+    try:
+        page.open("read")
+        done(page)
+        assert page.texts(".outputs code")[0] == "␣playing"
+        page.driver.save_screenshot(str(web.SHOTS / "read-first.png"))
+        low = "return document.querySelector(arguments[0]).getBoundingClientRect().bottom"
+        assert page.run(low, "svg.lines") < 768
+        assert page.run(low, "canvas.map") < 768
+    finally:
+        web.size(page.driver, 1280, 900)
+
+
+def test_masks_similar_tokens_and_another_text(page):
+    page.open("read", model="cloze", text="She [MASK] to the store to buy some [MASK].")
+    done(page)
+    assert page.texts(".outputs h2") == ["Mask 1, token 2", "Mask 2, token 9"]
+    assert page.texts(".outputs ul:nth-of-type(1) code")[0] == "␣went"
+    assert "[MASK]" in page.text(".similar h2")
+    page.run("[...document.querySelectorAll('.lines .token')].at(-1).dispatchEvent(new Event('click'))")
+    page.until(lambda: "[MASK]" not in page.text(".similar h2"))
+    page.type(".sentence", "No gap here.\n")
+    page.until(lambda: "Replace a word by [MASK]" in page.text(".outputs"))
+    web.shot(page.driver, "read")
+
+
+def test_every_token_attends_to_both_sides(page):
+    page.open("read", model="cloze", text="A dog runs in the park.", layer=2, head=1)
+    done(page)
+    page.find("canvas.map").send_keys("\ue014", "\ue014")  # the first row, the third key
+    assert float(page.text(".mapbox .note").split()[-1]) > 0.0
+
+
+def test_neighbours_by_vector(page):
+    page.open("read", model="cloze")
+    done(page)
+    page.until(lambda: page.text(".neighbours canvas + .note") is not None and page.count(".neighbours canvas"))
+    page.run("document.querySelector('.neighbours textarea').value = 'She reads.\\nHe reads.\\nThe car is red.'")
+    page.click(".neighbours button[type=submit]")
+    page.until(lambda: "She+reads." in page.driver.current_url)
+    page.until(lambda: not page.all(".mapbox.busy"))
+    page.find(".neighbours canvas").send_keys("\ue014")
+    similar = float(page.text(".neighbours .mapbox .note").split()[-1])
+    page.find(".neighbours canvas").send_keys("\ue014")
+    assert similar > float(page.text(".neighbours .mapbox .note").split()[-1])
+
+
+def test_the_effect_of_a_head_is_a_change_of_vectors(page):
+    page.open("read", model="cloze", text="A dog runs.", colouring="effect")
+    done(page)
+    page.until(lambda: page.count(".heads [title*='of their length']") == 25)
+    assert "output vectors change" in page.text(".picker .legend")
+
+
+def test_two_texts_side_by_side(page):
+    page.open("read", model="cloze", text="A dog [MASK].", model2="cloze", text2="A bird [MASK].")
+    done(page, 1)
+    done(page, 2)
+    assert page.count(".pane") == 2
+    assert "not between the same tokens" in page.until(lambda: page.text(".difference .note"))

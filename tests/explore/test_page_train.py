@@ -1,0 +1,605 @@
+"""The Train view in a real browser: runs can be told apart, read with the keyboard, compared, saved and linked."""
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import time
+import urllib.parse
+from xml.etree import ElementTree
+
+import browser as web
+import pytest
+from browser import MARKUP
+from serving import Uvicorn
+
+import clearhead as ch
+from clearhead.explore.server import make_app
+from clearhead.training.run_folder import Folder
+
+pytestmark = pytest.mark.skipif(bool(web.WHY_NOT), reason=web.WHY_NOT)
+SVG = "{http://www.w3.org/2000/svg}"
+TOKENS = {"loss": ("nats/token", "lower"), "accuracy": ("share", "higher")}
+ROWS = {"loss": ("nats/row", "lower")}
+GAN = {"generator_loss": ("nats/row", "lower"), "near": ("share", "higher"), "modes": ("modes", "higher")}
+
+
+def write(folder, records, *, measured, losses=("loss",), objective="next-token", players=None, steps=100, old=True):
+    """Write a run folder; `old`: its last record was written long ago."""
+    folder.mkdir(parents=True)
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    (folder / "recipe.toml").write_text(f'steps = {steps}\n[model]\nname = "gpt"\n[data]\nname = "text"\n')
+    setup = {
+        "objective": objective, "players": players or {"model": {"model": "gpt"}}, "losses": list(losses),
+        "measurements": {f"valid_{name}": {"unit": unit, "better": way} for name, (unit, way) in measured.items()},
+    }  # fmt: skip
+    (folder / "setup.json").write_text(json.dumps(setup))
+    if old:
+        os.utime(folder / "metrics.jsonl", (1e9, 1e9))
+
+
+def language_model(last, *, every=1, loss=3.0):
+    """The records of a language model: two heads, samples, and a learning rate that ends at 0."""
+    for step in range(every, last + 1, every):
+        yield {"step": step, "loss": loss / step**0.5, "norm": 1.0 + step % 3, "lr": 1e-3 * (1 - step / last)}
+        if step % 5 == 0:
+            yield {"step": step, "valid_loss": loss / step**0.5 + 0.1, "valid_accuracy": 1 - 1 / step}
+            yield {"step": step, "inside": {
+                "gradient": {"rest": 1.0, "blocks.0": 0.5}, "blocks.0": 1.5, "blocks.0.attn.entropy": [1.0, step / 50],
+                "blocks.0.attn.distance": [3.0, 4.0], "blocks.0.attn.sink": [0.1, 0.9],
+            }}  # fmt: skip
+        if step % 20 == 0:
+            yield {"step": step, "samples": [{"given": "The", "written": f" {step} {MARKUP}", "wanted": " cat."}]}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, tiny):
+    root = tmp_path_factory.mktemp("trainings")
+    write(root / "alpha", language_model(40), measured=TOKENS)
+    write(root / "beta", language_model(20, every=2, loss=4.0), measured=TOKENS)
+    write(root / "rows", language_model(30), measured=ROWS)
+    write(root / "gan", [
+        *({"step": step, "discriminator_loss": 1 - step / 20, "generator_loss": step / 9, "lr_generator": step / 1e4,
+           "lr_discriminator": step / 1e4, "norm_generator": 1.0, "norm_discriminator": 2.0, "blur": (8 - step) / 16}
+          for step in range(1, 9)),
+        {"step": 8, "valid_generator_loss": 1.5, "valid_near": 0.6, "valid_modes": 7.0},
+    ], measured=GAN, losses=("discriminator_loss", "generator_loss"), objective="gan",
+        players={"generator": {"model": "mlp"}, "discriminator": {"model": "mlp"}})  # fmt: skip
+    write(root / "fresh", language_model(4), measured=TOKENS, old=False)
+    write(root / "done", language_model(4), measured=TOKENS, steps=4)
+    shutil.copytree(tiny, root / "done" / "model")
+    write(root / "points", language_model(4), measured=ROWS, steps=4)
+    mlp = ch.build("mlp", inputs=2, outputs=2, hidden=4)
+    ch.save(ch.Bundle(mlp, None, mlp.config), root / "points" / "model")
+    write(root / "growing", language_model(10), measured=TOKENS)
+    return root
+
+
+@pytest.fixture(scope="module")
+def address(folder):
+    with Uvicorn(make_app(runs=folder, device="cpu")) as found:
+        yield found
+
+
+class Page:
+    def __init__(self, driver, address):
+        self.driver, self.address = driver, address
+
+    def open(self, **state):
+        self.driver.get("about:blank")
+        self.driver.get_log("browser")
+        self.driver.get(f"{self.address}/#train{'?' + urllib.parse.urlencode(state) if state else ''}")
+
+    def run(self, script, *given):
+        return self.driver.execute_script(script, *given)
+
+    def until(self, what, seconds=20.0):
+        from selenium.webdriver.support.wait import WebDriverWait
+
+        return WebDriverWait(self.driver, seconds, poll_frequency=0.02).until(lambda _: what())
+
+    def texts(self, css):
+        return self.run("return [...document.querySelectorAll(arguments[0])].map((node) => node.textContent)", css)
+
+    def text(self, css):
+        return " ".join(self.texts(css)).strip()
+
+    def click(self, css):
+        self.run("document.querySelector(arguments[0]).click()", css)
+
+    def press(self, css, *keys):
+        from selenium.webdriver.common.by import By
+
+        self.driver.find_element(By.CSS_SELECTOR, css).send_keys(*keys)
+
+    def state(self):
+        return dict(urllib.parse.parse_qsl(self.driver.current_url.partition("?")[2]))
+
+    def drawn(self, title="Loss"):
+        """Wait until a panel is drawn."""
+        self.until(lambda: self.run("return document.querySelector(arguments[0]) !== null", f"{curves(title)} path"))
+
+    def hover(self, title, share):
+        """Move the pointer over a panel, at a share of its width."""
+        self.run(
+            "const box = arguments[0].getBoundingClientRect();"
+            " arguments[0].dispatchEvent(new PointerEvent('pointermove', {clientX: box.left + arguments[1] * box.width,"
+            " clientY: box.top + 60}))",
+            self.run("return document.querySelector(arguments[0])", curves(title)), share,
+        )  # fmt: skip
+        return self.text(f"{curves(title)} + .note")
+
+    def strokes(self, title):
+        """The colour of each line of a panel, by the line's name."""
+        script = "return [...document.querySelectorAll(`${arguments[0]} .line`)].map((line) =>"
+        script += " [line.dataset.name, line.querySelector('path').getAttribute('stroke')])"
+        return dict(self.run(script, curves(title)))
+
+    def dots(self):
+        """The colour on the card of each chosen run, by the run's id."""
+        script = "return [...document.querySelectorAll('.runs [aria-pressed=true]')].map((card) =>"
+        script += " [card.dataset.run, card.querySelector('.dot').style.background])"
+        return dict(self.run(script))
+
+    def titles(self):
+        return self.texts(".train .curvebox figcaption .title")
+
+    def saved(self, kind, folder, name):
+        behaviour = {"behavior": "allow", "downloadPath": str(folder)}
+        self.driver.execute_cdp_cmd("Browser.setDownloadBehavior", behaviour)
+        self.click(f"[data-save={kind}]")
+        path = folder / f"clearhead-{name}.{kind}"
+        self.until(lambda: path.exists() and path.stat().st_size > 0)
+        return path
+
+
+def curves(title):
+    return f".curves[aria-label='{title}']"
+
+
+@contextlib.contextmanager
+def watched(page):
+    """The page; errors and warnings in its console fail the test."""
+    web.size(page.driver, 1366, 768)
+    try:
+        yield page
+    finally:
+        web.size(page.driver, 1280, 900)
+    assert [one for one in page.driver.get_log("browser") if one["level"] in ("SEVERE", "WARNING")] == []
+
+
+@pytest.fixture
+def page(chrome, address):
+    with watched(Page(chrome, address)) as found:
+        yield found
+
+
+def rgb(stroke):
+    return "rgb({}, {}, {})".format(*(int(stroke[i : i + 2], 16) for i in (1, 3, 5)))
+
+
+def test_a_run_has_one_colour_on_its_card_in_every_panel_and_in_the_note(page):
+    page.open(runs="alpha,beta")
+    page.drawn()
+    cards = page.dots()
+    assert len(set(cards.values())) == 2
+    for title in ("Loss", "Validation: loss", "Validation: accuracy", "Learning rate", "Norm of the gradient"):
+        assert {name: rgb(stroke) for name, stroke in page.strokes(title).items()} == cards
+        assert page.texts(f"figure:has({curves(title)}) .key") == ["alpha", "beta"]
+        # The legend is above the plot, so that it covers no line.
+        below = "const f = document.querySelector(arguments[0]).closest('figure'); return f.querySelector('.keys')"
+        below += ".getBoundingClientRect().bottom <= f.querySelector('.curves').getBoundingClientRect().top"
+        assert page.run(below, curves(title))
+    assert re.match(r"step \d+: alpha [\d.]+, beta [\d.]+", page.hover("Loss", 0.3))
+    dots = page.run("return [...document.querySelectorAll('.note .dot')].map((dot) => dot.style.background)")
+    assert dots == list(cards.values())
+    page.click("[data-run=alpha]")
+    page.until(lambda: page.dots() == {"beta": cards["beta"]})  # it keeps its colour
+
+
+def test_a_run_that_has_ended_shows_no_value_after_its_last_step(page):
+    page.open(runs="alpha,beta")
+    page.drawn()
+    assert page.hover("Loss", 0.97) == "step 40: alpha 0.474"
+    assert page.hover("Loss", 0.05) == "step 1: alpha 3"  # beta begins with step 2
+    assert page.hover("Loss", 0.5).count("beta") == 1
+
+
+def test_runs_with_different_units_have_panels_of_their_own(page):
+    page.open(runs="alpha,rows")
+    page.drawn("Loss (nats/token)")
+    assert page.titles()[:4] == [
+        "Loss (nats/token)", "Loss (nats/row)", "Validation: loss (nats/token)", "Validation: loss (nats/row)",
+    ]  # fmt: skip
+    for unit, run in (("nats/token", "alpha"), ("nats/row", "rows")):
+        assert page.text(f"{curves(f'Loss ({unit})')} .unit") == unit
+        assert list(page.strokes(f"Loss ({unit})")) == [run]
+        assert page.texts(f"figure:has({curves(f'Loss ({unit})')}) .key") == [run]
+
+
+def test_comparing_ends_with_the_first_chosen_run(page):
+    page.open(runs="beta,alpha")
+    page.drawn()
+    assert page.run("return document.getElementById('several').checked")
+    page.click("#several")
+    page.until(lambda: page.state() == {"runs": "beta"})
+    assert list(page.dots()) == ["beta"]
+    page.click("#several")
+    page.click("[data-run=rows]")
+    page.until(lambda: page.state()["runs"] == "beta,rows")
+    page.run("history.back()")
+    page.until(lambda: list(page.dots()) == ["beta"])
+
+
+def test_a_card_says_whether_its_run_is_running(page, folder):
+    with Folder(folder / "growing"):
+        os.utime(folder / "fresh" / "metrics.jsonl")
+        os.utime(folder / "growing" / "metrics.jsonl", (1e9, 1e9))  # a long pause, and the process still holds the lock
+        page.open(runs="growing")
+        page.drawn()
+        state = "[data-run={}] .state"
+        assert page.text(state.format("growing")) == "running"
+        assert page.text(state.format("alpha")) == "stopped"
+        assert page.text(state.format("fresh")) == "running"  # its last record is recent
+        assert page.text(state.format("done")) == "finished"
+    page.until(lambda: page.text(state.format("growing")) == "stopped")
+    page.until(lambda: "growing stopped before its last step" in page.text(".made"))
+
+
+def test_a_card_has_the_objective_and_the_players(page):
+    page.open(runs="gan")
+    page.drawn("Generator loss")
+    card = page.text("[data-run=gan]")
+    assert "objective gan" in card
+    assert "players: generator (mlp), discriminator (mlp)" in card
+    assert "step 8 of 100 · discriminator loss 0.600" in card
+    assert "gpt on text · objective next-token" in page.text("[data-run=alpha]")
+    assert "loss 0.474 nats/token" in page.text("[data-run=alpha]")
+    assert "players" not in page.text("[data-run=alpha]")
+
+
+TICKS = """
+const slack = 0.5, outside = (own, box) => own.left < box.left - slack || own.right > box.right + slack
+  || own.top < box.top - slack || own.bottom > box.bottom + slack;
+return [...document.querySelectorAll('.curves')].flatMap((one) => [...one.querySelectorAll('text')]
+  .filter((text) => outside(text.getBoundingClientRect(), one.getBoundingClientRect()))
+  .map((text) => `${one.getAttribute('aria-label')}: ${text.textContent}`));
+"""
+
+
+def test_axes_have_titles_and_whole_ticks(page):
+    page.open(runs="gan")
+    page.drawn("Generator loss")
+    panels = page.run("return document.querySelectorAll('.curves').length")
+    assert page.texts(".curves .label") == ["step"] * panels
+    assert all(page.texts(".curves .unit"))
+    assert page.run(TICKS) == []  # no text is clipped
+    one = curves("Validation: generated points near a mode")
+    assert page.texts(f"{one} .mark") == ["8"]
+    assert page.texts(f"{one} text:not([class])") == ["0", "0.2", "0.4", "0.6", "0.8", "1"]
+    modes = page.texts(f"{curves('Validation: modes with enough generated points')} text:not([class])")
+    assert [float(tick) for tick in modes] == sorted({round(float(tick)) for tick in modes})
+    web.size(page.driver, 400, 800)
+    page.until(lambda: page.run("return document.querySelector('.curves').clientWidth") < 400)
+    page.until(lambda: page.run(TICKS) == [])  # as soon as the curves are drawn anew
+
+
+def test_panels_of_players_and_of_values_that_end_at_0(page):
+    page.open(runs="gan")
+    page.drawn("Generator loss")
+    assert page.titles() == [
+        "Discriminator loss", "Generator loss", "Validation: generator loss",
+        "Validation: generated points near a mode", "Validation: modes with enough generated points", "Blur",
+        "Learning rate (all players)", "Norm of the gradient",
+    ]  # fmt: skip
+    units = page.texts(".curves .unit")
+    assert units[1:5] == ["nats/row", "nats/row", "share of points", "modes"]
+    assert list(page.strokes("Norm of the gradient")) == ["generator", "discriminator"]
+    dashes = "return [...document.querySelectorAll(`${arguments[0]} .line path`)]"
+    dashes += ".map((path) => path.getAttribute('stroke-dasharray'))"
+    assert len(set(page.run(dashes, curves("Norm of the gradient")))) == 2
+    blur = page.texts(f"{curves('Blur')} text:not([class])")
+    assert [float(tick) for tick in blur] == pytest.approx([0.1 * i for i in range(len(blur))])  # a linear axis
+    page.open(runs="alpha,growing,gan")
+    page.drawn()
+    assert list(page.strokes("Learning rate")) == ["alpha", "growing", "gan: all players"]
+
+
+def test_lines_that_coincide_are_both_seen(page):
+    page.open(runs="done,fresh")
+    page.drawn()
+    paths = "return [...document.querySelectorAll(`${arguments[0]} .line path`)].map((path) =>"
+    paths += " ['d', 'stroke', 'stroke-dasharray', 'stroke-dashoffset'].map((name) => path.getAttribute(name)))"
+    (d, a, dashes, first), (also, b, too, second) = page.run(paths, curves("Loss"))
+    assert (d, dashes) == (also, too)
+    assert (a != b, dashes, {first, second}) == (True, "9 9", {"0", "-9"})
+
+
+@pytest.mark.parametrize(("runs", "shown", "then"), [("nope", [], "beta"), ("alpha,nope", ["alpha"], "alpha,beta")])
+def test_a_run_that_does_not_exist_is_named(page, runs, shown, then):
+    page.open(runs=runs)
+    page.until(lambda: page.text(".train .problem"))
+    assert page.text(".train .problem") == "There is no run nope here: choose one from the list."
+    assert list(page.dots()) == shown
+    assert len(page.texts(".runs b")) == 8
+    page.click("[data-run=beta]")
+    page.until(lambda: not page.text(".train .problem"))
+    page.drawn()
+    assert page.state()["runs"] == then
+
+
+def test_a_lost_connection_is_shown_until_the_server_answers_again(page):
+    page.open(runs="alpha")
+    page.drawn()
+    page.run("window.real = fetch; window.fetch = () => Promise.reject(new TypeError('gone'))")
+    shown = "return getComputedStyle(document.getElementById('problem')).display !== 'none'"
+    page.until(lambda: page.run(shown) and "does not answer" in page.text("#problem"))
+    page.run("window.fetch = window.real")
+    page.until(lambda: not page.run(shown))
+    assert page.text(".train .problem") == ""
+    assert page.titles()[0] == "Loss"
+
+
+def test_a_finished_run_offers_its_model_or_says_why_not(page):
+    page.open(runs="done")
+    page.until(lambda: page.texts(".made a"))
+    links = page.run("return [...document.querySelectorAll('.made a')].map((a) => [a.textContent, a.hash])")
+    assert ["Write with this model", "#write?model=run-done"] in links
+    page.click("[data-run=points]")
+    page.until(lambda: "The model of points fits no view: " in page.text(".made"))
+
+
+def test_the_panels_are_in_two_columns_and_the_loss_is_seen_at_once(page):
+    page.open()
+    page.drawn()
+    lefts = "return [...document.querySelectorAll('.train .curvebox')].map((one) => one.getBoundingClientRect().left)"
+    assert len(set(page.run(lefts))) == 2
+    bottom = "return document.querySelector(arguments[0]).getBoundingClientRect().bottom"
+    assert page.run(bottom, curves("Loss")) <= 768
+    web.size(page.driver, 400, 800)
+    page.until(lambda: len(set(page.run(lefts))) == 1)
+    assert page.run("return document.documentElement.scrollWidth") <= 400
+    web.shot(page.driver, "train-narrow")
+
+
+def test_wording(page):
+    page.open(runs="alpha")
+    page.drawn()
+    assert page.texts(".train section:not([hidden]) h2") == [
+        "Samples during training", "Statistics of every head during training", "Gradients and outputs of every block",
+    ]  # fmt: skip
+    assert page.titles()[-3:] == [
+        "blocks.0.attn, entropy of the weights", "Norm of the gradient of every block", "Output of every block",
+    ]  # fmt: skip
+    web.shot(page.driver, "train")
+
+
+def test_samples_and_statistics_follow_the_choice(page):
+    page.open(runs="alpha")
+    page.drawn()
+    assert page.texts(".samples dd") == ["The", f" 40 {MARKUP}", " cat."]  # the last, as text
+    earlier = "const one = document.querySelector('section:has(.samples) input'); one.value = 0;"
+    page.run(earlier + " one.dispatchEvent(new Event('input'))")
+    assert page.texts(".samples dd")[1] == f" 20 {MARKUP}"
+    assert (page.text("section:has(.samples) output"), page.state()["sample"]) == ("20", "20")
+    page.run(
+        "const one = document.querySelector('section select'); one.value = 'sink';"
+        " one.dispatchEvent(new Event('change'))"
+    )
+    page.until(lambda: "blocks.0.attn, weight on the first token" in page.titles())
+    assert page.state() == {"runs": "alpha", "kind": "sink", "sample": "20"}
+    page.open(runs="gan,alpha,beta", kind="sink")
+    page.drawn("alpha: blocks.0.attn, weight on the first token")
+    assert page.texts(".train .row option") == ["alpha", "beta"]  # the others have none
+    page.run(
+        "const one = document.querySelector('.train .row select'); one.value = 'beta';"
+        " one.dispatchEvent(new Event('change'))"
+    )
+    page.until(lambda: page.texts(".samples dd")[1] == f" 20 {MARKUP}")
+    assert page.state()["about"] == "beta"
+    assert "beta: blocks.0.attn, weight on the first token" in page.titles()
+    assert page.run("return document.querySelectorAll('main img, main script').length") == 0
+    assert page.driver.title == "Train · clearhead"
+
+
+def test_a_run_is_followed_and_keeps_the_focus_and_the_reading(page, folder):
+    from selenium.webdriver.common.keys import Keys
+
+    page.open(runs="growing")
+    page.drawn()
+    page.press(curves("Loss"), Keys.END)
+    assert page.text(f"{curves('Loss')} + .note") == "step 10: 0.949"
+    write_more(folder / "growing", {"step": 11, "loss": 0.5})
+    page.until(lambda: "step 11 of 100" in page.text("[data-run=growing]"))
+    page.until(lambda: page.run("return document.querySelector(arguments[0]).ariaValueMax", curves("Loss")) == "11")
+    assert page.text(f"{curves('Loss')} + .note") == "step 10: 0.949"
+    assert page.run("return document.activeElement.getAttribute('aria-label')") == "Loss"
+    page.press(curves("Loss"), Keys.ARROW_RIGHT)
+    assert page.text(f"{curves('Loss')} + .note") == "step 11: 0.500"
+    page.run("document.querySelector('[data-run=growing]').focus()")
+    write_more(folder / "growing", {"step": 12, "loss": 0.4})
+    page.until(lambda: "step 12 of 100" in page.text("[data-run=growing]"))
+    assert page.run("return document.activeElement.dataset.run") == "growing"
+
+
+def write_more(folder, record):
+    with open(folder / "metrics.jsonl", "a") as file:
+        file.write(json.dumps(record) + "\n")
+
+
+def test_the_arrow_keys_read_every_step_of_every_line(page):
+    from selenium.webdriver.common.keys import Keys
+
+    page.open(runs="beta,alpha")  # beta has every second step only
+    page.drawn()
+    page.press(curves("Loss"), Keys.HOME)
+    read = []
+    for _ in range(4):
+        read.append(page.text(f"{curves('Loss')} + .note"))
+        page.press(curves("Loss"), Keys.ARROW_RIGHT)
+    assert [note.split(":")[0] for note in read] == ["step 1", "step 2", "step 3", "step 4"]
+    assert read[1] == "step 2: beta 2.828, alpha 2.121"
+    assert read[2] == "step 3: beta 2.828 (step 2), alpha 1.732"
+    assert page.run("return document.querySelector(arguments[0]).ariaValueText", curves("Loss")).startswith("step 5: ")
+    page.press(curves("Loss"), Keys.END)
+    assert page.text(f"{curves('Loss')} + .note") == "step 40: alpha 0.474"
+
+
+CONTRASTS = """
+const linear = (x) => (x <= 10 ? x / 3295 : ((x / 255 + 0.055) / 1.055) ** 2.4);
+const light = ([r, g, b]) => 0.2126 * linear(r) + 0.7152 * linear(g) + 0.0722 * linear(b);
+const parts = (text) => text.match(/[\\d.]+/g).map(Number);
+const ground = (node) => {
+  const rgb = parts(getComputedStyle(node).backgroundColor);
+  return rgb.length === 3 || rgb[3] > 0.5 ? rgb : ground(node.parentElement);
+};
+const low = [];
+for (const node of document.querySelectorAll('.train *')) {
+  const text = [...node.childNodes].some((one) => one.nodeType === 3 && one.textContent.trim());
+  if (!text || !node.getClientRects().length) continue;
+  const own = getComputedStyle(node), rgb = parts(node instanceof SVGElement ? own.fill : own.color);
+  const [a, b] = [light(rgb), light(ground(node))].sort((x, y) => y - x), ratio = (a + 0.05) / (b + 0.05);
+  if (ratio < 4.5) low.push(`${node.textContent.slice(0, 30)}: ${ratio.toFixed(2)}`);
+}
+return low;
+"""
+NAMELESS = """
+const named = (node) => node.ariaLabel || node.labels?.[0]?.textContent.trim() || node.textContent.trim();
+return [...document.querySelectorAll('.train :is(button, input, select, a, [tabindex])')]
+  .filter((node) => !named(node)).map((node) => node.outerHTML);
+"""
+
+
+def test_every_text_has_contrast_and_every_control_a_name(page):
+    page.open(runs="alpha,gan")
+    page.drawn()
+    for _ in ("light", "dark"):
+        page.hover("Loss", 0.3)
+        assert page.run(CONTRASTS) == []
+        page.click("#theme")
+    page.click("#theme")
+    web.shot(page.driver, "train-dark")
+    page.click("#theme")
+    assert page.run(NAMELESS) == []
+
+
+def test_the_saved_files_name_their_runs(page, tmp_path):
+    page.open(runs="alpha,beta")
+    page.drawn()
+    root = ElementTree.parse(page.saved("svg", tmp_path, "train-alpha-beta")).getroot()
+    said = [text.text for text in root.iter(f"{SVG}text")]
+    assert said[0] == "Training runs alpha and beta"
+    assert said[1].startswith("alpha: gpt on text, objective next-token, step 40 of 100, stopped; beta: ")
+    figures = root.findall(f"{SVG}g/{SVG}svg")
+    assert len(figures) == len(page.titles())
+    loss = [text.text for text in figures[0].iter(f"{SVG}text")]
+    assert loss[:5] == ["Loss", "alpha", "beta", "nats/token", "step"]
+    strokes = [one.get("stroke") for one in figures[0].findall(f"{SVG}g[1]/{SVG}line")]
+    assert strokes == list(page.strokes("Loss").values())
+    assert {one.get("width") for one in figures} == {"560"}
+    assert len({one.get("x") for one in figures}) == 2  # two columns
+    assert float(root.get("width")) < 1300
+    assert page.saved("png", tmp_path, "train-alpha-beta").read_bytes().startswith(b"\x89PNG")
+    data = json.loads(page.saved("json", tmp_path, "train-alpha-beta").read_text())
+    assert [(run["id"], run["state"], len(run["records"])) for run in data["runs"]] == [
+        ("alpha", "stopped", 40 + 8 + 8 + 2), ("beta", "stopped", 10 + 2 + 2 + 1),
+    ]  # fmt: skip
+    first = data["panels"][0]
+    assert (first["title"], first["x"], first["y"]) == ("Loss", "step", "nats/token")
+    assert [(line["name"], len(line["points"])) for line in first["lines"]] == [("alpha", 40), ("beta", 10)]
+
+
+def test_the_example_that_ships_opens_without_a_folder(chrome):
+    with Uvicorn(make_app(device="cpu")) as address, watched(Page(chrome, address)) as page:
+        page.open()
+        page.drawn()
+        assert page.texts(".runs b") == ["shakespeare-cpu"]
+        assert page.text("[data-run] .state") == "finished"
+        said = page.text(".shipped")
+        assert "An example that ships: configs/shakespeare-cpu.toml" in said
+        assert "clearhead explore --runs runs" in said
+        assert {"Loss", "Validation: loss", "Validation: accuracy"} <= set(page.titles())
+        assert page.texts(".samples dd.written")
+        assert sum("entropy of the weights" in title for title in page.titles()) == 4
+        bottom = "return document.querySelector(arguments[0]).getBoundingClientRect().bottom"
+        assert page.run(bottom, curves("Loss")) <= 768
+
+
+def test_the_view_polls_only_while_it_is_open(page):
+    page.open(runs="alpha")
+    page.drawn()
+    page.run(
+        "window.asked = []; const real = fetch;"
+        " window.fetch = (path, ...more) => { asked.push(path); return real(path, ...more) }"
+    )
+    page.until(lambda: page.run("return asked.includes('/api/runs')"))
+    page.run("location.hash = '#build'")
+    page.until(lambda: page.run("return document.querySelector('.view.build') !== null"))
+    time.sleep(0.3)  # a request that was under way
+    page.run("asked.length = 0")
+    time.sleep(2.5)  # longer than the time between two requests
+    assert page.run("return asked.filter((path) => path.includes('runs'))") == []
+    page.run("location.hash = '#train'")
+    page.until(lambda: page.run("return asked.includes('/api/runs')"))
+    assert page.titles()[0] == "Loss"
+
+
+@pytest.mark.parametrize("state", [{"kind": "nothing", "sample": "x", "runs": "alpha"}, {"runs": f"alpha,{MARKUP}"}])
+def test_a_malformed_address_still_opens_the_view(page, state):
+    page.open(**state)
+    page.drawn("blocks.0.attn, entropy of the weights")
+    assert page.texts(".runs [aria-pressed=true] b") == ["alpha"]
+    assert page.run("return document.querySelectorAll('main img, main script').length") == 0
+    assert page.text("#problem") == ""
+
+
+DRAW = """
+const [options, lines, done] = arguments;
+import('/page/curves.js').then(({ Curves }) => {
+  const one = new Curves(options);
+  document.querySelector('main').replaceChildren(one.root);
+  one.show(lines);
+  done([...one.svgNode.querySelectorAll('text:not([class])')].map((node) => node.textContent));
+}).catch((trouble) => done(String(trouble)));
+"""
+
+
+@pytest.mark.parametrize(
+    ("points", "unit", "log", "ticks"),
+    [
+        ([[0, 3], [9, 0.004]], "nats", True, ["0.003", "0.01", "0.03", "0.1", "0.3", "1", "3"]),
+        ([[0, 3], [9, 0.0]], "nats", True, ["0", "1", "2", "3"]),  # 0 is on no logarithmic axis
+        ([[0, 10.0], [9, 1e-8]], "nats", True, ["1e−8", "1e−6", "0.0001", "0.01", "1", "100"]),
+        ([[0, 0.3]], "nats", True, ["0", "0.1", "0.2", "0.3"]),  # one point
+        ([[0, 0.0], [9, 0.0]], "", False, ["0", "1"]),
+        ([[0, 5.0], [9, 5.0]], "", False, ["0", "1", "2", "3", "4", "5"]),
+        ([[0, 0.2], [9, 0.97]], "share of tokens", True, ["0", "0.2", "0.4", "0.6", "0.8", "1"]),
+        ([[0, 0.0], [9, 8.0]], "modes", True, ["0", "2", "4", "6", "8"]),
+        ([[0, -2e-7], [9, 3e-7]], "", False, ["−2e−7", "−1e−7", "0", "1e−7", "2e−7", "3e−7"]),
+        ([[0, 12_000.0], [9, 48_000.0]], "", False, ["0", "10k", "20k", "30k", "40k", "50k"]),
+    ],
+)
+def test_ticks_enclose_the_values(page, points, unit, log, ticks):
+    page.open(runs="alpha")
+    page.drawn()
+    page.run("location.hash = '#start'")
+    page.until(lambda: page.run("return document.querySelector('.view.start') !== null"))
+    options = {"title": "drawn", "unit": unit, "log": log, "label": "guests"}
+    found = page.driver.execute_async_script(DRAW, options, [{"name": "a", "points": points}])
+    assert found == ticks
+    heights = "return [...document.querySelectorAll('.line circle')].map((dot) => Number(dot.getAttribute('cy')))"
+    assert all(26 <= y <= 170 for y in page.run(heights))  # within the axes
+
+
+def test_a_long_line_is_drawn_by_means_with_the_range_of_its_values(page):
+    page.open()
+    page.drawn()
+    points = [[step, 10.0 + step % 2] for step in range(4000)]
+    page.driver.execute_async_script(DRAW, {"title": "drawn"}, [{"name": "a", "points": points}])
+    assert page.text(".curvebox .means") == "means of 10 records, and their range"
+    drawn = "return [...document.querySelectorAll('.line path')].map((path) => path.getAttribute('d')"
+    line, band = page.run(drawn + ".match(/[\\d.]+,[\\d.]+/g).map((one) => Number(one.split(',')[1])))")
+    assert (len(line), len(set(line))) == (400, 1)  # the mean of all groups is the same
+    assert (len(band), len(set(band))) == (800, 2)
+    assert min(band) < line[0] < max(band)
