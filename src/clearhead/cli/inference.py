@@ -58,9 +58,9 @@ def evaluate(
         list[str],
         typer.Argument(
             metavar="DATA",
-            help="For a translator: multi30k, tatoeba, a file of source TAB target, or two files. For a language "
-            "model: a text file. For a classifier: sst2, a file of text TAB label, or a folder of images with a folder "
-            "per class. Then options, name=value.",
+            help="For a translator: multi30k, tatoeba, a file of source TAB target, or two files. For a captioner: "
+            "flickr8k or scenes. For a language model: a text file. For a classifier: sst2, a file of text TAB label, "
+            "or a folder of images with a folder per class. Then options, name=value.",
             autocompletion=completion.sets,
         ),
     ],
@@ -70,7 +70,7 @@ def evaluate(
     dtype: Type = None,
     as_json: Json = False,
 ) -> None:
-    """Measure a model on held-out data: BLEU and chrF, perplexity, or accuracy."""
+    """Measure a model on held-out data: BLEU and chrF, scores of captions, perplexity, or accuracy."""
     from ..atomic_files import atomic_write
     from ..errors import InputError
     from ..tasks.evaluate import evaluate

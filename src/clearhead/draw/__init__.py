@@ -7,15 +7,19 @@
     curves    named lines
     panels    several plots of named lines that share their colours and their legend
     bars      named groups of bars
+    overlay   an image lit where a map points, enlarged by smooth_map
+    strip     an image, and one such panel per word
     save      write a figure to a file
 
-Every function returns a new matplotlib Figure. There is no pyplot and no global state, so drawing works without a
-screen and from many threads. Matplotlib itself is imported when the first figure is drawn.
+Every function but overlay and smooth_map, which return arrays, returns a new matplotlib Figure. There is no pyplot and
+no global state, so drawing works without a screen and from many threads. Matplotlib itself is imported when the first
+figure is drawn.
 """
 
 from .bars import bars
 from .cells import grids, heads, heatmap, matrix
+from .image_maps import overlay, smooth_map, strip
 from .lines import curves, panels
 from .style import save
 
-__all__ = ["bars", "curves", "grids", "heads", "heatmap", "matrix", "panels", "save"]
+__all__ = ["bars", "curves", "grids", "heads", "heatmap", "matrix", "overlay", "panels", "save", "smooth_map", "strip"]

@@ -75,6 +75,8 @@ def why_no_view(bundle: Bundle) -> str:
     """Why no view of the page can use a model."""
     if bundle.reads in ("images", "vectors"):
         return f"it reads {bundle.reads}: no view shows them yet"
+    if bundle.reads == "captions":
+        return "it writes captions of images: no view shows them yet"
     if bundle.tokens is None:
         return "it was saved without tokens, so that no text can be given to it"
     return f"a {bundle.name} neither continues, translates nor encodes a text: no view shows it yet"

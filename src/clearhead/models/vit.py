@@ -88,7 +88,7 @@ class ViT(Model):
     """Images (b, c, height, width) of any size that divides into patches -> logits of classes (b, classes)."""
 
     reads: ClassVar[str] = "images"
-    methods: ClassVar[tuple[str, ...]] = ("encode", "states")
+    methods: ClassVar[tuple[str, ...]] = ("encode", "grid", "states")
     may_differ: ClassVar[frozenset[str]] = frozenset({"dropout", "skip", "classes", "size", "pool", "head"})
     head_parts: ClassVar[tuple[str, ...]] = ("head", "head_hidden", "pool", "pool_query")
     config: Config
@@ -139,6 +139,16 @@ class ViT(Model):
         for block in self.blocks:
             x = block(x, positions=self.positions, at=at)
         return self.norm(x)
+
+    @property
+    def grid_channels(self) -> int:
+        """The channels of `grid`."""
+        return self.config.width
+
+    def grid(self, images: Float[Tensor, "b c height width"]) -> Float[Tensor, "b d y x"]:
+        """A vector per place: the tokens of the patches."""
+        size = self.embed.size(*images.shape[-2:])
+        return self.encode(images)[:, self.embed.special :].mT.unflatten(2, size)
 
     def states(self, images: Float[Tensor, "b c height width"]) -> Float[Tensor, "b p"]:
         """One vector per image, pooled from its tokens: the input of the output layer."""

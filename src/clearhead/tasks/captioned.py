@@ -1,0 +1,136 @@
+"""Caption: the text that a captioner writes for an image, with the map of where it looked for each word."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ..errors import InputError
+from ..look import Tape, watch
+from ..weights import Bundle
+from .translation import CROSS, NoAttentionError, word_pieces
+
+
+@dataclass(frozen=True, eq=False)
+class ImagePass:
+    """A forward pass over an image and its caption (forced decoding), run only when it is watched."""
+
+    bundle: Bundle
+    pixels: Float[Tensor, "c height width"]  # the model's input, on the CPU
+    ids: list[int]  # of the caption, the end token included if it was reached
+
+    @torch.no_grad()
+    def watch(self, *names: str) -> tuple[Tape, tuple[int, int]]:
+        """Run the pass and record these addresses; also returns the rows and columns of the grid.
+
+        Up to rounding, this is the attention of the search itself, because a decoder's states depend only on the
+        tokens before them.
+        """
+        model: Any = self.bundle.model
+        start = self.bundle.tokenizer().start
+        before = torch.tensor([[start, *self.ids[:-1]]], device=self.bundle.device)
+        images = self.pixels[None].to(self.bundle.device, self.bundle.dtype)
+        sizes: list[tuple[int, int]] = []
+        hook = model.memory.register_forward_pre_hook(lambda _, inputs: sizes.append(tuple(inputs[0].shape[2:])))
+        try:
+            with watch(model, *names) as tape:
+                model(before, images=images)
+        except KeyError as cause:
+            if list(names) != [CROSS]:
+                raise
+            raise NoAttentionError(
+                "this captioner has no attention to the image, which it reads as one vector: expected one that has"
+            ) from cause
+        finally:
+            hook.remove()
+        return tape, sizes[0]
+
+
+@dataclass(frozen=True, eq=False)
+class Caption:
+    """A caption with its score and, computed when first used, a map over the image for each word.
+
+    Examples:
+        >>> data = clearhead.data.make_data("scenes", {}, seed=0)
+        >>> encoder = {"name": "resnet", "width": 4, "depths": [1, 1]}
+        >>> model = clearhead.build("captioner", vocab=len(data.tokens), width=8, encoder=encoder)
+        >>> bundle = clearhead.Bundle(model, data.tokens, preprocessing=data.preprocessing)
+        >>> caption = clearhead.caption(bundle, data.scenes(1)[0].image.transpose(1, 2, 0), text="a red circle")
+        >>> caption.words, caption.maps.shape
+        (['a', 'red', 'circle'], (3, 6, 6))
+    """
+
+    text: str  # the caption
+    score: float  # what the search ranks by: log-probability / length^penalty
+    logprob: float  # sum of the log-probabilities of its tokens, in nats
+    pieces: list[str]  # its tokens as text, the end token included if it was reached
+    cut: bool = False  # True if it reached the limit of tokens
+    alternatives: list[Caption] = field(default_factory=list)  # the next best captions, or the other samples
+    seed: int | None = None  # the seed of sampling, which gives the same caption again; None: not sampled
+    forced: ImagePass | None = field(default=None, repr=False)  # computes its maps
+    word_numbers: list[int] = field(default_factory=list, repr=False)  # word of each piece; -1 for the end token
+
+    @property
+    def words(self) -> list[str]:
+        """The words of the caption, each with a map."""
+        return ["".join(self.pieces[i] for i in word).strip() for word in self._groups]
+
+    @cached_property
+    def maps(self) -> Float[np.ndarray, "words y x"]:
+        """Where the captioner looked for each word: weights over the grid, mean of layers and heads, that sum to 1.
+
+        They are computed by one more forward pass, when they are first used.
+        """
+        return self.attention()
+
+    def attention(self, layer: int | None = None, head: int | None = None) -> Float[np.ndarray, "words y x"]:
+        """The map of each word for one layer and head, or the mean over those that are not given.
+
+        The map of a word of several pieces is the mean of theirs.
+        """
+        each = self.piece_maps(layer, head)
+        return np.stack([each[word].mean(0) for word in self._groups]) if self._groups else each[:0]
+
+    def piece_maps(self, layer: int | None = None, head: int | None = None) -> Float[np.ndarray, "t y x"]:
+        """The map of each piece, the end token included."""
+        if self.forced is None:
+            raise InputError("this caption has no image to look at: expected one that `caption` returned")
+        tape, size = self.forced.watch(CROSS)
+        layers = [tape[name].dense()[0].float().cpu().numpy() for name in tape.names]  # (h, t, k) each
+        for name, number, most in (("layer", layer, len(layers)), ("head", head, layers[0].shape[0])):
+            if number is not None and not -most <= number < most:
+                raise InputError(f"{name}={number}: there are {most}, counted from 0")
+        chosen = layers if layer is None else [layers[layer]]
+        rows = np.mean([x.mean(0) if head is None else x[head] for x in chosen], axis=0)
+        return rows.reshape(len(rows), *size)
+
+    def tape(self, *names: str) -> Tape:
+        """The model's activations at these addresses, by one forward pass over the whole caption."""
+        if self.forced is None:
+            raise InputError("this caption has no image to look at: expected one that `caption` returned")
+        return self.forced.watch(*names)[0]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        try:
+            maps = self.maps.round(6).tolist() if self.forced is not None else []
+        except NoAttentionError:
+            maps = []
+        return {
+            "text": self.text, "score": self.score, "logprob": self.logprob, "cut": self.cut, "words": self.words,
+            "maps": maps, "seed": self.seed,
+            "alternatives": [{"text": other.text, "score": other.score} for other in self.alternatives],
+        }  # fmt: skip
+
+    @property
+    def _groups(self) -> list[list[int]]:
+        """The numbers of each word's pieces, without the end token."""
+        real = [number for number in self.word_numbers if number >= 0]
+        last = max((i for i, number in enumerate(self.word_numbers) if number >= 0), default=-1)
+        return word_pieces(self.pieces[: last + 1], self.word_numbers[: last + 1]) if real else []

@@ -1,0 +1,204 @@
+"""caption: the text, its maps through beam search, given captions, bad images, and the command line."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from typer.testing import CliRunner
+
+import clearhead as ch
+from clearhead.cli import app
+from clearhead.data import make_data
+from clearhead.tasks import Caption
+from clearhead.tasks.evaluate_captions import pointing
+from clearhead.tasks.translation import NoAttentionError
+
+ENCODER = {"name": "resnet", "width": 4, "depths": [1, 1], "stem": "small"}
+DATA = make_data("scenes", {"pixels": 24}, seed=0)
+KINDS = {
+    "soft": {"decoder": "rnn"},
+    "hard": {"decoder": "rnn", "attention": "hard", "cell": "gru", "depth": 2},
+    "transformer": {"decoder": "transformer", "depth": 2, "heads": 2, "encoder_depth": 1},
+}
+kinds = pytest.mark.parametrize("kind", KINDS)
+
+
+def captioner(kind="soft", **options):
+    torch.manual_seed(3)
+    model = ch.build("captioner", vocab=len(DATA.tokens), width=8, encoder=ENCODER, **KINDS.get(kind, {}), **options)
+    with torch.no_grad():
+        for p in model.parameters():
+            p += 0.3 * torch.randn_like(p)
+    return ch.Bundle(model, DATA.tokens, preprocessing=DATA.preprocessing)
+
+
+def pictures(n=3):
+    return [scene.image.transpose(1, 2, 0) for scene in DATA.scenes(n)]
+
+
+@kinds
+def test_every_word_has_a_map_and_the_search_keeps_them(kind):
+    """The maps that the beams saw while they were searched, re-indexed along the back-pointers, are those returned."""
+    bundle, image = captioner(kind), pictures(1)[0]
+    result = ch.caption(bundle, image, beams=4, best=3, limit=6)
+    assert result.maps.shape == (len(result.words), 12, 12)
+    assert len(result.words) == len(result.text.split()) > 1
+    np.testing.assert_allclose(result.maps.sum((1, 2)), 1.0, atol=1e-5)
+    for one in (result, *result.alternatives):
+        given = ch.caption(bundle, image, text=one.text)
+        np.testing.assert_allclose(one.maps, given.maps, atol=1e-6)
+        # The decoder step by step, from its own state: the map of token t comes from the step that wrote it.
+        ids = [DATA.tokens.start, *DATA.tokens.encode(one.text)]
+        pixels = bundle.pixels(image)[None]
+        with torch.no_grad():
+            state = bundle.model.start({"images": pixels}, 1, limit=9)
+            state.expand(3)
+            for t, token in enumerate(ids[:-1]):
+                with ch.watch(bundle.model, "decoder.blocks.*.cross.weights") as tape:
+                    bundle.model.step(torch.full((3, 1), token), state)
+                state.reorder(torch.tensor([2, 0, 1]))
+                maps = [tape[name].dense()[0].mean(0)[0].numpy() for name in tape.names]
+                np.testing.assert_allclose(np.mean(maps, 0).reshape(12, 12), one.maps[t], atol=1e-5)
+
+
+@kinds
+def test_the_score_of_a_caption_is_that_of_forced_decoding(kind):
+    bundle, image = captioner(kind), pictures(1)[0]
+    for one in (result := ch.caption(bundle, image, beams=3, best=3, limit=40), *result.alternatives):
+        if not one.cut:
+            assert ch.caption(bundle, image, text=one.text).logprob == pytest.approx(one.logprob, abs=1e-4)
+    assert result.score >= max(one.score for one in result.alternatives)
+
+
+def test_a_word_of_your_own_has_a_map_and_a_probability():
+    result = ch.caption(captioner("transformer"), pictures(1)[0], text="purple cross")
+    assert (result.words, result.text, result.cut) == (["purple", "cross"], "purple cross", False)
+    layer, head = result.attention(layer=1), result.attention(layer=1, head=0)
+    both = np.mean([head, result.attention(layer=1, head=1)], axis=0)
+    np.testing.assert_allclose(both, layer, atol=1e-6)
+    np.testing.assert_allclose(np.mean([layer, result.attention(layer=0)], axis=0), result.maps, atol=1e-6)
+    with pytest.raises(ValueError, match="head=7: there are 2"):
+        result.attention(head=7)
+    with pytest.raises(ValueError, match="the caption is empty"):
+        ch.caption(captioner(), pictures(1)[0], text=" ")
+
+
+def test_without_attention_a_caption_has_no_maps():
+    bundle = captioner("none", decoder="rnn", attention="none")
+    result = ch.caption(bundle, pictures(1)[0], limit=4)
+    assert result.to_dict()["maps"] == []
+    with pytest.raises(NoAttentionError, match="reads as one vector"):
+        result.maps  # noqa: B018
+
+
+@kinds
+def test_many_images_are_captioned_as_if_each_were_alone(kind):
+    bundle, images = captioner(kind), pictures(4)
+    together = ch.caption(bundle, images, beams=3, limit=7)
+    for image, one in zip(images, together, strict=True):
+        alone = ch.caption(bundle, image, beams=3, limit=7)
+        assert (one.text, one.score) == (alone.text, pytest.approx(alone.score, abs=1e-4))
+
+
+def test_samples_depend_on_the_seed_alone():
+    bundle, images = captioner(), pictures(2)
+    first, second = ch.caption(bundle, images, sample=True, seed=5, best=2, limit=6)
+    again = ch.caption(bundle, images[1], sample=True, seed=6, best=2, limit=6)
+    assert (second.text, second.seed) == (again.text, 6)
+    assert len({one.text for one in (first, *first.alternatives, second, *second.alternatives)}) > 1
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        np.zeros((24, 24, 3), np.uint8),
+        np.full((5, 91, 3), 255, np.uint8),
+        np.random.default_rng(0).integers(0, 256, (64, 48, 3), dtype=np.uint8),
+        np.zeros((1, 1), np.uint8),
+        Image.new("RGBA", (30, 20)),
+    ],
+    ids=["black", "white, wide", "noise", "one grey pixel", "transparent"],
+)
+@kinds
+def test_any_image_has_a_caption(kind, image):
+    result = ch.caption(captioner(kind), image, limit=5)
+    assert np.isfinite(result.score)
+    assert result.maps.shape[1:] == (12, 12)
+
+
+def test_bad_input_is_a_sentence(tmp_path):
+    bundle, broken = captioner(), tmp_path / "broken.jpg"
+    broken.write_bytes(b"\xff\xd8 no image")
+    with pytest.raises(ValueError, match=r"broken\.jpg cannot be read as an image"):
+        ch.caption(bundle, broken)
+    with pytest.raises(FileNotFoundError, match="there is no such file"):
+        ch.caption(bundle, "missing.png")
+    gpt = ch.Bundle(ch.build("gpt", vocab=5, context=8, width=8, depth=1, heads=2), ch.tokens.Characters("abcde"))
+    with pytest.raises(ValueError, match="this GPT cannot caption: expected a captioner"):
+        ch.caption(gpt, pictures(1)[0])
+    with pytest.raises(ValueError, match=r"this Captioner writes texts: expected clearhead\.caption"):
+        bundle(pictures(1)[0])
+
+
+def test_pointing_counts_words_whose_map_is_largest_in_the_right_box():
+    (scene,) = DATA.scenes(1)
+    words = scene.caption.split()
+    counted = [i for i, box in enumerate(scene.boxes) if box is not None and words[i] != "a"]
+    maps = np.zeros((len(words), 12, 12))
+    for i in counted[1:]:  # all but the first point to the middle of their box
+        top, left, bottom, right = scene.boxes[i]
+        maps[i, (top + bottom) // 4, (left + right) // 4] = 1.0
+    top, left, _, _ = scene.boxes[counted[0]]
+    maps[counted[0], 0 if top > 4 else 11, 0 if left > 4 else 11] = 1.0
+
+    one = Caption(text=scene.caption, score=0.0, logprob=0.0, pieces=words)
+    vars(one)["maps"] = maps  # instead of those of a model
+    share, chance = pointing([one], [scene])
+    assert share == pytest.approx((len(counted) - 1) / len(counted))
+    assert 0.02 < chance < 0.3
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    home = tmp_path_factory.mktemp("captioner")
+    ch.save(captioner("transformer"), home / "model")
+    (home / "photos").mkdir()
+    for i, image in enumerate(pictures(2)):
+        Image.fromarray(image).save(home / "photos" / f"{i}.png")
+    return home
+
+
+def call(*words):
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def test_the_command_writes_captions_maps_and_json(folder):
+    one = call("caption", folder / "model", folder / "photos" / "0.png", "beams=2", "limit=5")
+    assert one.exit_code == 0, one.output
+    expected = ch.caption(captioner("transformer"), folder / "photos" / "0.png", beams=2, limit=5)
+    assert one.stdout == f"{expected.text}\n"
+    several = call("caption", folder / "model", folder / "photos", "limit=5", "--maps", folder / "maps")
+    lines = several.stdout.splitlines()
+    assert [line.split("\t")[0] for line in lines] == [str(folder / "photos" / f"{i}.png") for i in range(2)]
+    assert sorted(path.name for path in (folder / "maps").iterdir()) == ["0.png", "1.png"]
+    (row,) = json.loads(call("caption", folder / "model", folder / "photos" / "1.png", "text=a dog", "--json").stdout)
+    assert (row["words"], np.array(row["maps"]).shape) == (["a", "<unk>"], (2, 12, 12))
+    wrong = call("caption", folder / "model", folder / "photos" / "1.png", "beem=3")
+    assert wrong.exit_code == 1
+    assert "the nearest is beams" in wrong.output
+
+
+def test_evaluating_scenes_reports_exact_captions_and_pointing(monkeypatch):
+    from clearhead.tasks import evaluate_captions
+
+    monkeypatch.setattr(evaluate_captions, "SCENES", 12)
+    scores = ch.evaluate(captioner(), "scenes", beams=1, limit=9)
+    assert scores.scores[0].name == "exact"
+    assert len(scores.hypotheses) == 12
+    assert scores["exact"] == 100 * np.mean(
+        [a == b for a, (b,) in zip(scores.hypotheses, scores.references, strict=True)]
+    )
+    with pytest.raises(ValueError, match="a captioner is evaluated on flickr8k or scenes"):
+        ch.evaluate(captioner(), "multi30k")
