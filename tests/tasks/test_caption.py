@@ -85,6 +85,29 @@ def test_a_word_of_your_own_has_a_map_and_a_probability():
         ch.caption(captioner(), pictures(1)[0], text=" ")
 
 
+@pytest.mark.parametrize("kind", [*KINDS, "none"])
+def test_the_evidence_of_a_word_is_its_probability_where_one_place_is_seen_alone(kind):
+    bundle = captioner(kind, **({"decoder": "rnn", "attention": "none"} if kind == "none" else {}))
+    image = pictures(1)[0]
+    result = ch.caption(bundle, image, text="a red cross")
+    ids = DATA.tokens.encode("a red cross").tolist()
+    model, pixels = bundle.model, bundle.pixels(image)[None]
+    memory, expected = model.look(pixels), []
+    with torch.no_grad():
+        for place in range(memory.shape[1]):
+            model.look = lambda _, place=place: memory[:, place : place + 1]
+            logits = model(torch.tensor([[DATA.tokens.start, *ids[:-1]]]), images=pixels)
+            expected.append(logits[0].softmax(-1)[range(3), ids])
+    del model.look
+    shares = torch.stack(expected, dim=1).numpy()
+    shares = shares / shares.sum(1, keepdims=True)
+    np.testing.assert_allclose(result.evidence(), shares.reshape(3, 12, 12), atol=1e-6)
+    other = ch.caption(bundle, image, text="blue")
+    assert not np.allclose(other.evidence()[0], result.evidence()[0], atol=1e-5)
+    if kind != "none":
+        np.testing.assert_allclose(other.maps[0], result.maps[0], atol=1e-6)  # nothing was read before either word
+
+
 def test_without_attention_a_caption_has_no_maps():
     bundle = captioner("none", decoder="rnn", attention="none")
     result = ch.caption(bundle, pictures(1)[0], limit=4)

@@ -33,9 +33,7 @@ class ImagePass:
         tokens before them.
         """
         model: Any = self.bundle.model
-        start = self.bundle.tokenizer().start
-        before = torch.tensor([[start, *self.ids[:-1]]], device=self.bundle.device)
-        images = self.pixels[None].to(self.bundle.device, self.bundle.dtype)
+        before, images = self._inputs()
         sizes: list[tuple[int, int]] = []
         hook = model.memory.register_forward_pre_hook(lambda _, inputs: sizes.append(tuple(inputs[0].shape[2:])))
         try:
@@ -50,6 +48,24 @@ class ImagePass:
         finally:
             hook.remove()
         return tape, sizes[0]
+
+    @torch.no_grad()
+    def evidence(self) -> Float[Tensor, "t y x"]:
+        """The probability of each token where the decoder sees one place alone, divided by the sum over all places."""
+        model: Any = self.bundle.model
+        before, images = self._inputs()
+        features = model.encoder.grid(images)
+        alone = model.memory(features)[0][:, None]  # (k, 1, d): each place is a memory of its own
+        logits = model.head(model.decoder.read(before.expand(len(alone), -1), alone, None, None))
+        ids = torch.tensor(self.ids, device=before.device).expand(len(alone), -1)
+        logp = logits.float().log_softmax(-1).gather(-1, ids[..., None])[..., 0]  # (k, t)
+        return logp.T.softmax(-1).unflatten(-1, features.shape[2:])
+
+    def _inputs(self) -> tuple[Tensor, Tensor]:
+        """The ids that the decoder reads, and the image."""
+        start = self.bundle.tokenizer().start
+        before = torch.tensor([[start, *self.ids[:-1]]], device=self.bundle.device)
+        return before, self.pixels[None].to(self.bundle.device, self.bundle.dtype)
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,6 +125,18 @@ class Caption:
         chosen = layers if layer is None else [layers[layer]]
         rows = np.mean([x.mean(0) if head is None else x[head] for x in chosen], axis=0)
         return rows.reshape(len(rows), *size)
+
+    def evidence(self) -> Float[np.ndarray, "words y x"]:
+        """Which places speak for each word: its probability where the decoder sees one place alone, summing to 1.
+
+        A map of attention depends on the words before it only: a word of your own has the map of the word that the
+        model would have written. The evidence depends on the word itself, and also a captioner without attention has
+        it.
+        """
+        if self.forced is None:
+            raise InputError("this caption has no image to look at: expected one that `caption` returned")
+        each = self.forced.evidence().cpu().numpy()
+        return np.stack([each[word].mean(0) for word in self._groups]) if self._groups else each[:0]
 
     def tape(self, *names: str) -> Tape:
         """The model's activations at these addresses, by one forward pass over the whole caption."""
