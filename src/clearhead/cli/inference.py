@@ -50,6 +50,7 @@ def translate(
     "clearhead evaluate runs/shakespeare shakespeare last=0.1 stride=64",
     "clearhead evaluate runs/en-de news.en news.de source=en target=de --out news.hyp",
     "clearhead evaluate runs/pets photos/",
+    "clearhead evaluate vit-cifar10 cifar10",
     options=("tasks/evaluate.py", "evaluate"),
 )
 def evaluate(
@@ -59,8 +60,8 @@ def evaluate(
         typer.Argument(
             metavar="DATA",
             help="For a translator: multi30k, tatoeba, a file of source TAB target, or two files. For a language "
-            "model: a text file. For a classifier: sst2, a file of text TAB label, or a folder of images with a folder "
-            "per class. Then options, name=value.",
+            "model: a text file. For a classifier: sst2, a file of text TAB label; cifar10, fashion-mnist, imagenette, "
+            "mnist, or a folder of images with a folder per class. Then options, name=value.",
             autocompletion=completion.sets,
         ),
     ],

@@ -7,6 +7,7 @@
     curves    named lines
     panels    several plots of named lines that share their colours and their legend
     bars      named groups of bars
+    images    named images side by side, with a map of weights over them
     save      write a figure to a file
 
 Every function returns a new matplotlib Figure. There is no pyplot and no global state, so drawing works without a
@@ -15,7 +16,8 @@ screen and from many threads. Matplotlib itself is imported when the first figur
 
 from .bars import bars
 from .cells import grids, heads, heatmap, matrix
+from .images import images
 from .lines import curves, panels
 from .style import save
 
-__all__ = ["bars", "curves", "grids", "heads", "heatmap", "matrix", "panels", "save"]
+__all__ = ["bars", "curves", "grids", "heads", "heatmap", "images", "matrix", "panels", "save"]

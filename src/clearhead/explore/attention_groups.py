@@ -13,7 +13,7 @@ from ..look import AttentionMap
 from ..look.call import LazyCall
 from .token_axis import Axis
 
-# Statistics of each head: entropy in nats, mean distance in tokens, largest weight, weight on the first key.
+# Statistics of each head: entropy in nats, mean distance in tokens or patches, largest weight, weight on the first key.
 STATISTICS = ("entropy", "distance", "maximum", "sink")
 CELLS = 512  # largest number of cells per side of a map that is sent at once
 OVERVIEWS = 64  # overviews kept per group: one for each head of a typical model, and some more
@@ -57,7 +57,7 @@ class Tile:
 class Group:
     """The attention maps of all layers, with the tokens of their queries (rows) and keys (columns)."""
 
-    name: str  # a key of KINDS
+    name: str  # a key of KINDS, or another name with `about`
     rows: Axis  # query tokens
     columns: Axis  # key tokens
     maps: list[AttentionMap]  # one per layer
@@ -130,6 +130,11 @@ class Group:
         rows = [(m if head is None else m.only(head)).row(at)[0].mean(0) for m in maps]
         return torch.stack([x.float().cpu() for x in rows]).mean(0).numpy()
 
+    def query(self, at: int) -> np.ndarray:
+        """The weights of query `at` on all keys in every layer and head, (layers, heads, keys)."""
+        in_range("query", at, len(self.rows))
+        return torch.stack([m.row(at)[0].float().cpu() for m in self.maps]).numpy()
+
     def thumbnails(self, cells: int) -> np.ndarray:
         """Every map pooled to at most `cells` cells per side, (layers, heads, rows, keys).
 
@@ -149,11 +154,16 @@ class Group:
         return self.maps if layer is None else [self.maps[in_range("layer", layer, len(self.maps))]]
 
     def statistics(self, layer: int) -> dict[str, Any]:
-        """The mean of each statistic over all queries, for every head of a layer."""
+        """The mean of each statistic over all queries, for every head of a layer.
+
+        Distances between patches of an image are those in its grid, without the special tokens.
+        """
         in_range("layer", layer, len(self.maps))
         if layer not in self._statistics:
-            values = self.maps[layer].statistics(*STATISTICS)
-            self._statistics[layer] = {name: x.float().mean((0, 2)).tolist() for name, x in values.items()}
+            grid, special = self.rows.grid, len(self.rows.special)
+            places: dict[str, Any] = {} if grid is None else {"grid": grid, "special": special}
+            values = self.maps[layer].statistics(*STATISTICS, **places)
+            self._statistics[layer] = {name: x.float().nanmean((0, 2)).tolist() for name, x in values.items()}
         return {"layer": layer, "layers": len(self.maps), **self._statistics[layer]}
 
     def size(self) -> int:

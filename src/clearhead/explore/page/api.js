@@ -62,6 +62,11 @@ export async function floats(path, given = {}, signal) {
   return { data, shape: answer.headers.get("x-shape").split(",").map(Number), most: most === null ? null : Number(most) };
 }
 
+// An image that the server sends, ready to be drawn.
+export async function picture(path, given = {}, signal) {
+  return createImageBitmap(await (await ask(`/api/${path}${query(given)}`, { signal })).blob());
+}
+
 // The rows of an array { data, shape } of two dimensions, as views of its numbers.
 export const rowsOf = ({ data, shape: [n, m] }) => Array.from({ length: n }, (_, i) => data.subarray(i * m, (i + 1) * m));
 

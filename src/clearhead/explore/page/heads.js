@@ -1,6 +1,6 @@
 // A grid of all layers and heads, to choose one: each cell shows its map in small, or is coloured by a number.
 
-import { colour, css, ink, tint } from "./colours.js";
+import { colour, css, dark, ink, tint } from "./colours.js";
 import { choose, h, number, s, saver, themed } from "./dom.js";
 import { scaleBar } from "./figure.js";
 
@@ -26,8 +26,9 @@ export function headTitle(layers, heads, layer, head) {
 
 export class HeadGrid {
   // off: silenced heads by layer, or null where heads cannot be silenced; recolour: called with the chosen colouring
-  constructor({ pick, off = null, colouring = "map", recolour = null, colourings = COLOURINGS.map(([id]) => id) }) {
-    Object.assign(this, { pick, off, colouring, recolour, colourings, layers: 0, heads: 0, told: [], at: [null, null], maps: null, own: false });
+  // means: entries of COLOURINGS that have another meaning here
+  constructor({ pick, off = null, colouring = "map", recolour = null, colourings = COLOURINGS.map(([id]) => id), means = [] }) {
+    Object.assign(this, { pick, off, colouring, recolour, colourings, means, layers: 0, heads: 0, told: [], at: [null, null], maps: null, own: false, painted: new WeakMap() });
     this.grid = h("div", { class: "heads", role: "grid", "aria-label": "Layers and heads" });
     this.legend = h("p", { class: "legend" });
     this.note = h("p", { class: "note", "aria-live": "polite" }, " ");
@@ -42,7 +43,7 @@ export class HeadGrid {
   offer(colourings) {
     this.colourings = colourings;
     if (!colourings.includes(this.colouring)) this.colouring = colourings[0];
-    const options = COLOURINGS.filter(([id]) => colourings.includes(id)).map(([id, name]) => [id, name]);
+    const options = COLOURINGS.filter(([id]) => colourings.includes(id)).map(([id]) => this.entry(id).slice(0, 2));
     if (String(options) !== this.offered) {
       this.offered = String(options);
       this.field.replaceChildren(choose("heads coloured by", options, this.colouring, (value) => { this.colouring = value; this.draw(); this.recolour?.(value); }), saver(() => this.svg()));
@@ -52,7 +53,8 @@ export class HeadGrid {
 
   show(layers, heads, [layer, head] = [null, null]) {
     if (layers !== this.layers || heads !== this.heads) this.forget();
-    Object.assign(this, { layers, heads, at: [layer !== null && layer < layers ? layer : null, head !== null && head < heads ? head : null] });
+    const one = (x, count) => (Number.isInteger(x) && x >= 0 && x < count ? x : null), row = one(layer, layers);
+    Object.assign(this, { layers, heads, at: [row, row === null ? null : one(head, heads)] });
     this.draw();
   }
 
@@ -64,8 +66,10 @@ export class HeadGrid {
 
   forget() { this.told = []; this.maps = null; this.note.textContent = " "; this.draw(); }
 
+  entry(id) { return [...this.means, ...COLOURINGS].find((one) => one[0] === id); }
+
   // The entry of COLOURINGS in force.
-  get shown() { return this.colouring === "effect" && this.told.some((one) => one?.measure === "vector") ? VECTORS : COLOURINGS.find(([id]) => id === this.colouring); }
+  get shown() { return this.colouring === "effect" && this.told.some((one) => one?.measure === "vector") ? VECTORS : this.entry(this.colouring); }
   get signed() { return this.colouring === "effect" && this.shown !== VECTORS; }
 
   value(layer, head) { return this.told[layer]?.[this.colouring]?.[head] ?? null; }
@@ -129,8 +133,15 @@ export class HeadGrid {
     this.legend.replaceChildren(h("span", { class: "ends" }, number(range[0]), bar, `${number(range[1])} ${unit}`), meaning);
   }
 
-  // A canvas with the map of one head, up to its own largest weight or that of all heads.
+  // A canvas with the map of one head, up to its own largest weight or that of all heads; painted once per theme.
   thumbnail(layer, head) {
+    if (!this.painted.has(this.maps)) this.painted.set(this.maps, new Map());
+    const known = this.painted.get(this.maps), key = `${layer} ${head} ${this.own} ${dark()}`;
+    if (!known.has(key)) known.set(key, this.paint(layer, head));
+    return known.get(key);
+  }
+
+  paint(layer, head) {
     const { data, shape: [, heads, n, m] } = this.maps, from = (layer * heads + head) * n * m, own = data.subarray(from, from + n * m);
     const canvas = h("canvas", { width: m, height: n, "aria-hidden": "true" }), c = canvas.getContext("2d"), image = c.createImageData(m, n);
     const most = this.own ? own.reduce((a, x) => Math.max(a, x), 0) || 1 : 1;

@@ -10,14 +10,14 @@ const EXAMPLE = { model: "fr-en", text: "Je la mange.", beams: 1 };
 
 export class Start extends View {
   constructor(frame) {
-    super(frame, "start", "Look inside attention", "Compute it by hand, watch it translate, write and read, and switch parts of it off.");
+    super(frame, "start", "Look inside attention", "Compute it by hand, watch it translate, write, read and look at images, and switch parts of it off.");
     this.next = h("div", { class: "row" });
     this.lines = new TokenLines();
     this.words = h("p", { class: "note" });
     this.example = h("figure", { class: "example" }, this.lines.root, h("figcaption", {}, this.words));
     this.steps = h("ol", { class: "steps" });
     this.others = h("p", { class: "note" }); // models that no view shows, and why
-    this.root.append(h("div", { class: "welcome" }, this.example, h("div", {}, h("p", {}, `${STEPS.length} steps lead from three inputs to a language model. Each opens a view in a prepared state, with something to see and something to try.`), this.next)), this.steps, this.others);
+    this.root.append(h("div", { class: "welcome" }, this.example, h("div", {}, h("p", {}, `${STEPS.length} steps lead from three inputs to models of text and of images. Each opens a view in a prepared state, with something to see and something to try.`), this.next)), this.steps, this.others);
   }
 
   enter() {
