@@ -1,7 +1,7 @@
 // Images: one with a grid of numbers over it (ImageMap), and a place to drop, paste or choose one (ImageInput).
 
 import { picture, upload } from "./api.js";
-import { colour, dark, tint } from "./colours.js";
+import { colour, css, dark, tint } from "./colours.js";
 import { h, number, s, slide, themed } from "./dom.js";
 import { scaleBar } from "./figure.js";
 
@@ -23,7 +23,8 @@ export class ImageMap {
     this.controls = h("div", { class: "row", hidden: true }, this.blend, h("label", { class: "tick" }, this.patches, "patch grid"),
       h("span", { class: "zooms", role: "group", "aria-label": "Zoom" }, h("button", { type: "button", "aria-label": "Nearer", onclick: () => this.zoom(2) }, "+"), h("button", { type: "button", "aria-label": "Further", onclick: () => this.zoom(0.5) }, "−")));
     this.frame = h("div", { class: "pictureframe" }, this.canvas);
-    this.root = h("figure", { class: "mapbox" }, h("figcaption", {}, (this.caption = h("b", {}, title))), this.frame, this.controls, this.note);
+    this.scale = h("span", { class: "legend" });
+    this.root = h("figure", { class: "mapbox" }, h("figcaption", {}, (this.caption = h("b", {}, title)), this.scale), this.frame, this.controls, this.note);
     this.canvas.addEventListener("pointermove", (event) => this.tell(this.place(event)));
     this.canvas.addEventListener("pointerleave", () => this.tell(this.at));
     this.canvas.addEventListener("click", (event) => this.choose(this.place(event)));
@@ -40,10 +41,17 @@ export class ImageMap {
     this.tell(at);
   }
 
+  // Give it another title, and its numbers another unit.
   call(title, what = this.what) {
     Object.assign(this, { title, what });
     this.caption.textContent = title;
     this.canvas.setAttribute("aria-label", title);
+  }
+
+  tellScale() {
+    const bar = h("span", { class: "bar" }), [low, high] = this.ends(), from = low < 0 ? -1 : 0;
+    bar.style.setProperty("background", `linear-gradient(90deg, ${Array.from({ length: 9 }, (_, i) => css(colour(from + (i / 8) * (1 - from)))).join(",")})`);
+    this.scale.replaceChildren(number(low), bar, `${number(high)} ${this.what}`);
   }
 
   zoom(by) { this.near = Math.min(8, Math.max(1, this.near * by)); this.draw(); }
@@ -60,6 +68,7 @@ export class ImageMap {
     if (!this.values || !this.root.isConnected) return;
     const ny = this.values.length, nx = this.values[0].length, side = Math.min(this.size, this.root.clientWidth || this.size) * this.near, scale = devicePixelRatio || 1;
     const wide = side, tall = this.image ? (side * this.image.height) / this.image.width : (side * ny) / nx, c = this.canvas.getContext("2d"), [low, high] = this.ends(), from = Math.max(low, 0);
+    this.tellScale();
     this.frame.style.setProperty("max-height", `${tall / this.near}px`);
     this.frame.style.setProperty("max-width", `${wide / this.near}px`);
     this.canvas.width = Math.round(wide * scale);
@@ -118,9 +127,10 @@ export class ImageMap {
 
   svg() {
     if (!this.values) return null;
-    const wide = parseFloat(this.canvas.style.width), tall = parseFloat(this.canvas.style.height), [low, high] = this.ends();
-    return s("svg", { width: Math.max(wide, 300), height: tall + 70 }, s("text", { x: 0, y: 14, fill: tint("ink"), "font-size": 14, "font-weight": 600 }, this.title), s("image", { href: this.canvas.toDataURL(), y: 26, width: wide, height: tall }),
-      scaleBar({ x: 0, y: tall + 38, low: number(low), high: number(high), label: this.what, signed: low < 0 }));
+    const wide = parseFloat(this.canvas.style.width), tall = parseFloat(this.canvas.style.height), [low, high] = this.ends(), axis = (text, more) => s("text", { fill: tint("soft"), "font-size": 11, ...more }, text);
+    return s("svg", { width: Math.max(wide + 18, 300, 7.6 * this.title.length), height: tall + 86 }, s("text", { x: 0, y: 14, fill: tint("ink"), "font-size": 14, "font-weight": 600 }, this.title),
+      axis("column", { x: 18, y: 36 }), axis("row", { x: 12, y: 42 + tall, transform: `rotate(-90 12 ${42 + tall})` }), s("image", { href: this.canvas.toDataURL(), x: 18, y: 42, width: wide, height: tall }),
+      scaleBar({ x: 18, y: tall + 54, low: number(low), high: number(high), label: this.what, signed: low < 0 }));
   }
 }
 

@@ -2,8 +2,7 @@
 
 import { floats, lines, perLayer, picture } from "../api.js";
 import { sentence } from "../activity.js";
-import { colour, css } from "../colours.js";
-import { choose, h, number, percent } from "../dom.js";
+import { choose, h, percent } from "../dom.js";
 import { FeatureGrid, PER_PAGE } from "../features.js";
 import { HeadGrid, headTitle } from "../heads.js";
 import { ImageInput, ImageMap } from "../image.js";
@@ -35,11 +34,11 @@ class ClassifyPane extends Pane {
     this.drop = new ImageInput({ found: ({ id, name }) => { if (name) this.names[id] = name; this.view.give(id); }, fail: (trouble) => this.refuse(trouble) });
     this.form = h("div", { class: "ask" }, h("div", { class: "row" }, this.choice, this.drop.root, this.chips, this.activity.root));
     this.image = new ImageMap({ size: 340, what: "attention weight", patchwise: true, pick: (y, x) => this.pickPlace(y, x) });
-    this.legend = h("p", { class: "legend" });
+    this.rest = h("p", { class: "note" }); // the weight that is on no patch
     this.image.opacity = 0.8;
     this.image.blend.set(0.8);
     this.specials = h("div", { class: "chips", role: "group", "aria-label": "Tokens without a place in the image" });
-    this.image.frame.after(this.legend, this.specials);
+    this.image.frame.after(this.rest, this.specials);
     this.classes = h("div", { class: "classes", "aria-live": "polite" });
     this.what = h("div", { class: "row" });
     this.heads = new HeadGrid({ means: [SMALL, DISTANCE, SINK], pick: (layer, head) => { Object.assign(this.state, { layer, head }); this.changed(); }, recolour: (to) => { this.state.colouring = to; this.view.remember(); this.measure(); } });
@@ -88,7 +87,7 @@ class ClassifyPane extends Pane {
     this.run();
   }
 
-  again() { this.results.clear(); this.run(); }
+  again() { this.results.clear(); this.run(false); }
   request() { return { model: this.state.model, image: this.state.image }; }
   stopped() {}
 
@@ -183,7 +182,7 @@ class ClassifyPane extends Pane {
     this.shown = { title: this.title(), grid, values, weights, all, query, unit: "attention weight" };
     this.image.call(this.shown.title, "attention weight");
     this.image.show({ overlay: values, image: this.result.seen, at });
-    this.tellScale(special.map((i) => `${group.columns.names[i]} ${percent(weights[i])}`));
+    this.rest.textContent = special.length ? `The rest is on: ${special.map((i) => `${group.columns.names[i]} ${percent(weights[i])}`).join(", ")}.` : "";
     const focused = this.specials.contains(document.activeElement);
     this.specials.replaceChildren(...group.rows.special.map((i) => h("button", { type: "button", class: "chip", "aria-pressed": i === query, onclick: () => { state.at = i === 0 ? null : i; this.changed(); } }, group.rows.names[i])), ...(group.rows.grid ? [h("span", { class: "note" }, "Click a patch to see what it attends to; arrow keys move it.")] : []));
     if (focused) this.specials.querySelector('[aria-pressed="true"]')?.focus();
@@ -220,15 +219,8 @@ class ClassifyPane extends Pane {
     this.shown = { title: this.title(at), grid: stage.grid, values, channel: at, channels, maps, unit: "activation" };
     this.image.call(this.shown.title, "activation");
     this.image.show({ overlay: values, image: this.result.seen });
-    this.tellScale([]);
+    this.rest.textContent = "";
     this.specials.replaceChildren();
-  }
-
-  // The colours of the image's overlay, and the weight that is on no patch.
-  tellScale(elsewhere) {
-    const [low, high] = this.image.ends(), first = low < 0 ? -1 : 0, bar = h("span", { class: "bar" });
-    bar.style.setProperty("background", `linear-gradient(90deg, ${Array.from({ length: 9 }, (_, i) => css(colour(first + (i / 8) * (1 - first)))).join(",")})`);
-    this.legend.replaceChildren(h("span", { class: "ends" }, number(low), bar, `${number(high)} ${this.shown.unit}`), ...(elsewhere.length ? [`The rest is on: ${elsewhere.join(", ")}.`] : []));
   }
 
   title(channel = this.shown?.channel) {
