@@ -34,7 +34,7 @@ def drawn(page, root=".classify .pane"):
 
 
 def title(page, pane=1):
-    return page.text(f".classify .pane:nth-child({pane}) .mapbox figcaption")
+    return page.text(f".classify .pane:nth-child({pane}) .mapbox figcaption b")
 
 
 def saved(page, kind, folder):
@@ -122,14 +122,14 @@ def test_patches_by_mouse_and_by_keyboard(page):
     page.run("document.querySelector('.picture').focus()")
     press(page, "\ue014", "\ue015")  # right, down
     page.until(lambda: "row 7, column 5" in title(page))
-    assert "row 7, column 5: " in page.text(".sight .mapbox > .note")
+    assert "row 7, column 5: " in page.text(".sight .mapbox > .note:last-child")
     for _ in range(12):
         press(page, "\ue014")
     page.until(lambda: "row 7, column 15" in title(page))  # it stays in the grid
     page.click(".sight .chip")
     page.until(lambda: "class token" in title(page))
     assert "at" not in page.state()
-    assert page.text(".sight .legend").endswith("%.")  # the weight on the class token itself
+    assert page.text(".sight .rest").endswith("%.")  # the weight on the class token itself
 
 
 def test_another_head_needs_no_request_and_is_fast(page):
@@ -140,11 +140,11 @@ def test_another_head_needs_no_request_and_is_fast(page):
         """
         const requests = () => performance.getEntriesByType("resource").length, before = requests(), shown = [];
         for (const at of ["0,1", "3,2", "5,null", "null,null", "1,1"]) {
-          const began = performance.now(), title = document.querySelector(".mapbox figcaption").textContent;
+          const began = performance.now(), title = document.querySelector(".mapbox figcaption b").textContent;
           document.querySelector(`.heads [data-at="${at}"]`).click();
-          while (document.querySelector(".mapbox figcaption").textContent === title && performance.now() - began < 5000)
+          while (document.querySelector(".mapbox figcaption b").textContent === title && performance.now() - began < 5000)
             await new Promise(requestAnimationFrame);
-          shown.push([performance.now() - began, document.querySelector(".mapbox figcaption").textContent]);
+          shown.push([performance.now() - began, document.querySelector(".mapbox figcaption b").textContent]);
         }
         return [shown, requests() - before];
         """

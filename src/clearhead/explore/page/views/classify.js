@@ -34,7 +34,7 @@ class ClassifyPane extends Pane {
     this.drop = new ImageInput({ found: ({ id, name }) => { if (name) this.names[id] = name; this.view.give(id); }, fail: (trouble) => this.refuse(trouble) });
     this.form = h("div", { class: "ask" }, h("div", { class: "row" }, this.choice, this.drop.root, this.chips, this.activity.root));
     this.image = new ImageMap({ size: 340, what: "attention weight", patchwise: true, pick: (y, x) => this.pickPlace(y, x) });
-    this.rest = h("p", { class: "note" }); // the weight that is on no patch
+    this.rest = h("p", { class: "rest note" }); // the weight that is on no patch
     this.image.opacity = 0.8;
     this.image.blend.set(0.8);
     this.specials = h("div", { class: "chips", role: "group", "aria-label": "Tokens without a place in the image" });
