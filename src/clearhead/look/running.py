@@ -21,12 +21,23 @@ class Frame:
     path: str | None  # None: the root, if it cannot call attention itself
     inputs: list[Tensor] = field(default_factory=list)  # the tensors that the module was called with
     attended: bool = False  # an attention call was seen inside
+    fused: bool = False  # ... of a fused kernel, made by the module itself
 
     def was_given(self, keys: int) -> bool:
         """Whether the module was called with that many tokens: then the keys are made of them, and of no cache."""
         if isinstance(self.module, nn.MultiheadAttention):  # it never has a cache, but may add keys (bias_k)
             return True
         return any(x.ndim == 3 and x.is_floating_point() and x.shape[1] == keys for x in self.inputs)
+
+    def tokens(self) -> list[tuple[int, int]]:
+        """Rows and tokens of what the module was called with: (b, n, d), or an image (b, y, x, c) or (b, c, y, x)."""
+        sizes = []
+        for x in self.inputs:
+            if x.is_floating_point() and x.ndim == 3:
+                sizes.append((x.shape[0], x.shape[1]))
+            elif x.is_floating_point() and x.ndim == 4:
+                sizes += [(x.shape[0], x.shape[1] * x.shape[2]), (x.shape[0], x.shape[2] * x.shape[3])]
+        return sizes
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,7 +14,7 @@ from ..devices import find_device, find_dtype
 from ..errors import InputError, nearest
 from ..models import family_of
 from ..tokens import Pair, Tokenizer
-from . import gguf, huggingface, native
+from . import gguf, huggingface, native, transformers_folder
 from .bundle import Bundle
 from .fill import WeightsError
 from .hub import fetch, is_hub_name
@@ -23,6 +23,10 @@ from .table import Used
 from .zoo import ZOO, in_zoo, shipped
 
 LAYOUTS = ("clearhead", "huggingface")
+# The module that reads each layout, by the first word that `find` returns for it.
+READERS: dict[str, Any] = {
+    "clearhead": native, "gguf": gguf, "huggingface": huggingface, "transformers": transformers_folder
+}  # fmt: skip
 
 
 def load(folder: str | Path, device: str | torch.device = "auto", dtype: str | torch.dtype | None = None) -> Bundle:
@@ -30,8 +34,9 @@ def load(folder: str | Path, device: str | torch.device = "auto", dtype: str | t
 
     Args:
         folder: A folder that `save` wrote, the folder of a finished training, a Hugging Face folder, or a GGUF file. A
-            name like "en-de" that is not a folder here is a model that ships with the package (see `shipped`); a name
-            like "org/name" is downloaded from Hugging Face's hub.
+            Hugging Face folder that no family here reads, of a language model or an encoder, is opened with
+            transformers if that is installed. A name like "en-de" that is not a folder here is a model that ships with
+            the package (see `shipped`); a name like "org/name" is downloaded from Hugging Face's hub.
         device: Where to put the model; "auto" is the first available of cuda, mps and cpu.
         dtype: The dtype of the weights; None keeps the stored one (for shipped models: float32). "int8" rounds the
             weights of linear maps to 8 bits, for a CPU: see `quantise`.
@@ -54,8 +59,8 @@ def load(folder: str | Path, device: str | torch.device = "auto", dtype: str | t
 
 def read(path: Path, layout: str, device: torch.device, dtype: torch.dtype | None) -> tuple[Bundle, Used]:
     """Load the path and layout that `find` returned; returns the bundle, and which tensors it was loaded from."""
-    reader = native if layout == "clearhead" else gguf if layout == "gguf" else huggingface
-    return reader.load(path, device, dtype)
+    bundle, used = READERS[layout.split()[0]].load(path, device, dtype)
+    return bundle, used
 
 
 def read_config(folder: str | Path) -> tuple[str, dict[str, Any]]:
@@ -120,7 +125,7 @@ def save(
 
 
 def find(folder: str | Path) -> tuple[Path, str]:
-    """The path of a model and its layout: "clearhead", "gguf", or "huggingface" followed by its model type."""
+    """The path of a model and its layout: "clearhead", "gguf", "transformers", or "huggingface MODEL_TYPE"."""
     path = Path(folder)
     if is_hub_name(str(folder)):
         path = fetch(str(folder))
@@ -157,4 +162,6 @@ def _layout(folder: Path) -> str:
     keys = [("model_type",), *huggingface.MARKS.values()]
     if "clearhead" in table or not any(all(key in table for key in marks) for marks in keys):
         return "clearhead"
+    if transformers_folder.knows(table.get("model_type")):
+        return "transformers"
     return f"huggingface {huggingface.model_type(table)}"
