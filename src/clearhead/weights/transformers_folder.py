@@ -82,6 +82,9 @@ def _pretrained(folder: Path, table: config.Table, dtype: torch.dtype | None) ->
             "expected a language model or an encoder; for its maps, load it with transformers and call "
             "look.attention(model, text, target=..., tokenizer=...)"
         )
+    with open_tensors(folder) as tensors:  # raises for a damaged file
+        shapes = {name: tuple(shape) for name, shape in tensors.shapes.items()}
+        files = tuple(sorted({path.name for path in tensors.files.values()}))
     try:
         with quiet():
             model, report = getattr(transformers, auto).from_pretrained(
@@ -100,10 +103,7 @@ def _pretrained(folder: Path, table: config.Table, dtype: torch.dtype | None) ->
             f"{folder}: {len(missing)} tensors of {type(model).__name__} are missing or have another shape, such as "
             f"{missing[0]}"
         )
-    with open_tensors(folder) as tensors:
-        unused = set(report["unexpected_keys"])
-        shapes = {name: tuple(shape) for name, shape in tensors.shapes.items()}
-        files = tuple(sorted({path.name for path in tensors.files.values()}))
+    unused = set(report["unexpected_keys"])
     return model, can, Used(
         {name: shape for name, shape in shapes.items() if name not in unused},
         {name: shape for name, shape in shapes.items() if name in unused}, {}, files,
