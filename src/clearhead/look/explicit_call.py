@@ -96,5 +96,5 @@ def is_weighted_sum(equation: Any) -> bool:
     weights, _, values = inputs.partition(",")
     if len(weights) != 4 or len(values) != 4 or len({*weights, *values}) != 5:
         return False
-    b, h, q, k = weights
+    b, h, q, k = list(weights)
     return values == f"{b}{h}{k}{values[3]}" and out == f"{b}{h}{q}{values[3]}"

@@ -6,7 +6,8 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from torch import Tensor, nn
@@ -19,9 +20,14 @@ class Frame:
 
     module: nn.Module
     path: str | None  # None: the root, if it cannot call attention itself
-    inputs: list[Tensor] = field(default_factory=list)  # the tensors that the module was called with
+    given: tuple[Any, dict[str, Any]] = ((), {})  # what the module was called with
     attended: bool = False  # an attention call was seen inside
     fused: bool = False  # ... of a fused kernel, made by the module itself
+
+    @cached_property
+    def inputs(self) -> list[Tensor]:
+        """The tensors that the module was called with."""
+        return [x for x in tree_leaves(self.given) if isinstance(x, Tensor)]
 
     def was_given(self, keys: int) -> bool:
         """Whether the module was called with that many tokens: then the keys are made of them, and of no cache."""
@@ -81,8 +87,7 @@ class Running:
             if not self.frames:
                 self.passes += 1
                 self._calls.clear()
-            inputs = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
-            self.frames.append(Frame(module, self.paths.get(module), inputs))
+            self.frames.append(Frame(module, self.paths.get(module), (args, kwargs)))
 
         def leave(module: nn.Module, _: Any, out: Any) -> None:
             if threading.get_ident() != self.thread or all(frame.module is not module for frame in self.frames):

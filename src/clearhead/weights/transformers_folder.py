@@ -48,9 +48,9 @@ def knows(model_type: object) -> bool:
     """Whether transformers is installed and has a model type that our families do not have."""
     if not isinstance(model_type, str) or model_type in LAYOUT_FILES or find_spec("transformers") is None:
         return False
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+    from transformers import CONFIG_MAPPING
 
-    return model_type in CONFIG_MAPPING_NAMES
+    return model_type in CONFIG_MAPPING
 
 
 def load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> tuple[Bundle, Used]:
