@@ -58,14 +58,10 @@ def possible_addresses(root: nn.Module) -> Addresses:
 
 def attending_modules(root: nn.Module) -> dict[nn.Module, str]:
     """The modules that may call torch's attention themselves, with their names; none that holds our Attention."""
-    modules = _modules(root)
-    ours = [path for path, module in modules if isinstance(module, Attention)]
-    return {
-        module: path
-        for path, module in modules
-        if can_attend(type(module))  # type: ignore[arg-type]  # a class can be hashed
-        and not any(f"{one}.".startswith(f"{path}." if path else "") for one in ours)
-    }
+    found = {module: path for path, module in _modules(root) if can_attend(type(module))}  # type: ignore[arg-type]
+    if not any(isinstance(part, Attention) for part in root.modules()):
+        return found
+    return {m: path for m, path in found.items() if not any(isinstance(part, Attention) for part in m.modules())}
 
 
 @cache

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 LOG2E = math.log2(math.e)
 ONE = 2.0**56  # the integer that represents 1 in sums of p and p log p, which stay under 2^6
-# Queries and keys of a tile, stages of its pipeline, and warps, in the order of their speed on a Hopper GPU, for numbers
-# of 4 and 2 bytes: products of float32 in full precision need many registers.
+# Queries and keys of a tile, stages of its pipeline, and warps, in the order of their speed on a Hopper GPU, by the
+# bytes of a number: products of float32 in full precision need many registers.
 _SMALL = [(64, 32, 3, 4), (64, 32, 2, 4), (32, 32, 2, 4), (16, 16, 1, 4)]
 TILES = {4: _SMALL, 2: [(128, 64, 3, 4), (64, 64, 3, 4), *_SMALL]}
 # On a CPU the kernels run, slowly, in Triton's interpreter: so they can be tested without a GPU.
