@@ -274,18 +274,17 @@ def test_without_javascript_only_the_search_box_is_missing(out, browser):
 @pytest.mark.parametrize(("wide", "dark"), [(1280, False), (400, True)])
 def test_every_page_fits_the_window_wide_and_narrow_light_and_dark(out, pages, browser, wide, dark):
     here = browser(wide, 900, dark)
-    colours = set()
+    paper = "rgb(18, 21, 26)" if dark else "rgb(252, 252, 251)"
     for name in pages:
         here.get((out / name).as_uri())
         measure = "return [document.documentElement.scrollWidth, getComputedStyle(document.body).backgroundColor]"
         for _ in range(50):  # on a busy machine the styles may be applied a moment after the page is loaded
             across, colour = here.execute_script(measure)
-            if across <= wide:
+            if across <= wide and colour == paper:
                 break
             time.sleep(0.1)
         assert across <= wide, f"{name} is {across} pixels wide"
-        colours.add(colour)
-    assert colours == {"rgb(18, 21, 26)" if dark else "rgb(252, 252, 251)"}
+        assert colour == paper, name
     for name in ("index", "api-clearhead"):
         here.get((out / f"{name}.html").as_uri())
         web.shot(here, f"site-{name}-{wide}")

@@ -72,7 +72,7 @@ export async function* lines(path, body, signal) {
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
-    const { value, done } = await reader.read().catch((problem) => { throw problem.name === "AbortError" ? problem : new Problem("The answer broke off: is the server still running?"); });
+    const { value, done } = await reader.read().catch((problem) => { if (problem.name === "AbortError") throw problem; reached(false); throw new Problem("The answer broke off: is the server still running?"); });
     rest += value ?? "";
     const parts = rest.split("\n");
     rest = parts.pop();

@@ -46,8 +46,8 @@ const frame = {
     const next = `#${view.name}${kept.length ? `?${new URLSearchParams(kept.map(([key, value]) => [key, typeof value === "object" ? JSON.stringify(value) : value]))}` : ""}`;
     if (next === written) return;
     written = next;
-    if (next.length >= LONGEST) return;
-    history[push ? "pushState" : "replaceState"](null, "", next);
+    // A text that is too long is left out, so that the address does not show an earlier one.
+    history[push ? "pushState" : "replaceState"](null, "", next.length < LONGEST ? next : `#${view.name}`);
     seen = location.hash;
   },
 
@@ -127,9 +127,9 @@ try { if (localStorage.getItem("theme")) document.documentElement.dataset.theme 
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => dispatchEvent(new Event("theme")));
 addEventListener("save-figure", ({ detail: { figure, kind } }) => saved(kind, figure));
 addEventListener("problem", (event) => frame.problem(event.detail));
-addEventListener("unhandledrejection", (event) => { if (event.reason?.name === "AbortError") event.preventDefault(); else frame.problem(event.reason); });
+addEventListener("unhandledrejection", (event) => { if (event.reason?.name === "AbortError" || event.reason instanceof Problem) event.preventDefault(); frame.problem(event.reason); });
 addEventListener("offline-now", wait);
-addEventListener("online-again", () => { frame.fine(); current?.back?.(); });
+addEventListener("online-again", () => { frame.fine(); for (const view of Object.values(views)) view.back?.(); });
 document.querySelector(".skip").addEventListener("click", (event) => { event.preventDefault(); place.focus(); }); // #view is not the name of a view
 addEventListener("hashchange", open);
 frame.models().catch(() => {}); // views show it

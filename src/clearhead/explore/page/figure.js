@@ -10,6 +10,9 @@ const FONT = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif";
 const line = (x, y, size, fill, text, more = {}) => s("text", { x, y, "font-size": size, fill: tint(fill), ...more }, text);
 const wide = (text, size) => 0.56 * size * text.length; // pixels, roughly
 
+// A heading between the figures of a sheet.
+export const part = (text) => s("svg", { width: WIDE - PAD, height: 20, "data-part": "" }, line(0, 14, 15, "ink", text, { "font-weight": 600 }));
+
 // One SVG with a title, all figures in rows, and a line that says where the numbers come from.
 export function sheet(figures, { title, source }, origin) {
   const parts = figures.filter(Boolean);
@@ -22,12 +25,12 @@ export function sheet(figures, { title, source }, origin) {
   y += PAD;
   for (const part of parts) {
     const w = Number(part.getAttribute("width")), t = Number(part.getAttribute("height"));
-    if (x > PAD && x + w > WIDE) { x = PAD; y += row + PAD; row = 0; }
+    if (x > PAD && (x + w > WIDE || part.hasAttribute("data-part"))) { x = PAD; y += row + PAD; row = 0; }
     part.setAttribute("x", x);
     part.setAttribute("y", y);
     part.setAttribute("overflow", "visible");
     body.append(part);
-    right = Math.max(right, x + w);
+    if (!part.hasAttribute("data-part")) right = Math.max(right, x + w);
     x += w + PAD;
     row = Math.max(row, t);
   }

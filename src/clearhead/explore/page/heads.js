@@ -182,6 +182,7 @@ export class HeadGrid {
         if (this.at[0] === layer && this.at[1] === head) root.append(s("rect", { ...place, fill: "none", stroke: tint("accent"), "stroke-width": 2.5 }));
       }
     }
+    if (small && this.maps) root.append(scaleBar({ x: left, y: top + this.layers * size + 12, low: "0", high: this.own ? "own largest" : "1", label: "attention weight", root: true }));
     if (range) root.append(scaleBar({ x: left, y: top + this.layers * size + 12, low: number(range[0]), high: number(range[1]), label: unit, signed: this.signed }));
     return root;
   }

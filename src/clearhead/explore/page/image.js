@@ -1,7 +1,7 @@
 // Images: one with a grid of numbers over it (ImageMap), and a place to drop, paste or choose one (ImageInput).
 
 import { upload } from "./api.js";
-import { colour, tint } from "./colours.js";
+import { colour, css, tint } from "./colours.js";
 import { h, number, s, slide, themed } from "./dom.js";
 import { scaleBar } from "./figure.js";
 
@@ -19,7 +19,8 @@ export class ImageMap {
     this.controls = h("div", { class: "row", hidden: true }, this.blend, h("label", { class: "tick" }, this.patches, "patch grid"),
       h("span", { class: "zooms", role: "group", "aria-label": "Zoom" }, h("button", { type: "button", "aria-label": "Nearer", onclick: () => this.zoom(2) }, "+"), h("button", { type: "button", "aria-label": "Further", onclick: () => this.zoom(0.5) }, "−")));
     this.frame = h("div", { class: "pictureframe" }, this.canvas);
-    this.root = h("figure", { class: "mapbox" }, h("figcaption", {}, (this.caption = h("b", {}, title))), this.frame, this.controls, this.note);
+    this.scale = h("span", { class: "legend" });
+    this.root = h("figure", { class: "mapbox" }, h("figcaption", {}, (this.caption = h("b", {}, title)), this.scale), this.frame, this.controls, this.note);
     this.canvas.addEventListener("pointermove", (event) => this.tell(this.place(event)));
     this.canvas.addEventListener("pointerleave", () => this.tell(this.at));
     this.canvas.addEventListener("click", (event) => this.choose(this.place(event)));
@@ -36,6 +37,20 @@ export class ImageMap {
     this.tell(at);
   }
 
+  // Give it another title.
+  call(title) {
+    this.title = this.caption.textContent = title;
+    this.canvas.setAttribute("aria-label", title);
+  }
+
+  get signed() { return this.values.flat().some((x) => x < 0); }
+
+  tellScale() {
+    const bar = h("span", { class: "bar" }), most = this.most(), low = this.signed ? -1 : 0;
+    bar.style.setProperty("background", `linear-gradient(90deg, ${Array.from({ length: 9 }, (_, i) => css(colour(low + (i / 8) * (1 - low)))).join(",")})`);
+    this.scale.replaceChildren(number(low * most), bar, `${number(most)} ${this.what}`);
+  }
+
   zoom(by) { this.near = Math.min(8, Math.max(1, this.near * by)); this.draw(); }
 
   most() { return this.values.flat().reduce((a, x) => Math.max(a, Math.abs(x)), 0) || 1; }
@@ -44,6 +59,7 @@ export class ImageMap {
     if (!this.values || !this.root.isConnected) return;
     const ny = this.values.length, nx = this.values[0].length, side = Math.min(this.size, this.root.clientWidth || this.size) * this.near, scale = devicePixelRatio || 1;
     const wide = side, tall = (side * ny) / nx, c = this.canvas.getContext("2d"), most = this.most();
+    this.tellScale();
     this.frame.style.setProperty("max-height", `${tall / this.near}px`);
     this.frame.style.setProperty("max-width", `${wide / this.near}px`);
     this.canvas.width = Math.round(wide * scale);
@@ -97,9 +113,10 @@ export class ImageMap {
 
   svg() {
     if (!this.values) return null;
-    const wide = parseFloat(this.canvas.style.width), tall = parseFloat(this.canvas.style.height), signed = this.values.flat().some((x) => x < 0), most = number(this.most());
-    return s("svg", { width: Math.max(wide, 300), height: tall + 70 }, s("text", { x: 0, y: 14, fill: tint("ink"), "font-size": 14, "font-weight": 600 }, this.title), s("image", { href: this.canvas.toDataURL(), y: 26, width: wide, height: tall }),
-      scaleBar({ x: 0, y: tall + 38, low: signed ? `−${most}` : "0", high: most, label: this.what, signed }));
+    const wide = parseFloat(this.canvas.style.width), tall = parseFloat(this.canvas.style.height), { signed } = this, most = number(this.most()), axis = (text, more) => s("text", { fill: tint("soft"), "font-size": 11, ...more }, text);
+    return s("svg", { width: Math.max(wide + 18, 300, 7.6 * this.title.length), height: tall + 86 }, s("text", { x: 0, y: 14, fill: tint("ink"), "font-size": 14, "font-weight": 600 }, this.title),
+      axis("column", { x: 18, y: 36 }), axis("row", { x: 12, y: 42 + tall, transform: `rotate(-90 12 ${42 + tall})` }), s("image", { href: this.canvas.toDataURL(), x: 18, y: 42, width: wide, height: tall }),
+      scaleBar({ x: 18, y: tall + 54, low: signed ? `−${most}` : "0", high: most, label: this.what, signed }));
   }
 }
 

@@ -2,6 +2,7 @@
 
 import { Activity } from "./activity.js";
 import { choose, h } from "./dom.js";
+import { part } from "./figure.js";
 import { HeatMap, largest, whole } from "./map.js";
 import { View } from "./view.js";
 
@@ -22,7 +23,8 @@ export function parsed(start, given) {
   return state;
 }
 
-// A subclass has: static KIND (what its models do) and START (its state); request(), compute(request, signal, say) -> result, show(result), clear(), stopped()
+// A subclass has: static KIND (what its models do) and START (its state); request(), compute(request, signal, say) -> result, show(result), clear(), stopped().
+// A setting that is changed while a result is shown goes to state.next: the address stays that of the result, and the next run uses it.
 export class Pane {
   constructor(view) {
     Object.assign(this, { view, frame: view.frame, state: structuredClone(this.constructor.START), results: new Map(), result: null, controls: {} });
@@ -79,7 +81,7 @@ export class Pane {
     this.sync();
     this.ran = { model: this.state.model, text: this.input.value };
     const known = this.results.get(JSON.stringify(this.request()));
-    if (known) { this.activity.cancel(); this.clear(); this.finish(known); } else await this.run();
+    if (known) { this.activity.cancel(); this.clear(); this.finish(known); } else await this.run(false);
   }
 
   // The model of the address cannot be used: say so, and offer the others.
@@ -98,11 +100,23 @@ export class Pane {
   // As many lines as the text has, up to six.
   grow() { this.input.rows = Math.min(6, Math.max(1, this.input.value.split("\n").reduce((sum, line) => sum + Math.ceil((line.length + 1) / 110), 0))); }
 
-  sync() { for (const [key, control] of Object.entries(this.controls)) if (key in this.state) control.set(this.state[key]); this.suggest(); this.grow(); }
+  sync() { for (const [key, control] of Object.entries(this.controls)) if (key in this.state) control.set(this.setting(key)); this.suggest(); this.grow(); }
 
-  // Compute the result of what is in the form. A later run replaces an earlier one.
-  async run() {
+  // A setting of the form, which the result on screen may not have yet.
+  setting(key) { const next = this.state.next?.[key]; return typeof next === "number" ? next : this.state[key]; }
+
+  // Change a setting of the form.
+  set(key, value) {
+    if (!this.result) this.state[key] = value;
+    else if (value === this.state[key]) delete this.state.next[key];
+    else this.state.next[key] = value;
+    this.view.remember();
+  }
+
+  // Compute the result of what is in the form, or with `fresh` false that of the address again. A later run replaces an earlier one.
+  async run(fresh = true) {
     this.entering = null;
+    if (fresh && this.state.next) { for (const key of Object.keys(this.controls)) this.state[key] = this.setting(key); this.state.next = {}; }
     const { model } = this.state, text = this.input.value;
     if (text !== this.ran?.text || model !== this.ran?.model) this.renew();
     this.ran = { model, text };
@@ -117,6 +131,7 @@ export class Pane {
       this.key = key;
       this.clear();
       this.result = null;
+      this.view.compare();
       if (!this.state.text.trim()) return say(this.constructor.EMPTY);
       const result = await this.compute(request, signal, say);
       result.seconds = (performance.now() - began) / 1000;
@@ -171,7 +186,12 @@ export class PanedView extends View {
     this.panes[1]?.enter(second);
   }
 
-  back() { for (const pane of this.panes) if (pane.activity.state === "failed") pane.run(); }
+  back() {
+    for (const pane of this.panes) {
+      if (pane.activity.state === "failed") pane.run(false);
+      else if (pane.inside.missing) pane.inside.draw();
+    }
+  }
 
   // Show one pane or two.
   arrange(two) {
@@ -223,7 +243,10 @@ export class PanedView extends View {
     return { title: `${this.title}: ${[...new Set(parts.map((one) => one.title))].join(" | ")}`, source: parts.map((one) => one.source).join(" | "), file: [this.name, ...parts.map((one) => one.file)].join("-") };
   }
 
-  figures() { return [...this.panes.flatMap((pane) => pane.figures()), this.differing ? this.map.svg() : null]; }
+  figures() {
+    const [left, right] = this.panes.map((pane) => pane.figures());
+    return right ? [part(`Left: ${this.panes[0].caption().source}`), ...left, part(`Right: ${this.panes[1].caption().source}`), ...right, this.differing ? part("Difference: right minus left") : null, this.differing ? this.map.svg() : null] : left;
+  }
 
   async data() {
     const all = await Promise.all(this.panes.map((pane) => pane.data()));

@@ -20,7 +20,7 @@ export class Positions {
     this.view = view;
     this.vectors = new HeatMap({ title: "Position vectors: one row per position", signed: true, tall: 380, axes: ["position", "dimension"] });
     this.alike = new HeatMap({ title: "Similarity of two positions", signed: true, tall: 380, axes: ["position", "position"], what: "similarity" });
-    this.patch = new ImageMap({ title: "Similarity of each patch with the chosen patch", size: 380, what: "similarity", pick: (y, x) => this.choosePatch(y, x) });
+    this.patch = new ImageMap({ title: "Similarity of each patch with the chosen patch", size: 380, what: "similarity", pick: (y, x) => { this.view.options.patch = [y, x]; this.view.remember(); this.choosePatch(y, x); } });
     this.kind = choose("positions", KINDS, "sinusoid", (kind) => { this.view.options.kind = kind; this.sliders(); this.compute(); }, { id: "kind" });
     this.sizes = h("span", { class: "row" });
     this.what = h("p", { class: "what" });
@@ -87,11 +87,13 @@ export class Positions {
     if (!flat) { this.alike.call(second, pair); this.alike.show(whole(names, names, answer.similarity)); }
     this.alike.root.hidden = flat;
     this.patch.root.hidden = !flat;
-    if (flat) this.choosePatch(...(this.patch.at && Math.max(...this.patch.at) < length ? this.patch.at : [Math.floor(length / 2), Math.floor(length / 3)]));
+    const { patch } = this.view.options;
+    if (flat) this.choosePatch(...(patch && Math.max(...patch) < length ? patch : [Math.floor(length / 2), Math.floor(length / 3)]));
   }
 
   choosePatch(y, x) {
     const side = Math.round(Math.sqrt(this.found.answer.similarity.length)), row = this.found.answer.similarity[y * side + x];
+    this.patch.call(`Similarity of each patch with the patch in row ${y}, column ${x}`);
     this.patch.show({ overlay: Array.from({ length: side }, (_, i) => row.slice(i * side, (i + 1) * side)), at: [y, x] });
   }
 

@@ -2,7 +2,7 @@
 
 import { floats, get, lines, rowsOf } from "../api.js";
 import { h } from "../dom.js";
-import { STEPS, address, kept } from "../path.js";
+import { STEPS, address, kept, opened } from "../path.js";
 import { TokenLines } from "../tokens.js";
 import { View } from "../view.js";
 
@@ -21,9 +21,9 @@ export class Start extends View {
   }
 
   enter() {
-    const at = kept(), next = at < 0 ? 0 : at;
+    const at = kept(), done = opened(), next = at < 0 ? 0 : at;
     this.next.replaceChildren(h("a", { class: "button go", href: address(next) }, at < 0 ? "Begin with step 1" : `Continue with step ${next + 1}: ${STEPS[next][0]}`));
-    this.steps.replaceChildren(...STEPS.map(([title, , text, task], i) => h("li", { class: i < at ? "done" : i === at ? "now" : "" },
+    this.steps.replaceChildren(...STEPS.map(([title, , text, task], i) => h("li", { class: i === at ? "now" : done.has(i) ? "done" : "" },
       h("a", { href: address(i) }, h("b", {}, title)), h("p", {}, text), h("p", { class: "try" }, h("b", {}, "Try: "), task))));
     this.frame.models().then((all) => { this.others.textContent = all.filter((one) => !one.kinds.length).map((one) => `No view shows the model ${one.id}: ${one.error ?? one.why ?? "it does nothing that a view shows"}.`).join(" "); }).catch(() => {});
     this.result ??= this.compute().catch(() => { this.result = null; this.example.hidden = true; }); // the frame says if the server does not answer
