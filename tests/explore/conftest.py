@@ -87,6 +87,11 @@ def events(client, path, body):
         return [json.loads(line) for line in answer.iter_lines()]
 
 
+@pytest.fixture(scope="session")
+def stream():
+    return events
+
+
 @pytest.fixture
 def ask(client):
     return lambda path, body: events(client, path, body)

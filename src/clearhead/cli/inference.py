@@ -11,7 +11,7 @@ import typer
 
 from . import completion
 from .arguments import DataFolder, Device, Json, Model, Text, Texts, Type, keyword_options
-from .output import notices, progress, rows, show
+from .output import progress, rows, show
 from .text_input import lines_of, text_or_stdin
 from .verb import verb
 
@@ -36,7 +36,7 @@ def translate(
     lines = lines_of(text)
     chosen = keyword_options(translate, options)
     bundle = load(model, device=device)
-    with notices(), progress() as done:
+    with progress() as done:
         translations: Any = translate(bundle, lines, done=lambda n: done(n, len(lines)), **chosen)
     if as_json:
         show([one.to_dict() for one in translations], True)
@@ -84,7 +84,7 @@ def evaluate(
         if out.is_dir() or not os.access(out.parent, os.W_OK):
             raise InputError(f"--out {out}: expected the name of a file, in a folder that can be written to")
     bundle = load(model, device=device, dtype=dtype)
-    with notices(), progress() as done:
+    with progress() as done:
         result: Any = evaluate(bundle, files[0] if len(files) == 1 else files, root=root, done=done, **options)
     show(result, as_json)
     if out is not None:
@@ -117,17 +117,16 @@ def generate(
 
     prompt = text_or_stdin(text)
     chosen, bundle = keyword_options(generate, options), load(model, device=device, dtype=dtype)
-    with notices():
-        if as_json or chosen.get("samples", 1) != 1 or chosen.get("beams", 1) != 1:
-            result: Any = generate(bundle, prompt, **chosen)
-            if as_json:
-                show(result, True)
-            else:  # printed as it is: a table would leave out control characters
-                print("\n\n".join(one.text for one in (result, *result.others)))
-            return
-        for piece in stream(bundle, prompt, **{n: x for n, x in chosen.items() if n not in ("samples", "beams")}):
-            print(piece, end="", flush=True)
-        print()
+    if as_json or chosen.get("samples", 1) != 1 or chosen.get("beams", 1) != 1:
+        result: Any = generate(bundle, prompt, **chosen)
+        if as_json:
+            show(result, True)
+        else:  # printed as it is: a table would leave out control characters
+            print("\n\n".join(one.text for one in (result, *result.others)))
+        return
+    for piece in stream(bundle, prompt, **{n: x for n, x in chosen.items() if n not in ("samples", "beams")}):
+        print(piece, end="", flush=True)
+    print()
 
 
 @verb(
@@ -148,15 +147,14 @@ def chat(
     chosen, bundle = keyword_options(chat, options), load(model, device=device, dtype=dtype)
     messages = [] if system is None else [{"role": "system", "content": system}]
     conversation(bundle, [*messages, {"role": "user", "content": "Hello."}])  # raises before the user types
-    with notices():
-        while line := _next_line():
-            messages.append({"role": "user", "content": line})
-            answer = ""
-            for piece in chat(bundle, messages, **chosen):
-                print(piece, end="", flush=True)
-                answer += piece
-            print()
-            messages.append({"role": "assistant", "content": answer})
+    while line := _next_line():
+        messages.append({"role": "user", "content": line})
+        answer = ""
+        for piece in chat(bundle, messages, **chosen):
+            print(piece, end="", flush=True)
+            answer += piece
+        print()
+        messages.append({"role": "assistant", "content": answer})
 
 
 def _next_line() -> str:

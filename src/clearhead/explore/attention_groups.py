@@ -18,11 +18,11 @@ STATISTICS = ("entropy", "distance", "maximum", "sink")
 CELLS = 512  # largest number of cells per side of a map that is sent at once
 OVERVIEWS = 64  # overviews kept per group: one for each head of a typical model, and some more
 THUMBNAIL_SCORES = 1 << 25  # attention scores that are computed for all thumbnails of a group
-KINDS = {  # the attentions of a model: the address of their weights, and a description
-    "cross": ("decoder.blocks.*.cross.weights", "target tokens attend to source tokens"),
-    "encoder": ("encoder.blocks.*.attn.weights", "source tokens attend to source tokens"),
-    "decoder": ("decoder.blocks.*.attn.weights", "target tokens attend to earlier target tokens"),
-    "self": ("blocks.*.attn.weights", "each token attends to itself and earlier tokens"),
+ABOUT = {  # a description of each kind of attention
+    "cross": "target tokens attend to source tokens",
+    "encoder": "source tokens attend to source tokens",
+    "decoder": "target tokens attend to earlier target tokens",
+    "self": "each token attends to itself and earlier tokens",
 }
 
 
@@ -57,15 +57,20 @@ class Tile:
 class Group:
     """The attention maps of all layers, with the tokens of their queries (rows) and keys (columns)."""
 
-    name: str  # a key of KINDS, or another name with `about`
+    name: str  # a key of ABOUT, or another name with `about`
     rows: Axis  # query tokens
     columns: Axis  # key tokens
-    maps: list[AttentionMap]  # one per layer
-    about: str | None = None  # a description, if not that of KINDS
+    layers: dict[str, AttentionMap]  # one per layer, by the address of its weights
+    about: str | None = None  # a description, if not that of ABOUT
     effects: dict[int, list[float]] = field(default_factory=dict)  # measured effects of the heads, by layer
     _statistics: dict[int, dict[str, list[float]]] = field(default_factory=dict)  # by layer
     _overviews: dict[tuple[int | None, int | None, int], np.ndarray] = field(default_factory=dict)
     _thumbnails: dict[int, np.ndarray] = field(default_factory=dict)  # by cells per side
+
+    @property
+    def maps(self) -> list[AttentionMap]:
+        """The attention map of each layer."""
+        return list(self.layers.values())
 
     @property
     def heads(self) -> int:
@@ -74,7 +79,7 @@ class Group:
 
     def heads_address(self, layer: int) -> str:
         """The address of the outputs of a layer's heads."""
-        return KINDS[self.name][0].replace("*", str(layer)).removesuffix("weights") + "heads"
+        return list(self.layers)[layer].removesuffix("weights") + "heads"
 
     @property
     def by_words(self) -> bool:
@@ -84,7 +89,7 @@ class Group:
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         return {
-            "name": self.name, "about": self.about or KINDS[self.name][1], "layers": len(self.maps),
+            "name": self.name, "about": self.about or ABOUT[self.name], "layers": len(self.maps),
             "heads": self.heads, "rows": self.rows.to_dict(), "columns": self.columns.to_dict(), "words": self.by_words,
         }  # fmt: skip
 

@@ -158,7 +158,7 @@ def _groups(
 ) -> dict[str, Group]:
     """The attentions of a model, those over the same tokens together."""
     grids = {one.name: (one.maps.shape[1], one.maps.shape[2]) for one in features}
-    found: dict[str, tuple[str, list[AttentionMap], Axis]] = {}
+    found: dict[str, tuple[str, dict[str, AttentionMap], Axis]] = {}
     for name in attentions:
         for pattern, group, about in ATTENTIONS:
             match = re.fullmatch(pattern, name)
@@ -166,12 +166,12 @@ def _groups(
                 continue
             stage = match[1] if match.groups() else None
             axis = _patches(model, size) if stage is None else grid_axis(grids[f"stage {stage}"])
-            _, maps, _ = found.setdefault(group.format(stage), (about.format(stage), [], axis))
-            maps.append(tape[f"{name}.weights"])
+            _, layers, _ = found.setdefault(group.format(stage), (about.format(stage), {}, axis))
+            layers[f"{name}.weights"] = tape[f"{name}.weights"]
     query = Axis(names=["the pooling query"])
     return {
-        name: Group(name, query if name == "pool" else axis, axis, maps, about)
-        for name, (about, maps, axis) in found.items()
+        name: Group(name, query if name == "pool" else axis, axis, layers, about)
+        for name, (about, layers, axis) in found.items()
     }
 
 

@@ -57,7 +57,8 @@ class Model:
         bundle = self.bundle(device)
         kinds = views(bundle)
         return {
-            "id": self.id, "about": self.about, "kinds": kinds, "family": type(bundle.model).__name__,
+            "id": self.id, "about": "; ".join(filter(None, (self.about, bundle.note))), "kinds": kinds,
+            "family": bundle.name,
             "parameters": sum(p.numel() for p in bundle.model.parameters()),
             "context": getattr(bundle.config, "context", None), "why": None if kinds else why_no_view(bundle),
             "mask": mask_name(bundle), "max_new": answer_length(bundle, self.task),

@@ -26,6 +26,10 @@ from .tape import Keep, Tape
 from .text_counter import TextCounter
 
 SHOWN = 3  # paths named in a message
+HINTS = {  # what to do if no attention was seen, by the package of the model
+    "timm": ": timm.layers.set_fused_attn(True, experimental=True), called before the model is made, lets more of its "
+    "models call scaled_dot_product_attention",
+}
 
 
 class Wanted:
@@ -123,9 +127,11 @@ class Foreign:
                 "calls scaled_dot_product_attention nor returns weights: load it with attn_implementation='sdpa', or "
                 "with 'eager' if it refuses that"
             )
+        hint = HINTS.get(type(self.root).__module__.partition(".")[0], ": only module outputs can be watched")
         return (
             f"this {type(self.root).__name__} called neither torch's scaled_dot_product_attention nor "
-            "nn.MultiheadAttention, and no module of it returned attention weights: only module outputs can be watched"
+            "nn.MultiheadAttention, multiplied no softmax over its tokens with values, and no module of it returned "
+            f"attention weights{hint}"
         )
 
     def _left(self, frame: Frame, out: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -41,10 +42,10 @@ class SDPACall:
         """Number of keys."""
         return self.k.shape[-2]
 
-    @property
+    @cached_property
     def lead(self) -> torch.Size:
         """All axes of the output but the last two."""
-        if self.grouped:
+        if self.grouped or self.q.shape[:-2] == self.k.shape[:-2] == self.v.shape[:-2]:
             return self.q.shape[:-2]
         return torch.broadcast_shapes(self.q.shape[:-2], self.k.shape[:-2], self.v.shape[:-2])
 

@@ -18,11 +18,12 @@ from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
 
 from ..layers import attend
 from .call import DenseCall, LazyCall, full_precision
+from .explicit_call import Explicit, is_weighted_sum
 from .flex_call import check_flex, flex_weights
 from .foreign import Foreign
 from .foreign_call import Masks, SDPACall, editable_mask_and_bias, first_position, mask_and_bias
 from .multihead import SIGNATURE, ExplicitMultihead, multihead_forward
-from .running import Place
+from .running import Frame, Place
 from .tap import WatchTap
 from .twin import answer
 
@@ -34,6 +35,7 @@ class Interception(TorchFunctionMode):
         super().__init__()
         self.foreign: list[Foreign] = []
         self.masks = Masks()
+        self.explicit = Explicit()
         self.multihead: ExplicitMultihead | None = None  # the call of nn.MultiheadAttention that computes weights now
         self._pass: object = None  # the pass that the masks belong to
 
@@ -43,7 +45,7 @@ class Interception(TorchFunctionMode):
 
     def join(self) -> tuple[WatchTap, list[Place]]:
         """The tap of the attention call that happens now, and its place in each model that is watched or edited."""
-        tap, places = WatchTap(), []
+        tap, places = WatchTap(), list[Place]()
         for foreign in list(self.foreign):
             place = foreign.join(tap)
             if place is not None:
@@ -53,6 +55,10 @@ class Interception(TorchFunctionMode):
             self.masks.clear()
             self._pass = present
         return tap, places
+
+    def frames(self) -> list[Frame]:
+        """The running module of each model that is watched or edited."""
+        return [foreign.running.frames[-1] for foreign in self.foreign if foreign.running.frames]
 
     def add(self, foreign: Foreign, stack: ExitStack) -> None:
         """Give attention calls to a watch or an edit until the stack is closed."""
@@ -66,6 +72,7 @@ class Interception(TorchFunctionMode):
         self.foreign.remove(foreign)
         self._pass = None
         self.masks.clear()
+        self.explicit = Explicit()
         if not self.foreign:
             _remove(self)
 
@@ -95,6 +102,8 @@ def _remove(mode: TorchFunctionMode) -> None:
 def _sdpa(mode: Interception, func: Callable[..., Tensor], args: Any, kwargs: Any) -> Tensor:
     """Answer F.scaled_dot_product_attention."""
     tap, places = mode.join()
+    for place in places:
+        place.frame.fused = True
     if not tap.listeners and not tap.edits:
         return func(*args, **kwargs)
     call = SDPACall.of(args, kwargs)
@@ -142,14 +151,47 @@ def _multihead(mode: Interception, func: Callable[..., Any], args: Any, kwargs: 
         mode.multihead = before
 
 
-def _product(mode: Interception, func: Callable[..., Tensor], args: Any, kwargs: Any) -> Tensor:
+def _batched_product(mode: Interception, func: Callable[..., Tensor], args: Any, kwargs: Any) -> Tensor:
     """Answer torch.bmm and torch.baddbmm."""
     return func(*args, **kwargs) if mode.multihead is None else mode.multihead.product(func, args)
 
 
 def _softmax(mode: Interception, func: Callable[..., Tensor], args: Any, kwargs: Any) -> Tensor:
-    """Answer F.softmax."""
-    return func(*args, **kwargs) if mode.multihead is None else mode.multihead.softmax(args[0], func, kwargs["dim"])
+    """Answer softmax."""
+    if mode.multihead is not None:
+        return mode.multihead.softmax(args[0], func, kwargs["dim"])
+    out = func(*args, **kwargs)
+    mode.explicit.begin(mode.frames(), out, kwargs["dim"] if "dim" in kwargs else args[1] if len(args) > 1 else None)
+    return out
+
+
+def _pass_on(mode: Interception, func: Callable[..., Tensor], args: Any, kwargs: Any) -> Tensor:
+    """Answer dropout and casts, which the weights of attention may pass through."""
+    out = func(*args, **kwargs)
+    if args and mode.explicit.follows(args[0]):
+        mode.explicit.passed(args[0], out)
+    return out
+
+
+def _product(mode: Interception, func: Callable[..., Tensor], args: Any, kwargs: Any) -> Tensor:
+    """Answer matrix products."""
+    return _weighted_sum(mode, func, args) if len(args) == 2 and not kwargs else func(*args, **kwargs)
+
+
+def _einsum(mode: Interception, func: Callable[..., Tensor], args: Any, kwargs: Any) -> Tensor:
+    """Answer torch.einsum."""
+    if len(args) != 3 or kwargs or not mode.explicit.follows(args[1]) or not is_weighted_sum(args[0]):
+        return func(*args, **kwargs)
+    return _weighted_sum(mode, lambda weights, v: func(args[0], weights, v), args[1:])
+
+
+def _weighted_sum(mode: Interception, func: Callable[..., Tensor], args: Any) -> Tensor:
+    """Answer a product that is attention if its first factor is the weights of a softmax: see explicit_call.py."""
+    weights, v = args
+    if not mode.explicit.follows(weights) or not mode.explicit.joins(mode.frames(), weights, v):
+        return func(weights, v)
+    tap, _ = mode.join()
+    return mode.explicit.product(tap, func, weights, v)
 
 
 def _flex(mode: Interception, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -170,12 +212,15 @@ def _flex(mode: Interception, func: Callable[..., Any], args: Any, kwargs: Any) 
     return tap.heads(out), *more
 
 
-# The functions of torch that are intercepted; the last three only inside of nn.MultiheadAttention.
+# The functions of torch that are intercepted; torch.bmm and torch.baddbmm only inside of nn.MultiheadAttention.
 HANDLERS: dict[Any, Callable[..., Any]] = {
     F.scaled_dot_product_attention: _sdpa,
     F.multi_head_attention_forward: _multihead,
     torch.ops.higher_order.flex_attention: _flex,
-    torch.bmm: _product,
-    torch.baddbmm: _product,
-    F.softmax: _softmax,
+    torch.bmm: _batched_product,
+    torch.baddbmm: _batched_product,
+    **dict.fromkeys((F.softmax, torch.softmax, Tensor.softmax), _softmax),
+    **dict.fromkeys((F.dropout, torch.dropout, Tensor.to, Tensor.type_as, Tensor.float), _pass_on),
+    **dict.fromkeys((torch.matmul, Tensor.matmul), _product),
+    torch.einsum: _einsum,
 }

@@ -6,7 +6,8 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from torch import Tensor, nn
@@ -19,14 +20,30 @@ class Frame:
 
     module: nn.Module
     path: str | None  # None: the root, if it cannot call attention itself
-    inputs: list[Tensor] = field(default_factory=list)  # the tensors that the module was called with
+    given: tuple[Any, dict[str, Any]] = ((), {})  # what the module was called with
     attended: bool = False  # an attention call was seen inside
+    fused: bool = False  # ... of a fused kernel, made by the module itself
+
+    @cached_property
+    def inputs(self) -> list[Tensor]:
+        """The tensors that the module was called with."""
+        return [x for x in tree_leaves(self.given) if isinstance(x, Tensor)]
 
     def was_given(self, keys: int) -> bool:
         """Whether the module was called with that many tokens: then the keys are made of them, and of no cache."""
         if isinstance(self.module, nn.MultiheadAttention):  # it never has a cache, but may add keys (bias_k)
             return True
         return any(x.ndim == 3 and x.is_floating_point() and x.shape[1] == keys for x in self.inputs)
+
+    def tokens(self) -> list[tuple[int, int]]:
+        """Rows and tokens of what the module was called with: (b, n, d), or an image (b, y, x, c) or (b, c, y, x)."""
+        sizes = []
+        for x in self.inputs:
+            if x.is_floating_point() and x.ndim == 3:
+                sizes.append((x.shape[0], x.shape[1]))
+            elif x.is_floating_point() and x.ndim == 4:
+                sizes += [(x.shape[0], x.shape[1] * x.shape[2]), (x.shape[0], x.shape[2] * x.shape[3])]
+        return sizes
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,8 +87,7 @@ class Running:
             if not self.frames:
                 self.passes += 1
                 self._calls.clear()
-            inputs = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
-            self.frames.append(Frame(module, self.paths.get(module), inputs))
+            self.frames.append(Frame(module, self.paths.get(module), (args, kwargs)))
 
         def leave(module: nn.Module, _: Any, out: Any) -> None:
             if threading.get_ident() != self.thread or all(frame.module is not module for frame in self.frames):

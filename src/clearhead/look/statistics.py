@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..errors import InputError
 from . import stream
-from .call import Band, Call, bands, full_precision
+from .call import Band, Call, LazyCall, bands, full_precision
 
 # The definition of each statistic, for query i with weights p_ij; all are 0 for a query whose keys are all masked.
 MEANING = {
@@ -109,23 +109,24 @@ def tiled(source: Call, names: Sequence[str], places: Places | None) -> dict[str
     b, h, _, k = source.shape
     rows: dict[str, list[Tensor]] = {name: [] for name in names if name != "received"}
     received = source.zeros(b, h, k) if "received" in names else None
+    causal = isinstance(source, LazyCall) and source.mask.causal
     for band in bands(source):
         if received is not None:
             received[:, :, slice(*band.keys)] += band.weights.sum(-2)
         for name, parts in rows.items():
-            parts.append(_of(name, band, places))
+            parts.append(_of(name, band, places, causal))
     result = {name: torch.cat(parts, dim=2) for name, parts in rows.items()}
     return result if received is None else result | {"received": received}
 
 
-def _of(name: str, band: Band, places: Places | None) -> Tensor:
-    """One statistic of a band's queries."""
+def _of(name: str, band: Band, places: Places | None, causal: bool) -> Tensor:
+    """One statistic of a band's queries; `causal`: none of them attends to a later key."""
     p = band.weights
     if p.shape[-1] == 0:  # all keys are masked
         p = p.new_zeros(*p.shape[:-1], 1)
-        band = Band(band.rows, (0, 1), p, p)
+        band = Band(band.rows, (0, 1), p, p, normal=True)
     if name == "entropy":
-        return -(p * band.log).sum(-1)
+        return -band.log().mul_(p).sum(-1)  # nothing else needs the logarithms
     if name == "sink":
         return p[..., 0] if band.keys[0] == 0 else torch.zeros_like(p[..., 0])
     if name == "maximum":
@@ -137,6 +138,12 @@ def _of(name: str, band: Band, places: Places | None) -> Tensor:
     there, here = places.k[:, slice(*band.keys)], places.q[:, slice(*band.rows)]
     if name == "position":
         return p @ there[:, None].to(p.dtype)
+    if name == "distance" and causal and places.grid is None and len(here) == 1:
+        # No key comes after its query, so that sum_j p_ij (i - j) is i sum_j p_ij - sum_j p_ij j: two products with a
+        # vector instead of a matrix of distances. i and j count from the first query, so that little cancels.
+        first = here[:, :1]
+        sums = p @ (there - first)[0, :, 0].to(p.dtype)
+        return (here - first)[0, :, 0].to(p.dtype) * p.sum(-1) - sums
     d = here[:, :, None] - there[:, None]  # (b, q, k, 1 or 2)
     d = d[..., 0].abs() if d.shape[-1] == 1 else torch.hypot(d[..., 0], d[..., 1])
     d = d[:, None].to(p.dtype)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
 LOG2E = math.log2(math.e)
 ONE = 2.0**56  # the integer that represents 1 in sums of p and p log p, which stay under 2^6
+# Queries and keys of a tile, stages of its pipeline, and warps, in the order of their speed on a Hopper GPU, by the
+# bytes of a number: products of float32 in full precision need many registers.
+_SMALL = [(64, 32, 3, 4), (64, 32, 2, 4), (32, 32, 2, 4), (16, 16, 1, 4)]
+TILES = {4: _SMALL, 2: [(128, 64, 3, 4), (64, 64, 3, 4), *_SMALL]}
 # On a CPU the kernels run, slowly, in Triton's interpreter: so they can be tested without a GPU.
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 AVAILABLE = find_spec("triton") is not None
@@ -55,12 +59,14 @@ def statistics(source: Call, names: Sequence[str], places: Places | None) -> dic
         sink = (scores[..., 0] - lse / LOG2E).exp()
         result["sink"] = sink if allowed is None else sink.masked_fill(~allowed[..., 0], 0.0)
     if wanted & {"entropy", "distance", "rms", "position", "received"}:
-        sums, result["received"] = _measure(source, wanted, places, lse)
-        result["entropy"] = -sums[0] / LOG2E
-        if places is not None:
-            result["distance"] = sums[1]
-            result["rms"] = sums[2].sqrt()
-            result["position"] = torch.stack([sums[3 + c] for c in range(places.k.shape[-1])], dim=-1)
+        total, result["received"] = _measure(source, wanted, places, lse)
+        read: dict[str, Callable[[], Tensor]] = {
+            "entropy": lambda: -total(0) / LOG2E,
+            "distance": lambda: total(1),
+            "rms": lambda: total(2).sqrt(),
+            "position": lambda: torch.stack([total(3 + c) for c in range(places.k.shape[-1] if places else 0)], dim=-1),
+        }
+        result |= {name: value() for name, value in read.items() if name in wanted}
     return {name: value if name == "peak" else value.float() for name, value in result.items() if name in wanted}
 
 
@@ -81,8 +87,13 @@ def _normalise(source: LazyCall, peak: bool) -> tuple[Tensor, Tensor, Tensor]:
     return lse, best[0].long(), most
 
 
-def _measure(source: LazyCall, names: set[str], places: Places | None, lse: Tensor) -> tuple[list[Tensor], Tensor]:
-    """Sums of p log2 p, p d, p d^2, p y, p x per query in float64, and the weight that each key receives."""
+def _measure(
+    source: LazyCall, names: set[str], places: Places | None, lse: Tensor
+) -> tuple[Callable[[int], Tensor], Tensor]:
+    """The sums of each query, read by number in float64, and the weight that each key receives.
+
+    The sums are those of p log2 p, p d, p d^2, p y and p x, as far as the names need them.
+    """
     from .stream_kernels import measure
 
     b, h, n, k = source.shape
@@ -101,9 +112,7 @@ def _measure(source: LazyCall, names: set[str], places: Places | None, lse: Tens
     )  # fmt: skip
     units = (ONE, far, far2, far, far)
     invalid = lse.isnan()  # an integer cannot hold NaN
-    return [
-        (total.double() / unit).masked_fill(invalid, math.nan) for total, unit in zip(sums, units, strict=True)
-    ], received
+    return lambda i: (sums[i].double() / units[i]).masked_fill(invalid, math.nan), received
 
 
 def _blocks(n: int, size: int) -> int:
@@ -111,22 +120,14 @@ def _blocks(n: int, size: int) -> int:
 
 
 def _sizes(source: LazyCall) -> dict[str, int]:
-    """The largest tiles that fit into shared memory, from a list in the order of their speed on a Hopper GPU."""
+    """The first tiles that fit into shared memory."""
     width, bytes_ = max(16, 1 << (source.q.shape[-1] - 1).bit_length()), source.q.element_size()
     if INTERPRETED:
         return {"BM": 16, "BN": 16, "BE": width}
-    tiles = [
-        (64, 32, 3),
-        (64, 32, 2),
-        (32, 32, 2),
-        (16, 16, 1),
-    ]  # float32 products in full precision need many registers
-    if bytes_ == 2:
-        tiles = [(128, 64, 3), (64, 64, 3), *tiles]
-    room = _shared_memory(source.device)
+    tiles, room = TILES[bytes_], _shared_memory(source.device)
     fit = [t for t in tiles if bytes_ * width * (t[0] * t[2] + t[1]) <= room]
-    bm, bn, stages = (fit or tiles[-1:])[0]
-    return {"BM": bm, "BN": bn, "BE": width, "num_warps": 4, "num_stages": stages}
+    bm, bn, stages, warps = (fit or tiles[-1:])[0]
+    return {"BM": bm, "BN": bn, "BE": width, "num_warps": warps, "num_stages": stages}
 
 
 @cache
