@@ -24,8 +24,10 @@ def plain(model: nn.Module, images: Tensor) -> Tensor:
 
 def watched(model: nn.Module, images: Tensor) -> dict[str, dict[str, Tensor]]:
     side = images.shape[-1] // 16
-    measure = {"grid": (side, side), "special": 1}
-    keep = lambda map: ch.look.statistics(map.sources[0], "entropy", "distance", **measure)  # noqa: E731
+
+    def keep(map: ch.look.AttentionMap) -> dict[str, Tensor]:
+        return ch.look.statistics(map.sources[0], "entropy", "distance", grid=(side, side), special=1)
+
     with ch.watch(model, "blocks.*.attn.weights", keep=keep) as tape:
         model(images)
     return {name: tape.calls(name)[0] for name in tape.names}
