@@ -17,6 +17,7 @@ from torch import Tensor
 from ..errors import InputError
 from . import stream
 from .call import Band, Call, LazyCall, bands, full_precision
+from .stream import PLACED
 
 # The definition of each statistic, for query i with weights p_ij; all are 0 for a query whose keys are all masked.
 MEANING = {
@@ -29,8 +30,6 @@ MEANING = {
     "peak": "argmax_j p_ij, the key with the largest weight",
     "received": "sum_i p_ij, the weight that key j receives from all queries",
 }
-
-PLACED = ("distance", "rms", "position")  # those that depend on the places of tokens
 
 
 class Places:
@@ -90,18 +89,18 @@ def statistics(
         raise InputError(f"special={special}, grid={grid}: expected a number of tokens before a grid")
     placed = [name for name in names if name in PLACED]
     places = Places(source, grid, special) if placed else None
-    if not placed or grid is None or not special:
-        return _compute(source, names, places)
-    result = _compute(source.without(special), placed, places)
-    for name in {"distance", "rms"} & set(placed):
-        result[name][:, :, :special] = float("nan")
-    others = [name for name in names if name not in PLACED]
-    return result | (_compute(source, others, None) if others else {})
-
-
-def _compute(source: Call, names: Sequence[str], places: Places | None) -> dict[str, Tensor]:
     with full_precision(source.device):
-        return stream.statistics(source, names, places) if stream.serves(source) else tiled(source, names, places)
+        if stream.serves(source):
+            result = stream.statistics(source, names, places, special)
+        elif special and placed:
+            others = [name for name in names if name not in PLACED]
+            result = tiled(source.without(special), placed, places) | (tiled(source, others, None) if others else {})
+        else:
+            result = tiled(source, names, places)
+    if special:
+        for name in {"distance", "rms"} & set(placed):
+            result[name][:, :, :special] = float("nan")
+    return result
 
 
 def tiled(source: Call, names: Sequence[str], places: Places | None) -> dict[str, Tensor]:
