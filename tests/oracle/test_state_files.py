@@ -334,3 +334,11 @@ def test_a_file_of_another_model_is_refused(tmp_path: Path) -> None:
     save_file({"weight": torch.zeros(2)}, tmp_path / "other.safetensors")
     with pytest.raises(WeightsError, match="its tensors are those of no known model: expected vit of torchvision"):
         ch.load(tmp_path / "other.safetensors", device="cpu")
+
+
+@pytest.mark.parametrize(("patch", "size"), [(16, 224), (14, 28), (2, 32)])
+def test_a_vit_of_any_patch_is_saved_under_an_architecture_that_timm_has(patch: int, size: int, tmp_path: Path) -> None:
+    model = ch.build("vit", classes=3, size=size, patch=patch, width=16, depth=1, heads=2)
+    table = json.loads((ch.save(model, tmp_path, layout="timm") / "config.json").read_text())
+    assert table["architecture"] == "vit_base_patch16_224"
+    assert (table["model_args"]["patch_size"], table["model_args"]["img_size"]) == (patch, size)
