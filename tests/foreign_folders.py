@@ -24,7 +24,7 @@ KINDS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "mpnet": ("MPNetForMaskedLM", "MPNet", {}),
     "classes": ("ElectraForSequenceClassification", "Electra", {"embedding_size": 12, "num_labels": 3}),
     "t5": ("T5ForConditionalGeneration", "T5", {"d_model": 24, "d_kv": 8, "num_layers": 2, "num_heads": 3}),
-    "vit": ("ViTModel", "ViT", {"image_size": 12, "patch_size": 4}),
+    "beit": ("BeitModel", "Beit", {"image_size": 12, "patch_size": 4}),
 }
 
 

@@ -271,7 +271,7 @@ def test_two_models_side_by_side_and_their_difference(page, tmp_path):
     done(page, 2)
     page.until(lambda: page.count(".difference:not([hidden]) .picture"))
     page.run("document.querySelector('.pane .picture').focus()")
-    press(page, "\ue015")
+    press(page, "\ue015", "\ue015")  # the first patch, and the one below it
     for pane in (1, 2):  # both have 16 x 16 patches
         page.until(lambda pane=pane: "row 1, column 0" in title(page, pane))
     page.until(lambda: "vit-imagenette (Attention of the patch" in page.text(".difference figcaption"))
@@ -360,7 +360,7 @@ def test_an_image_that_cannot_be_used_leaves_nothing_stale(page, tmp_path):
         assert sentence in page.text(".classify .problem")
         assert page.run("return document.querySelector('.sight').hidden")
         assert page.count(".classes *") == 0
-        assert "image" not in page.state()
+        assert page.state()["image"] == "none"
         assert page.count(".photo[aria-pressed=true]") == 0
         page.click("[data-save=svg]")
         page.until(lambda: page.text("#notice") == "There is nothing to save yet.")
@@ -372,7 +372,7 @@ def test_an_image_that_cannot_be_used_leaves_nothing_stale(page, tmp_path):
 
 def test_an_image_that_the_server_no_longer_keeps_is_a_sentence(page):
     page.open("classify", model="vit-cifar10", image="gone")
-    page.until(lambda: "no longer kept: send it again" in page.text(".classify .problem"))
+    page.until(lambda: "no longer kept: choose an image" in page.text(".classify .problem"))
     assert page.run("return document.querySelector('.sight').hidden")
     page.click(".photo[data-image=cat]")
     page.until(lambda: page.texts(".classes .label")[:1] == ["cat"])
@@ -442,7 +442,7 @@ def test_an_expired_result_is_computed_again(page):
     )
     page.run("document.querySelector('.picture').focus()")
     press(page, "\ue014")
-    page.until(lambda: "row 0, column 1" in title(page))
+    page.until(lambda: "row 0, column 0" in title(page))
     done(page)
     assert page.text(".classify .problem") == ""
 
@@ -458,3 +458,70 @@ def test_narrow_and_dark(page):
         assert page.run("return document.documentElement.scrollWidth") <= 400
     finally:
         web.size(page.driver, 1280, 900)
+
+
+def test_the_zoom_keeps_the_shape_and_the_chosen_patch_in_view(page, tmp_path):
+    page.open("classify", model="vit-imagenette", image="church", at=1 + 15 * 16 + 15)
+    done(page)
+    size = "const box = document.querySelector('.picture').getBoundingClientRect(); return [box.width, box.height]"
+    before = page.run(size)
+    page.run("document.querySelector('.picture').focus()")
+    press(page, "+", "+")
+    assert page.run(size) == pytest.approx([4 * x for x in before], rel=0.02)
+    assert (
+        page.run(
+            "const { scrollTop, scrollLeft } = document.querySelector('.pictureframe'); return scrollTop * scrollLeft"
+        )
+        > 0
+    )
+    drawn = saved(page, "svg", tmp_path).read_text()
+    assert f'width="{before[0]:.0f}"' in drawn  # a figure does not depend on the zoom
+    press(page, "0")
+    assert page.run(size) == pytest.approx(before, rel=0.02)
+
+
+def test_feature_maps_put_the_head_grid_away(page):
+    page.open("classify", model="vit-imagenette", image="church", layer=0, head=1)
+    done(page)
+    page.choose("[name=shown]", "features")
+    page.until(lambda: "Channel" in title(page))
+    assert not page.find(".sight .picker").is_displayed()
+    page.click("#theme")
+    assert not page.find(".sight .picker").is_displayed()
+    page.click("#theme")
+    page.choose("[name=shown]", "self")
+    page.until(lambda: page.find(".sight .picker").is_displayed())
+
+
+def test_a_refused_file_clears_all_panes_and_back_leads_to_the_image_before(page, tmp_path):
+    (tmp_path / "text.png").write_text("this is no image")
+    page.open("classify", model="vit-cifar10", image="cat", model2="resnet-cifar10", image2="cat")
+    done(page)
+    done(page, 2)
+    give(page, tmp_path / "text.png")
+    page.until(lambda: "cannot be used" in page.text(".classify .problem"))
+    assert page.count(".classes *") == 0
+    page.driver.back()
+    page.until(lambda: page.count(".classes .label") == 10)
+    assert (page.state()["image"], page.state()["image2"]) == ("cat", "cat")
+    page.driver.forward()
+    page.until(lambda: page.count(".classes *") == 0)
+    page.driver.get_log("browser")  # drops the expected error of the server
+
+
+def test_channels_of_two_models_have_no_difference(page):
+    page.open(
+        "classify",
+        model="resnet-cifar10",
+        image="cat",
+        stage=1,
+        group="features",
+        model2="vit-cifar10",
+        image2="cat",
+        group2="features",
+        stage2=0,
+    )
+    done(page)
+    done(page, 2)
+    page.until(lambda: "Channels of different models" in page.text(".difference .note"))
+    assert page.run("return document.querySelector('.difference .mapbox').hidden")

@@ -131,7 +131,7 @@ def test_positions_that_begin_after_the_padding_id_shorten_the_context(bundle):
 
 @pytest.mark.parametrize(
     ("kind", "sentence"),
-    [("t5", "reads a text and writes another.*look.attention"), ("vit", "ViTModel reads pixel_values: expected")],
+    [("t5", "reads a text and writes another.*look.attention"), ("beit", "BeitModel reads pixel_values: expected")],
 )
 def test_models_that_do_not_read_one_text_are_refused(folder, kind, sentence):
     with pytest.raises(WeightsError, match=sentence):

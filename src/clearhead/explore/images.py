@@ -65,7 +65,7 @@ class ImageStore:
             return _example(id_)
         with self._lock:
             if id_ not in self._kept:
-                raise UnknownError("this image is no longer kept: send it again")
+                raise UnknownError("this image was uploaded and is no longer kept: choose an image")
             self._kept.move_to_end(id_)
             return self._kept[id_]
 

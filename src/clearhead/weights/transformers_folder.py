@@ -133,7 +133,9 @@ def _tokens(folder: Path) -> Tokenizer | None:
     except (OSError, ValueError, KeyError, TypeError, ImportError):
         return None
     backend = getattr(theirs, "backend_tokenizer", None)
-    return None if backend is None else Subwords(backend.to_str())
+    if backend is None or backend.get_vocab_size(with_added_tokens=False) == 0:  # made up, for a folder without files
+        return None
+    return Subwords(backend.to_str())
 
 
 @contextmanager

@@ -104,7 +104,8 @@ async function saved(kind, figure = null) {
 async function link() {
   if (location.hash !== written) return frame.say("This text is too long for an address: save it as JSON instead.");
   const { query } = await get("share"), address = `${location.origin}/${query}${location.hash}`, here = LOCAL.includes(location.hostname);
-  try { await navigator.clipboard.writeText(address); frame.say(here ? "The link is copied. It opens on this machine only: start with --host 0.0.0.0 to share it." : "The link is copied."); } catch { frame.say(address); }
+  const text = [here ? "The link is copied. It opens on this machine only: start with --host 0.0.0.0 to share it." : "The link is copied.", current.lasts()].filter(Boolean).join(" ");
+  try { await navigator.clipboard.writeText(address); frame.say(text); } catch { frame.say(address); }
 }
 
 // While the server does not answer: ask every two seconds, and clear the message when it is back.

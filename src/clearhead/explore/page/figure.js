@@ -78,7 +78,7 @@ async function png(root) {
 
 // Save the open view, or one figure of it; returns the file's name and size.
 export async function save(kind, view, { version, address }, figure = null) {
-  const { title, source, file } = view.caption(), name = `clearhead-${file.replace(/[^\p{L}\p{N}._-]+/gu, "-").slice(0, 80)}.${kind}`, day = new Date().toISOString().slice(0, 10);
+  const { title, source, file } = view.caption(), name = `clearhead-${`${file}${figure ? "-figure" : ""}`.replace(/[^\p{L}\p{N}._-]+/gu, "-").slice(0, 80)}.${kind}`, day = new Date().toISOString().slice(0, 10);
   if (kind === "json") return offer(new Blob([JSON.stringify({ clearhead: version, saved: new Date().toISOString(), address, view: view.name, ...(await view.data()) }, plain, 1)], { type: "application/json" }), name);
   const short = address && address.length > 260 ? `${address.slice(0, 257)}…` : address;
   const root = sheet(figure ? [figure] : view.figures(), { title, source }, [`clearhead ${version}`, day, short].filter(Boolean).join(" · "));

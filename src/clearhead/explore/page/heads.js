@@ -6,7 +6,7 @@ import { scaleBar } from "./figure.js";
 
 // id, name, unit, what it means
 export const COLOURINGS = [
-  ["map", "small maps", "attention weight", "The attention map of every head."],
+  ["map", "small maps", "attention weight", "The attention map of every head (colours: square root)."],
   ["entropy", "entropy", "nats", "Low: a head attends to few tokens. High: to many."],
   ["distance", "distance", "tokens", "The mean distance from a query to its keys."],
   ["maximum", "largest weight", "weight", "The mean of each query's largest weight."],
@@ -28,7 +28,7 @@ export class HeadGrid {
   // off: silenced heads by layer, or null where heads cannot be silenced; recolour: called with the chosen colouring
   // means: entries of COLOURINGS that have another meaning here
   constructor({ pick, off = null, colouring = "map", recolour = null, colourings = COLOURINGS.map(([id]) => id), means = [] }) {
-    Object.assign(this, { pick, off, colouring, recolour, colourings, means, layers: 0, heads: 0, told: [], at: [null, null], maps: null, own: false, painted: new WeakMap() });
+    Object.assign(this, { pick, off, colouring, recolour, colourings, means, layers: 0, heads: 0, told: [], at: [null, null], maps: null, own: false, away: false, painted: new WeakMap() });
     this.grid = h("div", { class: "heads", role: "grid", "aria-label": "Layers and heads" });
     this.legend = h("p", { class: "legend" });
     this.note = h("p", { class: "note", "aria-live": "polite" }, " ");
@@ -51,7 +51,11 @@ export class HeadGrid {
     this.field.querySelector("select").value = this.colouring;
   }
 
+  // Hide it until it is shown again.
+  hide() { this.away = this.root.hidden = true; }
+
   show(layers, heads, [layer, head] = [null, null]) {
+    this.away = false;
     if (layers !== this.layers || heads !== this.heads) this.forget();
     const one = (x, count) => (Number.isInteger(x) && x >= 0 && x < count ? x : null), row = one(layer, layers);
     Object.assign(this, { layers, heads, at: [row, row === null ? null : one(head, heads)] });
@@ -114,7 +118,7 @@ export class HeadGrid {
       rows.push(h("div", { role: "row" }, cell(layer, null, `L${layer}`, `layer ${layer}, the mean of its ${this.heads} heads`),
         Array.from({ length: this.heads }, (_, head) => cell(layer, head, this.off?.[layer]?.includes(head) ? "×" : "", this.title(layer, head)))));
     }
-    this.root.hidden = one; // there is nothing to choose
+    this.root.hidden = one || this.away; // there is nothing to choose
     this.grid.classList.toggle("small", small);
     const wanted = 48 + this.heads * (2 + (small ? SMALL : CELL)), room = this.root.clientWidth; // many heads get smaller cells
     this.root.style.setProperty("flex-basis", `${Math.max(200, wanted)}px`);
@@ -180,7 +184,7 @@ export class HeadGrid {
   svg() {
     if (!this.layers || this.layers * this.heads === 1) return null;
     const small = this.colouring === "map", size = small ? SMALL : CELL, left = 60, top = 50, [, name, unit] = this.shown, range = small ? null : this.range();
-    const root = s("svg", { width: Math.max(left + this.heads * size + 8, 260), height: top + this.layers * size + 40, "font-size": 11, fill: tint("soft") });
+    const root = s("svg", { width: Math.max(left + this.heads * size + 8, 440), height: top + this.layers * size + 40, "font-size": 11, fill: tint("soft") });
     root.append(s("text", { y: 14, "font-size": 14, "font-weight": 600, fill: tint("ink") }, small ? "Attention maps of every head" : `Heads by ${name}`), s("text", { x: left, y: 30 }, "head"), s("text", { x: 0, y: top + 12 }, "layer"));
     for (let head = 0; head < this.heads; head++) root.append(s("text", { x: left + (head + 0.5) * size, y: top - 5, "text-anchor": "middle" }, head));
     for (let layer = 0; layer < this.layers; layer++) {

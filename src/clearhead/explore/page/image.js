@@ -51,10 +51,18 @@ export class ImageMap {
   tellScale() {
     const bar = h("span", { class: "bar" }), [low, high] = this.ends(), from = low < 0 ? -1 : 0;
     bar.style.setProperty("background", `linear-gradient(90deg, ${Array.from({ length: 9 }, (_, i) => css(colour(from + (i / 8) * (1 - from)))).join(",")})`);
-    this.scale.replaceChildren(number(low), bar, `${number(high)} ${this.what}`);
+    if (this.values.flat().every((x) => x === 0)) this.scale.textContent = `0 ${this.what} everywhere`;
+    else this.scale.replaceChildren(number(low), bar, `${number(high)} ${this.what}`);
   }
 
-  zoom(by) { this.near = Math.min(8, Math.max(1, this.near * by)); this.draw(); }
+  zoom(by) { this.near = Math.min(8, Math.max(1, this.near * by)); this.draw(); this.reveal(); }
+
+  // Scroll to the chosen patch.
+  reveal() {
+    if (!this.at || this.near === 1) return;
+    const { clientWidth: wide, clientHeight: tall } = this.frame, [y, x] = this.at.map((i, axis) => (i + 0.5) / (axis ? this.values[0].length : this.values.length));
+    this.frame.scrollTo(x * parseFloat(this.canvas.style.width) - wide / 2, y * parseFloat(this.canvas.style.height) - tall / 2);
+  }
 
   most() { return this.values.flat().reduce((a, x) => Math.max(a, Math.abs(x)), 0) || 1; }
 
@@ -117,16 +125,28 @@ export class ImageMap {
   choose(at) { if (at) { this.at = at; this.draw(); this.pick?.(...at); } }
 
   key(event) {
-    const move = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
-    if (!move || !this.values) return;
+    const move = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key], zoom = { "+": 2, "-": 0.5, 0: 1 / 8 }[event.key];
+    if ((!move && !zoom) || !this.values || event.ctrlKey || event.metaKey) return;
     event.preventDefault();
-    const [y, x] = this.at ?? [0, 0];
-    this.choose([Math.min(Math.max(y + move[0], 0), this.values.length - 1), Math.min(Math.max(x + move[1], 0), this.values[0].length - 1)]);
+    if (zoom) return this.zoom(zoom);
+    const [y, x] = this.at ? this.at.map((i, axis) => i + move[axis]) : [0, 0];
+    this.choose([Math.min(Math.max(y, 0), this.values.length - 1), Math.min(Math.max(x, 0), this.values[0].length - 1)]);
     this.tell(this.at);
+    this.reveal();
   }
 
   svg() {
     if (!this.values) return null;
+    const { near } = this;
+    this.near = 1; // the figure does not depend on the zoom
+    this.draw();
+    const figure = this.figure();
+    this.near = near;
+    this.draw();
+    return figure;
+  }
+
+  figure() {
     const wide = parseFloat(this.canvas.style.width), tall = parseFloat(this.canvas.style.height), [low, high] = this.ends(), axis = (text, more) => s("text", { fill: tint("soft"), "font-size": 11, ...more }, text);
     return s("svg", { width: Math.max(wide + 18, 300, 7.6 * this.title.length), height: tall + 86 }, s("text", { x: 0, y: 14, fill: tint("ink"), "font-size": 14, "font-weight": 600 }, this.title),
       axis("column", { x: 18, y: 36 }), axis("row", { x: 12, y: 42 + tall, transform: `rotate(-90 12 ${42 + tall})` }), s("image", { href: this.canvas.toDataURL(), x: 18, y: 42, width: wide, height: tall }),
@@ -140,10 +160,11 @@ export class ImageInput {
     Object.assign(this, { found, fail });
     this.file = h("input", { type: "file", accept: "image/*", class: "unseen", tabindex: -1, "aria-hidden": "true", onchange: () => { this.take(this.file.files[0]); this.file.value = ""; } });
     this.root = h("div", { class: "drop" }, h("button", { type: "button", onclick: () => this.file.click() }, text), this.file);
-    this.root.addEventListener("dragover", (event) => { event.preventDefault(); this.root.classList.add("over"); });
-    this.root.addEventListener("dragleave", () => this.root.classList.remove("over"));
-    this.root.addEventListener("drop", (event) => { event.preventDefault(); this.root.classList.remove("over"); this.take([...event.dataTransfer.files].find((one) => one.type.startsWith("image/"))); });
-    addEventListener("paste", (event) => { const one = [...event.clipboardData.files].find((file) => file.type.startsWith("image/")); if (one && this.root.isConnected && this.root.offsetParent) { event.preventDefault(); this.take(one); } });
+    const shown = () => this.root.isConnected && this.root.offsetParent; // a file may be dropped anywhere on the page
+    addEventListener("dragover", (event) => { if (shown() && event.dataTransfer.types.includes("Files")) { event.preventDefault(); this.root.classList.add("over"); } });
+    addEventListener("dragleave", (event) => { if (!event.relatedTarget) this.root.classList.remove("over"); });
+    addEventListener("drop", (event) => { this.root.classList.remove("over"); if (shown() && event.dataTransfer.files.length) { event.preventDefault(); this.take(event.dataTransfer.files[0]); } });
+    addEventListener("paste", (event) => { const one = [...event.clipboardData.files].find((file) => file.type.startsWith("image/")); if (one && shown()) { event.preventDefault(); this.take(one); } });
   }
 
   async take(file) {

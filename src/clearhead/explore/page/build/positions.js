@@ -2,7 +2,7 @@
 
 import { get } from "../api.js";
 import { choose, h, later, slide } from "../dom.js";
-import { ImageMap } from "../image.js";
+import { ImageInput, ImageMap } from "../image.js";
 import { HeatMap, whole } from "../map.js";
 import { KINDS } from "./options.js";
 
@@ -24,6 +24,8 @@ export class Positions {
     this.kind = choose("positions", KINDS, "sinusoid", (kind) => { this.view.options.kind = kind; this.sliders(); this.compute(); }, { id: "kind" });
     this.sizes = h("span", { class: "row" });
     this.what = h("p", { class: "what" });
+    this.drop = new ImageInput({ text: "An image behind the patches", found: ({ image }) => { this.patch.image = image; this.draw(); }, fail: (trouble) => this.view.activity.fail(trouble) });
+    this.patch.root.append(this.drop.root);
     this.maps = h("div", { class: "two" }, this.vectors.root, this.alike.root, this.patch.root);
     this.root = h("section", { class: "panel" }, h("div", { class: "row" }, this.kind, this.sizes), this.what, this.maps);
   }

@@ -15,7 +15,8 @@ const EXAMPLE = { model: SHIPPED[0], image: "church", layer: "0", head: "1" }; /
 const FEATURES = "features"; // the value of `group` for feature maps; otherwise the name of a group of attentions
 const DISTANCE = ["distance", "distance", "patches", "The mean distance in the grid from a patch to the patches it attends to."];
 const SINK = ["sink", "weight on the class token", "weight", "The mean weight that all tokens put on the class token."];
-const SMALL = ["map", "small maps", "attention weight", "What the chosen token attends to in every head, each up to its own largest weight."];
+const SMALL = ["map", "small maps", "attention weight", "What the chosen token attends to in every head, each up to its own largest weight (colours: square root)."];
+const NOTHING = "none"; // the image of an address after a file that could not be used
 const KEPT = 64; // chosen tokens and pages of feature maps whose numbers are not requested again
 const named = (image, names) => names[image] ?? image.replaceAll("-", " ");
 
@@ -31,7 +32,7 @@ class ClassifyPane extends Pane {
     super(view);
     this.names = view.names;
     this.chips.setAttribute("aria-label", "Example images");
-    this.drop = new ImageInput({ found: ({ id, name }) => { if (name) this.names[id] = name; this.view.give(id); }, fail: (trouble) => this.refuse(trouble) });
+    this.drop = new ImageInput({ found: ({ id, name }) => { if (name) this.names[id] = name; this.view.give(id); }, fail: (trouble) => this.view.refuse(trouble) });
     this.form = h("div", { class: "ask" }, h("div", { class: "row" }, this.choice, this.drop.root, this.chips, this.activity.root));
     this.image = new ImageMap({ size: 340, what: "attention weight", patchwise: true, pick: (y, x) => this.pickPlace(y, x) });
     this.rest = h("p", { class: "rest note" }); // the weight that is on no patch
@@ -51,7 +52,7 @@ class ClassifyPane extends Pane {
 
   // Without a state in the address: the example, if its model opens.
   async enter(given) {
-    if (Object.keys(given).length) return super.enter(given);
+    if (Object.keys(given).length) return super.enter(given.image === NOTHING ? { ...given, image: "" } : given);
     const mine = (this.entering = {});
     await this.ready().catch(() => {}); // super.enter asks again, and shows the problem
     if (this.entering === mine) return super.enter(this.state.model === EXAMPLE.model ? EXAMPLE : given);
@@ -74,10 +75,9 @@ class ClassifyPane extends Pane {
     this.activity.cancel();
     this.clear();
     Object.assign(this, { result: null, key: null });
-    this.input.value = this.state.image = "";
+    this.input.value = "";
+    this.state.image = NOTHING;
     this.suggest();
-    this.view.remember();
-    this.view.compare();
     this.fail(trouble);
   }
 
@@ -138,7 +138,7 @@ class ClassifyPane extends Pane {
     this.what.replaceChildren(...[
       choose("shown", shown, state.group, (to) => { Object.assign(state, { group: to, layer: null, head: null, at: null, stage: look.features[state.stage] ? state.stage : look.features.length - 1 }); this.choices(); this.changed(true); }, { name: "shown" }),
       ...(state.group === FEATURES ? [
-        choose("of", look.features.map((one, i) => [i, `${one.name}, ${one.grid[0]} × ${one.grid[1]}`]), state.stage, (to) => { Object.assign(state, { stage: Number(to), channel: null, page: 0 }); this.changed(); }, { name: "stage" }),
+        choose("stage", look.features.map((one, i) => [i, `${one.name}, ${one.grid[0]} × ${one.grid[1]}`]), state.stage, (to) => { Object.assign(state, { stage: Number(to), channel: null, page: 0 }); this.changed(); }, { name: "stage" }),
         choose("channels", [["strength", "strongest first"], ["number", "by number"]], state.order, (to) => { Object.assign(state, { order: to, channel: null, page: 0 }); this.changed(); }, { name: "order" })] : [])]);
     if (focused) this.what.querySelector(`[name=${focused}]`)?.focus();
   }
@@ -210,7 +210,7 @@ class ClassifyPane extends Pane {
     if (state.channel !== null && order.includes(state.channel)) state.page = Math.floor(order.indexOf(state.channel) / PER_PAGE);
     state.page = Math.min(Math.max(0, Math.floor(state.page)), last);
     const channels = order.slice(state.page * PER_PAGE, (state.page + 1) * PER_PAGE);
-    this.heads.root.hidden = true;
+    this.heads.hide();
     const maps = await this.ask("features", { stage: state.stage, channels: channels.join() });
     if (this.asked !== asked) return;
     const at = channels.includes(state.channel) ? state.channel : channels[0];
@@ -227,7 +227,7 @@ class ClassifyPane extends Pane {
     const { group, state } = this;
     if (state.group === FEATURES) return `Channel ${channel} of ${this.look.features[state.stage].name}`;
     const of = group.rows.names[this.query], place = this.place(this.query);
-    return `Attention of ${place ? `the patch in ${of}` : of.startsWith("the ") ? of : `the ${of}`}, ${headTitle(group.layers, group.heads, state.layer, state.head)}`;
+    return `Attention of ${place ? `the patch in ${of}` : of === "class token" ? `the ${of}` : of}, ${headTitle(group.layers, group.heads, state.layer, state.head)}`;
   }
 
   // The row and column of a token; null for one without a place.
@@ -266,8 +266,8 @@ class ClassifyPane extends Pane {
 
   caption() {
     const [best] = this.result?.classes ?? [], image = named(this.state.image, this.names), { state } = this;
-    const where = state.group === FEATURES ? `stage${state.stage}` : state.layer === null ? "all-heads" : `layer${state.layer}${state.head === null ? "" : `-head${state.head}`}`;
-    return { title: `${image}${best ? ` → ${best[0]} ${percent(best[1])}` : ""}`, source: `${this.source()}${this.shown ? ` · ${this.shown.title}` : ""}`, file: [state.model, named(state.image, this.names), where].join("-") };
+    const where = state.group === FEATURES ? this.look?.features[state.stage]?.name ?? "features" : state.layer === null ? "all-heads" : `layer${state.layer}${state.head === null ? "" : `-head${state.head}`}`;
+    return { title: `${image}${best ? ` → ${best[0]} ${percent(best[1])}` : ""}`, source: [this.source(), this.shown?.title, this.rest.textContent].filter(Boolean).join(" · "), file: [state.model, named(state.image, this.names), where].join("-") };
   }
 
   figures() {
@@ -294,7 +294,7 @@ function mean({ data, shape: [layers, heads, keys] }, layer, head) {
 const shaped = (data, [ny, nx]) => Array.from({ length: ny }, (_, y) => Array.from(data.subarray(y * nx, (y + 1) * nx)));
 
 export class Classify extends PanedView {
-  constructor(frame) { super(frame, "classify", "Classify", "A vision transformer reads an image as patches: the coloured ones get the most attention of its class token.", ClassifyPane); }
+  constructor(frame) { super(frame, "classify", "Classify", "What a vision model uses of an image: what the class token of a vision transformer, or a patch of it, attends to, and the feature maps of a convolutional network.", ClassifyPane); }
 
   get names() { return (this.uploaded ??= {}); } // of uploaded images, by id
 
@@ -302,6 +302,15 @@ export class Classify extends PanedView {
 
   // The same model with other weights, or any other one.
   partner(pane) { return super.partner(pane) ?? Object.values(pane.known ?? {}).find((one) => one.id !== pane.model?.id); }
+
+  // A file that cannot be used is refused by all panes; Back leads to the image before it.
+  refuse(trouble) {
+    for (const pane of this.panes) pane.refuse(trouble);
+    this.compare();
+    this.remember(true);
+  }
+
+  lasts() { return this.panes.some(({ state, model }) => state.image && state.image !== NOTHING && !model?.examples.includes(state.image)) ? "The uploaded image is kept in the memory of this server only: after a restart the link does not show it." : ""; }
 
   // Another image, for all panes.
   give(id) { for (const pane of this.panes) pane.give(id); }
@@ -317,10 +326,10 @@ export class Classify extends PanedView {
     this.difference.hidden = this.panes.length < 2 || !both.every(Boolean);
     this.differing = null;
     if (this.difference.hidden) return;
-    const [a, b] = both, [left, right] = this.panes, kind = a.unit === b.unit, same = kind && String(a.grid) === String(b.grid);
+    const [a, b] = both, [left, right] = this.panes, kind = a.unit === b.unit, channels = kind && a.channel !== undefined && (left.state.model !== right.state.model || a.title !== b.title), same = kind && !channels && String(a.grid) === String(b.grid);
     this.map.root.hidden = !same;
     const grids = both.map(({ grid }) => grid.join(" × ")), place = (pane) => pane.group && pane.group.rows.names[pane.query];
-    this.why.textContent = !kind ? "Attention weights and activations are not the same: there is no difference patch by patch." : !same ? `The grids are ${grids[0]} and ${grids[1]}: there is no difference patch by patch.` : place(left) !== place(right) ? `The left is of ${place(left)}, the right of ${place(right)}.` : left.state.image !== right.state.image ? "The two images are not the same." : "";
+    this.why.textContent = channels ? "Channels of different models or stages respond to different things: there is no difference patch by patch." : !kind ? "Attention weights and activations are not the same: there is no difference patch by patch." : !same ? `The grids are ${grids[0]} and ${grids[1]}: there is no difference patch by patch.` : place(left) !== place(right) ? `The left is of ${place(left)}, the right of ${place(right)}.` : left.state.image !== right.state.image ? "The two images are not the same." : "";
     if (!same) return;
     this.differing = a.values.map((row, y) => row.map((x, i) => b.values[y][i] - x));
     this.map.call(`${right.state.model} (${b.title}) − ${left.state.model} (${a.title})`, `difference of ${a.unit}s`);

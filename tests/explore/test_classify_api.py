@@ -268,7 +268,7 @@ def test_wrong_requests_are_sentences(client):
         answer = client.get(f"/api/{path}", params=params)
         assert (answer.status_code, sentence in answer.json()["error"]) == (status, True), answer.text
     for body, status, sentence in (
-        ({"model": "vit", "image": "gone"}, 404, "send it again"),
+        ({"model": "vit", "image": "gone"}, 404, "choose an image"),
         ({"model": "gone", "image": "cat"}, 404, "no model"),
         ({"model": "vit", "image": "../cat"}, 422, "image"),
         ({"model": "vit"}, 422, "image"),
