@@ -52,7 +52,7 @@ def test_four_files_in_a_folder(name, zipped, nowhere):
     assert (batch["images"][:, 0, 5, 5] == batch["labels"]).all()
     assert (batch["images"][:, 0, 0, 1] == 255).all()
     assert valid["images"][:, 0, 5, 5].tolist() == [100, 101, 102, 103]
-    assert data.sizes == {"classes": 10, "channels": 1, "size": 28}
+    assert (data.sizes, data.defaults) == ({"classes": 10, "channels": 1}, {"size": 28})
     assert data.classes == (CLOTHES if name == "fashion-mnist" else tuple("0123456789"))
     assert data.preprocessing.channels == "grey"
     train, test = data.originals("train"), data.originals("valid")

@@ -124,7 +124,7 @@ class Images(Data):
         self.labels = {
             name: np.array([number[image.label] for image in images], np.int64) for name, images in self.sets.items()
         }
-        self.sizes = {"classes": len(self.classes)}
+        self.sizes, self.defaults = {"classes": len(self.classes), "channels": 3}, {"size": config.size}
         size = (config.size, config.size)
         self.preprocessing = Preprocessing(resize=config.size, crop=size, mean=config.mean, deviation=config.deviation)
         whole, rest = divmod(len(train), config.rows)

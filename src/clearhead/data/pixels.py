@@ -84,7 +84,7 @@ class Pixels(Data):
         _, channels, height, width = train.images.shape
         self.sizes = {"classes": len(classes), "channels": channels}
         if height == width:
-            self.sizes["size"] = height
+            self.defaults = {"size": height}
         self.steps_per_epoch = self.train // config.rows
         self.valid_batches = -(-(self.count - self.train) // config.valid_rows)
         self._order = (-1, np.zeros(0, np.int64))  # the last epoch, and its order
