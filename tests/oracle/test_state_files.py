@@ -342,3 +342,19 @@ def test_a_vit_of_any_patch_is_saved_under_an_architecture_that_timm_has(patch: 
     table = json.loads((ch.save(model, tmp_path, layout="timm") / "config.json").read_text())
     assert table["architecture"] == "vit_base_patch16_224"
     assert (table["model_args"]["patch_size"], table["model_args"]["img_size"]) == (patch, size)
+
+
+@pytest.mark.parametrize("wrap", [lambda x: {"model": x, "epoch": 3}, lambda x: {"state_dict": x}])
+@pytest.mark.parametrize("prefix", ["", "module."])
+def test_checkpoints_of_training_scripts(wrap, prefix: str, tmp_path: Path) -> None:
+    model = ch.build("resnet", classes=3, width=8, depths=(1, 1)).eval()
+    tensors = load_file(ch.save(model, tmp_path / "a", layout="torchvision") / "model.safetensors")
+    torch.save(wrap({prefix + name: x for name, x in tensors.items()}), tmp_path / "last.pth")
+    images = torch.randn(1, 3, 32, 32)
+    torch.testing.assert_close(ch.load(tmp_path / "last.pth", device="cpu").model(images), model(images))
+
+
+def test_a_file_without_weights_says_what_it_has(tmp_path: Path) -> None:
+    torch.save({"epoch": 3, "loss": 0.5}, tmp_path / "last.pth")
+    with pytest.raises(WeightsError, match=r"does not hold a dictionary of tensors.*it has 'epoch', 'loss'"):
+        ch.load(tmp_path / "last.pth", device="cpu")

@@ -239,6 +239,8 @@ def classify(
     images = bundle.reads == "images"
     items: list[Any] = image_inputs(inputs)[0] if images else lines_of(*inputs)
     result: Any = classify(bundle, items, top=top)
+    if as_json and images:
+        result = [{"image": name, "classes": one} for name, one in zip(items, result, strict=True)]
     show(result if as_json else rows(*_shares(result, items if images else None)), as_json)
 
 

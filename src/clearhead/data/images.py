@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import multiprocessing
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -206,7 +207,8 @@ class Images(Data):
             key = (which, step, rows.tobytes())
             self._prefetch(which, self._coming.keys() | {key})
             try:
-                pixels = np.concatenate([future.result() for future in self._coming.pop(key)])
+                with self._naming_skip_bad():
+                    pixels = np.concatenate([future.result() for future in self._coming.pop(key)])
             except BrokenProcessPool as error:
                 self._pool = None
                 raise RuntimeError(
@@ -214,19 +216,30 @@ class Images(Data):
                     "without worker processes"
                 ) from error
         else:
-            pixels = image_files.decode(*self._work(which, step, rows))
+            with self._naming_skip_bad():
+                pixels = image_files.decode(*self._work(which, step, rows))
         return {"images": pixels, "labels": labels}
+
+    @contextmanager
+    def _naming_skip_bad(self) -> Iterator[None]:
+        """Add to the error of a file that cannot be read how to leave it out."""
+        try:
+            yield
+        except DataError as problem:
+            raise DataError(f"{problem}; data.skip_bad = true leaves such files out, and counts them") from problem
 
     def _all_decoded(self) -> NDArray[np.uint8]:
         """Return the middle of every image, training images first."""
         names = [image.name for which in ("train", "valid") for image in self.sets[which]]
         if not self.config.workers:
-            return image_files.decode(str(self.path), names, self.config.size, None, None)
+            with self._naming_skip_bad():
+                return image_files.decode(str(self.path), names, self.config.size, None, None)
         self._start_workers()
         assert self._pool is not None
         shares = [names[i : i + 64] for i in range(0, len(names), 64)]
         jobs = [self._pool.submit(image_files.decode, str(self.path), x, self.config.size, None, None) for x in shares]
-        return np.concatenate([job.result() for job in jobs])
+        with self._naming_skip_bad():
+            return np.concatenate([job.result() for job in jobs])
 
     def _numbers(self, which: str, step: int, rows: Rows) -> NDArray[np.int64]:
         """Return the numbers of the images of these rows."""
