@@ -33,6 +33,7 @@ class Explicit:
         self._frames: list[weakref.ref[Frame]] = []  # the modules that were running, one per watch or edit
         self._weights: weakref.ref[Tensor] | None = None  # its output, or what dropout or a cast has made of it
         self._before: Tensor | None = None  # its output before them
+        self._heads = 1  # of weights that are in three axes
         self._product: weakref.ref[Tensor] | None = None  # the last product of two tensors of four axes
 
     def begin(self, frames: Sequence[Frame], weights: Tensor, dim: int | None) -> None:
@@ -54,6 +55,17 @@ class Explicit:
         if new is not weights:
             self._before = weights if self._before is None else self._before
             self._weights = weakref.ref(new)
+
+    def reshaped(self, weights: Tensor, new: Tensor) -> None:
+        """Take a view of the weights with rows and heads in one axis, (b * h, q, k), for a product of three axes."""
+        if weights.ndim == 4 and new.shape == (weights.shape[0] * weights.shape[1], *weights.shape[2:]):
+            self._heads = weights.shape[1]
+            self.passed(weights, new)
+
+    def four(self, x: Any) -> Any:
+        """A tensor of such a product with the axes (b, h, ...); anything else as it is."""
+        fits = isinstance(x, Tensor) and x.ndim == 3 and x.shape[0] % self._heads == 0
+        return x.unflatten(0, (-1, self._heads)) if fits else x
 
     def multiplied(self, x: Any, y: Any, out: Tensor) -> None:
         """Take a product that is not attention: as values, one of two tensors of four axes makes linear attention."""

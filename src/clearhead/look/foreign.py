@@ -123,8 +123,14 @@ class Foreign:
             paths = list(self.seen)
             more = f" and {len(paths) - SHOWN} more" if len(paths) > SHOWN else ""
             return f"the attention of this model is in {', '.join(map(repr, paths[:SHOWN]))}{more}"
-        how = getattr(getattr(self.root, "config", None), "_attn_implementation", None)
-        if isinstance(how, str) and how != "sdpa":
+        configs = (getattr(module, "config", None) for module in self.root.modules())
+        how = next((how for x in configs if isinstance(how := getattr(x, "_attn_implementation", None), str)), None)
+        if how == "eager":
+            return (
+                f"this {type(self.root).__name__} computes attention itself, in a form that is not seen: call it with "
+                "output_attentions=True, or set this in its config, so that its modules return their weights"
+            )
+        if how is not None and how != "sdpa":
             return (
                 f"this {type(self.root).__name__} computes attention by its implementation {how!r}, which neither "
                 "calls scaled_dot_product_attention nor returns weights: load it with attn_implementation='sdpa', or "

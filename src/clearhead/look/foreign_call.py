@@ -216,7 +216,7 @@ def first_position(queries: int, keys: int, allowed: Tensor | None, causal: bool
         causal: The mask is torch's causal flag.
         given: The module was called with as many tokens as there are keys.
     """
-    if queries == keys or causal or given:
+    if queries == keys or causal or given or 0 in (queries, keys):
         return 0
     if allowed is not None and not allowed.is_meta:
         some = allowed.expand(*allowed.shape[:-2], queries, keys).reshape(-1, queries, keys).any(0)

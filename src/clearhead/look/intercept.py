@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
 
 from ..errors import Notice
 from ..layers import attend
+from ..layers.scores import repeat_heads
 from .call import DenseCall, LazyCall, full_precision
 from .explicit_call import IN_ORDER, Explicit, weighted_sum
 from .flex_call import check_flex, flex_weights
@@ -131,6 +132,8 @@ def _sdpa(mode: Interception, func: Callable[..., Tensor], args: Any, kwargs: An
     offset = first_position(call.queries, call.keys, call.allowed(), call.causal, given)
     if tap.explicit:
         q, k, v = (x.to(call.dtype) for x in before)
+        if k.shape[1] != v.shape[1]:
+            k, v = repeat_heads(k, q.shape[1]), repeat_heads(v, q.shape[1])
         which, bias = editable_mask_and_bias(call, offset)
         out = attend(q, k, v, mask=which, bias=bias, score=call.score, dropout=call.dropout, tap=tap)
         return call.shaped(out)
@@ -171,7 +174,7 @@ def _multihead(mode: Interception, func: Callable[..., Any], args: Any, kwargs: 
 
 def _batched_product(mode: Interception, func: Callable[..., Tensor], args: Any, kwargs: Any) -> Tensor:
     """Answer torch.bmm and torch.baddbmm."""
-    return func(*args, **kwargs) if mode.multihead is None else mode.multihead.product(func, args)
+    return _product(mode, func, args, kwargs) if mode.multihead is None else mode.multihead.product(func, args)
 
 
 def _softmax(mode: Interception, func: Callable[..., Tensor], args: Any, kwargs: Any) -> Tensor:
@@ -190,6 +193,14 @@ def _pass_on(mode: Interception, func: Callable[..., Tensor], args: Any, kwargs:
     out = func(*args, **kwargs)
     if follows:
         mode.explicit.passed(args[0] if copy is None else copy, out)
+    return out
+
+
+def _reshape(mode: Interception, func: Callable[..., Tensor], args: Any, kwargs: Any) -> Tensor:
+    """Answer views, which put the rows and heads of weights into one axis."""
+    out = func(*args, **kwargs)
+    if args and mode.explicit.follows(args[0]):
+        mode.explicit.reshaped(args[0], out)
     return out
 
 
@@ -220,13 +231,22 @@ def _einsum(mode: Interception, func: Callable[..., Tensor], args: Any, kwargs: 
 
 def _weighted_sum(mode: Interception, func: Callable[..., Tensor], args: Any, order: tuple[int, ...]) -> Tensor:
     """Answer a product that is attention if its first factor is the weights of a softmax: see explicit_call.py."""
-    weights, v = args
-    if not mode.explicit.follows(weights) or not mode.explicit.joins(mode.frames(), weights, v):
+    explicit, (weights, v) = mode.explicit, args
+    follows, flat = explicit.follows(weights), isinstance(weights, Tensor) and weights.ndim == 3
+    whole = (explicit.four(weights), explicit.four(v)) if flat and follows else (weights, v)
+    if not follows or not explicit.joins(mode.frames(), *whole):
         out = func(weights, v)
-        mode.explicit.multiplied(weights, v, out)
+        explicit.multiplied(weights, v, out)
         return out
-    tap, places = mode.join(weights, weights.mT)
-    return mode.explicit.product(tap, places, func, weights, v, order)
+    tap, places = mode.join(whole[0], whole[0].mT)
+    if not flat:
+        return explicit.product(tap, places, func, *whole, order)
+
+    def three(weights: Tensor, v: Tensor) -> Tensor:
+        out: Tensor = explicit.four(func(weights.flatten(0, 1), v.flatten(0, 1)))
+        return out
+
+    return explicit.product(tap, places, three, *whole, order).flatten(0, 1)
 
 
 def _flex(mode: Interception, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -247,7 +267,7 @@ def _flex(mode: Interception, func: Callable[..., Any], args: Any, kwargs: Any) 
     return tap.heads(out), *more
 
 
-# The functions of torch that are intercepted; torch.bmm and torch.baddbmm only inside of nn.MultiheadAttention.
+# The functions of torch that are intercepted.
 HANDLERS: dict[Any, Callable[..., Any]] = {
     F.scaled_dot_product_attention: _sdpa,
     F.multi_head_attention_forward: _multihead,
@@ -257,6 +277,7 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys((F.softmax, torch.softmax, Tensor.softmax), _softmax),
     **dict.fromkeys((F.dropout, torch.dropout, torch.dropout_, Tensor.to, Tensor.type_as, Tensor.type), _pass_on),
     **dict.fromkeys((Tensor.float, Tensor.half, Tensor.bfloat16, Tensor.double), _pass_on),
-    **dict.fromkeys((torch.matmul, Tensor.matmul), _product),
+    **dict.fromkeys((Tensor.view, Tensor.reshape, torch.reshape, Tensor.flatten, torch.flatten), _reshape),
+    **dict.fromkeys((torch.matmul, Tensor.matmul, Tensor.bmm), _product),
     torch.einsum: _einsum,
 }

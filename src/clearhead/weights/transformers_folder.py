@@ -156,6 +156,8 @@ def _left_out(table: config.Table, theirs: Any, used: Used) -> str:
     named = next(iter(table.get("architectures") or ()), type(theirs).__name__)
     head = "" if named == type(theirs).__name__ else f"; read as {type(theirs).__name__}, without the head of {named}"
     names = sorted(used.ignored)
+    if len(names) == 1:
+        return f"{head}; 1 tensor is not used: {names[0]}"
     return head + (f"; {len(names)} tensors are not used, such as {names[0]}" if names else "")
 
 
