@@ -110,11 +110,10 @@ class Explicit(nn.Module):
 @pytest.mark.parametrize("kind", ["meta", "vmap"])
 def test_explicit_attention_that_cannot_be_recorded(kind):
     model = Explicit()
+    run = model if kind == "meta" else torch.func.vmap(model)
+    x = r(2, 3, 4, device="meta") if kind == "meta" else r(5, 2, 3, 4)
     with pytest.warns(Notice, match="is not recorded"), ch.watch(model, "weights"):
-        if kind == "meta":
-            model(r(2, 3, 4, device="meta"))
-        else:
-            torch.func.vmap(model)(r(5, 2, 3, 4))
+        run(x)
 
 
 class Two(nn.Module):

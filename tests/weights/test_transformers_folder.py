@@ -98,6 +98,25 @@ def test_the_maps_of_a_text_are_those_of_eager_attention(bundle, kind):
     assert len(result.pieces) == ids.shape[1]
 
 
+def test_attention_that_is_not_seen_is_an_error_with_what_to_do(bundle, monkeypatch):
+    from clearhead.explore.inspections import inspect
+    from clearhead.look import intercept
+
+    monkeypatch.delitem(intercept.HANDLERS, torch.bmm)  # so that the product of DeBERTa is one that is not seen
+    deberta = bundle("deberta")
+    todo = "call it with output_attentions=True, or set this in its config"
+    with pytest.warns(Notice, match=todo), pytest.raises(UserError, match=f"no attention was seen in this .*{todo}"):
+        ch.look.attention(deberta, TEXT)
+    with pytest.warns(Notice, match=todo):
+        found = inspect(deberta, [1, 5, 2])
+    assert found.to_dict()["groups"] == []
+    assert todo in found.to_dict()["reason"]
+    with pytest.raises(UserError, match=todo):
+        found.group("self")
+    monkeypatch.setattr(deberta.model.theirs.config, "output_attentions", True)
+    assert len(ch.look.attention(deberta, TEXT).maps["self"]) == 2
+
+
 @pytest.mark.parametrize("kind", ["neox", "gemma2", "mpnet", "albert"])
 def test_the_effects_of_heads_are_those_of_silencing_them(bundle, kind):
     effects = ch.look.head_effects(bundle(kind), TEXT)
@@ -186,7 +205,9 @@ def test_a_config_names_no_kernel_to_download(tmp_path, kernel):
 
 
 def test_what_is_not_read_of_a_folder_is_said(folder, tmp_path):
-    with pytest.warns(Notice, match=r"read as ElectraModel, without the head of ElectraForPreTraining; 4 tensors are not"):
+    with pytest.warns(
+        Notice, match=r"read as ElectraModel, without the head of ElectraForPreTraining; 4 tensors are not"
+    ):
         ch.load(folder("electra"), device="cpu")
     more = foreign_folder("neox", tmp_path / "more")
     tensors = load_file(more / "model.safetensors")

@@ -133,7 +133,8 @@ class Explicit:
         if tap.listeners:
             rows, _, queries, keys = shown.shape
             given = any(place.frame.was_given(rows, queries, keys) for place in places)
-            offset = first_position(queries, keys, shown.detach() > 0, False, given)
+            allowed = None if given or queries == keys else shown.detach() > 0
+            offset = first_position(queries, keys, allowed, False, given)
         for listener in tap.listeners:  # one that wants nothing still counts the steps of a text
             kept = own(shown, listener.grad and listener.explicit) if listener.wanted else shown
             listener.record_call(DenseCall(weights=kept, offset=offset))

@@ -120,9 +120,7 @@ def _bind(
     enable_gqa: bool = False,
 ) -> SDPACall:
     if query.is_nested:
-        raise InputError(
-            "attention over nested tensors cannot be edited: expected a padded batch and a mask"
-        )
+        raise InputError("attention over nested tensors cannot be edited: expected a padded batch and a mask")
     scale = query.shape[-1] ** -0.5 if scale is None else float(scale)
     return SDPACall(
         q=query, k=key, v=value, attn_mask=attn_mask, dropout=dropout_p, causal=is_causal, scale=scale,

@@ -224,7 +224,7 @@ def _einsum(mode: Interception, func: Callable[..., Tensor], args: Any, kwargs: 
     order = weighted_sum(equation)
     if order is None:
         out = func(*args)
-        mode.explicit.multiplied(*factors, out)
+        mode.explicit.multiplied(factors[0], factors[1], out)
         return out
     return _weighted_sum(mode, lambda weights, v: func(equation, weights, v), factors, order)
 

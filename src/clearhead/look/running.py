@@ -31,12 +31,16 @@ class Frame:
     @cached_property
     def inputs(self) -> list[Tensor]:
         """The tensors that the module was called with."""
-        return [x for x in tree_leaves(self.given) if isinstance(x, Tensor)]
+        return [x for x in self._leaves if isinstance(x, Tensor)]
 
     @property
     def cache(self) -> object | None:
         """The KV cache that the module was called with, if it is an object like those of transformers."""
-        return next((x for x in tree_leaves(self.given) if hasattr(x, "get_seq_length")), None)
+        return next(filter(_is_cache, self._leaves), None)
+
+    @cached_property
+    def _leaves(self) -> list[Any]:
+        return tree_leaves(self.given, is_leaf=_is_cache)
 
     def was_given(self, rows: int, queries: int, keys: int) -> bool:
         """Whether the module was called with as many tokens as keys: then the keys are made of them, and of no cache.
@@ -45,15 +49,7 @@ class Frame:
         """
         if isinstance(self.module, nn.MultiheadAttention):  # it never has a cache, but may add keys (bias_k)
             return True
-        for x in self.inputs:
-            first = tuple(x.shape[:2])
-            if x.ndim == 3 and x.is_floating_point():
-                if first == (keys, rows) or (x.shape[1] == keys and first != (queries, rows)):
-                    return True
-            elif x.ndim == 4 and x.is_floating_point() and x.shape[3] != keys and x.shape[2] != keys - queries:
-                if keys in (x.shape[1] * x.shape[2], x.shape[2] * x.shape[3]):  # neither a mask nor a cache
-                    return True
-        return False
+        return any(x.is_floating_point() and _is_source(x, rows, queries, keys) for x in self.inputs)
 
     def tokens(self) -> list[tuple[int, int]]:
         """Rows and tokens of what the module was called with: (b, n, d), or an image (b, y, x, c) or (b, c, y, x)."""
@@ -150,6 +146,21 @@ class Running:
             if frame is not None:
                 return
             self.frames.pop()
+
+
+def _is_cache(x: Any) -> bool:
+    """Whether an argument of a module is a KV cache of transformers."""
+    return hasattr(x, "get_seq_length")
+
+
+def _is_source(x: Tensor, rows: int, queries: int, keys: int) -> bool:
+    """Whether a tensor has the tokens of the keys: (b, n, d), (n, b, d), (b, y, x, c) or (b, c, y, x)."""
+    if x.ndim == 3:
+        first = (x.shape[0], x.shape[1])
+        return first == (keys, rows) or (x.shape[1] == keys and first != (queries, rows))
+    if x.ndim != 4 or x.shape[3] == keys or x.shape[2] == keys - queries:  # a mask, or keys of a cache
+        return False
+    return keys in (x.shape[1] * x.shape[2], x.shape[2] * x.shape[3])
 
 
 _MODULE = nn.Module.__call__.__code__.co_filename
