@@ -99,7 +99,7 @@ def test_the_maps_of_a_text_are_those_of_eager_attention(bundle, kind):
 
 
 def test_attention_that_is_not_seen_is_an_error_with_what_to_do(bundle, monkeypatch):
-    from clearhead.explore.inspections import inspect
+    from clearhead.explore.inspections import inspect_text
     from clearhead.look import intercept
 
     monkeypatch.delitem(intercept.HANDLERS, torch.bmm)  # so that the product of DeBERTa is one that is not seen
@@ -108,7 +108,7 @@ def test_attention_that_is_not_seen_is_an_error_with_what_to_do(bundle, monkeypa
     with pytest.warns(Notice, match=todo), pytest.raises(UserError, match=f"no attention was seen in this .*{todo}"):
         ch.look.attention(deberta, TEXT)
     with pytest.warns(Notice, match=todo):
-        found = inspect(deberta, [1, 5, 2])
+        found = inspect_text(deberta, [1, 5, 2])
     assert found.to_dict()["groups"] == []
     assert todo in found.to_dict()["reason"]
     with pytest.raises(UserError, match=todo):
