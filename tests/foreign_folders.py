@@ -24,7 +24,21 @@ KINDS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "mpnet": ("MPNetForMaskedLM", "MPNet", {}),
     "classes": ("ElectraForSequenceClassification", "Electra", {"embedding_size": 12, "num_labels": 3}),
     "t5": ("T5ForConditionalGeneration", "T5", {"d_model": 24, "d_kv": 8, "num_layers": 2, "num_heads": 3}),
-    "beit": ("BeitModel", "Beit", {"image_size": 12, "patch_size": 4}),
+    "swin": (
+        "SwinModel",
+        "Swin",
+        {
+            "image_size": 16,
+            "patch_size": 2,
+            "embed_dim": 12,
+            "depths": [2],
+            "num_attention_heads": [3],
+            "window_size": 4,
+            "hidden_size": 12,
+            "num_hidden_layers": 1,
+        },
+    ),
+    "deberta": ("DebertaV2Model", "DebertaV2", {"relative_attention": True, "pos_att_type": ["p2c", "c2p"]}),
 }
 
 

@@ -60,6 +60,15 @@ class Einsum(Heads):
         return self.joined(torch.einsum("b h i j, b h j d -> b h i d", weights, v))
 
 
+class Flat(Heads):
+    """As BLOOM and DeBERTa write it: rows and heads in one axis, and torch.bmm."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.split(x)
+        weights = self.drop((q @ k.mT * E**-0.5).softmax(-1)).view(-1, T, T)
+        return self.joined(torch.bmm(weights, v.reshape(-1, T, E)).view(B, H, T, E))
+
+
 class Windows(Heads):
     """Attention in windows of 2 x 2 of an image (b, y, x, c), as in Swin."""
 
@@ -85,6 +94,27 @@ class Linear(Heads):
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = self.split(x)
         return self.joined(q.softmax(-1) @ (k.softmax(-2).mT @ v))
+
+
+class Efficient(Linear):
+    """The same where a head has as many features as there are tokens."""
+
+    def split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        q, k, v = super().split(x)
+        return F.pad(q, (0, T - E)), F.pad(k, (0, T - E)), v
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.split(x)
+        context = (k.softmax(-2).mT @ v) / T
+        return self.joined(q.softmax(-1) @ context)
+
+
+class Context(Efficient):
+    """The same without a softmax of the keys."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.split(x)
+        return self.joined(q.softmax(-1) @ torch.einsum("bhnd,bhne->bhde", k, v))
 
 
 class Classes(Heads):
@@ -122,7 +152,7 @@ def given(kind: type[nn.Module]) -> Tensor:
     return torch.randn(B, 4, 6, WIDTH) if kind is Windows else torch.randn(B, T, WIDTH)
 
 
-ATTENTION = [Operator, Cast, Einsum, Windows]
+ATTENTION = [Operator, Cast, Einsum, Flat, Windows]
 
 
 @torch.no_grad()
@@ -179,7 +209,7 @@ def test_what_lies_behind_cannot_be_edited(leaf, recwarn):
             model(given(Operator))
 
 
-@pytest.mark.parametrize("kind", [Channels, Linear, Classes, Unused])
+@pytest.mark.parametrize("kind", [Channels, Linear, Efficient, Context, Classes, Unused])
 def test_other_softmaxes_are_not_taken_for_attention(kind):
     model = seeded(kind)
     with pytest.warns(Notice, match="no attention call at 'weights'"), ch.watch(model, "weights") as tape:
@@ -211,6 +241,56 @@ def test_dropout_and_gradients_while_training():
         model(x).sum().backward()
     torch.testing.assert_close(tape["weights"].dense().sum(-1), torch.ones(B, H, T))  # without dropout
     assert tape.gradient("weights").shape == (B, H, T, T)
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+def test_the_weights_are_those_before_dropout(inplace):
+    model, x = seeded(Operator).train(), given(Operator)
+    model.drop.inplace = inplace
+    with torch.no_grad(), ch.watch(model, "weights", "entropy") as tape:
+        model(x)
+    with torch.no_grad(), ch.watch(model.eval(), "weights", "entropy") as plain:
+        model(x)
+    torch.testing.assert_close(tape["weights"].dense(), plain["weights"].dense())
+    torch.testing.assert_close(tape["entropy"], plain["entropy"])
+
+
+FORMS = {
+    "output (b, q, h, e)": lambda w, v: torch.einsum("bhqk,bhkd->bqhd", w, v).transpose(1, 2),
+    "ellipsis": lambda w, v: torch.einsum("...ij,...jd->...id", w, v),
+    "list": lambda w, v: torch.einsum("bhqk,bhkd->bhqd", [w, v]),
+    "bfloat16": lambda w, v: (w.bfloat16() @ v.bfloat16()).float(),
+    "half": lambda w, v: (w.half() @ v.half()).float(),
+    "double": lambda w, v: (w.double() @ v.double()).float(),
+    "type": lambda w, v: (w.type(torch.float64) @ v.double()).float(),
+    "type_as": lambda w, v: (w.type_as(v.double()) @ v.double()).float(),
+}
+
+
+class Form(Heads):
+    """One of these ways to multiply weights and values."""
+
+    form = "list"
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.split(x)
+        return self.joined(FORMS[self.form]((q @ k.mT * E**-0.5).softmax(-1), v))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("form", FORMS)
+def test_einsums_and_casts(form):
+    model, x = seeded(Form), given(Form)
+    model.form = form
+    before = model(x)
+    with ch.watch(model, "weights", "heads") as tape:
+        assert torch.equal(model(x), before)
+    q, k, v = model.split(x)
+    weights = (q @ k.mT * E**-0.5).softmax(-1)
+    torch.testing.assert_close(tape["weights"].dense(), weights)
+    torch.testing.assert_close(tape["heads"].float(), weights @ v, rtol=0.05, atol=0.02)
+    with ch.edit(model, {"heads": ch.look.silence([0, 1, 2])}):
+        torch.testing.assert_close(model(x), model.out.bias.expand(B, T, WIDTH))
 
 
 @torch.no_grad()

@@ -16,7 +16,10 @@ from clearhead.weights import WeightsError
 from clearhead.weights.describe import describe
 
 pytest.importorskip("transformers")
-pytestmark = pytest.mark.filterwarnings("ignore:.*opened with transformers:clearhead.errors.Notice")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*opened with transformers:clearhead.errors.Notice"),
+    pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning"),  # DeBERTa of transformers uses it
+]
 WRITERS = ("neox", "opt", "bloom", "gemma2")
 TEXT = "the cat sat on a mat"
 
@@ -81,7 +84,7 @@ def test_a_score_is_the_sum_of_log_probabilities(bundle, kind):
     assert result.logprob == pytest.approx(float(logp.gather(1, ids[0, 1:, None]).sum()), abs=1e-4)
 
 
-@pytest.mark.parametrize("kind", [*WRITERS, "electra", "albert", "mpnet", "classes"])
+@pytest.mark.parametrize("kind", [*WRITERS, "electra", "albert", "mpnet", "classes", "deberta"])
 def test_the_maps_of_a_text_are_those_of_eager_attention(bundle, kind):
     result = ch.look.attention(bundle(kind), TEXT)
     eager = foreign(kind)
@@ -93,6 +96,25 @@ def test_the_maps_of_a_text_are_those_of_eager_attention(bundle, kind):
     for found, weights in zip(result.maps["self"], expected, strict=True):
         torch.testing.assert_close(found.dense(), weights)
     assert len(result.pieces) == ids.shape[1]
+
+
+def test_attention_that_is_not_seen_is_an_error_with_what_to_do(bundle, monkeypatch):
+    from clearhead.explore.inspections import inspect_text
+    from clearhead.look import intercept
+
+    monkeypatch.delitem(intercept.HANDLERS, torch.bmm)  # so that the product of DeBERTa is one that is not seen
+    deberta = bundle("deberta")
+    todo = "call it with output_attentions=True, or set this in its config"
+    with pytest.warns(Notice, match=todo), pytest.raises(UserError, match=f"no attention was seen in this .*{todo}"):
+        ch.look.attention(deberta, TEXT)
+    with pytest.warns(Notice, match=todo):
+        found = inspect_text(deberta, [1, 5, 2])
+    assert found.to_dict()["groups"] == []
+    assert todo in found.to_dict()["reason"]
+    with pytest.raises(UserError, match=todo):
+        found.group("self")
+    monkeypatch.setattr(deberta.model.theirs.config, "output_attentions", True)
+    assert len(ch.look.attention(deberta, TEXT).maps["self"]) == 2
 
 
 @pytest.mark.parametrize("kind", ["neox", "gemma2", "mpnet", "albert"])
@@ -131,7 +153,7 @@ def test_positions_that_begin_after_the_padding_id_shorten_the_context(bundle):
 
 @pytest.mark.parametrize(
     ("kind", "sentence"),
-    [("t5", "reads a text and writes another.*look.attention"), ("beit", "BeitModel reads pixel_values: expected")],
+    [("t5", "reads a text and writes another.*look.attention"), ("swin", "SwinModel reads pixel_values: expected")],
 )
 def test_models_that_do_not_read_one_text_are_refused(folder, kind, sentence):
     with pytest.raises(WeightsError, match=sentence):
@@ -145,6 +167,64 @@ def test_a_missing_tensor_is_an_error_and_not_a_random_number(folder, tmp_path):
     save_file(tensors, damaged / "model.safetensors", {"format": "pt"})
     with pytest.raises(WeightsError, match=r"1 tensors of GPTNeoXForCausalLM are missing.*layers\.1\.mlp"):
         ch.load(damaged, device="cpu")
+
+
+def changed_folder(tmp_path, **changes):
+    folder = foreign_folder("neox", tmp_path / "changed")
+    table = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(table | changes))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"num_attention_heads": 5}, "changed: transformers cannot open it .*not divisible by the number of attention"),
+        ({"hidden_size": 12 * 10**6}, "hidden_size=12000000, but no tensor has an axis of this size"),
+        ({"num_hidden_layers": 10**4}, r"num_hidden_layers=10000, but there are only \d+ tensors"),
+        ({"intermediate_size": 10**9}, r"asks for [\d,]{14,} parameters, and its files have [\d,]{5,6}$"),
+    ],
+)
+def test_a_config_that_cannot_be_built_or_is_much_larger_than_the_files_is_refused(tmp_path, changes, sentence):
+    with pytest.raises(WeightsError, match=sentence):
+        ch.load(changed_folder(tmp_path, **changes), device="cpu")
+
+
+def test_a_tensor_of_another_shape_is_named(tmp_path):
+    folder = foreign_folder("neox", tmp_path / "shape")
+    tensors, name = load_file(folder / "model.safetensors"), "gpt_neox.layers.1.mlp.dense_h_to_4h.weight"
+    save_file(tensors | {name: tensors[name][:-3].contiguous()}, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(WeightsError, match=r"layers\.1\.mlp\.dense_h_to_4h\.weight has the shape \(27, 24\), expected"):
+        ch.load(folder, device="cpu")
+
+
+@pytest.mark.parametrize("kernel", ["flash_attention_2", "somebody/kernel"])
+def test_a_config_names_no_kernel_to_download(tmp_path, kernel):
+    bundle = ch.load(changed_folder(tmp_path, _attn_implementation=kernel, attn_implementation=kernel), device="cpu")
+    assert bundle.model.theirs.config._attn_implementation == "sdpa"
+
+
+def test_what_is_not_read_of_a_folder_is_said(folder, tmp_path):
+    with pytest.warns(
+        Notice, match=r"read as ElectraModel, without the head of ElectraForPreTraining; 4 tensors are not"
+    ):
+        ch.load(folder("electra"), device="cpu")
+    more = foreign_folder("neox", tmp_path / "more")
+    tensors = load_file(more / "model.safetensors")
+    save_file(tensors | {"gpt_neox.layers.9.x": torch.ones(3)}, more / "model.safetensors", {"format": "pt"})
+    with pytest.warns(Notice, match=r"interception; 1 tensor is not used: gpt_neox\.layers\.9\.x$"):
+        ch.load(more, device="cpu")
+
+
+def test_weights_that_are_not_numbers_have_no_score(tmp_path):
+    folder = foreign_folder("neox", tmp_path / "nan")
+    tensors, name = load_file(folder / "model.safetensors"), "gpt_neox.layers.1.mlp.dense_h_to_4h.weight"
+    save_file(tensors | {name: tensors[name] * float("nan")}, folder / "model.safetensors", {"format": "pt"})
+    bundle = ch.load(folder, device="cpu")
+    with pytest.raises(UserError, match=r"logits are not numbers \(NaN\)"):
+        ch.score(bundle, TEXT)
+    with pytest.raises(UserError, match=r"logits are not numbers \(NaN\)"):
+        ch.generate(bundle, TEXT, max_new=3)
 
 
 def test_a_damaged_file_is_a_sentence(folder, tmp_path):

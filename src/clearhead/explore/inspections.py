@@ -41,10 +41,12 @@ class Inspection:
     states: list[Tensor] = field(default_factory=list)  # (t, d) residual stream after each block
     forced: Pass | None = None  # the source and target of a translation
     lock: anyio.Lock | None = None  # held while its model is used
+    reason: str | None = None  # why there are no groups, of a model whose attention was not seen
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
-        return {"groups": [group.to_dict() for group in self.groups.values()], "lens": self.has_lens}
+        groups = [group.to_dict() for group in self.groups.values()]
+        return {"groups": groups, "lens": self.has_lens, "reason": self.reason}
 
     @property
     def has_lens(self) -> bool:
@@ -54,7 +56,7 @@ class Inspection:
     def group(self, name: str) -> Group:
         """The attention of one kind; raises for a kind that the model does not have."""
         if name not in self.groups:
-            known = ", ".join(self.groups) or "none, because this model has no attention"
+            known = ", ".join(self.groups) or f"none, because {self.reason or 'this model has no attention'}"
             raise InputError(f"no attention {name!r} here: expected one of {known}")
         return self.groups[name]
 
@@ -228,7 +230,7 @@ def inspect_output(
     states = [x for name in tape.names if name not in layers for x in tape.calls(name)]  # a layer may run repeatedly
     about = None if "predict" in bundle.can else BOTH_WAYS
     groups = {"self": Group("self", axis, axis, layers, about)} if layers else {}
-    return Inspection(groups, bundle, ids, states), out
+    return Inspection(groups, bundle, ids, states, reason=None if layers else tape.unseen or None), out
 
 
 def silenced(model: nn.Module, off: Off | None) -> dict[str, Callable[[Tensor], Tensor]]:

@@ -174,6 +174,7 @@ class InspectionShape(BaseModel):
     id: str
     groups: list[GroupShape]
     lens: bool  # whether it has a logit lens and candidates
+    reason: str | None = None  # why there are no groups, of a model whose attention was not seen
     seen: tuple[int, int] | None = None  # of an image: height and width as the model read it
     features: list[FeaturesShape] = []  # of an image: stages in order
 

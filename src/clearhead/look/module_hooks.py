@@ -43,13 +43,15 @@ def watch_module(
 
 def _on_output(module: nn.Module, act: Callable[[Any], Any]) -> Any:
     """Call `act` with each output of a module, and use what it returns, unless None."""
-    return module.register_forward_hook(lambda _, __, out: act(out))
+    return module.register_forward_hook(lambda self, _, out: act(out) if self is module else None)
 
 
 def _on_input(module: nn.Module, act: Callable[[Any], Any]) -> Any:
     """Call `act` with the first tensor that a module is called with, and use what it returns, unless None."""
 
-    def hook(_: nn.Module, args: Any, kwargs: dict[str, Any]) -> Any:
+    def hook(self: nn.Module, args: Any, kwargs: dict[str, Any]) -> Any:
+        if self is not module:  # a copy of it
+            return None
         for i, x in enumerate(args):
             if isinstance(x, Tensor):
                 new = act(x)

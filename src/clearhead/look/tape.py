@@ -150,6 +150,11 @@ class Tape:
         path, _, index = path.partition("@")
         return self._order[f"{path}.{leaf}" if path else leaf], int(index or 0)
 
+    @property
+    def unseen(self) -> str:
+        """Why addresses of attention have no record, once the `with` has ended."""
+        return self._unseen
+
     def explain(self, why: str) -> None:
         """Keep the reason why possible addresses have no record, for the error of a reader."""
         self._unseen = why

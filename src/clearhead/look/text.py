@@ -118,6 +118,8 @@ def attention(
     with watch(bundle, *inputs.kinds.values()) as tape:
         bundle.model(**inputs.row)
     maps = {kind: list(tape.match(pattern).values()) for kind, pattern in inputs.kinds.items()}
+    if not any(maps.values()):
+        raise InputError(f"no attention was seen in this {bundle.name}: {tape.unseen}")
     return TextAttention(
         pieces=inputs.pieces, target=inputs.target, decoder_input=inputs.decoder_input, maps=maps
     )  # fmt: skip

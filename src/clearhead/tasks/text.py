@@ -158,6 +158,11 @@ def likelihood(
             done(last + 1 - first, len(ids) - 1)
         first, begin = last + 1, begin + stride
     total = sum((one for one in logprobs if one is not None), 0.0)
+    if math.isnan(total):
+        raise InputError(
+            "the model's logits are not numbers (NaN): expected finite weights; perhaps its training diverged, or its "
+            "checkpoint is damaged"
+        )
     return Likelihood(logprob=total, logprobs=logprobs, pieces=tokens.pieces(np.array(ids, np.int64)))
 
 

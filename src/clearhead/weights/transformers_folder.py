@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
 from importlib.util import find_spec
 from io import StringIO
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,8 @@ ENDINGS = {
     "ForSequenceClassification": ("AutoModelForSequenceClassification", SORTS),
 }
 BARE = ("AutoModel", frozenset({"encode", "embed"}))  # any other: without its head
+MOST = 16  # parameters that a config may ask for per number in the files: those of a quantised model are packed
+LAYERS = 100  # layers that may share their tensors, as those of ALBERT do
 CONTEXT = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length")  # keys of its length
 
 
@@ -66,7 +69,7 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> tuple
     tokens = _tokens(folder)
     check_tokens(tokens, model.config, str(folder))
     special, labels = special_ids(folder, table), class_names(table, model.config.classes)
-    warnings.warn(f"{folder.name}: {model.note}", Notice, stacklevel=2)
+    warnings.warn(f"{folder.name}: {model.note}{_left_out(table, theirs, used)}", Notice, stacklevel=2)
     return Bundle(model, tokens, model.config, folder, special, read_chat(folder), labels), used
 
 
@@ -85,29 +88,77 @@ def _pretrained(folder: Path, table: config.Table, dtype: torch.dtype | None) ->
     with open_tensors(folder) as tensors:  # raises for a damaged file
         shapes = {name: tuple(shape) for name, shape in tensors.shapes.items()}
         files = tuple(sorted({path.name for path in tensors.files.values()}))
-    try:
-        with quiet():
-            model, report = getattr(transformers, auto).from_pretrained(
-                folder, dtype="auto" if dtype is None else dtype, local_files_only=True, trust_remote_code=False,
-                output_loading_info=True,
-            )  # fmt: skip
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, ImportError) as cause:
-        reason = " ".join(str(cause).split())[:300]
-        raise WeightsError(f"{folder}: transformers cannot open it as {auto} ({reason})") from cause
+    with _explained(folder, auto), quiet():
+        kind = getattr(transformers, auto)
+        settings = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        _torch_kernels_only(settings)
+        _check_size(folder, kind, settings, shapes)
+        model, report = kind.from_pretrained(
+            folder, config=settings, dtype="auto" if dtype is None else dtype, local_files_only=True,
+            trust_remote_code=False, output_loading_info=True, ignore_mismatched_sizes=True,
+        )  # fmt: skip
     if model.main_input_name != "input_ids":
         raise WeightsError(f"{folder}: {type(model).__name__} reads {model.main_input_name}: expected a model of text")
-    missing = sorted({*report["missing_keys"], *(str(x) for x in report.get("mismatched_keys") or ())})
+    for name, stored, expected in sorted(report.get("mismatched_keys") or ()):
+        raise WeightsError(f"{folder}: {name} has the shape {tuple(stored)}, expected {tuple(expected)}")
+    missing = sorted(report["missing_keys"])
     missing = [name for name in missing if auto != BARE[0] or "pooler" not in name]  # `encode` does not need it
     if missing:
         raise WeightsError(
-            f"{folder}: {len(missing)} tensors of {type(model).__name__} are missing or have another shape, such as "
-            f"{missing[0]}"
+            f"{folder}: {len(missing)} tensors of {type(model).__name__} are missing, such as {missing[0]}"
         )
     unused = set(report["unexpected_keys"])
     return model, can, Used(
         {name: shape for name, shape in shapes.items() if name not in unused},
         {name: shape for name, shape in shapes.items() if name in unused}, {}, files,
     )  # fmt: skip
+
+
+@contextmanager
+def _explained(folder: Path, auto: str) -> Iterator[None]:
+    """Raise what transformers raises as a WeightsError."""
+    from huggingface_hub import errors
+
+    invalid = getattr(errors, "StrictDataclassError", ValueError)  # of a config whose values do not fit together
+    try:
+        yield
+    except WeightsError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, ImportError, invalid) as cause:
+        reason = " ".join(str(cause).split())[:300]
+        raise WeightsError(f"{folder}: transformers cannot open it as {auto} ({reason})") from cause
+
+
+def _torch_kernels_only(settings: Any) -> None:
+    """Let transformers choose torch's attention or its own, whatever a config names: a kernel may be a download."""
+    for part in (settings, *(getattr(settings, name, None) for name in getattr(settings, "sub_configs", ()))):
+        if part is not None:
+            part._attn_implementation = None
+
+
+def _check_size(folder: Path, kind: Any, settings: Any, shapes: dict[str, tuple[int, ...]]) -> None:
+    """Refuse a config that asks for a model much larger than the files, before any memory is taken for it."""
+    text = settings.get_text_config()
+    width, depth = (getattr(text, key, None) for key in ("hidden_size", "num_hidden_layers"))
+    if isinstance(width, int) and not any(width in shape for shape in shapes.values()):
+        raise WeightsError(f"{folder}: hidden_size={width}, but no tensor has an axis of this size")
+    if isinstance(depth, int) and depth > len(shapes) + LAYERS:
+        raise WeightsError(f"{folder}: num_hidden_layers={depth}, but there are only {len(shapes)} tensors")
+    stored = sum(prod(shape) for shape in shapes.values())
+    with torch.device("meta"):
+        asked = sum(p.numel() for p in kind.from_config(settings, trust_remote_code=False).parameters())
+    if asked > MOST * stored:
+        raise WeightsError(f"{folder}: its config asks for {asked:,} parameters, and its files have {stored:,}")
+
+
+def _left_out(table: config.Table, theirs: Any, used: Used) -> str:
+    """What a model does not read of its folder, for the notice about it."""
+    named = next(iter(table.get("architectures") or ()), type(theirs).__name__)
+    head = "" if named == type(theirs).__name__ else f"; read as {type(theirs).__name__}, without the head of {named}"
+    names = sorted(used.ignored)
+    if len(names) == 1:
+        return f"{head}; 1 tensor is not used: {names[0]}"
+    return head + (f"; {len(names)} tensors are not used, such as {names[0]}" if names else "")
 
 
 def _context(theirs: Any) -> int | None:

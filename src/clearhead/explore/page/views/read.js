@@ -73,7 +73,7 @@ class ReadPane extends Pane {
 
   stopped() {} // nothing is written before the end
 
-  summary({ look, seconds }) { const n = look?.groups[0]?.rows.names.length ?? 0; return `${n} token${n === 1 ? "" : "s"} read in ${(seconds ?? 0).toFixed(1)} s.`; }
+  summary({ look, seconds }) { if (look?.reason) return `No attention to show: ${look.reason}.`; const n = look?.groups[0]?.rows.names.length ?? 0; return `${n} token${n === 1 ? "" : "s"} read in ${(seconds ?? 0).toFixed(1)} s.`; }
 
   show(result) {
     const { look, fill, classes, masks, cut } = result;
