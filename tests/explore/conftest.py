@@ -137,6 +137,7 @@ def page(server, chrome):
 
         def open(self, view="", **state):
             chrome.get("about:blank")
+            chrome.execute_cdp_cmd("Page.resetNavigationHistory", {})  # a full history would drop entries of this page
             chrome.get_log("browser")
             chrome.get(f"{server.address}#{view}{'?' + urllib.parse.urlencode(state) if state else ''}")
 
