@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 import browser as web
 import pytest
 import torch
+from PIL import Image
 
 from clearhead.explore.worked import WK, WQ, WV, X, by_hand
 
@@ -544,3 +545,15 @@ def test_the_chosen_patch_is_in_the_address_the_title_and_beside_a_scale(page):
     canvas.send_keys("\ue015")  # the patch below
     page.until(lambda: "row 2, column 6" in page.text(".panel .mapbox:last-child figcaption b"))
     assert json.loads(page.state()["m"])["patch"] == [2, 6]
+
+
+def test_an_image_can_lie_behind_the_patches(page, tmp_path):
+    Image.new("RGB", (40, 30), "red").save(tmp_path / "red.png")
+    page.open("build", panel="positions", m='{"kind":"sincos2d","length":8}')
+    page.until(lambda: "row 4, column 2" in page.text(".panel .mapbox:last-child figcaption b"))
+    assert page.run("return document.querySelector('.panel .mapbox:last-child > .row').hidden")  # no image, no opacity
+    page.find(".panel .mapbox:last-child input[type=file]").send_keys(str(tmp_path / "red.png"))
+    page.until(lambda: not page.run("return document.querySelector('.panel .mapbox:last-child > .row').hidden"))
+    pixel = "return [...document.querySelector('.panel .picture').getContext('2d').getImageData(2, 2, 1, 1).data]"
+    red, _, blue, _ = page.run(pixel)
+    assert red > blue

@@ -285,3 +285,21 @@ def test_only_steps_that_were_opened_are_ticked(page):
     page.until(lambda: page.count(".steps li") > 7)
     assert page.count(".steps li.done") == 0
     assert page.count(".steps li.now") == 1
+
+
+def test_a_request_that_stops_the_server_is_repeated_only_once(page):
+    page.open("write", model="everyday", text="The man", max_new=4)
+    page.until(lambda: "4 tokens written" in page.text(".write .status"))
+    page.run(
+        "window.plain = window.fetch; window.asked = 0; window.fetch = async (path, options) => {"
+        " if (!String(path).includes('/api/write')) return window.plain(path, options); window.asked += 1;"
+        " return new Response(new ReadableStream("
+        "{ start(to) { setTimeout(() => to.error(new TypeError('gone')), 20); } })); }"
+    )
+    page.run("document.querySelector('.prompt').value = 'Two dogs'")
+    page.click(".write .go")
+    page.until(lambda: page.run("return window.asked") == 2)
+    page.until(lambda: page.text("#problem") != "")  # the second one has broken off, too
+    page.until(lambda: page.text("#problem") == "")  # and the server answers again
+    assert page.run("return window.asked") == 2
+    assert "broke off" in page.text(".write .problem")

@@ -18,6 +18,7 @@ from ..checks import one_of
 from ..data.image_files import ImageLike
 from ..data.text_rows import MASKS, mask_of, with_special
 from ..errors import InputError, Notice
+from ..layers import mean_of_tokens
 from ..tokens import Tokenizer
 from ..weights import Bundle
 from .batching import batches, padded
@@ -228,8 +229,7 @@ def _pooled(x: Float[Tensor, "b t d"], lengths: Tensor, pool: str) -> Float[Tens
         return x[:, 0]
     if pool == "last":
         return x[torch.arange(len(x), device=x.device), lengths - 1]
-    inside = torch.arange(x.shape[1], device=x.device) < lengths[:, None]
-    return (x * inside[..., None]).sum(1) / lengths[:, None]
+    return mean_of_tokens(x, lengths)
 
 
 def encode_text(bundle: Bundle, text: str) -> list[int]:

@@ -162,7 +162,7 @@ def _open_pickle(path: Path) -> tuple[Shapes, Reader]:
             raise WeightsError(f"{path}: asks to run {code[1]}, expected tensors only; nothing was run") from cause
         raise WeightsError(f"{path}: is not a file of weights ({type(cause).__name__}: {cause})") from cause
     inner = [key for key in WRAPPERS if isinstance(tensors, dict) and isinstance(tensors.get(key), dict)]
-    if inner:  # the checkpoint of a training script: weights beside an optimiser, a step and so on
+    if inner:  # the checkpoint of a training script, which also holds its optimiser and its step
         tensors = tensors[inner[0]]
     if not isinstance(tensors, dict) or not all(isinstance(x, Tensor) for x in tensors.values()):
         keys = ", ".join(map(repr, list(tensors)[:5])) if isinstance(tensors, dict) else type(tensors).__name__

@@ -18,6 +18,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from ..errors import InputError
+from ..layers import mean_of_tokens
 from ..models import Model
 from ..models.model import random_ids
 
@@ -156,9 +157,7 @@ class TransformersModel(Model):
     def forward(self, ids: Int[Tensor, "b t"], *, lengths: Int[Tensor, "b"] | None = None) -> Float[Tensor, "b *o"]:
         x = self.states(ids, lengths=lengths)
         if "embed" in self.can:
-            inside = _inside(ids, lengths)
-            inside = torch.ones_like(ids, dtype=torch.bool) if inside is None else inside
-            return x[:, 0] if self.config.pool == "first" else _mean(x, inside)
+            return x[:, 0] if self.config.pool == "first" else mean_of_tokens(x, lengths)
         return self.head(x)
 
     def start(self, inputs: Mapping[str, Tensor], rows: int, limit: int) -> TransformersState:
@@ -259,8 +258,3 @@ def _inside(ids: Tensor, lengths: Tensor | None) -> Tensor | None:
     if lengths is None or bool((lengths == ids.shape[1]).all()):
         return None
     return torch.arange(ids.shape[1], device=ids.device) < lengths.to(ids.device)[:, None]
-
-
-def _mean(x: Float[Tensor, "b t d"], inside: Bool[Tensor, "b t"]) -> Float[Tensor, "b d"]:
-    """The mean over the tokens of each row that are not padding."""
-    return (x * inside[..., None]).sum(1) / inside.sum(1, keepdim=True).clamp(min=1)

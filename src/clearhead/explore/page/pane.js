@@ -124,6 +124,7 @@ export class Pane {
   // Compute the result of what is in the form, or with `fresh` false that of the address again. A later run replaces an earlier one.
   async run(fresh = true) {
     this.entering = null;
+    if (fresh) this.repeated = false;
     if (fresh && this.state.next) { for (const key of Object.keys(this.controls)) this.state[key] = this.setting(key); this.state.next = {}; }
     const { model } = this.state, text = this.input.value;
     if (text !== this.ran?.text || model !== this.ran?.model) this.renew();
@@ -151,6 +152,7 @@ export class Pane {
   }
 
   finish(result, say = (text) => this.activity.say(text)) {
+    this.repeated = false;
     this.result = result;
     this.key = JSON.stringify(this.request());
     say(this.summary(result));
@@ -198,7 +200,7 @@ export class PanedView extends View {
 
   back() {
     for (const pane of this.panes) {
-      if (pane.activity.state === "failed") pane.run(false);
+      if (pane.activity.state === "failed" && !pane.repeated) { pane.repeated = true; pane.run(false); } // once: it may be what stops the server
       else if (pane.inside?.missing) pane.inside.draw();
     }
   }
