@@ -3,12 +3,15 @@
     python benchmarks/any_model.py --tokens 2048                                              # on a CPU
     python benchmarks/any_model.py --tokens 16384 --device cuda --dtype bfloat16
     python benchmarks/any_model.py --model llama --tokens 16384 --device cuda --dtype bfloat16 --no-eager
+    python benchmarks/any_model.py --tokens 16384 --device cuda --dtype bfloat16 --no-eager --profile
 
 One model of Hugging Face, GPT-2 (12 layers) or a Llama of 1.1B parameters, with random weights, in one run:
     plain    its forward pass with SDPA
     watched  the same inside `watch`, with the three statistics
     eager    its forward pass with attn_implementation="eager" and output_attentions=True, and the same statistics
-Times are medians of interleaved runs; memory is the peak above the model's own, as in look_inside.py.
+Times are medians of interleaved runs; memory is the peak above the model's own, as in look_inside.py. `twin` says
+whether the log-sum-exp came from the operator behind SDPA (look/twin.py) or from a pass of its own; --profile prints
+the kernels of one watched run.
 """
 
 import argparse
@@ -17,12 +20,14 @@ import statistics
 import subprocess
 import sys
 import time
+from collections import Counter
 
 import torch
 from look_inside import STATISTICS, peak_memory
 from torch import Tensor, nn
 
 import clearhead as ch
+from clearhead.look import twin
 
 SHAPES = {
     "gpt2": {"n_embd": 768, "n_layer": 12, "n_head": 12, "vocab_size": 50257},
@@ -44,12 +49,19 @@ def build(variant: str, args: argparse.Namespace) -> tuple[nn.Module, Tensor]:
     if args.depth:
         shape["n_layer" if args.model == "gpt2" else "num_hidden_layers"] = args.depth
     torch.manual_seed(0)
-    model = kind(config(**shape, attn_implementation="eager" if variant == "eager" else "sdpa"))
-    for p in model.parameters():  # so that attention is neither uniform nor on a single key
-        if p.ndim == 2:
-            nn.init.normal_(p, std=0.04)
+    with torch.device(args.device):  # a CPU would take a minute to fill 1.1B parameters
+        model = kind(config(**shape, attn_implementation="eager" if variant == "eager" else "sdpa"))
+        for p in model.parameters():  # so that attention is neither uniform nor on a single key
+            if p.ndim == 2:
+                nn.init.normal_(p, std=0.04)
     ids = torch.randint(32000, (1, args.tokens), generator=torch.Generator().manual_seed(1))
-    return model.to(device=args.device, dtype=args.dtype).eval(), ids.to(args.device)
+    return model.to(args.dtype).eval(), ids.to(args.device)
+
+
+def as_variant(variant: str, model: nn.Module) -> nn.Module:
+    """The same model, with the attention of a variant."""
+    model.set_attn_implementation("eager" if variant == "eager" else "sdpa")
+    return model
 
 
 def plain(model: nn.Module, ids: Tensor) -> Tensor:
@@ -87,10 +99,9 @@ def seconds(variant: str, model: nn.Module, ids: Tensor) -> float:
     return time.perf_counter() - start
 
 
-def memory(variant: str, args: argparse.Namespace) -> float:
+def memory(variant: str, model: nn.Module, ids: Tensor) -> float:
     """Peak bytes above the model and its ids, of one variant; on a CPU in a process of its own."""
-    if args.device == "cuda":
-        model, ids = build(variant, args)
+    if ids.is_cuda:
         VARIANTS[variant](model, ids[:, :64])  # kernels are compiled and chosen outside of the measurement
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
@@ -104,19 +115,29 @@ def memory(variant: str, args: argparse.Namespace) -> float:
     return float(out.stdout.strip().splitlines()[-1])
 
 
-def agree(args: argparse.Namespace) -> dict[str, float | bool]:
+def agree(full: nn.Module, ids: Tensor, args: argparse.Namespace) -> dict[str, object]:
     """Whether watching changes no bit, and the largest difference from eager statistics, float32, 300 tokens."""
     small = argparse.Namespace(
         **{**vars(args), "tokens": 300, "depth": min(args.depth or 4, 4), "dtype": torch.float32}
     )
-    model, ids = build("watched", small)
-    a, b = watched(model, ids), eager(*build("eager", small))
-    full, ids = build("watched", args)
+    model, few = build("watched", small)
+    a, b = watched(model, few), eager(as_variant("eager", model), few)
     same = torch.equal(plain(full, ids), watched(full, ids)["output"][0])
-    return {"equal bits": same} | {
+    kinds = Counter(twin._SAME.values())
+    told = f"used for {kinds[True]} kinds of calls, not for {kinds[False]}" if kinds else "not asked"
+    return {"equal bits": same, "twin": told} | {
         name: max(float(((p - q).abs() / q.abs().clamp_min(1)).max()) for p, q in zip(a[name], b[name], strict=True))
         for name in STATISTICS
     }
+
+
+def profile(model: nn.Module, ids: Tensor) -> None:
+    """Print the 15 kernels of one watched run that take longest."""
+    kinds = [torch.profiler.ProfilerActivity.CPU] + [torch.profiler.ProfilerActivity.CUDA] * ids.is_cuda
+    with torch.profiler.profile(activities=kinds) as result:
+        seconds("watched", model, ids)
+    by = "self_cuda_time_total" if ids.is_cuda else "self_cpu_time_total"
+    print(result.key_averages().table(sort_by=by, row_limit=15, max_name_column_width=60))
 
 
 @torch.no_grad()
@@ -130,6 +151,7 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=3, help="timed runs of each variant")
     parser.add_argument("--no-eager", action="store_true", help="leave out eager attention")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--profile", action="store_true", help="print the kernels of one watched run")
     parser.add_argument("--memory-of", choices=VARIANTS, help=argparse.SUPPRESS)
     args = parser.parse_args()
 
@@ -142,17 +164,21 @@ def main() -> None:
         return
 
     variants = [variant for variant in VARIANTS if not (args.no_eager and variant == "eager")]
-    result: dict[str, object] = {"model": args.model, "tokens": args.tokens, "device": args.device,
-                                 "dtype": str(args.dtype), "torch": torch.__version__, **agree(args)}  # fmt: skip
+    model, ids = build("plain", args)
+    result: dict[str, object] = {
+        "model": args.model, "tokens": args.tokens, "device": args.device, "dtype": str(args.dtype),
+        "torch": torch.__version__, **agree(model, ids, args),
+    }  # fmt: skip
+    if args.profile:
+        profile(model, ids)
     held, times = {}, {variant: [] for variant in variants}
     for variant in variants:
-        held[variant] = memory(variant, args)
+        held[variant] = memory(variant, as_variant(variant, model), ids)
         if args.device == "cuda":
             torch.cuda.empty_cache()
-    built = {variant: build(variant, args) for variant in variants}
     for turn in range(args.repeat + 1):  # the first turn warms up
         for variant in variants:
-            time_taken = seconds(variant, *built[variant])
+            time_taken = seconds(variant, as_variant(variant, model), ids)
             if turn:
                 times[variant].append(time_taken)
     median = {variant: statistics.median(times[variant]) for variant in variants}

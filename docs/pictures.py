@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from explorer_tour import screenshot
 from matplotlib.figure import Figure
@@ -23,6 +24,7 @@ from PIL.Image import Image
 from torch import Tensor, nn
 
 import clearhead as ch
+from clearhead.data.image_files import open_image
 from clearhead.layers import (
     Alibi,
     Attention,
@@ -32,11 +34,16 @@ from clearhead.layers import (
     Memory,
     Relative,
     Rotary,
+    SinCos2d,
     Sinusoid,
     Stack,
     attend,
+    grid,
     make_norm,
 )
+from clearhead.training.augmentation import AUGMENTATIONS
+from clearhead.training.device_rng import DeviceRng
+from clearhead.training.mixing import mix
 
 HERE = Path(__file__).parent / "pictures"
 PICTURES: dict[str, Callable[[], Figure | Image | None]] = {}
@@ -475,6 +482,96 @@ def writer() -> Figure:
 READ = "The man who saw the dog ran away because he was afraid of it."
 
 
+# 07: vision models
+
+EXAMPLES = Path(ch.__file__).parent / "explore" / "example_images"
+
+
+def _example(name: str) -> Image:
+    """An example image of the explorer."""
+    return open_image(EXAMPLES / f"{name}.webp")
+
+
+@picture
+def patches() -> Figure:
+    """A photograph, and the patches that it is cut into."""
+    cat, n, gap = np.asarray(_example("cat").resize((128, 128))), 32, 6
+    apart = np.full((4 * (n + gap) - gap, 4 * (n + gap) - gap, 3), 255, np.uint8)
+    for i in range(4):
+        for j in range(4):
+            y, x = i * (n + gap), j * (n + gap)
+            apart[y : y + n, x : x + n] = cat[i * n : (i + 1) * n, j * n : (j + 1) * n]
+    return ch.draw.images({"image": cat, "16 patches, read row by row": apart}, size=1.75)
+
+
+@picture
+def grid_positions() -> Figure:
+    """The similarity of the position of a cell with those of all cells of a 14 x 14 grid, without their mean."""
+    vectors = SinCos2d(768).vectors(grid(14, 14))
+    vectors = nn.functional.normalize(vectors - vectors.mean(0), dim=-1)
+    cells = {"row 0, column 0": 0, "row 4, column 9": 65, "row 7, column 7": 105, "row 13, column 2": 184}
+    maps = {name: (vectors @ vectors[cell]).clamp(max=1).view(14, 14) for name, cell in cells.items()}
+    return ch.draw.grids(maps, signed=True, xlabel="column", ylabel="row", most=1.0)
+
+
+@picture
+def augmentation() -> Figure:
+    """One photograph under each augmentation, and mixed with another image."""
+    size = 64
+    both = [np.asarray(image.resize((size, size))) for image in (_example("cat"), _example("parachute"))]
+    images = torch.from_numpy(np.stack(both)).permute(0, 3, 1, 2).contiguous()
+    rng, changed = DeviceRng(6, 0, torch.arange(2)), {"image": both[0]}
+    for name, one in AUGMENTATIONS.items():
+        always = {"chance": 1.0} if name in ("flip", "erase") else {"pixels": 12} if name == "shift" else {}
+        act = one(one.Config(**always))
+        changed[name] = act(images, rng.uniform(act.draws))[0].permute(1, 2, 0).numpy()
+    share = torch.full((2,), 0.6)  # of the first image, in place of quantiles of a distribution
+    for name, shares in {"mixup": (share, None), "cutmix": (None, share)}.items():
+        out = mix(images / 255, rng, *shares)[0][0]
+        changed[name] = out.clamp(0, 1).permute(1, 2, 0).numpy()
+    return ch.draw.images(changed, across=5, size=1.0)
+
+
+def _watched(name: str, image: Image) -> tuple[Any, ch.look.Tape]:
+    """The pixels that a vision transformer of the zoo reads, and its attention maps."""
+    bundle = ch.load(name, device="cpu")
+    with ch.watch(bundle.model, "blocks.*.attn.weights") as tape:
+        ch.classify(bundle, image)
+    assert bundle.preprocessing is not None
+    return bundle.preprocessing.pixels(image).transpose(1, 2, 0), tape
+
+
+@picture
+def class_attention() -> Figure:
+    """What the class token attends to, mean of all heads, in some blocks of two models."""
+    pictures, maps = {}, {}
+    shown = {
+        "golf ball": ("vit-imagenette", _example("golf-ball"), (0, 1, 5)),
+        "cat": ("vit-cifar10", _example("cat"), (2, 5, 6)),
+    }
+    for what, (name, image, blocks) in shown.items():
+        pixels, tape = _watched(name, image)
+        step = max(len(pixels) // 64, 1)  # fewer pixels make a smaller file
+        pixels = pixels[::step, ::step]
+        pictures[what] = pixels
+        for i in blocks:
+            title = f"{what}, block {i}"
+            pictures[title] = pixels
+            maps[title] = tape[f"blocks.{i}.attn.weights"].row(0)[0].mean(0)[1:].view(16, 16)
+    return ch.draw.images(pictures, maps=maps, size=1.5)
+
+
+@picture
+def grid_distance() -> Figure:
+    """The mean distance over the grid of every head, for a photograph of a cat."""
+    _, tape = _watched("vit-cifar10", _example("cat"))
+    distance = ch.look.distance(tape, grid=(16, 16), special=1)[:, 0, :, 1:].mean(-1).T
+    rows, columns = (
+        [f"{word} {i}" for i in range(n)] for word, n in zip(("head", "block"), distance.shape, strict=True)
+    )
+    return ch.draw.heatmap(distance, rows=rows, columns=columns, digits=1, xlabel="", ylabel="")
+
+
 # 10: experiments, from the numbers in docs/results that benchmarks/*.py measured
 
 
@@ -592,6 +689,12 @@ def explorer_write() -> Image | None:
 def explorer_read() -> Image | None:
     """A masked sentence, the model's guesses, and its attention."""
     return screenshot("read?model=cloze", ".heads canvas", tall=1180)
+
+
+@picture
+def explorer_classify() -> Image | None:
+    """The class token's attention over an image, the classes, and the maps of every head."""
+    return screenshot("classify?model=vit-imagenette&image=church&layer=0&head=1", ".heads canvas", tall=800)
 
 
 @picture

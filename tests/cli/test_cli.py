@@ -114,6 +114,16 @@ def test_train_prints_a_table_and_resumes_its_folder(recipe, tmp_path):
     assert {"loss", "norm", "lr", "valid_loss", "valid_accuracy"} <= result.keys()
 
 
+def test_the_validation_in_the_table_is_that_of_the_best_step(recipe, tmp_path):
+    """A learning rate of 5 makes every step but the first worse."""
+    words = ("steps=6", "run.valid_every=2", "run.best=valid_loss", "optim.lr=5", "schedule.warmup=0", "optim.clip=0")
+    found = json.loads(call("train", recipe, *words, "--out", tmp_path / "run", "--json", "--device", "cpu").stdout)
+    records = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    losses = {one["step"]: one["valid_loss"] for one in records if "valid_loss" in one}
+    assert found["best"] == min(losses, key=losses.get) != 6
+    assert found["valid_loss"] == losses[found["best"]]
+
+
 def test_sigterm_saves_a_checkpoint_and_exits_with_0(recipe, tmp_path):
     child = start("train", recipe, "steps=100000", "--out", tmp_path / "run", "--json")
     while not (tmp_path / "run" / "metrics.jsonl").exists() and child.poll() is None:

@@ -13,6 +13,7 @@ from PIL import Image
 
 from clearhead.data import fetch, make_data
 from clearhead.data.files import DataError
+from clearhead.data.images import WORDNET
 from clearhead.data.mnist import CLOTHES, FILES, read_idx
 
 
@@ -51,9 +52,13 @@ def test_four_files_in_a_folder(name, zipped, nowhere):
     assert (batch["images"][:, 0, 5, 5] == batch["labels"]).all()
     assert (batch["images"][:, 0, 0, 1] == 255).all()
     assert valid["images"][:, 0, 5, 5].tolist() == [100, 101, 102, 103]
-    assert data.sizes == {"classes": 10, "channels": 1, "size": 28}
+    assert (data.sizes, data.defaults) == ({"classes": 10, "channels": 1}, {"size": 28})
     assert data.classes == (CLOTHES if name == "fashion-mnist" else tuple("0123456789"))
     assert data.preprocessing.channels == "grey"
+    train, test = data.originals("train"), data.originals("valid")
+    assert (list(train.labels), list(test.labels)) == (list(data.classes[:6]), list(data.classes[:4]))
+    assert [image[5, 5] for images in test.batches(3) for image in images] == [100, 101, 102, 103]
+    assert train.opened(0).shape == (28, 28)
 
 
 def test_the_package_of_mnist(nowhere):
@@ -96,6 +101,25 @@ def test_real_imagenette():
     assert (len(data.sets["train"]), len(data.sets["valid"]), len(data.classes)) == (9469, 3925, 10)
     assert data.batch(0)["images"].shape == (5, 3, 32, 32)
     assert data.preprocessing.mean == (0.485, 0.456, 0.406)
+    assert data.classes == tuple(WORDNET.values())
+
+
+def test_classes_of_imagenette_have_names_in_the_order_of_their_folders(nowhere):
+    """A class whose folder has no name keeps that of the folder."""
+    for part, count in (("train", 2), ("val", 1)):
+        for folder, shade in (("n03888257", 200), ("n01440764", 10), ("n09999999", 90)):
+            place = nowhere / "imagenette2-160" / part / folder
+            place.mkdir(parents=True)
+            for i in range(count):
+                Image.new("RGB", (20, 12), (shade, 0, 0)).save(place / f"{i}.png")
+    data = make_data("imagenette", {"size": 8, "valid_rows": 3}, seed=1, root=nowhere)
+    assert data.classes == ("tench", "parachute", "n09999999")
+    valid = data.valid(0)
+    shades = dict(zip(valid["labels"].tolist(), valid["images"][:, 0, 4, 4].tolist(), strict=True))
+    assert shades == {0: 10, 1: 200, 2: 90}
+    originals = data.originals("valid")
+    assert originals.labels == ["tench", "parachute", "n09999999"]
+    assert [image.size for (image,) in originals.batches(1)] == [(20, 12)] * 3
 
 
 @pytest.fixture

@@ -49,7 +49,7 @@ def test_every_image_is_seen_once_per_epoch(folder):
     source = open_images(folder)
     assert source.steps_per_epoch == 4
     assert source.classes == ("n0", "n1", "n2", "n3")
-    assert source.sizes == {"classes": 4}
+    assert source.sizes == {"classes": 4, "channels": 3}
     epochs = []
     for epoch in range(3):
         batches = [source.batch(epoch * 4 + i) for i in range(4)]

@@ -132,7 +132,7 @@ def test_lossless_cifar10_has_the_pixels_of_its_files(alone, how):
     assert (data.labels == labels).all()
     assert "lossless" in data.description
     assert "lossy" not in data.description
-    assert data.sizes == {"classes": 10, "channels": 3, "size": 32}
+    assert (data.sizes, data.defaults) == ({"classes": 10, "channels": 3}, {"size": 32})
 
 
 def test_the_version_of_the_training_images_is_chosen_and_described(alone):

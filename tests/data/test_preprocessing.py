@@ -188,7 +188,7 @@ def test_other_modes_become_rgb():
 def test_16_bit_grey_is_scaled_and_not_clipped():
     levels = np.array([[0, 255, 256, 32768, 65280, 65535]], np.uint16)
     opened = np.asarray(open_image(Image.fromarray(levels)))
-    assert opened[0, :, 0].tolist() == [0, 0, 0, 127, 254, 255]
+    assert opened[0, :, 0].tolist() == [0, 1, 1, 128, 254, 255]  # rounded, 65535 = 257 x 255
     grey = Preprocessing(channels="grey", mean=(0.5,), deviation=(0.5,)).pixels(Image.fromarray(levels))
     assert np.array_equal(grey[0], opened[..., 0])
 

@@ -87,6 +87,11 @@ def events(client, path, body):
         return [json.loads(line) for line in answer.iter_lines()]
 
 
+@pytest.fixture(scope="session")
+def stream():
+    return events
+
+
 @pytest.fixture
 def ask(client):
     return lambda path, body: events(client, path, body)
@@ -132,6 +137,7 @@ def page(server, chrome):
 
         def open(self, view="", **state):
             chrome.get("about:blank")
+            chrome.execute_cdp_cmd("Page.resetNavigationHistory", {})  # a full history would drop entries of this page
             chrome.get_log("browser")
             chrome.get(f"{server.address}#{view}{'?' + urllib.parse.urlencode(state) if state else ''}")
 

@@ -37,10 +37,10 @@ def inspected(page, seconds=20.0):
 
 
 def settled(page):
-    """Whether the map is drawn."""
+    """Whether all maps on screen are drawn, and there is one."""
     return page.run(
-        "return !document.querySelector('.mapbox.busy') && [...document.querySelectorAll('.mapbox')].some((one) =>"
-        " !one.hidden && one.querySelector('canvas.map')?.height > 0)"
+        "const seen = [...document.querySelectorAll('.mapbox canvas.map')].filter((one) => one.offsetParent);"
+        " return !document.querySelector('.mapbox.busy') && seen.length > 0 && seen.every((one) => one.height > 0)"
     )
 
 

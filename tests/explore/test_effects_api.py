@@ -89,7 +89,7 @@ def test_before_has_all_heads_on_even_if_the_inspection_had_not(client, ask, loo
     [
         ({"off": {"0": [4]}}, 400, "there are 4"),
         ({"off": {"0": [-1]}}, 400, "heads [-1]"),
-        ({"off": {"7": [0]}}, 400, "blocks.7"),
+        ({"off": {"7": [0]}}, 400, "layer 7"),
         ({"off": {"x": [0]}}, 422, "off"),
         ({"off": {"0": ["a"]}}, 422, "off"),
         ({"off": {"0": [0] * 257}}, 422, "off"),

@@ -288,7 +288,7 @@ def test_an_error_in_a_stream_is_a_sentence(ask):
     assert "Transformer" in ask("/api/write", {"model": "en-de", "text": "x"})[-1]["error"]
     assert "'ü' at 0" in ask("/api/write", {"model": "tiny", "text": "ü"})[-1]["error"]
     assert "there are 4" in ask("/api/write", {"model": "tiny", "text": "x", "off": {"0": [9]}})[-1]["error"]
-    assert "blocks.9" in ask("/api/write", {"model": "tiny", "text": "x", "off": {"9": [0]}})[-1]["error"]
+    assert "layer 9" in ask("/api/write", {"model": "tiny", "text": "x", "off": {"9": [0]}})[-1]["error"]
 
 
 def test_a_bug_is_a_sentence_without_its_details(app, monkeypatch):

@@ -167,7 +167,7 @@ def test_the_oldest_images_are_dropped():
     store.keep(PNG)
     assert len(store) == 3
     assert store[first].file == PNG
-    with pytest.raises(LookupError, match="send it again"):
+    with pytest.raises(LookupError, match="choose an image"):
         store[others[0]]
     small = ImageStore(memory=2 * store[first].size)
     for _ in range(5):

@@ -137,7 +137,7 @@ def test_thumbnails_of_a_long_text_use_some_queries_of_each_cell(tiny, monkeypat
     group = inspect_text(bundle, ids).group("self")
     exact = group.thumbnails(24)
     monkeypatch.setattr(attention_groups, "THUMBNAIL_SCORES", 1)
-    fresh = Group("self", group.rows, group.columns, group.maps)
+    fresh = Group("self", group.rows, group.columns, group.layers)
     rough = fresh.thumbnails(24)
     assert rough.shape == exact.shape
     assert np.allclose(rough.sum(-1), 1.0, atol=1e-5)

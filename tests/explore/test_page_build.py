@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 import browser as web
 import pytest
 import torch
+from PIL import Image
 
 from clearhead.explore.worked import WK, WQ, WV, X, by_hand
 
@@ -71,7 +72,7 @@ def test_captions_and_the_sentence_at_the_top_state_the_formula_in_force(build):
     assert caption(page, "E") == "scores: Q Kᵀ"
     assert page.text(".lead .formula") == "softmax(Q Kᵀ) V"
     for control, value, scores, formula in (
-        ("score", "scaled", "scores: Q Kᵀ / √e; e = 3", "softmax(Q Kᵀ / √e) V"),
+        ("score", "scaled", "scores: Q Kᵀ / √dₖ; dₖ = 3", "softmax(Q Kᵀ / √dₖ) V"),
         ("score", "cosine", "scores: cos(Q, K)", "softmax(cos(Q, K)) V"),
         ("score", "additive", "scores: Σ tanh(q + k)", "softmax(Σ tanh(q + k)) V"),
         ("mask", "causal", "scores: Σ tanh(q + k) + M; M: −∞ for later inputs", "softmax(Σ tanh(q + k) + M) V"),
@@ -126,7 +127,7 @@ def test_a_sharpness_is_part_of_the_caption_of_the_scores(build):
     assert slider.get_attribute("aria-valuetext") == "1000: a dictionary lookup"
     page.choose("#score", "scaled")
     page.until(lambda: cells(page, "E")[4] == "9237.6")
-    assert caption(page, "E") == "scores: 1000 · Q Kᵀ / √e; e = 3"
+    assert caption(page, "E") == "scores: 1000 · Q Kᵀ / √dₖ; dₖ = 3"
     assert explained(page, "E", 1, 1)[1] == "1000·(2·4 + 2·4 + 2·0) / √3 = 9237.6"
     page.click("#reset")
     page.until(lambda: caption(page, "E") == "scores: Q Kᵀ")
@@ -316,13 +317,13 @@ def test_rotary_positions_add_a_column_of_zeros_and_take_it_away_again(build):
     page.choose("#positions", "rotary")
     page.until(lambda: page.count("[aria-label^='Wq:'] tbody tr:first-child input") == 4)
     assert caption(page, "Wq") == "query projection, a column of zeros added to make pairs"
-    assert caption(page, "E") == "scores: Q′ K′ᵀ / √e; e = 4"
+    assert caption(page, "E") == "scores: Q′ K′ᵀ / √dₖ; dₖ = 4"
     title, text = explained(page, "E", 1, 0)
     assert "q and k have been rotated by their positions" in title
     assert text == "((−0.6023)·0 + 2.000·1 + 2.764·1 + 0.02000·0) / √4 = 2.382"
     page.choose("#positions", "none")
     page.until(lambda: page.count("[aria-label^='Wq:'] tbody tr:first-child input") == 3)
-    assert caption(page, "E") == "scores: Q Kᵀ / √e; e = 3"
+    assert caption(page, "E") == "scores: Q Kᵀ / √dₖ; dₖ = 3"
 
 
 def test_the_softmax_and_the_weighted_sum_step_by_step(build):
@@ -509,7 +510,7 @@ def test_a_saved_figure_and_its_data_are_complete(build, tmp_path):
         file = tmp_path / f"clearhead-build-attention-scaled-causal-2-heads.{kind}"
         page.until(lambda file=file: file.exists() and file.stat().st_size > 0)
     saved = json.loads(file.read_text())
-    assert saved["formula"] == "softmax(Q Kᵀ / √e + M) V"
+    assert saved["formula"] == "softmax(Q Kᵀ / √dₖ + M) V"
     assert (
         saved["result"]["weights"]
         == by_hand(EXAMPLE["x"], **TWO, heads=2, score="scaled", causal=True).weights.tolist()
@@ -517,8 +518,42 @@ def test_a_saved_figure_and_its_data_are_complete(build, tmp_path):
     assert saved["result"]["masked"][0] == [False, True, True]
     assert saved["options"]["wq"] == TWO["wq"]
     words = [node.text for node in ElementTree.parse(file.with_suffix(".svg")).getroot().iter(f"{SVG}text")]
-    assert "Attention by hand: softmax(Q Kᵀ / √e + M) V" in words
+    assert "Attention by hand: softmax(Q Kᵀ / √dₖ + M) V" in words
     assert {"X", "Wq", "Q", "E, head 1", "A, head 0", "Y", "−∞", "head 1", "Weights as lines, mean of 2 heads"} <= set(
         words
     )
-    assert "scores: Q Kᵀ / √e + M; e = 4; M: −∞ for later inputs" in words
+    assert "scores: Q Kᵀ / √dₖ + M; dₖ = 4; M: −∞ for later inputs" in words
+
+
+def test_what_is_no_number_leaves_the_number_before_the_edit(build):
+    page = build()
+    node = page.find('[aria-label="X row 2, column 2"]')
+    page.run("arguments[0].focus()", node)
+    node.send_keys("1/2")
+    node.send_keys("\ue004")  # Tab
+    page.until(lambda: "“1/2” is not a number" in page.text(".matrixbox .wrong"))
+    assert page.text(".matrixbox .wrong").endswith("the cell keeps 2.")
+    assert node.get_attribute("value") == "2"
+    page.until(lambda: cells(page, "Q")[3] == "2")
+
+
+def test_the_chosen_patch_is_in_the_address_the_title_and_beside_a_scale(page):
+    page.open("build", panel="positions", m='{"kind":"sincos2d","length":8,"patch":[1,6]}')
+    page.until(lambda: "row 1, column 6" in page.text(".panel .mapbox:last-child figcaption b"))
+    assert page.count(".panel .mapbox:last-child .legend .bar") == 1
+    canvas = page.find(".panel .mapbox:last-child canvas")
+    canvas.send_keys("\ue015")  # the patch below
+    page.until(lambda: "row 2, column 6" in page.text(".panel .mapbox:last-child figcaption b"))
+    assert json.loads(page.state()["m"])["patch"] == [2, 6]
+
+
+def test_an_image_can_lie_behind_the_patches(page, tmp_path):
+    Image.new("RGB", (40, 30), "red").save(tmp_path / "red.png")
+    page.open("build", panel="positions", m='{"kind":"sincos2d","length":8}')
+    page.until(lambda: "row 4, column 2" in page.text(".panel .mapbox:last-child figcaption b"))
+    assert page.run("return document.querySelector('.panel .mapbox:last-child > .row').hidden")  # no image, no opacity
+    page.find(".panel .mapbox:last-child input[type=file]").send_keys(str(tmp_path / "red.png"))
+    page.until(lambda: not page.run("return document.querySelector('.panel .mapbox:last-child > .row').hidden"))
+    pixel = "return [...document.querySelector('.panel .picture').getContext('2d').getImageData(2, 2, 1, 1).data]"
+    red, _, blue, _ = page.run(pixel)
+    assert red > blue

@@ -12,10 +12,10 @@ from page_steps import settled, translated
 
 pytestmark = pytest.mark.skipif(bool(web.WHY_NOT), reason=web.WHY_NOT)
 SVG = "{http://www.w3.org/2000/svg}"
-VIEWS = ("start", "translate", "write", "read", "build", "train")
+VIEWS = ("start", "translate", "write", "read", "classify", "build", "train")
 READY = {  # what is there when a view shows its example
     "start": ".example .lines .token", "translate": ".lines .token", "write": ".lens tr", "read": ".lines .token",
-    "build": "[aria-label^='A'] td", "train": ".curves path",
+    "classify": ".bars li", "build": "[aria-label^='A'] td", "train": ".curves path",
 }  # fmt: skip
 
 
@@ -63,7 +63,7 @@ def test_every_step_of_the_path_opens_a_view_with_a_result(page):
 def test_the_menu_switches_views(page):
     page.open("build")
     ready(page, "build")
-    for view in ("translate", "build", "write", "train", "read", "start"):
+    for view in ("translate", "build", "classify", "write", "train", "read", "start"):
         page.click(f"#nav a[href='#{view}']")
         page.until(lambda view=view: page.all(f".view.{view}"), 5)
         assert page.texts("#nav [aria-current]") == [view.capitalize()]
@@ -239,3 +239,67 @@ def test_readable_on_a_narrow_screen(page, view):
 def test_the_first_view_appears_soon_after_the_start(server):
     web.note(first_view=1000 * server.soon)
     assert server.soon < 5 * 3.0
+
+
+def test_views_in_the_background_recover_when_the_server_is_back(page):
+    page.open("translate", model="en-de", text="A dog runs.")
+    translated(page)
+    page.run("window.plain = window.fetch; window.fetch = async () => { throw new TypeError('Failed to fetch'); }")
+    page.click('.heads [data-at="1,2"]')  # a head whose map cannot be drawn now
+    page.until(lambda: "does not answer" in page.text("#problem"))
+    page.run("location.hash = '#read'")
+    page.until(lambda: "does not answer" in page.text(".read .problem"))
+    page.run("location.hash = '#build'")
+    page.until(lambda: page.count(".view.build"))
+    page.run("window.fetch = window.plain")
+    page.until(lambda: page.text("#problem") == "")
+    page.run("location.hash = '#read'")
+    page.until(lambda: "read in" in page.text(".read .status") and page.text(".read .problem") == "")
+    page.run("location.hash = '#translate'")
+    page.until(lambda: page.text(".mapbox figcaption b") == "Cross-attention, layer 1, head 2")
+
+
+def test_a_stream_that_breaks_off_is_repeated_when_the_server_is_back(page):
+    page.open("write", model="everyday", text="The man", max_new=4)
+    page.until(lambda: "4 tokens written" in page.text(".write .status"))
+    page.run(
+        "window.plain = window.fetch; window.fetch = async (path, options) => {"
+        " if (!String(path).includes('/api/write')) throw new TypeError('Failed to fetch');"
+        " return new Response(new ReadableStream("
+        "{ start(to) { setTimeout(() => to.error(new TypeError('gone')), 50); } })); }"
+    )
+    page.run("document.querySelector('.prompt').value = 'Two dogs'")
+    page.click(".write .go")
+    page.until(lambda: "broke off" in page.text(".write .problem"))
+    page.run("window.fetch = window.plain")
+    page.until(lambda: "4 tokens written" in page.text(".write .status") and page.text(".write .problem") == "")
+    assert page.text(".flow").startswith("Two dogs")
+
+
+def test_only_steps_that_were_opened_are_ticked(page):
+    page.open("start")
+    page.run("localStorage.removeItem('path'); localStorage.removeItem('path-opened')")
+    page.open("build", panel="memory", step=7)
+    page.until(lambda: "7 of " in page.text(".path"))
+    page.run("location.hash = '#start'")
+    page.until(lambda: page.count(".steps li") > 7)
+    assert page.count(".steps li.done") == 0
+    assert page.count(".steps li.now") == 1
+
+
+def test_a_request_that_stops_the_server_is_repeated_only_once(page):
+    page.open("write", model="everyday", text="The man", max_new=4)
+    page.until(lambda: "4 tokens written" in page.text(".write .status"))
+    page.run(
+        "window.plain = window.fetch; window.asked = 0; window.fetch = async (path, options) => {"
+        " if (!String(path).includes('/api/write')) return window.plain(path, options); window.asked += 1;"
+        " return new Response(new ReadableStream("
+        "{ start(to) { setTimeout(() => to.error(new TypeError('gone')), 20); } })); }"
+    )
+    page.run("document.querySelector('.prompt').value = 'Two dogs'")
+    page.click(".write .go")
+    page.until(lambda: page.run("return window.asked") == 2)
+    page.until(lambda: page.text("#problem") != "")  # the second one has broken off, too
+    page.until(lambda: page.text("#problem") == "")  # and the server answers again
+    assert page.run("return window.asked") == 2
+    assert "broke off" in page.text(".write .problem")

@@ -30,7 +30,7 @@ def test_it_opens_on_a_finished_example_above_the_fold(page):
 def test_masks_similar_tokens_and_another_text(page):
     page.open("read", model="cloze", text="She [MASK] to the store to buy some [MASK].")
     done(page)
-    assert page.texts(".outputs h2") == ["Mask 1, token 2", "Mask 2, token 9"]
+    assert page.texts(".outputs h2") == ["Mask 1, token 3", "Mask 2, token 10"]
     assert page.texts(".outputs ul:nth-of-type(1) code")[0] == "␣went"
     assert "[MASK]" in page.text(".similar h2")
     page.run("[...document.querySelectorAll('.lines .token')].at(-1).dispatchEvent(new Event('click'))")
@@ -74,3 +74,31 @@ def test_two_texts_side_by_side(page):
     done(page, 2)
     assert page.count(".pane") == 2
     assert "not between the same tokens" in page.until(lambda: page.text(".difference .note"))
+
+
+def test_a_mask_is_inserted_in_place_of_a_word_and_read_at_once(page):
+    page.open("read", model="cloze", text="She [MASK] to the store to buy some milk.")
+    page.until(lambda: "read in" in page.text(".status") and page.count(".outputs .bars li"))
+    page.run(
+        "const node = document.querySelector('.read .sentence'), at = node.value.indexOf('store');"
+        " node.setSelectionRange(at, at + 5)"
+    )
+    page.click(".read .mask")
+    page.until(lambda: page.count(".outputs h2") == 2)  # the guesses of both masks
+    assert page.state()["text"] == "She [MASK] to the [MASK] to buy some milk."
+    page.run(
+        "const node = document.querySelector('.read .sentence'); node.value = 'Two cats'; node.setSelectionRange(8, 8)"
+    )
+    page.click(".read .mask")
+    page.until(lambda: page.state()["text"] == "Two cats [MASK]")
+
+
+def test_a_saved_figure_has_the_predictions(page, tmp_path):
+    page.driver.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)})
+    page.open("read", model="cloze", text="She [MASK] to the store.")
+    page.until(lambda: "read in" in page.text(".status") and page.count(".similar .bars li") and settled(page))
+    page.click("[data-save=svg]")
+    file = page.until(lambda: next(tmp_path.glob("*.svg"), None))
+    page.until(lambda: file.read_text().endswith("</svg>"))
+    assert "The masked token" in file.read_text()
+    assert "Tokens similar to" in file.read_text()

@@ -322,3 +322,40 @@ def test_the_view_is_fast(page):
     assert times["acknowledged"] < 100 * SLACK
     assert times["word"] < 500 * SLACK
     assert times["head"] < 300 * SLACK
+
+
+def test_the_difference_follows_both_maps(page, tmp_path):
+    text = "I know that you like it."
+    page.open("translate", model="en-de-rnn", text=text, model2="en-de", text2=text)
+    translated(page, 1)
+    translated(page, 2)
+    page.until(lambda: "mean of 15 heads" in page.text(".difference figcaption b"))
+    page.click('.pane:nth-child(2) .heads [data-at="1,2"]')
+    page.until(lambda: "layer 1, head 2" in page.text(".difference figcaption b"))
+    assert page.text(".difference > .note") == ""  # one head on each side
+    page.driver.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)})
+    page.click("[data-save=json]")
+    file = page.until(lambda: next(tmp_path.glob("*.json"), None))
+    page.until(lambda: file.read_text().rstrip().endswith("}"))
+    saved = json.loads(file.read_text())
+    left, right = (pane["attention"]["weights"] for pane in saved["panes"])
+    assert saved["panes"][1]["attention"]["head"] == 2
+    for row, a, b in zip(saved["difference"], left, right, strict=True):
+        assert row == pytest.approx([y - x for x, y in zip(a, b, strict=True)], abs=1e-6)
+    page.click("[data-save=svg]")
+    drawn = page.until(lambda: next(tmp_path.glob("*.svg"), None))
+    page.until(lambda: drawn.read_text().endswith("</svg>"))
+    assert "Left: en-de-rnn (RNN" in drawn.read_text()
+    assert "Right: en-de (" in drawn.read_text()
+
+
+def test_a_setting_that_is_changed_belongs_to_the_next_run(page):
+    page.open("translate", model="en-de", text="A dog runs.", beams=2)
+    translated(page)
+    slider = page.find("input[type=range][aria-label=beams]")
+    page.run("arguments[0].value = 3; arguments[0].dispatchEvent(new Event('input'))", slider)
+    assert page.state()["beams"] == "2"  # of what is on screen
+    page.click(".translate .go")
+    page.until(lambda: page.count(".answers li") == 3)
+    assert page.state()["beams"] == "3"
+    assert "next" not in page.state()

@@ -233,3 +233,64 @@ def test_the_view_is_fast(page, name, text):
     assert times.pop("word", 0.0) < 500 * SLACK
     times.pop("read", None)
     assert {one: value for one, value in times.items() if value >= 300 * SLACK} == {}
+
+
+def reopened(page):
+    """The text that the address leads to in a page without any earlier state."""
+    address = page.driver.current_url
+    page.driver.get("about:blank")
+    page.driver.get(address)
+    page.until(lambda: " s." in page.text(".write .status") and page.count(".lens tr") and settled(page))
+    return page.text(".flow")
+
+
+def test_the_address_leads_to_the_text_on_screen_after_sliders_were_moved(page):
+    page.open("write", model="everyday", text="The man", max_new=12, temperature=0.7, seed=1)
+    written(page, 12)
+    text = page.text(".flow")
+    slide(page, "temperature", 0.1)
+    slide(page, "new tokens", 3)
+    page.until(lambda: "temperature 0.1 (the text was drawn with temperature 0.7)" in page.text(".candidates .key"))
+    assert reopened(page) == text
+    assert page.text(".write output") == "3"  # of the first slider: the form is as it was left
+    page.click(".write .go")
+    written(page, 3)
+    assert page.state()["temperature"] == "0.1"
+
+
+def test_the_address_of_a_stopped_text_has_as_many_tokens(page):
+    page.open("write", model="everyday", text="The man", max_new=200, temperature=0.9, seed=5)
+    page.until(lambda: page.count(".piece") > 8)
+    page.click(".stop")
+    page.until(lambda: "Stopped after" in page.text(".status") and page.count(".lens tr") and settled(page))
+    text, many = page.text(".flow"), int(page.text(".status").split()[2])
+    if many < 200:  # it stopped in time
+        assert int(page.state()["max_new"]) == many
+        assert page.text(".write output") == "200"
+        assert reopened(page) == text
+
+
+def test_candidates_and_lens_say_which_model_they_are_of(page):
+    page.open("write", model="everyday", text="The man", max_new=6, temperature=0, off='{"1":[2]}', without='{"1":[2]}')
+    page.until(lambda: page.count(".written .before") == 1 and page.count(".lens tr") and settled(page))
+    assert "by the model, without layer 1 head 2" in page.text(".candidates .key")
+    assert "without layer 1 head 2" in page.text(".lens .note")
+
+
+def test_a_text_that_is_too_long_for_the_address_leaves_no_other_text_there(page):
+    page.open("write", model="everyday", text="The man", inspect=1)
+    inspected(page)
+    page.run("document.querySelector('.prompt').value = arguments[0]", "A dog runs over the green grass. " * 400)
+    page.click(".write .read")
+    page.until(lambda: "3,2" in page.text(".status") and "inspected" in page.text(".status"), 60)
+    assert "text=" not in page.driver.current_url
+
+
+def test_the_heads_stand_above_the_map_where_their_effects_are_shown(page):
+    web.size(page.driver, 1366, 768)
+    try:
+        page.open("write", model="everyday", text="She told me that she was happy.", inspect=1, colouring="effect")
+        inspected(page)
+        assert page.run("return document.querySelector('.heads').getBoundingClientRect().bottom") < 768
+    finally:
+        web.size(page.driver, 1280, 900)

@@ -129,3 +129,34 @@ def test_smollm2_answers_a_question() -> None:
         ids.append(int(bundle.model(torch.tensor([ids]))[0, -1].argmax()))
         assert len(ids) < 60
     assert "Paris" in bundle.tokens.decode(ids)
+
+
+def check_statistics(ours: ch.Bundle, theirs: nn.Module, ids: list[int], **given: Any) -> None:
+    """The statistics of every layer and head are the same, watched in our model and in that of transformers."""
+    names, row = ("entropy", "distance", "received"), torch.tensor([ids])
+    with torch.no_grad(), ch.watch(ours, *(f"**.{name}" for name in names)) as mine:
+        ours.model(row)
+    with torch.no_grad(), ch.watch(theirs, *(f"**.{name}" for name in names)) as other:
+        theirs(row, **given)
+    for name in names:
+        a, b = (list(tape.match(f"**.{name}").values()) for tape in (mine, other))
+        assert len(a) == len(b) > 0
+        for x, y in zip(a, b, strict=True):
+            torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-4)
+
+
+TEXT = "The committee met on Monday, and the newspapers wrote about it for a week. " * 6
+
+
+def test_minilm_statistics_equal_those_watched_in_transformers() -> None:
+    transformers = pytest.importorskip("transformers")
+    folder = checkpoint("minilm")
+    bundle = ch.load(folder, device="cpu")
+    check_statistics(
+        bundle, transformers.BertModel.from_pretrained(folder).eval(), bundle.tokens.wrapped(TEXT).tolist()
+    )
+
+
+def test_smollm2_statistics_equal_those_watched_in_transformers() -> None:
+    bundle, theirs = smollm2()
+    check_statistics(bundle, theirs, bundle.tokens.encode(TEXT).tolist(), use_cache=False)

@@ -334,3 +334,27 @@ def test_a_file_of_another_model_is_refused(tmp_path: Path) -> None:
     save_file({"weight": torch.zeros(2)}, tmp_path / "other.safetensors")
     with pytest.raises(WeightsError, match="its tensors are those of no known model: expected vit of torchvision"):
         ch.load(tmp_path / "other.safetensors", device="cpu")
+
+
+@pytest.mark.parametrize(("patch", "size"), [(16, 224), (14, 28), (2, 32)])
+def test_a_vit_of_any_patch_is_saved_under_an_architecture_that_timm_has(patch: int, size: int, tmp_path: Path) -> None:
+    model = ch.build("vit", classes=3, size=size, patch=patch, width=16, depth=1, heads=2)
+    table = json.loads((ch.save(model, tmp_path, layout="timm") / "config.json").read_text())
+    assert table["architecture"] == "vit_base_patch16_224"
+    assert (table["model_args"]["patch_size"], table["model_args"]["img_size"]) == (patch, size)
+
+
+@pytest.mark.parametrize("wrap", [lambda x: {"model": x, "epoch": 3}, lambda x: {"state_dict": x}])
+@pytest.mark.parametrize("prefix", ["", "module."])
+def test_checkpoints_of_training_scripts(wrap, prefix: str, tmp_path: Path) -> None:
+    model = ch.build("resnet", classes=3, width=8, depths=(1, 1)).eval()
+    tensors = load_file(ch.save(model, tmp_path / "a", layout="torchvision") / "model.safetensors")
+    torch.save(wrap({prefix + name: x for name, x in tensors.items()}), tmp_path / "last.pth")
+    images = torch.randn(1, 3, 32, 32)
+    torch.testing.assert_close(ch.load(tmp_path / "last.pth", device="cpu").model(images), model(images))
+
+
+def test_a_file_without_weights_says_what_it_has(tmp_path: Path) -> None:
+    torch.save({"epoch": 3, "loss": 0.5}, tmp_path / "last.pth")
+    with pytest.raises(WeightsError, match=r"does not hold a dictionary of tensors.*it has 'epoch', 'loss'"):
+        ch.load(tmp_path / "last.pth", device="cpu")

@@ -10,6 +10,7 @@ from PIL import Image
 
 import clearhead as ch
 from clearhead.data.preprocessing import Preprocessing
+from clearhead.errors import InputError
 from clearhead.tasks import classify
 from clearhead.tokens import Words
 from clearhead.weights import Bundle
@@ -139,3 +140,11 @@ def test_a_model_that_does_not_classify_is_refused():
     gpt = ch.build("gpt", vocab=len(WORDS), width=16, depth=1, heads=2, context=16)
     with pytest.raises(ValueError, match="this GPT cannot classify: expected a classifier"):
         classify(Bundle(gpt, WORDS), "the cat")
+
+
+@pytest.mark.parametrize("top", [0, -1])
+def test_a_number_of_classes_below_one_is_refused(top):
+    model = ch.build("resnet", classes=3, width=8, depths=(1,))
+    bundle = ch.Bundle(model, preprocessing=Preprocessing(resize=(8, 8), mean=(0.5,) * 3, deviation=(0.5,) * 3))
+    with pytest.raises(InputError, match=f"top={top}: expected 1 or more"):
+        ch.classify(bundle, np.zeros((8, 8, 3), np.uint8), top=top)

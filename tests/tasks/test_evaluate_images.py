@@ -3,13 +3,16 @@
 import json
 import shutil
 
+import numpy as np
 import pytest
+import torch
 from image_models import patched_model, picture, registered
 from PIL import Image
 from typer.testing import CliRunner
 
 from clearhead import Bundle, classify, evaluate, save
 from clearhead.cli import app
+from clearhead.data.cifar10 import CLASSES
 from clearhead.data.files import DataError
 from clearhead.data.preprocessing import Preprocessing
 
@@ -54,6 +57,43 @@ def test_accuracy_and_confusion_are_those_of_the_predictions(photos):
     assert (scores.to_dict()["images"], finished) == (9, [(9, 9)])
 
 
+@pytest.fixture
+def mosaics(tmp_path, monkeypatch):
+    """A data folder with a CIFAR-10 of 50 training and 50 test images: red, of the class automobile, or black."""
+    monkeypatch.delenv("CLEARHEAD_DATA", raising=False)
+    folder = tmp_path / "cifar10"
+    folder.mkdir()
+    for part in ("train", "test"):
+        pixels = np.zeros((32, 50, 32, 3), np.uint8)
+        pixels[:, ::2, :, 0] = 255
+        Image.fromarray(pixels.reshape(32, 1600, 3)).save(folder / f"{part}_00.webp", lossless=True)
+    (np.arange(100) % 2 == 0).astype(np.uint8).tofile(folder / "labels.u8")
+    return tmp_path
+
+
+def red_detector() -> Bundle:
+    """A model whose class is 1 for red images and 0 for all others."""
+
+    def forward(images):
+        red = images[:, :1].mean((2, 3))
+        return torch.cat([-red, red, *[torch.full_like(red, -9.0)] * 8], dim=1)
+
+    bundle = Bundle(patched_model(classes=10), preprocessing=Preprocessing(resize=(32, 32)), labels=CLASSES)
+    bundle.model.forward = forward
+    return bundle
+
+
+def test_a_named_set_is_evaluated_on_its_test_images(mosaics):
+    scores = evaluate(red_detector(), "cifar10", root=mosaics)
+    assert (scores.data, scores.accuracy, len(scores.references)) == ("cifar10 test", 1.0, 50)
+    assert scores.references[:3] == ["automobile", "airplane", "automobile"]
+    assert evaluate(red_detector(), "cifar10", root=mosaics, split="train").data == "cifar10 train"
+    with pytest.raises(ValueError, match="split='valid': cifar10 has no such part; expected one of train, test"):
+        evaluate(red_detector(), "cifar10", root=mosaics, split="valid")
+    with pytest.raises(DataError, match="cifar10: the class 'automobile' is none of the model's: cat, dog, owl"):
+        evaluate(classifier(), "cifar10", root=mosaics)
+
+
 def test_a_zip_file_gives_the_same_as_its_folder(photos, tmp_path):
     shutil.make_archive(str(tmp_path / "photos"), "zip", photos)
     scores = evaluate(classifier(), tmp_path / "photos.zip")
@@ -76,11 +116,9 @@ def test_the_validation_part_is_evaluated_unless_another_is_given(photos, tmp_pa
 
 
 def test_wrong_folders_are_refused(photos, tmp_path):
-    with pytest.raises(
-        DataError, match="the folder 'owl' is no class of the model: cat, dog, bowl; the nearest is bowl"
-    ):
+    with pytest.raises(DataError, match="the class 'owl' is none of the model's: cat, dog, bowl; the nearest is bowl"):
         evaluate(classifier(labels=("cat", "dog", "bowl")), photos)
-    with pytest.raises(DataError, match=r"there is no file or folder .*nowhere: this Patched reads images, expected a"):
+    with pytest.raises(DataError, match=r"nowhere: this Patched reads images, .*per class, or one of cifar10, "):
         evaluate(classifier(), tmp_path / "nowhere")
     with pytest.raises(ValueError, match="2 files: this Patched does not translate, expected one"):
         evaluate(classifier(), [photos, photos])
@@ -97,9 +135,7 @@ def test_wrong_folders_are_refused(photos, tmp_path):
 
 def test_the_classes_of_a_large_model_are_not_all_listed(photos):
     bundle = Bundle(patched_model(classes=30), preprocessing=Preprocessing(resize=(8, 8)))
-    with pytest.raises(
-        DataError, match=r"the folder 'cat' is no class of the model: 0, 1, .*, 19 \.\.\. \(30 in all\)"
-    ):
+    with pytest.raises(DataError, match=r"the class 'cat' is none of the model's: 0, 1, .*, 19 \.\.\. \(30 in all\)"):
         evaluate(bundle, photos)
 
 
@@ -107,7 +143,11 @@ def test_the_command_classifies_image_files(photos, saved):
     paths = [photos / "cat" / "0.png", photos / "owl" / "1.png"]
     expected = classify(classifier(), paths)
     result = call("classify", saved, *paths, "--json")
-    assert json.loads(result.stdout) == [[[name, pytest.approx(share)] for name, share in one] for one in expected]
+    found = json.loads(result.stdout)
+    assert [one["image"] for one in found] == [str(path) for path in paths]
+    assert [one["classes"] for one in found] == [
+        [[name, pytest.approx(share)] for name, share in one] for one in expected
+    ]
     lines = call("classify", saved, *paths, "--top", 1).stdout.splitlines()
     assert [line.split()[:2] for line in lines] == [
         [str(path), one[0][0]] for path, one in zip(paths, expected, strict=True)

@@ -1,6 +1,7 @@
 """The models that ship: small, complete, documented, and able to do what their cards say."""
 
 import json
+import os
 import random
 import resource
 import shlex
@@ -32,11 +33,20 @@ MOST = {
     "rnn-seq2seq": 6_000_000,
     "gpt": 4_000_000,
     "bert": 4_200_000,
+    "resnet": 4_000_000,
+    "vit": 6_000_000,
 }  # most bytes of a folder, by family
+IMAGES = {  # of the models of images: most bytes, the data they are measured on, and the least accuracy
+    "vit-cifar10": (4_000_000, "cifar10", 0.93),
+    "resnet-cifar10": (4_000_000, "cifar10", 0.94),
+    "vit-imagenette": (6_000_000, "imagenette", 0.86),
+}
+ROOT = Path(__file__).parents[2]
+EXAMPLES = Path(ch.__file__).parent / "explore" / "example_images"
 
 
 def test_the_zoo_has_its_models_and_is_small():
-    assert {"en-de", "fr-en", "en-de-rnn", "everyday", "cloze"} <= set(NAMES)
+    assert {"en-de", "fr-en", "en-de-rnn", "everyday", "cloze", *IMAGES} <= set(NAMES)
     assert sum(p.stat().st_size for p in ZOO.rglob("*") if p.is_file()) < 48_000_000
 
 
@@ -48,7 +58,7 @@ def test_a_shipped_model_is_small_complete_and_documented(name):
     assert sum(p.stat().st_size for p in folder.iterdir()) <= MOST[kind]
     assert not [p.name for p in folder.iterdir() if p.suffix in (".bin", ".pt", ".pkl")]
     recipe = read_recipe(folder / "recipe.toml")
-    assert recipe == read_recipe(Path(__file__).parents[2] / "configs" / f"{name}.toml")
+    assert recipe == read_recipe(ROOT / "configs" / f"{name}.toml")
     bundle = ch.load(name)
     assert sum(p.numel() for p in bundle.model.parameters()) == card.parameters
     assert {p.dtype for p in bundle.model.parameters()} == {torch.float32}
@@ -100,6 +110,42 @@ def test_similar_sentences_have_similar_vectors():
     assert similar[0, 1] > similar[0, 2] + 0.2
 
 
+@pytest.mark.parametrize("name", IMAGES)
+def test_a_model_of_images_is_small_and_accurate(name):
+    most, data, least = IMAGES[name]
+    assert sum(p.stat().st_size for p in in_zoo(name).iterdir()) <= most
+    ((score, accuracy),) = shipped()[name].scores.items()
+    assert score.startswith(f"{data} ")
+    assert accuracy >= least
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", IMAGES)
+def test_the_accuracy_on_a_card_is_measured_again(name):
+    data, root = IMAGES[name][1], os.environ.get("CLEARHEAD_DATA")
+    if not root:
+        pytest.skip("needs CLEARHEAD_DATA")
+    scores = ch.evaluate(ch.load(name, device="cpu"), data)
+    ((score, accuracy),) = shipped()[name].scores.items()
+    assert f"{scores.data} accuracy" == score
+    assert scores.accuracy == pytest.approx(accuracy, abs=2e-4)  # another processor may round otherwise
+
+
+@pytest.mark.parametrize(
+    ("name", "images"),
+    [
+        ("vit-cifar10", ["airplane", "cat", "ship"]),
+        ("resnet-cifar10", ["airplane", "cat", "ship"]),
+        ("vit-imagenette", ["church", "golf ball", "parachute"]),
+    ],
+)
+def test_example_images_are_recognised(name, images):
+    files = [EXAMPLES / f"{image.replace(' ', '-')}.webp" for image in images]
+    found = ch.classify(ch.load(name, device="cpu"), files, top=1)
+    assert [classes[0][0] for classes in found] == images
+    assert min(classes[0][1] for classes in found) > 0.7
+
+
 @pytest.fixture(scope="module")
 def everyday():
     return ch.load("everyday")
@@ -126,7 +172,8 @@ def peak_memory():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_example_on_a_card_works(name):
+def test_the_example_on_a_card_works(name, monkeypatch):
+    monkeypatch.chdir(ROOT)
     assert f" {name} " in shipped()[name].example
     assert call(*shlex.split(shipped()[name].example)[1:]).strip()
     assert f"{name} " in call("models")

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 ZOO = Path(__file__).parent.parent / "zoo"
+IMAGES = ("cifar10", "fashion-mnist", "imagenette", "mnist")  # data sets of images
 MOST = 1000  # entries of a folder to look at
 LONGEST = 100_000  # bytes; a larger file is no recipe
 
@@ -37,7 +38,7 @@ def runs(incomplete: str) -> list[str]:
 
 def sets(incomplete: str) -> list[str]:
     """The names of data sets that `evaluate` takes."""
-    return _begins(incomplete, "multi30k", "tatoeba", "sst2", "shakespeare")
+    return _begins(incomplete, "multi30k", "tatoeba", "sst2", "shakespeare", *IMAGES)
 
 
 def devices(incomplete: str) -> list[str]:

@@ -11,7 +11,7 @@ import typer
 
 from . import completion
 from .arguments import DataFolder, Device, Json, Model, Text, Texts, Type, keyword_options
-from .output import notices, progress, rows, show
+from .output import progress, rows, show
 from .text_input import lines_of, text_or_stdin
 from .verb import verb
 
@@ -36,7 +36,7 @@ def translate(
     lines = lines_of(text)
     chosen = keyword_options(translate, options)
     bundle = load(model, device=device)
-    with notices(), progress() as done:
+    with progress() as done:
         translations: Any = translate(bundle, lines, done=lambda n: done(n, len(lines)), **chosen)
     if as_json:
         show([one.to_dict() for one in translations], True)
@@ -50,6 +50,7 @@ def translate(
     "clearhead evaluate runs/shakespeare shakespeare last=0.1 stride=64",
     "clearhead evaluate runs/en-de news.en news.de source=en target=de --out news.hyp",
     "clearhead evaluate runs/pets photos/",
+    "clearhead evaluate vit-cifar10 cifar10",
     options=("tasks/evaluate.py", "evaluate"),
 )
 def evaluate(
@@ -59,8 +60,9 @@ def evaluate(
         typer.Argument(
             metavar="DATA",
             help="For a translator: multi30k, tatoeba, a file of source TAB target, or two files. For a captioner: "
-            "flickr8k or scenes. For a language model: a text file. For a classifier: sst2, a file of text TAB label, "
-            "or a folder of images with a folder per class. Then options, name=value.",
+            "flickr8k or scenes. For a language model: a text file. For a classifier: sst2, a file of text TAB label; "
+            "cifar10, fashion-mnist, imagenette, mnist, or a folder of images with a folder per class. Then options, "
+            "name=value.",
             autocompletion=completion.sets,
         ),
     ],
@@ -83,7 +85,7 @@ def evaluate(
         if out.is_dir() or not os.access(out.parent, os.W_OK):
             raise InputError(f"--out {out}: expected the name of a file, in a folder that can be written to")
     bundle = load(model, device=device, dtype=dtype)
-    with notices(), progress() as done:
+    with progress() as done:
         result: Any = evaluate(bundle, files[0] if len(files) == 1 else files, root=root, done=done, **options)
     show(result, as_json)
     if out is not None:
@@ -116,17 +118,16 @@ def generate(
 
     prompt = text_or_stdin(text)
     chosen, bundle = keyword_options(generate, options), load(model, device=device, dtype=dtype)
-    with notices():
-        if as_json or chosen.get("samples", 1) != 1 or chosen.get("beams", 1) != 1:
-            result: Any = generate(bundle, prompt, **chosen)
-            if as_json:
-                show(result, True)
-            else:  # printed as it is: a table would leave out control characters
-                print("\n\n".join(one.text for one in (result, *result.others)))
-            return
-        for piece in stream(bundle, prompt, **{n: x for n, x in chosen.items() if n not in ("samples", "beams")}):
-            print(piece, end="", flush=True)
-        print()
+    if as_json or chosen.get("samples", 1) != 1 or chosen.get("beams", 1) != 1:
+        result: Any = generate(bundle, prompt, **chosen)
+        if as_json:
+            show(result, True)
+        else:  # printed as it is: a table would leave out control characters
+            print("\n\n".join(one.text for one in (result, *result.others)))
+        return
+    for piece in stream(bundle, prompt, **{n: x for n, x in chosen.items() if n not in ("samples", "beams")}):
+        print(piece, end="", flush=True)
+    print()
 
 
 @verb(
@@ -147,15 +148,14 @@ def chat(
     chosen, bundle = keyword_options(chat, options), load(model, device=device, dtype=dtype)
     messages = [] if system is None else [{"role": "system", "content": system}]
     conversation(bundle, [*messages, {"role": "user", "content": "Hello."}])  # raises before the user types
-    with notices():
-        while line := _next_line():
-            messages.append({"role": "user", "content": line})
-            answer = ""
-            for piece in chat(bundle, messages, **chosen):
-                print(piece, end="", flush=True)
-                answer += piece
-            print()
-            messages.append({"role": "assistant", "content": answer})
+    while line := _next_line():
+        messages.append({"role": "user", "content": line})
+        answer = ""
+        for piece in chat(bundle, messages, **chosen):
+            print(piece, end="", flush=True)
+            answer += piece
+        print()
+        messages.append({"role": "assistant", "content": answer})
 
 
 def _next_line() -> str:
@@ -240,6 +240,8 @@ def classify(
     images = bundle.reads == "images"
     items: list[Any] = image_inputs(inputs)[0] if images else lines_of(*inputs)
     result: Any = classify(bundle, items, top=top)
+    if as_json and images:
+        result = [{"image": name, "classes": one} for name, one in zip(items, result, strict=True)]
     show(result if as_json else rows(*_shares(result, items if images else None)), as_json)
 
 

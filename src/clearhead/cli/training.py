@@ -39,8 +39,11 @@ def train(
         last |= {name: value for name, value in record.items() if name not in ("inside", "samples")}
     facts = {"folder": str(run.folder), "finished": run.finished, "steps": load(run.folder / "recipe.toml")["steps"]}
     last["step"] = run.step
-    if run.best is not None:
+    if run.best is not None:  # the validation is that of the model, which is not of the last step
         facts["best"] = run.best
+        for record in run.metrics:
+            if record.get("step") == run.best:
+                last |= {name: value for name, value in record.items() if name.startswith("valid")}
     if as_json:
         show(facts | last, True)
         return

@@ -15,7 +15,7 @@ import typer
 from .. import __version__
 from ..errors import UserError
 from .option_help import options_help
-from .output import rank
+from .output import notices, rank
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -45,7 +45,8 @@ def verb(*examples: str, options: tuple[str, str] | None = None) -> Callable[[Ca
         @functools.wraps(function)
         def run(*args: P.args, **kwargs: P.kwargs) -> T:
             try:
-                result = function(*args, **kwargs)
+                with notices():
+                    result = function(*args, **kwargs)
                 sys.stdout.flush()  # while a full disk can still be reported
                 return result
             except Exception as problem:

@@ -46,6 +46,7 @@ class Data(ABC):
     tables: Mapping[str, np.ndarray] = {}  # by key: arrays that fit into memory, of which its batches are rows
     description: str = ""  # which version of the data this is, for the facts of a run
     sizes: dict[str, int]  # sizes that a model must have: {"vocab": 65}, {"width": 16}, {"classes": 10} ...
+    defaults: Mapping[str, int] = {}  # options of a model that fit this data, where recipe and checkpoint have none
     longest: int | None = None  # tokens of its widest row, padding included; None if it has no token ids
     sets_context: bool = True  # whether a model's context is `longest`, unless its recipe says otherwise
     hint: str = ""  # advice for the error message if a model cannot learn from this data

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import multiprocessing
 import warnings
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -21,10 +23,16 @@ from .batches import Batch, Data, Rows, share_rows
 from .fetch import data_folders
 from .files import DataError, locate
 from .image_files import ImageFile
+from .labelled_images import LabelledImages, labelled_files
 from .preprocessing import Preprocessing
 
 ORDER, CROPS, SPLIT = 0, 1, 2  # streams of random numbers
 IMAGENETTE = ("imagenette-128.zip", "imagenette2-160", "imagenette2-320", "imagenette2")  # names in a data folder
+WORDNET = {  # the classes of Imagenette: folders are named by WordNet ids
+    "n01440764": "tench", "n02102040": "English springer", "n02979186": "cassette player", "n03000684": "chain saw",
+    "n03028079": "church", "n03394916": "French horn", "n03417042": "garbage truck", "n03425413": "gas pump",
+    "n03445777": "golf ball", "n03888257": "parachute",
+}  # fmt: skip
 Key = tuple[str, int, bytes]  # "train" or "valid", step or index, rows
 
 
@@ -75,15 +83,25 @@ class ImagenetteConfig(CropConfig):
 
 
 class Images(Data):
-    """Every image once per epoch, in the order of (seed, epoch); crops and mirrors depend on (seed, step, row)."""
+    """Every image once per epoch, in the order of (seed, epoch); crops and mirrors depend on (seed, step, row).
+
+    Args:
+        config: The options, or those of a data set that adds its own.
+        seed: The seed of training.
+        root: A data folder in which `config.path` is searched, too.
+        path: The folder or zip file, where the options have none.
+        names: Names of classes by the name of the folder; classes are in the order of their folders.
+    """
 
     keys = ("images", "labels")
     unit = "images"
     classes: tuple[str, ...]
     preprocessing: Preprocessing
+    steps_per_epoch: int
 
     def __init__(
-        self, config: CropConfig, *, seed: int, root: Path | None = None, path: Path | None = None
+        self, config: CropConfig, *, seed: int, root: Path | None = None, path: Path | None = None,
+        names: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
         self.config, self.seed = config, seed
         given = locate(config.path, root) if isinstance(config, ImageConfig) else path
@@ -97,16 +115,17 @@ class Images(Data):
             order = counter_rng.permutation(0, 0, len(train), SPLIT).tolist()
             kept = int(len(train) * config.share)
             train, valid = [train[i] for i in sorted(order[kept:])], [train[i] for i in sorted(order[:kept])]
-        self.classes = tuple(sorted({image.label for image in train}))
+        folders = sorted({image.label for image in train})
+        self.classes = tuple((names or {}).get(folder, folder) for folder in folders)
         for image in valid:
-            if image.label not in self.classes:
+            if image.label not in folders:
                 raise DataError(f"{self.path}: {image.name} is of a class without a training image")
         self.sets = {"train": train, "valid": valid}
-        number = {label: i for i, label in enumerate(self.classes)}
+        number = {label: i for i, label in enumerate(folders)}
         self.labels = {
             name: np.array([number[image.label] for image in images], np.int64) for name, images in self.sets.items()
         }
-        self.sizes = {"classes": len(self.classes)}
+        self.sizes, self.defaults = {"classes": len(self.classes), "channels": 3}, {"size": config.size}
         size = (config.size, config.size)
         self.preprocessing = Preprocessing(resize=config.size, crop=size, mean=config.mean, deviation=config.deviation)
         whole, rest = divmod(len(train), config.rows)
@@ -152,6 +171,11 @@ class Images(Data):
             )
         return super().valid(index, part, parts, lookup=lookup)
 
+    def originals(self, which: Literal["train", "valid"]) -> LabelledImages:
+        """Return the images of a part, neither cropped nor resized."""
+        labels = [self.classes[i] for i in self.labels[which].tolist()]
+        return labelled_files(self.path, self.sets[which], labels)
+
     def close(self) -> None:
         """Stop the workers; the next batch starts them again."""
         for which in self.sets:
@@ -183,7 +207,8 @@ class Images(Data):
             key = (which, step, rows.tobytes())
             self._prefetch(which, self._coming.keys() | {key})
             try:
-                pixels = np.concatenate([future.result() for future in self._coming.pop(key)])
+                with self._naming_skip_bad():
+                    pixels = np.concatenate([future.result() for future in self._coming.pop(key)])
             except BrokenProcessPool as error:
                 self._pool = None
                 raise RuntimeError(
@@ -191,19 +216,30 @@ class Images(Data):
                     "without worker processes"
                 ) from error
         else:
-            pixels = image_files.decode(*self._work(which, step, rows))
+            with self._naming_skip_bad():
+                pixels = image_files.decode(*self._work(which, step, rows))
         return {"images": pixels, "labels": labels}
+
+    @contextmanager
+    def _naming_skip_bad(self) -> Iterator[None]:
+        """Add to the error of a file that cannot be read how to leave it out."""
+        try:
+            yield
+        except DataError as problem:
+            raise DataError(f"{problem}; data.skip_bad = true leaves such files out, and counts them") from problem
 
     def _all_decoded(self) -> NDArray[np.uint8]:
         """Return the middle of every image, training images first."""
         names = [image.name for which in ("train", "valid") for image in self.sets[which]]
         if not self.config.workers:
-            return image_files.decode(str(self.path), names, self.config.size, None, None)
+            with self._naming_skip_bad():
+                return image_files.decode(str(self.path), names, self.config.size, None, None)
         self._start_workers()
         assert self._pool is not None
         shares = [names[i : i + 64] for i in range(0, len(names), 64)]
         jobs = [self._pool.submit(image_files.decode, str(self.path), x, self.config.size, None, None) for x in shares]
-        return np.concatenate([job.result() for job in jobs])
+        with self._naming_skip_bad():
+            return np.concatenate([job.result() for job in jobs])
 
     def _numbers(self, which: str, step: int, rows: Rows) -> NDArray[np.int64]:
         """Return the numbers of the images of these rows."""
@@ -256,7 +292,7 @@ def open_imagenette(config: ImagenetteConfig, *, seed: int, root: Path | None = 
     for folder in folders:
         for name in IMAGENETTE:
             if (folder / name).exists():
-                return Images(config, seed=seed, path=folder / name)
+                return Images(config, seed=seed, path=folder / name, names=WORDNET)
     raise DataError(
         f"no Imagenette in {', '.join(map(str, folders))}: expected {', '.join(IMAGENETTE)}; "
         "https://github.com/fastai/imagenette has the archives to unpack there"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Int, UInt8
@@ -12,6 +12,7 @@ from .. import counter_rng
 from ..checks import at_least
 from ..errors import InputError
 from .batches import Batch, Data, Rows
+from .labelled_images import LabelledImages
 from .preprocessing import Preprocessing
 
 ORDER, SPLIT = 0, 1  # streams of random numbers
@@ -62,6 +63,7 @@ class Pixels(Data):
 
     keys = ("images", "labels")
     unit = "images"
+    classes: tuple[str, ...]
 
     def __init__(
         self, config: Any, train: Pictures, test: Pictures, *, classes: tuple[str, ...], preprocessing: Preprocessing,
@@ -82,10 +84,18 @@ class Pixels(Data):
         _, channels, height, width = train.images.shape
         self.sizes = {"classes": len(classes), "channels": channels}
         if height == width:
-            self.sizes["size"] = height
+            self.defaults = {"size": height}
         self.steps_per_epoch = self.train // config.rows
         self.valid_batches = -(-(self.count - self.train) // config.valid_rows)
         self._order = (-1, np.zeros(0, np.int64))  # the last epoch, and its order
+
+    def originals(self, which: Literal["train", "valid"]) -> LabelledImages:
+        """Return the images of a part as arrays (height, width, 3), or (height, width) if they are grey."""
+        part = slice(self.train) if which == "train" else slice(self.train, None)
+        images = self.tables["images"][part].transpose(0, 2, 3, 1)
+        images = images[..., 0] if images.shape[-1] == 1 else images
+        labels = [self.classes[i] for i in self.labels[part].tolist()]
+        return LabelledImages(labels=labels, opened=lambda i: images[i])
 
     def _rows(self, step: int) -> int:
         return int(self.config.rows)

@@ -7,6 +7,7 @@
     curves    named lines
     panels    several plots of named lines that share their colours and their legend
     bars      named groups of bars
+    images    named images side by side, with a map of weights over them
     overlay   an image lit where a map points, enlarged by smooth_map
     strip     an image, and one such panel per word
     save      write a figure to a file
@@ -19,7 +20,21 @@ figure is drawn.
 from .bars import bars
 from .cells import grids, heads, heatmap, matrix
 from .image_maps import overlay, smooth_map, strip
+from .images import images
 from .lines import curves, panels
 from .style import save
 
-__all__ = ["bars", "curves", "grids", "heads", "heatmap", "matrix", "overlay", "panels", "save", "smooth_map", "strip"]
+__all__ = [
+    "bars",
+    "curves",
+    "grids",
+    "heads",
+    "heatmap",
+    "images",
+    "matrix",
+    "overlay",
+    "panels",
+    "save",
+    "smooth_map",
+    "strip",
+]

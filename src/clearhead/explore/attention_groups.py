@@ -13,16 +13,16 @@ from ..look import AttentionMap
 from ..look.call import LazyCall
 from .token_axis import Axis
 
-# Statistics of each head: entropy in nats, mean distance in tokens, largest weight, weight on the first key.
+# Statistics of each head: entropy in nats, mean distance in tokens or patches, largest weight, weight on the first key.
 STATISTICS = ("entropy", "distance", "maximum", "sink")
 CELLS = 512  # largest number of cells per side of a map that is sent at once
 OVERVIEWS = 64  # overviews kept per group: one for each head of a typical model, and some more
 THUMBNAIL_SCORES = 1 << 25  # attention scores that are computed for all thumbnails of a group
-KINDS = {  # the attentions of a model: the address of their weights, and a description
-    "cross": ("decoder.blocks.*.cross.weights", "target tokens attend to source tokens"),
-    "encoder": ("encoder.blocks.*.attn.weights", "source tokens attend to source tokens"),
-    "decoder": ("decoder.blocks.*.attn.weights", "target tokens attend to earlier target tokens"),
-    "self": ("blocks.*.attn.weights", "each token attends to itself and earlier tokens"),
+ABOUT = {  # a description of each kind of attention
+    "cross": "target tokens attend to source tokens",
+    "encoder": "source tokens attend to source tokens",
+    "decoder": "target tokens attend to earlier target tokens",
+    "self": "each token attends to itself and earlier tokens",
 }
 
 
@@ -57,15 +57,20 @@ class Tile:
 class Group:
     """The attention maps of all layers, with the tokens of their queries (rows) and keys (columns)."""
 
-    name: str  # a key of KINDS
+    name: str  # a key of ABOUT, or another name with `about`
     rows: Axis  # query tokens
     columns: Axis  # key tokens
-    maps: list[AttentionMap]  # one per layer
-    about: str | None = None  # a description, if not that of KINDS
+    layers: dict[str, AttentionMap]  # one per layer, by the address of its weights
+    about: str | None = None  # a description, if not that of ABOUT
     effects: dict[int, list[float]] = field(default_factory=dict)  # measured effects of the heads, by layer
     _statistics: dict[int, dict[str, list[float]]] = field(default_factory=dict)  # by layer
     _overviews: dict[tuple[int | None, int | None, int], np.ndarray] = field(default_factory=dict)
     _thumbnails: dict[int, np.ndarray] = field(default_factory=dict)  # by cells per side
+
+    @property
+    def maps(self) -> list[AttentionMap]:
+        """The attention map of each layer."""
+        return list(self.layers.values())
 
     @property
     def heads(self) -> int:
@@ -74,7 +79,7 @@ class Group:
 
     def heads_address(self, layer: int) -> str:
         """The address of the outputs of a layer's heads."""
-        return KINDS[self.name][0].replace("*", str(layer)).removesuffix("weights") + "heads"
+        return list(self.layers)[layer].removesuffix("weights") + "heads"
 
     @property
     def by_words(self) -> bool:
@@ -84,7 +89,7 @@ class Group:
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         return {
-            "name": self.name, "about": self.about or KINDS[self.name][1], "layers": len(self.maps),
+            "name": self.name, "about": self.about or ABOUT[self.name], "layers": len(self.maps),
             "heads": self.heads, "rows": self.rows.to_dict(), "columns": self.columns.to_dict(), "words": self.by_words,
         }  # fmt: skip
 
@@ -130,6 +135,11 @@ class Group:
         rows = [(m if head is None else m.only(head)).row(at)[0].mean(0) for m in maps]
         return torch.stack([x.float().cpu() for x in rows]).mean(0).numpy()
 
+    def query(self, at: int) -> np.ndarray:
+        """The weights of query `at` on all keys in every layer and head, (layers, heads, keys)."""
+        in_range("query", at, len(self.rows))
+        return torch.stack([m.row(at)[0].float().cpu() for m in self.maps]).numpy()
+
     def thumbnails(self, cells: int) -> np.ndarray:
         """Every map pooled to at most `cells` cells per side, (layers, heads, rows, keys).
 
@@ -149,11 +159,16 @@ class Group:
         return self.maps if layer is None else [self.maps[in_range("layer", layer, len(self.maps))]]
 
     def statistics(self, layer: int) -> dict[str, Any]:
-        """The mean of each statistic over all queries, for every head of a layer."""
+        """The mean of each statistic over all queries, for every head of a layer.
+
+        Distances between patches of an image are those in its grid, without the special tokens.
+        """
         in_range("layer", layer, len(self.maps))
         if layer not in self._statistics:
-            values = self.maps[layer].statistics(*STATISTICS)
-            self._statistics[layer] = {name: x.float().mean((0, 2)).tolist() for name, x in values.items()}
+            grid, special = self.rows.grid, len(self.rows.special)
+            places: dict[str, Any] = {} if grid is None else {"grid": grid, "special": special}
+            values = self.maps[layer].statistics(*STATISTICS, **places)
+            self._statistics[layer] = {name: x.float().nanmean((0, 2)).tolist() for name, x in values.items()}
         return {"layer": layer, "layers": len(self.maps), **self._statistics[layer]}
 
     def size(self) -> int:

@@ -37,7 +37,7 @@ def generate_tokens(
     )  # fmt: skip
     steps = decode.stream(bundle.model, {}, plan)
     while True:
-        changed = edit(bundle.model, silenced(off))
+        changed = edit(bundle.model, silenced(bundle.model, off))
         with torch.no_grad(), changed, watch(bundle.model, "head", keep="last") as tape:
             new = next(steps, None)
             logits = tape.calls("head")[-1][0, -1:] if new is not None else None

@@ -1,4 +1,4 @@
-"""Images that were uploaded: checked, turned upright, and kept in memory within a limit; nothing is written to disk."""
+"""Example images, and those that were uploaded: checked, turned upright, and kept in memory within a limit."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import secrets
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from PIL import Image, UnidentifiedImageError
 
 from ..data.image_files import open_image
 from ..errors import InputError
+from .example_images import NAMES, example_file
 from .store import UnknownError
 
 PIXELS = 40_000_000  # most pixels of an image, checked before it is decoded
@@ -41,7 +43,7 @@ class StoredImage:
 
 
 class ImageStore:
-    """Images by random ids; the least recently used are dropped when there are too many."""
+    """Uploaded images by random ids, of which the least recently used are dropped, and examples by their names."""
 
     def __init__(self, memory: int = MEMORY, most: int = MOST_IMAGES) -> None:
         self.memory, self.most = memory, most
@@ -59,14 +61,21 @@ class ImageStore:
         return {"id": id_, "width": image.width, "height": image.height}
 
     def __getitem__(self, id_: str) -> StoredImage:
+        if id_ in NAMES:
+            return _example(id_)
         with self._lock:
             if id_ not in self._kept:
-                raise UnknownError("this image is no longer kept: send it again")
+                raise UnknownError("this image was uploaded and is no longer kept: choose an image")
             self._kept.move_to_end(id_)
             return self._kept[id_]
 
     def __len__(self) -> int:
         return len(self._kept)
+
+
+@cache
+def _example(name: str) -> StoredImage:
+    return stored(example_file(name))
 
 
 def stored(file: bytes) -> StoredImage:

@@ -9,18 +9,20 @@ from typing import Any
 import anyio
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..data.text_rows import mask_of
 from ..decode import Choice
 from ..errors import InputError
-from ..look import AttentionMap, Tape, edit, silence, watch
+from ..look import AttentionMap, edit, silence, watch
 from ..look.ablation import Ablation
+from ..look.addresses import addresses, matching
+from ..look.attention_layers import KINDS, attention_layers
 from ..tasks import Translation
 from ..tasks.translation import Pass, start_id, translator_tokens
 from ..tokens import Tokenizer
 from ..weights import Bundle
-from .attention_groups import CELLS, KINDS, Group, in_range, rounded
+from .attention_groups import ABOUT, CELLS, Group, in_range, rounded
 from .candidates import TOP, candidates, entropies, likeliest, significant
 from .token_axis import text_axis
 
@@ -39,20 +41,22 @@ class Inspection:
     states: list[Tensor] = field(default_factory=list)  # (t, d) residual stream after each block
     forced: Pass | None = None  # the source and target of a translation
     lock: anyio.Lock | None = None  # held while its model is used
+    reason: str | None = None  # why there are no groups, of a model whose attention was not seen
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
-        return {"groups": [group.to_dict() for group in self.groups.values()], "lens": self.has_lens}
+        groups = [group.to_dict() for group in self.groups.values()]
+        return {"groups": groups, "lens": self.has_lens, "reason": self.reason}
 
     @property
     def has_lens(self) -> bool:
-        """Whether it has a logit lens and candidates: those of a language model."""
-        return bool(self.states) and "predict" in self.bundle.can
+        """Whether it has a logit lens and candidates: those of a language model whose final norm is known."""
+        return bool(self.states) and "predict" in self.bundle.can and self._norm is not None
 
     def group(self, name: str) -> Group:
         """The attention of one kind; raises for a kind that the model does not have."""
         if name not in self.groups:
-            known = ", ".join(self.groups) or "none, because this model has no attention"
+            known = ", ".join(self.groups) or f"none, because {self.reason or 'this model has no attention'}"
             raise InputError(f"no attention {name!r} here: expected one of {known}")
         return self.groups[name]
 
@@ -90,8 +94,8 @@ class Inspection:
         if not self.states:
             raise InputError("this inspection has no vectors of tokens: expected that of a single text")
         in_range("token", at, len(self.ids))
-        model: Any = self.bundle.model
-        x = F.normalize(model.norm(self.states[-1].to(self.bundle.device)).float(), dim=-1)
+        x = self.states[-1].to(self.bundle.device)
+        x = F.normalize((x if self._norm is None else self._norm(x)).float(), dim=-1)
         return {"at": at, "similarity": rounded((x @ x[at]).cpu().numpy())}
 
     def effects(self, name: str) -> Iterator[dict[str, Any] | None]:
@@ -114,7 +118,7 @@ class Inspection:
         for layer in range(len(group.maps)):
             if layer not in group.effects:
                 parts = []
-                for part in ablation.effect_parts(group.heads_address(layer)):
+                for part in ablation.effect_parts(group.heads_address(layer), group.heads):
                     parts.append(part.mean(-1).cpu())
                     yield None
                 group.effects[layer] = [significant(x) for x in torch.cat(parts).tolist()]
@@ -128,7 +132,7 @@ class Inspection:
         if not self.has_lens:
             raise InputError("this is no text of a language model: expected the inspection of a GPT's text")
         ablation = self._ablation()
-        before, after = ablation.logprobs(), ablation.logprobs(silenced(off))
+        before, after = ablation.logprobs(), ablation.logprobs(silenced(self.bundle.model, off))
         assert before is not None
         assert after is not None
         both = ([None, *map(significant, x.tolist())] for x in (before, after))
@@ -156,6 +160,12 @@ class Inspection:
         return logits.float()
 
     @property
+    def _norm(self) -> Any:
+        """The final norm; None if a foreign model has more than a norm after its last layer."""
+        model: Any = self.bundle.model
+        return model.norm
+
+    @property
     def _tokens(self) -> Tokenizer:
         return self.bundle.tokenizer()
 
@@ -166,8 +176,8 @@ class Inspection:
 
 def inspect_translation(bundle: Bundle, translation: Translation) -> Inspection:
     """Inspect the attention of a translator for one of its translations; no groups for a model without attention."""
-    modules = dict(bundle.model.named_modules())
-    names = {name: at for name, (at, _) in KINDS.items() if name != "self" and _has(modules, at)}
+    known = addresses(bundle.model)
+    names = {name: KINDS[name] for name in ABOUT if name != "self" and matching(KINDS[name], known)}
     if not names or not translation.target:
         return Inspection({}, bundle)
     tape = translation.tape(*names.values())
@@ -179,7 +189,7 @@ def inspect_translation(bundle: Bundle, translation: Translation) -> Inspection:
     shifted = [[i + 1 for i in word if i + 1 < len(forced.target)] for word in target_words]  # the start comes before
     read = text_axis(pair.target, [start_id(pair), *forced.target[:-1]], [[0], *(word for word in shifted if word)])
     sides = {"cross": (target, source), "encoder": (source, source), "decoder": (target, read)}
-    groups = {name: Group(name, *sides[name], list(tape.match(at).values())) for name, at in names.items()}
+    groups = {name: Group(name, *sides[name], tape.match(at)) for name, at in names.items()}
     return Inspection(groups, bundle, forced=forced)
 
 
@@ -205,39 +215,32 @@ def inspect_output(
 
     def keep(record: Any) -> Any:
         nonlocal passed
-        if isinstance(record, Tensor):
-            passed += 1
-            if done is not None:
-                done(passed, blocks)
-            return record[0]
-        return record
+        if isinstance(record, AttentionMap):
+            return record
+        passed += 1
+        if done is not None:
+            done(min(passed, blocks), blocks)
+        return (record[0] if isinstance(record, tuple) else record)[0]  # a foreign layer may return several values
 
     row = torch.tensor([ids], device=bundle.device)
-    with edit(model, silenced(off)), watch(model, KINDS["self"][0], "blocks.*", keep=keep) as tape:
+    with edit(model, silenced(model, off)), watch(model, KINDS["self"], "blocks.*", keep=keep) as tape:
         out: Tensor = model.states(row)[0]
     axis = text_axis(tokens, ids, mask=mask_of(tokens)[0] if "fill" in bundle.can else None)
-    maps, states = _split(tape)
+    layers = tape.match(KINDS["self"])
+    states = [x for name in tape.names if name not in layers for x in tape.calls(name)]  # a layer may run repeatedly
     about = None if "predict" in bundle.can else BOTH_WAYS
-    groups = {"self": Group("self", axis, axis, maps, about)} if maps else {}
-    return Inspection(groups, bundle, ids, states), out
+    groups = {"self": Group("self", axis, axis, layers, about)} if layers else {}
+    return Inspection(groups, bundle, ids, states, reason=None if layers else tape.unseen or None), out
 
 
-def silenced(off: Off | None) -> dict[str, Callable[[Tensor], Tensor]]:
+def silenced(model: nn.Module, off: Off | None) -> dict[str, Callable[[Tensor], Tensor]]:
     """The edits that silence heads, given by layer."""
-    return {f"blocks.{layer}.attn.heads": silence(heads) for layer, heads in (off or {}).items() if heads}
+    chosen = {layer: heads for layer, heads in (off or {}).items() if heads}
+    layers = list(attention_layers(model)) if chosen else []
+    return {f"{layers[in_range('layer', i, len(layers))]}.heads": silence(heads) for i, heads in chosen.items()}
 
 
 def language_model_tokens(bundle: Bundle) -> Tokenizer:
     """The tokenizer of a language model; raises for other models."""
     bundle.require("generate", "a GPT with its tokens")
     return bundle.tokenizer()
-
-
-def _split(tape: Tape) -> tuple[list[AttentionMap], list[Tensor]]:
-    """The attention maps of a tape, and its other records."""
-    maps = [tape[name] for name in tape.names if name.endswith(".weights")]
-    return maps, [tape[name] for name in tape.names if not name.endswith(".weights")]
-
-
-def _has(modules: Mapping[str, Any], pattern: str) -> bool:
-    return pattern.replace("*", "0").removesuffix(".weights") in modules

@@ -19,6 +19,7 @@ from .attention_groups import CELLS, Tile
 from .candidates import MOST, TOP, choice_of
 from .generation import generate_tokens, prompt_and_written, what_fits
 from .illustrations import ALIBI_HEADS, memory_decay, position_vectors
+from .image_inspection import MOST_CHANNELS, ImageInspection, inspect_image
 from .images import ImageStore
 from .inspections import Inspection, inspect_text, inspect_translation
 from .reading import neighbours, read_text, tokens_to_read
@@ -76,7 +77,7 @@ async def _explorer(request: Request) -> AsyncIterator[Explorer]:
 UPLOAD_SECONDS = 30  # for an image to arrive
 Shared = Annotated[Explorer, Depends(_explorer)]
 InspectionId = Annotated[str, Query(min_length=1, max_length=40, pattern=r"^[A-Za-z0-9_-]+$")]
-GroupName = Annotated[str, Query(pattern="^[a-z]{1,20}$")]
+GroupName = Annotated[str, Query(pattern="^[a-z]{1,20}[0-9]{0,3}$")]
 Index = Annotated[int | None, Query(ge=0, le=2**31)]
 At = Annotated[int, Query(ge=0, le=2**31)]
 
@@ -216,6 +217,22 @@ async def compare_texts(body: schemas.Neighbours, explorer: Shared) -> Response:
     return json_response(await work)
 
 
+@generation.post("/classify", responses=STREAM, response_class=StreamingResponse)
+async def classify(body: schemas.Classify, request: Request, explorer: Shared) -> Response:
+    """What a vision model computes of an image, as lines of JSON: its inspection, and its classes if it has some."""
+    model, image, queue = explorer.models[body.model], explorer.images[body.image], explorer.queue
+
+    async def events() -> AsyncIterator[Any]:
+        bundle = await queue.run(lambda: model.bundle(explorer.device))
+        async for item in queue.with_progress(lambda done: inspect_image(bundle, image.file, done), model.lock):
+            if isinstance(item[0], ImageInspection):
+                yield {"look": explorer.keep(item[0], model), "classes": item[1]}
+            else:
+                yield {"progress": item}
+
+    return stream_response(events, queue, request)
+
+
 def heads_off(off: dict[str, list[int]]) -> dict[int, list[int]]:
     """Heads to silence, by layer."""
     return {int(layer): heads for layer, heads in off.items()}
@@ -251,7 +268,7 @@ async def upload_image(file: Annotated[bytes, Depends(_image_file)], explorer: S
 
 @images.get("/one", responses={200: {"content": {"image/png": {}, "image/webp": {}}}}, response_class=Response)
 async def show_image(id: InspectionId, explorer: Shared) -> Response:
-    """An image, upright."""
+    """An uploaded image by its id, or an example by its name; upright."""
     image = explorer.images[id]
     return Response(image.view, media_type=image.media_type)
 
@@ -315,6 +332,40 @@ async def attention_row(
     """The weights of query `at` on all keys, as float32."""
     maps = explorer.inspections[look].group(group)
     return float32_response(await explorer.queue.run(lambda: maps.row(layer, head, at)))
+
+
+@inspections.get("/query", responses=BINARY, response_class=Response)
+async def query_everywhere(explorer: Shared, look: InspectionId, group: GroupName, at: At) -> Response:
+    """The weights of query `at` on all keys in every layer and head, as float32 (layers, heads, keys)."""
+    maps = explorer.inspections[look].group(group)
+    return float32_response(await explorer.queue.run(lambda: maps.query(at)))
+
+
+@inspections.get("/seen", responses={200: {"content": {"image/png": {}}}, **PROBLEMS}, response_class=Response)
+async def seen_image(explorer: Shared, look: InspectionId) -> Response:
+    """The image of an inspection as the model read it: resized and cropped."""
+    inspection = image_inspection(explorer, look)
+    return Response(await explorer.queue.run(inspection.png), media_type="image/png")
+
+
+@inspections.get("/features", responses=BINARY, response_class=Response)
+async def feature_maps(
+    explorer: Shared,
+    look: InspectionId,
+    stage: Annotated[int, Query(ge=0, le=1000)],
+    channels: Annotated[str, Query(pattern=rf"^\d{{1,6}}(,\d{{1,6}}){{0,{MOST_CHANNELS - 1}}}$")],
+) -> Response:
+    """The feature maps of some channels of a stage, separated by commas, as float32 (channels, rows, columns)."""
+    inspection, wanted = image_inspection(explorer, look), [int(channel) for channel in channels.split(",")]
+    return float32_response(await explorer.queue.run(lambda: inspection.feature_maps(stage, wanted)))
+
+
+def image_inspection(explorer: Explorer, look: str) -> ImageInspection:
+    """The inspection of an image; raises for that of a text."""
+    inspection = explorer.inspections[look]
+    if not isinstance(inspection, ImageInspection):
+        raise InputError("this is the inspection of a text: expected that of an image")
+    return inspection
 
 
 @inspections.get("/thumbnails", responses=BINARY, response_class=Response)

@@ -67,6 +67,13 @@ class Read(RequestBody):
     off: Off = {}
 
 
+class Classify(RequestBody):
+    """An image for a vision model: the id of an uploaded one, or the name of an example."""
+
+    model: Id
+    image: LookId
+
+
 class Neighbours(RequestBody):
     """Texts to compare."""
 
@@ -121,7 +128,7 @@ class ModelLine(BaseModel):
     why: str | None = None  # why no view can use it, if none can
     mask: str | None = None  # how a mask is written, if it predicts masked tokens
     max_new: int | None = None  # tokens that answer an example, if all examples have answers of one length
-    examples: list[str] = []  # texts to try it with
+    examples: list[str] = []  # texts to try it with, or names of example images
     error: str | None = None  # why it cannot be loaded
 
 
@@ -137,7 +144,7 @@ class AxisShape(BaseModel):
     """The tokens along one side of a map."""
 
     names: list[str]
-    special: list[int]  # indices of special tokens: start, end, padding, mask
+    special: list[int]  # indices of special tokens: start, end, padding, mask; of an image class token and registers
     grid: tuple[int, int] | None  # height and width, if the other tokens are patches of an image, row by row
 
 
@@ -153,12 +160,23 @@ class GroupShape(BaseModel):
     words: bool  # whether maps between words can be requested
 
 
+class FeaturesShape(BaseModel):
+    """The feature maps of a stage of a vision model."""
+
+    name: str
+    grid: tuple[int, int]  # height and width
+    order: list[int]  # all channels by their mean activation, the strongest first
+
+
 class InspectionShape(BaseModel):
     """An inspection that is kept under its id: what can be requested about it."""
 
     id: str
     groups: list[GroupShape]
     lens: bool  # whether it has a logit lens and candidates
+    reason: str | None = None  # why there are no groups, of a model whose attention was not seen
+    seen: tuple[int, int] | None = None  # of an image: height and width as the model read it
+    features: list[FeaturesShape] = []  # of an image: stages in order
 
 
 class Tile(BaseModel):
@@ -285,10 +303,10 @@ class AlignShape(BaseModel):
 
 
 class Event(BaseModel):
-    """A line of the stream of /translate, /write or /read: each has some of these, or an error."""
+    """A line of the stream of /translate, /write, /read or /classify: each has some of these, or an error."""
 
     waiting: int | None = None  # requests before this one
-    progress: tuple[int, int] | None = None  # blocks done, and all of them
+    progress: tuple[int, int] | None = None  # blocks or layers done, and all of them
     sentences: list[str] | None = None  # of the text to translate
     sentence: int | None = None  # the number of the sentence that the other values belong to, from 0
     beams: list[TranslationShape] | None = None  # the hypotheses so far, the best first
@@ -298,7 +316,7 @@ class Event(BaseModel):
     look: InspectionShape | None = None
     looks: list[InspectionShape] | None = None  # one per translation
     fill: list[list[Candidate]] | None = None  # the likeliest tokens for each mask
-    classes: list[Candidate] | None = None  # the classes of the text, the likeliest first
+    classes: list[Candidate] | None = None  # the classes of the text or image, the likeliest first
     masks: list[int] | None = None  # the index of each masked token
     error: str | None = None
 

@@ -16,7 +16,9 @@ import anyio
 from .. import config
 from ..errors import InputError, UserError
 from ..weights import Bundle, load, shipped
+from .example_images import examples_for
 from .examples import answer_length, examples_of, mask_name
+from .image_inspection import reads_images
 from .inspections import Inspection
 from .reading import is_encoder
 
@@ -37,7 +39,7 @@ class Model:
     id: str
     folder: str  # argument of `load`; never taken from a request
     about: str  # one line about it
-    examples: tuple[str, ...] = ()  # texts to try it with; none: those of examples.py
+    examples: tuple[str, ...] = ()  # texts to try it with; none: those of examples.py, or example images
     task: str | None = None  # the data set that it was trained on
     lock: anyio.Lock = field(default_factory=anyio.Lock)  # held for one step at a time, so that requests alternate
     _bundle: Bundle | None = None
@@ -55,16 +57,24 @@ class Model:
         bundle = self.bundle(device)
         kinds = views(bundle)
         return {
-            "id": self.id, "about": self.about, "kinds": kinds, "family": type(bundle.model).__name__,
+            "id": self.id, "about": "; ".join(filter(None, (self.about, bundle.note))), "kinds": kinds,
+            "family": bundle.name,
             "parameters": sum(p.numel() for p in bundle.model.parameters()),
             "context": getattr(bundle.config, "context", None), "why": None if kinds else why_no_view(bundle),
             "mask": mask_name(bundle), "max_new": answer_length(bundle, self.task),
-            "examples": (list(self.examples) or examples_of(bundle, self.task)) if kinds else [],
+            "examples": self._examples(bundle) if kinds else [],
         }  # fmt: skip
+
+    def _examples(self, bundle: Bundle) -> list[str]:
+        if reads_images(bundle):
+            return examples_for(bundle)
+        return list(self.examples) or examples_of(bundle, self.task)
 
 
 def views(bundle: Bundle) -> list[str]:
     """The views of the page that can use a model."""
+    if reads_images(bundle):
+        return ["classify"]
     if bundle.tokens is None:
         return []
     fits = {"translate": "translate" in bundle.can, "write": "generate" in bundle.can, "read": is_encoder(bundle)}
@@ -73,8 +83,10 @@ def views(bundle: Bundle) -> list[str]:
 
 def why_no_view(bundle: Bundle) -> str:
     """Why no view of the page can use a model."""
-    if bundle.reads in ("images", "vectors"):
-        return f"it reads {bundle.reads}: no view shows them yet"
+    if bundle.reads == "images":
+        return "it was saved without image preprocessing, so that no image can be given to it"
+    if bundle.reads == "vectors":
+        return "it reads vectors: no view shows them yet"
     if bundle.reads == "captions":
         return "it writes captions of images: no view shows them yet"
     if bundle.tokens is None:
@@ -131,8 +143,8 @@ class InspectionStore:
         size = inspection.size()
         if size > self.memory:
             raise InputError(
-                f"inspecting this text takes {size >> 20} MB, and the explorer keeps {self.memory >> 20}: "
-                "expected a shorter text"
+                f"inspecting this takes {size >> 20} MB, and the explorer keeps {self.memory >> 20}: "
+                "expected a shorter text or a smaller image"
             )
         id_ = secrets.token_urlsafe(12)
         with self._lock:
@@ -147,7 +159,7 @@ class InspectionStore:
     def __getitem__(self, id_: str) -> Inspection:
         with self._lock:
             if id_ not in self._kept:
-                raise UnknownError("this result is no longer kept: send the text again")
+                raise UnknownError("this result is no longer kept: send its text or image again")
             self._kept.move_to_end(id_)
             inspection = self._kept[id_][0]
             self._kept[id_] = inspection, inspection.size()  # cached overviews may have been added

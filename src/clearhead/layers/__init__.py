@@ -12,6 +12,7 @@ from .mask import Mask
 from .memory import Memory
 from .mlp import MLP
 from .norm import NORMS, make_norm
+from .pooling import mean_of_tokens
 from .positions import (
     POSITIONS,
     Alibi,
@@ -67,6 +68,7 @@ __all__ = [
     "grid",
     "make_norm",
     "make_positions",
+    "mean_of_tokens",
     "resize",
     "skip_rows",
 ]

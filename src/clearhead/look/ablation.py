@@ -15,12 +15,11 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ..errors import InputError, nearest
-from ..layers import Attention
 from ..weights import Bundle
-from .addresses import addresses, matching
+from .attention_layers import attention_layers
 from .capture import edit
 from .edits import Edit
-from .text import KINDS, TextInputs, text_inputs
+from .text import TextInputs, text_inputs
 
 ROW_TOKENS = 1 << 12  # tokens per forward pass on a CPU, all rows together
 ROW_TOKENS_CUDA = 1 << 16  # the same on a GPU
@@ -96,10 +95,10 @@ def head_effects(
     if kind not in kinds:
         raise InputError(f"kind={kind!r}: expected one of {', '.join(kinds)}{nearest(kind, kinds)}")
     ablation = Ablation.of_text(bundle, inputs)
-    layers = head_addresses(bundle.model, kind)
+    layers = attention_layers(bundle.model, kind)
     change = []
-    for i, layer in enumerate(layers):
-        change.append(ablation.effects(layer))
+    for i, (layer, heads) in enumerate(layers.items()):
+        change.append(torch.cat(list(ablation.effect_parts(f"{layer}.heads", heads))))
         if done is not None:
             done(i + 1, len(layers))
     return HeadEffects(
@@ -141,20 +140,21 @@ class Ablation:
         """The log-probability of each token under the edited model; None if output vectors are measured."""
         return None if self.targets is None else self._measured(1, changes or {})[0]
 
-    def effects(self, address: str) -> Float[Tensor, "h t"]:
-        """The change of what is measured when each head of one attention is silenced, for an address "...heads"."""
-        return torch.cat(list(self.effect_parts(address)))
+    def effect_parts(self, address: str, count: int) -> Iterator[Float[Tensor, "n t"]]:
+        """Yield the change of what is measured when each head of one attention is silenced.
 
-    def effect_parts(self, address: str) -> Iterator[Float[Tensor, "n t"]]:
-        """Yield the effects of a few heads at a time, as many as fit into one forward pass."""
-        module = addresses(self.model)[address][0]
-        assert isinstance(module, Attention)
+        A few heads come at a time, as many as fit into one forward pass.
+
+        Args:
+            address: The address "...heads" of the attention.
+            count: Its number of heads.
+        """
         tokens = sum(x.shape[1] for x in self.inputs.values())
         room = ROW_TOKENS_CUDA if next(self.model.parameters()).is_cuda else ROW_TOKENS
         step = max(1, room // tokens)
         before = self._measured(1, {})
-        for first in range(0, module.heads, step):
-            heads = range(first, min(first + step, module.heads))
+        for first in range(0, count, step):
+            heads = range(first, min(first + step, count))
             change = self._measured(len(heads), {address: silence_one_per_row(heads)}) - before
             yield change if self.targets is not None else change.norm(dim=-1) / before.norm(dim=-1)
 
@@ -185,11 +185,6 @@ def silence_one_per_row(heads: Sequence[int]) -> Edit:
         return x.masked_fill(one[:, :, None, None], 0.0)
 
     return change
-
-
-def head_addresses(model: nn.Module, kind: str) -> list[str]:
-    """The addresses of the heads of every layer, for a kind of attention."""
-    return matching(KINDS[kind].removesuffix("weights") + "heads", addresses(model))
 
 
 def _wide(x: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 from torch import nn
@@ -57,17 +58,20 @@ def possible_addresses(root: nn.Module) -> Addresses:
 
 def attending_modules(root: nn.Module) -> dict[nn.Module, str]:
     """The modules that may call torch's attention themselves, with their names; none that holds our Attention."""
-    return {
-        module: path
-        for path, module in _modules(root)
-        if can_attend(module) and not any(isinstance(part, Attention) for part in module.modules())
-    }
+    found = {module: path for path, module in _modules(root) if can_attend(type(module))}  # type: ignore[arg-type]
+    if not any(isinstance(part, Attention) for part in root.modules()):
+        return found
+    return {m: path for m, path in found.items() if not any(isinstance(part, Attention) for part in m.modules())}
 
 
-def can_attend(module: nn.Module) -> bool:
-    """Whether a module may call torch's attention: its class is neither torch's nor ours, or nn.MultiheadAttention."""
-    packages = {kind.__module__.partition(".")[0] for kind in type(module).__mro__}
-    return isinstance(module, nn.MultiheadAttention) or not packages <= set(PLAIN)
+@cache
+def can_attend(kind: type[nn.Module]) -> bool:
+    """Whether modules of a class may call torch's attention: it is neither torch's nor ours, or nn.MultiheadAttention.
+
+    A class that is made later has no effect on it, so that the answer is kept.
+    """
+    packages = {base.__module__.partition(".")[0] for base in kind.__mro__}
+    return issubclass(kind, nn.MultiheadAttention) or not packages <= set(PLAIN)
 
 
 def input_addresses(root: nn.Module) -> Addresses:
@@ -93,9 +97,11 @@ def resolve(pattern: str, names: Mapping[str, Any]) -> list[str]:
 
 def matching(pattern: str, names: Mapping[str, Any]) -> list[str]:
     """The names that a pattern matches: `*` is one part between dots, `**` any number of parts."""
-    parts = [{"*": r"[^.]+", "**": r".+"}.get(part, re.escape(part)) for part in pattern.split(".")]
+    *before, last = pattern.split(".")
+    parts = [{"*": r"[^.]+", "**": r".+"}.get(part, re.escape(part)) for part in (*before, last)]
     expression = re.compile(r"\.".join(parts).replace(r".+\.", r"(?:.+\.)?"))
-    return [name for name in names if expression.fullmatch(name)]
+    end = "" if "*" in last else last  # most names end in another word, and are left out before the expression is tried
+    return [name for name in names if name.endswith(end) and expression.fullmatch(name)]
 
 
 def nearest_addresses(name: str, names: Mapping[str, Any]) -> str:

@@ -208,8 +208,13 @@ class Band:
 
     rows: tuple[int, int]
     keys: tuple[int, int]
-    log: Float[Tensor, "b h r c"]  # logarithms of the weights; where the mask forbids, very low but finite
+    scores: Float[Tensor, "b h r c"]  # where the mask forbids, very low but finite
     weights: Float[Tensor, "b h r c"]
+    normal: bool = False  # the scores are the logarithms of the weights
+
+    def log(self) -> Float[Tensor, "b h r c"]:
+        """The logarithms of the weights."""
+        return self.scores if self.normal else torch.log_softmax(self.scores, dim=-1)
 
 
 def bands(source: Call) -> Iterator[Band]:
@@ -239,6 +244,12 @@ def tile(source: Call, rows: tuple[int, int], keys: tuple[int, int]) -> Float[Te
     return weights if allowed is None else weights.masked_fill_(~allowed, 0.0)
 
 
+def _open_keys(allowed: Bool[Tensor, "#b #h #r #c"]) -> int:
+    """The number of keys, from the first on, that all queries may attend to: under a causal mask most of a band's."""
+    closed = (~allowed.flatten(0, -2).all(0)).nonzero()
+    return int(closed[0]) if len(closed) else allowed.shape[-1]
+
+
 def band(source: Call, rows: tuple[int, int], keys: tuple[int, int]) -> Band:
     """The band of some queries; `keys` must contain all keys that these can reach."""
     b, h, _, _ = source.shape
@@ -247,10 +258,11 @@ def band(source: Call, rows: tuple[int, int], keys: tuple[int, int]) -> Band:
         return Band(rows, keys, none, none)
     scores, allowed = source.scores(rows, keys)
     if allowed is not None:
-        scores.masked_fill_(~allowed, torch.finfo(scores.dtype).min)
+        first = _open_keys(allowed) if allowed.numel() < scores.numel() else 0
+        scores[..., first:].masked_fill_(~allowed[..., first:], torch.finfo(scores.dtype).min)
     # The weights of a DenseCall need not sum to 1, and are not normalised again.
-    log = torch.log_softmax(scores, dim=-1) if isinstance(source, LazyCall) else scores
-    weights = log.exp()
+    normal = not isinstance(source, LazyCall)
+    weights = scores.exp() if normal else torch.softmax(scores, dim=-1)
     if allowed is not None and not (allowed.any(-1).all() and weights[..., :1].isfinite().all()):
         weights.masked_fill_(~allowed, 0.0)  # a fully masked row came out uniform, that of a NaN query all NaN
-    return Band(rows, keys, log, weights)
+    return Band(rows, keys, scores, weights, normal)

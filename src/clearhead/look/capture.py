@@ -11,13 +11,13 @@ from __future__ import annotations
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ..errors import InputError, Notice
 from ..layers import Attention
@@ -35,8 +35,9 @@ from .addresses import (
 )
 from .foreign import Foreign, ForeignEdit, ForeignWatch
 from .intercept import intercept
+from .module_hooks import OUTSIDE, edit_module, watch_module
 from .statistics import MEANING
-from .tap import Edit, Listener, WatchTap, changed, own, recomputing
+from .tap import Edit, Listener, WatchTap
 from .tape import Keep, Tape
 from .text_counter import TextCounter
 
@@ -102,7 +103,7 @@ def watch(model: Any, *names: str, grad: bool = False, keep: Keep = "all") -> It
         for name in watched:
             module, leaf = known[name]
             if leaf in OUTSIDE:
-                _watch_module(module, leaf, name, tape, grad, keep, text, stack)
+                watch_module(module, leaf, name, tape, grad, keep, text, stack)
             else:
                 assert isinstance(module, Attention)
                 assert leaf is not None
@@ -132,57 +133,6 @@ def _addresses(root: nn.Module, names: Collection[str]) -> tuple[Addresses, Addr
 def _named(patterns: Collection[str]) -> list[str]:
     """The patterns that name an activation of attention, as "**.weights" does and "**" does not."""
     return [pattern for pattern in patterns if pattern.rpartition(".")[2] in INSIDE]
-
-
-def _watch_module(
-    module: nn.Module,
-    leaf: str | None,
-    name: str,
-    tape: Tape,
-    grad: bool,
-    keep: Keep,
-    text: TextCounter,
-    stack: ExitStack,
-) -> None:
-    """Record the outputs or inputs of a module until the stack is closed."""
-
-    def record(out: Any) -> None:
-        if threading.get_ident() != text.thread or recomputing():
-            return
-        # Does this call continue the text of the call before? While a search runs it does: the search announces each
-        # text (new_text). Elsewhere nothing in a module's output tells, and this is a guess: an output of one token,
-        # (batch, 1, width), continues, because decoding loops run one token at a time; any other begins another text.
-        # So unrelated texts of one token each join here; an attention can tell them apart: see Listener.is_next_step.
-        tokens = isinstance(out, Tensor) and out.ndim == 3
-        continues = tokens and (text.searching or out.shape[1] == 1)
-        tape.record(name, own(out, grad), keep, continues, text.number)
-
-    stack.callback(OUTSIDE[leaf](module, record).remove)
-
-
-def _on_output(module: nn.Module, act: Callable[[Any], Any]) -> Any:
-    """Call `act` with each output of a module, and use what it returns, unless None."""
-    return module.register_forward_hook(lambda _, __, out: act(out))
-
-
-def _on_input(module: nn.Module, act: Callable[[Any], Any]) -> Any:
-    """Call `act` with the first tensor that a module is called with, and use what it returns, unless None."""
-
-    def hook(_: nn.Module, args: Any, kwargs: dict[str, Any]) -> Any:
-        for i, x in enumerate(args):
-            if isinstance(x, Tensor):
-                new = act(x)
-                return None if new is None else ((*args[:i], new, *args[i + 1 :]), kwargs)
-        for key, x in kwargs.items():
-            if isinstance(x, Tensor):
-                new = act(x)
-                return None if new is None else (args, {**kwargs, key: new})
-        return None
-
-    return module.register_forward_pre_hook(hook, with_kwargs=True)
-
-
-OUTSIDE = {None: _on_output, INPUT: _on_input}  # what hooks a module, for its output and its input
 
 
 @contextmanager
@@ -225,7 +175,7 @@ def edit(model: Any, changes: Mapping[str, Edit]) -> Iterator[None]:
                     continue
                 module, leaf = known[name]
                 if leaf in OUTSIDE:
-                    _edit_module(module, leaf, name, change, stack)
+                    edit_module(module, leaf, name, change, stack)
                 else:
                     assert isinstance(module, Attention)
                     _enter_tap(module, "edits", (leaf, change, threading.get_ident()), stack)
@@ -255,16 +205,6 @@ def _check_editable(pattern: str, names: list[str], known: Addresses) -> None:
             raise InputError(f"{name!r} is a measurement: expected one of {', '.join(EDITABLE)}, or a module")
     if {"scores", "weights"} & set(leaves.values()):
         _notice(f"{pattern!r} is edited: these layers compute their attention explicitly", 5)
-
-
-def _edit_module(module: nn.Module, leaf: str | None, name: str, change: Edit, stack: ExitStack) -> None:
-    """Edit the outputs or inputs of a module until the stack is closed."""
-    mine = threading.get_ident()
-
-    def act(x: Any) -> Any:
-        return changed(name, change, x) if threading.get_ident() == mine else None
-
-    stack.callback(OUTSIDE[leaf](module, act).remove)
 
 
 _LOCKS: WeakKeyDictionary[nn.Module, threading.RLock] = WeakKeyDictionary()

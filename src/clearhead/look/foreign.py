@@ -17,15 +17,22 @@ from torch import Tensor, nn
 
 from ..errors import InputError, Notice
 from .addresses import INSIDE, attending_modules, matching
-from .call import Call, DenseCall
+from .call import DenseCall
 from .foreign_call import first_position
+from .foreign_steps import ForeignListener, Steps
 from .multihead import uses_fast_path
+from .recordable import why_not
 from .running import Frame, Place, Running
-from .tap import Edit, Listener, WatchTap, recomputing
+from .tap import Edit, WatchTap, recomputing
 from .tape import Keep, Tape
 from .text_counter import TextCounter
 
 SHOWN = 3  # paths named in a message
+SUM = 0.02  # by how much the weights of a query may differ from 1 in total: they may be rounded to half precision
+HINTS = {  # what to do if no attention was seen, by the package of the model
+    "timm": ": timm.layers.set_fused_attn(True, experimental=True), called before the model is made, lets more of its "
+    "models call scaled_dot_product_attention",
+}
 
 
 class Wanted:
@@ -116,16 +123,24 @@ class Foreign:
             paths = list(self.seen)
             more = f" and {len(paths) - SHOWN} more" if len(paths) > SHOWN else ""
             return f"the attention of this model is in {', '.join(map(repr, paths[:SHOWN]))}{more}"
-        how = getattr(getattr(self.root, "config", None), "_attn_implementation", None)
-        if isinstance(how, str) and how != "sdpa":
+        configs = (getattr(module, "config", None) for module in self.root.modules())
+        how = next((how for x in configs if isinstance(how := getattr(x, "_attn_implementation", None), str)), None)
+        if how == "eager":
+            return (
+                f"this {type(self.root).__name__} computes attention itself, in a form that is not seen: call it with "
+                "output_attentions=True, or set this in its config, so that its modules return their weights"
+            )
+        if how is not None and how != "sdpa":
             return (
                 f"this {type(self.root).__name__} computes attention by its implementation {how!r}, which neither "
                 "calls scaled_dot_product_attention nor returns weights: load it with attn_implementation='sdpa', or "
                 "with 'eager' if it refuses that"
             )
+        hint = HINTS.get(type(self.root).__module__.partition(".")[0], ": only module outputs can be watched")
         return (
             f"this {type(self.root).__name__} called neither torch's scaled_dot_product_attention nor "
-            "nn.MultiheadAttention, and no module of it returned attention weights: only module outputs can be watched"
+            "nn.MultiheadAttention, multiplied no softmax over its tokens with values, and no module of it returned "
+            f"attention weights{hint}"
         )
 
     def _left(self, frame: Frame, out: Any) -> None:
@@ -171,12 +186,15 @@ class ForeignWatch(Foreign):
         """Add the listener of a place to the tap."""
         if self.running.passes != self.steps.passes and not recomputing():
             self.steps.begin(self.running.passes)
-        tap.listeners.append(self._listener(place))
+        listener = self._listener(place)
+        listener.meet(place.frame.cache)
+        tap.listeners.append(listener)
 
     def weights_returned(self, place: Place, weights: Tensor) -> None:
         """Record weights."""
         queries, keys = weights.shape[2:]
-        offset = first_position(queries, keys, weights.detach() > 0, False, place.frame.was_given(keys))
+        given = place.frame.was_given(weights.shape[0], queries, keys)
+        offset = first_position(queries, keys, weights.detach() > 0, False, given)
         tap = WatchTap()
         self.enter(tap, place)
         tap.record(DenseCall(weights=weights.detach().clone(), offset=offset))
@@ -221,51 +239,12 @@ class ForeignEdit(Foreign):
             )
 
 
-class Steps:
-    """Which attention calls of a foreign model continue the text of the call before.
-
-    Keys of a cache before the first query tell: a call continues if it begins where the last one at its place ended, or
-    if its cache has forgotten keys that a sliding window does not reach. One such call makes its whole pass a decoding
-    step, so that cross-attention, whose keys tell nothing, continues too.
-
-    Args:
-        text: The texts of the watch.
-    """
-
-    def __init__(self, text: TextCounter) -> None:
-        self.text, self.passes, self.stepping = text, 0, False
-
-    def begin(self, passes: int) -> None:
-        """Begin a pass of the model."""
-        self.passes, self.stepping = passes, False
-
-
-class ForeignListener(Listener):
-    """Writes the activations of one attention of a foreign model to the tape of one watch."""
-
-    def __init__(
-        self, tape: Tape, wanted: dict[str, str], grad: bool, keep: Keep, text: TextCounter, steps: Steps
-    ) -> None:
-        super().__init__(tape, wanted, grad, keep, text)
-        self.steps = steps
-
-    def is_next_step(self, source: Call) -> bool:
-        """Whether a call continues the text of the call before: see Steps."""
-        offset, queries, keys = source.offset, source.shape[2], source.shape[3]
-        assert isinstance(offset, int)
-        window = queries == 1 and keys <= self.end  # a cache that has forgotten keys, or is about to
-        cached = offset > 0 and (offset == self.end or window)
-        self.steps.stepping |= cached
-        continues = cached or self.text.searching or (offset == 0 and queries == 1 and self.steps.stepping)
-        self.end = offset + queries
-        return continues
-
-
 def _weights_in(out: Any) -> Tensor | None:
-    """The attention weights (b, h, q, k) in the output of a module: no row of theirs sums to more than 1."""
+    """The attention weights (b, h, q, k) in the output of a module: their rows sum to 1, fully masked ones to 0."""
     for x in out[1:] if isinstance(out, tuple | list) else ():
-        if isinstance(x, Tensor) and x.ndim == 4 and x.is_floating_point() and x.numel():
+        if isinstance(x, Tensor) and x.ndim == 4 and x.is_floating_point() and x.numel() and not why_not(x):
             sums = x.detach().sum(-1, dtype=torch.float32)
-            if bool((x.detach() >= 0).all()) and bool((sums <= 1.02).all()) and bool((sums > 0.01).any()):
+            whole = (sums - 1).abs() < SUM
+            if bool((x.detach() >= 0).all()) and bool((whole | (sums == 0)).all()) and bool(whole.any()):
                 return x
     return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -41,16 +42,22 @@ class SDPACall:
         """Number of keys."""
         return self.k.shape[-2]
 
-    @property
+    @cached_property
     def lead(self) -> torch.Size:
         """All axes of the output but the last two."""
-        if self.grouped:
-            return self.q.shape[:-2]
-        return torch.broadcast_shapes(self.q.shape[:-2], self.k.shape[:-2], self.v.shape[:-2])
+        axes = 3 if self.grouped else 2  # grouped heads do not broadcast
+        leads = [x.shape[:-axes] for x in (self.q, self.k, self.v)]
+        return torch.broadcast_shapes(*leads) + self.q.shape[-axes:-2]
 
     def four(self, x: Tensor) -> Tensor:
-        """q, k, v or the output with axes (b, h, tokens, e): three axes have one head, more than four many rows."""
-        if x.ndim == 4 and (self.grouped or x.shape[:2] == self.lead):
+        """q, k, v or the output with axes (b, h, tokens, e): three axes have one head, more than four many rows.
+
+        Of grouped heads the third axis from the end is that of the heads.
+        """
+        if self.grouped:
+            x = x.expand(*self.lead[:-1], *x.shape[-3:])
+            return x[None] if x.ndim == 3 else _four(x)
+        if x.ndim == 4 and x.shape[:2] == self.lead:
             return x
         return _four(x.expand(*self.lead, *x.shape[-2:]))
 
@@ -63,6 +70,8 @@ class SDPACall:
         mask = self.attn_mask
         if mask is None or self.q.ndim == 4 or mask.ndim <= 2:
             return mask
+        if self.grouped and self.q.ndim == 3:
+            return mask[None]
         return _four(mask.expand(*self.lead, *mask.shape[-2:]) if self.q.ndim > 4 else mask)
 
     def allowed(self) -> Tensor | None:
@@ -93,6 +102,12 @@ class SDPACall:
             return torch.get_autocast_dtype(kind)
         return self.q.dtype
 
+    @property
+    def mask_dtype(self) -> torch.dtype | None:
+        """The dtype in which an additive mask is added: float32 to half-precision scores, unless autocast casts it."""
+        auto = torch.is_autocast_enabled(self.q.device.type) and self.q.dtype != torch.float64
+        return self.dtype if auto or self.attn_mask is None else self.attn_mask.dtype
+
 
 def _bind(
     query: Tensor,
@@ -105,13 +120,11 @@ def _bind(
     enable_gqa: bool = False,
 ) -> SDPACall:
     if query.is_nested:
-        raise InputError(
-            "attention over nested tensors cannot be watched or edited: expected a padded batch and a mask"
-        )
+        raise InputError("attention over nested tensors cannot be edited: expected a padded batch and a mask")
     scale = query.shape[-1] ** -0.5 if scale is None else float(scale)
     return SDPACall(
         q=query, k=key, v=value, attn_mask=attn_mask, dropout=dropout_p, causal=is_causal, scale=scale,
-        grouped=enable_gqa and query.ndim == 4 and query.shape[1] != key.shape[1],
+        grouped=enable_gqa and query.ndim > 2 and not query.shape[-3] == key.shape[-3] == value.shape[-3],
     )  # fmt: skip
 
 
@@ -171,7 +184,7 @@ def mask_and_bias(call: SDPACall, copy: Tensor | None, offset: int) -> tuple[Mas
         return Mask(offset=place), None
     if copy.dtype == torch.bool:
         return Mask(offset=place, allow=copy), None
-    return Mask(offset=place), Bias(dense=copy.to(call.dtype))
+    return Mask(offset=place), Bias(dense=copy.to(call.mask_dtype))
 
 
 def editable_mask_and_bias(call: SDPACall, offset: int) -> tuple[Mask, Bias | None]:
@@ -183,7 +196,7 @@ def editable_mask_and_bias(call: SDPACall, offset: int) -> tuple[Mask, Bias | No
     if additive is None or additive.dtype == torch.bool:
         return mask_and_bias(call, additive, offset)
     allowed = additive.detach() > torch.finfo(additive.dtype).min / 2
-    bias = Bias(dense=additive.masked_fill(~allowed, 0.0).to(call.dtype))
+    bias = Bias(dense=additive.masked_fill(~allowed, 0.0).to(call.mask_dtype))
     return Mask(offset=offset or None, allow=allowed), bias
 
 
@@ -201,9 +214,9 @@ def first_position(queries: int, keys: int, allowed: Tensor | None, causal: bool
         causal: The mask is torch's causal flag.
         given: The module was called with as many tokens as there are keys.
     """
-    if queries == keys or causal or given:
+    if queries == keys or causal or given or 0 in (queries, keys):
         return 0
-    if allowed is not None:
+    if allowed is not None and not allowed.is_meta:
         some = allowed.expand(*allowed.shape[:-2], queries, keys).reshape(-1, queries, keys).any(0)
         last = keys - 1 - some.flip(-1).int().argmax(-1)  # of a query without any key this means nothing
         first = (last - torch.arange(queries, device=last.device))[some.any(-1)]

@@ -40,7 +40,7 @@ def foreign_attention(model: nn.Module, tokenizer: Any, text: str, target: str |
         model(**given)
     maps = tape.match("**.weights")
     if not maps:
-        raise InputError(f"no attention was seen in this {type(model).__name__}: see the notice")
+        raise InputError(f"no attention was seen in this {type(model).__name__}: {tape.unseen}")
     return {**fields, "maps": _by_kind(maps) if pair else {"self": list(maps.values())}}
 
 

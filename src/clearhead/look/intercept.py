@@ -7,6 +7,7 @@ are those of the model that is not watched.
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
@@ -16,13 +17,17 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
 
+from ..errors import Notice
 from ..layers import attend
+from ..layers.scores import repeat_heads
 from .call import DenseCall, LazyCall, full_precision
+from .explicit_call import IN_ORDER, Explicit, weighted_sum
 from .flex_call import check_flex, flex_weights
 from .foreign import Foreign
 from .foreign_call import Masks, SDPACall, editable_mask_and_bias, first_position, mask_and_bias
 from .multihead import SIGNATURE, ExplicitMultihead, multihead_forward
-from .running import Place
+from .recordable import why_not
+from .running import Frame, Place
 from .tap import WatchTap
 from .twin import answer
 
@@ -34,6 +39,7 @@ class Interception(TorchFunctionMode):
         super().__init__()
         self.foreign: list[Foreign] = []
         self.masks = Masks()
+        self.explicit = Explicit()
         self.multihead: ExplicitMultihead | None = None  # the call of nn.MultiheadAttention that computes weights now
         self._pass: object = None  # the pass that the masks belong to
 
@@ -41,9 +47,13 @@ class Interception(TorchFunctionMode):
         handle = HANDLERS.get(func)
         return func(*args, **(kwargs or {})) if handle is None else handle(self, func, args, kwargs or {})
 
-    def join(self) -> tuple[WatchTap, list[Place]]:
-        """The tap of the attention call that happens now, and its place in each model that is watched or edited."""
-        tap, places = WatchTap(), []
+    def join(self, *tensors: Tensor) -> tuple[WatchTap, list[Place]]:
+        """The tap of the attention call that happens now, and its place in each model that is watched or edited.
+
+        Args:
+            tensors: Its queries and keys, or its weights; if they cannot be recorded, a Notice says so.
+        """
+        tap, places = WatchTap(), list[Place]()
         for foreign in list(self.foreign):
             place = foreign.join(tap)
             if place is not None:
@@ -52,7 +62,15 @@ class Interception(TorchFunctionMode):
         if present != self._pass:
             self.masks.clear()
             self._pass = present
+        reason = why_not(*tensors) if tap.listeners else ""
+        if reason:
+            tap.listeners.clear()
+            _notice_unrecorded(places[0], reason)
         return tap, places
+
+    def frames(self) -> list[Frame]:
+        """The running module of each model that is watched or edited."""
+        return [foreign.running.frames[-1] for foreign in self.foreign if foreign.running.frames]
 
     def add(self, foreign: Foreign, stack: ExitStack) -> None:
         """Give attention calls to a watch or an edit until the stack is closed."""
@@ -66,6 +84,7 @@ class Interception(TorchFunctionMode):
         self.foreign.remove(foreign)
         self._pass = None
         self.masks.clear()
+        self.explicit = Explicit()
         if not self.foreign:
             _remove(self)
 
@@ -92,18 +111,29 @@ def _remove(mode: TorchFunctionMode) -> None:
         _push_mode(other)
 
 
+def _notice_unrecorded(place: Place, reason: str) -> None:
+    """Say that an attention call is not recorded."""
+    where = repr(place.path) if place.path else f"this {type(place.frame.module).__name__}"
+    warnings.warn(f"an attention call of {where} is not recorded: {reason}", Notice, stacklevel=2)
+
+
 def _sdpa(mode: Interception, func: Callable[..., Tensor], args: Any, kwargs: Any) -> Tensor:
     """Answer F.scaled_dot_product_attention."""
-    tap, places = mode.join()
+    q, k = (args[i] if i < len(args) else kwargs[name] for i, name in enumerate(("query", "key")))
+    tap, places = mode.join(q, k)
+    for place in places:
+        place.frame.fused = True
     if not tap.listeners and not tap.edits:
         return func(*args, **kwargs)
     call = SDPACall.of(args, kwargs)
     mask = call.four_mask()
     before = call.four(call.q), call.four(call.k), call.four(call.v)
-    given = any(place.frame.was_given(call.keys) for place in places)
+    given = any(place.frame.was_given(before[0].shape[0], call.queries, call.keys) for place in places)
     offset = first_position(call.queries, call.keys, call.allowed(), call.causal, given)
     if tap.explicit:
         q, k, v = (x.to(call.dtype) for x in before)
+        if k.shape[1] != v.shape[1]:
+            k, v = repeat_heads(k, q.shape[1]), repeat_heads(v, q.shape[1])
         which, bias = editable_mask_and_bias(call, offset)
         out = attend(q, k, v, mask=which, bias=bias, score=call.score, dropout=call.dropout, tap=tap)
         return call.shaped(out)
@@ -132,7 +162,7 @@ def _multihead(mode: Interception, func: Callable[..., Any], args: Any, kwargs: 
     before, mode.multihead = mode.multihead, None
     try:
         if given.arguments["need_weights"]:
-            tap, _ = mode.join()
+            tap, _ = mode.join(given.arguments["query"], given.arguments["key"])
             if not tap.listeners and not tap.edits:
                 return func(*args, **kwargs)
             mode.multihead = ExplicitMultihead(tap, given.arguments["num_heads"])
@@ -142,19 +172,86 @@ def _multihead(mode: Interception, func: Callable[..., Any], args: Any, kwargs: 
         mode.multihead = before
 
 
-def _product(mode: Interception, func: Callable[..., Tensor], args: Any, kwargs: Any) -> Tensor:
+def _batched_product(mode: Interception, func: Callable[..., Tensor], args: Any, kwargs: Any) -> Tensor:
     """Answer torch.bmm and torch.baddbmm."""
-    return func(*args, **kwargs) if mode.multihead is None else mode.multihead.product(func, args)
+    return _product(mode, func, args, kwargs) if mode.multihead is None else mode.multihead.product(func, args)
 
 
 def _softmax(mode: Interception, func: Callable[..., Tensor], args: Any, kwargs: Any) -> Tensor:
-    """Answer F.softmax."""
-    return func(*args, **kwargs) if mode.multihead is None else mode.multihead.softmax(args[0], func, kwargs["dim"])
+    """Answer softmax."""
+    if mode.multihead is not None:
+        return mode.multihead.softmax(args[0], func, kwargs["dim"])
+    out = func(*args, **kwargs)
+    mode.explicit.begin(mode.frames(), out, kwargs["dim"] if "dim" in kwargs else args[1] if len(args) > 1 else None)
+    return out
+
+
+def _pass_on(mode: Interception, func: Callable[..., Tensor], args: Any, kwargs: Any) -> Tensor:
+    """Answer dropout and casts, which the weights of attention may pass through."""
+    follows = bool(args) and mode.explicit.follows(args[0])
+    copy = args[0].clone() if follows and _in_place(func, args, kwargs) else None
+    out = func(*args, **kwargs)
+    if follows:
+        mode.explicit.passed(args[0] if copy is None else copy, out)
+    return out
+
+
+def _reshape(mode: Interception, func: Callable[..., Tensor], args: Any, kwargs: Any) -> Tensor:
+    """Answer views, which put the rows and heads of weights into one axis."""
+    out = func(*args, **kwargs)
+    if args and mode.explicit.follows(args[0]):
+        mode.explicit.reshaped(args[0], out)
+    return out
+
+
+def _in_place(func: Any, args: Any, kwargs: Any) -> bool:
+    """Whether dropout overwrites its input, as nn.Dropout(inplace=True) does."""
+    return func is torch.dropout_ or bool(kwargs.get("inplace") or (func is F.dropout and len(args) > 3 and args[3]))
+
+
+def _product(mode: Interception, func: Callable[..., Tensor], args: Any, kwargs: Any) -> Tensor:
+    """Answer matrix products."""
+    return _weighted_sum(mode, func, args, IN_ORDER) if len(args) == 2 and not kwargs else func(*args, **kwargs)
+
+
+def _einsum(mode: Interception, func: Callable[..., Tensor], args: Any, kwargs: Any) -> Tensor:
+    """Answer torch.einsum."""
+    equation, *factors = args
+    if len(factors) == 1 and isinstance(factors[0], tuple | list):
+        factors = list(factors[0])
+    if len(factors) != 2 or kwargs:
+        return func(*args, **kwargs)
+    order = weighted_sum(equation)
+    if order is None:
+        out = func(*args)
+        mode.explicit.multiplied(factors[0], factors[1], out)
+        return out
+    return _weighted_sum(mode, lambda weights, v: func(equation, weights, v), factors, order)
+
+
+def _weighted_sum(mode: Interception, func: Callable[..., Tensor], args: Any, order: tuple[int, ...]) -> Tensor:
+    """Answer a product that is attention if its first factor is the weights of a softmax: see explicit_call.py."""
+    explicit, (weights, v) = mode.explicit, args
+    follows, flat = explicit.follows(weights), isinstance(weights, Tensor) and weights.ndim == 3
+    whole = (explicit.four(weights), explicit.four(v)) if flat and follows else (weights, v)
+    if not follows or not explicit.joins(mode.frames(), *whole):
+        out = func(weights, v)
+        explicit.multiplied(weights, v, out)
+        return out
+    tap, places = mode.join(whole[0], whole[0].mT)
+    if not flat:
+        return explicit.product(tap, places, func, *whole, order)
+
+    def three(weights: Tensor, v: Tensor) -> Tensor:
+        out: Tensor = explicit.four(func(weights.flatten(0, 1), v.flatten(0, 1)))
+        return out
+
+    return explicit.product(tap, places, three, *whole, order).flatten(0, 1)
 
 
 def _flex(mode: Interception, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Answer the operator behind flex_attention."""
-    tap, places = mode.join()
+    tap, places = mode.join(*args[:2])
     if not tap.listeners and not tap.edits:
         return func(*args, **kwargs)
     q, k, v, *rest = args
@@ -164,18 +261,23 @@ def _flex(mode: Interception, func: Callable[..., Any], args: Any, kwargs: Any) 
     if tap.listeners:
         with torch.no_grad(), full_precision(q.device):
             weights = flex_weights(func, q, k, tuple(rest))
-        given = any(place.frame.was_given(k.shape[2]) for place in places)
+        given = any(place.frame.was_given(q.shape[0], q.shape[2], k.shape[2]) for place in places)
         offset = first_position(q.shape[2], k.shape[2], weights > 0, False, given)
         tap.record(DenseCall(weights=weights, offset=offset))
     return tap.heads(out), *more
 
 
-# The functions of torch that are intercepted; the last three only inside of nn.MultiheadAttention.
+# The functions of torch that are intercepted.
 HANDLERS: dict[Any, Callable[..., Any]] = {
     F.scaled_dot_product_attention: _sdpa,
     F.multi_head_attention_forward: _multihead,
     torch.ops.higher_order.flex_attention: _flex,
-    torch.bmm: _product,
-    torch.baddbmm: _product,
-    F.softmax: _softmax,
+    torch.bmm: _batched_product,
+    torch.baddbmm: _batched_product,
+    **dict.fromkeys((F.softmax, torch.softmax, Tensor.softmax), _softmax),
+    **dict.fromkeys((F.dropout, torch.dropout, torch.dropout_, Tensor.to, Tensor.type_as, Tensor.type), _pass_on),
+    **dict.fromkeys((Tensor.float, Tensor.half, Tensor.bfloat16, Tensor.double), _pass_on),
+    **dict.fromkeys((Tensor.view, Tensor.reshape, torch.reshape, Tensor.flatten, torch.flatten), _reshape),
+    **dict.fromkeys((torch.matmul, Tensor.matmul, Tensor.bmm), _product),
+    torch.einsum: _einsum,
 }

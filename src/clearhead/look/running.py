@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
+from types import FrameType
 from typing import Any
 
 from torch import Tensor, nn
@@ -19,14 +22,44 @@ class Frame:
 
     module: nn.Module
     path: str | None  # None: the root, if it cannot call attention itself
-    inputs: list[Tensor] = field(default_factory=list)  # the tensors that the module was called with
+    given: tuple[Any, dict[str, Any]] = ((), {})  # what the module was called with
     attended: bool = False  # an attention call was seen inside
+    fused: bool = False  # ... of a fused kernel, made by the module itself
+    features: bool = False  # a softmax over an axis before the last was seen, as linear attention takes it
+    call: FrameType | None = None  # the frame of Python that runs the module
 
-    def was_given(self, keys: int) -> bool:
-        """Whether the module was called with that many tokens: then the keys are made of them, and of no cache."""
+    @cached_property
+    def inputs(self) -> list[Tensor]:
+        """The tensors that the module was called with."""
+        return [x for x in self._leaves if isinstance(x, Tensor)]
+
+    @property
+    def cache(self) -> object | None:
+        """The KV cache that the module was called with, if it is an object like those of transformers."""
+        return next(filter(_is_cache, self._leaves), None)
+
+    @cached_property
+    def _leaves(self) -> list[Any]:
+        return tree_leaves(self.given, is_leaf=_is_cache)
+
+    def was_given(self, rows: int, queries: int, keys: int) -> bool:
+        """Whether the module was called with as many tokens as keys: then the keys are made of them, and of no cache.
+
+        The tokens are (b, n, d), (n, b, d) or an image; rows, queries and keys are those of the attention.
+        """
         if isinstance(self.module, nn.MultiheadAttention):  # it never has a cache, but may add keys (bias_k)
             return True
-        return any(x.ndim == 3 and x.is_floating_point() and x.shape[1] == keys for x in self.inputs)
+        return any(x.is_floating_point() and _is_source(x, rows, queries, keys) for x in self.inputs)
+
+    def tokens(self) -> list[tuple[int, int]]:
+        """Rows and tokens of what the module was called with: (b, n, d), or an image (b, y, x, c) or (b, c, y, x)."""
+        sizes = []
+        for x in self.inputs:
+            if x.is_floating_point() and x.ndim == 3:
+                sizes.append((x.shape[0], x.shape[1]))
+            elif x.is_floating_point() and x.ndim == 4:
+                sizes += [(x.shape[0], x.shape[1] * x.shape[2]), (x.shape[0], x.shape[2] * x.shape[3])]
+        return sizes
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +80,7 @@ class Running:
     """The modules of one model that are running in one thread, outermost first.
 
     Hooks follow the calls of modules. A module whose `forward` is called directly has no hooks: its attention counts as
-    that of the module around it.
+    that of the module around it. A copy of the model keeps the hooks, and is not followed.
 
     Args:
         root: The model.
@@ -65,13 +98,13 @@ class Running:
         """Follow the modules until the stack is closed; `left` is called with each frame that ends and its output."""
 
         def enter(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
-            if threading.get_ident() != self.thread:
+            if threading.get_ident() != self.thread or not (module is self.root or module in self.paths):
                 return
+            self._forget_interrupted()
             if not self.frames:
                 self.passes += 1
                 self._calls.clear()
-            inputs = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
-            self.frames.append(Frame(module, self.paths.get(module), inputs))
+            self.frames.append(Frame(module, self.paths.get(module), (args, kwargs), call=_caller()))
 
         def leave(module: nn.Module, _: Any, out: Any) -> None:
             if threading.get_ident() != self.thread or all(frame.module is not module for frame in self.frames):
@@ -89,7 +122,10 @@ class Running:
     def place(self, frame: Frame | None = None) -> Place | None:
         """The place of the attention call that happens now, or of one in `frame`; None outside of the model."""
         if frame is None:
-            if threading.get_ident() != self.thread or not self.frames:
+            if threading.get_ident() != self.thread:
+                return None
+            self._forget_interrupted()
+            if not self.frames:
                 return None
             frame = self.frames[-1]
         for around in self.frames:
@@ -100,3 +136,39 @@ class Running:
         index = self._calls[frame.path]
         self._calls[frame.path] += 1
         return Place(frame, frame.path, index)
+
+    def _forget_interrupted(self) -> None:
+        """Forget modules that no longer run: torch calls no hook after a KeyboardInterrupt or a SystemExit."""
+        while self.frames and self.frames[-1].call is not None:
+            frame: FrameType | None = sys._getframe()
+            while frame is not None and frame is not self.frames[-1].call:
+                frame = frame.f_back
+            if frame is not None:
+                return
+            self.frames.pop()
+
+
+def _is_cache(x: Any) -> bool:
+    """Whether an argument of a module is a KV cache of transformers."""
+    return hasattr(x, "get_seq_length")
+
+
+def _is_source(x: Tensor, rows: int, queries: int, keys: int) -> bool:
+    """Whether a tensor has the tokens of the keys: (b, n, d), (n, b, d), (b, y, x, c) or (b, c, y, x)."""
+    if x.ndim == 3:
+        first = (x.shape[0], x.shape[1])
+        return first == (keys, rows) or (x.shape[1] == keys and first != (queries, rows))
+    if x.ndim != 4 or x.shape[3] == keys or x.shape[2] == keys - queries:  # a mask, or keys of a cache
+        return False
+    return keys in (x.shape[1] * x.shape[2], x.shape[2] * x.shape[3])
+
+
+_MODULE = nn.Module.__call__.__code__.co_filename
+
+
+def _caller() -> FrameType | None:
+    """The frame of Python in which torch calls a module, from one of its hooks."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_code.co_filename != _MODULE:
+        frame = frame.f_back
+    return frame

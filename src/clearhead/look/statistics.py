@@ -16,7 +16,8 @@ from torch import Tensor
 
 from ..errors import InputError
 from . import stream
-from .call import Band, Call, bands, full_precision
+from .call import Band, Call, LazyCall, bands, full_precision
+from .stream import PLACED
 
 # The definition of each statistic, for query i with weights p_ij; all are 0 for a query whose keys are all masked.
 MEANING = {
@@ -29,8 +30,6 @@ MEANING = {
     "peak": "argmax_j p_ij, the key with the largest weight",
     "received": "sum_i p_ij, the weight that key j receives from all queries",
 }
-
-PLACED = ("distance", "rms", "position")  # those that depend on the places of tokens
 
 
 class Places:
@@ -90,18 +89,18 @@ def statistics(
         raise InputError(f"special={special}, grid={grid}: expected a number of tokens before a grid")
     placed = [name for name in names if name in PLACED]
     places = Places(source, grid, special) if placed else None
-    if not placed or grid is None or not special:
-        return _compute(source, names, places)
-    result = _compute(source.without(special), placed, places)
-    for name in {"distance", "rms"} & set(placed):
-        result[name][:, :, :special] = float("nan")
-    others = [name for name in names if name not in PLACED]
-    return result | (_compute(source, others, None) if others else {})
-
-
-def _compute(source: Call, names: Sequence[str], places: Places | None) -> dict[str, Tensor]:
     with full_precision(source.device):
-        return stream.statistics(source, names, places) if stream.serves(source) else tiled(source, names, places)
+        if stream.serves(source):
+            result = stream.statistics(source, names, places, special)
+        elif special and placed:
+            others = [name for name in names if name not in PLACED]
+            result = tiled(source.without(special), placed, places) | (tiled(source, others, None) if others else {})
+        else:
+            result = tiled(source, names, places)
+    if special:
+        for name in {"distance", "rms"} & set(placed):
+            result[name][:, :, :special] = float("nan")
+    return result
 
 
 def tiled(source: Call, names: Sequence[str], places: Places | None) -> dict[str, Tensor]:
@@ -109,23 +108,24 @@ def tiled(source: Call, names: Sequence[str], places: Places | None) -> dict[str
     b, h, _, k = source.shape
     rows: dict[str, list[Tensor]] = {name: [] for name in names if name != "received"}
     received = source.zeros(b, h, k) if "received" in names else None
+    causal = isinstance(source, LazyCall) and source.mask.causal
     for band in bands(source):
         if received is not None:
             received[:, :, slice(*band.keys)] += band.weights.sum(-2)
         for name, parts in rows.items():
-            parts.append(_of(name, band, places))
+            parts.append(_of(name, band, places, causal))
     result = {name: torch.cat(parts, dim=2) for name, parts in rows.items()}
     return result if received is None else result | {"received": received}
 
 
-def _of(name: str, band: Band, places: Places | None) -> Tensor:
-    """One statistic of a band's queries."""
+def _of(name: str, band: Band, places: Places | None, causal: bool) -> Tensor:
+    """One statistic of a band's queries; `causal`: none of them attends to a later key."""
     p = band.weights
     if p.shape[-1] == 0:  # all keys are masked
         p = p.new_zeros(*p.shape[:-1], 1)
-        band = Band(band.rows, (0, 1), p, p)
+        band = Band(band.rows, (0, 1), p, p, normal=True)
     if name == "entropy":
-        return -(p * band.log).sum(-1)
+        return -band.log().mul_(p).sum(-1)  # nothing else needs the logarithms
     if name == "sink":
         return p[..., 0] if band.keys[0] == 0 else torch.zeros_like(p[..., 0])
     if name == "maximum":
@@ -137,6 +137,12 @@ def _of(name: str, band: Band, places: Places | None) -> Tensor:
     there, here = places.k[:, slice(*band.keys)], places.q[:, slice(*band.rows)]
     if name == "position":
         return p @ there[:, None].to(p.dtype)
+    if name == "distance" and causal and places.grid is None and len(here) == 1:
+        # No key comes after its query, so that sum_j p_ij (i - j) is i sum_j p_ij - sum_j p_ij j: two products with a
+        # vector instead of a matrix of distances. i and j count from the first query, so that little cancels.
+        first = here[:, :1]
+        sums = p @ (there - first)[0, :, 0].to(p.dtype)
+        return (here - first)[0, :, 0].to(p.dtype) * p.sum(-1) - sums
     d = here[:, :, None] - there[:, None]  # (b, q, k, 1 or 2)
     d = d[..., 0].abs() if d.shape[-1] == 1 else torch.hypot(d[..., 0], d[..., 1])
     d = d[:, None].to(p.dtype)

@@ -1,8 +1,10 @@
 """The statistics of statistics.py on CUDA: Triton kernels that stream over the scores and store none of them.
 
 `normalise` computes the log-sum-exp of each query by an online softmax (Milakov and Gimelshein 2018), unless the fused
-kernel of the forward pass has returned it. `measure` then streams over the scores once and sums p, p ln p, p d, p d^2
-and p place. Partial sums arrive in any order; they are added as integers, so that the same input gives the same bits.
+kernel of the forward pass has returned it. `measure_queries` then streams over the scores once and sums p ln p, p d,
+p d^2 and p place of each query. Where the weight that keys receive is asked for, too, `measure` does so with a block of
+keys at a time; partial sums of queries then arrive in any order, and are added as integers, so that the same input
+gives the same bits.
 Scores are in float32 and in base 2, in which the hardware exponentiates.
 """
 
@@ -10,7 +12,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -24,7 +26,12 @@ if TYPE_CHECKING:
     from .statistics import Places
 
 LOG2E = math.log2(math.e)
+PLACED = ("distance", "rms", "position")  # the statistics that depend on the places of tokens
 ONE = 2.0**56  # the integer that represents 1 in sums of p and p log p, which stay under 2^6
+# Queries and keys of a tile, stages of its pipeline, and warps, in the order of their speed on a Hopper GPU, by the
+# bytes of a number: products of float32 in full precision need many registers.
+_SMALL = [(64, 32, 3, 4), (64, 32, 2, 4), (32, 32, 2, 4), (16, 16, 1, 4)]
+TILES = {4: _SMALL, 2: [(128, 64, 3, 4), (64, 64, 3, 4), *_SMALL]}
 # On a CPU the kernels run, slowly, in Triton's interpreter: so they can be tested without a GPU.
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 AVAILABLE = find_spec("triton") is not None
@@ -44,8 +51,8 @@ def serves(source: Call) -> bool:
     )
 
 
-def statistics(source: Call, names: Sequence[str], places: Places | None) -> dict[str, Tensor]:
-    """The named statistics of one call."""
+def statistics(source: Call, names: Sequence[str], places: Places | None, special: int = 0) -> dict[str, Tensor]:
+    """The named statistics of one call; those over places leave out the first `special` keys."""
     assert isinstance(source, LazyCall)
     wanted, n = set(names), source.shape[2]
     lse, peak, most = _normalise(source, bool(wanted & {"peak", "maximum"}))
@@ -54,14 +61,26 @@ def statistics(source: Call, names: Sequence[str], places: Places | None) -> dic
         scores, allowed = source.scores((0, n), (0, 1))
         sink = (scores[..., 0] - lse / LOG2E).exp()
         result["sink"] = sink if allowed is None else sink.masked_fill(~allowed[..., 0], 0.0)
-    if wanted & {"entropy", "distance", "rms", "position", "received"}:
-        sums, result["received"] = _measure(source, wanted, places, lse)
-        result["entropy"] = -sums[0] / LOG2E
-        if places is not None:
-            result["distance"] = sums[1]
-            result["rms"] = sums[2].sqrt()
-            result["position"] = torch.stack([sums[3 + c] for c in range(places.k.shape[-1])], dim=-1)
+    rest = wanted & {"entropy", *PLACED}
+    if "received" in wanted:
+        beside = rest - set(PLACED) if special else rest
+        total, result["received"] = _measure(source, beside, places, lse)
+        result |= _read(total, beside, places)
+        rest -= beside
+    if rest:
+        result |= _read(_measure_queries(source, rest, places, lse, special), rest, places)
     return {name: value if name == "peak" else value.float() for name, value in result.items() if name in wanted}
+
+
+def _read(total: Callable[[int], Tensor], names: set[str], places: Places | None) -> dict[str, Tensor]:
+    """The statistics of sums per query: those of p log2 p, p d, p d^2, p y and p x."""
+    read: dict[str, Callable[[], Tensor]] = {
+        "entropy": lambda: -total(0) / LOG2E,
+        "distance": lambda: total(1),
+        "rms": lambda: total(2).sqrt(),
+        "position": lambda: torch.stack([total(3 + c) for c in range(places.k.shape[-1] if places else 0)], dim=-1),
+    }
+    return {name: read[name]() for name in names}
 
 
 def _normalise(source: LazyCall, peak: bool) -> tuple[Tensor, Tensor, Tensor]:
@@ -81,8 +100,10 @@ def _normalise(source: LazyCall, peak: bool) -> tuple[Tensor, Tensor, Tensor]:
     return lse, best[0].long(), most
 
 
-def _measure(source: LazyCall, names: set[str], places: Places | None, lse: Tensor) -> tuple[list[Tensor], Tensor]:
-    """Sums of p log2 p, p d, p d^2, p y, p x per query in float64, and the weight that each key receives."""
+def _measure(
+    source: LazyCall, names: set[str], places: Places | None, lse: Tensor
+) -> tuple[Callable[[int], Tensor], Tensor]:
+    """The sums of each query that the names need, read by number in float64, and the weight that each key receives."""
     from .stream_kernels import measure
 
     b, h, n, k = source.shape
@@ -97,13 +118,30 @@ def _measure(source: LazyCall, names: set[str], places: Places | None, lse: Tens
     measure[(_blocks(k, sizes["BN"]), b * h)](
         sums, received, lse, *spots, ONE, far, far2, *_arguments(source), **_flags(source), **sizes,
         ENTROPY="entropy" in names, DISTANCE="distance" in names, RMS="rms" in names, POSITION="position" in names,
-        RECEIVED="received" in names, GRID=grid,
+        RECEIVED=True, GRID=grid,
     )  # fmt: skip
     units = (ONE, far, far2, far, far)
     invalid = lse.isnan()  # an integer cannot hold NaN
-    return [
-        (total.double() / unit).masked_fill(invalid, math.nan) for total, unit in zip(sums, units, strict=True)
-    ], received
+    return lambda i: (sums[i].double() / units[i]).masked_fill(invalid, math.nan), received
+
+
+def _measure_queries(
+    source: LazyCall, names: set[str], places: Places | None, lse: Tensor, special: int
+) -> Callable[[int], Tensor]:
+    """The sums of each query that the names need, read by number."""
+    from .stream_kernels import measure_queries
+
+    b, h, n, _ = source.shape
+    sums = torch.empty(5, b, h, n, device=source.device)
+    grid = places is not None and places.grid is not None
+    spots = (places.q, places.k) if grid and places is not None else (lse, lse)
+    sizes = _sizes(source)
+    measure_queries[(_blocks(n, sizes["BM"]), b * h)](
+        sums, lse, *spots, *_arguments(source), **_flags(source), **sizes,
+        ENTROPY="entropy" in names, DISTANCE="distance" in names, RMS="rms" in names, POSITION="position" in names,
+        GRID=grid, SPECIAL=special,
+    )  # fmt: skip
+    return sums.__getitem__
 
 
 def _blocks(n: int, size: int) -> int:
@@ -111,22 +149,14 @@ def _blocks(n: int, size: int) -> int:
 
 
 def _sizes(source: LazyCall) -> dict[str, int]:
-    """The largest tiles that fit into shared memory, from a list in the order of their speed on a Hopper GPU."""
+    """The first tiles that fit into shared memory."""
     width, bytes_ = max(16, 1 << (source.q.shape[-1] - 1).bit_length()), source.q.element_size()
     if INTERPRETED:
         return {"BM": 16, "BN": 16, "BE": width}
-    tiles = [
-        (64, 32, 3),
-        (64, 32, 2),
-        (32, 32, 2),
-        (16, 16, 1),
-    ]  # float32 products in full precision need many registers
-    if bytes_ == 2:
-        tiles = [(128, 64, 3), (64, 64, 3), *tiles]
-    room = _shared_memory(source.device)
+    tiles, room = TILES[bytes_], _shared_memory(source.device)
     fit = [t for t in tiles if bytes_ * width * (t[0] * t[2] + t[1]) <= room]
-    bm, bn, stages = (fit or tiles[-1:])[0]
-    return {"BM": bm, "BN": bn, "BE": width, "num_warps": 4, "num_stages": stages}
+    bm, bn, stages, warps = (fit or tiles[-1:])[0]
+    return {"BM": bm, "BN": bn, "BE": width, "num_warps": warps, "num_stages": stages}
 
 
 @cache

@@ -58,6 +58,30 @@ def _scores(
 
 
 @triton.jit
+def _reach(
+    block, first, m, b, lengths, lengths_b,
+    CAUSAL: tl.constexpr, WINDOW: tl.constexpr, LENGTHS: tl.constexpr, DOCUMENTS: tl.constexpr, ALLOW: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
+    """The keys that a block of queries can reach, low to high; up to `whole` no pair is masked."""
+    low, high = 0, m
+    if CAUSAL:
+        high = tl.minimum(high, first + (block + 1) * BM)
+    if WINDOW > 0:
+        low = tl.maximum(low, first + block * BM - WINDOW + 1) // BN * BN
+        high = tl.minimum(high, first + (block + 1) * BM - 1 + WINDOW)
+    if LENGTHS:
+        high = tl.minimum(high, tl.load(lengths + b * lengths_b).to(tl.int32))
+    whole = low
+    if WINDOW == 0 and not DOCUMENTS and not ALLOW:
+        whole = high // BN * BN
+        if CAUSAL:
+            whole = tl.minimum(whole, (first + block * BM + 1) // BN * BN)
+        whole = tl.maximum(whole, low)
+    return low, high, whole
+
+
+@triton.jit
 def normalise(
     lse_out, peak_out,
     q, q_b, q_h, q_n, q_e, k, k_b, k_h, k_n, k_e,
@@ -87,21 +111,7 @@ def normalise(
     )  # fmt: skip
     k_base = k + b * k_b + (h // group) * k_h + e[:, None] * k_e
 
-    low, high = 0, m
-    if CAUSAL:
-        high = tl.minimum(high, first + (block + 1) * BM)
-    if WINDOW > 0:
-        low = tl.maximum(low, first + block * BM - WINDOW + 1) // BN * BN
-        high = tl.minimum(high, first + (block + 1) * BM - 1 + WINDOW)
-    if LENGTHS:
-        high = tl.minimum(high, tl.load(lengths + b * lengths_b).to(tl.int32))
-    # Up to `whole` no pair of the block is masked, so that no mask is computed.
-    whole = low
-    if WINDOW == 0 and not DOCUMENTS and not ALLOW:
-        whole = high // BN * BN
-        if CAUSAL:
-            whole = tl.minimum(whole, (first + block * BM + 1) // BN * BN)
-        whole = tl.maximum(whole, low)
+    low, high, whole = _reach(block, first, m, b, lengths, lengths_b, CAUSAL, WINDOW, LENGTHS, DOCUMENTS, ALLOW, BM, BN)
 
     top = tl.full((BM,), float("-inf"), tl.float32)
     total = tl.zeros((BM,), tl.float32)
@@ -249,3 +259,103 @@ def measure(
                         tl.atomic_add(sums + 2 * size + at, part, mask=i < n, sem="relaxed")
     if RECEIVED:
         tl.store(received_out + bh.to(tl.int64) * m + j, tl.sum(received, axis=0), mask=j < m)
+
+
+@triton.jit
+def measure_queries(
+    sums, lse, q_place, k_place,
+    q, q_b, q_h, q_n, q_e, k, k_b, k_h, k_n, k_e,
+    heads, group, n, m, width, scale,
+    lengths, lengths_b, offset, offset_b, documents, documents_b,
+    allow, allow_b, allow_h, allow_i, allow_j,
+    q_at, q_at_b, k_at, k_at_b, slope, slope_h, table, table_h, reach,
+    dense, dense_b, dense_h, dense_i, dense_j,
+    CAUSAL: tl.constexpr, WINDOW: tl.constexpr, LENGTHS: tl.constexpr, OFFSET: tl.constexpr,
+    DOCUMENTS: tl.constexpr, ALLOW: tl.constexpr, SLOPE: tl.constexpr, TABLE: tl.constexpr,
+    DENSE: tl.constexpr, EXACT: tl.constexpr,
+    ENTROPY: tl.constexpr, DISTANCE: tl.constexpr, RMS: tl.constexpr, POSITION: tl.constexpr,
+    GRID: tl.constexpr, SPECIAL: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BE: tl.constexpr,
+):  # fmt: skip
+    """For a block of queries over all keys that it can reach: their sums, which stay in registers until the end.
+
+    The first SPECIAL keys have no place: sums over places leave them out, and the weight on the others is summed too.
+    """
+    block = tl.num_programs(0) - 1 - tl.program_id(0)
+    bh = tl.program_id(1)
+    b, h = (bh // heads).to(tl.int64), (bh % heads).to(tl.int64)
+    i, e = block * BM + tl.arange(0, BM), tl.arange(0, BE)
+    first = 0
+    if OFFSET:
+        first = tl.load(offset + b * offset_b).to(tl.int32)
+    q_tile = tl.load(
+        q + b * q_b + h * q_h + i[:, None].to(tl.int64) * q_n + e[None, :] * q_e,
+        mask=(i < n)[:, None] & (e < width)[None, :], other=0.0,
+    )  # fmt: skip
+    k_base = k + b * k_b + (h // group) * k_h + e[:, None] * k_e
+    low, high, whole = _reach(block, first, m, b, lengths, lengths_b, CAUSAL, WINDOW, LENGTHS, DOCUMENTS, ALLOW, BM, BN)
+
+    at = bh.to(tl.int64) * n + i
+    norm = tl.load(lse + at, mask=i < n, other=float("inf"))
+    norm = tl.where(norm == float("-inf"), float("inf"), norm)  # a fully masked row adds nothing
+    here_y, here_x = (i + first).to(tl.float32), tl.zeros((BM,), tl.float32)
+    if GRID:
+        here_y = tl.load(q_place + 2 * i, mask=i < n, other=0.0)
+        here_x = tl.load(q_place + 2 * i + 1, mask=i < n, other=0.0)
+    entropy, far, far2 = tl.zeros((BM,), tl.float32), tl.zeros((BM,), tl.float32), tl.zeros((BM,), tl.float32)
+    mean_y, mean_x, placed = tl.zeros((BM,), tl.float32), tl.zeros((BM,), tl.float32), tl.zeros((BM,), tl.float32)
+    for stage in tl.static_range(2):
+        for start in tl.range(low if stage == 0 else whole, whole if stage == 0 else high, BN):
+            j = start + tl.arange(0, BN)
+            k_tile = tl.load(
+                k_base + j[None, :].to(tl.int64) * k_n,
+                mask=(e < width)[:, None] & (j < m)[None, :],
+                other=0.0,
+            )
+            s = _scores(
+                q_tile, k_tile, i, j, i + first, b, h, n, m, scale,
+                lengths, lengths_b, documents, documents_b, allow, allow_b, allow_h, allow_i, allow_j,
+                q_at, q_at_b, k_at, k_at_b, slope, slope_h, table, table_h, reach,
+                dense, dense_b, dense_h, dense_i, dense_j,
+                CAUSAL, WINDOW, LENGTHS, DOCUMENTS, ALLOW, SLOPE, TABLE, DENSE, EXACT, stage == 1,
+            )  # fmt: skip
+            log = s - norm[:, None]
+            w = tl.exp2(log)
+            if ENTROPY:
+                if stage == 1 or DENSE:  # 0 log 0 is 0
+                    log = tl.where(w > 0, log, 0.0)
+                entropy += tl.sum(w * log, axis=1)
+            if DISTANCE or RMS or POSITION:
+                if SPECIAL > 0:
+                    if start < SPECIAL:
+                        w = tl.where((j >= SPECIAL)[None, :], w, 0.0)
+                    placed += tl.sum(w, axis=1)
+                there_y, there_x = j.to(tl.float32), tl.zeros((BN,), tl.float32)
+                if GRID:
+                    there_y = tl.load(k_place + 2 * j, mask=j < m, other=0.0)
+                    there_x = tl.load(k_place + 2 * j + 1, mask=j < m, other=0.0)
+                if POSITION:
+                    mean_y += tl.sum(w * there_y[None, :], axis=1)
+                    mean_x += tl.sum(w * there_x[None, :], axis=1)
+                if DISTANCE or RMS:
+                    dy = here_y[:, None] - there_y[None, :]
+                    if GRID:
+                        dx = here_x[:, None] - there_x[None, :]
+                        square = dy * dy + dx * dx
+                        d = tl.sqrt(square)
+                    else:
+                        square = dy * dy
+                        d = dy if CAUSAL else tl.abs(dy)
+                    if DISTANCE:
+                        far += tl.sum(w * d, axis=1)
+                    if RMS:
+                        far2 += tl.sum(w * square, axis=1)
+    size = tl.num_programs(1).to(tl.int64) * n
+    if SPECIAL > 0:
+        share = tl.where(placed > 0, placed, 1.0)
+        far, far2, mean_y, mean_x = far / share, far2 / share, mean_y / share, mean_x / share
+    tl.store(sums + at, entropy, mask=i < n)
+    tl.store(sums + size + at, far, mask=i < n)
+    tl.store(sums + 2 * size + at, far2, mask=i < n)
+    tl.store(sums + 3 * size + at, mean_y, mask=i < n)
+    tl.store(sums + 4 * size + at, mean_x, mask=i < n)

@@ -47,6 +47,7 @@ class Tape:
         self._calls: dict[str, list[Any]] = {name: [] for name in leaves}
         self._starts: dict[str, list[int]] = {name: [] for name in leaves}  # indices of calls that begin another text
         self._possible = dict(possible or {})
+        self._order = {name: i for i, name in enumerate(self._possible)}
         self._unseen = ""  # why possible addresses have no record
         self._text: dict[str, int] = {}  # number of the last call's text
         self._grad = grad
@@ -138,16 +139,21 @@ class Tape:
 
     def add(self, name: str, leaf: str) -> None:
         """Add an address that a foreign model turns out to have, after those that come before it in the model."""
+        before = next(reversed(self._calls), None)
         self._leaves[name], self._calls[name], self._starts[name] = leaf, [], []
-        order = {possible: i for i, possible in enumerate(self._possible)}
+        if before is not None and self._place(name) < self._place(before):
+            self._calls = {name: self._calls[name] for name in sorted(self._calls, key=self._place)}
 
-        def place(name: str) -> tuple[int, int]:
-            """Its place among the model's addresses, and the number of the call: see Place.address."""
-            path, _, leaf = name.rpartition(".")
-            path, _, index = path.partition("@")
-            return order[f"{path}.{leaf}" if path else leaf], int(index or 0)
+    def _place(self, name: str) -> tuple[int, int]:
+        """The place of an address among those of the model, and the number of the call: see Place.address."""
+        path, _, leaf = name.rpartition(".")
+        path, _, index = path.partition("@")
+        return self._order[f"{path}.{leaf}" if path else leaf], int(index or 0)
 
-        self._calls = {name: self._calls[name] for name in sorted(self._calls, key=place)}
+    @property
+    def unseen(self) -> str:
+        """Why addresses of attention have no record, once the `with` has ended."""
+        return self._unseen
 
     def explain(self, why: str) -> None:
         """Keep the reason why possible addresses have no record, for the error of a reader."""

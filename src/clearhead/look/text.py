@@ -14,20 +14,14 @@ from ..data.text_rows import with_special
 from ..errors import InputError, InputIndexError, nearest
 from ..tokens import Pair
 from ..weights import Bundle
-from .addresses import addresses, matching
+from .addresses import addresses, matching, possible_addresses
+from .attention_layers import KINDS
 from .capture import watch
 from .foreign_text import foreign_attention
 from .maps import AttentionMap
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-KINDS = {  # the kinds of attention, and their addresses in the models of this library
-    "self": "blocks.*.attn.weights",
-    "encoder": "encoder.blocks.*.attn.weights",
-    "decoder": "decoder.blocks.*.attn.weights",
-    "cross": "decoder.blocks.*.cross.weights",
-}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -124,6 +118,8 @@ def attention(
     with watch(bundle, *inputs.kinds.values()) as tape:
         bundle.model(**inputs.row)
     maps = {kind: list(tape.match(pattern).values()) for kind, pattern in inputs.kinds.items()}
+    if not any(maps.values()):
+        raise InputError(f"no attention was seen in this {bundle.name}: {tape.unseen}")
     return TextAttention(
         pieces=inputs.pieces, target=inputs.target, decoder_input=inputs.decoder_input, maps=maps
     )  # fmt: skip
@@ -144,7 +140,7 @@ class TextInputs:
 def text_inputs(bundle: Bundle | nn.Module, text: str, target: str | None = None) -> TextInputs:
     """The inputs of a model with attention for a text, or for a text and its translation; raises for other models."""
     model: Any = bundle.model if isinstance(bundle, Bundle) else bundle
-    name, known = type(model).__name__, addresses(model)
+    name, known = type(model).__name__, possible_addresses(model) | addresses(model)
     kinds = {kind: pattern for kind, pattern in KINDS.items() if matching(pattern, known)}
     if not kinds:
         raise InputError(

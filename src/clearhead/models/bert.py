@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from ..checks import at_least, fraction
 from ..errors import InputError
-from ..layers import Block, Linear, Mask, Tokens, make_norm, make_positions
+from ..layers import Block, Linear, Mask, Tokens, make_norm, make_positions, mean_of_tokens
 from ..layers.mlp import ACTIVATIONS
 from ..layers.words import MLPKind, Norm, Order, Position
 from .heads import check_heads
@@ -149,7 +149,7 @@ class BERT(Model):
             # The transform has no gate: with a gated MLP it uses the activation alone.
             activation = ACTIVATIONS["silu" if self.config.mlp == "swiglu" else self.config.mlp]
             return cast(Tensor, self.transform_norm(activation(self.transform(x))))
-        x = _mean(x, lengths) if self.config.pool == "mean" else x[:, 0]
+        x = mean_of_tokens(x, lengths) if self.config.pool == "mean" else x[:, 0]
         x = x if self.pooler is None else torch.tanh(self.pooler(x))
         return F.dropout(x, self.config.dropout, self.training) if self.config.answer == "class" else x
 
@@ -163,12 +163,3 @@ class BERT(Model):
         at: Int[Tensor, "*b t"] | None = None,
     ) -> Float[Tensor, "b *o"]:
         return self.head(self.states(ids, lengths=lengths, types=types, documents=documents, at=at))
-
-
-def _mean(x: Float[Tensor, "b t d"], lengths: Int[Tensor, "b"] | None) -> Float[Tensor, "b d"]:
-    """The mean over the tokens of each row that are not padding."""
-    if lengths is None:
-        return x.mean(1)
-    inside = torch.arange(x.shape[1], device=x.device) < lengths.to(x.device)[:, None]
-    total = (x * inside[..., None]).sum(1)
-    return total / lengths.to(x.device).clamp(min=1)[:, None]

@@ -85,6 +85,7 @@ class Model(nn.Module):
         head_parts: Submodules that compute its output; initialised anew when it is fine-tuned for another task.
         may_differ: Config options that may differ from a checkpoint's, because its weights do not depend on them.
         methods: Methods other than `forward` that use parameters; sharded training (FSDP) must register them.
+        note: A sentence about how it was opened, if not as a family of this library.
 
     Examples:
         >>> model = clearhead.build("gpt", vocab=11, context=16, width=8, depth=1, heads=2)
@@ -98,6 +99,12 @@ class Model(nn.Module):
     head_parts: ClassVar[tuple[str, ...]] = ("head",)
     may_differ: ClassVar[frozenset[str]] = frozenset({"dropout", "inner_dropout"})
     methods: ClassVar[tuple[str, ...]] = ()
+    note: ClassVar[str | None] = None
+
+    @property
+    def name(self) -> str:
+        """Its class, for messages."""
+        return type(self).__name__
 
     @property
     def max_tokens(self) -> int | None:

@@ -40,7 +40,9 @@ def classify(
         >>> len(classify(clearhead.Bundle(bert, words, labels=("negative", "positive")), "good film"))
         2
     """
-    bundle.require("classify", "a classifier, such as a BERT with answer='class'")
+    bundle.require("classify", "a classifier, such as a BERT with answer='class' or a vision model with classes")
+    if top is not None and top < 1:
+        raise InputError(f"top={top}: expected 1 or more")
     outputs: Iterator[tuple[list[int], Tensor]]
     if bundle.reads == "images":
         items, single = image_inputs(inputs)

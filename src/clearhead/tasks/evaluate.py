@@ -129,10 +129,11 @@ def evaluate(
         bundle: The model.
         data: For a translator the name of a set (multi30k, tatoeba), a file of source TAB target, or a file of
             sources and one of references; for a language model a text file, or shakespeare; for a classifier of texts a
-            file of text TAB label, or sst2; for a classifier of images a folder or zip file with a folder per class,
-            or with train/class and val/class; for a captioner flickr8k or scenes.
+            file of text TAB label, or sst2; for a classifier of images cifar10, fashion-mnist, imagenette, mnist, or a
+            folder or zip file with a folder per class, or with train/class and val/class; for a captioner flickr8k or
+            scenes.
         split: Translator, captioner, classifier: the part of a named set; its test part if not given. Images: train or
-            valid, of a folder that has both; valid if not given.
+            valid, of data that has both (test instead of valid: cifar10, mnist, fashion-mnist); not train if not given.
         source: Translator: the source language, "en"; as in the model's own recipe if not given.
         target: Translator: the target language.
         join: Translator: number of neighbouring sentences of a named set that are joined to one text; 1 if not given.

@@ -12,9 +12,13 @@ from typing import Any, Literal
 import torch
 from rich.table import Table
 
+from ..data import make_data
 from ..data.files import DataError, locate
-from ..data.image_files import ImageFile, ImageLike, find_images, image_root, read_image
+from ..data.image_files import find_images, image_root
+from ..data.images import Images
 from ..data.labelled import SST2, read_labels, read_sst2
+from ..data.labelled_images import LabelledImages, labelled_files
+from ..data.pixels import Pixels
 from ..errors import InputError, nearest
 from ..weights import Bundle
 from .classify import class_names, classify
@@ -25,6 +29,9 @@ from .text import embed
 
 TEXTS = 256  # texts that are classified between two reports of progress
 MOST = 20  # classes that a message lists
+IMAGE_SETS = {  # data of images that has a name, and the name of its held-out part
+    "cifar10": "test", "fashion-mnist": "test", "imagenette": "valid", "mnist": "test",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,32 +115,34 @@ def _feature_scores(
     if bundle.reads != "images":
         raise InputError(f"by={chosen.by!r}: this {bundle.name} reads {bundle.reads}, expected a model of images")
     if chosen.split is not None:
-        raise InputError(f"split={chosen.split!r}: features of train are fitted, and those of valid are classified")
-    path = _located(bundle, data, root)
-    parts = find_images(path)
-    if not parts[1]:
-        raise InputError(f"{path} is not divided into train and val, which by={chosen.by or 'knn'!r} needs")
-    start, count = time.perf_counter(), sum(map(len, parts))
-    classes = sorted({file.label for file in parts[0]})
-    for file in parts[1]:
-        if file.label not in classes:
-            raise DataError(f"{path}: {file.name} is of a class without a training image")
+        raise InputError(
+            f"split={chosen.split!r}: features of train are fitted, and those of the held-out part classified"
+        )
+    parts = _image_parts(bundle, data, root)
+    if len(parts) < 2:
+        raise InputError(f"{data} is not divided into train and val, which by={chosen.by or 'knn'!r} needs")
+    start, count = time.perf_counter(), sum(len(part.labels) for part in parts.values())
+    classes = sorted(set(parts["train"].labels))
+    held_out = list(parts)[-1]
+    for label in parts[held_out].labels:
+        if label not in classes:
+            raise DataError(f"{data}: the class {label!r} of {held_out} has no training image")
     features = []
-    for files in parts:
+    for part in parts.values():
         rows = []
-        for some in _open(path, files):
+        for some in part.batches(IMAGES):
             rows.append(torch.from_numpy(embed(bundle, some, normalise=False)))
             if done is not None:
                 done(len(some), count)
         features.append(torch.cat(rows))
-    labels = torch.tensor([classes.index(file.label) for file in parts[0]])
+    labels = torch.tensor([classes.index(label) for label in parts["train"].labels])
     found = (
         linear_probe(features[0], labels, features[1]) if chosen.by == "linear"
         else nearest_neighbours(features[0], labels, features[1], neighbours=chosen.neighbours)
     )  # fmt: skip
     return ClassScores(
-        data=f"{data} valid, {chosen.by or 'knn'}", hypotheses=[classes[i] for i in found.tolist()],
-        references=[file.label for file in parts[1]], seconds=time.perf_counter() - start, unit="images",
+        data=f"{data} {held_out}, {chosen.by or 'knn'}", hypotheses=[classes[i] for i in found.tolist()],
+        references=list(parts[held_out].labels), seconds=time.perf_counter() - start, unit="images",
     )  # fmt: skip
 
 
@@ -160,37 +169,37 @@ def _texts(bundle: Bundle, data: Place, split: str | None, root: Path | None) ->
 
 
 def _images(bundle: Bundle, data: Place, split: str | None, root: Path | None) -> Labelled:
-    """A folder or zip file of images, one folder per class: all of them, or a part if it has train/ and val/."""
-    path = _located(bundle, data, root)
-    train, valid = find_images(path)
-    parts = {"train": train, "valid": valid} if valid else {}
-    if split is not None and split not in parts:
-        expected = f"one of {', '.join(parts)}" if parts else "no split, because it is not divided into train and val"
-        raise InputError(f"split={split!r}: {path} has no such part; expected {expected}")
-    part = split or ("valid" if valid else None)
-    files = train if part is None else parts[part]
-    _check_labels(bundle, path, files)
-    return f"{data} {part}" if part else str(data), "images", _open(path, files), [file.label for file in files]
+    """A named set of images, or a folder or zip file of them: all, or a part if it has train/ and val/."""
+    parts = _image_parts(bundle, data, root)
+    divided = len(parts) > 1
+    if split is not None and not (divided and split in parts):
+        expected = f"one of {', '.join(parts)}" if divided else "no split, because it is not divided into train and val"
+        raise InputError(f"split={split!r}: {data} has no such part; expected {expected}")
+    part = split or list(parts)[-1]
+    images = parts[part]
+    _check_labels(bundle, data, images.labels)
+    return f"{data} {part}" if divided else str(data), "images", images.batches(IMAGES), list(images.labels)
 
 
-def _located(bundle: Bundle, data: Place, root: Path | None) -> Path:
+def _image_parts(bundle: Bundle, data: Place, root: Path | None) -> dict[str, LabelledImages]:
+    """The parts of a named set, or of a folder, zip file or CSV of images: train and a held-out one, or train alone."""
+    if data in IMAGE_SETS:
+        opened = make_data(str(data), {"rows": 1}, seed=0, root=root)
+        assert isinstance(opened, Images | Pixels)
+        return {"train": opened.originals("train"), IMAGE_SETS[str(data)]: opened.originals("valid")}
     try:
-        return locate(data, root)
+        path = locate(data, root)
     except FileNotFoundError as cause:
-        expected = "expected a folder or zip file with a folder per class"
+        expected = f"expected a folder or zip file with a folder per class, or one of {', '.join(IMAGE_SETS)}"
         raise DataError(f"{cause}: this {bundle.name} reads images, {expected}") from cause
+    train, valid = (labelled_files(image_root(path), files) for files in find_images(path))
+    return {"train": train, "valid": valid} if valid.labels else {"train": train}
 
 
-def _check_labels(bundle: Bundle, path: Path, files: Sequence[ImageFile]) -> None:
-    """Raise if a folder of images is none of the model's classes."""
+def _check_labels(bundle: Bundle, data: Place, labels: Sequence[str]) -> None:
+    """Raise if a class of the data is none of the model's classes."""
     known = class_names(bundle)
     listed = ", ".join(known[:MOST]) + (f" ... ({len(known)} in all)" if len(known) > MOST else "")
-    for label in dict.fromkeys(file.label for file in files):
+    for label in dict.fromkeys(labels):
         if label not in known:
-            raise DataError(f"{path}: the folder {label!r} is no class of the model: {listed}{nearest(label, known)}")
-
-
-def _open(path: Path, files: Sequence[ImageFile]) -> Iterator[list[ImageLike]]:
-    """Yield the images of some files at a time."""
-    for first in range(0, len(files), IMAGES):
-        yield [read_image(str(image_root(path)), file.name) for file in files[first : first + IMAGES]]
+            raise DataError(f"{data}: the class {label!r} is none of the model's: {listed}{nearest(label, known)}")

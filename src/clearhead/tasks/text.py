@@ -18,6 +18,7 @@ from ..checks import one_of
 from ..data.image_files import ImageLike
 from ..data.text_rows import MASKS, mask_of, with_special
 from ..errors import InputError, Notice
+from ..layers import mean_of_tokens
 from ..tokens import Tokenizer
 from ..weights import Bundle
 from .batching import batches, padded
@@ -158,6 +159,11 @@ def likelihood(
             done(last + 1 - first, len(ids) - 1)
         first, begin = last + 1, begin + stride
     total = sum((one for one in logprobs if one is not None), 0.0)
+    if math.isnan(total):
+        raise InputError(
+            "the model's logits are not numbers (NaN): expected finite weights; perhaps its training diverged, or its "
+            "checkpoint is damaged"
+        )
     return Likelihood(logprob=total, logprobs=logprobs, pieces=tokens.pieces(np.array(ids, np.int64)))
 
 
@@ -223,8 +229,7 @@ def _pooled(x: Float[Tensor, "b t d"], lengths: Tensor, pool: str) -> Float[Tens
         return x[:, 0]
     if pool == "last":
         return x[torch.arange(len(x), device=x.device), lengths - 1]
-    inside = torch.arange(x.shape[1], device=x.device) < lengths[:, None]
-    return (x * inside[..., None]).sum(1) / lengths[:, None]
+    return mean_of_tokens(x, lengths)
 
 
 def encode_text(bundle: Bundle, text: str) -> list[int]:

@@ -12,11 +12,13 @@ from typing import Any
 
 from .. import config, tokens
 from ..data import Data, data_config
+from ..data.preprocessing import Preprocessing
 from ..errors import InputError, UserError
 from ..models import INPUT_KEYS, Model, family
 from ..weights import read_config
 from ..weights.fill import on_meta_device
 from ..weights.folder import find as find_folder
+from ..weights.preprocessor import read_preprocessing
 from .checkpoint_options import check_start, check_whole, pretrained_key, written
 from .objectives import Objective, check_data, check_players, checked_sizes, choose, objective_class
 from .recipe import (
@@ -100,6 +102,8 @@ def resolve(recipe: Recipe, data: Data, feeds: Mapping[str, Data], before: Setup
     check_players(str(name), {player: setup.empty().can for player, setup in players.items()})
     check_data(str(name), data, feeds)
     _check_inputs(str(name), players, data, feeds)
+    if before is None:
+        _check_preprocessing(recipe, players, data)
     return Setup(objective=str(name), options=options, players=players)
 
 
@@ -119,6 +123,35 @@ def _check_inputs(name: str, players: Mapping[str, PlayerSetup], data: Data, fee
                 f"the {player} is a {players[player].model}, which reads {reads}, and the data gives "
                 f"{', '.join(keys)}: expected data with {INPUT_KEYS[reads]}"
             )
+
+
+def _check_preprocessing(recipe: Recipe, players: Mapping[str, PlayerSetup], data: Data) -> None:
+    """Raise if images would be prepared otherwise than for the checkpoint, and the recipe does not say so."""
+    known = {f.name for f in fields(data_config(recipe.data["name"]))}
+    for player in players:
+        start = next((one for one in pretrained_of(recipe, player) if one.is_whole), None)
+        theirs = None
+        if start is not None and data.preprocessing is not None:
+            with suppress(UserError):  # a folder without preprocessing that we can read
+                theirs = read_preprocessing(find_folder(start.folder)[0])
+        if start is None or theirs is None or data.preprocessing is None:
+            continue
+        ours, wanted = _written(data.preprocessing), _written(theirs)
+        missing = [key for key in wanted if key in known and key not in recipe.data and ours[key] != wanted[key]]
+        if missing:
+            lines = ", ".join(f"data.{key} = {wanted[key]}" for key in missing)
+            raise config.ConfigError(
+                f"{place_of(recipe, section_key(recipe, player, 'pretrained'))}{pretrained_key(recipe, player)}: the "
+                f"checkpoint {start.folder} was trained on images with another {' and '.join(missing)}: write {lines} "
+                "to prepare them alike, or the values that you want"
+            )
+
+
+def _written(preprocessing: Preprocessing) -> dict[str, Any]:
+    """The options of image data that give a preprocessing."""
+    size = preprocessing.resize if preprocessing.crop is None else preprocessing.crop
+    size = size[0] if isinstance(size, tuple) else size
+    return {"mean": list(preprocessing.mean), "deviation": list(preprocessing.deviation), "size": size}
 
 
 def _resolved(
@@ -178,6 +211,9 @@ class _Sources:
             elif options.setdefault(size, value) != value:
                 hint = self._tokens_hint() if size == "vocab" else ""
                 raise config.ConfigError(f"{self._value(size, options[size])} the data has {value}{hint}")
+        for option, value in self.data.defaults.items():
+            if option in known:
+                options.setdefault(option, value)
         self._fit_context(options, known)
         return options
 

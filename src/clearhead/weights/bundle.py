@@ -93,7 +93,12 @@ class Bundle:
     @property
     def name(self) -> str:
         """The class of the model, for messages."""
-        return type(self.model).__name__
+        return self.model.name if isinstance(self.model, Model) else type(self.model).__name__
+
+    @property
+    def note(self) -> str | None:
+        """A sentence about how the model was opened, if not as a family of this library."""
+        return self.model.note if isinstance(self.model, Model) else None
 
     @property
     def can(self) -> frozenset[str]:

@@ -16,8 +16,8 @@ def describe(folder: str | Path) -> dict[str, Any]:
         folder: What `load` takes: a folder, a GGUF file, or the name of a model.
 
     Returns:
-        family, parameters, can (its capabilities) and options (of its Config), and those of tokens, preprocessing,
-        labels and chat that it has.
+        family, parameters, can (its capabilities) and options (of its Config), and those of note, tokens,
+        preprocessing, labels and chat that it has.
 
     Examples:
         >>> folder = clearhead.save(clearhead.build("gpt", vocab=3, context=8, width=8, depth=1, heads=2), tmp)
@@ -29,6 +29,8 @@ def describe(folder: str | Path) -> dict[str, Any]:
         "family": bundle.name, "parameters": sum(p.numel() for p in bundle.model.parameters()),
         "can": sorted(bundle.can), "options": config.dump(bundle.config),
     }  # fmt: skip
+    if bundle.note is not None:
+        about["note"] = bundle.note
     if bundle.tokens is not None:
         about["tokens"] = repr(bundle.tokens)
     if bundle.preprocessing is not None:

@@ -77,7 +77,7 @@ def _check_sizes(options: Any, shapes: Shapes, where: Path, file: Path) -> None:
 
 
 def _numbers(options: Any, name: str) -> tuple[int, ...]:
-    """The value of an option as a tuple: it may be one number, one per stage, a word, None, or missing."""
+    """The numbers of an option: one, or one per stage; none if its value is no number, or there is no such option."""
     value = getattr(options, name, None)
     return tuple(value) if isinstance(value, tuple | list) else (value,) if isinstance(value, int) else ()
 

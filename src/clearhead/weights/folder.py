@@ -15,7 +15,7 @@ from ..devices import find_device, find_dtype
 from ..errors import InputError, nearest
 from ..models import family_of
 from ..tokens import Pair, Tokenizer
-from . import gguf, huggingface, keras_resnet, native, state_files, timm
+from . import gguf, huggingface, keras_resnet, native, state_files, timm, transformers_folder
 from .bundle import Bundle
 from .fill import WeightsError
 from .hub import fetch, is_hub_name
@@ -31,7 +31,7 @@ WRITERS: dict[str, Callable[[Bundle, Path], Path]] = {
 # Layouts that `load` reads, by the first word of what `find` returns.
 READERS: dict[str, Callable[[Path, torch.device, torch.dtype | None], tuple[Bundle, Used]]] = {
     "clearhead": native.load, "huggingface": huggingface.load, "gguf": gguf.load, "timm": timm.load,
-    "file": state_files.load, "tfjs": keras_resnet.load,
+    "file": state_files.load, "tfjs": keras_resnet.load, "transformers": transformers_folder.load,
 }  # fmt: skip
 
 
@@ -40,9 +40,10 @@ def load(folder: str | Path, device: str | torch.device = "auto", dtype: str | t
 
     Args:
         folder: A folder that `save` wrote, the folder of a finished training, a folder of Hugging Face or timm, a GGUF
-            file, or a weight file (.pth, .pt, .safetensors) of torchvision, timm or DINOv2. A name like "en-de" that is
-            not a folder here is a model that ships with the package (see `shipped`); a name like "org/name" is
-            downloaded from Hugging Face's hub.
+            file, or a weight file (.pth, .pt, .safetensors) of torchvision, timm or DINOv2. A Hugging Face folder that
+            no family here reads, of a language model or an encoder, is opened with transformers if that is installed. A
+            name like "en-de" that is not a folder here is a model that ships with the package (see `shipped`); a name
+            like "org/name" is downloaded from Hugging Face's hub.
         device: Where to put the model; "auto" is the first available of cuda, mps and cpu.
         dtype: The dtype of the weights; None keeps the stored one (for shipped models: float32). "int8" rounds the
             weights of linear maps to 8 bits, for a CPU: see `quantise`.
@@ -176,4 +177,6 @@ def _layout(folder: Path) -> str:
     keys = [("model_type",), *huggingface.MARKS.values()]
     if "clearhead" in table or not any(all(key in table for key in marks) for marks in keys):
         return "clearhead"
+    if transformers_folder.knows(table.get("model_type")):
+        return "transformers"
     return f"huggingface {huggingface.model_type(table)}"

@@ -7,6 +7,7 @@ shares it with a close relative. To add one, write such a file, and its line in 
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, get_args, get_type_hints
@@ -38,6 +39,7 @@ SAVED_AS = {
 }  # fmt: skip
 # Keys that tell the model type of a config.json that is older than the key model_type.
 MARKS = {"gpt2": ("n_embd", "n_head"), "bert": ("type_vocab_size", "hidden_size")}
+INSTALL = "; with transformers (pip install clearhead[transformers]) other models that read one text open, too"
 # Special ids in generation_config.json.
 ID_KEYS = ("pad_token_id", "bos_token_id", "decoder_start_token_id", "eos_token_id")
 
@@ -56,7 +58,8 @@ def model_type(table: config.Table) -> str:
         kind = next((known for known, keys in MARKS.items() if all(key in table for key in keys)), None)
     if not isinstance(kind, str) or kind not in LAYOUT_FILES:
         place, hint = table.origin.place(("model_type",)), nearest(str(kind), LAYOUT_FILES)
-        raise WeightsError(f"{place}model_type is {kind!r}: expected one of {', '.join(LAYOUT_FILES)}{hint}")
+        more = "" if find_spec("transformers") else INSTALL
+        raise WeightsError(f"{place}model_type is {kind!r}: expected one of {', '.join(LAYOUT_FILES)}{hint}{more}")
     return kind
 
 

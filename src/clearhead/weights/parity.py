@@ -8,11 +8,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-import logging
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr
 from dataclasses import asdict, dataclass
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +22,7 @@ from .bundle import Bundle
 from .fill import WeightsError
 from .tensor_files import open_safetensors
 from .tensors import replace_tensors
+from .transformers_folder import quiet
 
 PROBE = "probe.safetensors"  # the inputs of forward by name, and its output as `logits`
 ROWS, SIZE = 2, 48  # number of random rows to compare, and their tokens (or pixels)
@@ -186,24 +183,6 @@ def _transformers(bundle: Bundle, path: Path, kind: str, inputs: dict[str, Tenso
     def pretrained(class_name: str) -> Any:
         return getattr(transformers, class_name).from_pretrained(where, **options).eval()
 
-    with _quiet():
+    with quiet():
         output = layout.reference(pretrained, inputs, bundle.config)
     return f"transformers {importlib.metadata.version('transformers')}", output
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Suppress the log messages and progress bars of transformers."""
-    import transformers
-
-    log, level = transformers.utils.logging, transformers.utils.logging.get_verbosity()
-    bars = log.is_progress_bar_enabled()
-    log.set_verbosity(logging.ERROR)
-    log.disable_progress_bar()
-    try:
-        with redirect_stderr(StringIO()):
-            yield
-    finally:
-        log.set_verbosity(level)
-        if bars:
-            log.enable_progress_bar()

@@ -148,6 +148,10 @@ def _open_safetensors(path: Path, stack: ExitStack) -> tuple[Shapes, Reader]:
     return safetensors_shapes(file), file.get_tensor
 
 
+WRAPPERS = ("state_dict", "model_state_dict", "model")  # keys under which training scripts save the weights
+PARALLEL = "module."  # the prefix that DataParallel gives to all names
+
+
 def _open_pickle(path: Path) -> tuple[Shapes, Reader]:
     """The tensors of a file that torch.save wrote; no code in it is run."""
     try:
@@ -157,6 +161,15 @@ def _open_pickle(path: Path) -> tuple[Shapes, Reader]:
         if code:
             raise WeightsError(f"{path}: asks to run {code[1]}, expected tensors only; nothing was run") from cause
         raise WeightsError(f"{path}: is not a file of weights ({type(cause).__name__}: {cause})") from cause
+    inner = [key for key in WRAPPERS if isinstance(tensors, dict) and isinstance(tensors.get(key), dict)]
+    if inner:  # the checkpoint of a training script, which also holds its optimiser and its step
+        tensors = tensors[inner[0]]
     if not isinstance(tensors, dict) or not all(isinstance(x, Tensor) for x in tensors.values()):
-        raise WeightsError(f"{path}: does not hold a dictionary of tensors")
+        keys = ", ".join(map(repr, list(tensors)[:5])) if isinstance(tensors, dict) else type(tensors).__name__
+        raise WeightsError(
+            f"{path}: does not hold a dictionary of tensors, or one under {', '.join(map(repr, WRAPPERS))}; it has "
+            f"{keys}"
+        )
+    if tensors and all(name.startswith(PARALLEL) for name in tensors):
+        tensors = {name.removeprefix(PARALLEL): x for name, x in tensors.items()}
     return {name: tuple(x.shape) for name, x in tensors.items()}, tensors.__getitem__

@@ -302,7 +302,7 @@ def _architecture(c: Any) -> tuple[str, dict[str, Any]]:
     common = {"in_chans": c.channels, "num_classes": c.classes}
     if isinstance(c, vit.Config):
         registers = {"reg_tokens": c.registers, "no_embed_class": True} if c.registers else {}
-        return f"vit_base_patch{c.patch}_{c.shape[0]}", {
+        return "vit_base_patch16_224", {
             **common, "img_size": c.shape[0], "patch_size": c.patch, "embed_dim": c.width, "depth": c.depth,
             "num_heads": c.heads, "mlp_ratio": (c.hidden or 4 * c.width) / c.width, "init_values": c.layer_scale,
             **registers,

@@ -62,6 +62,11 @@ export async function floats(path, given = {}, signal) {
   return { data, shape: answer.headers.get("x-shape").split(",").map(Number), most: most === null ? null : Number(most) };
 }
 
+// An image that the server sends, ready to be drawn.
+export async function picture(path, given = {}, signal) {
+  return createImageBitmap(await (await ask(`/api/${path}${query(given)}`, { signal })).blob());
+}
+
 // The rows of an array { data, shape } of two dimensions, as views of its numbers.
 export const rowsOf = ({ data, shape: [n, m] }) => Array.from({ length: n }, (_, i) => data.subarray(i * m, (i + 1) * m));
 
@@ -72,7 +77,7 @@ export async function* lines(path, body, signal) {
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
-    const { value, done } = await reader.read().catch((problem) => { throw problem.name === "AbortError" ? problem : new Problem("The answer broke off: is the server still running?"); });
+    const { value, done } = await reader.read().catch((problem) => { if (problem.name === "AbortError") throw problem; reached(false); throw new Problem("The answer broke off: is the server still running?"); });
     rest += value ?? "";
     const parts = rest.split("\n");
     rest = parts.pop();

@@ -6,13 +6,14 @@ import { h } from "./dom.js";
 import { save } from "./figure.js";
 import { Path } from "./path.js";
 import { Build } from "./views/build.js";
+import { Classify } from "./views/classify.js";
 import { Read } from "./views/read.js";
 import { Start } from "./views/start.js";
 import { Train } from "./views/train.js";
 import { Translate } from "./views/translate.js";
 import { Write } from "./views/write.js";
 
-const VIEWS = { start: ["Start", Start], translate: ["Translate", Translate], write: ["Write", Write], read: ["Read", Read], build: ["Build", Build], train: ["Train", Train] };
+const VIEWS = { start: ["Start", Start], translate: ["Translate", Translate], write: ["Write", Write], read: ["Read", Read], classify: ["Classify", Classify], build: ["Build", Build], train: ["Train", Train] };
 const LOCAL = ["127.0.0.1", "localhost", "[::1]"];
 const LONGEST = 8000; // characters of an address
 const place = document.getElementById("view"), problem = document.getElementById("problem"), notice = document.getElementById("notice");
@@ -46,8 +47,8 @@ const frame = {
     const next = `#${view.name}${kept.length ? `?${new URLSearchParams(kept.map(([key, value]) => [key, typeof value === "object" ? JSON.stringify(value) : value]))}` : ""}`;
     if (next === written) return;
     written = next;
-    if (next.length >= LONGEST) return;
-    history[push ? "pushState" : "replaceState"](null, "", next);
+    // A text that is too long is left out, so that the address does not show an earlier one.
+    history[push ? "pushState" : "replaceState"](null, "", next.length < LONGEST ? next : `#${view.name}`);
     seen = location.hash;
   },
 
@@ -103,7 +104,8 @@ async function saved(kind, figure = null) {
 async function link() {
   if (location.hash !== written) return frame.say("This text is too long for an address: save it as JSON instead.");
   const { query } = await get("share"), address = `${location.origin}/${query}${location.hash}`, here = LOCAL.includes(location.hostname);
-  try { await navigator.clipboard.writeText(address); frame.say(here ? "The link is copied. It opens on this machine only: start with --host 0.0.0.0 to share it." : "The link is copied."); } catch { frame.say(address); }
+  const text = [here ? "The link is copied. It opens on this machine only: start with --host 0.0.0.0 to share it." : "The link is copied.", current.lasts()].filter(Boolean).join(" ");
+  try { await navigator.clipboard.writeText(address); frame.say(text); } catch { frame.say(address); }
 }
 
 // While the server does not answer: ask every two seconds, and clear the message when it is back.
@@ -127,9 +129,9 @@ try { if (localStorage.getItem("theme")) document.documentElement.dataset.theme 
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => dispatchEvent(new Event("theme")));
 addEventListener("save-figure", ({ detail: { figure, kind } }) => saved(kind, figure));
 addEventListener("problem", (event) => frame.problem(event.detail));
-addEventListener("unhandledrejection", (event) => { if (event.reason?.name === "AbortError") event.preventDefault(); else frame.problem(event.reason); });
+addEventListener("unhandledrejection", (event) => { if (event.reason?.name === "AbortError" || event.reason instanceof Problem) event.preventDefault(); frame.problem(event.reason); });
 addEventListener("offline-now", wait);
-addEventListener("online-again", () => { frame.fine(); current?.back?.(); });
+addEventListener("online-again", () => { frame.fine(); for (const view of Object.values(views)) view.back?.(); });
 document.querySelector(".skip").addEventListener("click", (event) => { event.preventDefault(); place.focus(); }); // #view is not the name of a view
 addEventListener("hashchange", open);
 frame.models().catch(() => {}); // views show it

@@ -10,6 +10,9 @@ const FONT = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif";
 const line = (x, y, size, fill, text, more = {}) => s("text", { x, y, "font-size": size, fill: tint(fill), ...more }, text);
 const wide = (text, size) => 0.56 * size * text.length; // pixels, roughly
 
+// A heading between the figures of a sheet.
+export const part = (text) => s("svg", { width: WIDE - PAD, height: 20, "data-part": "" }, line(0, 14, 15, "ink", text, { "font-weight": 600 }));
+
 // One SVG with a title, all figures in rows, and a line that says where the numbers come from.
 export function sheet(figures, { title, source }, origin) {
   const parts = figures.filter(Boolean);
@@ -22,12 +25,12 @@ export function sheet(figures, { title, source }, origin) {
   y += PAD;
   for (const part of parts) {
     const w = Number(part.getAttribute("width")), t = Number(part.getAttribute("height"));
-    if (x > PAD && x + w > WIDE) { x = PAD; y += row + PAD; row = 0; }
+    if (x > PAD && (x + w > WIDE || part.hasAttribute("data-part"))) { x = PAD; y += row + PAD; row = 0; }
     part.setAttribute("x", x);
     part.setAttribute("y", y);
     part.setAttribute("overflow", "visible");
     body.append(part);
-    right = Math.max(right, x + w);
+    if (!part.hasAttribute("data-part")) right = Math.max(right, x + w);
     x += w + PAD;
     row = Math.max(row, t);
   }
@@ -75,7 +78,7 @@ async function png(root) {
 
 // Save the open view, or one figure of it; returns the file's name and size.
 export async function save(kind, view, { version, address }, figure = null) {
-  const { title, source, file } = view.caption(), name = `clearhead-${file.replace(/[^\p{L}\p{N}._-]+/gu, "-").slice(0, 80)}.${kind}`, day = new Date().toISOString().slice(0, 10);
+  const { title, source, file } = view.caption(), name = `clearhead-${`${file}${figure ? "-figure" : ""}`.replace(/[^\p{L}\p{N}._-]+/gu, "-").slice(0, 80)}.${kind}`, day = new Date().toISOString().slice(0, 10);
   if (kind === "json") return offer(new Blob([JSON.stringify({ clearhead: version, saved: new Date().toISOString(), address, view: view.name, ...(await view.data()) }, plain, 1)], { type: "application/json" }), name);
   const short = address && address.length > 260 ? `${address.slice(0, 257)}…` : address;
   const root = sheet(figure ? [figure] : view.figures(), { title, source }, [`clearhead ${version}`, day, short].filter(Boolean).join(" · "));

@@ -1,12 +1,12 @@
 // A grid of all layers and heads, to choose one: each cell shows its map in small, or is coloured by a number.
 
-import { colour, css, ink, tint } from "./colours.js";
+import { colour, css, dark, ink, tint } from "./colours.js";
 import { choose, h, number, s, saver, themed } from "./dom.js";
 import { scaleBar } from "./figure.js";
 
 // id, name, unit, what it means
 export const COLOURINGS = [
-  ["map", "small maps", "attention weight", "The attention map of every head."],
+  ["map", "small maps", "attention weight", "The attention map of every head (colours: square root)."],
   ["entropy", "entropy", "nats", "Low: a head attends to few tokens. High: to many."],
   ["distance", "distance", "tokens", "The mean distance from a query to its keys."],
   ["maximum", "largest weight", "weight", "The mean of each query's largest weight."],
@@ -26,8 +26,9 @@ export function headTitle(layers, heads, layer, head) {
 
 export class HeadGrid {
   // off: silenced heads by layer, or null where heads cannot be silenced; recolour: called with the chosen colouring
-  constructor({ pick, off = null, colouring = "map", recolour = null, colourings = COLOURINGS.map(([id]) => id) }) {
-    Object.assign(this, { pick, off, colouring, recolour, colourings, layers: 0, heads: 0, told: [], at: [null, null], maps: null, own: false });
+  // means: entries of COLOURINGS that have another meaning here
+  constructor({ pick, off = null, colouring = "map", recolour = null, colourings = COLOURINGS.map(([id]) => id), means = [] }) {
+    Object.assign(this, { pick, off, colouring, recolour, colourings, means, layers: 0, heads: 0, told: [], at: [null, null], maps: null, own: false, away: false, painted: new WeakMap() });
     this.grid = h("div", { class: "heads", role: "grid", "aria-label": "Layers and heads" });
     this.legend = h("p", { class: "legend" });
     this.note = h("p", { class: "note", "aria-live": "polite" }, " ");
@@ -42,7 +43,7 @@ export class HeadGrid {
   offer(colourings) {
     this.colourings = colourings;
     if (!colourings.includes(this.colouring)) this.colouring = colourings[0];
-    const options = COLOURINGS.filter(([id]) => colourings.includes(id)).map(([id, name]) => [id, name]);
+    const options = COLOURINGS.filter(([id]) => colourings.includes(id)).map(([id]) => this.entry(id).slice(0, 2));
     if (String(options) !== this.offered) {
       this.offered = String(options);
       this.field.replaceChildren(choose("heads coloured by", options, this.colouring, (value) => { this.colouring = value; this.draw(); this.recolour?.(value); }), saver(() => this.svg()));
@@ -50,9 +51,14 @@ export class HeadGrid {
     this.field.querySelector("select").value = this.colouring;
   }
 
+  // Hide it until it is shown again.
+  hide() { this.away = this.root.hidden = true; }
+
   show(layers, heads, [layer, head] = [null, null]) {
+    this.away = false;
     if (layers !== this.layers || heads !== this.heads) this.forget();
-    Object.assign(this, { layers, heads, at: [layer !== null && layer < layers ? layer : null, head !== null && head < heads ? head : null] });
+    const one = (x, count) => (Number.isInteger(x) && x >= 0 && x < count ? x : null), row = one(layer, layers);
+    Object.assign(this, { layers, heads, at: [row, row === null ? null : one(head, heads)] });
     this.draw();
   }
 
@@ -64,8 +70,10 @@ export class HeadGrid {
 
   forget() { this.told = []; this.maps = null; this.note.textContent = " "; this.draw(); }
 
+  entry(id) { return [...this.means, ...COLOURINGS].find((one) => one[0] === id); }
+
   // The entry of COLOURINGS in force.
-  get shown() { return this.colouring === "effect" && this.told.some((one) => one?.measure === "vector") ? VECTORS : COLOURINGS.find(([id]) => id === this.colouring); }
+  get shown() { return this.colouring === "effect" && this.told.some((one) => one?.measure === "vector") ? VECTORS : this.entry(this.colouring); }
   get signed() { return this.colouring === "effect" && this.shown !== VECTORS; }
 
   value(layer, head) { return this.told[layer]?.[this.colouring]?.[head] ?? null; }
@@ -110,7 +118,7 @@ export class HeadGrid {
       rows.push(h("div", { role: "row" }, cell(layer, null, `L${layer}`, `layer ${layer}, the mean of its ${this.heads} heads`),
         Array.from({ length: this.heads }, (_, head) => cell(layer, head, this.off?.[layer]?.includes(head) ? "×" : "", this.title(layer, head)))));
     }
-    this.root.hidden = one; // there is nothing to choose
+    this.root.hidden = one || this.away; // there is nothing to choose
     this.grid.classList.toggle("small", small);
     const wanted = 48 + this.heads * (2 + (small ? SMALL : CELL)), room = this.root.clientWidth; // many heads get smaller cells
     this.root.style.setProperty("flex-basis", `${Math.max(200, wanted)}px`);
@@ -129,8 +137,15 @@ export class HeadGrid {
     this.legend.replaceChildren(h("span", { class: "ends" }, number(range[0]), bar, `${number(range[1])} ${unit}`), meaning);
   }
 
-  // A canvas with the map of one head, up to its own largest weight or that of all heads.
+  // A canvas with the map of one head, up to its own largest weight or that of all heads; painted once per theme.
   thumbnail(layer, head) {
+    if (!this.painted.has(this.maps)) this.painted.set(this.maps, new Map());
+    const known = this.painted.get(this.maps), key = `${layer} ${head} ${this.own} ${dark()}`;
+    if (!known.has(key)) known.set(key, this.paint(layer, head));
+    return known.get(key);
+  }
+
+  paint(layer, head) {
     const { data, shape: [, heads, n, m] } = this.maps, from = (layer * heads + head) * n * m, own = data.subarray(from, from + n * m);
     const canvas = h("canvas", { width: m, height: n, "aria-hidden": "true" }), c = canvas.getContext("2d"), image = c.createImageData(m, n);
     const most = this.own ? own.reduce((a, x) => Math.max(a, x), 0) || 1 : 1;
@@ -169,7 +184,7 @@ export class HeadGrid {
   svg() {
     if (!this.layers || this.layers * this.heads === 1) return null;
     const small = this.colouring === "map", size = small ? SMALL : CELL, left = 60, top = 50, [, name, unit] = this.shown, range = small ? null : this.range();
-    const root = s("svg", { width: Math.max(left + this.heads * size + 8, 260), height: top + this.layers * size + 40, "font-size": 11, fill: tint("soft") });
+    const root = s("svg", { width: Math.max(left + this.heads * size + 8, 440), height: top + this.layers * size + 40, "font-size": 11, fill: tint("soft") });
     root.append(s("text", { y: 14, "font-size": 14, "font-weight": 600, fill: tint("ink") }, small ? "Attention maps of every head" : `Heads by ${name}`), s("text", { x: left, y: 30 }, "head"), s("text", { x: 0, y: top + 12 }, "layer"));
     for (let head = 0; head < this.heads; head++) root.append(s("text", { x: left + (head + 0.5) * size, y: top - 5, "text-anchor": "middle" }, head));
     for (let layer = 0; layer < this.layers; layer++) {
@@ -182,6 +197,7 @@ export class HeadGrid {
         if (this.at[0] === layer && this.at[1] === head) root.append(s("rect", { ...place, fill: "none", stroke: tint("accent"), "stroke-width": 2.5 }));
       }
     }
+    if (small && this.maps) root.append(scaleBar({ x: left, y: top + this.layers * size + 12, low: "0", high: this.own ? "own largest" : "1", label: "attention weight", root: true }));
     if (range) root.append(scaleBar({ x: left, y: top + this.layers * size + 12, low: number(range[0]), high: number(range[1]), label: unit, signed: this.signed }));
     return root;
   }

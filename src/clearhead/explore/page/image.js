@@ -1,17 +1,21 @@
 // Images: one with a grid of numbers over it (ImageMap), and a place to drop, paste or choose one (ImageInput).
 
-import { upload } from "./api.js";
-import { colour, tint } from "./colours.js";
+import { picture, upload } from "./api.js";
+import { colour, css, dark, tint } from "./colours.js";
 import { h, number, s, slide, themed } from "./dom.js";
 import { scaleBar } from "./figure.js";
 
 const LARGEST = 1024; // pixels of the longer side that are sent to the server
+const SMALL = 1 << 20; // bytes of a file that is sent as it is, if its image is not larger than that
+const PLAIN = ["image/png", "image/jpeg", "image/webp", "image/gif", "image/bmp"]; // formats that the server reads as well
+const COARSE = 100; // an image of fewer pixels per side is drawn with visible pixels
 
 // One number per patch, drawn over an image or alone; a patch can be chosen.
 export class ImageMap {
   // what: the unit of the numbers; pick: called with the row and the column of a chosen patch
-  constructor({ title = "", size = 300, pick = null, what = "" } = {}) {
-    Object.assign(this, { title, size, pick, what, image: null, values: null, at: null, opacity: 0.65, lines: false, near: 1 });
+  // patchwise: show every patch by itself over a grey image, coloured from the smallest number to the largest
+  constructor({ title = "", size = 300, pick = null, what = "", patchwise = false } = {}) {
+    Object.assign(this, { title, size, pick, what, patchwise, image: null, values: null, at: null, opacity: 0.65, lines: false, near: 1 });
     this.canvas = h("canvas", { class: "picture", tabindex: 0, role: "img", "aria-label": title });
     this.note = h("p", { class: "note", "aria-live": "polite" }, " ");
     this.blend = slide("overlay", { min: 0, max: 1, step: 0.05, value: this.opacity, show: (x) => `${Math.round(100 * x)} %`, change: (x) => { this.opacity = x; this.draw(); } });
@@ -19,7 +23,8 @@ export class ImageMap {
     this.controls = h("div", { class: "row", hidden: true }, this.blend, h("label", { class: "tick" }, this.patches, "patch grid"),
       h("span", { class: "zooms", role: "group", "aria-label": "Zoom" }, h("button", { type: "button", "aria-label": "Nearer", onclick: () => this.zoom(2) }, "+"), h("button", { type: "button", "aria-label": "Further", onclick: () => this.zoom(0.5) }, "−")));
     this.frame = h("div", { class: "pictureframe" }, this.canvas);
-    this.root = h("figure", { class: "mapbox" }, h("figcaption", {}, (this.caption = h("b", {}, title))), this.frame, this.controls, this.note);
+    this.scale = h("span", { class: "legend" });
+    this.root = h("figure", { class: "mapbox" }, h("figcaption", {}, (this.caption = h("b", {}, title)), this.scale), this.frame, this.controls, this.note);
     this.canvas.addEventListener("pointermove", (event) => this.tell(this.place(event)));
     this.canvas.addEventListener("pointerleave", () => this.tell(this.at));
     this.canvas.addEventListener("click", (event) => this.choose(this.place(event)));
@@ -36,14 +41,42 @@ export class ImageMap {
     this.tell(at);
   }
 
-  zoom(by) { this.near = Math.min(8, Math.max(1, this.near * by)); this.draw(); }
+  // Give it another title, and its numbers another unit.
+  call(title, what = this.what) {
+    Object.assign(this, { title, what });
+    this.caption.textContent = title;
+    this.canvas.setAttribute("aria-label", title);
+  }
+
+  tellScale() {
+    const bar = h("span", { class: "bar" }), [low, high] = this.ends(), from = low < 0 ? -1 : 0;
+    bar.style.setProperty("background", `linear-gradient(90deg, ${Array.from({ length: 9 }, (_, i) => css(colour(from + (i / 8) * (1 - from)))).join(",")})`);
+    if (this.values.flat().every((x) => x === 0)) this.scale.textContent = `0 ${this.what} everywhere`;
+    else this.scale.replaceChildren(number(low), bar, `${number(high)} ${this.what}`);
+  }
+
+  zoom(by) { this.near = Math.min(8, Math.max(1, this.near * by)); this.draw(); this.reveal(); }
+
+  // Scroll to the chosen patch.
+  reveal() {
+    if (!this.at || this.near === 1) return;
+    const { clientWidth: wide, clientHeight: tall } = this.frame, [y, x] = this.at.map((i, axis) => (i + 0.5) / (axis ? this.values[0].length : this.values.length));
+    this.frame.scrollTo(x * parseFloat(this.canvas.style.width) - wide / 2, y * parseFloat(this.canvas.style.height) - tall / 2);
+  }
 
   most() { return this.values.flat().reduce((a, x) => Math.max(a, Math.abs(x)), 0) || 1; }
+
+  // The numbers at the ends of the colours.
+  ends() {
+    const all = this.values.flat(), least = all.reduce((a, x) => Math.min(a, x), Infinity), most = this.most();
+    return [least < 0 ? -most : this.patchwise && least < most ? least : 0, most];
+  }
 
   draw() {
     if (!this.values || !this.root.isConnected) return;
     const ny = this.values.length, nx = this.values[0].length, side = Math.min(this.size, this.root.clientWidth || this.size) * this.near, scale = devicePixelRatio || 1;
-    const wide = side, tall = (side * ny) / nx, c = this.canvas.getContext("2d"), most = this.most();
+    const wide = side, tall = this.image ? (side * this.image.height) / this.image.width : (side * ny) / nx, c = this.canvas.getContext("2d"), [low, high] = this.ends(), from = Math.max(low, 0);
+    this.tellScale();
     this.frame.style.setProperty("max-height", `${tall / this.near}px`);
     this.frame.style.setProperty("max-width", `${wide / this.near}px`);
     this.canvas.width = Math.round(wide * scale);
@@ -51,14 +84,19 @@ export class ImageMap {
     this.canvas.style.setProperty("width", `${wide}px`);
     this.canvas.style.setProperty("height", `${tall}px`);
     c.scale(scale, scale);
-    if (this.image) c.drawImage(this.image, 0, 0, wide, tall);
+    if (this.image) {
+      c.imageSmoothingEnabled = Math.max(this.image.width, this.image.height) >= COARSE;
+      if (this.patchwise) c.filter = `grayscale(${Math.min(1, 2 * this.opacity)}) ${dark() ? `brightness(${1 - 0.5 * this.opacity})` : `brightness(${1 + 0.3 * this.opacity}) contrast(${1 - 0.4 * this.opacity})`}`;
+      c.drawImage(this.image, 0, 0, wide, tall);
+      c.filter = "none";
+    }
     const cells = new OffscreenCanvas(nx, ny), o = cells.getContext("2d"), data = o.createImageData(nx, ny);
     this.values.flat().forEach((x, i) => {
-      const [r, g, b] = colour(x / most);
-      data.data.set([r, g, b, Math.round(255 * (this.image ? this.opacity * Math.min(1, Math.abs(x) / most) : 1))], 4 * i);
+      const size = Math.min(1, (Math.abs(x) - from) / (high - from)), [r, g, b] = colour(Math.sign(x) * size);
+      data.data.set([r, g, b, Math.round(255 * (this.image ? this.opacity * size : 1))], 4 * i);
     });
     o.putImageData(data, 0, 0);
-    c.imageSmoothingEnabled = Boolean(this.image) && !this.lines;
+    c.imageSmoothingEnabled = !this.patchwise && Boolean(this.image) && !this.lines;
     c.drawImage(cells, 0, 0, wide, tall);
     if (this.lines) {
       c.strokeStyle = tint("paper");
@@ -87,19 +125,32 @@ export class ImageMap {
   choose(at) { if (at) { this.at = at; this.draw(); this.pick?.(...at); } }
 
   key(event) {
-    const move = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
-    if (!move || !this.values) return;
+    const move = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key], zoom = { "+": 2, "-": 0.5, 0: 1 / 8 }[event.key];
+    if ((!move && !zoom) || !this.values || event.ctrlKey || event.metaKey) return;
     event.preventDefault();
-    const [y, x] = this.at ?? [0, 0];
-    this.choose([Math.min(Math.max(y + move[0], 0), this.values.length - 1), Math.min(Math.max(x + move[1], 0), this.values[0].length - 1)]);
+    if (zoom) return this.zoom(zoom);
+    const [y, x] = this.at ? this.at.map((i, axis) => i + move[axis]) : [0, 0];
+    this.choose([Math.min(Math.max(y, 0), this.values.length - 1), Math.min(Math.max(x, 0), this.values[0].length - 1)]);
     this.tell(this.at);
+    this.reveal();
   }
 
   svg() {
     if (!this.values) return null;
-    const wide = parseFloat(this.canvas.style.width), tall = parseFloat(this.canvas.style.height), signed = this.values.flat().some((x) => x < 0), most = number(this.most());
-    return s("svg", { width: Math.max(wide, 300), height: tall + 70 }, s("text", { x: 0, y: 14, fill: tint("ink"), "font-size": 14, "font-weight": 600 }, this.title), s("image", { href: this.canvas.toDataURL(), y: 26, width: wide, height: tall }),
-      scaleBar({ x: 0, y: tall + 38, low: signed ? `−${most}` : "0", high: most, label: this.what, signed }));
+    const { near } = this;
+    this.near = 1; // the figure does not depend on the zoom
+    this.draw();
+    const figure = this.figure();
+    this.near = near;
+    this.draw();
+    return figure;
+  }
+
+  figure() {
+    const wide = parseFloat(this.canvas.style.width), tall = parseFloat(this.canvas.style.height), [low, high] = this.ends(), axis = (text, more) => s("text", { fill: tint("soft"), "font-size": 11, ...more }, text);
+    return s("svg", { width: Math.max(wide + 18, 300, 7.6 * this.title.length), height: tall + 86 }, s("text", { x: 0, y: 14, fill: tint("ink"), "font-size": 14, "font-weight": 600 }, this.title),
+      axis("column", { x: 18, y: 36 }), axis("row", { x: 12, y: 42 + tall, transform: `rotate(-90 12 ${42 + tall})` }), s("image", { href: this.canvas.toDataURL(), x: 18, y: 42, width: wide, height: tall }),
+      scaleBar({ x: 18, y: tall + 54, low: number(low), high: number(high), label: this.what, signed: low < 0 }));
   }
 }
 
@@ -109,19 +160,27 @@ export class ImageInput {
     Object.assign(this, { found, fail });
     this.file = h("input", { type: "file", accept: "image/*", class: "unseen", tabindex: -1, "aria-hidden": "true", onchange: () => { this.take(this.file.files[0]); this.file.value = ""; } });
     this.root = h("div", { class: "drop" }, h("button", { type: "button", onclick: () => this.file.click() }, text), this.file);
-    this.root.addEventListener("dragover", (event) => { event.preventDefault(); this.root.classList.add("over"); });
-    this.root.addEventListener("dragleave", () => this.root.classList.remove("over"));
-    this.root.addEventListener("drop", (event) => { event.preventDefault(); this.root.classList.remove("over"); this.take([...event.dataTransfer.files].find((one) => one.type.startsWith("image/"))); });
-    addEventListener("paste", (event) => { const one = [...event.clipboardData.files].find((file) => file.type.startsWith("image/")); if (one && this.root.isConnected && this.root.offsetParent) { event.preventDefault(); this.take(one); } });
+    const shown = () => this.root.isConnected && this.root.offsetParent; // a file may be dropped anywhere on the page
+    addEventListener("dragover", (event) => { if (shown() && event.dataTransfer.types.includes("Files")) { event.preventDefault(); this.root.classList.add("over"); } });
+    addEventListener("dragleave", (event) => { if (!event.relatedTarget) this.root.classList.remove("over"); });
+    addEventListener("drop", (event) => { this.root.classList.remove("over"); if (shown() && event.dataTransfer.files.length) { event.preventDefault(); this.take(event.dataTransfer.files[0]); } });
+    addEventListener("paste", (event) => { const one = [...event.clipboardData.files].find((file) => file.type.startsWith("image/")); if (one && shown()) { event.preventDefault(); this.take(one); } });
   }
 
   async take(file) {
     if (!file) return this.fail(new Error("There is no image in what was given."));
+    const asked = (this.asked = {});
+    let image = null, kept;
+    try { image = await createImageBitmap(file, { imageOrientation: "from-image" }); } catch { /* the server reads some formats that the browser does not */ }
     try {
-      let image;
-      try { image = await createImageBitmap(file, { imageOrientation: "from-image" }); } catch { throw new Error(`${file.name || "This file"} cannot be read as an image`); }
-      this.found({ ...(await upload("images", await shrunk(image))), image, name: file.name });
-    } catch (trouble) { this.fail(trouble); }
+      const small = image && Math.max(image.width, image.height) <= LARGEST && file.size <= SMALL && PLAIN.includes(file.type);
+      kept = await upload("images", image && !small ? await shrunk(image) : file);
+      image ??= await picture("images/one", { id: kept.id });
+    } catch (trouble) {
+      if (this.asked === asked) this.fail(trouble.offline ? trouble : new Error(`${file.name ? `The file ${file.name}` : "This image"} cannot be used: ${trouble.message}`));
+      return;
+    }
+    if (this.asked === asked) this.found({ ...kept, image, name: file.name }); // unless another was given meanwhile
   }
 }
 

@@ -19,9 +19,9 @@ const LARGEST = 4e6; // most weights that a saved file holds
 
 export class Inside {
   // state: { group, layer, head, by, scale, colouring, at }, shared with the pane
-  // changed: called when it changes; pick: when a query is chosen; expired: when the server no longer holds the result
-  constructor({ state, changed, pick = null, expired, off = null, tall = 400 }) {
-    Object.assign(this, { state, changed, picked: pick, expired, look: null });
+  // changed: called when it changes; drew: when another map is drawn; pick: when a query is chosen; expired: when the server no longer holds the result
+  constructor({ state, changed, drew, pick = null, expired, off = null, tall = 400 }) {
+    Object.assign(this, { state, changed, drew, picked: pick, expired, look: null, missing: false });
     this.lines = new TokenLines({ point: (at) => this.map.emphasise(at && at[0] === "below" ? at[1] + (this.first ?? 0) : this.state.at), pick: (side, i) => { if (side === "below") this.pick(i + (this.first ?? 0)); } });
     this.map = new HeatMap({ tall, fixed: 1, what: "attention weight", pick: (row) => this.pick(row), scaled: (own) => { this.state.scale = own ? "own" : null; this.heads.own = own; this.heads.draw(); this.changed(); },
       read: (at) => this.lines.focus(at && this.inLines(at[0]) ? ["below", at[0] - (this.first ?? 0)] : null, false) });
@@ -35,6 +35,7 @@ export class Inside {
   clear() {
     this.controller?.abort();
     this.look = this.shown = null;
+    this.missing = false;
     this.lines.clear();
     this.map.clear();
     this.heads.forget();
@@ -110,9 +111,12 @@ export class Inside {
       this.map.call(this.title(), axes);
       this.map.show(source, true);
       this.map.emphasise(this.state.at);
+      this.missing = false;
+      this.drew();
       await this.drawLines();
     } catch (trouble) {
       if (trouble.status === 404) return this.expired();
+      this.missing ||= Boolean(trouble.offline);
       if (trouble.name !== "AbortError") throw trouble;
     }
   }
@@ -133,7 +137,7 @@ export class Inside {
     this.first = first;
     const cut = (list) => list.slice(first, last), own = (set, by) => new Set([...set].filter((i) => i >= first && i < last).map((i) => i - first + by));
     const rest = near.weights.map((row) => Math.max(0, 1 - row.reduce((a, x) => a + x, 0)));
-    this.lines.show({ above: [`${(rows.length - last + first).toLocaleString("en")} others`, ...cut(keys)], below: cut(rows), weights: near.weights.map((row, i) => [rest[i], ...row]), label: [`keys near token ${at} of ${rows.length.toLocaleString("en")}`, label[1]], special: [own(special[0], 1).add(0), own(special[1], 0)], chosen: at - first });
+    this.lines.show({ above: [`${(rows.length - last + first).toLocaleString("en")} others`, ...cut(keys)], below: cut(rows), weights: near.weights.map((row, i) => [rest[i], ...row]), label: [`keys near token ${(at + 1).toLocaleString("en")} of ${rows.length.toLocaleString("en")}`, label[1]], special: [own(special[0], 1).add(0), own(special[1], 0)], chosen: at - first });
   }
 
   // A query was chosen in the map or the lines.

@@ -32,7 +32,13 @@ export function labels(map, box, across, down) {
     }
   } else {
     for (const i of ticks(r0, r1)) found.push({ text: i.toLocaleString(), x: box.left - 5, y: box.top + (i - r0) * down + 4, angle: 0, at: "right" });
-    for (const j of ticks(k0, k1)) found.push({ text: j.toLocaleString(), x: box.left + (j - k0) * across, y: box.top - 9, angle: 0, at: "center" });
+    let free = -Infinity; // where the label before ends
+    for (const j of ticks(k0, k1)) {
+      const text = j.toLocaleString(), x = box.left + (j - k0) * across, half = 3.2 * text.length;
+      if (x - half < free) continue;
+      free = x + half + 8;
+      found.push({ text, x, y: box.top - 9, angle: 0, at: "center" });
+    }
   }
   const [rows, keys] = map.axes;
   if (keys) found.push({ text: keys, x: box.left, y: 8, angle: 0, at: "left", title: true });

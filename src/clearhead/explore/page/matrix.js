@@ -16,7 +16,8 @@ export class Matrix {
     Object.assign(this, { change, point, most, values: [], rows: null, columns: null, masked: null, heads: 1, at: [0, 0], marked: [] });
     this.caption = h("figcaption");
     this.table = h("table", { class: "matrix", role: change ? null : "grid" });
-    this.root = h("figure", { class: "matrixbox" }, this.caption, h("div", { class: "scroll" }, this.table));
+    this.problem = change ? h("p", { class: "note wrong", role: "alert", hidden: true }) : null;
+    this.root = h("figure", { class: "matrixbox" }, this.caption, h("div", { class: "scroll" }, this.table), this.problem);
     this.table.addEventListener("pointerover", (event) => { const at = this.place(event.target); if (at) this.point?.(at, false); });
     this.table.addEventListener("focusin", (event) => { const at = this.place(event.target); if (at) { this.rove(at); this.point?.(at, true); } });
     this.table.addEventListener("focusout", (event) => { if (this.place(event.target)) this.point?.(null, true); });
@@ -58,21 +59,31 @@ export class Matrix {
   }
 
   input(i, j) {
+    let before = 0; // the number before the edit
     const node = h("input", { type: "text", inputmode: "decimal", autocomplete: "off",
-      onfocus: () => { node.value = String(this.values[i][j]); node.select(); },
+      onfocus: () => { before = this.values[i][j]; node.value = String(before); node.select(); },
       oninput: () => {
         const value = Number(node.value.replace(",", ".").replace("−", "-")), fine = node.value.trim() !== "" && Math.abs(value) <= LARGEST;
         this.right(node, fine);
+        this.problem.hidden = true;
         if (fine) { this.values[i][j] = value; this.paint(); this.change(this.values); }
       },
-      onblur: () => { this.right(node, true); this.paint(); } });
+      onblur: () => {
+        if (node.classList.contains("wrong")) {
+          this.problem.textContent = `“${node.value}” is not a number from −${LARGEST.toLocaleString("en")} to ${LARGEST.toLocaleString("en")}: the cell keeps ${shown(before)}.`;
+          this.problem.hidden = false;
+          this.values[i][j] = before;
+          this.change(this.values);
+        }
+        this.right(node, true);
+        this.paint();
+      } });
     return node;
   }
 
   right(node, fine) {
     node.classList.toggle("wrong", !fine);
     node.setAttribute("aria-invalid", String(!fine));
-    node.title = fine ? "" : `a number between −${LARGEST.toLocaleString("en")} and ${LARGEST.toLocaleString("en")}`;
   }
 
   place(node) { return node.closest("td[data-at]")?.dataset.at.split(",").map(Number) ?? null; }

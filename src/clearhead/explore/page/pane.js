@@ -2,11 +2,12 @@
 
 import { Activity } from "./activity.js";
 import { choose, h } from "./dom.js";
+import { part } from "./figure.js";
 import { HeatMap, largest, whole } from "./map.js";
 import { View } from "./view.js";
 
 const KEPT = 20; // results that Back and Forward show without asking the server again
-const WHOLE_NUMBERS = ["layer", "head", "at"]; // keys of a state that are null or a number
+const WHOLE_NUMBERS = ["layer", "head", "at", "channel"]; // keys of a state that are null or a number
 
 // The state of an address, in the types of `start`; what cannot be read is as in `start`.
 export function parsed(start, given) {
@@ -22,8 +23,11 @@ export function parsed(start, given) {
   return state;
 }
 
-// A subclass has: static KIND (what its models do) and START (its state); request(), compute(request, signal, say) -> result, show(result), clear(), stopped()
+// A subclass has: static KIND (what its models do), START (its state) and INPUT (the key of what the model is given); request(), compute(request, signal, say) -> result, show(result), clear(), stopped().
+// A setting that is changed while a result is shown goes to state.next: the address stays that of the result, and the next run uses it.
 export class Pane {
+  static INPUT = "text";
+
   constructor(view) {
     Object.assign(this, { view, frame: view.frame, state: structuredClone(this.constructor.START), results: new Map(), result: null, controls: {} });
     this.activity = new Activity({ stopped: () => this.stopped() });
@@ -32,6 +36,9 @@ export class Pane {
     this.input = h("textarea", { rows: 1, spellcheck: "false", dir: "auto", oninput: () => this.grow() });
     this.go = h("button", { type: "submit", class: "go" });
   }
+
+  get given() { return this.state[this.constructor.INPUT]; }
+  set given(to) { this.state[this.constructor.INPUT] = to; }
 
   get model() { return this.known?.[this.state.model] ?? null; }
 
@@ -43,12 +50,15 @@ export class Pane {
 
   offer(all) {
     this.known = Object.fromEntries(all.map((one) => [one.id, one]));
-    if (!this.model) this.state.model = all[0]?.id ?? "";
+    if (!this.model) this.state.model = this.usual(all)?.id ?? "";
     const size = ({ parameters: n }) => (n ? ` · ${n >= 1e6 ? `${(n / 1e6).toFixed(1)}M` : `${Math.ceil(n / 1e3)}k`}` : "");
     this.controls.model = choose("model", all.map((one) => [one.id, `${one.id} · ${FAMILIES[one.family] ?? one.family}${size(one)}`]), this.state.model, (id) => this.pickModel(id));
     this.choice.replaceChildren(this.controls.model);
     this.suggest();
   }
+
+  // The model to start with.
+  usual(all) { return all[0]; }
 
   suggest() {
     this.chips.replaceChildren(...(this.model?.examples ?? []).map((text) => h("button", { type: "button", class: "chip", onclick: () => { this.input.value = text; this.run(); } }, text)));
@@ -70,16 +80,16 @@ export class Pane {
     if (!given.model && this.known?.[model]) this.state.model = model;
     if (this.state.model && this.known && !this.model) this.coming = null; // the model of a run
     const mine = (this.entering = {});
-    this.input.value = this.state.text;
+    this.input.value = this.given;
     this.sync();
     try { await this.ready(); } catch (trouble) { return this.lost(trouble); }
     if (this.entering !== mine) return; // the user has started something else meanwhile
     if (!this.model) return this.none();
-    if (!("text" in given) && !this.input.value) this.input.value = this.state.text = this.model.examples?.[0] ?? "";
+    if (!(this.constructor.INPUT in given) && !this.input.value) this.input.value = this.given = this.model.examples?.[0] ?? "";
     this.sync();
     this.ran = { model: this.state.model, text: this.input.value };
     const known = this.results.get(JSON.stringify(this.request()));
-    if (known) { this.activity.cancel(); this.clear(); this.finish(known); } else await this.run();
+    if (known) { this.activity.cancel(); this.clear(); this.finish(known); } else await this.run(false);
   }
 
   // The model of the address cannot be used: say so, and offer the others.
@@ -98,15 +108,28 @@ export class Pane {
   // As many lines as the text has, up to six.
   grow() { this.input.rows = Math.min(6, Math.max(1, this.input.value.split("\n").reduce((sum, line) => sum + Math.ceil((line.length + 1) / 110), 0))); }
 
-  sync() { for (const [key, control] of Object.entries(this.controls)) if (key in this.state) control.set(this.state[key]); this.suggest(); this.grow(); }
+  sync() { for (const [key, control] of Object.entries(this.controls)) if (key in this.state) control.set(this.setting(key)); this.suggest(); this.grow(); }
 
-  // Compute the result of what is in the form. A later run replaces an earlier one.
-  async run() {
+  // A setting of the form, which the result on screen may not have yet.
+  setting(key) { const next = this.state.next?.[key]; return typeof next === "number" ? next : this.state[key]; }
+
+  // Change a setting of the form.
+  set(key, value) {
+    if (!this.result) this.state[key] = value;
+    else if (value === this.state[key]) delete this.state.next[key];
+    else this.state.next[key] = value;
+    this.view.remember();
+  }
+
+  // Compute the result of what is in the form, or with `fresh` false that of the address again. A later run replaces an earlier one.
+  async run(fresh = true) {
     this.entering = null;
+    if (fresh) this.repeated = false;
+    if (fresh && this.state.next) { for (const key of Object.keys(this.controls)) this.state[key] = this.setting(key); this.state.next = {}; }
     const { model } = this.state, text = this.input.value;
     if (text !== this.ran?.text || model !== this.ran?.model) this.renew();
     this.ran = { model, text };
-    this.state.text = text;
+    this.given = text;
     this.grow();
     const began = performance.now();
     await this.activity.run(this.constructor.DOING, async (signal, say) => {
@@ -117,7 +140,8 @@ export class Pane {
       this.key = key;
       this.clear();
       this.result = null;
-      if (!this.state.text.trim()) return say(this.constructor.EMPTY);
+      this.view.compare();
+      if (!this.given.trim()) return say(this.constructor.EMPTY);
       const result = await this.compute(request, signal, say);
       result.seconds = (performance.now() - began) / 1000;
       this.results.delete(key);
@@ -128,6 +152,7 @@ export class Pane {
   }
 
   finish(result, say = (text) => this.activity.say(text)) {
+    this.repeated = false;
     this.result = result;
     this.key = JSON.stringify(this.request());
     say(this.summary(result));
@@ -145,7 +170,7 @@ export class Pane {
   source() { const { model } = this; return model ? `${model.id} (${FAMILIES[model.family] ?? model.family}, ${(model.parameters ?? 0).toLocaleString("en")} parameters)` : ""; }
 }
 
-export const FAMILIES = { RNNSeq2Seq: "RNN", GPT: "language model", BERT: "encoder" }; // the class of a model -> its name for readers; others are their own
+export const FAMILIES = { RNNSeq2Seq: "RNN", GPT: "language model", BERT: "encoder", ViT: "vision transformer" }; // the class of a model -> its name for readers; others are their own
 
 export class PanedView extends View {
   constructor(frame, name, title, lead, PaneClass) {
@@ -155,11 +180,13 @@ export class PanedView extends View {
     this.toggle = h("button", { type: "button", class: "beside-toggle", "aria-pressed": false, title: "Compare two models, or two inputs", onclick: () => this.split(this.panes.length === 1) }, "Side by side");
     this.heading.append(this.toggle);
     this.row = h("div", { class: "panes" }, this.panes[0].root);
-    this.map = new HeatMap({ signed: true, tall: 360, what: "difference of attention weights" });
+    this.map = this.differenceMap();
     this.why = h("p", { class: "note" });
     this.difference = h("section", { class: "difference", hidden: true, "aria-label": "Difference" }, h("h2", {}, "Difference: right minus left"), this.why, this.map.root);
     this.root.append(this.row, this.difference);
   }
+
+  differenceMap() { return new HeatMap({ signed: true, tall: 360, what: "difference of attention weights" }); }
 
   enter(state) {
     const given = Object.keys(state).length > 0;
@@ -171,7 +198,12 @@ export class PanedView extends View {
     this.panes[1]?.enter(second);
   }
 
-  back() { for (const pane of this.panes) if (pane.activity.state === "failed") pane.run(); }
+  back() {
+    for (const pane of this.panes) {
+      if (pane.activity.state === "failed" && !pane.repeated) { pane.repeated = true; pane.run(false); } // once: it may be what stops the server
+      else if (pane.inside?.missing) pane.inside.draw();
+    }
+  }
 
   // Show one pane or two.
   arrange(two) {
@@ -183,11 +215,14 @@ export class PanedView extends View {
     this.difference.hidden = true;
   }
 
-  // The user's choice: the second pane starts with the first one's text, and another model if there is one.
+  // Another model that can be compared with the first pane's.
+  partner({ known, model }) { return Object.values(known ?? {}).find((one) => one.id !== model?.id && String(one.examples) === String(model?.examples)); }
+
+  // The user's choice: the second pane starts with the first one's input, and another model if there is one.
   split(two) {
     this.arrange(two);
     if (two) {
-      const [{ state, known, model }] = this.panes, other = Object.values(known ?? {}).find((one) => one.id !== model?.id && String(one.examples) === String(model?.examples));
+      const [{ state }] = this.panes, other = this.partner(this.panes[0]);
       const given = Object.fromEntries(Object.entries({ ...state, model: other?.id ?? state.model, layer: null, head: null, at: null }).filter(([, value]) => value !== null && value !== "").map(([key, value]) => [key, typeof value === "object" ? JSON.stringify(value) : String(value)]));
       this.panes[1].enter(given);
     }
@@ -223,7 +258,10 @@ export class PanedView extends View {
     return { title: `${this.title}: ${[...new Set(parts.map((one) => one.title))].join(" | ")}`, source: parts.map((one) => one.source).join(" | "), file: [this.name, ...parts.map((one) => one.file)].join("-") };
   }
 
-  figures() { return [...this.panes.flatMap((pane) => pane.figures()), this.differing ? this.map.svg() : null]; }
+  figures() {
+    const [left, right] = this.panes.map((pane) => pane.figures());
+    return right ? [part(`Left: ${this.panes[0].caption().source}`), ...left, part(`Right: ${this.panes[1].caption().source}`), ...right, this.differing ? part("Difference: right minus left") : null, this.differing ? this.map.svg() : null] : left;
+  }
 
   async data() {
     const all = await Promise.all(this.panes.map((pane) => pane.data()));

@@ -26,6 +26,9 @@ export class View {
   // Write the state into the address; push: as a new entry of the history, so that Back leads to the one before.
   remember(push = false) { this.frame.remember(this, push); }
 
+  // How long a link to this state works, if not always.
+  lasts() { return ""; }
+
   // What the picture of this view is called, and where its numbers come from.
   caption() { return { title: this.title, source: "", file: this.name }; }
 

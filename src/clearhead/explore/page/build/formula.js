@@ -2,19 +2,19 @@
 
 import { written } from "./arithmetic.js";
 
-// The scores as a formula of the options, for example "10 · Q Kᵀ / √e − m·|i − j| + M".
+// The scores as a formula of the options, for example "10 · Q Kᵀ / √dₖ − m·|i − j| + M".
 export function scoreFormula({ score, sharpness, mask, positions }) {
   const [q, k] = positions === "rotary" ? ["Q′", "K′"] : ["Q", "K"];
-  const base = { dot: `${q} ${k}ᵀ`, scaled: `${q} ${k}ᵀ / √e`, cosine: `cos(${q}, ${k})`, additive: `Σ tanh(${q.replace("Q", "q")} + ${k.replace("K", "k")})` }[score];
+  const base = { dot: `${q} ${k}ᵀ`, scaled: `${q} ${k}ᵀ / √dₖ`, cosine: `cos(${q}, ${k})`, additive: `Σ tanh(${q.replace("Q", "q")} + ${k.replace("K", "k")})` }[score];
   return `${sharpness === 1 ? "" : `${written(sharpness)} · `}${base}${positions === "alibi" ? " − m·|i − j|" : ""}${mask === "none" ? "" : " + M"}`;
 }
 
 export const attentionFormula = (options) => `softmax(${scoreFormula(options)}) V`;
 
-// The values of the symbols of the formula: e, m and M. slopes: those of the heads to name
+// The values of the symbols of the formula: dₖ, m and M. slopes: those of the heads to name
 export function symbols({ score, mask, positions }, width, slopes) {
   return [
-    score === "scaled" && `e = ${width}`,
+    score === "scaled" && `dₖ = ${width}`,
     positions === "alibi" && slopes && `m = ${slopes.map(written).join(", ")}`,
     mask === "causal" && "M: −∞ for later inputs",
     mask === "window" && "M: −∞ for inputs 2 or more positions away",

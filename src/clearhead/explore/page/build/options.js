@@ -17,7 +17,7 @@ export const EXAMPLE = {
   score: "dot", sharpness: 1, mask: "none", heads: 1, positions: "none", order: [0, 1, 2],
   padded: false, // whether a column of zeros was added to Wq and Wk, for rotary positions
 };
-export const DEFAULTS = { ...EXAMPLE, kind: "sinusoid", width: 64, length: 64, base: 10000, head: 0, gamma: 0.9, sharp: 6 };
+export const DEFAULTS = { ...EXAMPLE, kind: "sinusoid", width: 64, length: 64, base: 10000, head: 0, patch: null, gamma: 0.9, sharp: 6 };
 
 export const copy = (x) => JSON.parse(JSON.stringify(x));
 const same = (a, b) => JSON.stringify(a) === JSON.stringify(b);
@@ -30,7 +30,7 @@ const VALID = {
   words: (x) => Array.isArray(x) && x.every((one) => typeof one === "string"),
   x: matrix, wq: matrix, wk: matrix, wv: matrix, order: Array.isArray, padded: (x) => typeof x === "boolean",
   score: among(SCORES), mask: among(MASKS), positions: among(POSITIONS), sharpness: between(0, 1e4), heads: between(1, 3, true),
-  kind: among(KINDS), width: between(8, 256, true), length: between(4, 256, true), base: between(1.01, 1e6), head: between(0, 7, true), gamma: between(0.01, 1), sharp: between(0, 100),
+  kind: among(KINDS), width: between(8, 256, true), length: between(4, 256, true), base: between(1.01, 1e6), head: between(0, 7, true), patch: (x) => Array.isArray(x) && x.length === 2 && x.every(between(0, 255, true)), gamma: between(0.01, 1), sharp: between(0, 100),
 };
 
 // The options in an address: the text of a JSON object with what differs from the defaults. `whole`: whether all of it could be used.

@@ -2,7 +2,7 @@
 
 import { get } from "../api.js";
 import { choose, h, later, slide } from "../dom.js";
-import { ImageMap } from "../image.js";
+import { ImageInput, ImageMap } from "../image.js";
 import { HeatMap, whole } from "../map.js";
 import { KINDS } from "./options.js";
 
@@ -20,10 +20,12 @@ export class Positions {
     this.view = view;
     this.vectors = new HeatMap({ title: "Position vectors: one row per position", signed: true, tall: 380, axes: ["position", "dimension"] });
     this.alike = new HeatMap({ title: "Similarity of two positions", signed: true, tall: 380, axes: ["position", "position"], what: "similarity" });
-    this.patch = new ImageMap({ title: "Similarity of each patch with the chosen patch", size: 380, what: "similarity", pick: (y, x) => this.choosePatch(y, x) });
+    this.patch = new ImageMap({ title: "Similarity of each patch with the chosen patch", size: 380, what: "similarity", pick: (y, x) => { this.view.options.patch = [y, x]; this.view.remember(); this.choosePatch(y, x); } });
     this.kind = choose("positions", KINDS, "sinusoid", (kind) => { this.view.options.kind = kind; this.sliders(); this.compute(); }, { id: "kind" });
     this.sizes = h("span", { class: "row" });
     this.what = h("p", { class: "what" });
+    this.drop = new ImageInput({ text: "An image behind the patches", found: ({ image }) => { this.patch.image = image; this.draw(); }, fail: (trouble) => this.view.activity.fail(trouble) });
+    this.patch.root.append(this.drop.root);
     this.maps = h("div", { class: "two" }, this.vectors.root, this.alike.root, this.patch.root);
     this.root = h("section", { class: "panel" }, h("div", { class: "row" }, this.kind, this.sizes), this.what, this.maps);
   }
@@ -87,11 +89,13 @@ export class Positions {
     if (!flat) { this.alike.call(second, pair); this.alike.show(whole(names, names, answer.similarity)); }
     this.alike.root.hidden = flat;
     this.patch.root.hidden = !flat;
-    if (flat) this.choosePatch(...(this.patch.at && Math.max(...this.patch.at) < length ? this.patch.at : [Math.floor(length / 2), Math.floor(length / 3)]));
+    const { patch } = this.view.options;
+    if (flat) this.choosePatch(...(patch && Math.max(...patch) < length ? patch : [Math.floor(length / 2), Math.floor(length / 3)]));
   }
 
   choosePatch(y, x) {
     const side = Math.round(Math.sqrt(this.found.answer.similarity.length)), row = this.found.answer.similarity[y * side + x];
+    this.patch.call(`Similarity of each patch with the patch in row ${y}, column ${x}`);
     this.patch.show({ overlay: Array.from({ length: side }, (_, i) => row.slice(i * side, (i + 1) * side)), at: [y, x] });
   }
 

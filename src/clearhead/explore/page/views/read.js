@@ -5,6 +5,7 @@ import { h, percent, spelt } from "../dom.js";
 import { Inside } from "../inside.js";
 import { HeatMap, whole } from "../map.js";
 import { Pane, PanedView } from "../pane.js";
+import { barsFigure, tableFigure } from "../small_figures.js";
 
 const TEXTS = ["A dog runs across the field.", "A puppy is running over the grass.", "She is reading a book.", "He reads a novel.", "The train was late again."];
 
@@ -21,9 +22,9 @@ class ReadPane extends Pane {
     this.input.classList.add("sentence");
     this.input.addEventListener("keydown", (event) => { if (event.key === "Enter" && !event.shiftKey) { event.preventDefault(); this.run(); } });
     this.go.textContent = "Read";
-    this.mask = h("button", { type: "button", class: "mask", hidden: true, title: "Insert the mask token at the cursor", onclick: () => { this.input.setRangeText(this.model.mask, this.input.selectionStart, this.input.selectionEnd, "end"); this.input.focus(); } }, "Insert a mask");
+    this.mask = h("button", { type: "button", class: "mask", hidden: true, title: "Put the mask token in place of the selection, or at the cursor, and read the text", onclick: () => this.insertMask() }, "Insert a mask");
     this.form = h("form", { class: "ask", onsubmit: (event) => { event.preventDefault(); this.run(); } }, this.input, h("div", { class: "row" }, this.choice, this.go, this.mask, this.activity.root), this.chips);
-    this.inside = new Inside({ state: this.state, changed: () => this.view.remember(), pick: () => this.tellSimilar(), expired: () => this.again(), tall: 270 });
+    this.inside = new Inside({ state: this.state, changed: () => this.view.remember(), drew: () => this.view.compare(), pick: () => this.tellSimilar(), expired: () => this.again(), tall: 270 });
     this.outputs = h("div", { class: "outputs" });
     this.similar = h("div", { class: "similar", "aria-live": "polite" });
     this.remark = h("p", { class: "remark", hidden: true });
@@ -35,9 +36,16 @@ class ReadPane extends Pane {
     this.root = h("div", { class: "pane" }, this.form, this.remark, this.body, this.neighbours);
   }
 
+  insertMask() {
+    const { value, selectionStart: from, selectionEnd: to } = this.input, space = (near) => (near && /\S/.test(near) && !/[.,;:!?)”"']/.test(near) ? " " : "");
+    this.input.setRangeText((from && /\S/.test(value[from - 1]) ? " " : "") + this.model.mask + space(value[to]), from, to, "end");
+    this.input.focus();
+    this.run();
+  }
+
   offer(all) { super.offer(all); this.mask.hidden = !this.model?.mask; }
   suggest() { super.suggest(); this.mask.hidden = !this.model?.mask; }
-  again() { this.results.clear(); this.run(); }
+  again() { this.results.clear(); this.run(false); }
   // The texts to compare: those of the address, or the model's examples if it has some without a mask.
   offered() { const own = (this.model?.examples ?? []).filter((text) => !text.includes(this.model.mask ?? "\0")); return String(this.state.texts) === String(TEXTS) && own.length > 1 ? own : this.state.texts; }
 
@@ -48,6 +56,7 @@ class ReadPane extends Pane {
     this.body.hidden = this.remark.hidden = this.neighbours.hidden = true;
     this.outputs.replaceChildren();
     this.similar.replaceChildren();
+    this.similarData = null;
     this.inside.clear();
   }
 
@@ -64,7 +73,7 @@ class ReadPane extends Pane {
 
   stopped() {} // nothing is written before the end
 
-  summary({ look, seconds }) { const n = look?.groups[0]?.rows.names.length ?? 0; return `${n} token${n === 1 ? "" : "s"} read in ${(seconds ?? 0).toFixed(1)} s.`; }
+  summary({ look, seconds }) { if (look?.reason) return `No attention to show: ${look.reason}.`; const n = look?.groups[0]?.rows.names.length ?? 0; return `${n} token${n === 1 ? "" : "s"} read in ${(seconds ?? 0).toFixed(1)} s.`; }
 
   show(result) {
     const { look, fill, classes, masks, cut } = result;
@@ -75,13 +84,16 @@ class ReadPane extends Pane {
     const bars = (list) => h("ul", { class: "bars" }, list.map(([name, share]) => { const bar = h("span", { class: "weight" }); bar.style.setProperty("width", `${Math.max(0.5, 100 * share)}%`); return h("li", {}, h("code", {}, spelt(name)), h("span", {}, percent(share)), bar); }));
     this.outputs.replaceChildren(
       ...(classes ? [h("h2", {}, "Class of the text"), bars(classes)] : []),
-      ...(fill ?? []).flatMap((list, i) => [h("h2", {}, fill.length > 1 ? `Mask ${i + 1}, token ${masks[i]}` : "The masked token"), bars(list)]),
+      ...(fill ?? []).flatMap((list, i) => [h("h2", {}, fill.length > 1 ? `Mask ${i + 1}, token ${masks[i] + 1}` : "The masked token"), bars(list)]),
       ...(fill && !fill.length ? [h("p", { class: "note" }, `Replace a word by ${this.model.mask} to see what the model predicts there.`)] : []));
     if (this.state.at === null) this.state.at = masks?.[0] ?? Math.min(1, look.groups[0].rows.names.length - 1);
-    this.inside.open(look).catch((trouble) => this.fail(trouble)).then(() => this.view.compare());
+    this.inside.open(look).catch((trouble) => this.fail(trouble));
     this.tellSimilar();
     if (this.model.embeds !== false) this.compareTexts();
   }
+
+  // The five tokens that are most similar to the chosen one: [similarity, number of the token].
+  alikeTokens(similarity) { return similarity.map((x, i) => [x, i]).filter(([, i]) => i !== this.state.at).sort((a, b) => b[0] - a[0]).slice(0, 5); }
 
   async tellSimilar() {
     const { at } = this.state, look = this.inside.look ?? this.result?.look;
@@ -89,7 +101,7 @@ class ReadPane extends Pane {
     try {
       const { similarity } = await get("looks/similar", { look: look.id, at });
       if (this.state.at !== at || this.result?.look !== look) return;
-      const names = look.groups[0].rows.names, best = similarity.map((x, i) => [x, i]).filter(([, i]) => i !== at).sort((a, b) => b[0] - a[0]).slice(0, 5);
+      const names = look.groups[0].rows.names, best = this.alikeTokens(similarity);
       this.similarData = similarity;
       this.similar.replaceChildren(h("h2", {}, "Tokens similar to ", h("code", {}, spelt(names[at]))), h("ul", { class: "bars" }, best.map(([x, i]) => { const bar = h("span", { class: "weight" }); bar.style.setProperty("width", `${Math.max(0.5, 100 * Math.max(0, x))}%`); return h("li", {}, h("code", {}, spelt(names[i])), h("span", {}, x.toFixed(2)), bar); })));
     } catch (trouble) { if (trouble.status === 404) this.again(); else this.fail(trouble); }
@@ -109,7 +121,12 @@ class ReadPane extends Pane {
   }
 
   caption() { return { title: `“${this.state.text.slice(0, 100)}”`, source: `${this.source()}${this.body.hidden ? "" : ` · ${this.inside.title()}`}`, file: [this.state.model, this.state.layer === null ? "all-heads" : `layer${this.state.layer}${this.state.head === null ? "" : `-head${this.state.head}`}`].join("-") }; }
-  figures() { return this.body.hidden ? [] : [...this.inside.figures(), this.neighbours.hidden ? null : this.alike.svg()]; }
+  figures() {
+    if (this.body.hidden) return [];
+    const { fill, classes, masks } = this.result, bars = (text, rows) => barsFigure(text, rows.map(([name, share]) => [spelt(name), share]), ["probability"]);
+    return [...this.inside.figures(), classes ? bars("Class of the text", classes) : null, ...(fill ?? []).map((rows, i) => bars(fill.length > 1 ? `Mask ${i + 1}, token ${masks[i] + 1}` : "The masked token", rows)),
+      this.similarData ? tableFigure(`Tokens similar to ${spelt(this.inside.look.groups[0].rows.names[this.state.at])}, by cosine`, this.alikeTokens(this.similarData).map(([x, i]) => [x.toFixed(2), spelt(this.inside.look.groups[0].rows.names[i])])) : null, this.neighbours.hidden ? null : this.alike.svg()];
+  }
   async data() { const { fill, classes, masks } = this.result ?? {}; return { ...this.state, fill, classes, masks, similar: this.similarData ?? null, neighbours: this.vectors ?? null, attention: await this.inside.data() }; }
 }
 

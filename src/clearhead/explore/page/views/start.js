@@ -2,7 +2,7 @@
 
 import { floats, get, lines, rowsOf } from "../api.js";
 import { h } from "../dom.js";
-import { STEPS, address, kept } from "../path.js";
+import { STEPS, address, kept, opened } from "../path.js";
 import { TokenLines } from "../tokens.js";
 import { View } from "../view.js";
 
@@ -10,20 +10,20 @@ const EXAMPLE = { model: "fr-en", text: "Je la mange.", beams: 1 };
 
 export class Start extends View {
   constructor(frame) {
-    super(frame, "start", "Look inside attention", "Compute it by hand, watch it translate, write and read, and switch parts of it off.");
+    super(frame, "start", "Look inside attention", "Compute it by hand, watch it translate, write, read and look at images, and switch parts of it off.");
     this.next = h("div", { class: "row" });
     this.lines = new TokenLines();
     this.words = h("p", { class: "note" });
     this.example = h("figure", { class: "example" }, this.lines.root, h("figcaption", {}, this.words));
     this.steps = h("ol", { class: "steps" });
     this.others = h("p", { class: "note" }); // models that no view shows, and why
-    this.root.append(h("div", { class: "welcome" }, this.example, h("div", {}, h("p", {}, `${STEPS.length} steps lead from three inputs to a language model. Each opens a view in a prepared state, with something to see and something to try.`), this.next)), this.steps, this.others);
+    this.root.append(h("div", { class: "welcome" }, this.example, h("div", {}, h("p", {}, `${STEPS.length} steps lead from three inputs to models of text and of images. Each opens a view in a prepared state, with something to see and something to try.`), this.next)), this.steps, this.others);
   }
 
   enter() {
-    const at = kept(), next = at < 0 ? 0 : at;
+    const at = kept(), done = opened(), next = at < 0 ? 0 : at;
     this.next.replaceChildren(h("a", { class: "button go", href: address(next) }, at < 0 ? "Begin with step 1" : `Continue with step ${next + 1}: ${STEPS[next][0]}`));
-    this.steps.replaceChildren(...STEPS.map(([title, , text, task], i) => h("li", { class: i < at ? "done" : i === at ? "now" : "" },
+    this.steps.replaceChildren(...STEPS.map(([title, , text, task], i) => h("li", { class: i === at ? "now" : done.has(i) ? "done" : "" },
       h("a", { href: address(i) }, h("b", {}, title)), h("p", {}, text), h("p", { class: "try" }, h("b", {}, "Try: "), task))));
     this.frame.models().then((all) => { this.others.textContent = all.filter((one) => !one.kinds.length).map((one) => `No view shows the model ${one.id}: ${one.error ?? one.why ?? "it does nothing that a view shows"}.`).join(" "); }).catch(() => {});
     this.result ??= this.compute().catch(() => { this.result = null; this.example.hidden = true; }); // the frame says if the server does not answer

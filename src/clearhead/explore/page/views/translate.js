@@ -10,7 +10,7 @@ class TranslatePane extends Pane {
   static DOING = "Translating…";
   static EMPTY = "Type a sentence to translate.";
   static NONE = "There is no translator here: start the explorer with the folder of one.";
-  static START = { model: "", text: "", beams: 4, sentence: 0, answer: 0, group: "cross", layer: null, head: null, by: "words", at: null, scale: null, colouring: "map" };
+  static START = { model: "", text: "", beams: 4, sentence: 0, answer: 0, group: "cross", layer: null, head: null, by: "words", at: null, scale: null, colouring: "map", next: {} };
 
   constructor(view) {
     super(view);
@@ -18,18 +18,18 @@ class TranslatePane extends Pane {
     this.input.classList.add("sentence");
     this.input.addEventListener("keydown", (event) => { if (event.key === "Enter" && !event.shiftKey) { event.preventDefault(); this.run(); } });
     this.go.textContent = "Translate";
-    this.controls.beams = slide("beams", { min: 1, max: 8, step: 1, value: this.state.beams, change: (x) => { this.state.beams = x; this.view.remember(); } });
+    this.controls.beams = slide("beams", { min: 1, max: 8, step: 1, value: this.state.beams, change: (x) => this.set("beams", x) });
     this.form = h("form", { class: "ask", onsubmit: (event) => { event.preventDefault(); this.run(); } }, this.input, h("div", { class: "row" }, this.choice, this.controls.beams, this.go, this.activity.root), this.chips);
     this.sentences = h("ol", { class: "sentences", "aria-label": "Sentences", hidden: true });
     this.answers = h("ol", { class: "answers", "aria-live": "polite", "aria-label": "Translations, the best first" });
     this.remark = h("p", { class: "remark", hidden: true });
-    this.inside = new Inside({ state: this.state, changed: () => this.view.remember(), expired: () => this.again(), tall: 270 });
+    this.inside = new Inside({ state: this.state, changed: () => this.view.remember(), drew: () => this.view.compare(), expired: () => this.again(), tall: 270 });
     this.body = h("section", { class: "inside", hidden: true }, h("div", { class: "left" }, this.inside.lines.root, this.inside.controls, this.inside.heads.root), h("div", { class: "right" }, this.inside.map.root));
     this.root = h("div", { class: "pane" }, this.form, this.sentences, this.answers, this.remark, this.body);
   }
 
   renew() { Object.assign(this.state, { sentence: 0, answer: 0, at: null }); }
-  again() { this.results.clear(); this.run(); }
+  again() { this.results.clear(); this.run(false); }
 
   request() { return { model: this.state.model, text: this.state.text, beams: this.state.beams }; }
 
@@ -69,7 +69,8 @@ class TranslatePane extends Pane {
         result.parts[result.at] = { translations: [{ ...translation, text: result.beams[0].text, score: result.beams[0].score }], looks: [look], stopped: true };
       }
       Object.assign(this.state, { sentence: Math.min(result.at ?? 0, result.parts.length - 1), answer: 0 });
-      this.activity.say("Stopped: what was written before can be inspected.");
+      const done = result.parts.filter((part) => part && !part.stopped).length;
+      this.activity.say(result.texts.length > 1 ? `Stopped after ${done} of ${result.texts.length} sentences: what was written can be inspected.` : "Stopped: what was written before can be inspected.");
       this.result = result;
       this.show(result);
     }, "stopped");
@@ -113,7 +114,7 @@ class TranslatePane extends Pane {
     if (one.cut?.source) said.push(`The model reads at most ${one.cut.source[0]} of this sentence's ${one.cut.source[1]} tokens: the rest was left out.`);
     if (one.cut?.target) said.push("The translation was longer than the limit: its end is missing.");
     this.body.hidden = !look?.groups.length;
-    if (this.body.hidden) { this.inside.clear(); if (one.text) said.push("This model has no attention: its encoder gives the decoder one vector."); } else this.inside.open(look).catch((trouble) => this.fail(trouble)).then(() => this.view.compare());
+    if (this.body.hidden) { this.inside.clear(); if (one.text) said.push("This model has no attention: its encoder gives the decoder one vector."); } else this.inside.open(look).catch((trouble) => this.fail(trouble));
     this.remark.textContent = said.join(" ");
     this.remark.hidden = !said.length;
   }

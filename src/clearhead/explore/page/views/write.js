@@ -1,7 +1,7 @@
 // Write: a language model continues a text; attention, candidates and logit lens of any token; heads can be switched off.
 
 import { get, lines, post } from "../api.js";
-import { h, later, number, percent, slide, spelt } from "../dom.js";
+import { h, later, number, percent, slide, spelt, visible } from "../dom.js";
 import { Inside } from "../inside.js";
 import { Pane, PanedView } from "../pane.js";
 import { barsFigure, tableFigure, textFigure } from "../small_figures.js";
@@ -12,7 +12,7 @@ class WritePane extends Pane {
   static DOING = "Writing…";
   static EMPTY = "Type a text to continue.";
   static NONE = "There is no language model here: start the explorer with the folder of one, for instance GPT-2's.";
-  static START = { model: "", text: "", max_new: 24, temperature: 0.7, top_k: 0, top_p: 1, seed: 1, inspect: 0, group: "self", layer: null, head: null, by: "pieces", at: null, scale: null, colouring: "map", off: {}, without: {} };
+  static START = { model: "", text: "", max_new: 24, temperature: 0.7, top_k: 0, top_p: 1, seed: 1, inspect: 0, group: "self", layer: null, head: null, by: "pieces", at: null, scale: null, colouring: "map", off: {}, without: {}, next: {} };
 
   constructor(view) {
     super(view);
@@ -20,10 +20,10 @@ class WritePane extends Pane {
     this.input.classList.add("prompt");
     this.input.addEventListener("keydown", (event) => { if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); this.start(0); } });
     this.go.textContent = "Write";
-    const reshape = later(() => { this.view.remember(); this.tellCandidates(); }, 30), set = (key) => (x) => { this.state[key] = x; reshape(); };
-    const seed = h("input", { type: "number", min: 0, max: 2147483647, value: this.state.seed, onchange: () => { this.state.seed = Math.min(2147483647, Math.max(0, Math.floor(Number(seed.value) || 0))); seed.value = this.state.seed; this.view.remember(); } });
+    const reshape = later(() => this.tellCandidates(), 30), set = (key) => (x) => { this.set(key, x); reshape(); };
+    const seed = h("input", { type: "number", min: 0, max: 2147483647, value: this.state.seed, onchange: () => { seed.value = Math.min(2147483647, Math.max(0, Math.floor(Number(seed.value) || 0))); this.set("seed", Number(seed.value)); } });
     Object.assign(this.controls, {
-      max_new: slide("new tokens", { min: 1, max: 200, step: 1, value: this.state.max_new, change: (x) => { this.state.max_new = x; this.view.remember(); } }),
+      max_new: slide("new tokens", { min: 1, max: 200, step: 1, value: this.state.max_new, change: (x) => this.set("max_new", x) }),
       temperature: slide("temperature", { min: 0, max: 2, step: 0.1, value: this.state.temperature, show: (x) => (x ? x.toFixed(1) : "0: greedy"), change: set("temperature") }),
       top_k: slide("top-k", { min: 0, max: 50, step: 1, value: this.state.top_k, show: (x) => x || "off", change: set("top_k") }),
       top_p: slide("top-p", { min: 0.05, max: 1, step: 0.05, value: this.state.top_p, show: (x) => (x === 1 ? "off" : x.toFixed(2)), change: set("top_p") }),
@@ -38,19 +38,22 @@ class WritePane extends Pane {
     this.written = h("div", { class: "written", hidden: true }, this.remark, (this.before = h("div")), this.text.root, this.under);
     this.candidates = h("div", { class: "candidates", "aria-live": "polite" });
     this.lens = h("div", { class: "lens" });
-    this.inside = new Inside({ state: this.state, off: this.state.off, changed: () => { this.view.remember(); this.tellSwitches(); this.follow(); }, pick: (at) => this.pick(at, false), expired: () => this.again(), tall: 290 });
+    this.inside = new Inside({ state: this.state, off: this.state.off, changed: () => { this.view.remember(); this.arrange(); this.tellSwitches(); this.follow(); }, drew: () => this.view.compare(), pick: (at) => this.pick(at, false), expired: () => this.again(), tall: 290 });
     this.inside.heads.switched = () => { this.view.remember(); this.tellSwitches(); this.without(); };
     this.switches = h("div", { class: "row switches" });
     this.effect = h("section", { class: "effect", hidden: true });
     this.body = h("section", { class: "inside", hidden: true },
       h("div", { class: "left" }, this.inside.lines.root, h("div", { class: "two" }, this.candidates, this.lens)),
-      h("div", { class: "right" }, this.inside.map.root, this.inside.heads.root, this.switches, this.effect));
+      (this.right = h("div", { class: "right" }, this.inside.map.root, this.inside.heads.root, this.switches, this.effect)));
     this.root = h("div", { class: "pane" }, this.form, this.written, this.body);
   }
 
+  // The heads stand above the map where their effects are what is looked at.
+  arrange() { this.right.classList.toggle("heads-first", this.state.colouring === "effect"); }
+
   // Write on, or only inspect the text.
   start(inspect) { this.state.inspect = inspect; this.run(); }
-  again() { this.results.clear(); this.run(); }
+  again() { this.results.clear(); this.run(false); }
 
   request() {
     const { model, text, temperature, top_k, top_p, seed, without, inspect, max_new } = this.state;
@@ -69,7 +72,7 @@ class WritePane extends Pane {
   // Models of generated tasks answer in a few symbols, the likeliest ones.
   suit(model) {
     Object.assign(this.state, model?.max_new ? { max_new: model.max_new, temperature: 0 } : { max_new: WritePane.START.max_new, temperature: this.state.temperature || WritePane.START.temperature });
-    for (const key of ["max_new", "temperature"]) this.controls[key].set(this.state[key]);
+    for (const key of ["max_new", "temperature"]) { delete this.state.next[key]; this.controls[key].set(this.state[key]); }
   }
 
   clear() {
@@ -122,6 +125,12 @@ class WritePane extends Pane {
         if (event.look) result.look = event.look;
       }
       this.result = result;
+      if (result.steps.length) { // the address leads to the text as it is, the form keeps its setting
+        this.state.next.max_new = this.state.max_new;
+        this.state.max_new = result.request.max_new = result.steps.length;
+        this.key = JSON.stringify(this.request());
+        this.results.set(this.key, result);
+      }
       this.activity.say(`Stopped after ${result.steps.length} token${result.steps.length === 1 ? "" : "s"}.`);
       this.show(result);
     }, "stopped");
@@ -144,12 +153,12 @@ class WritePane extends Pane {
     if (result.cut) said.push(`The model reads at most ${result.cut.read.toLocaleString("en")} tokens of this text's ${result.cut.of.toLocaleString("en")}: the others were left out.`);
     this.remark.textContent = said.join(" ");
     this.remark.hidden = !said.length;
-    this.before.replaceChildren(...[result.before ? h("p", { class: "before" }, h("b", {}, "With all heads: "), result.request.text, h("u", {}, result.before.steps.map(({ piece }) => piece).join(""))) : null, off ? h("p", { class: "after" }, `Without ${names(result.request.off)}:`) : null].filter(Boolean));
+    this.before.replaceChildren(...[result.before ? h("p", { class: "before" }, h("b", {}, "With all heads: "), visible(result.request.text), h("u", {}, visible(result.before.steps.map(({ piece }) => piece).join("")))) : null, off ? h("p", { class: "after" }, `Without ${names(result.request.off)}:`) : null].filter(Boolean));
     this.text.show(this.tokens, { from: count - result.steps.length, first: Math.floor(Math.max(0, this.state.at) / this.text.page) * this.text.page, special: new Set(group?.rows.special) });
     this.body.hidden = !group;
     if (!group) return;
     if (count > 2000 && this.state.layer === null) Object.assign(this.state, { layer: 0, head: 0 }); // the mean over all heads of a long text takes long
-    this.inside.open(result.look).catch((trouble) => this.fail(trouble)).then(() => this.view.compare());
+    this.inside.open(result.look).catch((trouble) => this.fail(trouble));
     this.tellSwitches();
     this.pick(this.state.at);
     this.without();
@@ -198,21 +207,22 @@ class WritePane extends Pane {
 
   // The candidates in the place of the chosen token, with the probabilities of the model and those that sampling uses.
   async tellCandidates() {
-    const { at, temperature, top_k, top_p } = this.state, look = this.inside.look;
+    const { at } = this.state, [temperature, top_k, top_p] = ["temperature", "top_k", "top_p"].map((key) => this.setting(key)), look = this.inside.look;
     if (at === null || !look?.lens || !this.tokens) return;
     if (at === 0) { this.candidates.replaceChildren(h("h2", {}, "Candidates"), h("p", { class: "note" }, "Nothing is before the first token: the model predicts only the tokens after it.")); return; }
     try {
       const found = await get("looks/candidates", { look: look.id, first: at, last: at + 1, temperature, ...(temperature && top_k ? { top_k } : {}), ...(temperature && top_p < 1 ? { top_p } : {}), top: 8 }, this.inside.controller.signal);
       if (this.state.at !== at || this.inside.look !== look) return;
       this.candidateData = found;
-      const own = this.tokens[at];
+      this.sampling = [temperature ? `temperature ${temperature}` : "greedy", temperature && top_k ? `top-k ${top_k}` : "", temperature && top_p < 1 ? `top-p ${top_p}` : ""].filter(Boolean).join(", ");
+      const own = this.tokens[at], { request, steps } = this.result ?? this.partial, drawn = ["temperature", "top_k", "top_p"].some((key) => key in this.state.next) && steps.length ? ` (the text was drawn with ${sampled(request)})` : "";
       this.candidates.replaceChildren(h("h2", {}, "In place of ", h("code", {}, spelt(own))), h("p", { class: "note" }, `What the tokens before it predict here. ${spelt(own)} has ${percent(found.shares[0])}.`),
         h("ul", { class: "bars" }, found.candidates[0].map(([piece, share, drawn]) => {
           const before = h("span", { class: "weight" }), after = h("span", { class: "weight drawn" });
           before.style.setProperty("width", `${Math.max(0.5, 100 * share)}%`);
           after.style.setProperty("width", `${100 * drawn}%`);
           return h("li", { class: piece === own ? "own" : "" }, h("code", {}, spelt(piece)), h("span", { class: "figures" }, percent(share), h("b", {}, percent(drawn))), before, after);
-        })), h("p", { class: "note key" }, h("span", { class: "swatch" }), "by the model ", h("span", { class: "swatch drawn" }), `as drawn: ${[temperature ? `temperature ${temperature}` : "greedy", temperature && top_k ? `top-k ${top_k}` : "", temperature && top_p < 1 ? `top-p ${top_p}` : ""].filter(Boolean).join(", ")}`));
+        })), h("p", { class: "note key" }, h("span", { class: "swatch" }), `${this.by()} `, h("span", { class: "swatch drawn" }), `${this.sampling}${drawn}`));
     } catch (trouble) { if (trouble.status === 404) this.again(); else this.fail(trouble); }
   }
 
@@ -225,10 +235,14 @@ class WritePane extends Pane {
       if (this.state.at !== at || this.inside.look !== look) return;
       this.lensData = lens;
       const last = lens.layers.length - 1;
-      this.lens.replaceChildren(h("h2", {}, "After ", h("code", {}, spelt(this.tokens[at]))), h("p", { class: "note" }, "The next token, read from every block's output (logit lens)."),
+      this.lens.replaceChildren(h("h2", {}, "After ", h("code", {}, spelt(this.tokens[at]))), h("p", { class: "note" }, `The next token, read from every block's output (logit lens)${this.lacking()}.`),
         h("table", {}, h("tbody", {}, lens.layers.map((list, i) => h("tr", { class: i === last ? "own" : "" }, h("th", { scope: "row" }, i === last ? "output" : `block ${i}`), list.slice(0, 3).map(([piece, share]) => h("td", {}, h("code", {}, spelt(piece)), " ", h("small", {}, percent(share)))))))));
     } catch (trouble) { if (trouble.status === 404) this.again(); else this.fail(trouble); }
   }
+
+  // The heads that the text on screen was written or inspected without.
+  lacking() { const { off } = (this.result ?? this.partial).request; return Object.keys(off).length ? `, without ${names(off)}` : ""; }
+  by() { return `by the model${this.lacking()}`; }
 
   tellSwitches() {
     const { off, without } = this.state, some = Object.values(off).flat().length, [layer, head] = this.inside.heads.at, at = this.switches.contains(document.activeElement) ? document.activeElement.className : null;
@@ -260,7 +274,7 @@ class WritePane extends Pane {
 
   caption() {
     const written = this.result?.steps.map(({ piece }) => piece).join("") ?? "";
-    const { request } = this.result ?? {}, sampling = written ? ` · ${request.temperature ? `temperature ${request.temperature}${request.top_k ? `, top-k ${request.top_k}` : ""}${request.top_p ? `, top-p ${request.top_p}` : ""}, seed ${request.seed}` : "greedy"}` : "";
+    const { request } = this.result ?? {}, sampling = written ? ` · ${sampled(request)}${request.temperature ? `, seed ${request.seed}` : ""}` : "";
     return { title: !request ? "" : written ? `“${request.text.slice(0, 80)}” … “${written.slice(0, 120).trim()}”` : `“${request.text.slice(0, 200)}”`, source: `${this.source()}${Object.keys(request?.off ?? {}).length ? ` without ${names(request.off)}` : ""}${this.body.hidden ? "" : ` · ${this.inside.title()}`}${sampling}`, file: [this.state.model, this.body.hidden ? null : this.state.layer === null ? "all-heads" : `layer${this.state.layer}${this.state.head === null ? "" : `-head${this.state.head}`}`].filter(Boolean).join("-") };
   }
 
@@ -268,13 +282,15 @@ class WritePane extends Pane {
     if (this.body.hidden) return [];
     const { at } = this.state, found = this.candidateData, effects = this.effects, last = (this.lensData?.layers.length ?? 0) - 1;
     return [...this.inside.figures(),
-      found && at > 0 ? barsFigure(`In place of ${spelt(this.tokens[at])}`, found.candidates[0].map(([piece, ...shares]) => [spelt(piece), ...shares]), ["by the model", "as drawn"]) : null,
-      this.lensData ? tableFigure(`After ${spelt(this.tokens[at])}: the next token by each block`, this.lensData.layers.map((list, i) => [i === last ? "output" : `block ${i}`, ...list.slice(0, 3).map(([piece, share]) => `${spelt(piece)} ${percent(share)}`)])) : null,
+      found && at > 0 ? barsFigure(`In place of ${spelt(this.tokens[at])}`, found.candidates[0].map(([piece, ...shares]) => [spelt(piece), ...shares]), [this.by(), this.sampling]) : null,
+      this.lensData ? tableFigure(`After ${spelt(this.tokens[at])}: the next token by each block${this.lacking()}`, this.lensData.layers.map((list, i) => [i === last ? "output" : `block ${i}`, ...list.slice(0, 3).map(([piece, share]) => `${spelt(piece)} ${percent(share)}`)])) : null,
       effects ? textFigure(`Without ${names(effects.off)}: change in log-probability`, effects.tokens, effects.before.map((x, i) => (x === null ? 0 : effects.after[i] - x)), "nats") : null];
   }
 
   async data() { return { ...this.state, tokens: this.tokens ?? [], steps: this.result?.steps ?? [], cut: this.result?.cut ?? null, before: this.result?.before?.steps ?? null, candidates: this.candidateData ?? null, lens: this.lensData ?? null, without: this.effects ?? null, attention: await this.inside.data() }; }
 }
+
+const sampled = ({ temperature, top_k, top_p }) => (temperature ? `temperature ${temperature}${top_k ? `, top-k ${top_k}` : ""}${top_p ? `, top-p ${top_p}` : ""}` : "greedy sampling");
 
 const names = (off) => Object.entries(off).flatMap(([layer, heads]) => heads.map((head) => `layer ${layer} head ${head}`)).join(", ");
 

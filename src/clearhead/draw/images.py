@@ -1,0 +1,86 @@
+"""Images side by side, each with a map of weights over it if one is given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import ceil
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import InputError
+from .cell_axes import not_negative
+from .style import Array, array, dress, sheet
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SHADE = 0.78  # how dark an image is where the weight is 0
+
+
+def images(
+    pictures: Mapping[str, npt.ArrayLike],
+    *,
+    maps: Mapping[str, npt.ArrayLike] | None = None,
+    title: str = "",
+    across: int = 4,
+    size: float = 1.75,
+) -> Figure:
+    """Draw named images side by side; where there is a map of weights, its largest are bright and zeros dark.
+
+    Args:
+        pictures: {title: image (height, width, 3)}, uint8, or numbers from 0 to 1.
+        maps: {title: weights (rows, columns)} of some of the images; each cell of a map covers an equal share of its
+            image, and each map has a scale of its own.
+        title: Title of the figure.
+        across: Images per row.
+        size: Width of each image in inches.
+
+    Examples:
+        >>> picture = np.full((4, 4, 3), 255, np.uint8)
+        >>> figure = images({"image": picture, "attention": picture}, maps={"attention": [[0.0, 1.0], [0.5, 0.0]]})
+        >>> [len(axes.get_images()) for axes in figure.axes]
+        [1, 2]
+    """
+    if not pictures:
+        raise InputError("images got no images: expected {name: image}")
+    if across < 1:
+        raise InputError(f"across={across}: expected 1 image or more in a row")
+    maps = maps or {}
+    if unknown := [name for name in maps if name not in pictures]:
+        raise InputError(f"maps has {unknown[0]!r}: expected names of images: {', '.join(pictures)}")
+    arrays = {name: _picture(name, x) for name, x in pictures.items()}
+    across = min(across, len(arrays))
+    down = ceil(len(arrays) / across)
+    tallest = max(x.shape[0] / x.shape[1] for x in arrays.values())
+    figure = sheet((size + 0.12) * across, (size * tallest + 0.32) * down, title)
+    every = figure.subplots(down, across, squeeze=False)
+    for axes in every.flat[len(arrays) :]:
+        axes.set_visible(False)
+    for axes, (name, x) in zip(every.flat, arrays.items(), strict=False):
+        height, width = x.shape[:2]
+        axes.imshow(x, extent=(0, width, height, 0), interpolation="nearest")
+        if name in maps:
+            weights = not_negative(name, array(name, maps[name], ("rows", "columns"))).astype(float)
+            axes.imshow(_shade(weights), extent=(0, width, height, 0), interpolation="nearest")
+        dress(axes, title=name)
+        axes.set_axis_off()
+    return figure
+
+
+def _picture(name: str, values: npt.ArrayLike) -> Array:
+    x = array(name, values, ("height", "width", "channels"))
+    if x.shape[2] != 3 or (x.dtype != np.uint8 and (x.min() < 0 or x.max() > 1)):
+        raise InputError(
+            f"{name} has shape {x.shape} and values from {x.min()} to {x.max()}: expected 3 channels, uint8 or 0 to 1"
+        )
+    return x
+
+
+def _shade(weights: Array) -> Array:
+    """Black of an opacity that falls from SHADE at 0 to none at the largest weight, (rows, columns, 4)."""
+    most = float(weights.max()) or 1.0
+    shade = np.zeros((*weights.shape, 4))
+    shade[..., 3] = SHADE * (1 - weights / most)
+    return shade

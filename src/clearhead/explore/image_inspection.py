@@ -1,0 +1,189 @@
+"""ImageInspection: what a vision model computed for one image: attention over patches, feature maps, classes."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from ..data.image_files import open_image
+from ..errors import InputError
+from ..layers import Attention
+from ..look import AttentionMap, Tape, watch
+from ..tasks.classify import class_names
+from ..weights import Bundle
+from .attention_groups import Group, in_range
+from .candidates import significant
+from .inspections import Inspection
+from .token_axis import Axis
+
+MOST_PIXELS = 1 << 20  # of a model's input
+MOST_CHANNELS = 64  # feature maps that are sent at once
+STEMS = {"embed.project": "patch embedding", "stem": "stem"}  # modules before the blocks or stages
+# The attentions of vision models by the names of their modules: the name of their group, and a description.
+ATTENTIONS = (
+    (r"blocks\.\d+\.attn", "self", "each patch attends to every patch"),
+    (r"pool", "pool", "a learned query attends to every patch, and the image becomes the weighted mean of its patches"),
+    (r"stages\.(\d+)\.\d+\.attn", "stage{}", "each place attends to every place of the grid after stage {}"),
+)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Features:
+    """The feature maps of one stage of a network."""
+
+    name: str  # of the stage
+    maps: Tensor  # (c, y, x) in float32 on the CPU
+
+    @cached_property
+    def order(self) -> list[int]:
+        """The channels by their mean activation, the strongest first."""
+        order: list[int] = self.maps.abs().mean((1, 2)).argsort(descending=True, stable=True).tolist()
+        return order
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {"name": self.name, "grid": self.maps.shape[1:], "order": self.order}
+
+
+@dataclass(eq=False, kw_only=True)
+class ImageInspection(Inspection):
+    """The attention maps and feature maps of a model for one image."""
+
+    seen: np.ndarray  # (height, width, 3) uint8: the image after resizing and cropping, as the model read it
+    features: list[Features]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {
+            **super().to_dict(), "seen": self.seen.shape[:2], "features": [one.to_dict() for one in self.features]
+        }  # fmt: skip
+
+    def png(self) -> bytes:
+        """The image as the model read it, as a PNG file."""
+        file = io.BytesIO()
+        Image.fromarray(self.seen).save(file, "PNG")
+        return file.getvalue()
+
+    def feature_maps(self, stage: int, channels: Sequence[int]) -> np.ndarray:
+        """The feature maps of some channels of a stage, (c, y, x)."""
+        maps = self.features[in_range("stage", stage, len(self.features))].maps
+        for channel in channels:
+            in_range("channel", channel, len(maps))
+        return maps[list(channels)].numpy()
+
+    def effects(self, name: str) -> Iterator[dict[str, Any] | None]:
+        """Raises: the effect of a head is measured on the tokens of a text."""
+        raise InputError("effects of heads are measured on texts: expected the inspection of a text")
+
+    def size(self) -> int:
+        """Bytes held by the maps and the image."""
+        return super().size() + self.seen.nbytes + sum(one.maps.nbytes for one in self.features)
+
+
+def reads_images(bundle: Bundle) -> bool:
+    """Whether a model reads images and comes with the preprocessing for them."""
+    return bundle.reads == "images" and bundle.preprocessing is not None
+
+
+@torch.no_grad()
+def inspect_image(
+    bundle: Bundle, file: bytes, done: Callable[[int, int], None] | None = None
+) -> tuple[ImageInspection, list[tuple[str, float]] | None]:
+    """Run a vision model once over an image file; returns the inspection, and the classes, the likeliest first.
+
+    Args:
+        bundle: A model that reads images.
+        file: The bytes of an image file.
+        done: Called with (layers done, all layers); may raise to stop.
+
+    Returns:
+        The inspection, and pairs of label and probability; None for a model without classes.
+    """
+    if not reads_images(bundle):
+        raise InputError(f"this {bundle.name} reads no images: expected a vision model with its preprocessing")
+    preprocessing = bundle.preprocessing
+    assert preprocessing is not None
+    pixels = preprocessing.pixels(open_image(file))
+    height, width = pixels.shape[1:]
+    if height * width > MOST_PIXELS:
+        raise InputError(f"the model would read {height} x {width} pixels: expected at most {MOST_PIXELS:,} in all")
+    model, images = bundle.model, torch.from_numpy(preprocessing.normalise(pixels))[None]
+    stages, attentions = _stages(model), [name for name, one in model.named_modules() if isinstance(one, Attention)]
+    passed, every = 0, len(stages) + len(attentions)
+
+    def keep(record: Any) -> Any:
+        nonlocal passed
+        passed += 1
+        if done is not None:
+            done(passed, every)
+        return record[0].float().cpu() if isinstance(record, Tensor) else record
+
+    with watch(model, *stages, *(f"{name}.weights" for name in attentions), keep=keep) as tape:
+        logits = model(images.to(bundle.device, bundle.dtype))[0]
+    features = [Features(name=title, maps=tape[address]) for address, title in stages.items()]
+    seen = pixels[::-1] if preprocessing.channels == "bgr" else pixels
+    inspection = ImageInspection(
+        _groups(model, tape, attentions, features, (height, width)), bundle, features=features,
+        seen=np.ascontiguousarray(np.broadcast_to(seen.transpose(1, 2, 0), (height, width, 3))),
+    )  # fmt: skip
+    return inspection, _classes(bundle, logits) if "classify" in bundle.can else None
+
+
+def _classes(bundle: Bundle, logits: Tensor) -> list[tuple[str, float]]:
+    p, order = logits.float().softmax(-1).sort(descending=True)
+    names = class_names(bundle)
+    return [(names[i], significant(share)) for i, share in zip(order.tolist(), p.tolist(), strict=True)]
+
+
+def _stages(model: nn.Module) -> dict[str, str]:
+    """The modules whose outputs are feature maps: the stem, and the last block of each stage; with their titles."""
+    modules = dict(model.named_modules())
+    found = {address: title for address, title in STEMS.items() if address in modules}
+    for i, stage in enumerate(getattr(model, "stages", ())):
+        found[f"stages.{i}.{len(stage) - 1}"] = f"stage {i}"
+    return found
+
+
+def _groups(
+    model: Any, tape: Tape, attentions: Sequence[str], features: Sequence[Features], size: tuple[int, int]
+) -> dict[str, Group]:
+    """The attentions of a model, those over the same tokens together."""
+    grids = {one.name: (one.maps.shape[1], one.maps.shape[2]) for one in features}
+    found: dict[str, tuple[str, dict[str, AttentionMap], Axis]] = {}
+    for name in attentions:
+        for pattern, group, about in ATTENTIONS:
+            match = re.fullmatch(pattern, name)
+            if match is None:
+                continue
+            stage = match[1] if match.groups() else None
+            axis = _patches(model, size) if stage is None else grid_axis(grids[f"stage {stage}"])
+            _, layers, _ = found.setdefault(group.format(stage), (about.format(stage), {}, axis))
+            layers[f"{name}.weights"] = tape[f"{name}.weights"]
+    query = Axis(names=["the pooling query"])
+    return {
+        name: Group(name, query if name == "pool" else axis, axis, layers, about)
+        for name, (about, layers, axis) in found.items()
+    }
+
+
+def _patches(model: Any, size: tuple[int, int]) -> Axis:
+    """The tokens of a vision transformer: class token, registers, and patches."""
+    embed = model.embed
+    registers = 0 if embed.registers is None else embed.registers.shape[1]
+    special = ["class token"] * (embed.cls is not None) + [f"register {i}" for i in range(registers)]
+    return grid_axis(embed.size(*size), special)
+
+
+def grid_axis(grid: tuple[int, int], special: Sequence[str] = ()) -> Axis:
+    """The tokens of a grid of this height and width, row by row, after special tokens."""
+    places = [f"row {y}, column {x}" for y in range(grid[0]) for x in range(grid[1])]
+    return Axis(names=[*special, *places], special=list(range(len(special))), grid=grid)

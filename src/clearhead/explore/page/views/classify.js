@@ -1,0 +1,338 @@
+// Classify: a vision model on an image: its classes, the attention of any patch over the image, and feature maps.
+
+import { floats, lines, perLayer, picture } from "../api.js";
+import { sentence } from "../activity.js";
+import { choose, h, percent } from "../dom.js";
+import { FeatureGrid, PER_PAGE } from "../features.js";
+import { HeadGrid, headTitle } from "../heads.js";
+import { ImageInput, ImageMap } from "../image.js";
+import { Pane, PanedView } from "../pane.js";
+import { barsFigure } from "../small_figures.js";
+
+const TOP = 5; // classes that are shown
+const SHIPPED = ["vit-imagenette", "vit-cifar10", "resnet-cifar10"]; // the first of them opens unless another model was given
+const EXAMPLE = { model: SHIPPED[0], image: "church", layer: "0", head: "1" }; // what the view opens with
+const FEATURES = "features"; // the value of `group` for feature maps; otherwise the name of a group of attentions
+const DISTANCE = ["distance", "distance", "patches", "The mean distance in the grid from a patch to the patches it attends to."];
+const SINK = ["sink", "weight on the class token", "weight", "The mean weight that all tokens put on the class token."];
+const SMALL = ["map", "small maps", "attention weight", "What the chosen token attends to in every head, each up to its own largest weight (colours: square root)."];
+const NOTHING = "none"; // the image of an address after a file that could not be used
+const KEPT = 64; // chosen tokens and pages of feature maps whose numbers are not requested again
+const named = (image, names) => names[image] ?? image.replaceAll("-", " ");
+
+class ClassifyPane extends Pane {
+  static KIND = "classify";
+  static INPUT = "image";
+  static DOING = "Looking…";
+  static EMPTY = "Choose an image.";
+  static NONE = "There is no vision model here: start the explorer with the folder of one, for instance DINOv2's: clearhead explore path/to/dinov2";
+  static START = { model: "", image: "", group: "", layer: null, head: null, at: null, colouring: "map", stage: -1, channel: null, order: "strength", page: 0 };
+
+  constructor(view) {
+    super(view);
+    this.names = view.names;
+    this.chips.setAttribute("aria-label", "Example images");
+    this.drop = new ImageInput({ found: ({ id, name }) => { if (name) this.names[id] = name; this.view.give(id); }, fail: (trouble) => this.view.refuse(trouble) });
+    this.form = h("div", { class: "ask" }, h("div", { class: "row" }, this.choice, this.drop.root, this.chips, this.activity.root));
+    this.image = new ImageMap({ size: 340, what: "attention weight", patchwise: true, pick: (y, x) => this.pickPlace(y, x) });
+    this.rest = h("p", { class: "rest note" }); // the weight that is on no patch
+    this.image.opacity = 0.8;
+    this.image.blend.set(0.8);
+    this.specials = h("div", { class: "chips", role: "group", "aria-label": "Tokens without a place in the image" });
+    this.image.frame.after(this.rest, this.specials);
+    this.classes = h("div", { class: "classes", "aria-live": "polite" });
+    this.what = h("div", { class: "row" });
+    this.heads = new HeadGrid({ means: [SMALL, DISTANCE, SINK], pick: (layer, head) => { Object.assign(this.state, { layer, head }); this.changed(); }, recolour: (to) => { this.state.colouring = to; this.view.remember(); this.measure(); } });
+    this.heads.own = true;
+    this.grid = new FeatureGrid({ pick: (channel) => { this.state.channel = channel; this.changed(); }, turn: (page) => { this.state.page = page; this.state.channel = null; this.changed(); } });
+    this.body = h("section", { class: "inside sight", hidden: true },
+      h("div", { class: "left" }, this.image.root), h("div", { class: "right" }, this.classes, h("div", { class: "detail" }, this.what, this.heads.root, this.grid.root)));
+    this.root = h("div", { class: "pane" }, this.form, this.body);
+  }
+
+  // Without a state in the address: the example, if its model opens.
+  async enter(given) {
+    if (Object.keys(given).length) return super.enter(given.image === NOTHING ? { ...given, image: "" } : given);
+    const mine = (this.entering = {});
+    await this.ready().catch(() => {}); // super.enter asks again, and shows the problem
+    if (this.entering === mine) return super.enter(this.state.model === EXAMPLE.model ? EXAMPLE : given);
+  }
+
+  usual(all) { return SHIPPED.includes(all[0]?.id) ? all.find((one) => one.id === SHIPPED.find((id) => all.some((two) => two.id === id))) : all[0]; }
+
+  suggest() {
+    const ids = this.model?.examples ?? [];
+    if (String(ids) !== this.offered) this.chips.replaceChildren(...ids.map((id) => h("button", { type: "button", class: "photo", "data-image": id, title: named(id, this.names), onclick: () => this.view.give(id) }, h("img", { src: `/api/images/one?id=${id}`, alt: named(id, this.names), width: 38, height: 38 }))));
+    this.offered = String(ids);
+    for (const one of this.chips.children) one.setAttribute("aria-pressed", one.dataset.image === this.state.image);
+  }
+
+  // Another image. What was chosen of the earlier one stays chosen, except for its patch.
+  give(id) { this.input.value = id; this.run(); this.suggest(); }
+
+  // An image that cannot be used: nothing of the earlier one stays on screen.
+  refuse(trouble) {
+    this.activity.cancel();
+    this.clear();
+    Object.assign(this, { result: null, key: null });
+    this.input.value = "";
+    this.state.image = NOTHING;
+    this.suggest();
+    this.fail(trouble);
+  }
+
+  pickModel(id) {
+    Object.assign(this.state, { model: id, group: "", layer: null, head: null, at: null, stage: -1, channel: null, page: 0 });
+    this.suggest();
+    this.run();
+  }
+
+  again() { this.results.clear(); this.run(false); }
+  request() { return { model: this.state.model, image: this.state.image }; }
+  stopped() {}
+
+  clear() {
+    this.controller?.abort();
+    this.body.hidden = true;
+    this.look = this.shown = null;
+    this.heads.forget();
+    this.grid.clear();
+    this.classes.replaceChildren();
+    this.image.show({ overlay: null, image: null });
+  }
+
+  async compute(request, signal, say) {
+    const result = {};
+    for await (const event of lines("classify", request, signal)) {
+      if (event.waiting) say(`${event.waiting} before you…`);
+      if (event.progress) say(`Looking: layer ${event.progress[0]} of ${event.progress[1]}…`);
+      if (event.look) Object.assign(result, event);
+    }
+    result.seen = await picture("looks/seen", { look: result.look.id }, signal);
+    return result;
+  }
+
+  summary({ look: { seen: [tall, wide] }, seconds }) { return `${wide} × ${tall} pixels in ${Math.round(1000 * (seconds ?? 0))} ms.`; }
+
+  get group() { return this.look?.groups.find((one) => one.name === this.state.group) ?? null; }
+
+  show(result) {
+    const { look, classes } = result, { state } = this;
+    this.controller?.abort();
+    this.controller = new AbortController();
+    Object.assign(this, { look, numbers: new Map(), told: {} });
+    this.body.hidden = false;
+    if (state.group !== FEATURES && !this.group) state.group = look.groups[0]?.name === "self" ? "self" : look.features.length ? FEATURES : look.groups[0]?.name ?? "";
+    this.classes.replaceChildren(h("h2", {}, "Classes"), classes ? h("ul", { class: "bars" }, classes.slice(0, TOP).map(([name, share]) => { const bar = h("span", { class: "weight" }); bar.style.setProperty("width", `${Math.max(0.5, 100 * share)}%`); return h("li", {}, h("span", { class: "label", title: name }, name), h("span", {}, percent(share)), bar); })) : h("p", { class: "note" }, "This model has no classes: it turns the image into one vector."));
+    if (!look.features[state.stage] && state.group === FEATURES) state.stage = look.features.length - 1;
+    this.choices();
+    this.suggest();
+    this.draw();
+  }
+
+  // What can be shown of this model: each of its attentions, and the feature maps of each stage.
+  choices() {
+    const { look, state } = this, focused = this.what.contains(document.activeElement) ? document.activeElement.name : null;
+    const groups = look.groups.map(({ name }) => [name, name === "self" ? "self-attention" : name === "pool" ? "attention pooling" : `attention after ${name.replace("stage", "stage ")}`]);
+    const shown = [...groups, ...(look.features.length ? [[FEATURES, "feature maps"]] : [])];
+    this.what.replaceChildren(...[
+      choose("shown", shown, state.group, (to) => { Object.assign(state, { group: to, layer: null, head: null, at: null, stage: look.features[state.stage] ? state.stage : look.features.length - 1 }); this.choices(); this.changed(true); }, { name: "shown" }),
+      ...(state.group === FEATURES ? [
+        choose("stage", look.features.map((one, i) => [i, `${one.name}, ${one.grid[0]} × ${one.grid[1]}`]), state.stage, (to) => { Object.assign(state, { stage: Number(to), channel: null, page: 0 }); this.changed(); }, { name: "stage" }),
+        choose("channels", [["strength", "strongest first"], ["number", "by number"]], state.order, (to) => { Object.assign(state, { order: to, channel: null, page: 0 }); this.changed(); }, { name: "order" })] : [])]);
+    if (focused) this.what.querySelector(`[name=${focused}]`)?.focus();
+  }
+
+  changed(push = false) { this.view.remember(push); this.draw(); }
+
+  // The index of the token whose attention is shown: the chosen one, the class token, or the patch in the middle.
+  get query() {
+    const { rows } = this.group, { at } = this.state;
+    if (at !== null && Number.isInteger(at) && at >= 0 && at < rows.names.length) return at;
+    return rows.special.length || !rows.grid ? 0 : Math.floor(rows.grid[0] / 2) * rows.grid[1] + Math.floor(rows.grid[1] / 2);
+  }
+
+  // Numbers of this result, requested once.
+  async ask(path, given) {
+    const { look, numbers } = this, key = JSON.stringify([path, given]), found = numbers.get(key) ?? (await floats(`looks/${path}`, { look: look.id, ...given }, this.controller.signal));
+    numbers.delete(key);
+    numbers.set(key, found);
+    if (numbers.size > KEPT) numbers.delete(numbers.keys().next().value);
+    return found;
+  }
+
+  async draw() {
+    const asked = (this.asked = {});
+    try { await (this.state.group === FEATURES ? this.drawFeatures(asked) : this.drawAttention(asked)); } catch (trouble) {
+      if (trouble.status === 404) return this.again();
+      return this.fail(trouble);
+    }
+    if (this.asked === asked) this.view.compare();
+  }
+
+  // The weights of the chosen token in every layer and head are requested once, so that another head needs no request.
+  async drawAttention(asked) {
+    const { group, state, query } = this;
+    this.grid.clear();
+    const all = await this.ask("query", { group: group.name, at: query });
+    if (this.asked !== asked) return;
+    this.drawHeads(all);
+    const { special, grid } = group.columns, first = special.length;
+    const weights = mean(all, state.layer, state.head), values = shaped(weights.subarray(first), grid), at = this.place(query);
+    this.shown = { title: this.title(), grid, values, weights, all, query, unit: "attention weight" };
+    this.image.call(this.shown.title, "attention weight");
+    this.image.show({ overlay: values, image: this.result.seen, at });
+    this.rest.textContent = special.length ? `The rest is on: ${special.map((i) => `${group.columns.names[i]} ${percent(weights[i])}`).join(", ")}.` : "";
+    const focused = this.specials.contains(document.activeElement);
+    this.specials.replaceChildren(...group.rows.special.map((i) => h("button", { type: "button", class: "chip", "aria-pressed": i === query, onclick: () => { state.at = i === 0 ? null : i; this.changed(); } }, group.rows.names[i])), ...(group.rows.grid ? [h("span", { class: "note" }, "Click a patch to see what it attends to; arrow keys move it.")] : []));
+    if (focused) this.specials.querySelector('[aria-pressed="true"]')?.focus();
+  }
+
+  // The head grid with the maps of the chosen token; it is drawn again only if it would look different.
+  drawHeads(all) {
+    const { group, heads, state } = this, { names, special, grid } = group.columns, first = special.length;
+    const same = heads.maps?.of === all && heads.colouring === state.colouring && String(heads.at) === String([state.layer, state.head]) && !heads.root.hidden;
+    if (!same) {
+      heads.colouring = state.colouring;
+      heads.offer(["map", "entropy", ...(group.rows.grid ? ["distance"] : []), "maximum", ...(names[0] === "class token" ? ["sink"] : [])]);
+      const [layers, per, keys] = all.shape, n = keys - first;
+      const maps = { of: all, shape: [layers, per, ...grid], data: Float32Array.from({ length: layers * per * n }, (_, i) => all.data[Math.floor(i / n) * keys + first + (i % n)]) };
+      Object.assign(heads, { layers, heads: per, maps, told: this.told[group.name] ?? [] });
+      heads.show(layers, per, [state.layer, state.head]);
+      [state.layer, state.head] = heads.at;
+      state.colouring = heads.colouring;
+    }
+    this.measure();
+  }
+
+  async drawFeatures(asked) {
+    const { look, state } = this, stage = look.features[state.stage], order = state.order === "strength" ? stage.order : [...stage.order].sort((a, b) => a - b), last = Math.ceil(order.length / PER_PAGE) - 1;
+    if (state.channel !== null && order.includes(state.channel)) state.page = Math.floor(order.indexOf(state.channel) / PER_PAGE);
+    state.page = Math.min(Math.max(0, Math.floor(state.page)), last);
+    const channels = order.slice(state.page * PER_PAGE, (state.page + 1) * PER_PAGE);
+    this.heads.hide();
+    const maps = await this.ask("features", { stage: state.stage, channels: channels.join() });
+    if (this.asked !== asked) return;
+    const at = channels.includes(state.channel) ? state.channel : channels[0];
+    this.grid.show({ title: stage.name, maps, channels, page: state.page, of: order.length, at });
+    const values = this.grid.rows(at);
+    this.shown = { title: this.title(at), grid: stage.grid, values, channel: at, channels, maps, unit: "activation" };
+    this.image.call(this.shown.title, "activation");
+    this.image.show({ overlay: values, image: this.result.seen });
+    this.rest.textContent = "";
+    this.specials.replaceChildren();
+  }
+
+  title(channel = this.shown?.channel) {
+    const { group, state } = this;
+    if (state.group === FEATURES) return `Channel ${channel} of ${this.look.features[state.stage].name}`;
+    const of = group.rows.names[this.query], place = this.place(this.query);
+    return `Attention of ${place ? `the patch in ${of}` : of === "class token" ? `the ${of}` : of}, ${headTitle(group.layers, group.heads, state.layer, state.head)}`;
+  }
+
+  // The row and column of a token; null for one without a place.
+  place(token) {
+    const { special, grid } = this.group.rows, i = token - special.length;
+    return grid && i >= 0 ? [Math.floor(i / grid[1]), i % grid[1]] : null;
+  }
+
+  pickPlace(y, x) {
+    if (!this.group?.rows.grid) return;
+    this.view.pickPlace(this, y, x);
+  }
+
+  // Show what the patch in this row and column attends to.
+  take(y, x) {
+    const { special, grid } = this.group.rows;
+    this.state.at = special.length + y * grid[1] + x;
+    this.changed();
+  }
+
+  // Request the statistics by which the head grid is coloured.
+  async measure() {
+    const { group, look, heads } = this, { signal } = this.controller;
+    if (heads.colouring === "map" || this.told[group.name]) return;
+    const { told: all } = this, told = (all[group.name] = []);
+    try {
+      for await (const line of perLayer("heads", look.id, group.name, signal)) {
+        told[line.layer] = line;
+        if (this.group === group) { heads.told = told; heads.draw(); }
+      }
+    } catch (trouble) {
+      delete all[group.name];
+      if (trouble.name !== "AbortError") { heads.legend.textContent = sentence(trouble); }
+    }
+  }
+
+  caption() {
+    const [best] = this.result?.classes ?? [], image = named(this.state.image, this.names), { state } = this;
+    const where = state.group === FEATURES ? this.look?.features[state.stage]?.name ?? "features" : state.layer === null ? "all-heads" : `layer${state.layer}${state.head === null ? "" : `-head${state.head}`}`;
+    return { title: `${image}${best ? ` → ${best[0]} ${percent(best[1])}` : ""}`, source: [this.source(), this.shown?.title, this.rest.textContent].filter(Boolean).join(" · "), file: [state.model, named(state.image, this.names), where].join("-") };
+  }
+
+  figures() {
+    if (!this.shown) return [];
+    return [this.image.svg(), this.result.classes ? barsFigure("Classes", this.result.classes.slice(0, TOP), ["probability"]) : null, this.heads.root.hidden ? null : this.heads.svg(), this.grid.svg()];
+  }
+
+  data() {
+    const { shown, group, state } = this;
+    const attention = shown?.all && { attention: group.name, title: shown.title, query: shown.query, queries: group.rows.names, keys: group.columns.names, special: group.columns.special, grid: shown.grid, weights: shown.weights, every_head: { shape: shown.all.shape, weights: shown.all.data }, heads: this.heads.told };
+    const features = shown?.maps && { stage: this.look.features[state.stage].name, title: shown.title, channel: shown.channel, channels: shown.channels, shape: shown.maps.shape, maps: shown.maps.data };
+    return { ...state, image_name: named(state.image, this.names), seen: this.look?.seen ?? null, classes: this.result?.classes ?? null, attention: attention ?? null, features: features ?? null };
+  }
+}
+
+// The mean of weights (layers, heads, keys) over the layers and heads that are not chosen.
+function mean({ data, shape: [layers, heads, keys] }, layer, head) {
+  const sums = new Float32Array(keys), rows = [];
+  for (let l = 0; l < layers; l++) for (let e = 0; e < heads; e++) if ((layer === null || l === layer) && (head === null || e === head)) rows.push(data.subarray((l * heads + e) * keys, (l * heads + e + 1) * keys));
+  for (const row of rows) row.forEach((x, i) => { sums[i] += x / rows.length; });
+  return sums;
+}
+
+const shaped = (data, [ny, nx]) => Array.from({ length: ny }, (_, y) => Array.from(data.subarray(y * nx, (y + 1) * nx)));
+
+export class Classify extends PanedView {
+  constructor(frame) { super(frame, "classify", "Classify", "What a vision model uses of an image: what the class token of a vision transformer, or a patch of it, attends to, and the feature maps of a convolutional network.", ClassifyPane); }
+
+  get names() { return (this.uploaded ??= {}); } // of uploaded images, by id
+
+  differenceMap() { return new ImageMap({ size: 340, patchwise: true }); }
+
+  // The same model with other weights, or any other one.
+  partner(pane) { return super.partner(pane) ?? Object.values(pane.known ?? {}).find((one) => one.id !== pane.model?.id); }
+
+  // A file that cannot be used is refused by all panes; Back leads to the image before it.
+  refuse(trouble) {
+    for (const pane of this.panes) pane.refuse(trouble);
+    this.compare();
+    this.remember(true);
+  }
+
+  lasts() { return this.panes.some(({ state, model }) => state.image && state.image !== NOTHING && !model?.examples.includes(state.image)) ? "The uploaded image is kept in the memory of this server only: after a restart the link does not show it." : ""; }
+
+  // Another image, for all panes.
+  give(id) { for (const pane of this.panes) pane.give(id); }
+
+  // A patch was chosen: the other pane shows the same one, if it has the same grid.
+  pickPlace(pane, y, x) {
+    for (const one of this.panes) if (one === pane || (one.group?.rows.grid && String(one.group.rows.grid) === String(pane.group.rows.grid))) one.take(y, x);
+  }
+
+  // The difference of what the two panes show, where it is over the same grid.
+  compare() {
+    const both = this.panes.map((pane) => pane.shown);
+    this.difference.hidden = this.panes.length < 2 || !both.every(Boolean);
+    this.differing = null;
+    if (this.difference.hidden) return;
+    const [a, b] = both, [left, right] = this.panes, kind = a.unit === b.unit, channels = kind && a.channel !== undefined && (left.state.model !== right.state.model || a.title !== b.title), same = kind && !channels && String(a.grid) === String(b.grid);
+    this.map.root.hidden = !same;
+    const grids = both.map(({ grid }) => grid.join(" × ")), place = (pane) => pane.group && pane.group.rows.names[pane.query];
+    this.why.textContent = channels ? "Channels of different models or stages respond to different things: there is no difference patch by patch." : !kind ? "Attention weights and activations are not the same: there is no difference patch by patch." : !same ? `The grids are ${grids[0]} and ${grids[1]}: there is no difference patch by patch.` : place(left) !== place(right) ? `The left is of ${place(left)}, the right of ${place(right)}.` : left.state.image !== right.state.image ? "The two images are not the same." : "";
+    if (!same) return;
+    this.differing = a.values.map((row, y) => row.map((x, i) => b.values[y][i] - x));
+    this.map.call(`${right.state.model} (${b.title}) − ${left.state.model} (${a.title})`, `difference of ${a.unit}s`);
+    this.map.show({ overlay: this.differing, image: null });
+  }
+}

@@ -1,0 +1,78 @@
+"""Hooks that record or edit the outputs and inputs of modules."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+from torch import Tensor, nn
+
+from .addresses import INPUT
+from .tap import Edit, changed, own, recomputing
+from .tape import Keep, Tape
+from .text_counter import TextCounter
+
+
+def watch_module(
+    module: nn.Module,
+    leaf: str | None,
+    name: str,
+    tape: Tape,
+    grad: bool,
+    keep: Keep,
+    text: TextCounter,
+    stack: ExitStack,
+) -> None:
+    """Record the outputs or inputs of a module until the stack is closed."""
+
+    def record(out: Any) -> None:
+        if threading.get_ident() != text.thread or recomputing():
+            return
+        # Does this call continue the text of the call before? While a search runs it does: the search announces each
+        # text (new_text). Elsewhere nothing in a module's output tells, and this is a guess: an output of one token,
+        # (batch, 1, width), continues, because decoding loops run one token at a time; any other begins another text.
+        # So unrelated texts of one token each join here; an attention can tell them apart: see Listener.is_next_step.
+        tokens = isinstance(out, Tensor) and out.ndim == 3
+        continues = tokens and (text.searching or out.shape[1] == 1)
+        tape.record(name, own(out, grad), keep, continues, text.number)
+
+    stack.callback(OUTSIDE[leaf](module, record).remove)
+
+
+def _on_output(module: nn.Module, act: Callable[[Any], Any]) -> Any:
+    """Call `act` with each output of a module, and use what it returns, unless None."""
+    return module.register_forward_hook(lambda self, _, out: act(out) if self is module else None)
+
+
+def _on_input(module: nn.Module, act: Callable[[Any], Any]) -> Any:
+    """Call `act` with the first tensor that a module is called with, and use what it returns, unless None."""
+
+    def hook(self: nn.Module, args: Any, kwargs: dict[str, Any]) -> Any:
+        if self is not module:  # a copy of it
+            return None
+        for i, x in enumerate(args):
+            if isinstance(x, Tensor):
+                new = act(x)
+                return None if new is None else ((*args[:i], new, *args[i + 1 :]), kwargs)
+        for key, x in kwargs.items():
+            if isinstance(x, Tensor):
+                new = act(x)
+                return None if new is None else (args, {**kwargs, key: new})
+        return None
+
+    return module.register_forward_pre_hook(hook, with_kwargs=True)
+
+
+OUTSIDE = {None: _on_output, INPUT: _on_input}  # what hooks a module, for its output and its input
+
+
+def edit_module(module: nn.Module, leaf: str | None, name: str, change: Edit, stack: ExitStack) -> None:
+    """Edit the outputs or inputs of a module until the stack is closed."""
+    mine = threading.get_ident()
+
+    def act(x: Any) -> Any:
+        return changed(name, change, x) if threading.get_ident() == mine else None
+
+    stack.callback(OUTSIDE[leaf](module, act).remove)

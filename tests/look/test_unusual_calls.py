@@ -1,0 +1,178 @@
+"""What torch's attention takes in unusual forms: recorded as the kernel computes it, or a Notice says why not."""
+
+import copy
+import warnings
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import clearhead as ch
+from clearhead.look import Notice
+
+r = torch.randn
+
+
+class Plain(nn.Module):
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, **how) -> Tensor:
+        return F.scaled_dot_product_attention(q, k, v, **how)
+
+
+def quiet():
+    return warnings.catch_warnings(action="ignore", category=Notice)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_float32_mask_of_half_precision_attention_is_not_rounded(dtype):
+    torch.manual_seed(0)
+    model, n = Plain(), 6
+    q, k, v = (r(1, 2, n, 8).to(dtype) for _ in range(3))
+    mask = 1000 + 3 * torch.rand(n, n)
+    expected = (q.double() @ k.double().mT * 8**-0.5 + mask).softmax(-1)
+    with ch.watch(model, "weights", "entropy") as tape:
+        before = model(q, k, v, attn_mask=mask)
+    assert torch.equal(before, model(q, k, v, attn_mask=mask))
+    torch.testing.assert_close(tape["weights"].dense().double(), expected, rtol=0, atol=1e-4)
+    torch.testing.assert_close(tape["entropy"].double(), torch.special.entr(expected).sum(-1), rtol=0, atol=1e-3)
+    with quiet(), ch.edit(model, {"weights": torch.clone}):
+        torch.testing.assert_close(model(q, k, v, attn_mask=mask), before, rtol=0, atol=0.02)
+    with quiet(), ch.watch(model, "weights", grad=True) as tape:
+        model(q.requires_grad_(), k, v, attn_mask=mask)
+    torch.testing.assert_close(tape["weights"].dense().double(), expected, rtol=0, atol=1e-4)
+
+
+def test_autocast_rounds_a_mask_and_so_does_the_record():
+    torch.manual_seed(0)
+    model, n, (q, k) = Plain(), 6, (r(1, 2, 6, 8) for _ in range(2))
+    mask, units = 1000 + 3 * torch.rand(n, n), torch.eye(n).expand(1, 2, n, n)
+    with torch.autocast("cpu", torch.bfloat16), ch.watch(model, "weights") as tape:
+        out = model(q, k, units, attn_mask=mask)
+    torch.testing.assert_close(tape["weights"].dense(), out.float(), rtol=0, atol=5e-3)
+
+
+GROUPED = {
+    "three axes": (r(4, 5, 8), r(2, 5, 8), r(2, 5, 8)),
+    "five axes": (r(2, 3, 4, 5, 8), r(2, 3, 2, 5, 8), r(2, 3, 2, 5, 8)),
+    "other heads of values": (r(1, 4, 5, 8), r(1, 4, 5, 8), r(1, 2, 5, 8)),
+    "fewer heads of values": (r(1, 4, 5, 8), r(1, 2, 5, 8), r(1, 1, 5, 8)),
+}
+
+
+@pytest.mark.parametrize("kind", GROUPED)
+def test_grouped_heads(kind):
+    model, given = Plain(), GROUPED[kind]
+    before = model(*given, enable_gqa=True)
+    with ch.watch(model, "*") as tape:
+        assert torch.equal(model(*given, enable_gqa=True), before)
+    q, k, v = (tape[leaf] for leaf in "qkv")
+    assert q.shape == (6 if kind == "five axes" else 1, 4, 5, 8)
+    k, v = (x.repeat_interleave(4 // x.shape[1], 1) for x in (k, v))
+    weights = (q @ k.mT * 8**-0.5).softmax(-1)
+    torch.testing.assert_close(tape["weights"].dense(), weights)
+    torch.testing.assert_close(tape["heads"], weights @ v)
+    torch.testing.assert_close(tape["entropy"], torch.special.entr(weights).sum(-1))
+    for leaf in ("q", "k", "v", "heads", "scores", "weights"):
+        with quiet(), ch.edit(model, {leaf: torch.clone}):
+            torch.testing.assert_close(model(*given, enable_gqa=True), before)
+        with quiet(), ch.edit(model, {leaf: torch.zeros_like}):
+            assert not torch.equal(model(*given, enable_gqa=True), before)
+
+
+NONE = torch.ones(0, 5, dtype=torch.bool)
+UNRECORDED = {
+    "no keys": (lambda model: model(r(1, 4, 5, 8), r(1, 4, 0, 8), r(1, 4, 0, 8)), "no queries or no keys"),
+    "no queries": (lambda model: model(r(1, 4, 0, 8), *[r(1, 4, 5, 8)] * 2, attn_mask=NONE), "no queries or no keys"),
+    "meta": (lambda model: model(*[r(1, 2, 3, 4, device="meta")] * 3), "hold no numbers"),
+    "vmap": (lambda model: torch.func.vmap(model)(*[r(2, 1, 2, 3, 4)] * 3), r"torch\.func"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")  # of torch.func.vmap
+@pytest.mark.parametrize("leaf", ["weights", "entropy", "scores", "heads"])
+@pytest.mark.parametrize("kind", UNRECORDED)
+def test_calls_that_cannot_be_recorded_run_and_a_notice_says_why(kind, leaf):
+    run, reason = UNRECORDED[kind]
+    model = Plain()
+    with pytest.warns(Notice, match=f"this Plain is not recorded: .*{reason}"), ch.watch(model, leaf) as tape:
+        out = run(model)
+    assert out.shape == run(model).shape
+    assert leaf not in tape
+    with quiet(), ch.edit(model, {"heads": torch.zeros_like}):
+        run(model)
+
+
+class Explicit(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return (x[:, None] @ x[:, None].mT).softmax(-1) @ x[:, None]
+
+
+@pytest.mark.parametrize("kind", ["meta", "vmap"])
+def test_explicit_attention_that_cannot_be_recorded(kind):
+    model = Explicit()
+    run = model if kind == "meta" else torch.func.vmap(model)
+    x = r(2, 3, 4, device="meta") if kind == "meta" else r(5, 2, 3, 4)
+    with pytest.warns(Notice, match="is not recorded"), ch.watch(model, "weights"):
+        run(x)
+
+
+class Two(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList([Plain(), Plain()])
+
+    def forward(self, x: Tensor) -> Tensor:
+        for part in self.parts:
+            x = part(x, x, x)
+        return x
+
+
+@pytest.mark.parametrize("kind", [ValueError, KeyboardInterrupt, SystemExit])
+def test_a_pass_that_was_interrupted_inside_the_with_is_forgotten(kind):
+    def stop(*_) -> None:
+        raise kind
+
+    model, x = Two(), r(1, 2, 5, 4)
+    with ch.watch(model, "**.weights") as tape:
+        hook = model.parts[0].register_forward_hook(stop)
+        with pytest.raises(kind):
+            model(x)
+        hook.remove()
+        F.scaled_dot_product_attention(x, x, x)  # outside of the model
+        model(x)
+        model(x)
+    assert tape.names == ["parts.0.weights", "parts.1.weights"]
+    assert [len(tape.texts(name)) for name in tape.names] == [3, 2]
+
+
+def test_a_copy_made_inside_the_with_is_neither_recorded_nor_edited():
+    model, x = Two(), r(1, 2, 5, 4)
+    with ch.watch(model, "**.weights", "parts.0") as tape:
+        twin = copy.deepcopy(model)
+        twin(x)
+        model(x)
+    assert [len(tape.calls(name)) for name in tape.names] == [1] * 3
+    with ch.edit(model, {"parts.1.heads": torch.zeros_like, "parts.1": torch.zeros_like}):
+        twin = copy.deepcopy(model)
+        assert not model(x).any()
+        assert twin(x).any()
+    assert torch.equal(twin(x), model(x))
+
+
+class HeatMap(nn.Module):
+    """A convolution that returns a map which sums to 1 over the image, not over its rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3, padding=1)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        z = self.conv(x)
+        return z, z.flatten(2).softmax(-1).view_as(z)
+
+
+def test_returned_maps_whose_rows_do_not_sum_to_1_are_no_attention():
+    model = HeatMap()
+    with pytest.warns(Notice, match="no attention call at 'weights'"), ch.watch(model, "weights") as tape:
+        model(r(1, 3, 6, 6))
+    assert tape.names == []
