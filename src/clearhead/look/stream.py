@@ -78,7 +78,7 @@ def _read(total: Callable[[int], Tensor], names: set[str], places: Places | None
         "entropy": lambda: -total(0) / LOG2E,
         "distance": lambda: total(1),
         "rms": lambda: total(2).sqrt(),
-        "position": lambda: torch.stack([total(3 + c) for c in range(places.k.shape[-1] if places else 0)], dim=-1),
+        "position": lambda: torch.stack([total(3 + c) for c in range(places.axes if places else 0)], dim=-1),
     }
     return {name: read[name]() for name in names}
 
