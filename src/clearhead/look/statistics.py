@@ -110,7 +110,7 @@ def statistics(
     placed = [name for name in names if name in PLACED]
     places = Places(source, grid, special) if placed else None
     with full_precision(source.device):
-        if stream.serves(source):
+        if stream.serves(source, grid if placed else None):
             result = stream.statistics(source, names, places, special)
         elif special and placed:
             others = [name for name in names if name not in PLACED]
