@@ -26,7 +26,7 @@ from .preprocessing import Preprocessing, to_rgb
 if TYPE_CHECKING:
     from PIL import Image
 
-ImageLike = Any  # a path, the bytes of a file, a PIL image, or a uint8 array (height, width[, channels])
+ImageLike = Any  # a path, an open file or its bytes, a PIL image, or a uint8 array (height, width[, channels])
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
 VALID_FOLDERS = ("val", "valid", "validation", "test")  # names of a validation folder beside "train", best first
@@ -163,7 +163,7 @@ def open_image(image: ImageLike) -> Image.Image:
     """Return an RGB image, rotated upright as its EXIF data says, and on white where it is transparent.
 
     Args:
-        image: A path, the bytes of an image file, a PIL image, or a uint8 array (height, width[, channels]).
+        image: A path, an open file or its bytes, a PIL image, or a uint8 array (height, width[, channels]).
     """
     from PIL import Image
 
@@ -175,6 +175,8 @@ def open_image(image: ImageLike) -> Image.Image:
             raise DataError(f"{path} is a folder: expected an image file")
         with _naming_bad_images(str(path)), Image.open(path) as file:
             return _upright(file)
+    if isinstance(image, io.IOBase):
+        image = image.read()
     if isinstance(image, bytes):
         with _naming_bad_images(f"an image of {len(image)} bytes"), Image.open(io.BytesIO(image)) as file:
             return _upright(file)
@@ -182,7 +184,8 @@ def open_image(image: ImageLike) -> Image.Image:
         return _from_array(image)
     if not isinstance(image, Image.Image):
         raise InputError(
-            f"a {type(image).__name__} is not an image: expected a path, the bytes of a file, a PIL image or an array"
+            f"a {type(image).__name__} is not an image: expected a path, an open file or its bytes, a PIL image or "
+            "an array"
         )
     with _naming_bad_images(str(getattr(image, "filename", "")) or "a PIL image"):
         return _upright(image)
@@ -191,11 +194,13 @@ def open_image(image: ImageLike) -> Image.Image:
 def _from_array(array: np.ndarray) -> Image.Image:
     from PIL import Image
 
-    if array.ndim not in (2, 3) or array.dtype != np.uint8 or array.shape[2:] not in ((), (3,), (4,)) or not array.size:
+    known = array.ndim in (2, 3) and array.shape[2:] in ((), (1,), (3,), (4,))
+    if not known or array.dtype != np.uint8 or not array.size:
         raise InputError(
             f"an array of shape {array.shape} and dtype {array.dtype} is not an image: expected uint8 "
-            "(height, width), or (height, width, channels) with 3 or 4 channels"
+            "(height, width), or (height, width, channels) with 1, 3 or 4 channels"
         )
+    array = array[:, :, 0] if array.shape[2:] == (1,) else array
     return to_rgb(Image.fromarray(array))
 
 
