@@ -358,3 +358,10 @@ def test_a_file_without_weights_says_what_it_has(tmp_path: Path) -> None:
     torch.save({"epoch": 3, "loss": 0.5}, tmp_path / "last.pth")
     with pytest.raises(WeightsError, match=r"does not hold a dictionary of tensors.*it has 'epoch', 'loss'"):
         ch.load(tmp_path / "last.pth", device="cpu")
+
+
+@pytest.mark.parametrize(("size", "expected"), [(224, 224), (32, 32), (384, 384), (512, 224)])
+def test_images_get_the_size_of_the_grid_unless_that_is_larger_than_usual(size: int, expected: int, tmp_path: Path):
+    model = ch.build("vit", classes=3, size=size, patch=16, width=192, depth=1, heads=3)
+    path = ch.save(model, tmp_path, layout="timm") / "model.safetensors"
+    assert ch.load(path, device="cpu").preprocessing.size == (expected, expected)
