@@ -196,6 +196,13 @@ def test_images_come_in_many_forms(photos, given):
         assert classify(bundle, one) == alone
 
 
+def test_what_is_no_image_is_refused(photos):
+    with pytest.raises(ValueError, match="'' is not an image: expected a path"):
+        classify(classifier(), "")
+    with pytest.raises(ValueError, match="a dict is not an image"):
+        classify(classifier(), {"image": photos})
+
+
 def test_the_command_classifies_image_files(photos, saved):
     paths = [photos / "cat" / "0.png", photos / "owl" / "1.png"]
     expected = classify(classifier(), paths)

@@ -104,8 +104,8 @@ def test_a_resumed_run_says_that_its_data_has_changed(tmp_path, capsys):
 
     table = {
         "seed": 0, "steps": 2, "data": {"name": "images", "path": str(tmp_path / "data"), "size": 8, "rows": 2},
-        "model": {"name": "vit", "patch": 4, "width": 8, "depth": 1, "heads": 2}, "objective": {"name": "classification"},
-        "run": {"save_every": 1},
+        "model": {"name": "vit", "patch": 4, "width": 8, "depth": 1, "heads": 2},
+        "objective": {"name": "classification"}, "run": {"save_every": 1},
     }  # fmt: skip
     add_images(range(4))
     go(table, tmp_path / "run")

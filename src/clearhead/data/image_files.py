@@ -151,9 +151,13 @@ def unreadable(root: str, names: Sequence[str]) -> list[str]:
 
 
 def random_crop(width: int, height: int, least: float, row: list[float]) -> tuple[float, float, float, float]:
-    """Return a box (left, top, right, bottom) of at least a share of the area, clipped to fit into the image."""
+    """Return a box (left, top, right, bottom) of at least a share of the area.
+
+    Its aspect ratio is between 3:4 and 4:3, or that of a wider or taller image if it would not fit into it otherwise.
+    """
     area = width * height * (least + (1 - least) * row[0])
     ratio = math.exp((2 * row[1] - 1) * math.log(4 / 3))
+    ratio = min(max(ratio, area / height**2), width**2 / area)
     w, h = min(width, math.sqrt(area * ratio)), min(height, math.sqrt(area / ratio))
     left, top = (width - w) * row[2], (height - h) * row[3]
     return left, top, min(left + w, width), min(top + h, height)

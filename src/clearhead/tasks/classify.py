@@ -42,8 +42,8 @@ def classify(
         2
     """
     bundle.require("classify", "a classifier, such as a BERT with answer='class' or a vision model with classes")
-    if top is not None and top < 1:
-        raise InputError(f"top={top}: expected 1 or more")
+    if top is not None and (not isinstance(top, int) or top < 1):
+        raise InputError(f"top={top}: expected a whole number, 1 or more")
     outputs: Iterator[tuple[list[int], Tensor]]
     if bundle.reads == "images":
         items, single = image_inputs(inputs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from io import IOBase
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..data.files import DataError
 from ..data.image_files import SUFFIXES, ImageLike
+from ..errors import InputError
 from ..fast import hooked
 from ..weights import Bundle
 
@@ -22,7 +23,7 @@ IMAGES = 64  # images per batch
 
 def image_inputs(inputs: Any) -> tuple[list[ImageLike], bool]:
     """The images, and whether it was one alone: an array with three axes is one image, a list or a folder several."""
-    one = isinstance(inputs, str | bytes | Path | IOBase)
+    one = isinstance(inputs, str | bytes | Path | IOBase | Mapping)
     one |= isinstance(inputs, np.ndarray | Tensor) and inputs.ndim != 4
     several = isinstance(inputs, Iterable) and not one
     items = [_files(item) for item in (list(inputs) if several else [inputs])]
@@ -32,6 +33,8 @@ def image_inputs(inputs: Any) -> tuple[list[ImageLike], bool]:
 
 def _files(item: ImageLike) -> list[ImageLike]:
     """The image files of a folder, sorted; a tensor (channels, height, width) as an array; anything else as it is."""
+    if isinstance(item, str) and not item.strip():
+        raise InputError("'' is not an image: expected a path")
     if isinstance(item, Tensor):
         item = item.detach().cpu()
         return [(item.movedim(0, -1) if item.ndim == 3 else item).numpy()]
