@@ -181,7 +181,8 @@ def test_an_empty_folder_is_refused(tmp_path):
 def test_a_class_may_be_missing_in_validation_but_not_in_training(folder):
     for path in (folder / "val" / "dog").iterdir():
         path.unlink()
-    data = make_data("images", {"path": str(folder), "size": 8}, seed=1)
+    with pytest.warns(Notice, match="data has no validation image of dog"):
+        data = make_data("images", {"path": str(folder), "size": 8}, seed=1)
     assert data.classes == ("cat", "dog")
     assert set(data.valid(0)["labels"].tolist()) == {0}
     for path in (folder / "train" / "cat").iterdir():

@@ -246,6 +246,13 @@ def test_a_random_crop_stays_inside_the_image():
             assert 0 <= top < bottom <= height
 
 
+@pytest.mark.parametrize(("size", "least"), [((150, 100), 0.9), ((150, 100), 1.0), ((100, 100), 0.9), ((400, 9), 0.25)])
+def test_a_random_crop_keeps_the_least_share_of_the_area(size, least):
+    for row in np.random.default_rng(0).random((500, 5)).tolist():
+        left, top, right, bottom = image_files.random_crop(*size, least, row)
+        assert (right - left) * (bottom - top) >= least * size[0] * size[1] * (1 - 1e-9)
+
+
 def test_workers_decode_the_next_batches_in_advance(folder):
     source = open_images(folder, workers=1, ahead=2)
     try:

@@ -286,5 +286,5 @@ def test_arrays_that_are_not_images_are_refused_with_their_shape(array, words):
 
 @pytest.mark.parametrize("thing", [None, 3, [1, 2], {"path": "x"}])
 def test_other_things_are_refused_with_their_type(thing):
-    with pytest.raises(ValueError, match=f"^a {type(thing).__name__} is not an image: expected a path, the bytes"):
+    with pytest.raises(ValueError, match=f"^a {type(thing).__name__} is not an image: expected a path, an open file"):
         open_image(thing)

@@ -1,5 +1,6 @@
 """A watch or an edit ends without a trace, and concerns the calls of its own thread only."""
 
+import copy
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -116,3 +117,11 @@ def test_the_watch_of_a_second_thread_waits_for_the_first(model):
     assert names == ["norm"]
     assert len(tape.calls("blocks.0")) == 1
     assert not hooks_and_taps(model)
+
+
+def test_a_copy_made_meanwhile_is_not_watched(model):
+    with watch(model, "blocks.*.attn.entropy") as tape:
+        twin = copy.deepcopy(model)
+        twin(inputs())
+        assert list(tape) == []
+    assert all(getattr(part, "tap", None) is None for part in twin.modules())

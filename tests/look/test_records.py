@@ -287,3 +287,10 @@ def test_maps_and_statistics_of_a_bfloat16_model_are_in_float32(score):
         tape["attn.entropy"], -torch.special.xlogy(weights, weights).sum(-1), atol=1e-4, rtol=1e-4
     )
     torch.testing.assert_close(tape["attn.received"], weights.sum(-2), atol=1e-4, rtol=1e-4)
+
+
+def test_a_tape_gives_the_addresses_with_records_in_turn(model):
+    with watch(model, "blocks.1.attn.entropy", "blocks.0") as tape:
+        assert list(tape) == []
+        model(inputs())
+    assert list(tape) == ["blocks.0", "blocks.1.attn.entropy"]

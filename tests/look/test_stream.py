@@ -9,11 +9,29 @@ from pathlib import Path
 import pytest
 import torch
 
+import clearhead
+from clearhead import look, watch
 from clearhead.layers import Mask
 from clearhead.look import stream
 from clearhead.look.call import LazyCall
 
+STATISTICS = ["**.entropy", "**.distance", "**.received"]
 CASES = Path(__file__).with_name("stream_cases.py")
+
+
+def our_gpt():
+    ids = torch.randint(0, 9, (1, 512))
+    return clearhead.build("gpt", vocab=9, context=512, width=128, depth=2, heads=2), ids, STATISTICS
+
+
+def their_encoder():
+    layer = torch.nn.TransformerEncoderLayer(128, 2, 128, batch_first=True)
+    return torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), torch.randn(1, 512, 128), STATISTICS
+
+
+def our_vit():
+    model = clearhead.build("vit", size=256, patch=16, width=128, depth=2, heads=2)
+    return model, torch.randn(1, 3, 256, 256), ["blocks.*.attn.weights"]
 
 
 def run(*words: str, **environment: str) -> None:
@@ -41,3 +59,24 @@ def test_all_statistics_on_a_gpu():
 def test_a_call_on_a_cpu_is_left_to_the_reference():
     q = torch.zeros(1, 1, 4, 8)
     assert not stream.serves(LazyCall(q=q, k=q, mask=Mask(), bias=None, scale=1.0))
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("build", [our_gpt, their_encoder, our_vit])
+def test_a_watched_pass_never_waits_for_the_gpu(build):
+    model, given, names = build()
+    model = model.cuda().bfloat16().eval()
+    given = given.cuda() if given.dtype == torch.int64 else given.cuda().bfloat16()
+
+    def keep(map):
+        return look.statistics(map.sources[0], "entropy", "distance", grid=(16, 16), special=1)
+
+    with torch.no_grad():
+        for mode in ("default", "error"):  # the first pass compiles the kernels, and compares two of torch's
+            torch.cuda.set_sync_debug_mode(mode)
+            try:
+                with watch(model, *names, keep=keep if names == ["blocks.*.attn.weights"] else "all"):
+                    model(given)
+            finally:
+                torch.cuda.set_sync_debug_mode("default")

@@ -203,3 +203,12 @@ def test_labels_and_preprocessing_travel_with_the_weights(tmp_path: Path) -> Non
     assert bundle.preprocessing.size == (12, 12)
     again = ch.load(ch.save(bundle, tmp_path / "ours", layout="huggingface"), device="cpu")
     assert (again.labels, again.preprocessing) == (bundle.labels, bundle.preprocessing)
+
+
+def test_other_labels_than_classes_are_refused(tmp_path: Path) -> None:
+    oracle("vit").save_pretrained(tmp_path)
+    table = json.loads((tmp_path / "config.json").read_text())
+    table["id2label"] = dict(enumerate("abcdef"))
+    (tmp_path / "config.json").write_text(json.dumps(table))
+    with pytest.raises(WeightsError, match=r"id2label has 6 names, expected one for each of the classes 0 to 3"):
+        ch.load(tmp_path, device="cpu")

@@ -70,7 +70,8 @@ def test_saving_and_loading_gives_the_same_outputs(library: str, case: str, tmp_
     close(again.model(pictures(32)), model(pictures(32)), "output")
     fixed = {"antialias", "layer_scale", "hidden", "dropout"}
     assert {k for k in CASES[case][1] if getattr(again.config, k) != getattr(model.config, k)} <= fixed
-    assert again.preprocessing.size == (224, 224)
+    size = model.config.size if library == "torchvision" and "size" in CASES[case][1] else 224
+    assert again.preprocessing.size == (size, size)
     result = certificate(folder)
     assert result.reference is None
     assert "transformers does not read" in result.note
@@ -358,3 +359,27 @@ def test_a_file_without_weights_says_what_it_has(tmp_path: Path) -> None:
     torch.save({"epoch": 3, "loss": 0.5}, tmp_path / "last.pth")
     with pytest.raises(WeightsError, match=r"does not hold a dictionary of tensors.*it has 'epoch', 'loss'"):
         ch.load(tmp_path / "last.pth", device="cpu")
+
+
+@pytest.mark.parametrize(("size", "expected"), [(224, 224), (32, 32), (384, 384), (512, 224)])
+def test_images_get_the_size_of_the_grid_unless_that_is_larger_than_usual(size: int, expected: int, tmp_path: Path):
+    model = ch.build("vit", classes=3, size=size, patch=16, width=192, depth=1, heads=3)
+    path = ch.save(model, tmp_path, layout="timm") / "model.safetensors"
+    assert ch.load(path, device="cpu").preprocessing.size == (expected, expected)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"width": 768, "heads": 8},
+            "heads=8, width=768: a file of torchvision .* of this width has 12",
+        ),
+        ({"width": 64, "heads": 2}, "heads=2, width=64: .* of this width does not exist"),
+        ({"width": 192, "heads": 3, "size": (16, 64)}, r"size=\(16, 64\): torchvision's model has a square grid"),
+    ],
+)
+def test_what_a_torchvision_file_cannot_hold_is_not_saved(options: dict, message: str, tmp_path: Path) -> None:
+    model = ch.build("vit", **{"classes": 3, "size": 16, "patch": 8, "depth": 1, **options})
+    with pytest.raises(WeightsError, match=message):
+        ch.save(model, tmp_path / "folder", layout="torchvision")

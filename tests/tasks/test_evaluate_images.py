@@ -2,6 +2,8 @@
 
 import json
 import shutil
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +16,9 @@ from clearhead import Bundle, classify, evaluate, save
 from clearhead.cli import app
 from clearhead.data.cifar10 import CLASSES
 from clearhead.data.files import DataError
+from clearhead.data.images import ImageConfig, Images
 from clearhead.data.preprocessing import Preprocessing
+from clearhead.errors import Notice
 
 LABELS = ("cat", "dog", "owl")
 
@@ -115,6 +119,39 @@ def test_the_validation_part_is_evaluated_unless_another_is_given(photos, tmp_pa
         evaluate(classifier(), photos, split="valid")
 
 
+def trained(photos, folder: Path, share: float, **data: object) -> Bundle:
+    """A model whose run was trained on the photos."""
+    options = "".join(f"{name} = {json.dumps(value)}\n" for name, value in data.items())
+    recipe = f'[data]\nname = "images"\npath = "{photos}"\nshare = {share}\n{options}'
+    folder.mkdir()
+    (folder / "recipe.toml").write_text(recipe)
+    return replace(classifier(), folder=folder / "model")
+
+
+def test_of_the_folder_that_a_model_was_trained_on_only_held_out_images_are_evaluated(photos, tmp_path):
+    data = Images(ImageConfig(path=str(photos), share=0.4), seed=3)
+    held_out = [image.name for image in data.sets["valid"]]
+    bundle = trained(photos, tmp_path / "run", 0.4)
+    scores = evaluate(bundle, photos)
+    assert (scores.data, scores.files) == (f"{photos} valid", held_out)
+    assert scores.to_dict()["files"] == held_out
+    others = evaluate(bundle, photos, split="train").files
+    assert sorted([*held_out, *others]) == sorted(str(path.relative_to(photos)) for path in photos.rglob("*.png"))
+    copied = shutil.copytree(photos, tmp_path / "other photos")
+    assert len(evaluate(bundle, copied).references) == 9
+
+
+def test_bad_files_are_left_out_if_asked_or_if_training_left_them_out(photos, tmp_path):
+    (photos / "cat" / "0.png").write_bytes(b"no image")
+    with pytest.warns(Notice, match="skipped 1 of 9 image files"):
+        assert len(evaluate(classifier(), photos, skip_bad=True).references) == 8
+    with pytest.warns(Notice, match="skipped 1 of 9"):
+        data = Images(ImageConfig(path=str(photos), share=0.4, skip_bad=True), seed=0)
+    with pytest.warns(Notice, match="skipped 1 of 9"):
+        scores = evaluate(trained(photos, tmp_path / "run", 0.4, skip_bad=True), photos)
+    assert scores.files == [image.name for image in data.sets["valid"]]
+
+
 def test_wrong_folders_are_refused(photos, tmp_path):
     with pytest.raises(DataError, match="the class 'owl' is none of the model's: cat, dog, bowl; the nearest is bowl"):
         evaluate(classifier(labels=("cat", "dog", "bowl")), photos)
@@ -137,6 +174,33 @@ def test_the_classes_of_a_large_model_are_not_all_listed(photos):
     bundle = Bundle(patched_model(classes=30), preprocessing=Preprocessing(resize=(8, 8)))
     with pytest.raises(DataError, match=r"the class 'cat' is none of the model's: 0, 1, .*, 19 \.\.\. \(30 in all\)"):
         evaluate(bundle, photos)
+
+
+@pytest.mark.parametrize("given", ["array", "tensor", "file", "stacked arrays", "stacked tensors", "grey"])
+def test_images_come_in_many_forms(photos, given):
+    paths = sorted(photos.rglob("*.png"))[:2]
+    arrays = [np.asarray(Image.open(path).convert("RGB")) for path in paths]
+    tensors = [torch.from_numpy(array.copy()).movedim(-1, 0) for array in arrays]
+    bundle, alone = classifier(), classify(classifier(), paths[0])
+    if given == "file":
+        with paths[0].open("rb") as file:
+            assert classify(bundle, file) == alone
+    elif given == "grey":
+        grey = arrays[0][:, :, :1]
+        assert classify(bundle, grey) == classify(bundle, np.repeat(grey, 3, axis=2))
+    elif given.startswith("stacked"):
+        several = np.stack(arrays) if given == "stacked arrays" else torch.stack(tensors)
+        assert classify(bundle, several) == classify(bundle, paths)
+    else:
+        one = arrays[0] if given == "array" else tensors[0]
+        assert classify(bundle, one) == alone
+
+
+def test_what_is_no_image_is_refused(photos):
+    with pytest.raises(ValueError, match="'' is not an image: expected a path"):
+        classify(classifier(), "")
+    with pytest.raises(ValueError, match="a dict is not an image"):
+        classify(classifier(), {"image": photos})
 
 
 def test_the_command_classifies_image_files(photos, saved):

@@ -102,13 +102,15 @@ def test_frozen_features_classify_a_folder(photos):
         assert scores.references == ["dark", "dark", "light", "light"]
     assert all(torch.equal(p, before[name]) for name, p in given.model.named_parameters())
     assert ch.evaluate(bundle(classes=2), photos, by="knn", neighbours=3).accuracy == 1.0
+    undivided = ch.evaluate(given, photos / "train")
+    assert (undivided.accuracy, len(undivided.references)) == (1.0, 1)
 
 
 def test_mistakes_get_sentences(photos):
     with pytest.raises(ValueError, match="this ViT cannot classify: expected a classifier, or by='knn'"):
         ch.evaluate(bundle(), photos, by="head")
-    with pytest.raises(ValueError, match="is not divided into train and val, which by='knn' needs"):
-        ch.evaluate(bundle(), photos / "train")
+    with pytest.raises(ValueError, match="too few images to divide them into train and val"):
+        ch.evaluate(bundle(), photos / "val")
     with pytest.raises(ValueError, match="neighbours=0"):
         ch.evaluate(bundle(), photos, by="knn", neighbours=0)
 

@@ -87,6 +87,26 @@ def test_a_crop_is_a_part_of_the_image_at_the_size_of_the_whole():
     ).abs().max() <= 1
 
 
+def test_a_crop_shows_nothing_from_outside_the_image():
+    white = torch.full((500, C, H, W), 255, dtype=torch.uint8)
+    assert int(augment(white, built({"name": "crop", "least": 0.08}), moment(range(500))).min()) == 255
+
+
+def test_a_crop_keeps_the_least_share_of_the_area():
+    ramp = torch.stack([torch.arange(40.0).expand(40, 40), torch.arange(40.0)[:, None].expand(40, 40)])
+    ramp = (ramp * 6).round().to(torch.uint8).expand(500, 2, 40, 40)
+    out = augment(ramp, built({"name": "crop", "least": 0.9}), moment(range(500))).float()
+    sides = [out[:, axis].diff(dim=2 - axis)[:, 2:-2, 2:-2].mean((1, 2)) / 6 for axis in (0, 1)]
+    assert 0.88 < float((sides[0] * sides[1]).min()) < 0.93
+
+
+@pytest.mark.parametrize("name", AUGMENTATIONS)
+@pytest.mark.parametrize("size", [1, 2])
+def test_tiny_images_can_be_augmented(name, size):
+    tiny = torch.full((200, C, size, size), 100, dtype=torch.uint8)
+    assert augment(tiny, built({"name": name}), moment(range(200))).shape == tiny.shape
+
+
 def test_erasing_replaces_a_rectangle_by_one_colour():
     x = torch.full((200, C, 16, 16), 7, dtype=torch.uint8)
     out = augment(x, built({"name": "erase", "chance": 0.5, "most": 0.3}), moment(range(200)))

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 import clearhead as ch
@@ -74,3 +75,21 @@ def test_a_size_that_is_not_that_of_the_checkpoint_must_be_written(recipe, check
         trained(dict(recipe))
     recipe["data"]["size"] = 16
     assert trained(recipe)[0].config.size == 8  # positions of the checkpoint, interpolated to 16 pixels
+
+
+def test_learning_only_the_head_leaves_the_batch_norms_as_they_are(recipe, tmp_path):
+    model = ch.build("resnet", classes=3, width=4, depths=(1, 1))
+    start = ch.save(ch.Bundle(model, preprocessing=Preprocessing(resize=8, crop=(8, 8))), tmp_path / "start")
+    recipe.update(model={"name": "resnet", "width": 4, "depths": [1, 1]}, pretrained=str(start), learn="head", steps=3)
+    bundle, _ = trained(recipe)
+    after = bundle.model.state_dict()
+    changed = {name for name, x in model.state_dict().items() if name in after and not torch.equal(x, after[name])}
+    assert changed == {"head.weight", "head.bias"}
+
+
+def test_a_pretrained_class_token_may_be_left_out(recipe, tmp_path):
+    model = ch.build("vit", classes=2, size=8, **{name: x for name, x in VIT.items() if name != "name"})
+    start = ch.save(ch.Bundle(model, preprocessing=Preprocessing(resize=8, crop=(8, 8))), tmp_path / "start")
+    recipe.update(pretrained=str(start), model={"pool": "mean"})
+    bundle, _ = trained(recipe)
+    assert (bundle.config.pool, "embed.cls" in dict(bundle.model.named_parameters())) == ("mean", False)

@@ -91,6 +91,19 @@ def test_lower_layers_have_smaller_factors(family):
     assert steps == sorted(steps)  # parameters are named from input to output
 
 
+def test_layers_of_a_stem_belong_to_the_layer_below():
+    model = ch.build("vit", stem="resnet", **FAMILIES["vit"])
+    scales = layer_scales(dict(model.named_parameters()), 0.5)
+    assert {scale for name, scale in scales.items() if name.startswith("embed")} == {0.5**4}
+    assert [scales[f"blocks.{i}.mlp.up.weight"] for i in range(3)] == [0.5**3, 0.5**2, 0.5]
+
+
+def test_the_query_that_pools_tokens_is_above_all_layers():
+    model = ch.build("vit", pool="attention", **FAMILIES["vit"])
+    scales = layer_scales(dict(model.named_parameters()), 0.5)
+    assert (scales["pool_query"], scales["embed.project.weight"]) == (1.0, 0.5**4)
+
+
 def test_factors_without_layers_are_one():
     assert layer_scales(["first.weight", "head.weight"], 0.5) == {"first.weight": 1.0, "head.weight": 1.0}
 

@@ -21,7 +21,7 @@ def rng(rows=range(ROWS), step=3):
     return DeviceRng(1, step, torch.tensor(list(rows)), 5)
 
 
-@pytest.mark.parametrize("parameter", [0.3, 0.8, 1.0, 2.5])
+@pytest.mark.parametrize("parameter", [0.1, 0.3, 0.8, 1.0, 2.5])
 def test_quantiles_are_those_of_the_beta_distribution(parameter):
     """Against torch's sampler: the share of draws below a quantile is its level; and the moments are exact."""
     torch.manual_seed(0)
@@ -31,6 +31,7 @@ def test_quantiles_are_those_of_the_beta_distribution(parameter):
         assert float((draws < table[level]).float().mean()) == pytest.approx(level / 1024, abs=0.005)
     assert float(table.mean()) == pytest.approx(0.5, abs=1e-4)
     assert float(table.var()) == pytest.approx(1 / (4 * (2 * parameter + 1)), rel=0.01)
+    assert float((table * (1 - table)).mean()) == pytest.approx(parameter / (4 * parameter + 2), rel=0.01)
 
 
 def test_mixup_blends_each_image_with_the_one_half_a_batch_further():

@@ -8,6 +8,7 @@ import time
 
 import pytest
 import torch
+from PIL import Image
 from trainings import VECTORS, metrics, recipe, same_bits, state, weights
 
 from clearhead import config
@@ -92,6 +93,25 @@ def test_a_resumed_run_says_what_changed_and_a_finished_one_that_it_is_finished(
     said = capsys.readouterr().err
     assert f"{tmp_path}: already finished at step 5 of 5" in said
     assert "changed" not in said
+
+
+def test_a_resumed_run_says_that_its_data_has_changed(tmp_path, capsys):
+    def add_images(numbers):
+        for i in numbers:
+            path = tmp_path / "data" / "train" / f"class {i % 2}" / f"{i}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (8, 8), (9 * i, 0, 0)).save(path)
+
+    table = {
+        "seed": 0, "steps": 2, "data": {"name": "images", "path": str(tmp_path / "data"), "size": 8, "rows": 2},
+        "model": {"name": "vit", "patch": 4, "width": 8, "depth": 1, "heads": 2},
+        "objective": {"name": "classification"}, "run": {"save_every": 1},
+    }  # fmt: skip
+    add_images(range(4))
+    go(table, tmp_path / "run")
+    add_images(range(4, 10))
+    go(table, tmp_path / "run", "steps=3", quiet=False)
+    assert "changed: data had 2 steps per epoch, now 5: the files have changed" in capsys.readouterr().err
 
 
 def test_a_second_ctrl_c_interrupts_at_once(tmp_path, monkeypatch, table, whole):

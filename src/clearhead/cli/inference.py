@@ -257,13 +257,20 @@ def _shares(result: Any, names: list[str] | None = None) -> list[tuple[str, str]
     "clearhead embed dinov2-small/ cat.jpg photos/",
 )
 def embed(model: Model, inputs: Texts, device: Device = "auto") -> None:
-    """Print an embedding of each text (or line of a file) or image, as JSON; the dot product of two is their cosine."""
+    """Print an embedding of each text (or line of a file) or image, as JSON; the dot product of two is their cosine.
+
+    Those of images are with the name of each file.
+    """
     from ..tasks import embed
+    from ..tasks.image_batches import image_inputs
     from ..weights import load
 
     bundle = load(model, device=device)
-    items = inputs if bundle.reads == "images" else lines_of(*inputs)
-    show(embed(bundle, items).tolist(), True)
+    images = bundle.reads == "images"
+    items: list[Any] = image_inputs(inputs)[0] if images else lines_of(*inputs)
+    vectors = embed(bundle, items).tolist()
+    named = [{"image": name, "vector": one} for name, one in zip(items, vectors, strict=True)]
+    show(named if images else vectors, True)
 
 
 @verb(

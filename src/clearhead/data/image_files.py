@@ -26,7 +26,7 @@ from .preprocessing import Preprocessing, to_rgb
 if TYPE_CHECKING:
     from PIL import Image
 
-ImageLike = Any  # a path, the bytes of a file, a PIL image, or a uint8 array (height, width[, channels])
+ImageLike = Any  # a path, an open file or its bytes, a PIL image, or a uint8 array (height, width[, channels])
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
 VALID_FOLDERS = ("val", "valid", "validation", "test")  # names of a validation folder beside "train", best first
@@ -151,9 +151,13 @@ def unreadable(root: str, names: Sequence[str]) -> list[str]:
 
 
 def random_crop(width: int, height: int, least: float, row: list[float]) -> tuple[float, float, float, float]:
-    """Return a box (left, top, right, bottom) of at least a share of the area, clipped to fit into the image."""
+    """Return a box (left, top, right, bottom) of at least a share of the area.
+
+    Its aspect ratio is between 3:4 and 4:3, or that of a wider or taller image if it would not fit into it otherwise.
+    """
     area = width * height * (least + (1 - least) * row[0])
     ratio = math.exp((2 * row[1] - 1) * math.log(4 / 3))
+    ratio = min(max(ratio, area / height**2), width**2 / area)
     w, h = min(width, math.sqrt(area * ratio)), min(height, math.sqrt(area / ratio))
     left, top = (width - w) * row[2], (height - h) * row[3]
     return left, top, min(left + w, width), min(top + h, height)
@@ -163,7 +167,7 @@ def open_image(image: ImageLike) -> Image.Image:
     """Return an RGB image, rotated upright as its EXIF data says, and on white where it is transparent.
 
     Args:
-        image: A path, the bytes of an image file, a PIL image, or a uint8 array (height, width[, channels]).
+        image: A path, an open file or its bytes, a PIL image, or a uint8 array (height, width[, channels]).
     """
     from PIL import Image
 
@@ -175,6 +179,8 @@ def open_image(image: ImageLike) -> Image.Image:
             raise DataError(f"{path} is a folder: expected an image file")
         with _naming_bad_images(str(path)), Image.open(path) as file:
             return _upright(file)
+    if isinstance(image, io.IOBase):
+        image = image.read()
     if isinstance(image, bytes):
         with _naming_bad_images(f"an image of {len(image)} bytes"), Image.open(io.BytesIO(image)) as file:
             return _upright(file)
@@ -182,7 +188,8 @@ def open_image(image: ImageLike) -> Image.Image:
         return _from_array(image)
     if not isinstance(image, Image.Image):
         raise InputError(
-            f"a {type(image).__name__} is not an image: expected a path, the bytes of a file, a PIL image or an array"
+            f"a {type(image).__name__} is not an image: expected a path, an open file or its bytes, a PIL image or "
+            "an array"
         )
     with _naming_bad_images(str(getattr(image, "filename", "")) or "a PIL image"):
         return _upright(image)
@@ -191,11 +198,13 @@ def open_image(image: ImageLike) -> Image.Image:
 def _from_array(array: np.ndarray) -> Image.Image:
     from PIL import Image
 
-    if array.ndim not in (2, 3) or array.dtype != np.uint8 or array.shape[2:] not in ((), (3,), (4,)) or not array.size:
+    known = array.ndim in (2, 3) and array.shape[2:] in ((), (1,), (3,), (4,))
+    if not known or array.dtype != np.uint8 or not array.size:
         raise InputError(
             f"an array of shape {array.shape} and dtype {array.dtype} is not an image: expected uint8 "
-            "(height, width), or (height, width, channels) with 3 or 4 channels"
+            "(height, width), or (height, width, channels) with 1, 3 or 4 channels"
         )
+    array = array[:, :, 0] if array.shape[2:] == (1,) else array
     return to_rgb(Image.fromarray(array))
 
 

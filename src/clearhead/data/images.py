@@ -27,6 +27,7 @@ from .labelled_images import LabelledImages, labelled_files
 from .preprocessing import Preprocessing
 
 ORDER, CROPS, SPLIT = 0, 1, 2  # streams of random numbers
+SHOWN = 5  # classes that a notice names
 IMAGENETTE = ("imagenette-128.zip", "imagenette2-160", "imagenette2-320", "imagenette2")  # names in a data folder
 WORDNET = {  # the classes of Imagenette: folders are named by WordNet ids
     "n01440764": "tench", "n02102040": "English springer", "n02979186": "cassette player", "n03000684": "chain saw",
@@ -82,6 +83,27 @@ class ImagenetteConfig(CropConfig):
     deviation: tuple[float, float, float] = (0.229, 0.224, 0.225)  # standard deviations of them, for normalising
 
 
+def divided(images: list[ImageFile], share: float) -> tuple[list[ImageFile], list[ImageFile]]:
+    """Return images for training, and a share of all for validation: always the same ones of the same files."""
+    order = counter_rng.permutation(0, 0, len(images), SPLIT).tolist()
+    kept = int(len(images) * share)
+    return [images[i] for i in sorted(order[kept:])], [images[i] for i in sorted(order[:kept])]
+
+
+def readable(root: Path, *parts: list[ImageFile]) -> tuple[tuple[str, ...], tuple[list[ImageFile], ...]]:
+    """Return the names of the files that cannot be read, and the parts without them; a notice says how many."""
+    names = [image.name for part in parts for image in part]
+    bad = tuple(image_files.unreadable(str(root), names))
+    if not bad:
+        return bad, parts
+    if len(bad) == len(names):
+        raise DataError(f"{root}: none of its {len(names)} image files can be read, the first is {bad[0]}")
+    message = f"skipped {len(bad)} of {len(names)} image files that cannot be read, the first {bad[0]}"
+    warnings.warn(Notice(f"{root}: {message}"), stacklevel=3)
+    left_out = set(bad)
+    return bad, tuple([image for image in part if image.name not in left_out] for part in parts)
+
+
 class Images(Data):
     """Every image once per epoch, in the order of (seed, epoch); crops and mirrors depend on (seed, step, row).
 
@@ -110,16 +132,20 @@ class Images(Data):
         self.path = image_files.image_root(given)
         self.bad: tuple[str, ...] = ()  # files that were left out because they cannot be read
         if config.skip_bad:
-            train, valid = self._readable(train, valid)
-        if not valid:
-            order = counter_rng.permutation(0, 0, len(train), SPLIT).tolist()
-            kept = int(len(train) * config.share)
-            train, valid = [train[i] for i in sorted(order[kept:])], [train[i] for i in sorted(order[:kept])]
+            self.bad, (train, valid) = readable(self.path, train, valid)
+            self.description = f"{len(self.bad)} image files left out, which cannot be read" if self.bad else ""
+        drawn = not valid
+        if drawn:
+            train, valid = divided(train, config.share)
         folders = sorted({image.label for image in train})
         self.classes = tuple((names or {}).get(folder, folder) for folder in folders)
         for image in valid:
             if image.label not in folders:
                 raise DataError(f"{self.path}: {image.name} is of a class without a training image")
+        missing = [] if drawn else sorted(set(folders) - {image.label for image in valid})
+        if missing:
+            listed = ", ".join(missing[:SHOWN]) + (f" and {len(missing) - SHOWN} more" if len(missing) > SHOWN else "")
+            warnings.warn(Notice(f"{self.path} has no validation image of {listed}"), stacklevel=3)
         self.sets = {"train": train, "valid": valid}
         number = {label: i for i, label in enumerate(folders)}
         self.labels = {
@@ -138,22 +164,6 @@ class Images(Data):
         if config.memory:
             self.tables = {"images": self._all_decoded()}
             self.close()
-
-    def _readable(self, *parts: list[ImageFile]) -> tuple[list[ImageFile], ...]:
-        """Return the parts without the files that cannot be read, with a notice of how many there are."""
-        names = [image.name for part in parts for image in part]
-        self.bad = tuple(image_files.unreadable(str(self.path), names))
-        if not self.bad:
-            return parts
-        if len(self.bad) == len(names):
-            raise DataError(
-                f"{self.path}: none of its {len(names)} image files can be read, the first is {self.bad[0]}"
-            )
-        self.description = f"{len(self.bad)} of {len(names)} image files left out, which cannot be read"
-        message = f"skipped {len(self.bad)} of {len(names)} image files that cannot be read, the first {self.bad[0]}"
-        warnings.warn(Notice(f"{self.path}: {message}"), stacklevel=3)
-        bad = set(self.bad)
-        return tuple([image for image in part if image.name not in bad] for part in parts)
 
     def batch(self, step: int, part: int = 0, parts: int = 1, *, lookup: bool = True) -> Batch:
         """As Data.batch; workers prefetch the following batches."""

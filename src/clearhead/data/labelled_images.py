@@ -21,6 +21,7 @@ class LabelledImages:
 
     labels: Sequence[str]  # the class of each image
     opened: Callable[[int], ImageLike]  # returns the image of a number
+    names: Sequence[str] = ()  # the file of each, if they are files
 
     def batches(self, rows: int) -> Iterator[list[ImageLike]]:
         """Yield the images in order, some at a time.
@@ -41,4 +42,5 @@ def labelled_files(root: Path, files: Sequence[ImageFile], labels: Sequence[str]
         labels: The class of each; the name of its folder if not given.
     """
     named = [file.label for file in files] if labels is None else labels
-    return LabelledImages(labels=named, opened=lambda i: read_image(str(root), files[i].name))
+    names = [file.name for file in files]
+    return LabelledImages(labels=named, opened=lambda i: read_image(str(root), names[i]), names=names)

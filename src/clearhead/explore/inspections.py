@@ -16,7 +16,7 @@ from ..decode import Choice
 from ..errors import InputError
 from ..look import AttentionMap, edit, silence, watch
 from ..look.ablation import Ablation
-from ..look.addresses import addresses, matching
+from ..look.addresses import Tree, matching
 from ..look.attention_layers import KINDS, attention_layers
 from ..tasks import Translation
 from ..tasks.translation import Pass, start_id, translator_tokens
@@ -176,7 +176,7 @@ class Inspection:
 
 def inspect_translation(bundle: Bundle, translation: Translation) -> Inspection:
     """Inspect the attention of a translator for one of its translations; no groups for a model without attention."""
-    known = addresses(bundle.model)
+    known = Tree(bundle.model).known
     names = {name: KINDS[name] for name in ABOUT if name != "self" and matching(KINDS[name], known)}
     if not names or not translation.target:
         return Inspection({}, bundle)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 from torch import nn
@@ -35,33 +35,53 @@ def module_of(model: Any) -> nn.Module:
     return model
 
 
-def addresses(root: nn.Module) -> Addresses:
-    """All addresses of a model that are known before it runs, in the order of its modules."""
-    found: Addresses = {}
-    for path, module in _modules(root):
-        if path:
-            found[path] = (module, None)
-        if isinstance(module, Attention):
-            for leaf in INSIDE:
-                found[f"{path}.{leaf}" if path else leaf] = (module, leaf)
-    return found
+class Tree:
+    """The modules of a model and their addresses, from one walk over it.
 
+    Args:
+        root: The model.
+    """
 
-def possible_addresses(root: nn.Module) -> Addresses:
-    """The addresses that modules have if they call torch's attention themselves, which only running them shows."""
-    return {
-        f"{path}.{leaf}" if path else leaf: (module, leaf)
-        for module, path in attending_modules(root).items()
-        for leaf in INSIDE
-    }
+    def __init__(self, root: nn.Module) -> None:
+        self.root = root
+        self.parts = list(root.named_modules())
+        if any(wrapper in path for path, _ in self.parts for wrapper in WRAPPERS):
+            self.parts = [(".".join(x for x in path.split(".") if x not in WRAPPERS), m) for path, m in self.parts]
 
-
-def attending_modules(root: nn.Module) -> dict[nn.Module, str]:
-    """The modules that may call torch's attention themselves, with their names; none that holds our Attention."""
-    found = {module: path for path, module in _modules(root) if can_attend(type(module))}  # type: ignore[arg-type]
-    if not any(isinstance(part, Attention) for part in root.modules()):
+    @cached_property
+    def known(self) -> Addresses:
+        """The addresses that are known before the model runs, in the order of its modules."""
+        found: Addresses = {}
+        for path, module in self.parts:
+            if path:
+                found[path] = (module, None)
+            if isinstance(module, Attention):
+                for leaf in INSIDE:
+                    found[f"{path}.{leaf}" if path else leaf] = (module, leaf)
         return found
-    return {m: path for m, path in found.items() if not any(isinstance(part, Attention) for part in m.modules())}
+
+    @cached_property
+    def inputs(self) -> Addresses:
+        """The addresses of the inputs of modules."""
+        return {f"{path}.{INPUT}": (module, INPUT) for path, module in self.parts if path}
+
+    @cached_property
+    def attending(self) -> dict[nn.Module, str]:
+        """The modules that may call torch's attention themselves, with their names; none that holds our Attention."""
+        found = {module: path for path, module in self.parts if can_attend(type(module))}  # type: ignore[arg-type]
+        if not any(isinstance(module, Attention) for _, module in self.parts):
+            return found
+        return {m: path for m, path in found.items() if not any(isinstance(part, Attention) for part in m.modules())}
+
+    @cached_property
+    def possible(self) -> Addresses:
+        """The addresses that modules have if they call torch's attention themselves, which only running them shows."""
+        return {
+            name: (module, leaf)
+            for module, path in self.attending.items()
+            for leaf in INSIDE
+            if (name := f"{path}.{leaf}" if path else leaf) not in self.known
+        }
 
 
 @cache
@@ -72,19 +92,6 @@ def can_attend(kind: type[nn.Module]) -> bool:
     """
     packages = {base.__module__.partition(".")[0] for base in kind.__mro__}
     return issubclass(kind, nn.MultiheadAttention) or not packages <= set(PLAIN)
-
-
-def input_addresses(root: nn.Module) -> Addresses:
-    """The addresses of the inputs of modules."""
-    return {f"{path}.{INPUT}": (module, INPUT) for path, module in _modules(root) if path}
-
-
-def _modules(root: nn.Module) -> list[tuple[str, nn.Module]]:
-    """All modules with their names, without the parts that compiling and checkpointing add."""
-    return [
-        (".".join(part for part in path.split(".") if part not in WRAPPERS), module)
-        for path, module in root.named_modules()
-    ]
 
 
 def resolve(pattern: str, names: Mapping[str, Any]) -> list[str]:

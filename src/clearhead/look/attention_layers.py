@@ -9,7 +9,7 @@ from torch import nn
 
 from ..layers import Attention
 from ..models import Model
-from .addresses import addresses, matching
+from .addresses import Tree, matching
 from .capture import watch
 
 KINDS = {  # the kinds of attention, and the addresses of their weights in the models of this library
@@ -30,7 +30,7 @@ def attention_layers(model: nn.Module, kind: str = "self") -> dict[str, int]:
         model: A model, the `.model` of a Bundle.
         kind: A key of KINDS.
     """
-    known, pattern = addresses(model), KINDS[kind]
+    known, pattern = Tree(model).known, KINDS[kind]
     ours = {name: known[name][0] for name in matching(pattern, known)}
     if ours:
         return {_place(name): module.heads for name, module in ours.items() if isinstance(module, Attention)}

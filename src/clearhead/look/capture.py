@@ -21,18 +21,7 @@ from torch import nn
 
 from ..errors import InputError, Notice
 from ..layers import Attention
-from .addresses import (
-    EDITABLE,
-    INPUT,
-    INSIDE,
-    Addresses,
-    addresses,
-    input_addresses,
-    matching,
-    module_of,
-    possible_addresses,
-    resolve,
-)
+from .addresses import EDITABLE, INPUT, INSIDE, Addresses, Tree, matching, module_of, resolve
 from .foreign import Foreign, ForeignEdit, ForeignWatch
 from .intercept import intercept
 from .module_hooks import OUTSIDE, edit_module, watch_module
@@ -82,22 +71,23 @@ def watch(model: Any, *names: str, grad: bool = False, keep: Keep = "all") -> It
     root = module_of(model)
     if not names:
         raise InputError("watch what? Name at least one address, for example 'blocks.*.attn.weights'")
-    known, possible = _addresses(root, names)
-    chosen = {name for pattern in names for name in resolve(pattern, known | possible)}
+    tree = Tree(root)
+    known = _known(tree, names)
+    both = known | tree.possible
+    chosen = {name for pattern in names for name in resolve(pattern, both)}
     watched = [name for name in known if name in chosen]  # each once, in the model's order
-    awaited = [name for name in possible if name in chosen]
+    awaited = [name for name in tree.possible if name in chosen]
     if not callable(keep) and keep not in ("all", "last"):
         raise InputError(f"keep={keep!r}: expected 'all', 'last' or a function of a record")
     leaves = {name: known[name][1] for name in watched}
-    number = {module: i for i, module in enumerate(root.modules())} if awaited else {}
-    both = known | possible
+    number = {module: i for i, (_, module) in enumerate(tree.parts)} if awaited else {}
     order = {
         name: both[name][1] for name in sorted([*watched, *awaited], key=lambda name: number.get(both[name][0], 0))
     }
     tape, text = Tape(leaves, grad, order), TextCounter(root, threading.get_ident())
     if grad and {"scores", "weights"} & set(order.values()):
         _notice("gradients of scores and weights are asked for: these layers compute their attention explicitly")
-    with _alone(root) as stack:
+    with _alone(tree) as stack:
         text.follow(stack)
         inside: dict[Attention, dict[str, str]] = {}
         for name in watched:
@@ -113,7 +103,7 @@ def watch(model: Any, *names: str, grad: bool = False, keep: Keep = "all") -> It
         if not awaited:
             yield tape
             return
-        foreign = ForeignWatch(root, names, known, tape=tape, grad=grad, keep=keep, text=text)
+        foreign = ForeignWatch(tree, names, known, tape=tape, grad=grad, keep=keep, text=text)
         _intercept(foreign, stack)
         yield tape
         tape.explain(foreign.why())
@@ -122,12 +112,10 @@ def watch(model: Any, *names: str, grad: bool = False, keep: Keep = "all") -> It
             _notice(f"no attention call at {', '.join(map(repr, unseen))}: {foreign.why()}")
 
 
-def _addresses(root: nn.Module, names: Collection[str]) -> tuple[Addresses, Addresses]:
-    """The addresses of a model, and those that it has if its modules turn out to call torch's attention."""
-    known = addresses(root)
-    if any(name.endswith(f".{INPUT}") for name in names):  # only by name: ** does not mean inputs too
-        known = input_addresses(root) | known
-    return known, {name: entry for name, entry in possible_addresses(root).items() if name not in known}
+def _known(tree: Tree, names: Collection[str]) -> Addresses:
+    """The addresses that are known before the model runs; of inputs only if one is named: ** does not mean them."""
+    inputs = any(name.endswith(f".{INPUT}") for name in names)
+    return tree.inputs | tree.known if inputs else tree.known
 
 
 def _named(patterns: Collection[str]) -> list[str]:
@@ -162,13 +150,14 @@ def edit(model: Any, changes: Mapping[str, Edit]) -> Iterator[None]:
         >>> torch.equal(edited, model(ids))
         False
     """
-    root = module_of(model)
-    known, possible = _addresses(root, changes)
-    with _alone(root) as stack:
+    tree = Tree(module_of(model))
+    known = _known(tree, changes)
+    both = known | tree.possible
+    with _alone(tree) as stack:
         awaited: dict[str, Edit] = {}
         for pattern, change in changes.items():
-            names = resolve(pattern, known | possible)
-            _check_editable(pattern, names, known | possible)
+            names = resolve(pattern, both)
+            _check_editable(pattern, names, both)
             for name in names:
                 if name not in known:
                     awaited[pattern] = change
@@ -182,7 +171,7 @@ def edit(model: Any, changes: Mapping[str, Edit]) -> Iterator[None]:
         if not awaited:
             yield
             return
-        foreign = ForeignEdit(root, awaited, known)
+        foreign = ForeignEdit(tree, awaited, known)
         _intercept(foreign, stack)
         yield
         unused = [pattern for pattern in foreign.unused() if not matching(pattern, known)]
@@ -212,12 +201,12 @@ _LOCK = threading.Lock()
 
 
 @contextmanager
-def _alone(root: nn.Module) -> Iterator[ExitStack]:
+def _alone(tree: Tree) -> Iterator[ExitStack]:
     """Let one thread at a time watch or edit a model; what it sets up on the stack is undone at the end."""
     with _LOCK:
-        lock = _LOCKS.setdefault(root, threading.RLock())
+        lock = _LOCKS.setdefault(tree.root, threading.RLock())
     with lock, ExitStack() as stack:
-        if any(_compiled(m) for m in root.modules()):
+        if any(_compiled(module) for _, module in tree.parts):
             _notice("the model is compiled: while it is watched or edited it runs eagerly, equal up to rounding", 6)
             stack.enter_context(torch.compiler.set_stance("force_eager"))
         yield stack

@@ -13,10 +13,10 @@ from contextlib import ExitStack
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..errors import InputError, Notice
-from .addresses import INSIDE, attending_modules, matching
+from .addresses import INSIDE, Tree, matching
 from .call import DenseCall
 from .foreign_call import first_position
 from .foreign_steps import ForeignListener, Steps
@@ -69,14 +69,14 @@ class Foreign:
     """What a watch and an edit of foreign attention have in common: the running module, and the calls seen so far.
 
     Args:
-        root: The model.
+        tree: The model's modules.
         patterns: The addresses asked for.
         taken: Addresses that belong to modules.
     """
 
-    def __init__(self, root: nn.Module, patterns: Sequence[str], taken: Container[str]) -> None:
-        self.root, self.wanted = root, Wanted(patterns, taken)
-        self.running = Running(root, attending_modules(root), threading.get_ident())
+    def __init__(self, tree: Tree, patterns: Sequence[str], taken: Container[str]) -> None:
+        self.root, self.wanted = tree.root, Wanted(patterns, taken)
+        self.running = Running(tree.root, tree.attending, threading.get_ident())
         self.seen: dict[str, None] = {}  # the paths of modules with attention calls, in order
         self._noticed = False
 
@@ -157,7 +157,7 @@ class ForeignWatch(Foreign):
     """Records the attention of a foreign model on the tape of one watch.
 
     Args:
-        root: The model.
+        tree: The model's modules.
         patterns: The addresses asked for.
         taken: Addresses that belong to modules.
         tape: The tape.
@@ -168,7 +168,7 @@ class ForeignWatch(Foreign):
 
     def __init__(
         self,
-        root: nn.Module,
+        tree: Tree,
         patterns: Sequence[str],
         taken: Container[str],
         *,
@@ -177,7 +177,7 @@ class ForeignWatch(Foreign):
         keep: Keep,
         text: TextCounter,
     ) -> None:
-        super().__init__(root, patterns, taken)
+        super().__init__(tree, patterns, taken)
         self.tape, self.grad, self.keep, self.text = tape, grad, keep, text
         self.steps = Steps(text)
         self._listeners: dict[tuple[str, int], ForeignListener] = {}
@@ -213,13 +213,13 @@ class ForeignEdit(Foreign):
     """Edits the attention of a foreign model.
 
     Args:
-        root: The model.
+        tree: The model's modules.
         changes: The edit of each pattern.
         taken: Addresses that belong to modules.
     """
 
-    def __init__(self, root: nn.Module, changes: Mapping[str, Edit], taken: Container[str]) -> None:
-        super().__init__(root, list(changes), taken)
+    def __init__(self, tree: Tree, changes: Mapping[str, Edit], taken: Container[str]) -> None:
+        super().__init__(tree, list(changes), taken)
         self.changes = [(Wanted([pattern], taken), change) for pattern, change in changes.items()]
 
     def enter(self, tap: WatchTap, place: Place) -> None:

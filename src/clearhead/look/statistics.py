@@ -9,6 +9,7 @@ entropy, distance and received together, the pass takes about half of its time.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 
 import torch
 from jaxtyping import Float, Int
@@ -33,24 +34,43 @@ MEANING = {
 
 
 class Places:
-    """The places of queries and keys: on a line, or in a grid after `special` tokens that have no place."""
+    """The places of queries and keys: on a line, or in a grid after `special` tokens that have no place.
+
+    They are made on the device when they are read: a copy from the host would wait for the device.
+    """
 
     def __init__(self, source: Call, grid: tuple[int, int] | None = None, special: int = 0) -> None:
+        self.source, self.grid, self.special = source, grid, special
         _, _, n, k = source.shape
-        offset, device = source.offset, source.device
-        self.grid = grid
-        if grid is None:
-            first = offset.to(device)[:, None] if isinstance(offset, Tensor) else offset
-            self.q = (first + torch.arange(n, device=device)[None]).float()[..., None]  # (b|1, q, 1)
-            self.k = torch.arange(k, device=device).float()[None, :, None]
-            return
-        if not n == k == grid[0] * grid[1] + special:
+        if grid is not None and not n == k == grid[0] * grid[1] + special:
             raise InputError(
                 f"{n} queries and {k} keys are not {special} special tokens and a grid of "
                 f"{grid[0]} x {grid[1]} = {grid[0] * grid[1]}"
             )
-        points = torch.cartesian_prod(torch.arange(grid[0]), torch.arange(grid[1])).reshape(-1, 2).float()
-        self.q = self.k = torch.cat([torch.zeros(special, 2), points])[None].to(device)
+
+    @property
+    def axes(self) -> int:
+        """Numbers of a place."""
+        return 1 if self.grid is None else 2
+
+    @cached_property
+    def q(self) -> Float[Tensor, "b q axes"]:
+        """The places of the queries, for all rows or per row."""
+        if self.grid is not None:
+            return self.k
+        offset, device = self.source.offset, self.source.device
+        first = offset.to(device)[:, None] if isinstance(offset, Tensor) else offset
+        return (first + torch.arange(self.source.shape[2], device=device)[None]).float()[..., None]
+
+    @cached_property
+    def k(self) -> Float[Tensor, "1 k axes"]:
+        """The places of the keys."""
+        device = self.source.device
+        if self.grid is None:
+            return torch.arange(self.source.shape[3], device=device).float()[None, :, None]
+        patch = torch.arange(self.grid[0] * self.grid[1], device=device)
+        points = torch.stack([patch // self.grid[1], patch % self.grid[1]], dim=-1).float()
+        return torch.cat([points.new_zeros(self.special, 2), points])[None]
 
 
 def check(names: Iterable[str]) -> None:
@@ -90,7 +110,7 @@ def statistics(
     placed = [name for name in names if name in PLACED]
     places = Places(source, grid, special) if placed else None
     with full_precision(source.device):
-        if stream.serves(source):
+        if stream.serves(source, grid if placed else None):
             result = stream.statistics(source, names, places, special)
         elif special and placed:
             others = [name for name in names if name not in PLACED]

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -27,20 +27,24 @@ if TYPE_CHECKING:
 
 LOG2E = math.log2(math.e)
 PLACED = ("distance", "rms", "position")  # the statistics that depend on the places of tokens
+SIDE = 1024  # rows and columns of a grid whose squared distances are exact
+PLACE = 16  # numbers of a row in a table of places, as many as a matrix instruction takes
 ONE = 2.0**56  # the integer that represents 1 in sums of p and p log p, which stay under 2^6
 # Queries and keys of a tile, stages of its pipeline, and warps, in the order of their speed on a Hopper GPU, by the
 # bytes of a number: products of float32 in full precision need many registers.
 _SMALL = [(64, 32, 3, 4), (64, 32, 2, 4), (32, 32, 2, 4), (16, 16, 1, 4)]
 TILES = {4: _SMALL, 2: [(128, 64, 3, 4), (64, 64, 3, 4), *_SMALL]}
+QUERY_TILES = {4: _SMALL, 2: [(64, 128, 3, 4), (64, 64, 3, 4), *_SMALL]}  # of measure_queries
 # On a CPU the kernels run, slowly, in Triton's interpreter: so they can be tested without a GPU.
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 AVAILABLE = find_spec("triton") is not None
 
 
-def serves(source: Call) -> bool:
+def serves(source: Call, grid: tuple[int, int] | None = None) -> bool:
     """Whether the kernels can compute the statistics of a call."""
     return (
         AVAILABLE
+        and (grid is None or max(grid) <= SIDE)
         and isinstance(source, LazyCall)
         and (source.device.type == "cuda" or INTERPRETED)
         and source.q.dtype == source.k.dtype
@@ -78,7 +82,7 @@ def _read(total: Callable[[int], Tensor], names: set[str], places: Places | None
         "entropy": lambda: -total(0) / LOG2E,
         "distance": lambda: total(1),
         "rms": lambda: total(2).sqrt(),
-        "position": lambda: torch.stack([total(3 + c) for c in range(places.k.shape[-1] if places else 0)], dim=-1),
+        "position": lambda: torch.stack([total(3 + c) for c in range(places.axes if places else 0)], dim=-1),
     }
     return {name: read[name]() for name in names}
 
@@ -109,8 +113,7 @@ def _measure(
     b, h, n, k = source.shape
     sums = torch.zeros(5, b, h, n, device=source.device, dtype=torch.int64)
     received = torch.empty(b, h, k, device=source.device)
-    grid = places is not None and places.grid is not None
-    spots = (places.q, places.k) if grid and places is not None else (lse, lse)
+    spots = _spots(places, lse)
     sizes = _sizes(source)
     # No distance needs more bits than this (offsets per row lie among the keys), so that no sum reaches 2^61 units.
     bits = math.ceil(math.log2(n + k + (source.offset if isinstance(source.offset, int) else 0)))
@@ -118,7 +121,7 @@ def _measure(
     measure[(_blocks(k, sizes["BN"]), b * h)](
         sums, received, lse, *spots, ONE, far, far2, *_arguments(source), **_flags(source), **sizes,
         ENTROPY="entropy" in names, DISTANCE="distance" in names, RMS="rms" in names, POSITION="position" in names,
-        RECEIVED=True, GRID=grid,
+        RECEIVED=True, GRID=spots[0] is not lse, PLACE=PLACE,
     )  # fmt: skip
     units = (ONE, far, far2, far, far)
     invalid = lse.isnan()  # an integer cannot hold NaN
@@ -133,29 +136,58 @@ def _measure_queries(
 
     b, h, n, _ = source.shape
     sums = torch.empty(5, b, h, n, device=source.device)
-    grid = places is not None and places.grid is not None
-    spots = (places.q, places.k) if grid and places is not None else (lse, lse)
-    sizes = _sizes(source)
+    spots = _spots(places, lse)
+    sizes = _sizes(source, QUERY_TILES)
     measure_queries[(_blocks(n, sizes["BM"]), b * h)](
         sums, lse, *spots, *_arguments(source), **_flags(source), **sizes,
         ENTROPY="entropy" in names, DISTANCE="distance" in names, RMS="rms" in names, POSITION="position" in names,
-        GRID=grid, SPECIAL=special,
+        GRID=spots[0] is not lse, SPECIAL=special, PLACE=PLACE,
     )  # fmt: skip
     return sums.__getitem__
+
+
+def _spots(places: Places | None, unread: Tensor) -> tuple[Tensor, Tensor]:
+    """The tables of places of queries and keys in a grid, or twice `unread` for tokens on a line."""
+    if places is None or places.grid is None:
+        return unread, unread
+    device = places.source.device
+    stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
+    return _tables(places.grid, places.special, device, stream)
+
+
+@lru_cache(maxsize=8)
+def _tables(grid: tuple[int, int], special: int, device: torch.device, stream: int) -> tuple[Tensor, Tensor]:
+    """Two tables of half-precision numbers; row i of one times row j of the other is the squared distance of i and j.
+
+    That is y_i^2 + x_i^2 - 2 y_i y_j - 2 x_i x_j + y_j^2 + x_j^2, exactly: all factors and products are integers that
+    half precision holds, because the squares are split into thousands (1,024) and the rest. The matrix unit computes
+    them faster than the others compute differences and squares. Special tokens have rows of 0. The tables are kept for
+    the other layers; the stream is named because another one might read them before they are written.
+    """
+    patch = torch.arange(grid[0] * grid[1], device=device)
+    y, x = patch // grid[1], patch % grid[1]
+    square, one = y * y + x * x, torch.ones_like(patch)
+    high, low = square // 1024, square % 1024
+    none = [torch.zeros_like(patch)] * (PLACE - 6)
+    q = torch.stack([y, x, high, low, 1024 * one, one, *none], dim=-1)
+    k = torch.stack([-2 * y, -2 * x, 1024 * one, one, high, low, *none], dim=-1)
+    tables = [torch.nn.functional.pad(table, (0, 0, special, 0)).half() for table in (q, k)]
+    return tables[0], tables[1]
 
 
 def _blocks(n: int, size: int) -> int:
     return -(-n // size)
 
 
-def _sizes(source: LazyCall) -> dict[str, int]:
+def _sizes(source: LazyCall, tiles: dict[int, list[tuple[int, int, int, int]]] = TILES) -> dict[str, int]:
     """The first tiles that fit into shared memory."""
     width, bytes_ = max(16, 1 << (source.q.shape[-1] - 1).bit_length()), source.q.element_size()
     if INTERPRETED:
         return {"BM": 16, "BN": 16, "BE": width}
-    tiles, room = TILES[bytes_], _shared_memory(source.device)
-    fit = [t for t in tiles if bytes_ * width * (t[0] * t[2] + t[1]) <= room]
-    bm, bn, stages, warps = (fit or tiles[-1:])[0]
+    room = _shared_memory(source.device)
+    token = bytes_ * width + 2 * PLACE  # with its row of a table of places
+    fit = [t for t in tiles[bytes_] if token * (max(t[:2]) * t[2] + min(t[:2])) + 1024 <= room]
+    bm, bn, stages, warps = (fit or tiles[bytes_][-1:])[0]
     return {"BM": bm, "BN": bn, "BE": width, "num_warps": warps, "num_stages": stages}
 
 

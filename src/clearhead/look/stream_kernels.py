@@ -58,6 +58,13 @@ def _scores(
 
 
 @triton.jit
+def _spots(places, i, n, PLACE: tl.constexpr):
+    """The rows of a table of places: a tile (tokens, PLACE)."""
+    c = tl.arange(0, PLACE)
+    return tl.load(places + i[:, None] * PLACE + c[None, :], mask=(i < n)[:, None], other=0.0)
+
+
+@triton.jit
 def _reach(
     block, first, m, b, lengths, lengths_b,
     CAUSAL: tl.constexpr, WINDOW: tl.constexpr, LENGTHS: tl.constexpr, DOCUMENTS: tl.constexpr, ALLOW: tl.constexpr,
@@ -162,7 +169,7 @@ def measure(
     DOCUMENTS: tl.constexpr, ALLOW: tl.constexpr, SLOPE: tl.constexpr, TABLE: tl.constexpr,
     DENSE: tl.constexpr, EXACT: tl.constexpr,
     ENTROPY: tl.constexpr, DISTANCE: tl.constexpr, RMS: tl.constexpr, POSITION: tl.constexpr,
-    RECEIVED: tl.constexpr, GRID: tl.constexpr,
+    RECEIVED: tl.constexpr, GRID: tl.constexpr, PLACE: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BE: tl.constexpr,
 ):  # fmt: skip
     """For a block of keys under all queries that can reach it: the weight it receives, and its part of their sums.
@@ -200,8 +207,9 @@ def measure(
 
     there_y, there_x = j.to(tl.float32), tl.zeros((BN,), tl.float32)
     if GRID:
-        there_y = tl.load(k_place + 2 * j, mask=j < m, other=0.0)
-        there_x = tl.load(k_place + 2 * j + 1, mask=j < m, other=0.0)
+        there_y = tl.load(k_place + PLACE * j, mask=j < m, other=0.0).to(tl.float32) * -0.5
+        there_x = tl.load(k_place + PLACE * j + 1, mask=j < m, other=0.0).to(tl.float32) * -0.5
+        there = tl.trans(_spots(k_place, j, m, PLACE))
 
     received = tl.zeros((BM, BN), tl.float32)  # summed over its queries once, at the end
     size = tl.num_programs(1).to(tl.int64) * n
@@ -233,22 +241,17 @@ def measure(
                 part = (tl.sum(w * log, axis=1) * one).to(tl.int64)
                 tl.atomic_add(sums + at, part, mask=i < n, sem="relaxed")
             if DISTANCE or RMS or POSITION:
-                here_y, here_x = (i + first).to(tl.float32), tl.zeros((BM,), tl.float32)
-                if GRID:
-                    here_y = tl.load(q_place + 2 * i, mask=i < n, other=0.0)
-                    here_x = tl.load(q_place + 2 * i + 1, mask=i < n, other=0.0)
                 if POSITION:
                     part = (tl.sum(w * there_y[None, :], axis=1) * one_far).to(tl.int64)
                     tl.atomic_add(sums + 3 * size + at, part, mask=i < n, sem="relaxed")
                     part = (tl.sum(w * there_x[None, :], axis=1) * one_far).to(tl.int64)
                     tl.atomic_add(sums + 4 * size + at, part, mask=i < n, sem="relaxed")
                 if DISTANCE or RMS:
-                    dy = here_y[:, None] - there_y[None, :]
                     if GRID:
-                        dx = here_x[:, None] - there_x[None, :]
-                        square = dy * dy + dx * dx
+                        square = tl.dot(_spots(q_place, i, n, PLACE), there)
                         d = tl.sqrt(square)
                     else:
+                        dy = (i + first).to(tl.float32)[:, None] - there_y[None, :]
                         square = dy * dy
                         d = dy if CAUSAL else tl.abs(dy)
                     if DISTANCE:
@@ -274,12 +277,13 @@ def measure_queries(
     DOCUMENTS: tl.constexpr, ALLOW: tl.constexpr, SLOPE: tl.constexpr, TABLE: tl.constexpr,
     DENSE: tl.constexpr, EXACT: tl.constexpr,
     ENTROPY: tl.constexpr, DISTANCE: tl.constexpr, RMS: tl.constexpr, POSITION: tl.constexpr,
-    GRID: tl.constexpr, SPECIAL: tl.constexpr,
+    GRID: tl.constexpr, SPECIAL: tl.constexpr, PLACE: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BE: tl.constexpr,
 ):  # fmt: skip
     """For a block of queries over all keys that it can reach: their sums, which stay in registers until the end.
 
-    The first SPECIAL keys have no place: sums over places leave them out, and the weight on the others is summed too.
+    The first SPECIAL keys have no place: their rows of the table of places are 0, and so is their part of the sums over
+    places. The weight on the other keys is summed too.
     """
     block = tl.num_programs(0) - 1 - tl.program_id(0)
     bh = tl.program_id(1)
@@ -298,10 +302,8 @@ def measure_queries(
     at = bh.to(tl.int64) * n + i
     norm = tl.load(lse + at, mask=i < n, other=float("inf"))
     norm = tl.where(norm == float("-inf"), float("inf"), norm)  # a fully masked row adds nothing
-    here_y, here_x = (i + first).to(tl.float32), tl.zeros((BM,), tl.float32)
     if GRID:
-        here_y = tl.load(q_place + 2 * i, mask=i < n, other=0.0)
-        here_x = tl.load(q_place + 2 * i + 1, mask=i < n, other=0.0)
+        here = _spots(q_place, i, n, PLACE)
     entropy, far, far2 = tl.zeros((BM,), tl.float32), tl.zeros((BM,), tl.float32), tl.zeros((BM,), tl.float32)
     mean_y, mean_x, placed = tl.zeros((BM,), tl.float32), tl.zeros((BM,), tl.float32), tl.zeros((BM,), tl.float32)
     for stage in tl.static_range(2):
@@ -327,23 +329,20 @@ def measure_queries(
                 entropy += tl.sum(w * log, axis=1)
             if DISTANCE or RMS or POSITION:
                 if SPECIAL > 0:
-                    if start < SPECIAL:
-                        w = tl.where((j >= SPECIAL)[None, :], w, 0.0)
-                    placed += tl.sum(w, axis=1)
-                there_y, there_x = j.to(tl.float32), tl.zeros((BN,), tl.float32)
-                if GRID:
-                    there_y = tl.load(k_place + 2 * j, mask=j < m, other=0.0)
-                    there_x = tl.load(k_place + 2 * j + 1, mask=j < m, other=0.0)
+                    placed += tl.sum(w * (j >= SPECIAL).to(tl.float32)[None, :], axis=1)
                 if POSITION:
+                    there_y, there_x = j.to(tl.float32), tl.zeros((BN,), tl.float32)
+                    if GRID:
+                        there_y = tl.load(k_place + PLACE * j, mask=j < m, other=0.0).to(tl.float32) * -0.5
+                        there_x = tl.load(k_place + PLACE * j + 1, mask=j < m, other=0.0).to(tl.float32) * -0.5
                     mean_y += tl.sum(w * there_y[None, :], axis=1)
                     mean_x += tl.sum(w * there_x[None, :], axis=1)
                 if DISTANCE or RMS:
-                    dy = here_y[:, None] - there_y[None, :]
                     if GRID:
-                        dx = here_x[:, None] - there_x[None, :]
-                        square = dy * dy + dx * dx
+                        square = tl.dot(here, tl.trans(_spots(k_place, j, m, PLACE)))
                         d = tl.sqrt(square)
                     else:
+                        dy = (i + first).to(tl.float32)[:, None] - j.to(tl.float32)[None, :]
                         square = dy * dy
                         d = dy if CAUSAL else tl.abs(dy)
                     if DISTANCE:

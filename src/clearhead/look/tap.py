@@ -111,6 +111,9 @@ class WatchTap(Tap):
         self.listeners: list[Listener] = []
         self.edits: list[tuple[str, Edit, int]] = []  # what is edited, how, and in which thread
 
+    def __deepcopy__(self, memo: object) -> None:
+        """Nothing: a copy of an attention is not watched."""
+
     @property
     def explicit(self) -> bool:  # type: ignore[override]
         """Whether scores and weights must really be computed in this thread."""

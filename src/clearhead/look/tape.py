@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -114,6 +114,10 @@ class Tape:
     def __contains__(self, name: str) -> bool:
         """Whether anything was recorded at an address."""
         return bool(self._calls.get(name))
+
+    def __iter__(self) -> Iterator[str]:
+        """The addresses at which something was recorded, in the model's order."""
+        return (name for name in self._calls if self._calls[name])
 
     def match(self, pattern: str) -> dict[str, Any]:
         """The records of all addresses that a pattern matches."""

@@ -14,7 +14,7 @@ from ..data.text_rows import with_special
 from ..errors import InputError, InputIndexError, nearest
 from ..tokens import Pair
 from ..weights import Bundle
-from .addresses import addresses, matching, possible_addresses
+from .addresses import Tree, matching
 from .attention_layers import KINDS
 from .capture import watch
 from .foreign_text import foreign_attention
@@ -140,7 +140,8 @@ class TextInputs:
 def text_inputs(bundle: Bundle | nn.Module, text: str, target: str | None = None) -> TextInputs:
     """The inputs of a model with attention for a text, or for a text and its translation; raises for other models."""
     model: Any = bundle.model if isinstance(bundle, Bundle) else bundle
-    name, known = type(model).__name__, possible_addresses(model) | addresses(model)
+    name, tree = type(model).__name__, Tree(model)
+    known = tree.possible | tree.known
     kinds = {kind: pattern for kind, pattern in KINDS.items() if matching(pattern, known)}
     if not kinds:
         raise InputError(

@@ -84,6 +84,7 @@ class Model(nn.Module):
         can: What it can do, keys of CAPABILITIES. If it depends on the config, `__init__` sets it.
         head_parts: Submodules that compute its output; initialised anew when it is fine-tuned for another task.
         may_differ: Config options that may differ from a checkpoint's, because its weights do not depend on them.
+        spare_parts: Weights of a checkpoint that a model with other such options does not need.
         methods: Methods other than `forward` that use parameters; sharded training (FSDP) must register them.
         note: A sentence about how it was opened, if not as a family of this library.
 
@@ -98,6 +99,7 @@ class Model(nn.Module):
     can: frozenset[str] = frozenset()
     head_parts: ClassVar[tuple[str, ...]] = ("head",)
     may_differ: ClassVar[frozenset[str]] = frozenset({"dropout", "inner_dropout"})
+    spare_parts: ClassVar[frozenset[str]] = frozenset()
     methods: ClassVar[tuple[str, ...]] = ()
     note: ClassVar[str | None] = None
 

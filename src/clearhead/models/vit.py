@@ -90,6 +90,7 @@ class ViT(Model):
     reads: ClassVar[str] = "images"
     methods: ClassVar[tuple[str, ...]] = ("encode", "grid", "states")
     may_differ: ClassVar[frozenset[str]] = frozenset({"dropout", "skip", "classes", "size", "pool", "head"})
+    spare_parts: ClassVar[frozenset[str]] = frozenset({"embed.cls", "embed.cls_place"})  # if pool needs no class token
     head_parts: ClassVar[tuple[str, ...]] = ("head", "head_hidden", "pool", "pool_query")
     config: Config
 
@@ -108,7 +109,7 @@ class ViT(Model):
         self.blocks = nn.ModuleList(
             Block(
                 c.width, c.heads, hidden=c.hidden, order=c.order, norm=c.norm, eps=c.eps, mlp=c.mlp, bias=c.bias,
-                dropout=c.dropout, layer_scale=c.layer_scale, skip=c.skip * i / max(c.depth - 1, 1),
+                dropout=c.dropout, layer_scale=c.layer_scale, skip=c.skip * (i / (c.depth - 1) if c.depth > 1 else 1.0),
             )
             for i in range(c.depth)
         )  # fmt: skip

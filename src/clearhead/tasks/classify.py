@@ -26,8 +26,9 @@ def classify(
 
     Args:
         bundle: A classifier of texts (a BERT with answer="class") or of images.
-        inputs: One text, or several. If the model reads images: one image, or several, each a path, a PIL image, or a
-            uint8 array (height, width, 3); or a folder, for all images in it, sorted by path.
+        inputs: One text, or several. If the model reads images: one image, or several, each a path, an open
+            file, a PIL image, a uint8 array (height, width[, channels]) or a uint8 tensor (channels, height, width);
+            a folder, for all images in it, sorted by path; or an array or tensor of several, with four axes.
         top: Classes to return; all if not given.
 
     Returns:
@@ -41,8 +42,8 @@ def classify(
         2
     """
     bundle.require("classify", "a classifier, such as a BERT with answer='class' or a vision model with classes")
-    if top is not None and top < 1:
-        raise InputError(f"top={top}: expected 1 or more")
+    if top is not None and (not isinstance(top, int) or top < 1):
+        raise InputError(f"top={top}: expected a whole number, 1 or more")
     outputs: Iterator[tuple[list[int], Tensor]]
     if bundle.reads == "images":
         items, single = image_inputs(inputs)

@@ -16,7 +16,6 @@ from typing import Any, Literal
 from rich.table import Table
 
 from .. import config
-from ..data import data_config
 from ..data.files import DataError, as_line, locate
 from ..data.parallel import SPLITS, Line, load_split, read_pairs, read_two
 from ..errors import InputError, nearest
@@ -25,6 +24,7 @@ from ..weights import Bundle
 from .evaluate_captions import CaptionOptions, CaptionScores, measure_captions
 from .evaluate_classes import ClassOptions, ClassScores, class_scores
 from .evaluate_text import TextOptions, TextScores, text_scores
+from .training_data import trained_on
 from .translate import translate
 
 Place = str | Path
@@ -120,6 +120,7 @@ def evaluate(
     last: float | None = None,
     by: Literal["head", "knn", "linear"] | None = None,
     neighbours: int | None = None,
+    skip_bad: bool | None = None,
     root: Path | None = None,
     done: Done | None = None,
 ) -> TranslationScores | CaptionScores | TextScores | ClassScores:
@@ -134,6 +135,8 @@ def evaluate(
             scenes.
         split: Translator, captioner, classifier: the part of a named set; its test part if not given. Images: train or
             valid, of data that has both (test instead of valid: cifar10, mnist, fashion-mnist); not train if not given.
+            An undivided folder is taken as a whole, unless the model was trained on it: then its parts are those that
+            training has made.
         source: Translator: the source language, "en"; as in the model's own recipe if not given.
         target: Translator: the target language.
         join: Translator: number of neighbouring sentences of a named set that are joined to one text; 1 if not given.
@@ -147,6 +150,7 @@ def evaluate(
         by: Images: "head", the model's output layer; "knn" (nearest neighbours) or "linear" (a linear probe) classify
             the validation images by frozen features of the training images. head if not given, or knn without a head.
         neighbours: Images, by="knn": number of neighbours that vote; 20 if not given.
+        skip_bad: Images: leave out files that cannot be read, and count them.
         root: A folder in which files are searched first.
         done: Called with the number of texts (or tokens, or images) just finished and the number of all.
 
@@ -162,7 +166,7 @@ def evaluate(
     options = {
         "split": split, "source": source, "target": target, "join": join, "protocol": protocol, "beams": beams,
         "penalty": penalty, "limit": limit, "batch_tokens": batch_tokens, "stride": stride, "last": last,
-        "by": by, "neighbours": neighbours,
+        "by": by, "neighbours": neighbours, "skip_bad": skip_bad,
     }  # fmt: skip
     for capability, (kind, measure) in EVALUATIONS.items():
         if capability in bundle.can:
@@ -178,7 +182,7 @@ def translation_scores(
     bundle: Bundle, data: Place | Sequence[Place], chosen: TranslationOptions, root: Path | None, done: Done | None
 ) -> TranslationScores:
     """Translate data, and compute BLEU and chrF."""
-    settings = _trained_on(bundle)
+    settings = _settings(bundle)
     settings |= {side: word for side in ("source", "target") if (word := getattr(chosen, side)) is not None}
     by_protocol = bleu_by(chosen.protocol, settings.get("target"))
     name, sources, references = _texts(data, chosen, settings, root)
@@ -242,16 +246,10 @@ def _file(name: Place, root: Path | None) -> Path:
         raise DataError(f"{cause}, and no set of that name: there are {' and '.join(SPLITS)}{hint}") from cause
 
 
-def _trained_on(bundle: Bundle) -> dict[str, Any]:
-    """The languages and the shares of validation and test data that the recipe of a model's run gives."""
-    places = [] if bundle.folder is None else [bundle.folder, *bundle.folder.parents[: bundle.folder.name == "model"]]
-    for path in (place / "recipe.toml" for place in places):
-        if path.is_file():
-            data = config.load(path)["data"]
-            options = config.read(data_config(data["name"]), data.without("name"))
-            shared = ("source", "target", "valid_share", "test_share")
-            return {option: getattr(options, option) for option in shared if hasattr(options, option)}
-    return {}
+def _settings(bundle: Bundle) -> dict[str, Any]:
+    """The languages and the shares of validation and test data that a translator was trained with."""
+    options, shared = trained_on(bundle), ("source", "target", "valid_share", "test_share")
+    return {option: getattr(options, option) for option in shared if hasattr(options, option)}
 
 
 # By capability: the options, and the function that measures. The first capability that a model has is used.

@@ -15,7 +15,7 @@ from rich.table import Table
 from ..data import make_data
 from ..data.files import DataError, locate
 from ..data.image_files import find_images, image_root
-from ..data.images import Images
+from ..data.images import CropConfig, ImageConfig, Images, divided, readable
 from ..data.labelled import SST2, read_labels, read_sst2
 from ..data.labelled_images import LabelledImages, labelled_files
 from ..data.pixels import Pixels
@@ -26,6 +26,7 @@ from .evaluate_text import Done, Place, file_or_set, one_file, table
 from .frozen_features import linear_probe, nearest_neighbours
 from .image_batches import IMAGES
 from .text import embed
+from .training_data import trained_on
 
 TEXTS = 256  # texts that are classified between two reports of progress
 MOST = 20  # classes that a message lists
@@ -41,6 +42,7 @@ class ClassOptions:
     split: str | None = None  # part of a named set or a folder of images; None: its test or validation part
     by: Literal["head", "knn", "linear"] | None = None  # images: the model's output layer, or its frozen features
     neighbours: int = 20  # knn: number of neighbours that vote
+    skip_bad: bool = False  # images: leave out files that cannot be read, and count them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +54,7 @@ class ClassScores:
     references: list[str]  # the true class of each text or image
     seconds: float  # time that it took
     unit: str = "texts"  # what was classified: texts or images
+    files: Sequence[str] = ()  # the file of each image, if they are files
 
     @property
     def accuracy(self) -> float:
@@ -72,7 +75,8 @@ class ClassScores:
         """Plain values, for JSON."""
         return {
             "data": self.data, "accuracy": self.accuracy, self.unit: len(self.references), "confusion": self.confusion,
-            "seconds": self.seconds, "hypotheses": self.hypotheses,
+            "seconds": self.seconds, "hypotheses": self.hypotheses, "references": self.references,
+            **({"files": list(self.files)} if self.files else {}),
         }  # fmt: skip
 
     def __rich__(self) -> Table:
@@ -96,7 +100,7 @@ def class_scores(
         return _feature_scores(bundle, data, chosen, root, done)
     bundle.require("classify", "a classifier, or by='knn' or by='linear'")
     read = _images if bundle.reads == "images" else _texts
-    name, unit, inputs, labels = read(bundle, data, chosen.split, root)
+    name, unit, inputs, labels, files = read(bundle, data, chosen, root)
     start, predicted = time.perf_counter(), list[str]()
     for some in inputs:
         results: Any = classify(bundle, some, top=1)
@@ -104,7 +108,7 @@ def class_scores(
         if done is not None:
             done(len(some), len(labels))
     return ClassScores(
-        data=name, hypotheses=predicted, references=labels, seconds=time.perf_counter() - start, unit=unit
+        data=name, hypotheses=predicted, references=labels, seconds=time.perf_counter() - start, unit=unit, files=files,
     )  # fmt: skip
 
 
@@ -118,9 +122,9 @@ def _feature_scores(
         raise InputError(
             f"split={chosen.split!r}: features of train are fitted, and those of the held-out part classified"
         )
-    parts = _image_parts(bundle, data, root)
+    parts = _image_parts(bundle, data, chosen, root, share=CropConfig().share)
     if len(parts) < 2:
-        raise InputError(f"{data} is not divided into train and val, which by={chosen.by or 'knn'!r} needs")
+        raise InputError(f"{data} has too few images to divide them into train and val, which by={chosen.by!r} needs")
     start, count = time.perf_counter(), sum(len(part.labels) for part in parts.values())
     classes = sorted(set(parts["train"].labels))
     held_out = list(parts)[-1]
@@ -143,15 +147,17 @@ def _feature_scores(
     return ClassScores(
         data=f"{data} {held_out}, {chosen.by or 'knn'}", hypotheses=[classes[i] for i in found.tolist()],
         references=list(parts[held_out].labels), seconds=time.perf_counter() - start, unit="images",
+        files=parts[held_out].names,
     )  # fmt: skip
 
 
-# The name of the data, what it consists of, the inputs (some at a time) and the label of each.
-Labelled = tuple[str, str, Iterator[Sequence[Any]], list[str]]
+# The name of the data, what it consists of, the inputs (some at a time), the label of each, and the file of each.
+Labelled = tuple[str, str, Iterator[Sequence[Any]], list[str], Sequence[str]]
 
 
-def _texts(bundle: Bundle, data: Place, split: str | None, root: Path | None) -> Labelled:
+def _texts(bundle: Bundle, data: Place, chosen: ClassOptions, root: Path | None) -> Labelled:
     """A file of text TAB label, or a part of sst2."""
+    split = chosen.split
     if data == "sst2":
         part = split or "test"
         name, lines = f"sst2 {part}", read_sst2(part, root)
@@ -165,24 +171,30 @@ def _texts(bundle: Bundle, data: Place, split: str | None, root: Path | None) ->
             raise DataError(f"{line.where}: the label {line.label!r} is none of the model's: {', '.join(known)}")
     texts = [line.text for line in lines]
     some = (texts[first : first + TEXTS] for first in range(0, len(texts), TEXTS))
-    return name, "texts", some, [line.label for line in lines]
+    return name, "texts", some, [line.label for line in lines], ()
 
 
-def _images(bundle: Bundle, data: Place, split: str | None, root: Path | None) -> Labelled:
+def _images(bundle: Bundle, data: Place, chosen: ClassOptions, root: Path | None) -> Labelled:
     """A named set of images, or a folder or zip file of them: all, or a part if it has train/ and val/."""
-    parts = _image_parts(bundle, data, root)
-    divided = len(parts) > 1
-    if split is not None and not (divided and split in parts):
-        expected = f"one of {', '.join(parts)}" if divided else "no split, because it is not divided into train and val"
+    parts, split = _image_parts(bundle, data, chosen, root), chosen.split
+    parted = len(parts) > 1
+    if split is not None and not (parted and split in parts):
+        expected = f"one of {', '.join(parts)}" if parted else "no split, because it is not divided into train and val"
         raise InputError(f"split={split!r}: {data} has no such part; expected {expected}")
     part = split or list(parts)[-1]
     images = parts[part]
     _check_labels(bundle, data, images.labels)
-    return f"{data} {part}" if divided else str(data), "images", images.batches(IMAGES), list(images.labels)
+    name = f"{data} {part}" if parted else str(data)
+    return name, "images", images.batches(IMAGES), list(images.labels), images.names
 
 
-def _image_parts(bundle: Bundle, data: Place, root: Path | None) -> dict[str, LabelledImages]:
-    """The parts of a named set, or of a folder, zip file or CSV of images: train and a held-out one, or train alone."""
+def _image_parts(
+    bundle: Bundle, data: Place, chosen: ClassOptions, root: Path | None, share: float = 0.0
+) -> dict[str, LabelledImages]:
+    """The parts of a named set, or of a folder, zip file or CSV of images: train and a held-out one, or train alone.
+
+    Undivided files are divided as training divides them, if the model was trained on them, or by `share`.
+    """
     if data in IMAGE_SETS:
         opened = make_data(str(data), {"rows": 1}, seed=0, root=root)
         assert isinstance(opened, Images | Pixels)
@@ -192,8 +204,23 @@ def _image_parts(bundle: Bundle, data: Place, root: Path | None) -> dict[str, La
     except FileNotFoundError as cause:
         expected = f"expected a folder or zip file with a folder per class, or one of {', '.join(IMAGE_SETS)}"
         raise DataError(f"{cause}: this {bundle.name} reads images, {expected}") from cause
-    train, valid = (labelled_files(image_root(path), files) for files in find_images(path))
-    return {"train": train, "valid": valid} if valid.labels else {"train": train}
+    train, valid = find_images(path)
+    trained = trained_on(bundle)
+    own = isinstance(trained, ImageConfig) and _same_place(trained.path, path, root)
+    if chosen.skip_bad or (own and trained.skip_bad):
+        _, (train, valid) = readable(image_root(path), train, valid)
+    if not valid:
+        train, valid = divided(train, trained.share if own else share)
+    parts = {"train": train, "valid": valid} if valid else {"train": train}
+    return {name: labelled_files(image_root(path), files) for name, files in parts.items()}
+
+
+def _same_place(name: str, path: Path, root: Path | None) -> bool:
+    """Whether the path in a recipe is the file or folder given."""
+    try:
+        return locate(name, root).resolve() == path.resolve()
+    except FileNotFoundError:
+        return False
 
 
 def _check_labels(bundle: Bundle, data: Place, labels: Sequence[str]) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from io import IOBase
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from ..data.files import DataError
 from ..data.image_files import SUFFIXES, ImageLike
+from ..errors import InputError
 from ..fast import hooked
 from ..weights import Bundle
 
@@ -20,15 +22,22 @@ IMAGES = 64  # images per batch
 
 
 def image_inputs(inputs: Any) -> tuple[list[ImageLike], bool]:
-    """The images, and whether it was one alone: an array is one image, a list or a folder is several."""
-    several = isinstance(inputs, Iterable) and not isinstance(inputs, str | bytes | np.ndarray | Path)
+    """The images, and whether it was one alone: an array with three axes is one image, a list or a folder several."""
+    one = isinstance(inputs, str | bytes | Path | IOBase | Mapping)
+    one |= isinstance(inputs, np.ndarray | Tensor) and inputs.ndim != 4
+    several = isinstance(inputs, Iterable) and not one
     items = [_files(item) for item in (list(inputs) if several else [inputs])]
     single = not several and not (isinstance(inputs, str | Path) and Path(inputs).is_dir())
     return [image for item in items for image in item], single
 
 
 def _files(item: ImageLike) -> list[ImageLike]:
-    """The image files of a folder, sorted; anything else as it is."""
+    """The image files of a folder, sorted; a tensor (channels, height, width) as an array; anything else as it is."""
+    if isinstance(item, str) and not item.strip():
+        raise InputError("'' is not an image: expected a path")
+    if isinstance(item, Tensor):
+        item = item.detach().cpu()
+        return [(item.movedim(0, -1) if item.ndim == 3 else item).numpy()]
     if not isinstance(item, str | Path) or len(str(item)) > 4096 or not Path(item).is_dir():
         return [item]
     files = sorted(path for path in Path(item).rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())

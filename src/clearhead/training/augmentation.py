@@ -119,9 +119,11 @@ class Crop:
     def __call__(self, images: UInt8[Tensor, "b c y x"], u: Float[Tensor, "b n"]) -> UInt8[Tensor, "b c y x"]:
         area = self.config.least + (1 - self.config.least) * u[:, 0]
         ratio = self.config.stretch ** (2 * u[:, 1] - 1)
+        ratio = ratio.clamp(area, 1 / area)  # so that the crop fits
         size = torch.stack([(area * ratio).sqrt(), (area / ratio).sqrt()], dim=1).clamp(max=1.0)  # width, height
         middle = (2 * u[:, 2:] - 1) * (1 - size)
-        return to_uint8(resample(images.float(), torch.cat([torch.diag_embed(size), middle[..., None]], dim=-1)))
+        matrix = torch.cat([torch.diag_embed(size), middle[..., None]], dim=-1)
+        return to_uint8(resample(images.float(), matrix, outside="border"))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -23,15 +23,16 @@ SHEAR, SHIFT, TURN, BLEND = 0.3, 150 / 331, math.radians(30), 0.9  # what an amo
 LUMINANCE = (0.299, 0.587, 0.114)  # shares of red, green and blue in a grey value (ITU-R 601)
 
 
-def resample(images: Images, matrix: Float[Tensor, "b 2 3"]) -> Images:
-    """Move images by an affine map from places of the output to places of the input; black where there is no input.
+def resample(images: Images, matrix: Float[Tensor, "b 2 3"], outside: str = "zeros") -> Images:
+    """Move images by an affine map from places of the output to places of the input.
 
     Args:
         images: float images.
         matrix: maps (x, y, 1), where -1 and 1 are the edges of an image, to (x, y).
+        outside: what is outside the image: "zeros", black, or "border", its nearest pixel.
     """
     at = F.affine_grid(matrix, list(images.shape), align_corners=False)
-    return F.grid_sample(images, at, mode="bilinear", padding_mode="zeros", align_corners=False)
+    return F.grid_sample(images, at, mode="bilinear", padding_mode=outside, align_corners=False)
 
 
 def _matrix(rows: list[list[Tensor | float]], like: Amount) -> Float[Tensor, "b 2 3"]:
@@ -79,6 +80,8 @@ def grey(images: Images) -> Images:
 
 def smooth(images: Images) -> Images:
     """Images with each pixel averaged with its neighbours, except at the edges (PIL's filter SMOOTH)."""
+    if min(images.shape[-2:]) < 3:  # all of it is edges
+        return images
     near = F.avg_pool2d(images, 3, stride=1) * 9
     inner = (near + 4 * images[..., 1:-1, 1:-1]) / 13
     return torch.cat(

@@ -10,14 +10,16 @@ from collections.abc import Iterable, Mapping
 
 from ..errors import InputError, nearest
 
+ABOVE = "pool_query"  # a parameter of the model itself, which comes first by name but is used last
 LAYER = re.compile(r"(?:^|\.)(?:blocks\.(\d+)|stages\.(\d+)\.(\d+))\.")
 
 
 def layer_scales(names: Iterable[str], decay: float) -> dict[str, float]:
     """Return the factor of the learning rate of each parameter: decay^(number of layers above it).
 
-    Layers are found by the names blocks.N and stages.N.N. What comes before the first of them, such as embeddings, is a
-    layer below; what comes after them, such as the head, has the factor 1.
+    Layers are found by the names blocks.N and stages.N.N, those of the model itself, not of a part such as a stem. What
+    comes before the first of them, such as embeddings, is a layer below; what comes after them, such as the head or the
+    query that pools tokens, has the factor 1.
 
     Args:
         names: The names of all parameters, from input to output.
@@ -28,13 +30,19 @@ def layer_scales(names: Iterable[str], decay: float) -> dict[str, float]:
         {'embed.table': 0.125, 'blocks.0.norm.bias': 0.25, 'blocks.1.norm.bias': 0.5, 'head.weight': 1.0}
     """
     names = list(names)
-    found = {name: _layer(name) for name in names}
+    matches = {name: LAYER.search(name) for name in names}
+    outermost = min((name[: match.start()].count(".") for name, match in matches.items() if match), default=0)
+    found = {
+        name: _layer(match) if match and name[: match.start()].count(".") == outermost else None
+        for name, match in matches.items()
+    }
     order = {layer: i for i, layer in enumerate(sorted({layer for layer in found.values() if layer is not None}), 1)}
     scales, begun = {}, False
     for name in names:
         layer = found[name]
         begun = begun or layer is not None
-        depth = order[layer] if layer is not None else len(order) + 1 if begun or not order else 0
+        above = begun or not order or name.startswith(ABOVE)
+        depth = order[layer] if layer is not None else len(order) + 1 if above else 0
         scales[name] = decay ** (len(order) + 1 - depth)
     return scales
 
@@ -61,9 +69,6 @@ def part_scales(names: Iterable[str], rates: Mapping[str, float]) -> dict[str, f
     return {name: next((rates[part] for part in inner if name.startswith(f"{part}.")), 1.0) for name in names}
 
 
-def _layer(name: str) -> tuple[int, int] | None:
-    match = LAYER.search(name)
-    if match is None:
-        return None
+def _layer(match: re.Match[str]) -> tuple[int, int]:
     block, stage, number = match.groups()
     return (int(block), 0) if block is not None else (int(stage), int(number))

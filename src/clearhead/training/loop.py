@@ -40,6 +40,7 @@ TIMES = ("seconds", "rate", "share")  # the timing metrics, which differ between
 CHANGED = {  # consequences of a change in the recipe of a resumed run
     "steps": ": schedules now differ from those of an uninterrupted run",
     "run.best": ": only validations from here on count",
+    "data": ": the files have changed, and this run differs from an uninterrupted one",
 }
 
 
@@ -169,6 +170,8 @@ class Loop:
     def _resume(self, checkpoint: Checkpoint) -> None:
         self.trainer.load(checkpoint)
         self.step = checkpoint.step
+        was, now = checkpoint.facts.get("data", {}), self._data_facts()
+        self.changes += [f"data had {was[name]} {name}, now {now[name]}" for name in was if was[name] != now[name]]
         self.best.resume(checkpoint.facts["best"])
         if self.best.kept and self.best.step != checkpoint.step and not self._best_checkpoint():
             self.best.forget()  # it was not kept, or its files are damaged
@@ -177,6 +180,10 @@ class Loop:
                 f"{checkpoint.path} is past the recipe's {self.recipe.steps} steps: expected more steps, or another "
                 "folder"
             )
+
+    def _data_facts(self) -> dict[str, Any]:
+        """Numbers by which a change of the data's files is noticed."""
+        return {"steps per epoch": self.data.steps_per_epoch, "validation batches": self.data.valid_batches}
 
     def _best_checkpoint(self) -> Checkpoint | None:
         """The checkpoint of the best validation, if there is one and it is intact."""
@@ -365,7 +372,8 @@ class Loop:
         if not self.trainer.finite():
             self._refuse(self.step, "a weight became infinite or NaN")
         protect = [self.best.step] if self.best.kept else []
-        self.writer.save(self.step, self.trainer.tensors(), {"best": self.best.facts}, protect=protect)
+        facts = {"best": self.best.facts, "data": self._data_facts()}
+        self.writer.save(self.step, self.trainer.tensors(), facts, protect=protect)
         self.saved = self.step
 
     def _settle(self) -> None:

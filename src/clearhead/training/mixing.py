@@ -66,13 +66,13 @@ def beta_quantiles(parameter: float) -> Float[Tensor, "n"]:
         >>> beta_quantiles(1.0)[[0, 256, 512, 1024]]
         tensor([0.0000, 0.2500, 0.5000, 1.0000])
     """
-    # With x = sin^2(t) the density is that of t to the power 2 parameter - 1: sharp ends become flat or integrable.
-    edges = np.linspace(0.0, np.pi / 2, CELLS + 1)
+    # Of s = x^parameter, x up to 1/2, the density is proportional to (1 - x)^(parameter - 1), which is smooth.
+    edges = np.linspace(0.0, 0.5**parameter, CELLS + 1)
     middle = (edges[1:] + edges[:-1]) / 2
-    mass = np.exp((2 * parameter - 1) * np.log(np.sin(middle) * np.cos(middle)))
-    below = np.concatenate([[0.0], mass.cumsum()]) / mass.sum()
-    at = np.interp(np.linspace(0.0, 1.0, LEVELS + 1), below, edges)
-    return torch.from_numpy(np.sin(at) ** 2).float()
+    mass = (1 - middle ** (1 / parameter)) ** (parameter - 1)
+    below = np.concatenate([[0.0], mass.cumsum()]) / (2 * mass.sum())
+    half = np.interp(np.linspace(0.0, 0.5, LEVELS // 2 + 1), below, edges) ** (1 / parameter)
+    return torch.from_numpy(np.concatenate([half, 1 - half[-2::-1]])).float()
 
 
 def _drawn(quantiles: Float[Tensor, "n"], u: Float[Tensor, "b"]) -> Float[Tensor, "b"]:

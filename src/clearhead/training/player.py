@@ -46,6 +46,10 @@ class Player:
             self.frozen = {n: p for n, p in model.named_parameters() if not p.requires_grad}
         self.average: Average | None = None
 
+    def begin_step(self) -> None:
+        """Switch the network to the mode in which a step runs it: evaluation, unless it is trained."""
+        self.model.eval()
+
     def weights(self) -> dict[str, Tensor]:
         """The float32 weights by name, before any rounding to bfloat16."""
         raise NotImplementedError
@@ -109,6 +113,11 @@ class TrainedPlayer(Player):
             running = {n: x for n, x in buffers(model).items() if x.is_floating_point()}  # of batch norms
             self.average = Average({**self.optimiser.weights(), **running}, {**self.optimiser.parameters, **running})
         self.forward: Any = None  # computes the losses of this player; set by `wrap`
+        # Batch norms whose weights are not trained keep their running statistics, too.
+        self._still = [
+            m for m in model.modules()
+            if getattr(m, "running_mean", None) is not None and not any(p.requires_grad for p in m.parameters())
+        ]  # fmt: skip
 
     def wrap(self, losses: nn.Module, *, compiled: bool) -> None:
         """Set the module that computes this player's losses, inside DDP and torch.compile as configured."""
@@ -139,6 +148,11 @@ class TrainedPlayer(Player):
         """Update the EMA of the weights after a step."""
         if self.average is not None:
             self.average.update(value(self.optimiser.config.ema, step, steps))
+
+    def begin_step(self) -> None:
+        self.model.train()
+        for norm in self._still:
+            norm.eval()
 
     def set_requires_grad(self, on: bool) -> None:
         """Switch gradients of this player's weights on, or off while another player is updated."""

@@ -89,7 +89,8 @@ def misfit(source: nn.Module, target: nn.Module, *, all_used: bool) -> str:
         learned = isinstance(dict(target.named_modules()).get(name.rpartition(".")[0]), Learned)
         note = ": learned positions cannot be used with another context" if learned else ""
         return f"{name} has the shape {tuple(theirs[name].shape)}, expected {tuple(slot.shape)}{note}"
-    extra = [name for name in theirs if name not in ours and not in_head(source, name)]
+    spare = source.spare_parts if isinstance(source, Model) else ()
+    extra = [name for name in theirs if name not in ours and name not in spare and not in_head(source, name)]
     return f"{extra[0]} has no place in the model of this recipe" if all_used and extra else ""
 
 

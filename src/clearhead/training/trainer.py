@@ -137,7 +137,7 @@ class Trainer:
         """
         self.objective.train()
         for player in self.players.values():
-            player.model.train(isinstance(player, TrainedPlayer))
+            player.begin_step()
         self.scheduled = self.objective.set_scalars(step, self.recipe.steps)
         updates = [update for update in self.objective.updates if (step + 1) % update.every == 0]
         several = len(self.objective.updates) > 1

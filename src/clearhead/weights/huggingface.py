@@ -72,7 +72,7 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> tuple
         model, used = build(layout, theirs, tensors, device, dtype, folder / "config.json")
     tokens = None if layout.read_tokens is None else layout.read_tokens(folder, theirs)
     check_tokens(tokens, model.config, str(folder))
-    special, labels = special_ids(folder, table), class_names(table, getattr(model.config, "classes", None))
+    special, labels = special_ids(folder, table), class_names(folder, table, getattr(model.config, "classes", None))
     bundle = Bundle(
         model, tokens, model.config, folder, special, read_chat(folder), labels,
         preprocessing=read_preprocessing(folder) if model.reads == "images" else None,
@@ -125,11 +125,16 @@ def special_ids(folder: Path, table: config.Table) -> Special:
     return Special(pad=next(iter(pad), None), start=next(iter(start), None), ends=ids.get("eos_token_id", ()))
 
 
-def class_names(table: config.Table, classes: int | None) -> tuple[str, ...] | None:
-    """The names of a classifier's classes, if config.json has one for each."""
+def class_names(folder: Path, table: config.Table, classes: int | None) -> tuple[str, ...] | None:
+    """The names of a classifier's classes, if config.json has any; raises unless it has one for each."""
     names = table.get("id2label")
-    if classes is None or not isinstance(names, dict) or names.keys() != {str(i) for i in range(classes)}:
+    if not classes or not isinstance(names, dict):
         return None
+    if names.keys() != {str(i) for i in range(classes)}:
+        raise WeightsError(
+            f"{folder / 'config.json'}: id2label has {len(names)} names, expected one for each of the classes 0 to "
+            f"{classes - 1} of the output layer"
+        )
     return tuple(str(names[str(i)]) for i in range(classes))
 
 

@@ -1,13 +1,14 @@
 """Weight files without a config: state dicts of torchvision, timm and DINOv2, whose tensors tell the model.
 
 A file has no number of heads, no class names and no preprocessing. The first follows from the width for the published
-models, and images are prepared as these libraries do for ImageNet. timm.py reads folders, which have more.
+models, and images are prepared as these libraries do for ImageNet, at the size of the model's grid of positions.
+timm.py reads folders, which have more.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,19 @@ def load(path: Path, device: torch.device, dtype: torch.dtype | None) -> tuple[B
             known = ", ".join(f"{one.model} of {library}" for library, one in layouts())
             raise WeightsError(f"{path}: its tensors are those of no known model: expected {known}")
         model, used = build(layout, tensors, {}, device, dtype, path)
-    return Bundle(model, None, model.config, path.parent, preprocessing=IMAGENET), used
+    return Bundle(model, None, model.config, path.parent, preprocessing=_preprocessing(model.config)), used
+
+
+def _preprocessing(options: Any) -> Preprocessing:
+    """The preprocessing of ImageNet; models of another size than 224 get the whole image at that size.
+
+    Grids for more than 384 pixels are interpolated to 224, as DINOv2's is for all its published results.
+    """
+    size = getattr(options, "size", 224)
+    height, width = (size, size) if isinstance(size, int) else size
+    if (height, width) == (224, 224) or max(height, width) > 384:
+        return IMAGENET
+    return replace(IMAGENET, resize=min(height, width), crop=(height, width))
 
 
 def build(

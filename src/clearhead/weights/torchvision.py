@@ -11,7 +11,7 @@ from ..models import convnext, mobilenet, resnet, vit
 from .convnext import block_rows
 from .fill import Shapes, WeightsError
 from .resnet import conv_names
-from .state_files import StateLayout, grid_of, heads_of, numbered, require
+from .state_files import HEADS, StateLayout, grid_of, heads_of, numbered, require
 from .table import JOINED, TABLE, Conversion, Row, conv_norms, pairs, with_counters
 from .vit import PLAIN
 
@@ -55,6 +55,14 @@ def check_vit(c: vit.Config) -> None:
     fixed = {name: value for name, value in PLAIN.items() if name != "head"}
     more = {"registers": 0, "layer_scale": None, "pool": "cls", "eps": 1e-6, "mlp": "gelu"}
     require(c, "torchvision", {**fixed, **more})
+    if c.heads != HEADS.get(c.width):
+        known = f"has {HEADS[c.width]}" if c.width in HEADS else "does not exist"
+        raise WeightsError(
+            f"heads={c.heads}, width={c.width}: a file of torchvision does not hold the number of heads, and a "
+            f"published model of this width {known}; layout='timm' holds it"
+        )
+    if c.shape[0] != c.shape[1]:
+        raise WeightsError(f"size={c.size}: torchvision's model has a square grid of positions")
 
 
 def resnet_config(shapes: Shapes, arguments: Mapping[str, Any]) -> resnet.Config:

@@ -68,7 +68,7 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> tuple
         raise WeightsError(f"{folder}: {cause}") from cause
     tokens = _tokens(folder)
     check_tokens(tokens, model.config, str(folder))
-    special, labels = special_ids(folder, table), class_names(table, model.config.classes)
+    special, labels = special_ids(folder, table), class_names(folder, table, model.config.classes)
     warnings.warn(f"{folder.name}: {model.note}{_left_out(table, theirs, used)}", Notice, stacklevel=2)
     return Bundle(model, tokens, model.config, folder, special, read_chat(folder), labels), used
 
