@@ -42,7 +42,7 @@ PAUSE = 0.3  # seconds between runs, in which the threads of the previous proces
 def write(shape: str, folder: Path) -> dict[str, Any]:
     """Save transformers' model with random weights; returns its sizes."""
     import torch
-    from transformers import GPT2Config, ViTConfig, VisionEncoderDecoderConfig, VisionEncoderDecoderModel
+    from transformers import GPT2Config, VisionEncoderDecoderConfig, VisionEncoderDecoderModel, ViTConfig
 
     torch.manual_seed(0)
     vit, gpt2 = SHAPES[shape]
@@ -110,7 +110,7 @@ LIBRARIES = {"ours": by_clearhead, "transformers": by_transformers}
 
 
 def work(name: str, pipe: Connection, *args: Any) -> None:
-    """Caption requests from a pipe until None arrives; send the seconds that passed, those of the processor, the ids."""
+    """Caption requests from a pipe until None arrives; send the seconds, the processor seconds and the ids of each."""
     caption = LIBRARIES[name](*args)
     while (request := pipe.recv()) is not None:
         start, cpu = time.perf_counter(), time.process_time()
@@ -140,8 +140,9 @@ def case(pipes: dict[str, Connection], beams: int, args: argparse.Namespace) -> 
 
 def line(row: dict[str, Any]) -> str:
     parts = [
-        f"{kind}: ours {row[kind]['ours']:.3f}, transformers {row[kind]['transformers']:.3f} ({row[kind]['ratio']:.2f}x)"
-        for kind in ("seconds", "processor seconds")
+        f"{kind}: ours {times['ours']:.3f}, transformers {times['transformers']:.3f} ({times['ratio']:.2f}x)"
+        for kind, times in row.items()
+        if kind.endswith("seconds")
     ]
     return f"beams {row['beams']}: {'; '.join(parts)}; {row['same']} of {row['images']} the same"
 
