@@ -171,6 +171,23 @@ def test_the_grid_of_each_encoder_is_what_it_pools():
         torch.testing.assert_close(grid.mean((2, 3)), model.states(images))
 
 
+@torch.no_grad()
+def test_the_memory_may_hold_the_tokens_without_a_place():
+    encoder = {"name": "vit", "size": 12, "patch": 4, "width": D, "depth": 1, "heads": 2, "registers": 2}
+    images = torch.randn(B, 3, 12, 12)
+    plain = ch.build("captioner", vocab=V, width=D, encoder=encoder, bridge="none", special=True, places="none").eval()
+    tokens = plain.encoder.encode(images)
+    assert tokens.shape == (B, 3 + 9, D)
+    assert torch.equal(plain.look(images), tokens)
+    model = ch.build("captioner", vocab=V, width=D, encoder=encoder, bridge="linear", special=True).eval()
+    memory, tokens = model.look(images), model.encoder.encode(images)
+    projected = tokens @ model.memory.project.weight.T + model.memory.project.bias
+    torch.testing.assert_close(memory[:, :3], projected[:, :3])  # and no position is added to them
+    assert not torch.allclose(memory[:, 3:], projected[:, 3:], atol=0.1)
+    with pytest.raises(ValueError, match="bridge='none': the encoder has 8 channels, expected width=12"):
+        ch.build("captioner", vocab=V, width=12, encoder=encoder, bridge="none")
+
+
 def test_a_frozen_encoder_stays_in_evaluation_mode():
     model = build(decoder="rnn")
     model.encoder.requires_grad_(False)

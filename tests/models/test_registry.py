@@ -40,6 +40,10 @@ TINY_CONVNEXT = {"name": "convnext", "width": 4, "depths": [1, 1], "kernel": 3, 
 TINY_MOBILENET = {
     "name": "mobilenet", "width": 4, "widths": [4, 6], "depths": [1, 2], "strides": [1, 2], "hidden": 0,
 }  # fmt: skip
+CLS = {"pool": "cls", "eps": 1e-3}
+LIKE_GPT2 = {
+    "places": "none", "positions": "learned", "mlp": "gelu_tanh", "special": True, "scaled": False, "eps": 1e-3,
+}  # fmt: skip
 CASES: dict[str, tuple[str, dict]] = {
     "gpt": ("gpt", {**WORDS, "depth": 2, "heads": 3, "hidden": 13}),
     "gpt like Llama": ("gpt", {**WORDS, **LLAMA, "depth": 2, "heads": 3}),
@@ -153,6 +157,14 @@ CASES: dict[str, tuple[str, dict]] = {
     "captioner, no convolution": (
         "captioner",
         {**LOOK, "heads": 3, "order": "post", "places": "none", "positions": "learned", "encoder": TINY_VIT},
+    ),
+    "captioner, ViT and GPT-2": (
+        "captioner",
+        {**LOOK, **LIKE_GPT2, "depth": 2, "heads": 3, "bridge": "linear", "encoder": {**TINY_VIT, **CLS, "width": 6}},
+    ),
+    "captioner, ViT and GPT-2, equal widths": (
+        "captioner",
+        {**LOOK, **LIKE_GPT2, "heads": 2, "bridge": "none", "encoder": {**TINY_VIT, **CLS, "registers": 1}},
     ),
     "reader, sum": ("reader", {**WORDS, "mix": "sum", "hidden": 13}),
     "reader, forget": ("reader", {**WORDS, "mix": "forget", "heads": 3, "gamma": (0.9, 0.5, 1.0)}),
@@ -573,6 +585,9 @@ WRONG = {
     ("captioner", "attention", "hard"): r"attention='hard' is for decoder='rnn'",
     ("captioner", "heads", 5): r"width=12 does not divide into heads=5",
     ("captioner", "width", 18): r"width=18: expected a multiple of 4 for places='sincos2d'",
+    ("captioner", "bridge", "liner"): r"the nearest is linear",
+    ("captioner", "bridge", "none"): r"bridge='none': the encoder has 8 channels, expected width=12",
+    ("captioner", "special", True): r"special=True: a convnext has no tokens without a place: expected a vit",
     ("deep", "connect", "residul"): r"the nearest is residual",
     ("deep", "depth", -1): r"depth=-1: expected 0 or more",
 }

@@ -161,7 +161,8 @@ class TransformerDecoder(transformer.Decoder):
     def __init__(self, c: Config, embed: Tokens) -> None:
         sizes = transformer.Config(
             vocab=c.vocab, context=c.context, width=c.width, depth=c.depth, heads=c.heads, hidden=c.hidden,
-            positions=c.positions, order=c.order, mlp=c.mlp, dropout=c.dropout, inner_dropout=c.inner_dropout,
+            positions=c.positions, order=c.order, eps=c.eps, mlp=c.mlp, dropout=c.dropout,
+            inner_dropout=c.inner_dropout,
         )  # fmt: skip
         super().__init__(sizes, embed)
         self.sizes = sizes

@@ -11,6 +11,9 @@ decoder="rnn", attention="none"      one vector for the whole image (Vinyals et 
 decoder="rnn", "soft" or "hard"      Show, Attend and Tell; see caption_decoders.py
 decoder="transformer"                cross-attention in every layer (Vaswani et al. 2017); with encoder_depth > 0
                                      a Transformer encoder reads the grid first
+
+A vision transformer whose tokens, the class token included, are the memory of a GPT-2 with cross-attention is
+special=True, bridge="linear" or "none", places="none", positions="learned", mlp="gelu_tanh", scaled=False.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -58,12 +61,18 @@ class Config:
     depth: int = 1  # number of recurrent layers, or of decoder blocks
     encoder_depth: int = 0  # number of Transformer blocks that read the grid before the decoder does
     heads: int = 4  # transformer, encoder_depth: attention heads per block
+    bridge: Literal["norm", "linear", "none"] = (
+        "norm"  # from encoder to memory: a projection and a norm, a projection, or nothing (if the widths are equal)
+    )
+    special: bool = False  # vit: the memory also holds the class token and registers, which have no place
     places: Literal["none", "sincos2d"] = "sincos2d"  # how the places of the grid are encoded
     positions: Position = "sinusoid"  # transformer: how token order is encoded
     cell: Literal["gru", "lstm"] = "lstm"  # rnn: kind of recurrent cell
     gate: bool = True  # rnn with attention: what is looked at is scaled by a learned gate (beta of the paper)
     order: Order = "pre"  # transformer: norm before each sublayer, or after each residual addition
+    eps: float = 1e-5  # added to the variance in a norm of memory and decoder
     mlp: MLPKind = "gelu"  # transformer: activation of the MLP
+    scaled: bool = True  # embeddings are multiplied by sqrt(width)
     tied: bool = True  # the weights of the output layer are the embedding table
     dropout: float = 0.1  # share dropped in training: of memory, embeddings, sublayers and readout
     inner_dropout: float = 0.0  # transformer: share dropped in training, of attention weights and inside the MLP
@@ -79,6 +88,8 @@ class Config:
         if self.places == "sincos2d" and self.width % 4:
             raise InputError(f"width={self.width}: expected a multiple of 4 for places='sincos2d'")
         self.encoder_config()
+        if self.special and not hasattr(_encoder_class(self.encoder), "parts"):
+            raise InputError(f"special=True: a {self.encoder['name']} has no tokens without a place: expected a vit")
 
     @property
     def state_width(self) -> int:
@@ -92,27 +103,36 @@ class Config:
 
 
 class GridMemory(nn.Module):
-    """The grid of an encoder as a sequence of places, each a normalised projection, read by Transformer blocks."""
+    """The grid of an encoder as a sequence of places, projected and normalised, read by Transformer blocks.
+
+    Tokens of the encoder that have no place come first.
+    """
 
     def __init__(self, c: Config, channels: int) -> None:
         super().__init__()
         self.dropout = c.dropout
-        self.project = Linear(channels, c.width)
-        self.norm = make_norm("layer", c.width)
+        if c.bridge == "none" and channels != c.width:
+            raise InputError(f"bridge='none': the encoder has {channels} channels, expected width={c.width}")
+        self.project = nn.Identity() if c.bridge == "none" else Linear(channels, c.width)
+        self.norm = make_norm("layer" if c.bridge == "norm" else "none", c.width, eps=c.eps)
         self.places = SinCos2d(c.width) if c.places == "sincos2d" else None
         self.blocks = nn.ModuleList(
             Block(
-                c.width, c.heads, hidden=c.hidden if c.decoder == "transformer" else None, order=c.order, mlp=c.mlp,
-                dropout=c.dropout, inner_dropout=c.inner_dropout,
+                c.width, c.heads, hidden=c.hidden if c.decoder == "transformer" else None, order=c.order, eps=c.eps,
+                mlp=c.mlp, dropout=c.dropout, inner_dropout=c.inner_dropout,
             )
             for _ in range(c.encoder_depth)
         )  # fmt: skip
-        self.last_norm = make_norm("layer" if c.encoder_depth and c.order == "pre" else "none", c.width)
+        self.last_norm = make_norm("layer" if c.encoder_depth and c.order == "pre" else "none", c.width, eps=c.eps)
 
-    def forward(self, features: Float[Tensor, "b c y x"]) -> Float[Tensor, "b k d"]:
+    def forward(
+        self, features: Float[Tensor, "b c y x"], special: Float[Tensor, "b s c"] | None = None
+    ) -> Float[Tensor, "b k d"]:
         x = self.norm(self.project(features.flatten(2).mT))  # (b, c, y, x) -> (b, y x, d)
         if self.places is not None:
             x = self.places.add(x, grid(features.shape[2], features.shape[3], device=x.device))
+        if special is not None:
+            x = torch.cat([self.norm(self.project(special)), x], dim=1)
         x = F.dropout(x, self.dropout, self.training)
         for block in self.blocks:
             x = block(x)
@@ -130,10 +150,9 @@ class Captioner(Model):
     def __init__(self, config: Config) -> None:
         super().__init__()
         c = self.config = config
-        kind = getattr(_encoder_module(c.encoder), ENCODERS[c.encoder["name"]])
-        self.encoder = kind(c.encoder_config())
+        self.encoder = _encoder_class(c.encoder)(c.encoder_config())
         self.memory = GridMemory(c, self.encoder.grid_channels)
-        embed = Tokens(c.vocab, c.width, scale=True)
+        embed = Tokens(c.vocab, c.width, scale=c.scaled)
         self.decoder = DECODERS[c.decoder](c, embed)
         self.head = Linear(c.width, c.vocab, bias=False)
         if c.tied:
@@ -160,9 +179,11 @@ class Captioner(Model):
         return {"ids": ids, **self.encoder.example_inputs(rows, size, generator)}
 
     def look(self, images: Float[Tensor, "b c height width"]) -> Float[Tensor, "b k d"]:
-        """The memory of images: one vector per place of the grid, row by row."""
-        memory: Tensor = self.memory(self.encoder.grid(images))
-        return memory
+        """The memory of images: one vector per place of the grid, row by row, after those of special tokens."""
+        if not self.config.special:
+            return cast(Tensor, self.memory(self.encoder.grid(images)))
+        special, places = self.encoder.parts(images)
+        return cast(Tensor, self.memory(places, special))
 
     def states(
         self,
@@ -207,3 +228,7 @@ def _encoder_module(options: Mapping[str, Any]) -> Any:
             + nearest(str(name), ENCODERS)
         )
     return import_module(f".{name}", __package__)
+
+
+def _encoder_class(options: Mapping[str, Any]) -> Any:
+    return getattr(_encoder_module(options), ENCODERS[options["name"]])

@@ -88,7 +88,7 @@ class ViT(Model):
     """Images (b, c, height, width) of any size that divides into patches -> logits of classes (b, classes)."""
 
     reads: ClassVar[str] = "images"
-    methods: ClassVar[tuple[str, ...]] = ("encode", "grid", "states")
+    methods: ClassVar[tuple[str, ...]] = ("encode", "grid", "parts", "states")
     may_differ: ClassVar[frozenset[str]] = frozenset({"dropout", "skip", "classes", "size", "pool", "head"})
     spare_parts: ClassVar[frozenset[str]] = frozenset({"embed.cls", "embed.cls_place"})  # if pool needs no class token
     head_parts: ClassVar[tuple[str, ...]] = ("head", "head_hidden", "pool", "pool_query")
@@ -148,8 +148,14 @@ class ViT(Model):
 
     def grid(self, images: Float[Tensor, "b c height width"]) -> Float[Tensor, "b d y x"]:
         """A vector per place: the tokens of the patches."""
-        size = self.embed.size(*images.shape[-2:])
-        return self.encode(images)[:, self.embed.special :].mT.unflatten(2, size)
+        return self.parts(images)[1]
+
+    def parts(
+        self, images: Float[Tensor, "b c height width"]
+    ) -> tuple[Float[Tensor, "b s d"], Float[Tensor, "b d y x"]]:
+        """The class token and registers, which have no place, and the grid of the patches."""
+        x, special = self.encode(images), self.embed.special
+        return x[:, :special], x[:, special:].mT.unflatten(2, self.embed.size(*images.shape[-2:]))
 
     def states(self, images: Float[Tensor, "b c height width"]) -> Float[Tensor, "b p"]:
         """One vector per image, pooled from its tokens: the input of the output layer."""

@@ -13,8 +13,8 @@ from ..data.image_files import ImageLike
 from ..decode import Choice, Hypothesis, Plan, forced, search
 from ..errors import InputError
 from ..tokens import Tokenizer
-from ..weights import Bundle
-from .captioned import Caption, ImagePass
+from ..weights import Bundle, Special
+from .captioned import Caption, ImagePass, special_ids
 from .image_batches import image_batches, image_inputs
 from .seeds import seeds_of
 
@@ -63,7 +63,7 @@ def caption(
         >>> len(result.maps) == len(result.words), len(result.alternatives)
         (True, 1)
     """
-    tokens = caption_tokens(bundle)
+    tokens, special = caption_tokens(bundle), special_ids(bundle)
     items, single = image_inputs(image)
     choice, seeds = Choice(sample=sample, temperature=temperature), seeds_of(seed if sample else 0, len(items))
     most = min(LIMIT if limit is None else limit, bundle.max_tokens or LIMIT)
@@ -73,8 +73,8 @@ def caption(
             answers = [[h] for h in _given(bundle, tokens, pixels, text)]
         else:
             plan = Plan(
-                start=int(tokens.start or 0), end=tokens.end, beams=beams, best=best, penalty=penalty, choice=choice,
-                limit=most, seed=[seeds[i] for i in batch], banned=_banned(tokens),
+                start=int(special.start or 0), end=special.ends, beams=beams, best=best, penalty=penalty,
+                choice=choice, limit=most, seed=[seeds[i] for i in batch], banned=_banned(tokens, special),
             )  # fmt: skip
             answers = search(bundle.model, {"images": pixels}, plan)
         for i, own, hypotheses in zip(batch, pixels, answers, strict=True):
@@ -90,8 +90,7 @@ def caption_tokens(bundle: Bundle) -> Tokenizer:
     """The tokenizer of a captioner; raises for other models."""
     bundle.require("caption", "a captioner")
     tokens = bundle.tokenizer()
-    if tokens.start is None or tokens.end is None:
-        raise InputError(f"the tokens of this {bundle.name} have no <start> and <end>: captions need them")
+    special_ids(bundle)
     return tokens
 
 
@@ -102,9 +101,9 @@ def _given(bundle: Bundle, tokens: Tokenizer, pixels: torch.Tensor, text: str) -
         raise InputError("the caption is empty: expected a word or more")
     if bundle.max_tokens is not None and len(ids) >= bundle.max_tokens:
         raise InputError(f"the caption has {len(ids)} tokens: this model writes {bundle.max_tokens - 1} at most")
-    assert tokens.end is not None
-    row = torch.tensor([[*ids, tokens.end]], device=bundle.device)
-    before = torch.tensor([[tokens.start, *ids]], device=bundle.device)
+    special = special_ids(bundle)
+    row = torch.tensor([[*ids, special.ends[0]]], device=bundle.device)
+    before = torch.tensor([[special.start, *ids]], device=bundle.device)
     model: Any = bundle.model
     sums = forced(model, {"images": pixels}, before.repeat(len(pixels), 1), row.repeat(len(pixels), 1)).sum(1)
     return [
@@ -113,7 +112,7 @@ def _given(bundle: Bundle, tokens: Tokenizer, pixels: torch.Tensor, text: str) -
 
 
 def _caption(bundle: Bundle, tokens: Tokenizer, pixels: torch.Tensor, h: Hypothesis, seed: int | None) -> Caption:
-    ids = [*h.ids, int(tokens.end or 0)] if h.finished else list(h.ids)
+    ids = [*h.ids, special_ids(bundle).ends[0]] if h.finished else list(h.ids)
     return Caption(
         text=tokens.decode(np.array(h.ids, np.int64)).strip(), score=h.score, logprob=h.logprob,
         pieces=tokens.pieces(ids), cut=not h.finished, seed=seed, forced=ImagePass(bundle, pixels.cpu(), ids),
@@ -121,6 +120,7 @@ def _caption(bundle: Bundle, tokens: Tokenizer, pixels: torch.Tensor, h: Hypothe
     )  # fmt: skip
 
 
-def _banned(tokens: Tokenizer) -> list[int]:
+def _banned(tokens: Tokenizer, special: Special) -> list[int]:
     """Tokens that no caption has; <unk> would win where the words of a caption are rare."""
-    return [int(i) for i in {tokens.pad, tokens.start, tokens.unknown} if i is not None]
+    never = {special.pad, special.start, tokens.unknown}
+    return [int(i) for i in never if i is not None and i not in special.ends]  # GPT-2 has one token for all

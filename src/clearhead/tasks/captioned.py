@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -13,8 +16,27 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..look import Tape, watch
-from ..weights import Bundle
+from ..weights import Bundle, Special
 from .translation import CROSS, NoAttentionError, word_pieces
+
+
+def special_ids(bundle: Bundle) -> Special:
+    """The start and end tokens of a captioner, as its folder gives them; raises if it has none."""
+    special = bundle.special or Special()
+    if special.start is None or not special.ends:
+        raise InputError(f"the tokens of this {bundle.name} have no <start> and <end>: captions need them")
+    return special
+
+
+@contextmanager
+def _grid_sizes(model: Any) -> Iterator[list[tuple[int, int]]]:
+    """A list that receives the rows and columns of the grid in each forward pass of a captioner."""
+    sizes: list[tuple[int, int]] = []
+    hook = model.memory.register_forward_pre_hook(lambda _, inputs: sizes.append(tuple(inputs[0].shape[2:])))
+    try:
+        yield sizes
+    finally:
+        hook.remove()
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,10 +56,8 @@ class ImagePass:
         """
         model: Any = self.bundle.model
         before, images = self._inputs()
-        sizes: list[tuple[int, int]] = []
-        hook = model.memory.register_forward_pre_hook(lambda _, inputs: sizes.append(tuple(inputs[0].shape[2:])))
         try:
-            with watch(model, *names) as tape:
+            with _grid_sizes(model) as sizes, watch(model, *names) as tape:
                 model(before, images=images)
         except KeyError as cause:
             if list(names) != [CROSS]:
@@ -45,8 +65,6 @@ class ImagePass:
             raise NoAttentionError(
                 "this captioner has no attention to the image, which it reads as one vector: expected one that has"
             ) from cause
-        finally:
-            hook.remove()
         return tape, sizes[0]
 
     @torch.no_grad()
@@ -54,16 +72,17 @@ class ImagePass:
         """The probability of each token where the decoder sees one place alone, divided by the sum over all places."""
         model: Any = self.bundle.model
         before, images = self._inputs()
-        features = model.encoder.grid(images)
-        alone = model.memory(features)[0][:, None]  # (k, 1, d): each place is a memory of its own
+        with _grid_sizes(model) as sizes:
+            memory = model.look(images)[0]
+        alone = memory[-math.prod(sizes[0]) :, None]  # (k, 1, d): each place is a memory of its own
         logits = model.head(model.decoder.read(before.expand(len(alone), -1), alone, None, None))
         ids = torch.tensor(self.ids, device=before.device).expand(len(alone), -1)
         logp = logits.float().log_softmax(-1).gather(-1, ids[..., None])[..., 0]  # (k, t)
-        return logp.T.softmax(-1).unflatten(-1, features.shape[2:])
+        return logp.T.softmax(-1).unflatten(-1, sizes[0])
 
     def _inputs(self) -> tuple[Tensor, Tensor]:
         """The ids that the decoder reads, and the image."""
-        start = self.bundle.tokenizer().start
+        start = special_ids(self.bundle).start
         before = torch.tensor([[start, *self.ids[:-1]]], device=self.bundle.device)
         return before, self.pixels[None].to(self.bundle.device, self.bundle.dtype)
 
@@ -101,6 +120,7 @@ class Caption:
     def maps(self) -> Float[np.ndarray, "words y x"]:
         """Where the captioner looked for each word: weights over the grid, mean of layers and heads, that sum to 1.
 
+        The weight of tokens without a place, such as the class token of a vision transformer, is left out.
         They are computed by one more forward pass, when they are first used.
         """
         return self.attention()
@@ -124,6 +144,10 @@ class Caption:
                 raise InputError(f"{name}={number}: there are {most}, counted from 0")
         chosen = layers if layer is None else [layers[layer]]
         rows = np.mean([x.mean(0) if head is None else x[head] for x in chosen], axis=0)
+        places = math.prod(size)
+        if rows.shape[1] > places:  # the first tokens have no place
+            rows = rows[:, -places:]
+            rows = rows / np.maximum(rows.sum(1, keepdims=True), np.finfo(rows.dtype).tiny)
         return rows.reshape(len(rows), *size)
 
     def evidence(self) -> Float[np.ndarray, "words y x"]:
