@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,9 +10,10 @@ import numpy as np
 import torch
 
 from ..data.image_files import ImageLike
-from ..decode import Choice, Hypothesis, Plan, forced, search
+from ..decode import Choice, Hypothesis, Plan, follow, forced, search
 from ..errors import InputError
 from ..tokens import Tokenizer
+from ..tokens.ids import as_row
 from ..weights import Bundle
 from .captioned import Caption, ImagePass
 from .image_batches import image_batches, image_inputs
@@ -66,16 +67,13 @@ def caption(
     tokens = caption_tokens(bundle)
     items, single = image_inputs(image)
     choice, seeds = Choice(sample=sample, temperature=temperature), seeds_of(seed if sample else 0, len(items))
-    most = min(LIMIT if limit is None else limit, bundle.max_tokens or LIMIT)
     results: dict[int, Caption] = {}
     for batch, pixels in image_batches(bundle, items):
         if text is not None:
-            answers = [[h] for h in _given(bundle, tokens, pixels, text)]
+            answers = [[h] for h in _given(bundle, tokens, pixels, [int(i) for i in tokens.encode(text)], True)]
         else:
-            plan = Plan(
-                start=int(tokens.start or 0), end=tokens.end, beams=beams, best=best, penalty=penalty, choice=choice,
-                limit=most, seed=[seeds[i] for i in batch], banned=_banned(tokens),
-            )  # fmt: skip
+            own_seeds = [seeds[i] for i in batch]
+            plan = _plan(bundle, limit, beams=beams, best=best, penalty=penalty, choice=choice, seed=own_seeds)
             answers = search(bundle.model, {"images": pixels}, plan)
         for i, own, hypotheses in zip(batch, pixels, answers, strict=True):
             used = seeds[i] if sample and text is None else None
@@ -84,6 +82,36 @@ def caption(
         if done is not None:
             done(len(batch))
     return results[0] if single else [results[i] for i in range(len(items))]
+
+
+def captioning(
+    bundle: Bundle, image: ImageLike, *, beams: int = 5, penalty: float = 1.0, limit: int | None = None
+) -> Iterator[list[Caption]]:
+    """Yield the hypotheses of a caption after every step of the search, the best first, and at last the result.
+
+    The first of the last list is what `caption` returns. The options are those of `caption`.
+    """
+    tokens, pixels = caption_tokens(bundle), bundle.pixels(image)
+    plan = _plan(bundle, limit, beams=beams, best=beams, penalty=penalty)
+    steps = follow(bundle.model, {"images": pixels[None].to(bundle.device, bundle.dtype)}, plan)
+    while True:
+        with torch.no_grad():  # set per thread, and each step may run in another thread
+            hypotheses = next(steps, None)
+        if hypotheses is None:
+            return
+        yield [_caption(bundle, tokens, pixels, h, None) for h in hypotheses[0]]
+
+
+def given_caption(bundle: Bundle, image: ImageLike, ids: Sequence[int], *, finished: bool) -> Caption:
+    """A caption given by the ids of its tokens, with its log-probability and maps (forced decoding).
+
+    A finished caption is followed by the end token, which is not one of the ids.
+    """
+    tokens, pixels = caption_tokens(bundle), bundle.pixels(image)
+    own = [int(i) for i in as_row(ids, len(tokens))]
+    images = pixels[None].to(bundle.device, bundle.dtype)
+    (h,) = _given(bundle, tokens, images, own, finished)
+    return _caption(bundle, tokens, pixels, h, None)
 
 
 def caption_tokens(bundle: Bundle) -> Tokenizer:
@@ -95,20 +123,21 @@ def caption_tokens(bundle: Bundle) -> Tokenizer:
     return tokens
 
 
-def _given(bundle: Bundle, tokens: Tokenizer, pixels: torch.Tensor, text: str) -> list[Hypothesis]:
+def _given(
+    bundle: Bundle, tokens: Tokenizer, pixels: torch.Tensor, ids: list[int], finished: bool
+) -> list[Hypothesis]:
     """A given caption as the answer for each image, with its log-probability."""
-    ids = [int(i) for i in tokens.encode(text)]
     if not ids:
         raise InputError("the caption is empty: expected a word or more")
-    if bundle.max_tokens is not None and len(ids) >= bundle.max_tokens:
+    written = [*ids, tokens.end] if finished else ids
+    if bundle.max_tokens is not None and len(written) > bundle.max_tokens:
         raise InputError(f"the caption has {len(ids)} tokens: this model writes {bundle.max_tokens - 1} at most")
-    assert tokens.end is not None
-    row = torch.tensor([[*ids, tokens.end]], device=bundle.device)
-    before = torch.tensor([[tokens.start, *ids]], device=bundle.device)
+    row = torch.tensor([written], device=bundle.device)
+    before = torch.tensor([[tokens.start, *written[:-1]]], device=bundle.device)
     model: Any = bundle.model
     sums = forced(model, {"images": pixels}, before.repeat(len(pixels), 1), row.repeat(len(pixels), 1)).sum(1)
     return [
-        Hypothesis(ids=tuple(ids), logprob=one, score=one / row.shape[1], finished=True) for one in sums.tolist()
+        Hypothesis(ids=tuple(ids), logprob=one, score=one / row.shape[1], finished=finished) for one in sums.tolist()
     ]  # fmt: skip
 
 
@@ -121,6 +150,9 @@ def _caption(bundle: Bundle, tokens: Tokenizer, pixels: torch.Tensor, h: Hypothe
     )  # fmt: skip
 
 
-def _banned(tokens: Tokenizer) -> list[int]:
-    """Tokens that no caption has; <unk> would win where the words of a caption are rare."""
-    return [int(i) for i in {tokens.pad, tokens.start, tokens.unknown} if i is not None]
+def _plan(bundle: Bundle, limit: int | None, **options: Any) -> Plan:
+    """The search for a caption of at most `limit` tokens."""
+    tokens, most = caption_tokens(bundle), min(LIMIT if limit is None else limit, bundle.max_tokens or LIMIT)
+    # Tokens that no caption has; <unk> would win where the words of a caption are rare.
+    banned = [int(i) for i in {tokens.pad, tokens.start, tokens.unknown} if i is not None]
+    return Plan(start=int(tokens.start or 0), end=tokens.end, limit=most, banned=banned, **options)
