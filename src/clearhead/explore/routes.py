@@ -263,7 +263,7 @@ async def write_caption(body: schemas.Caption, request: Request, explorer: Share
     return stream_response(events, queue, request)
 
 
-@generation.post("/caption/given", responses=PROBLEMS, response_model=schemas.GivenShape)
+@generation.post("/given-caption", responses=PROBLEMS, response_model=schemas.GivenShape)
 async def inspect_given_caption(body: schemas.Given, explorer: Shared) -> Response:
     """The score and the inspection of an unfinished caption of an image."""
     model, file = explorer.models[body.model], explorer.images[body.image].file
