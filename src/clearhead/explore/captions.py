@@ -78,7 +78,7 @@ def own_caption(bundle: Bundle, file: bytes, text: str) -> tuple[Caption, list[s
     unknown = [unknown_words(bundle, one) for one in readings]
     best = min(range(len(readings)), key=lambda i: len(unknown[i]))
     ids = caption_tokens(bundle).encode(readings[best] or text).tolist()
-    return given_caption(bundle, file, ids, finished=True), unknown[best]
+    return given_caption(bundle, file, ids), unknown[best]
 
 
 def unknown_words(bundle: Bundle, text: str) -> list[str]:

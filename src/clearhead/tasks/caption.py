@@ -20,6 +20,7 @@ from .image_batches import image_batches, image_inputs
 from .seeds import seeds_of
 
 LIMIT = 40  # tokens of a caption, at most
+PENALTY = 0.6  # default of the length penalty: highest BLEU-4 on Flickr8k's development part
 
 
 def caption(
@@ -29,7 +30,7 @@ def caption(
     text: str | None = None,
     beams: int = 5,
     best: int = 1,
-    penalty: float = 1.0,
+    penalty: float = PENALTY,
     limit: int | None = None,
     sample: bool = False,
     temperature: float = 1.0,
@@ -44,7 +45,8 @@ def caption(
         text: A caption, or a word, of your own: it is scored and mapped, and nothing is written (forced decoding).
         beams: Number of hypotheses of the beam search; 1 is greedy.
         best: Captions to return for each image; all but the first are in `.alternatives`.
-        penalty: The search ranks by log-probability / length^penalty.
+        penalty: The search ranks by log-probability / length^penalty. The default is that with the highest BLEU-4 on
+            Flickr8k's development part.
         limit: Largest number of tokens of a caption; 40 if not given, and never more than the model's context.
         sample: Sample instead of searching.
         temperature: Of sampling: below 1 prefers likelier tokens, above 1 flattens the distribution.
@@ -70,7 +72,8 @@ def caption(
     results: dict[int, Caption] = {}
     for batch, pixels in image_batches(bundle, items):
         if text is not None:
-            answers = [[h] for h in _given(bundle, tokens, pixels, [int(i) for i in tokens.encode(text)], True)]
+            given = [int(i) for i in tokens.encode(text)]
+            answers = [[h] for h in _given(bundle, pixels, given, penalty)]
         else:
             own_seeds = [seeds[i] for i in batch]
             plan = _plan(bundle, limit, beams=beams, best=best, penalty=penalty, choice=choice, seed=own_seeds)
@@ -85,7 +88,7 @@ def caption(
 
 
 def captioning(
-    bundle: Bundle, image: ImageLike, *, beams: int = 5, penalty: float = 1.0, limit: int | None = None
+    bundle: Bundle, image: ImageLike, *, beams: int = 5, penalty: float = PENALTY, limit: int | None = None
 ) -> Iterator[list[Caption]]:
     """Yield the hypotheses of a caption after every step of the search, the best first, and at last the result.
 
@@ -102,15 +105,16 @@ def captioning(
         yield [_caption(bundle, tokens, pixels, h, None) for h in hypotheses[0]]
 
 
-def given_caption(bundle: Bundle, image: ImageLike, ids: Sequence[int], *, finished: bool) -> Caption:
+def given_caption(
+    bundle: Bundle, image: ImageLike, ids: Sequence[int], *, penalty: float = PENALTY, finished: bool = True
+) -> Caption:
     """A caption given by the ids of its tokens, with its log-probability and maps (forced decoding).
 
     A finished caption is followed by the end token, which is not one of the ids.
     """
     tokens, pixels = caption_tokens(bundle), bundle.pixels(image)
     own = [int(i) for i in as_row(ids, len(tokens))]
-    images = pixels[None].to(bundle.device, bundle.dtype)
-    (h,) = _given(bundle, tokens, images, own, finished)
+    (h,) = _given(bundle, pixels[None].to(bundle.device, bundle.dtype), own, penalty, finished)
     return _caption(bundle, tokens, pixels, h, None)
 
 
@@ -124,11 +128,12 @@ def caption_tokens(bundle: Bundle) -> Tokenizer:
 
 
 def _given(
-    bundle: Bundle, tokens: Tokenizer, pixels: torch.Tensor, ids: list[int], finished: bool
+    bundle: Bundle, pixels: torch.Tensor, ids: list[int], penalty: float, finished: bool = True
 ) -> list[Hypothesis]:
     """A given caption as the answer for each image, with its log-probability."""
     if not ids:
         raise InputError("the caption is empty: expected a word or more")
+    tokens = caption_tokens(bundle)
     written = [*ids, tokens.end] if finished else ids
     if bundle.max_tokens is not None and len(written) > bundle.max_tokens:
         raise InputError(f"the caption has {len(ids)} tokens: this model writes {bundle.max_tokens - 1} at most")
@@ -136,9 +141,8 @@ def _given(
     before = torch.tensor([[tokens.start, *written[:-1]]], device=bundle.device)
     model: Any = bundle.model
     sums = forced(model, {"images": pixels}, before.repeat(len(pixels), 1), row.repeat(len(pixels), 1)).sum(1)
-    return [
-        Hypothesis(ids=tuple(ids), logprob=one, score=one / row.shape[1], finished=finished) for one in sums.tolist()
-    ]  # fmt: skip
+    length = row.shape[1] ** penalty
+    return [Hypothesis(ids=tuple(ids), logprob=one, score=one / length, finished=finished) for one in sums.tolist()]
 
 
 def _caption(bundle: Bundle, tokens: Tokenizer, pixels: torch.Tensor, h: Hypothesis, seed: int | None) -> Caption:

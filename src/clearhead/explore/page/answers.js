@@ -3,9 +3,9 @@
 import { h } from "./dom.js";
 
 export class Answers {
-  // pick: called with the number of the chosen text
-  constructor(label, pick) {
-    this.pick = pick;
+  // means: what a score is; pick: called with the number of the chosen text
+  constructor(label, means, pick) {
+    Object.assign(this, { means, pick });
     this.root = h("ol", { class: "answers", "aria-live": "polite", "aria-label": label });
   }
 
@@ -15,7 +15,7 @@ export class Answers {
   list(found, chosen = null) {
     const best = Math.max(...found.filter((one) => !one.given).map((one) => one.score)), focused = this.root.contains(document.activeElement) ? document.activeElement.dataset.at : null;
     this.root.replaceChildren(...found.map((one, i) => {
-      const bar = h("span", { class: "weight" }), inner = [h("span", { class: "said", dir: "auto" }, one.text || "…"), one.given ? h("span", { class: "yours" }, "yours") : null, h("span", { class: "score", title: "log-probability divided by length" }, one.score.toFixed(2))];
+      const bar = h("span", { class: "weight" }), inner = [h("span", { class: "said", dir: "auto" }, one.text || "…"), one.given ? h("span", { class: "yours" }, "yours") : null, h("span", { class: "score", title: this.means }, one.score.toFixed(2))];
       bar.style.setProperty("width", `${Math.min(100, Math.max(2, 100 * Math.exp(one.score - best)))}%`);
       return h("li", { class: i ? "" : "first" }, chosen === null ? inner : h("button", { type: "button", "data-at": i, "aria-pressed": i === chosen, onclick: () => this.pick(i) }, inner), bar);
     }));

@@ -32,9 +32,9 @@ class CaptionPane extends ImagePane {
     this.go.textContent = "Caption";
     this.form = h("form", { class: "ask", onsubmit: (event) => { event.preventDefault(); this.submit(); } },
       h("div", { class: "row" }, this.choice, this.drop.root, this.chips), h("div", { class: "row" }, h("label", { class: "field own" }, h("span", {}, "where would it look for"), this.own), this.controls.beams, this.go, this.activity.root));
-    this.answers = new Answers("Captions, the best first", (i) => { Object.assign(this.state, { answer: i, at: null, shown: "" }); this.view.remember(true); this.show(this.result); });
+    this.answers = new Answers("Captions, the best first", "log-probability divided by a power of the length", (i) => { Object.assign(this.state, { answer: i, at: null, shown: "" }); this.view.remember(true); this.show(this.result); });
     this.remark = h("p", { class: "remark", hidden: true });
-    this.image = new LitImage({ size: 340, what: "attention weight" });
+    this.image = new LitImage({ size: 330, what: "attention weight" });
     this.strip = new WordStrip({ pick: (at) => this.view.pickWord(this, at), lit: (at) => { if (this.shown) this.drawWord(at ?? this.word); } });
     this.what = h("div", { class: "row" });
     this.about = h("p", { class: "note" });

@@ -22,7 +22,7 @@ class TranslatePane extends Pane {
     this.controls.beams = slide("beams", { min: 1, max: 8, step: 1, value: this.state.beams, change: (x) => this.set("beams", x) });
     this.form = h("form", { class: "ask", onsubmit: (event) => { event.preventDefault(); this.run(); } }, this.input, h("div", { class: "row" }, this.choice, this.controls.beams, this.go, this.activity.root), this.chips);
     this.sentences = h("ol", { class: "sentences", "aria-label": "Sentences", hidden: true });
-    this.answers = new Answers("Translations, the best first", (i) => { Object.assign(this.state, { answer: i, at: null }); this.view.remember(true); this.show(this.result); });
+    this.answers = new Answers("Translations, the best first", "log-probability divided by length", (i) => { Object.assign(this.state, { answer: i, at: null }); this.view.remember(true); this.show(this.result); });
     this.remark = h("p", { class: "remark", hidden: true });
     this.inside = new Inside({ state: this.state, changed: () => this.view.remember(), drew: () => this.view.compare(), expired: () => this.again(), tall: 270 });
     this.body = h("section", { class: "inside", hidden: true }, h("div", { class: "left" }, this.inside.lines.root, this.inside.controls, this.inside.heads.root), h("div", { class: "right" }, this.inside.map.root));
