@@ -225,3 +225,13 @@ def test_the_shipped_captioners_see_the_camera(client, name):
     last = events(client, name, "photographer")[-1]
     assert "camera" in last["captions"][0]["words"]
     assert np.allclose(numbers(client, "wordmaps", look=last["looks"][0]["id"], group="cross").sum(-1), 1.0, atol=1e-4)
+
+
+@pytest.mark.skipif(not ZOO, reason="no captioner ships yet")
+@pytest.mark.parametrize("name", ZOO)
+def test_the_evidence_for_the_camera_is_around_the_camera(client, name):
+    """What the guided path says: it is in the middle of the photograph, in 12 of 36 places."""
+    look = events(client, name, "photographer", text="a man with a camera")[-1]["looks"][0]
+    evidence = numbers(client, "evidence", look=look["id"])[4]
+    assert evidence.shape == (6, 6)
+    assert evidence[1:5, 2:5].sum() > 0.6

@@ -102,11 +102,11 @@ class CaptionPane extends ImagePane {
 
   summary({ captions, first, seconds }) { const n = captions.filter((one) => !one.given).length; return `${n} caption${n === 1 ? "" : "s"} in ${Math.round(1000 * (seconds ?? 0))} ms, the first word after ${Math.round(first ?? 0)} ms.`; }
 
-  get caption_() { return this.result?.captions[this.state.answer] ?? null; }
+  get chosen() { return this.result?.captions[this.state.answer] ?? null; }
   get group() { return this.look?.groups[0] ?? null; }
 
   // What is shown of a word: attention, unless the model has none or the words are the user's own.
-  get kind() { return this.group && (this.state.shown === "attention" || (this.state.shown !== "evidence" && !this.caption_.given)) ? "attention" : "evidence"; }
+  get kind() { return this.group && (this.state.shown === "attention" || (this.state.shown !== "evidence" && !this.chosen.given)) ? "attention" : "evidence"; }
 
   show(result) {
     const { state } = this;
@@ -159,7 +159,7 @@ class CaptionPane extends ImagePane {
       const at = this.word;
       this.shown.at = at;
       if (every) this.drawHeads(this.slices.words[at], ["map", "entropy", "maximum"]); else this.heads.hide();
-      this.strip.show({ image: this.result.seen, words: look.words, maps: this.shown.maps, range: this.shown.range, what: KINDS[kind][1], title: `“${this.caption_.text}”: ${this.title()}`, at });
+      this.strip.show({ image: this.result.seen, words: look.words, maps: this.shown.maps, range: this.shown.range, what: KINDS[kind][1], title: `“${this.chosen.text}”: ${this.title()}`, at });
       this.drawWord(at);
     } catch (trouble) {
       if (trouble.status === 404) return this.again();
@@ -183,8 +183,8 @@ class CaptionPane extends ImagePane {
   take(at) { this.state.at = at; this.changed(); }
 
   caption() {
-    const one = this.caption_, { kind } = this;
-    return { title: `${this.named()}${one ? ` → “${one.text}”` : ""}`, source: [this.source(), one ? (one.given ? "a given caption" : `${this.state.beams} beams`) : "", this.shown ? this.title() : ""].filter(Boolean).join(" · "), file: [this.state.model, this.named(), kind === "attention" ? this.headName() : kind].join("-") };
+    const one = this.chosen, { kind } = this;
+    return { title: `${this.named()}${one ? ` → “${one.text}”` : ""}`, source: [this.source(), one ? (one.given ? "a given caption" : `${this.state.beams} beams`) : "", this.shown ? `${this.title()} · chosen word “${this.look.words[this.shown.at]}”` : ""].filter(Boolean).join(" · "), file: [this.state.model, this.named(), kind === "attention" ? this.headName() : kind].join("-") };
   }
 
   figures() {
