@@ -698,6 +698,13 @@ def explorer_classify() -> Image | None:
 
 
 @picture
+def explorer_caption() -> Image | None:
+    """A caption of the user's own, the place of the camera, and a panel per word."""
+    address = "caption?model=captioner&image=photographer&text=a+man+with+a+camera&at=4"
+    return screenshot(address, ".strip button", tall=840, colours=256)
+
+
+@picture
 def explorer_build() -> Image | None:
     """The lecture's worked example, with the arithmetic of one weight."""
     act = (

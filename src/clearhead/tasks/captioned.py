@@ -114,7 +114,7 @@ class Caption:
     @property
     def words(self) -> list[str]:
         """The words of the caption, each with a map."""
-        return ["".join(self.pieces[i] for i in word).strip() for word in self._groups]
+        return ["".join(self.pieces[i] for i in word).strip() for word in self.word_groups]
 
     @cached_property
     def maps(self) -> Float[np.ndarray, "words y x"]:
@@ -131,7 +131,7 @@ class Caption:
         The map of a word of several pieces is the mean of theirs.
         """
         each = self.piece_maps(layer, head)
-        return np.stack([each[word].mean(0) for word in self._groups]) if self._groups else each[:0]
+        return np.stack([each[word].mean(0) for word in self.word_groups]) if self.word_groups else each[:0]
 
     def piece_maps(self, layer: int | None = None, head: int | None = None) -> Float[np.ndarray, "t y x"]:
         """The map of each piece, the end token included."""
@@ -160,7 +160,7 @@ class Caption:
         if self.forced is None:
             raise InputError("this caption has no image to look at: expected one that `caption` returned")
         each = self.forced.evidence().cpu().numpy()
-        return np.stack([each[word].mean(0) for word in self._groups]) if self._groups else each[:0]
+        return np.stack([each[word].mean(0) for word in self.word_groups]) if self.word_groups else each[:0]
 
     def tape(self, *names: str) -> Tape:
         """The model's activations at these addresses, by one forward pass over the whole caption."""
@@ -181,7 +181,7 @@ class Caption:
         }  # fmt: skip
 
     @property
-    def _groups(self) -> list[list[int]]:
+    def word_groups(self) -> list[list[int]]:
         """The numbers of each word's pieces, without the end token."""
         real = [number for number in self.word_numbers if number >= 0]
         last = max((i for i, number in enumerate(self.word_numbers) if number >= 0), default=-1)
