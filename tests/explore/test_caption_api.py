@@ -10,6 +10,7 @@ from starlette.testclient import TestClient
 from test_images_api import UNUSUAL, WRONG, encoded, send
 
 import clearhead as ch
+from clearhead.data import make_data
 from clearhead.explore import example_images, schemas
 from clearhead.explore.captions import captions_images, inspect_caption, own_caption
 from clearhead.explore.server import make_app
@@ -100,6 +101,22 @@ def test_the_maps_of_words_are_those_of_the_library(client, captioners, kind):
     for line in lines:
         schemas.HeadsOfLayer(**json.loads(line))
     assert len(lines) == last["looks"][0]["groups"][0]["layers"]
+
+
+def test_a_class_token_has_no_place_in_the_grid():
+    data = make_data("scenes", {"pixels": 24}, seed=0)
+    encoder = {"name": "vit", "size": 24, "patch": 8, "width": 8, "depth": 1, "heads": 2}
+    model = ch.build(
+        "captioner", vocab=len(data.tokens), width=8, context=10, decoder="transformer", depth=1, heads=2, special=True,
+        encoder=encoder,
+    )  # fmt: skip
+    bundle = ch.Bundle(model, data.tokens, preprocessing=data.preprocessing)
+    caption = ch.caption(bundle, PHOTO, beams=1, text="a red circle")
+    (group,) = inspect_caption(caption, np.zeros((24, 24, 3), np.uint8)).groups.values()
+    assert (group.columns.special, group.columns.names[:2]) == ([0], ["class token", "row 0, column 0"])
+    weights = group.words()[..., 1:]
+    each = (weights / weights.sum(-1, keepdims=True)).reshape(2, -1, 3, 3)
+    assert np.allclose(each, np.stack([caption.attention(0, head) for head in range(2)]), atol=1e-6)
 
 
 def test_a_captioner_without_attention_has_evidence_only(client, captioners):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -54,9 +55,14 @@ def inspect_caption(caption: Caption, seen: np.ndarray) -> CaptionInspection:
     else:
         layers = tape.match(CROSS)
         rows = text_axis(forced.bundle.tokenizer(), forced.ids, caption.word_groups)
-        columns = grid_axis(grid)
+        columns = grid_axis(grid, special_names(next(iter(layers.values())).shape[-1] - math.prod(grid)))
         groups["cross"] = Group("cross", rows, columns, layers, ABOUT)
     return CaptionInspection(groups, forced.bundle, seen=seen, features=[], caption=caption)
+
+
+def special_names(count: int) -> list[str]:
+    """The names of the tokens before the grid, which have no place in it: those of a vision transformer."""
+    return ["class token", *(f"register {i}" for i in range(count - 1))][:count]
 
 
 def checked_image(bundle: Bundle, file: bytes) -> np.ndarray:

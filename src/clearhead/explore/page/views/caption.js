@@ -151,7 +151,7 @@ class CaptionPane extends ImagePane {
       if (every && !(state.layer < every.shape[0])) state.layer = state.head = null;
       const key = JSON.stringify([look.id, kind, every ? [state.layer, state.head] : null]);
       if (this.shown?.key !== key) {
-        const maps = every ? this.slices.words.map((one) => shaped(mean(one, state.layer, state.head), group.columns.grid)) : look.words.map((_, i) => shaped(evidence.data.subarray(i * evidence.shape[1] * evidence.shape[2]), evidence.shape.slice(1)));
+        const maps = every ? this.slices.words.map((one) => shaped(mean(one, state.layer, state.head).subarray(group.columns.special.length), group.columns.grid)) : look.words.map((_, i) => shaped(evidence.data.subarray(i * evidence.shape[1] * evidence.shape[2]), evidence.shape.slice(1)));
         this.shown = { key, kind, maps, every, evidence, range: scaleOf(maps), grid: [maps[0].length, maps[0][0].length] };
       }
       this.segments?.set(kind);
