@@ -19,6 +19,7 @@ from .image_batches import image_batches, image_inputs
 from .seeds import seeds_of
 
 LIMIT = 40  # tokens of a caption, at most
+PENALTY = 0.6  # default of the length penalty: highest BLEU-4 on Flickr8k's development part
 
 
 def caption(
@@ -28,7 +29,7 @@ def caption(
     text: str | None = None,
     beams: int = 5,
     best: int = 1,
-    penalty: float = 1.0,
+    penalty: float = PENALTY,
     limit: int | None = None,
     sample: bool = False,
     temperature: float = 1.0,
@@ -43,7 +44,8 @@ def caption(
         text: A caption, or a word, of your own: it is scored and mapped, and nothing is written (forced decoding).
         beams: Number of hypotheses of the beam search; 1 is greedy.
         best: Captions to return for each image; all but the first are in `.alternatives`.
-        penalty: The search ranks by log-probability / length^penalty.
+        penalty: The search ranks by log-probability / length^penalty. The default is that with the highest BLEU-4 on
+            Flickr8k's development part.
         limit: Largest number of tokens of a caption; 40 if not given, and never more than the model's context.
         sample: Sample instead of searching.
         temperature: Of sampling: below 1 prefers likelier tokens, above 1 flattens the distribution.
@@ -70,7 +72,7 @@ def caption(
     results: dict[int, Caption] = {}
     for batch, pixels in image_batches(bundle, items):
         if text is not None:
-            answers = [[h] for h in _given(bundle, tokens, pixels, text)]
+            answers = [[h] for h in _given(bundle, tokens, pixels, text, penalty)]
         else:
             plan = Plan(
                 start=int(tokens.start or 0), end=tokens.end, beams=beams, best=best, penalty=penalty, choice=choice,
@@ -95,7 +97,7 @@ def caption_tokens(bundle: Bundle) -> Tokenizer:
     return tokens
 
 
-def _given(bundle: Bundle, tokens: Tokenizer, pixels: torch.Tensor, text: str) -> list[Hypothesis]:
+def _given(bundle: Bundle, tokens: Tokenizer, pixels: torch.Tensor, text: str, penalty: float) -> list[Hypothesis]:
     """A given caption as the answer for each image, with its log-probability."""
     ids = [int(i) for i in tokens.encode(text)]
     if not ids:
@@ -107,9 +109,8 @@ def _given(bundle: Bundle, tokens: Tokenizer, pixels: torch.Tensor, text: str) -
     before = torch.tensor([[tokens.start, *ids]], device=bundle.device)
     model: Any = bundle.model
     sums = forced(model, {"images": pixels}, before.repeat(len(pixels), 1), row.repeat(len(pixels), 1)).sum(1)
-    return [
-        Hypothesis(ids=tuple(ids), logprob=one, score=one / row.shape[1], finished=True) for one in sums.tolist()
-    ]  # fmt: skip
+    length = row.shape[1] ** penalty
+    return [Hypothesis(ids=tuple(ids), logprob=one, score=one / length, finished=True) for one in sums.tolist()]
 
 
 def _caption(bundle: Bundle, tokens: Tokenizer, pixels: torch.Tensor, h: Hypothesis, seed: int | None) -> Caption:
