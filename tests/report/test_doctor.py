@@ -51,7 +51,7 @@ def test_a_captioner_gets_a_grey_image(tmp_path, monkeypatch):
     assert health.zoo[str(tmp_path)].startswith("a grey image of 24 x 24 -> ")
     written = SimpleNamespace(text="a red dog", cut=False)
     monkeypatch.setattr(
-        doctors, "caption", lambda *_, text="", **__: SimpleNamespace(logprob=-float(len(text)), **vars(written))
+        doctors, "caption", lambda *_, text="", **__: SimpleNamespace(logprob=1.0 - len(text), **vars(written))
     )
     (problem,) = doctors.doctor(device="cpu").problems
-    assert "'a red dog' is 0.000 by the search, and -9.000 by a forward pass" in problem
+    assert "'a red dog' is 1.000 by the search, and -8.000 by a forward pass" in problem

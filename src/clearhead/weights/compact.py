@@ -87,7 +87,7 @@ def _file_beside(folder: Path, part: str, other: str) -> Path:
 def _joined(own: Tensors, there: Tensors, prefix: str) -> Tensors:
     """The tensors of a file, and those of another file whose names begin with a prefix."""
     names = {name for name in there.shapes if name.startswith(prefix)}
-    for name in names & own.shapes.keys():
+    for name in sorted(names & own.shapes.keys()):
         raise WeightsError(f"{own.path}: the tensor {name} is also in {there.path}, which it is shared with")
     return Tensors(
         own.path,
