@@ -1,6 +1,8 @@
 """caption: the text, its maps through beam search, given captions, bad images, and the command line."""
 
+import io
 import json
+import re
 
 import numpy as np
 import pytest
@@ -69,6 +71,8 @@ def test_the_score_of_a_caption_is_that_of_forced_decoding(kind):
     for one in (result := ch.caption(bundle, image, beams=3, best=3, limit=40), *result.alternatives):
         if not one.cut:
             assert ch.caption(bundle, image, text=one.text).logprob == pytest.approx(one.logprob, abs=1e-4)
+            assert ch.caption(bundle, image, text=one.text).score == pytest.approx(one.score, abs=1e-4)
+            assert one.score == pytest.approx(one.logprob / len(one.pieces) ** 0.6, abs=1e-4)
     assert result.score >= max(one.score for one in result.alternatives)
 
 
@@ -151,11 +155,31 @@ def test_any_image_has_a_caption(kind, image):
     assert result.maps.shape[1:] == (12, 12)
 
 
-def test_bad_input_is_a_sentence(tmp_path):
-    bundle, broken = captioner(), tmp_path / "broken.jpg"
-    broken.write_bytes(b"\xff\xd8 no image")
-    with pytest.raises(ValueError, match=r"broken\.jpg cannot be read as an image"):
-        ch.caption(bundle, broken)
+def truncated(kind: str) -> bytes:
+    """The first half of an image file."""
+    file = io.BytesIO()
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)).save(file, kind)
+    return file.getvalue()[: len(file.getvalue()) // 2]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("broken.jpg", b"\xff\xd8 no image"),
+        ("cut.jpg", truncated("JPEG")),
+        ("cut.png", truncated("PNG")),
+        ("text.png", b"A dog runs.\n"),
+        ("empty.png", b""),
+    ],
+)
+def test_a_file_that_is_no_image_is_named(tmp_path, name, content):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=rf"{re.escape(name)} cannot be read as an image"):
+        ch.caption(captioner(), tmp_path / name)
+
+
+def test_bad_input_is_a_sentence():
+    bundle = captioner()
     with pytest.raises(FileNotFoundError, match="there is no such file"):
         ch.caption(bundle, "missing.png")
     gpt = ch.Bundle(ch.build("gpt", vocab=5, context=8, width=8, depth=1, heads=2), ch.tokens.Characters("abcde"))

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 SPREAD = 0.6  # standard deviation of the smoothing, in cells of the map
 DARK, LIGHT = 0.25, np.array([255.0, 255.0, 255.0])  # brightness where the map is 0; the colour added where it is 1
-GLOW = 0.35  # share of that colour
+GLOW = 0.2  # share of that colour
+LUMA = np.array([0.299, 0.587, 0.114])  # share of each channel in the brightness of a pixel
 
 
 def smooth_map(weights: npt.ArrayLike, height: int, width: int) -> npt.NDArray[np.float64]:
@@ -45,12 +46,15 @@ def smooth_map(weights: npt.ArrayLike, height: int, width: int) -> npt.NDArray[n
     return down @ x @ across.T
 
 
-def overlay(image: npt.ArrayLike, weights: npt.ArrayLike, *, most: float | None = None) -> npt.NDArray[np.uint8]:
-    """Light up the parts of an image that a map (y, x) points to, and darken the rest.
+def overlay(
+    image: npt.ArrayLike, weights: npt.ArrayLike, *, least: float = 0.0, most: float | None = None
+) -> npt.NDArray[np.uint8]:
+    """Light up the parts of an image that a map (y, x) points to; the rest is dark and without colour.
 
     Args:
         image: Pixels (height, width, 3), uint8.
         weights: Numbers of 0 or more over the grid.
+        least: The weight up to which the image is dark.
         most: The weight that is fully lit, so that several maps can be compared; None: the largest one.
 
     Returns:
@@ -64,8 +68,9 @@ def overlay(image: npt.ArrayLike, weights: npt.ArrayLike, *, most: float | None 
     pixels = _pixels(image)
     large = smooth_map(weights, *pixels.shape[:2])
     top = float(large.max()) if most is None else most
-    share = np.clip(large / top if top > 0 else large * 0, 0.0, 1.0)[..., None]
-    lit = pixels * (DARK + (1 - DARK) * share)
+    share = np.clip((large - least) / (top - least) if top > least else large * 0, 0.0, 1.0)[..., None]
+    grey = DARK * (pixels @ LUMA)[..., None]
+    lit = (1 - share) * grey + share * pixels
     return (lit + GLOW * share * (LIGHT - lit)).round().astype(np.uint8)
 
 
@@ -78,9 +83,10 @@ def strip(
     across: int = 6,
     size: float = 1.6,
 ) -> Figure:
-    """Draw an image, and then one panel per word with the image lit where the model looked, all on one scale.
+    """Draw an image, and then one panel per word with the image lit where the model looked.
 
-    Figure 3 of Xu et al. 2015.
+    Figure 3 of Xu et al. 2015. All panels have one scale: weights below the mean are dark, and those above the mean of
+    the words' largest weights are fully lit. So a word that looks everywhere has a dim panel.
 
     Args:
         image: Pixels (height, width, 3), uint8.
@@ -101,8 +107,9 @@ def strip(
         raise InputError(f"{len(words)} words for {len(x)} maps: expected one map per word")
     if across < 1:
         raise InputError(f"across={across}: expected 1 panel or more in a row")
-    most = max(float(smooth_map(one, *pixels.shape[:2]).max()) for one in x)
-    panels = [pixels, *(overlay(pixels, one, most=most) for one in x)]
+    least = float(x.mean())
+    most = float(np.mean([smooth_map(one, *pixels.shape[:2]).max() for one in x]))
+    panels = [pixels, *(overlay(pixels, one, least=least, most=most) for one in x)]
     across = min(across, len(panels))
     down = ceil(len(panels) / across)
     tall = size * min(pixels.shape[0] / pixels.shape[1], 2.0)

@@ -142,7 +142,8 @@ def evaluate(
         join: Translator: number of neighbouring sentences of a named set that are joined to one text; 1 if not given.
         protocol: Translator: how texts are tokenised before they are compared; plain if not given.
         beams: Translator, captioner: hypotheses of the beam search; 5 if not given.
-        penalty: Translator, captioner: the search ranks by log-probability / length^penalty; 1 if not given.
+        penalty: Translator, captioner: the search ranks by log-probability / length^penalty; if not given, 1 for a
+            translator and 0.6 for a captioner.
         limit: Translator, captioner: largest number of tokens of a translation or caption.
         batch_tokens: Translator: source tokens that are translated at a time.
         stride: Language model: tokens that the window of the model's context moves by; half the context if not given.

@@ -17,7 +17,7 @@ from ..data.scenes import COLOURS, SHAPES, Scene, SceneConfig, Scenes
 from ..errors import InputError, nearest
 from ..metrics import Score, caption_scores
 from ..weights import Bundle
-from .caption import caption
+from .caption import PENALTY, caption
 from .captioned import Caption
 from .evaluate_text import Done, Place
 from .translation import NoAttentionError
@@ -33,7 +33,7 @@ class CaptionOptions:
 
     split: str | None = None  # part of flickr8k: train, valid or test; None: test
     beams: int = 5  # hypotheses of the beam search; 1 is greedy
-    penalty: float = 1.0  # the search ranks by log-probability / length^penalty
+    penalty: float = PENALTY  # the search ranks by log-probability / length^penalty
     limit: int | None = None  # largest number of tokens of a caption; None: as in `caption`
 
 
