@@ -139,10 +139,11 @@ def patched_model(**options):
 @contextmanager
 def registered():
     """Register the families "pictured" and "patched", and the layout "vit" of the second, inside the block."""
-    modules = {name: ModuleType(name) for name in (Pictured.__module__, Patched.__module__, "clearhead.weights.patched")}
+    layout = "clearhead.weights.patched"
+    modules = {name: ModuleType(name) for name in (Pictured.__module__, Patched.__module__, layout)}
     vars(modules[Pictured.__module__]).update(Pictured=Pictured, Config=Config)
     vars(modules[Patched.__module__]).update(Patched=Patched, Config=PatchedConfig)
-    vars(modules["clearhead.weights.patched"]).update(LAYOUT=LAYOUT)
+    vars(modules[layout]).update(LAYOUT=LAYOUT)
     names = {"pictured": ("pictured", "Pictured", ""), "patched": ("patched", "Patched", "")}
     with ExitStack() as stack:
         sys.modules.update(modules)  # not patch.dict, which would also remove modules that are imported meanwhile
