@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 import clearhead as ch
 from clearhead.cli import app
 from clearhead.data import make_data
+from clearhead.errors import Notice
 from clearhead.tasks import Caption
 from clearhead.tasks.evaluate_captions import pointing
 from clearhead.tasks.translation import NoAttentionError
@@ -249,3 +250,44 @@ def test_evaluating_scenes_reports_exact_captions_and_pointing(monkeypatch):
     )
     with pytest.raises(ValueError, match="a captioner is evaluated on flickr8k or scenes"):
         ch.evaluate(captioner(), "multi30k")
+
+
+def test_a_caption_of_your_own_is_read_as_captions_are_written():
+    bundle, image = captioner(), pictures(1)[0]
+    plain = ch.caption(bundle, image, text="a red circle")
+    assert ch.caption(bundle, image, text="A Red circle.").text == plain.text
+    with pytest.warns(Notice, match="not in the captioner's vocabulary: 'dog'"):
+        ch.caption(bundle, image, text="a red dog")
+
+
+@kinds
+def test_the_log_probabilities_of_words_and_of_the_end_add_up(kind):
+    bundle, image = captioner(kind), pictures(1)[0]
+    result = ch.caption(bundle, image, text="a red circle")
+    each = result.forced.logprobs()
+    assert len(result.logprobs) == 3
+    assert sum(result.logprobs) + float(each[-1]) == pytest.approx(result.logprob, abs=1e-4)
+    longer = ch.caption(bundle, image, text="a red circle above a blue square")
+    assert longer.logprobs[:3] == pytest.approx(result.logprobs, abs=1e-4)
+
+
+def test_no_beams_are_refused():
+    with pytest.raises(ValueError, match=r"beams=0: expected 1 or more"):
+        ch.caption(captioner(), pictures(1)[0], beams=0)
+
+
+def test_pictures_of_images_with_the_same_name_do_not_overwrite_each_other(tmp_path):
+    folder = ch.save(captioner(), tmp_path / "model")
+    for name in ("a/dog.png", "b/dog.png", "cat.png"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        Image.new("RGB", (24, 24)).save(tmp_path / name)
+    files = [str(tmp_path / name) for name in ("a/dog.png", "b/dog.png", "cat.png")]
+    done = CliRunner().invoke(app, ["caption", str(folder), *files, "limit=3", "--maps", str(tmp_path / "maps")])
+    assert done.exit_code == 0, done.output
+    names = sorted(path.name for path in (tmp_path / "maps").iterdir())
+    assert len(names) == 3
+    assert "cat.png" in names
+    done = CliRunner().invoke(app, ["caption", str(folder), files[0], "text=" + "a red circle " * 100])
+    assert "this model writes" in done.output
+    done = CliRunner().invoke(app, ["classify", str(folder), files[0]])
+    assert "this Captioner cannot classify" in done.output

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,8 +14,8 @@ from .verb import verb
 
 
 @verb(
-    "clearhead caption runs/captioner dog.jpg photos/ beams=5",
-    'clearhead caption runs/captioner cat.jpg text="a pet" --maps maps/',
+    "clearhead caption captioner dog.jpg photos/ beams=5",
+    'clearhead caption captioner cat.jpg text="a pet" --maps maps/',
     options=("tasks/caption.py", "caption"),
 )
 def caption(
@@ -34,7 +35,7 @@ def caption(
     from ..tasks.image_batches import image_inputs
     from ..weights import load
 
-    files = [word for word in images if "=" not in word or Path(word).exists()]
+    files = [word for word in images if "=" not in word or os.path.exists(word)]  # Path.exists raises for long texts
     options = keyword_options(caption, [word for word in images if word not in files])
     if not files:
         raise InputError("no image: expected a file or a folder before the options")
@@ -43,8 +44,8 @@ def caption(
     with notices(), progress() as done:
         results: Any = caption(bundle, items, done=lambda n: done(n, len(items)), **options)
         if maps is not None:
-            for item, one in zip(items, results, strict=True):
-                _save_strip(one, item, maps)
+            for item, name, one in zip(items, _picture_names(items), results, strict=True):
+                _save_strip(one, item, maps / name)
     if as_json:
         show([{"image": item, **one.to_dict()} for item, one in zip(items, results, strict=True)], True)
         return
@@ -52,12 +53,19 @@ def caption(
         print(one.text if len(items) == 1 else f"{item}\t{one.text}")
 
 
-def _save_strip(result: Any, image: str, folder: Path) -> None:
-    """Draw an image with the map of each word into a folder: dog.jpg gives dog.png."""
+def _picture_names(images: list[str]) -> list[str]:
+    """A name for the picture of each image: dog.png for dog.jpg, or a-dog.jpg.png if there is another dog."""
+    stems = [Path(image).stem for image in images]
+    whole = ["-".join(part for part in Path(image).parts if part not in ("/", "..")) for image in images]
+    return [f"{s if stems.count(s) == 1 else w}.png" for s, w in zip(stems, whole, strict=True)]
+
+
+def _save_strip(result: Any, image: str, path: Path) -> None:
+    """Draw an image with the map of each word into a file."""
     import numpy as np
 
     from ..data.image_files import open_image
     from ..draw import save, strip
 
     pixels = np.asarray(open_image(image))
-    save(strip(pixels, result.maps, result.words, title=result.text), folder / f"{Path(image).stem}.png")
+    save(strip(pixels, result.maps, result.words, title=result.text), path)

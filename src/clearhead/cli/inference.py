@@ -232,11 +232,12 @@ def classify(
     as_json: Json = False,
 ) -> None:
     """Classify texts (or each line of a file), or images: the classes with their probabilities."""
-    from ..tasks import classify
+    from ..tasks.classify import CLASSIFIERS, classify
     from ..tasks.image_batches import image_inputs
     from ..weights import load
 
     bundle = load(model, device=device)
+    bundle.require("classify", CLASSIFIERS)
     images = bundle.reads == "images"
     items: list[Any] = image_inputs(inputs)[0] if images else lines_of(*inputs)
     result: Any = classify(bundle, items, top=top)

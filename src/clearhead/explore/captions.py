@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from ..data.flickr8k import plain_caption
 from ..errors import InputError
 from ..tasks import Caption
-from ..tasks.caption import caption_tokens, given_caption
+from ..tasks.caption import given_caption, read_caption
 from ..tasks.translation import CROSS, NoAttentionError
 from ..weights import Bundle
 from .attention_groups import Group
@@ -73,24 +72,11 @@ def checked_image(bundle: Bundle, file: bytes) -> np.ndarray:
 
 
 def own_caption(bundle: Bundle, file: bytes, text: str) -> tuple[Caption, list[str]]:
-    """A caption of the user's own for an image, and those of its words that the model does not know.
-
-    If a vocabulary does not have the text as it was typed, it is written as captions are: in lower case, without
-    punctuation.
-    """
+    """A caption of the user's own for an image, and those of its words that the model does not know."""
     if len(text) > MOST_CHARACTERS:
         raise InputError(f"the caption has {len(text):,} characters: expected at most {MOST_CHARACTERS:,}")
-    readings = [text, plain_caption(text)]
-    unknown = [unknown_words(bundle, one) for one in readings]
-    best = min(range(len(readings)), key=lambda i: len(unknown[i]))
-    ids = caption_tokens(bundle).encode(readings[best] or text).tolist()
-    return given_caption(bundle, file, ids), unknown[best]
-
-
-def unknown_words(bundle: Bundle, text: str) -> list[str]:
-    """The words of a text that are not in a captioner's vocabulary."""
-    tokens = caption_tokens(bundle)
-    return [word for word in text.split() if tokens.unknown is not None and tokens.unknown in tokens.encode(word)]
+    ids, unknown = read_caption(bundle, text)
+    return given_caption(bundle, file, ids), unknown
 
 
 def caption_dict(caption: Caption, *, given: bool = False, unknown: Sequence[str] = ()) -> dict[str, Any]:

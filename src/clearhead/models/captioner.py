@@ -225,7 +225,7 @@ def _encoder_module(options: Mapping[str, Any]) -> Any:
     if name not in ENCODERS:
         raise InputError(
             f"encoder.name={name!r}: expected a family of image models, one of {', '.join(ENCODERS)}"
-            + nearest(str(name), ENCODERS)
+            + (nearest(name, ENCODERS) if isinstance(name, str) else "")
         )
     return import_module(f".{name}", __package__)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -9,9 +10,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..data.flickr8k import plain_caption
 from ..data.image_files import ImageLike
 from ..decode import Choice, Hypothesis, Plan, follow, forced, search
-from ..errors import InputError
+from ..errors import InputError, Notice
 from ..tokens import Tokenizer
 from ..tokens.ids import as_row
 from ..weights import Bundle
@@ -42,7 +44,9 @@ def caption(
     Args:
         bundle: A captioner.
         image: A path, a PIL image or a uint8 array (height, width, 3); or several; or a folder, for all images in it.
-        text: A caption, or a word, of your own: it is scored and mapped, and nothing is written (forced decoding).
+        text: A caption, or a word, of your own: it is scored and mapped, and nothing is written (forced decoding). If
+            the vocabulary does not have it as it is typed, it is read as captions are written, in lower case and
+            without punctuation; a Notice names words that the model does not know.
         beams: Number of hypotheses of the beam search; 1 is greedy.
         best: Captions to return for each image; all but the first are in `.alternatives`.
         penalty: The search ranks by log-probability / length^penalty. The default is that with the highest BLEU-4 on
@@ -67,12 +71,14 @@ def caption(
         (True, 1)
     """
     tokens = caption_tokens(bundle)
+    if beams < 1:
+        raise InputError(f"beams={beams}: expected 1 or more")
+    given = [] if text is None else _given_ids(bundle, text)
     items, single = image_inputs(image)
     choice, seeds = Choice(sample=sample, temperature=temperature), seeds_of(seed if sample else 0, len(items))
     results: dict[int, Caption] = {}
     for batch, pixels in image_batches(bundle, items):
         if text is not None:
-            given = [int(i) for i in tokens.encode(text)]
             answers = [[h] for h in _given(bundle, pixels, given, penalty)]
         else:
             own_seeds = [seeds[i] for i in batch]
@@ -118,8 +124,35 @@ def given_caption(
     return _caption(bundle, tokens, pixels, h, None)
 
 
+def read_caption(bundle: Bundle, text: str) -> tuple[list[int], list[str]]:
+    """The ids of a caption that was typed, and those of its words that the model does not know.
+
+    If a vocabulary does not have the text as it was typed, it is read as captions are written: in lower case, without
+    punctuation.
+    """
+    tokens, readings = caption_tokens(bundle), [text, plain_caption(text)]
+    unknown = [
+        [word for word in one.split() if tokens.unknown is not None and tokens.unknown in tokens.encode(word)]
+        for one in readings
+    ]
+    best = min(range(len(readings)), key=lambda i: len(unknown[i]))
+    return tokens.encode(readings[best] or text).tolist(), unknown[best]
+
+
+def _given_ids(bundle: Bundle, text: object) -> list[int]:
+    if not isinstance(text, str):
+        raise InputError(f"text is a {type(text).__name__}: expected one caption for all images")
+    ids, unknown = read_caption(bundle, text)
+    if unknown:
+        words = ", ".join(map(repr, unknown))
+        warnings.warn(f"not in the captioner's vocabulary: {words}", Notice, stacklevel=3)
+    return ids
+
+
 def caption_tokens(bundle: Bundle) -> Tokenizer:
     """The tokenizer of a captioner; raises for other models."""
+    if not isinstance(bundle, Bundle):
+        raise InputError(f"a {type(bundle).__name__} is not a model: expected what clearhead.load returns")
     bundle.require("caption", "a captioner")
     tokens = bundle.tokenizer()
     special_ids(bundle)

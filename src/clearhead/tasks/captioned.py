@@ -80,6 +80,14 @@ class ImagePass:
         logp = logits.float().log_softmax(-1).gather(-1, ids[..., None])[..., 0]  # (k, t)
         return logp.T.softmax(-1).unflatten(-1, sizes[0])
 
+    @torch.no_grad()
+    def logprobs(self) -> Float[Tensor, "t"]:
+        """The log-probability of each token, given the image and the tokens before it."""
+        model: Any = self.bundle.model
+        before, images = self._inputs()
+        ids = torch.tensor(self.ids, device=before.device)
+        return model(before, images=images)[0].float().log_softmax(-1).gather(-1, ids[:, None])[:, 0]
+
     def _inputs(self) -> tuple[Tensor, Tensor]:
         """The ids that the decoder reads, and the image."""
         start = special_ids(self.bundle).start
@@ -103,7 +111,7 @@ class Caption:
 
     text: str  # the caption
     score: float  # what the search ranks by: log-probability / length^penalty
-    logprob: float  # sum of the log-probabilities of its tokens, in nats
+    logprob: float  # sum of the log-probabilities of its tokens, the end token included, in nats
     pieces: list[str]  # its tokens as text, the end token included if it was reached
     cut: bool = False  # True if it reached the limit of tokens
     alternatives: list[Caption] = field(default_factory=list)  # the next best captions, or the other samples
@@ -115,6 +123,14 @@ class Caption:
     def words(self) -> list[str]:
         """The words of the caption, each with a map."""
         return ["".join(self.pieces[i] for i in word).strip() for word in self.word_groups]
+
+    @cached_property
+    def logprobs(self) -> list[float]:
+        """The log-probability of each word, given the image and the words before it; that of the end is not in it."""
+        if self.forced is None:
+            raise InputError("this caption has no image to look at: expected one that `caption` returned")
+        each = self.forced.logprobs().tolist()
+        return [sum(each[i] for i in word) for word in self.word_groups]
 
     @cached_property
     def maps(self) -> Float[np.ndarray, "words y x"]:
@@ -140,7 +156,7 @@ class Caption:
         tape, size = self.forced.watch(CROSS)
         layers = [tape[name].dense()[0].float().cpu().numpy() for name in tape.names]  # (h, t, k) each
         for name, number, most in (("layer", layer, len(layers)), ("head", head, layers[0].shape[0])):
-            if number is not None and not -most <= number < most:
+            if number is not None and not (isinstance(number, int) and -most <= number < most):
                 raise InputError(f"{name}={number}: there are {most}, counted from 0")
         chosen = layers if layer is None else [layers[layer]]
         rows = np.mean([x.mean(0) if head is None else x[head] for x in chosen], axis=0)
@@ -176,7 +192,7 @@ class Caption:
             maps = []
         return {
             "text": self.text, "score": self.score, "logprob": self.logprob, "cut": self.cut, "words": self.words,
-            "maps": maps, "seed": self.seed,
+            "logprobs": self.logprobs if self.forced is not None else [], "maps": maps, "seed": self.seed,
             "alternatives": [{"text": other.text, "score": other.score} for other in self.alternatives],
         }  # fmt: skip
 
