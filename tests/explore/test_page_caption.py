@@ -93,9 +93,9 @@ def test_captions_scores_and_words_are_those_of_the_library(page, names, caption
     heads = np.array(maps["every_head"]["weights"]).reshape(maps["every_head"]["shape"])
     assert np.allclose(heads.mean((0, 1)).reshape(-1, 12, 12), want.maps, atol=1e-6)
     assert [one["text"] for one in data["captions"]] == [one.text for one in every]
-    # One scale for all words: the ends of the enlarged maps.
-    large = np.stack([ch.draw.smooth_map(one, 96, 96) for one in want.attention(1, 0)])
-    assert maps["range"] == pytest.approx([large.min(), large.max()], rel=1e-3)
+    # One scale for all words: the smallest and the largest weight.
+    weights = want.attention(1, 0)
+    assert maps["range"] == pytest.approx([weights.min(), weights.max()], rel=1e-4)
 
 
 def test_a_link_opens_the_same_state_and_what_cannot_be_is_left_out(page, names):
@@ -284,7 +284,7 @@ def test_words_of_ones_own(page, names, captioners, tmp_path):
 def test_unknown_words_and_markup_are_named_as_text(page, names):
     page.open("caption", model=names["rnn"], image="cat", text="a zebra")
     done(page)
-    assert page.text(".caption .remark") == "The model does not know “zebra”: it reads <unk> there."
+    assert page.text(".caption .remark").startswith("The model does not know “zebra”: it reads <unk>")
     page.open("caption", model=names["rnn"], image="cat", text=MARKUP)
     page.until(lambda: page.text(".caption .remark") or page.text(".caption .problem"))
     assert "clearhead" in page.driver.title

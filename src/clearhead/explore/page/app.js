@@ -17,6 +17,8 @@ import { Write } from "./views/write.js";
 const VIEWS = { start: ["Start", Start], translate: ["Translate", Translate], write: ["Write", Write], read: ["Read", Read], classify: ["Classify", Classify], caption: ["Caption", Caption], build: ["Build", Build], train: ["Train", Train] };
 const LOCAL = ["127.0.0.1", "localhost", "[::1]"];
 const LONGEST = 8000; // characters of an address
+const READING = 12000; // milliseconds that a notice stays
+let fading = 0;
 const place = document.getElementById("view"), problem = document.getElementById("problem"), notice = document.getElementById("notice");
 const views = {}; // by name, as they are first opened
 let current = null, listed = null;
@@ -60,7 +62,11 @@ const frame = {
     problem.hidden = false;
   },
   fine() { problem.hidden = true; problem.textContent = ""; },
-  say(text) { notice.textContent = text; },
+  say(text) {
+    notice.textContent = text;
+    clearTimeout(fading);
+    if (text) fading = setTimeout(() => frame.say(""), READING);
+  },
   go(address) { location.hash = address; },
 };
 const path = new Path();

@@ -24,9 +24,9 @@ export function smooth(values) {
   return { data, wide, tall };
 }
 
-// The smallest and the largest number of several maps after they are enlarged: one scale for all of them.
+// The smallest and the largest number of several maps: one scale for all of them.
 export function scaleOf(maps) {
-  const [low, high] = maps.reduce((ends, one) => smooth(one).data.reduce(([a, b], x) => [Math.min(a, x), Math.max(b, x)], ends), [Infinity, -Infinity]);
+  const [low, high] = maps.flat(2).reduce(([a, b], x) => [Math.min(a, x), Math.max(b, x)], [Infinity, -Infinity]);
   return high > low ? [low, high] : [0, high > 0 ? high : 1];
 }
 

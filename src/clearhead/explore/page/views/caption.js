@@ -10,11 +10,12 @@ import { LitImage, scaleOf } from "../light.js";
 import { tableFigure } from "../small_figures.js";
 import { WordStrip } from "../strip.js";
 
+const SHORT = 3; // letters of words such as "a", "the" and "of", which no one asks about first
 const SMALL = ["map", "small maps", "attention weight", "Where every head looks for the chosen word, each up to its own largest weight (colours: square root)."];
 // what a map shows: its name, the unit of its numbers, and a sentence
 const KINDS = {
-  attention: ["attention", "attention weight", "Where the decoder looks while it writes the word. This depends on the image and the words before it, not on the word itself."],
-  evidence: ["evidence", "share of the evidence", "The probability of the word where the decoder sees one place alone, as a share of the sum over all places."],
+  attention: ["attention", "attention weight", "Where the decoder looks before it writes the word: it depends on the image and the words before, not on the word itself. The picture is smoothed between places; pointing at a place reads its weight."],
+  evidence: ["evidence", "share of the evidence", "Which places speak for the word: its probability if the decoder sees one place alone, divided by the sum over all places. The picture is smoothed between places."],
 };
 
 class CaptionPane extends ImagePane {
@@ -28,10 +29,10 @@ class CaptionPane extends ImagePane {
   constructor(view) {
     super(view, [SMALL]);
     this.controls.beams = slide("beams", { min: 1, max: 8, step: 1, value: this.state.beams, change: (x) => this.set("beams", x) });
-    this.own = h("input", { type: "search", "aria-label": "A word or a caption of your own", placeholder: "a word or a caption of your own", spellcheck: "false", dir: "auto", maxlength: 500, autocomplete: "off" });
+    this.own = h("input", { type: "search", "aria-label": "A word or a caption of your own", placeholder: "a man with a camera", spellcheck: "false", dir: "auto", maxlength: 500, autocomplete: "off" });
     this.go.textContent = "Caption";
     this.form = h("form", { class: "ask", onsubmit: (event) => { event.preventDefault(); this.submit(); } },
-      h("div", { class: "row" }, this.choice, this.drop.root, this.chips), h("div", { class: "row" }, h("label", { class: "field own" }, h("span", {}, "where would it look for"), this.own), this.controls.beams, this.go, this.activity.root));
+      h("div", { class: "row" }, this.choice, this.drop.root, this.chips), h("div", { class: "row" }, h("label", { class: "field own" }, h("span", {}, "a word or caption of your own"), this.own), this.controls.beams, this.go, this.activity.root));
     this.answers = new Answers("Captions, the best first", "log-probability divided by a power of the length", (i) => { Object.assign(this.state, { answer: i, at: null, shown: "" }); this.view.remember(true); this.show(this.result); });
     this.remark = h("p", { class: "remark", hidden: true });
     this.image = new LitImage({ size: 330, what: "attention weight" });
@@ -114,7 +115,7 @@ class CaptionPane extends ImagePane {
     const one = result.captions[state.answer], said = [];
     this.answers.list(result.captions, state.answer);
     this.open(result.looks[state.answer]);
-    if (one.unknown.length) said.push(`The model does not know ${one.unknown.map((word) => `“${word}”`).join(", ")}: it reads <unk> there.`);
+    if (one.unknown.length) said.push(`The model does not know ${one.unknown.map((word) => `“${word}”`).join(", ")}: it reads <unk> there, which stands for any rare word, and the score says little.`);
     if (one.cut && !result.stopped) said.push("The caption was longer than the limit: its end is missing.");
     if (!one.words.length) said.push("This caption has no words.");
     if (!this.group) said.push("This model has no attention: it reads the image as one vector. The maps show the evidence for each word.");
@@ -134,12 +135,16 @@ class CaptionPane extends ImagePane {
     this.what.replaceChildren(...[this.segments, ...this.strip.controls].filter(Boolean));
   }
 
-  // The number of the shown word: the chosen one, or the one whose map differs most from the mean of all.
+  // The number of the shown word: the chosen one, or at first the longer word whose map differs most from the mean of all.
   get word() {
-    const { at } = this.state, all = this.shown.maps.map((map) => map.flat());
+    const { at } = this.state, { look } = this, all = this.shown.maps.map((map) => map.flat());
     if (Number.isInteger(at) && at >= 0 && at < all.length) return at;
-    const means = all[0].map((_, i) => all.reduce((sum, map) => sum + map[i] / all.length, 0)), far = all.map((map) => map.reduce((sum, x, i) => sum + Math.abs(x - means[i]), 0));
-    return far.indexOf(Math.max(...far));
+    if (this.first?.look !== look) {
+      const means = all[0].map((_, i) => all.reduce((sum, map) => sum + map[i] / all.length, 0)), long = look.words.some((word) => word.length > SHORT);
+      const far = all.map((map, n) => (long && look.words[n].length <= SHORT ? -1 : map.reduce((sum, x, i) => sum + Math.abs(x - means[i]), 0)));
+      this.first = { look, at: far.indexOf(Math.max(...far)) };
+    }
+    return this.first.at;
   }
 
   async draw() {
@@ -207,7 +212,7 @@ function slice({ data, shape: [layers, heads, words, keys] }, word) {
 }
 
 export class Caption extends ImageView {
-  constructor(frame) { super(frame, "caption", "Caption", "A captioner writes what an image shows, word by word: each word lights the places that the model looked at.", CaptionPane); }
+  constructor(frame) { super(frame, "caption", "Caption", "A captioner writes a sentence about an image: each word is shown with where the decoder looked before it.", CaptionPane); }
 
   differenceMap() { return new ImageMap({ size: 340, patchwise: true }); }
   leave() { for (const pane of this.panes) pane.strip.pause(); }
