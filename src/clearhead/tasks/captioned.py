@@ -187,7 +187,7 @@ class Caption:
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         try:
-            maps = self.maps.round(6).tolist() if self.forced is not None else []
+            maps = self.maps.astype(np.float64).round(6).tolist() if self.forced is not None else []
         except NoAttentionError:
             maps = []
         return {
