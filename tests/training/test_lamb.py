@@ -100,7 +100,7 @@ def test_layers_of_a_stem_belong_to_the_layer_below():
 
 def test_the_query_that_pools_tokens_is_above_all_layers():
     model = ch.build("vit", pool="attention", **FAMILIES["vit"])
-    scales = layer_scales(dict(model.named_parameters()), 0.5)
+    scales = layer_scales(dict(model.named_parameters()), 0.5, model.head_parts)
     assert (scales["pool_query"], scales["embed.project.weight"]) == (1.0, 0.5**4)
 
 

@@ -102,12 +102,7 @@ def captioning(
     """
     tokens, pixels = caption_tokens(bundle), bundle.pixels(image)
     plan = _plan(bundle, limit, beams=beams, best=beams, penalty=penalty)
-    steps = follow(bundle.model, {"images": pixels[None].to(bundle.device, bundle.dtype)}, plan)
-    while True:
-        with torch.no_grad():  # set per thread, and each step may run in another thread
-            hypotheses = next(steps, None)
-        if hypotheses is None:
-            return
+    for hypotheses in follow(bundle.model, {"images": pixels[None].to(bundle.device, bundle.dtype)}, plan):
         yield [_caption(bundle, tokens, pixels, h, None) for h in hypotheses[0]]
 
 

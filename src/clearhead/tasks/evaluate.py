@@ -23,7 +23,7 @@ from ..metrics import Score, bleu, bleu_by, chrf
 from ..weights import Bundle
 from .evaluate_captions import CaptionOptions, CaptionScores, measure_captions
 from .evaluate_classes import ClassOptions, ClassScores, class_scores
-from .evaluate_text import TextOptions, TextScores, text_scores
+from .evaluate_text import TextOptions, TextScores, score_rows, table, text_scores
 from .training_data import trained_on
 from .translate import translate
 
@@ -93,14 +93,12 @@ class TranslationScores:
         }  # fmt: skip
 
     def __rich__(self) -> Table:
-        table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 3, 0, 0))
-        table.add_row("data", self.data)
-        for score in self.scores:
-            table.add_row(score.name, f"{score.value:.2f}", score.signature)
-        table.add_row("sentences", str(self.sentences), f"{self.seconds:.1f} s, {self.speed:.1f} per second")
-        if self.cut:
-            table.add_row("cut", str(self.cut), "too long to be read or translated to their end")
-        return table
+        return table(
+            ("data", self.data, ""),
+            *score_rows(self.scores),
+            ("sentences", str(self.sentences), f"{self.seconds:.1f} s, {self.speed:.1f} per second"),
+            *([("cut", str(self.cut), "too long to be read or translated to their end")] if self.cut else []),
+        )
 
 
 def evaluate(

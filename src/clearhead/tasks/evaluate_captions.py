@@ -19,7 +19,7 @@ from ..metrics import Score, caption_scores
 from ..weights import Bundle
 from .caption import PENALTY, caption
 from .captioned import Caption
-from .evaluate_text import Done, Place
+from .evaluate_text import Done, Place, score_rows, table
 from .translation import NoAttentionError
 
 SETS = ("flickr8k", "scenes")
@@ -63,13 +63,12 @@ class CaptionScores:
         }  # fmt: skip
 
     def __rich__(self) -> Table:
-        table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 3, 0, 0))
-        table.add_row("data", self.data)
-        for score in self.scores:
-            table.add_row(score.name, f"{score.value:.2f}", score.signature)
         n = len(self.hypotheses)
-        table.add_row("images", str(n), f"{self.seconds:.1f} s, {n / self.seconds:.1f} per second")
-        return table
+        return table(
+            ("data", self.data, ""),
+            *score_rows(self.scores),
+            ("images", str(n), f"{self.seconds:.1f} s, {n / self.seconds:.1f} per second"),
+        )
 
 
 def measure_captions(

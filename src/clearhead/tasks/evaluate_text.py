@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from rich.table import Table
 from ..data.fetch import HOMES, find
 from ..data.files import DataError, locate, read_text
 from ..errors import InputError
+from ..metrics import Score
 from ..weights import Bundle
 from .text import likelihood
 
@@ -104,6 +105,11 @@ def file_or_set(data: Place, root: Path | None, known: str) -> Path:
         return locate(data, root)
     except FileNotFoundError as cause:
         raise DataError(f"{cause}, and no set of that name: there is {known}") from cause
+
+
+def score_rows(scores: Iterable[Score]) -> list[tuple[str, str, str]]:
+    """The rows of a table of scores: name, value and signature."""
+    return [(score.name, f"{score.value:.2f}", score.signature) for score in scores]
 
 
 def table(*rows: tuple[str, str, str]) -> Table:

@@ -103,12 +103,7 @@ def translating(
         start=start_id(tokens), end=_end(tokens), beams=beams, best=beams, penalty=penalty, banned=_banned(tokens),
         limit=_limit(bundle, ids, limit),
     )  # fmt: skip
-    steps = follow(bundle.model, source_inputs(bundle, [ids]), plan)
-    while True:
-        with torch.no_grad():  # set per thread, and each step may run in another thread
-            hypotheses = next(steps, None)
-        if hypotheses is None:
-            return
+    for hypotheses in follow(bundle.model, source_inputs(bundle, [ids]), plan):
         yield [_translation(bundle, tokens, ids, cut, h) for h in hypotheses[0]]
 
 

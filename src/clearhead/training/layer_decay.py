@@ -6,24 +6,24 @@ With layer decay lower layers of a pretrained model learn more slowly (Clark et 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from ..errors import InputError, nearest
 
-ABOVE = "pool_query"  # a parameter of the model itself, which comes first by name but is used last
 LAYER = re.compile(r"(?:^|\.)(?:blocks\.(\d+)|stages\.(\d+)\.(\d+))\.")
 
 
-def layer_scales(names: Iterable[str], decay: float) -> dict[str, float]:
+def layer_scales(names: Iterable[str], decay: float, head: Collection[str] = ("head",)) -> dict[str, float]:
     """Return the factor of the learning rate of each parameter: decay^(number of layers above it).
 
     Layers are found by the names blocks.N and stages.N.N, those of the model itself, not of a part such as a stem. What
-    comes before the first of them, such as embeddings, is a layer below; what comes after them, such as the head or the
-    query that pools tokens, has the factor 1.
+    comes before the first of them, such as embeddings, is a layer below; what comes after them, and the head, has the
+    factor 1.
 
     Args:
         names: The names of all parameters, from input to output.
         decay: The factor from one layer to the next lower one.
+        head: The parts of the model that compute its output, wherever their parameters are listed.
 
     Examples:
         >>> layer_scales(["embed.table", "blocks.0.norm.bias", "blocks.1.norm.bias", "head.weight"], 0.5)
@@ -41,7 +41,7 @@ def layer_scales(names: Iterable[str], decay: float) -> dict[str, float]:
     for name in names:
         layer = found[name]
         begun = begun or layer is not None
-        above = begun or not order or name.startswith(ABOVE)
+        above = begun or not order or name.split(".")[0] in head
         depth = order[layer] if layer is not None else len(order) + 1 if above else 0
         scales[name] = decay ** (len(order) + 1 - depth)
     return scales

@@ -95,6 +95,7 @@ class Optimiser:
     """
 
     def __init__(self, named: Mapping[str, nn.Parameter] | nn.Module, config: OptimConfig, *, masters: bool) -> None:
+        head: tuple[str, ...] = getattr(named, "head_parts", ("head",))
         if isinstance(named, nn.Module):
             named = dict(named.named_parameters())
         self.config = config
@@ -105,7 +106,7 @@ class Optimiser:
             raise InputError("one parameter has two names, and would be updated twice: expected each parameter once")
         with torch.no_grad():
             self.masters = {n: wide(p.detach()).clone() for n, p in self.parameters.items()} if masters else {}
-        self._optimisers = _make(self.weights(), config)
+        self._optimisers = _make(self.weights(), config, head)
         # AdamW with master weights on a GPU has its own kernel.
         self._fused = config.name == "adamw" and all(
             m.is_cuda and m.is_contiguous() and not hasattr(m, "device_mesh")
@@ -246,11 +247,11 @@ def is_inside(name: str, p: Tensor) -> bool:
     return p.ndim == 2 and EDGES.isdisjoint(name.split("."))
 
 
-def _make(weights: Mapping[str, Tensor], config: OptimConfig) -> list[torch.optim.Optimizer]:
+def _make(weights: Mapping[str, Tensor], config: OptimConfig, head: tuple[str, ...]) -> list[torch.optim.Optimizer]:
     optimisers: list[torch.optim.Optimizer] = []
     decay = ends(config.decay)[0]
     parts = part_scales(weights, config.rates)
-    scales = {name: scale * parts[name] for name, scale in layer_scales(weights, config.layer_decay).items()}
+    scales = {name: scale * parts[name] for name, scale in layer_scales(weights, config.layer_decay, head).items()}
     inside = {n: w for n, w in weights.items() if config.name == "muon" and is_inside(n, w)}
     if inside:
         groups = _by_scale(inside, scales, decays=True)
