@@ -8,6 +8,9 @@
     panels    several plots of named lines that share their colours and their legend
     bars      named groups of bars
     images    named images side by side, with a map of weights over them
+    scatter   points in the plane, coloured by class
+    similarity   the similarity of layers, the first at the bottom left
+    tiles     many small pictures as one grid
     save      write a figure to a file
 
 Every function returns a new matplotlib Figure. There is no pyplot and no global state, so drawing works without a
@@ -18,6 +21,12 @@ from .bars import bars
 from .cells import grids, heads, heatmap, matrix
 from .images import images
 from .lines import curves, panels
+from .scatter import scatter
+from .similarity import similarity
 from .style import save
+from .tiles import tiles
 
-__all__ = ["bars", "curves", "grids", "heads", "heatmap", "images", "matrix", "panels", "save"]
+__all__ = [
+    "bars", "curves", "grids", "heads", "heatmap", "images", "matrix", "panels", "save", "scatter", "similarity",
+    "tiles",
+]  # fmt: skip
