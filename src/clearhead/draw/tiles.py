@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import ceil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -56,7 +56,8 @@ def tiles(
     down = ceil(len(x) / across)
     room = 0.22 if titles else 0.0
     figure = sheet((size + 0.05) * across, (size * x.shape[1] / x.shape[2] + 0.05 + room) * down + 0.3, title)
-    figure.get_layout_engine().set(w_pad=0.015, h_pad=0.015, wspace=0.0, hspace=0.0)  # type: ignore[union-attr]
+    layout: Any = figure.get_layout_engine()
+    layout.set(w_pad=0.015, h_pad=0.015, wspace=0.0, hspace=0.0)
     every = figure.subplots(down, across, squeeze=False)
     for i, axes in enumerate(every.flat):
         if i >= len(x):

@@ -5,8 +5,8 @@ sqrt(HSIC(K, K) HSIC(L, L)) (Kornblith et al. 2019, Eq. 4). For linear kernels K
 
 biased      |X' H Y|^2 with the centring H, Eq. 2 of Kornblith et al. 2019: a norm of the cross-covariance
 debiased    Eq. 5 of Song et al. 2012, in which no input is compared with itself. With K~ = K without its diagonal,
-            tr(K~ L~) + (1'K~1)(1'L~1) / ((n-1)(n-2)) - 2 (1'K~L~1) / (n-2), and all three are sums over inputs: of x y',
-            x, |x|^2, |x|^2 |y|^2 and x |y|^2
+            tr(K~ L~) + (1'K~1)(1'L~1) / ((n-1)(n-2)) - 2 (1'K~L~1) / (n-2), and all three follow from sums over inputs:
+            of x y', x, |x|^2, |x|^2 |y|^2 and x |y|^2
 minibatch   the debiased estimate of each minibatch, averaged (Nguyen et al. 2021, Eq. 3), for any kernel and width
 
 The sums need no n x n matrix and no second pass over the data. The features of all layers stand side by side, so that a

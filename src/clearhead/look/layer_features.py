@@ -76,14 +76,21 @@ class LayerReader:
         data: Its inputs: see `model_inputs.Inputs`.
         layers: Addresses or patterns of them; None: the blocks of the model.
         features: How the tokens or places of a layer become one vector, a key of POOLS; "all" keeps them.
+        grad: Keep the graph, so that what is read has gradients.
     """
 
     def __init__(
-        self, model: Bundle | nn.Module, data: Data, layers: str | Sequence[str] | None, features: str = "mean"
+        self,
+        model: Bundle | nn.Module,
+        data: Data,
+        layers: str | Sequence[str] | None,
+        features: str = "mean",
+        *,
+        grad: bool = False,
     ) -> None:
         if features not in POOLS and features != "all":
             raise InputError(f"features={features!r}: expected one of {', '.join(POOLS)}{nearest(features, POOLS)}")
-        self.model, self.pool = model, POOLS.get(features, lambda x, _: x)
+        self.model, self.grad, self.pool = model, grad, POOLS.get(features, lambda x, _: x)
         self.names = layer_names(network(model), layers)
         self.inputs = Inputs(model, data)
         self._batch: Batch | None = None
@@ -95,28 +102,32 @@ class LayerReader:
     @contextmanager
     def reading(self) -> Iterator[LayerReader]:
         """Watch the layers while a `with` lasts."""
-        with torch.no_grad(), ExitStack() as stack:
+        with torch.set_grad_enabled(self.grad), ExitStack() as stack:
             for name in self.names:
-                stack.enter_context(watch(self.model, name, keep=partial(self._keep, name)))
+                stack.enter_context(watch(self.model, name, grad=self.grad, keep=partial(self._keep, name)))
             yield self
 
     def read(self, first: int, last: int) -> list[Tensor]:
         """The features of the inputs from `first` up to `last`, one tensor (b, d) per layer."""
-        parts = []
-        for batch in self.inputs.batches(first, last):
-            self._batch, self._found = batch, {}
-            batch.run(network(self.model))
-            self._batch = None
-            missing = [name for name in self.names if name not in self._found]
-            if missing:
-                raise InputError(f"{missing[0]!r} did not run: expected layers that every input passes through")
-            parts.append([self._found[name] for name in self.names])
+        parts = [self.read_batch(batch) for batch in self.inputs.batches(first, last)]
         if len(parts) == 1:
             return parts[0]
         try:
             return [torch.cat(some) for some in zip(*parts, strict=True)]
         except RuntimeError as cause:
             raise InputError("inputs of different sizes have features of different widths: pool them") from cause
+
+    def read_batch(self, batch: Batch) -> list[Tensor]:
+        """The features of one batch."""
+        self._batch, self._found = batch, {}
+        try:
+            batch.run(network(self.model))
+        finally:
+            self._batch = None
+        missing = [name for name in self.names if name not in self._found]
+        if missing:
+            raise InputError(f"{missing[0]!r} did not run: expected layers that every input passes through")
+        return [self._found[name] for name in self.names]
 
     def _keep(self, name: str, value: Any) -> None:
         if self._batch is None:  # the model runs for another reader
@@ -181,9 +192,9 @@ def _repeated(model: nn.Module) -> list[str]:
     for path, module in model.named_modules():
         inside = any(path.startswith(f"{one}.") for one in outer)
         alike = isinstance(module, nn.ModuleList | nn.Sequential) and len(module) > 1
-        if alike and not inside and len({*map(type, module)}) == 1:  # type: ignore[arg-type]
+        if alike and not inside and len({*map(type, module.children())}) == 1:
             outer.append(path)
-            found += [f"{path}.{i}" if path else str(i) for i in range(len(module))]  # type: ignore[arg-type]
+            found += [f"{path}.{i}" if path else str(i) for i, _ in enumerate(module.children())]
     return found
 
 

@@ -57,11 +57,11 @@ class Inputs:
 
     def __init__(self, model: Bundle | nn.Module, data: Data) -> None:
         self.model = model
-        bundle = isinstance(model, Bundle)
+        reads = model.reads if isinstance(model, Bundle) else "tensors"
         # A tensor is the input itself, unless it holds the pixels of images that still have to be preprocessed.
-        pixels = bundle and model.reads == "images" and isinstance(data, Tensor) and not data.is_floating_point()
-        tensors = isinstance(data, Mapping) or (isinstance(data, Tensor) and not pixels)
-        reads = model.reads if bundle and not tensors else "tensors"
+        pixels = reads == "images" and isinstance(data, Tensor) and not data.is_floating_point()
+        if isinstance(data, Mapping) or (isinstance(data, Tensor) and not pixels):
+            reads = "tensors"
         items, self._batches = READERS[reads]
         self.items: Any = items(model, data)
         if not len(self):

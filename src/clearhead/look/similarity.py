@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -209,7 +210,7 @@ def _spans(count: int, rows: int) -> list[tuple[int, int]]:
     """Batches of almost equal size, `rows` or more each, so that none is left with too few."""
     batches = max(count // max(rows, 1), 1)
     edges = [count * i // batches for i in range(batches + 1)]
-    return list(zip(edges, edges[1:], strict=False))
+    return list(pairwise(edges))
 
 
 def _similarity(
