@@ -14,6 +14,7 @@ from .cifar10 import Cifar10Config, open_cifar10
 from .fetch import find
 from .files import DataError, check_root
 from .images import ImageConfig, ImagenetteConfig, Images, open_imagenette
+from .iris import read_iris
 from .labelled import LabelledConfig, Sst2Config
 from .masked import Masked, MaskedConfig
 from .mnist import open_fashion, open_mnist
@@ -49,6 +50,7 @@ __all__ = [
     "load_split",
     "make_data",
     "names",
+    "read_iris",
     "share_rows",
     "write_tokens",
 ]

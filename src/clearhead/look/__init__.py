@@ -5,6 +5,13 @@ Tape        what a watch recorded, by address              silence, scale, patch
 attention   the maps of one text, with its tokens          AttentionMap            the weights, computed on request
 head_effects   the change of a text's probability when each head is silenced
 statistics  any of MEANING; entropy, received and distance of all watched layers
+
+cka         similarity of layers, models, checkpoints      cka_of_features   the same of matrices of features
+receptive_fields   what a unit depends on, by depth        features          a vector per input, of any layer
+project     PCA and t-SNE of vectors                       patch_colours     PCA of patches as red, green and blue
+neighbours  the nearest vectors by cosine                  word_neighbours   the nearest words; king - man + woman
+filters, feature_maps   weights and activations as pictures
+position_similarity     each position embedding with every other
 """
 
 from __future__ import annotations
@@ -17,7 +24,20 @@ from ..errors import InputError, Notice
 from .ablation import HeadEffects, head_effects
 from .capture import edit, watch
 from .edits import patch, scale, silence
+from .fields import Fields, receptive_fields
+from .layer_features import features
 from .maps import AttentionMap
+from .neighbours import neighbours, word_neighbours
+from .picture_grids import (
+    PatchColours,
+    PictureGrid,
+    feature_maps,
+    filters,
+    patch_colours,
+)
+from .position_similarity import PositionSimilarity, position_similarity
+from .projection import Projection, project
+from .similarity import Similarity, cka, cka_of_features
 from .statistics import MEANING, statistics
 from .tape import Tape
 from .text import TextAttention, attention
@@ -42,6 +62,25 @@ __all__ = [
     "silence",
     "statistics",
     "watch",
+]
+__all__ += [  # similarity, fields and features
+    "Fields",
+    "PatchColours",
+    "PictureGrid",
+    "PositionSimilarity",
+    "Projection",
+    "Similarity",
+    "cka",
+    "cka_of_features",
+    "feature_maps",
+    "features",
+    "filters",
+    "neighbours",
+    "patch_colours",
+    "position_similarity",
+    "project",
+    "receptive_fields",
+    "word_neighbours",
 ]
 
 

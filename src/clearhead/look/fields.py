@@ -142,9 +142,10 @@ def receptive_fields(
                 if first is not None and images.shape[1:] != first.shape:
                     raise InputError(f"images of {tuple(first.shape)} and {tuple(images.shape[1:])}: expected one size")
                 first = images[0].detach()
+                height, width = first.shape[-2:]
                 outs = reader.read_batch(batch)
                 maps = [
-                    _gradient(_unit(net, name, x, first.shape[-2:], unit), images, channel, generator)
+                    _gradient(_unit(net, name, x, (height, width), unit), images, channel, generator)
                     for name, x in zip(reader.names, outs, strict=True)
                 ]
                 total = maps if not total else [a + b for a, b in zip(total, maps, strict=True)]
@@ -195,10 +196,8 @@ def _unit(
         if unit not in UNITS:
             raise InputError(f"unit={unit!r}: expected {', '.join(UNITS)} or a (row, column)")
         return UNITS[unit](model, name, x, size, special)
-    if x.ndim == 4:
-        grid = (x.shape[2], x.shape[3])
-    else:
-        grid = patch_grid(model, size) if special is not None else None  # type: ignore[assignment]
+    patches = None if special is None else patch_grid(model, size)
+    grid = (x.shape[2], x.shape[3]) if x.ndim == 4 else patches
     if grid is None:
         raise InputError(f"{name!r} gave a tensor {tuple(x.shape)}: expected (b, channels, y, x), or patches of images")
     row, column = unit

@@ -214,6 +214,27 @@ def patch_grid(model: nn.Module, size: tuple[int, int]) -> tuple[int, int] | Non
     return size[0] // kernel[0], size[1] // kernel[1]
 
 
+def as_grid(model: nn.Module, name: str, x: Tensor, size: tuple[int, int] | None) -> Float[Tensor, "b c y x"]:
+    """The output of a layer as channels of a grid: that of a convolution as it is, tokens of patches in their places.
+
+    Args:
+        model: The model.
+        name: The address of the layer, for the message.
+        x: Its output.
+        size: Height and width of the images.
+    """
+    if x.ndim == 4:
+        return x
+    grid = None if size is None or x.ndim != 3 else patch_grid(model, size)
+    if grid is None or x.shape[1] < grid[0] * grid[1]:
+        fit = ", ".join(layer_names(model, None)[:3])
+        raise InputError(
+            f"{name!r} gave a tensor {tuple(x.shape)}, which has no grid: expected a layer of a convolutional network, "
+            f"or one with a token per patch, such as {fit}"
+        )
+    return x[:, x.shape[1] - grid[0] * grid[1] :].mT.unflatten(2, grid)
+
+
 def first_convolution(model: nn.Module) -> tuple[str, nn.Conv2d] | None:
     """The first convolution of a model in the order of its modules, with its address; None if there is none."""
     return next(((name, part) for name, part in model.named_modules() if isinstance(part, nn.Conv2d)), None)
