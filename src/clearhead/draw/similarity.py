@@ -40,8 +40,8 @@ def similarity(
 
     Examples:
         >>> figure = similarity([[1.0, 0.4], [0.4, 1.0]], rows=["blocks.0", "blocks.1"])
-        >>> figure.axes[0].get_ylim()
-        (-0.5, 1.5)
+        >>> figure.axes[0].yaxis_inverted()
+        False
     """
     x = array("values", values, ("rows", "columns")).astype(float)
     if np.nanmax(x) > 1 + 1e-6 or np.nanmin(x) < -1 - 1e-6:

@@ -33,7 +33,7 @@ class PictureGrid:
     Examples:
         >>> grid = filters(clearhead.load("resnet-cifar10"))
         >>> grid.pictures.shape, grid.title
-        ((32, 3, 3, 3), 'stem.first.conv')
+        ((24, 3, 3, 3), 'stem.first.conv')
         >>> figure = grid.figure()
     """
 

@@ -43,7 +43,7 @@ class Projection:
         Args:
             title: The title.
         """
-        names = [f"{self.method} {i + 1}" for i in range(2)]
+        names = [f"{NAMES[self.method]} {i + 1}" for i in range(2)]
         if self.explained is not None:
             shares = zip(names, self.explained, strict=False)
             names = [f"{name} ({share:.0%} of the variance)" for name, share in shares]
@@ -136,4 +136,5 @@ def _tsne(x: np.ndarray, dims: int, perplexity: float, seed: int) -> dict[str, A
     return {"points": np.asarray(points, dtype=float)}
 
 
+NAMES = {"pca": "PCA", "tsne": "t-SNE"}
 METHODS: dict[str, Callable[..., dict[str, Any]]] = {"pca": _pca, "tsne": _tsne}
