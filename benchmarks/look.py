@@ -1,14 +1,14 @@
 """CKA of two 12-layer models over many images, and a map of what the class token attends to in a large image.
 
-    python benchmarks/look.py cka --device cuda --dtype bfloat16               # two ViT-B/16, 10,000 images of 224 x 224
+    python benchmarks/look.py cka --device cuda --dtype bfloat16               # two ViT-B/16, 10,000 images
     python benchmarks/look.py cka --images 64 --size 32 --patch 8 --width 96   # on a CPU
     python benchmarks/look.py map --device cuda --dtype bfloat16               # ViT-B/16 at 1,024 x 1,024 pixels
 
 cka   "exact" is `look.cka` on mean features: debiased, over all images at once. "minibatch" is `look.cka` on flat
-      features, the measure of torch-cka. "per pair" is the loop of torch-cka (AntixK, version 0.21), written again here:
-      for every pair of layers both kernel matrices and three HSICs, each read by the host. All read the same images in
-      the same batches. "forward" is the two models alone. Memory is the largest above that of the models and images, for
-      all images and for a quarter of them.
+      features, the measure of torch-cka. "per pair" is the loop of torch-cka (AntixK, version 0.21), written again
+      here: for every pair of layers both kernel matrices and three HSICs, each read by the host. All read the same
+      images in the same batches. "forward" is the two models alone. Memory is the largest above that of the models and
+      images, for all images and for a quarter of them.
 map   The plain forward pass, and the same with the row of the class token in the last block, all heads.
 
 Times are medians of interleaved rounds.

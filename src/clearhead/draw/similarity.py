@@ -40,8 +40,8 @@ def similarity(
 
     Examples:
         >>> figure = similarity([[1.0, 0.4], [0.4, 1.0]], rows=["blocks.0", "blocks.1"])
-        >>> figure.axes[0].yaxis_inverted()
-        False
+        >>> [text.get_text() for text in figure.axes[0].get_yticklabels()]
+        ['blocks.0', 'blocks.1']
     """
     x = array("values", values, ("rows", "columns")).astype(float)
     if np.nanmax(x) > 1 + 1e-6 or np.nanmin(x) < -1 - 1e-6:

@@ -38,9 +38,12 @@ class Place:
 
 def _mean(x: Tensor, place: Place) -> Tensor:
     """The mean over the tokens that are not padding, over the patches of an image, or over all places of a grid."""
+    wide = torch.promote_types(x.dtype, torch.float32)
     if x.ndim == 3 and place.lengths is not None:
-        return mean_of_tokens(x, place.lengths)
-    return x[:, place.special or 0 :].mean(1) if x.ndim == 3 else x.flatten(2).mean(2) if x.ndim > 3 else x
+        return mean_of_tokens(x.to(wide), place.lengths)
+    if x.ndim == 3:
+        return x[:, place.special or 0 :].mean(1, dtype=wide)
+    return x.flatten(2).mean(2, dtype=wide) if x.ndim > 3 else x
 
 
 def _first(x: Tensor, place: Place) -> Tensor:
@@ -95,6 +98,7 @@ class LayerReader:
         self.inputs = Inputs(model, data)
         self._batch: Batch | None = None
         self._found: dict[str, Tensor] = {}
+        self._grid: tuple[int, int] | None = None  # rows and columns of patches of the batch
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -120,6 +124,7 @@ class LayerReader:
     def read_batch(self, batch: Batch) -> list[Tensor]:
         """The features of one batch."""
         self._batch, self._found = batch, {}
+        self._grid = None if batch.size is None else patch_grid(network(self.model), batch.size)
         try:
             batch.run(network(self.model))
         finally:
@@ -140,7 +145,7 @@ class LayerReader:
             x = x.transpose(1, 2).flatten(2)  # (b, h, t, e) -> (b, t, h e)
         target = name.split(".")[0] == "decoder" and self._batch.target_lengths is not None
         lengths = self._batch.target_lengths if target else self._batch.lengths
-        grid = None if self._batch.size is None else patch_grid(network(self.model), self._batch.size)
+        grid = self._grid
         special = None if grid is None or x.ndim != 3 or x.shape[1] < grid[0] * grid[1] else (
             x.shape[1] - grid[0] * grid[1]
         )  # fmt: skip

@@ -197,7 +197,7 @@ def _text_batches(bundle: Bundle, items: Sequence[np.ndarray], first: int, last:
         for i in range(first, last):  # a model that cannot be told which tokens are padding gets none
             yield from _text_batches(bundle, items, i, i + 1)
         return
-    yield Batch(named={"ids": ids, **named}, lengths=lengths)
+    yield Batch(args=(ids,), named=named, lengths=lengths)
 
 
 def _pair_items(bundle: Bundle, data: Data) -> list[tuple[np.ndarray, np.ndarray]]:

@@ -37,7 +37,7 @@ class PositionSimilarity:
         >>> figure = result.figure()
     """
 
-    matrix: Float[np.ndarray, "t t"]
+    matrix: Float[np.ndarray, "t t"]  # cosines; positions of patches row by row
     grid: tuple[int, int] | None  # rows and columns of the patches; None: positions of a text
 
     def figure(self) -> Figure:

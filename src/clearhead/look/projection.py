@@ -30,7 +30,7 @@ class Projection:
         >>> figure = result.figure(title="Iris")
     """
 
-    points: Float[np.ndarray, "n k"]
+    points: Float[np.ndarray, "n k"]  # a point per vector
     method: str  # "pca" or "tsne"
     explained: Float[np.ndarray, "k"] | None = None  # pca: the share of the variance along each axis
     components: Float[np.ndarray, "k d"] | None = None  # pca: the direction of each axis, of length 1
