@@ -112,6 +112,16 @@ def test_sizes_of_maps_that_are_known():
         fields.sides(0.0)
 
 
+def test_models_are_drawn_side_by_side_and_the_theoretical_field_beside_one_alone():
+    maps = np.full((2, 4, 4), 1 / 16)
+    first, second = (Fields(names=["a", "b"], maps=maps, theoretical=[(3, 3), None], title=t) for t in ("vit", "cnn"))
+    assert [line.get_label() for line in first.figure().axes[0].get_lines()] == ["90 % of the gradient", "theoretical"]
+    lines = first.figure(second).axes[0].get_lines()
+    assert [line.get_label() for line in lines] == ["vit", "cnn"]
+    np.testing.assert_allclose(lines[0].get_data(), [[0, 1], [4, 4]])
+    assert len(first.pictures().axes) == 2
+
+
 def test_a_model_of_transformers():
     from transformers import ViTConfig, ViTModel
 

@@ -61,8 +61,18 @@ class Fields:
         """The radius of gyration of each map in pixels: the root mean square distance from its centre."""
         return np.array([_radius(x) for x in self.maps])
 
-    def figure(self) -> Figure:
-        """Draw the size of the field by depth: the side that holds 90 % of the gradient, and the theoretical one."""
+    def figure(self, *others: Fields) -> Figure:
+        """Draw the size of the field by depth: the side that holds 90 % of the gradient, and the theoretical one.
+
+        Args:
+            others: The fields of other models to draw beside it, by relative depth and without the theoretical ones.
+        """
+        if others:
+            every = [(one.title or f"model {i}", one.sides()) for i, one in enumerate((self, *others))]
+            return draw.curves(
+                {name: (np.linspace(0, 1, len(sides)), sides) for name, sides in every}, xlabel="relative depth",
+                ylabel="side in pixels", title="Square that holds 90 % of the gradient", zero=True,
+            )  # fmt: skip
         depth = np.arange(len(self.names))
         lines: dict[str, tuple[Any, Any]] = {"90 % of the gradient": (depth, self.sides())}
         if any(size is not None for size in self.theoretical):
