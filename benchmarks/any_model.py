@@ -9,18 +9,23 @@ One model of Hugging Face, GPT-2 (12 layers) or a Llama of 1.1B parameters, with
     plain    its forward pass with SDPA
     watched  the same inside `watch`, with the three statistics
     eager    its forward pass with attn_implementation="eager" and output_attentions=True, and the same statistics
+    nnsight, transformer_lens   where they are installed: the weights that they return for a GPT-2, and the same
+             statistics; TransformerLens with a model of its own of the same sizes
 Times are medians of interleaved runs; memory is the peak above the model's own, as in look_inside.py. `twin` says
 whether the log-sum-exp came from the operator behind SDPA (look/twin.py) or from a pass of its own; --profile prints
 the kernels of one watched run.
 """
 
 import argparse
+import importlib.util
 import json
 import statistics
 import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
+from functools import cache
 
 import torch
 from look_inside import STATISTICS, peak_memory
@@ -36,7 +41,7 @@ SHAPES = {
 }  # fmt: skip
 
 
-def build(variant: str, args: argparse.Namespace) -> tuple[nn.Module, Tensor]:
+def build(args: argparse.Namespace) -> tuple[nn.Module, Tensor]:
     """The model without its head, whose logits would take most of the memory, and its ids."""
     from transformers import GPT2Config, GPT2Model, LlamaConfig, LlamaModel
 
@@ -50,7 +55,7 @@ def build(variant: str, args: argparse.Namespace) -> tuple[nn.Module, Tensor]:
         shape["n_layer" if args.model == "gpt2" else "num_hidden_layers"] = args.depth
     torch.manual_seed(0)
     with torch.device(args.device):  # a CPU would take a minute to fill 1.1B parameters
-        model = kind(config(**shape, attn_implementation="eager" if variant == "eager" else "sdpa"))
+        model = kind(config(**shape, attn_implementation="sdpa"))
         for p in model.parameters():  # so that attention is neither uniform nor on a single key
             if p.ndim == 2:
                 nn.init.normal_(p, std=0.04)
@@ -59,9 +64,26 @@ def build(variant: str, args: argparse.Namespace) -> tuple[nn.Module, Tensor]:
 
 
 def as_variant(variant: str, model: nn.Module) -> nn.Module:
-    """The same model, with the attention of a variant."""
-    model.set_attn_implementation("eager" if variant == "eager" else "sdpa")
+    """The same model, with the attention of a variant; for TransformerLens its own model of the same sizes."""
+    if variant == "transformer_lens":
+        return lens_model(model)
+    model.set_attn_implementation("sdpa" if variant in ("plain", "watched") else "eager")
     return model
+
+
+@cache
+def lens_model(model: nn.Module) -> nn.Module:
+    """A model of TransformerLens with the sizes of a GPT-2, and random weights."""
+    from transformer_lens import HookedTransformer, HookedTransformerConfig
+
+    c, p = model.config, next(model.parameters())
+    made = HookedTransformer(
+        HookedTransformerConfig(
+            n_layers=c.n_layer, d_model=c.n_embd, n_ctx=c.n_positions, d_head=c.n_embd // c.n_head, n_heads=c.n_head,
+            d_mlp=4 * c.n_embd, d_vocab=c.vocab_size, act_fn="gelu_new", dtype=p.dtype, device=str(p.device),
+        )
+    )  # fmt: skip
+    return made.to(p.dtype).eval()
 
 
 def plain(model: nn.Module, ids: Tensor) -> Tensor:
@@ -75,8 +97,30 @@ def watched(model: nn.Module, ids: Tensor) -> dict[str, list[Tensor]]:
 
 
 def eager(model: nn.Module, ids: Tensor) -> dict[str, list[Tensor]]:
-    weights = model(ids, output_attentions=True).attentions
-    at = torch.arange(ids.shape[1], device=ids.device, dtype=weights[0].dtype)
+    return of_weights(model(ids, output_attentions=True).attentions)
+
+
+def with_nnsight(model: nn.Module, ids: Tensor) -> dict[str, list[Tensor]]:
+    """The weights that the eager attention of each layer returns, saved by nnsight."""
+    import nnsight
+
+    traced = nnsight.NNsight(model)
+    with traced.trace(ids, output_attentions=True):
+        weights = nnsight.save([])
+        for layer in traced.h:
+            weights.append(layer.attn.output[1])
+    return of_weights(weights)
+
+
+def with_transformer_lens(model: nn.Module, ids: Tensor) -> dict[str, list[Tensor]]:
+    """The weights in the cache of TransformerLens, which has a model of its own: see `build`."""
+    _, cache = model.run_with_cache(ids, names_filter=lambda name: name.endswith("hook_pattern"), return_type=None)
+    return of_weights(list(cache.values()))
+
+
+def of_weights(weights: Sequence[Tensor]) -> dict[str, list[Tensor]]:
+    """The statistics of whole matrices of weights."""
+    at = torch.arange(weights[0].shape[-1], device=weights[0].device, dtype=weights[0].dtype)
     far = (at[:, None] - at).abs()
     measured: dict[str, list[Tensor]] = {name: [] for name in STATISTICS}
     for p in weights:
@@ -86,7 +130,10 @@ def eager(model: nn.Module, ids: Tensor) -> dict[str, list[Tensor]]:
     return measured
 
 
+# Each variant that is asked for: plain, watched and eager, and peers where they are installed.
 VARIANTS = {"plain": plain, "watched": watched, "eager": eager}
+PEERS = {"nnsight": with_nnsight, "transformer_lens": with_transformer_lens}
+VARIANTS |= {name: run for name, run in PEERS.items() if importlib.util.find_spec(name)}
 
 
 def seconds(variant: str, model: nn.Module, ids: Tensor) -> float:
@@ -120,7 +167,7 @@ def agree(full: nn.Module, ids: Tensor, args: argparse.Namespace) -> dict[str, o
     small = argparse.Namespace(
         **{**vars(args), "tokens": 300, "depth": min(args.depth or 4, 4), "dtype": torch.float32}
     )
-    model, few = build("watched", small)
+    model, few = build(small)
     a, b = watched(model, few), eager(as_variant("eager", model), few)
     same = torch.equal(plain(full, ids), watched(full, ids)["output"][0])
     kinds = Counter(twin._SAME.values())
@@ -149,22 +196,25 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", type=lambda name: getattr(torch, name), default=torch.float32)
     parser.add_argument("--repeat", type=int, default=3, help="timed runs of each variant")
-    parser.add_argument("--no-eager", action="store_true", help="leave out eager attention")
+    parser.add_argument("--no-eager", action="store_true", help="leave out eager attention and peers")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--profile", action="store_true", help="print the kernels of one watched run")
     parser.add_argument("--memory-of", choices=VARIANTS, help=argparse.SUPPRESS)
     args = parser.parse_args()
 
     if args.memory_of:
-        model, ids = build(args.memory_of, args)
+        model, ids = build(args)
+        model = as_variant(args.memory_of, model)
         VARIANTS[args.memory_of](model, ids[:, :64])
         before = peak_memory(reset=True)
         VARIANTS[args.memory_of](model, ids)
         print(peak_memory() - before)
         return
 
-    variants = [variant for variant in VARIANTS if not (args.no_eager and variant == "eager")]
-    model, ids = build("plain", args)
+    variants = [
+        v for v in VARIANTS if v in ("plain", "watched") or not (args.no_eager or (args.model != "gpt2" and v in PEERS))
+    ]
+    model, ids = build(args)
     result: dict[str, object] = {
         "model": args.model, "tokens": args.tokens, "device": args.device, "dtype": str(args.dtype),
         "torch": torch.__version__, **agree(model, ids, args),
@@ -193,9 +243,9 @@ def main() -> None:
     for name, value in result.items():
         if name not in variants:
             print(f"{name}: {value}")
-    print(f"\n{'':10}{'time':>12}{'of plain':>10}{'spread':>8}{'memory':>12}{'of plain':>10}")
+    print(f"\n{'':18}{'time':>12}{'of plain':>10}{'spread':>8}{'memory':>12}{'of plain':>10}")
     for variant in variants:
-        print(f"{variant:10}{median[variant] * 1e3:9.1f} ms{median[variant] / median['plain']:9.2f}x"
+        print(f"{variant:18}{median[variant] * 1e3:9.1f} ms{median[variant] / median['plain']:9.2f}x"
               f"{max(times[variant]) / min(times[variant]):7.2f}x"
               f"{held[variant] / 1e6:9.0f} MB{held[variant] / held['plain']:9.2f}x")  # fmt: skip
     if "eager" in variants:

@@ -101,8 +101,10 @@ def explorer(wide: int = 1120, tall: int = 760) -> Iterator[Page | None]:
             server.terminate()
 
 
-def screenshot(view: str, ready: str, *, wide: int = 1280, tall: int = 760, act: str = "") -> Image | None:
-    """A picture of one view, after the script `act`; None without a browser."""
+def screenshot(
+    view: str, ready: str, *, wide: int = 1280, tall: int = 760, act: str = "", colours: int = 96
+) -> Image | None:
+    """A picture of one view, after the script `act`, in so many colours; None without a browser."""
     with explorer(wide, tall) as page:
         if page is None:
             return None
@@ -111,7 +113,7 @@ def screenshot(view: str, ready: str, *, wide: int = 1280, tall: int = 760, act:
         if act:
             page.run(act)
         time.sleep(1.0)
-        return page.shot().quantize(96, dither=Dither.NONE)  # a page has few colours, so this loses little
+        return page.shot().quantize(colours, dither=Dither.NONE)  # a page has few colours, so this loses little
 
 
 def tour(page: Page) -> None:

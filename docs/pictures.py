@@ -2,7 +2,7 @@
 
 One function per picture, named like its file. Every number is computed here, by the library, from fixed seeds, or read
 from docs/results. The pictures of the explorer are screenshots of a browser (Chromium and its driver); without one they
-stay as they are.
+stay as they are, like those of captions without the images of Flickr8k.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ import numpy as np
 import torch
 from explorer_tour import screenshot
 from matplotlib.figure import Figure
-from PIL.Image import Image
+from PIL.Image import Dither, Image, Quantize
 from torch import Tensor, nn
 
 import clearhead as ch
-from clearhead.data.image_files import open_image
+from clearhead.data.files import DataError
+from clearhead.data.flickr8k import read_flickr8k
+from clearhead.data.image_files import open_image, read_image
 from clearhead.layers import (
     Alibi,
     Attention,
@@ -572,6 +574,36 @@ def grid_distance() -> Figure:
     return ch.draw.heatmap(distance, rows=rows, columns=columns, digits=1, xlabel="", ylabel="")
 
 
+# 14: captioning
+
+
+def _caption_strip(model: str, name: str, across: int) -> Image | None:
+    """Where each word of the caption of a test image of Flickr8k looked, in few colours; None without its images."""
+    try:
+        files = read_flickr8k("test")
+    except DataError:
+        return None
+    image = read_image(str(files.root), name)
+    caption: Any = ch.caption(ch.load(model, device="cpu"), image)
+    figure = ch.draw.strip(np.asarray(image), caption.maps, caption.words, title=caption.text, across=across, size=1.2)
+    with tempfile.TemporaryDirectory() as folder:
+        drawn = open_image(ch.draw.save(figure, Path(folder) / "strip.png"))
+    few = drawn.quantize(256, method=Quantize.MAXCOVERAGE)  # keeps rare colours, such as that of a jacket
+    return drawn.quantize(palette=few, dither=Dither.FLOYDSTEINBERG)
+
+
+@picture
+def caption_rnn() -> Image | None:
+    """The figure of Show, Attend and Tell, for the recurrent captioner of the zoo."""
+    return _caption_strip("captioner-rnn", "2759860913_f75b39d783.webp", across=7)
+
+
+@picture
+def caption_transformer() -> Image | None:
+    """The same for the Transformer captioner, mean of layers and heads."""
+    return _caption_strip("captioner", "2885387575_9127ea10f1.webp", across=6)
+
+
 # 10: experiments, from the numbers in docs/results that benchmarks/*.py measured
 
 
@@ -698,6 +730,13 @@ def explorer_classify() -> Image | None:
 
 
 @picture
+def explorer_caption() -> Image | None:
+    """A caption of the user's own, the place of the camera, and a panel per word."""
+    address = "caption?model=captioner&image=photographer&text=a+man+with+a+camera&at=4"
+    return screenshot(address, ".strip button", tall=840, colours=256)
+
+
+@picture
 def explorer_build() -> Image | None:
     """The lecture's worked example, with the arithmetic of one weight."""
     act = (
@@ -714,7 +753,7 @@ def save(drawn: Figure | Image | None, path: Path) -> Path:
     elif drawn is not None:
         ch.draw.save(drawn, path)
     elif not path.exists():
-        sys.exit(f"{path.name} is a screenshot of a browser: expected chromium and chromedriver")
+        sys.exit(f"{path.name} cannot be drawn: expected a browser (chromium and chromedriver), or Flickr8k's images")
     return path
 
 

@@ -139,17 +139,18 @@ def patched_model(**options):
 @contextmanager
 def registered():
     """Register the families "pictured" and "patched", and the layout "vit" of the second, inside the block."""
-    modules = {name: ModuleType(name) for name in (Pictured.__module__, Patched.__module__, "clearhead.weights.vit")}
+    layout = "clearhead.weights.patched"
+    modules = {name: ModuleType(name) for name in (Pictured.__module__, Patched.__module__, layout)}
     vars(modules[Pictured.__module__]).update(Pictured=Pictured, Config=Config)
     vars(modules[Patched.__module__]).update(Patched=Patched, Config=PatchedConfig)
-    vars(modules["clearhead.weights.vit"]).update(LAYOUT=LAYOUT)
+    vars(modules[layout]).update(LAYOUT=LAYOUT)
     names = {"pictured": ("pictured", "Pictured", ""), "patched": ("patched", "Patched", "")}
     with ExitStack() as stack:
         sys.modules.update(modules)  # not patch.dict, which would also remove modules that are imported meanwhile
         for name in modules:
             stack.callback(sys.modules.pop, name)
         stack.enter_context(patch.dict(FAMILIES, names))
-        stack.enter_context(patch.dict(huggingface.LAYOUT_FILES, {"vit": "vit"}))
+        stack.enter_context(patch.dict(huggingface.LAYOUT_FILES, {"vit": "patched"}))
         stack.enter_context(patch.dict(huggingface.SAVED_AS, {"patched": ("vit",)}))
         yield
 

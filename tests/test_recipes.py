@@ -15,7 +15,7 @@ from clearhead.training.setup import resolve
 CONFIGS = Path(__file__).parents[1] / "configs"
 RECIPES = sorted(CONFIGS.glob("*.toml"))
 QUICK, BEARABLE = 0.2, 4.0  # minutes up to which a recipe is trained in the tests, and in the slow ones
-GENERATED = {"copy", "gaussians", "identity", "most", "recall", "reverse"}
+GENERATED = {"copy", "gaussians", "identity", "most", "recall", "reverse", "scenes"}
 HEAD = re.compile(
     r"# command: clearhead (?:train|sweep) configs/(?P<file>[\w-]+\.toml)(?: .+)?\n"
     r"# machine: (?P<machine>.+)\n"

@@ -8,13 +8,13 @@ The folders, in reading order; each imports only those above it:
     tokens/    text <-> ids
     data/      files -> batches, each a function of (seed, step); image preprocessing
     layers/    tensor -> tensor: attend(), masks, positions, memory, blocks
-    models/    one family per file: gpt, bert, transformer, rnn_seq2seq, reader, deep, mlp
+    models/    one family per file: gpt, bert, transformer, rnn_seq2seq, vit, resnet, captioner, reader, ...
     fast/      the same computation, faster: CPU and GPU decoding, 8-bit weights
     weights/   folders <-> models
     look/      watch, edit, attention maps and exact statistics
     decode/    logits -> ids: one search for every decoder
-    metrics    BLEU and chrF
-    tasks/     generate, chat, embed, fill, classify, score, translate, evaluate
+    metrics/   BLEU, chrF, and the scores of captions
+    tasks/     generate, chat, embed, fill, classify, caption, score, translate, evaluate
     training/  objectives, optimisers, schedules, checkpoints, one loop; verify_resume
     report/    plot, sweep, doctor
     explore/   the web page and its server
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from .models import build, families
     from .report.plot import plot
     from .report.sweep import sweep
+    from .tasks.caption import caption
     from .tasks.classify import classify
     from .tasks.evaluate import evaluate
     from .tasks.generate import chat, generate, stream
@@ -50,9 +51,10 @@ if "torch" not in sys.modules and "GOMP_SPINCOUNT" not in os.environ:
 
 __version__ = "0.2.0"
 __all__ = [
-    "Bundle", "build", "chat", "classify", "config", "data", "decode", "draw", "edit", "embed", "evaluate", "families",
-    "fill", "generate", "layers", "likelihood", "load", "look", "models", "plot", "quantise", "save", "score", "stream",
-    "sweep", "tasks", "tokens", "train", "training", "translate", "verify_resume", "watch", "weights",
+    "Bundle", "build", "caption", "chat", "classify", "config", "data", "decode", "draw", "edit", "embed", "evaluate",
+    "families", "fill", "generate", "layers", "likelihood", "load", "look", "models", "plot", "quantise", "save",
+    "score", "stream", "sweep", "tasks", "tokens", "train", "training", "translate", "verify_resume", "watch",
+    "weights",
 ]  # fmt: skip
 
 # The public functions and the folders that they come from; any other public name is a folder.
@@ -61,8 +63,8 @@ _HOME = {
     "Bundle": "weights", "load": "weights", "quantise": "weights", "save": "weights",
     "edit": "look", "watch": "look",
     "train": "training", "verify_resume": "training", "plot": "report", "sweep": "report",
-    "chat": "tasks", "classify": "tasks", "embed": "tasks", "evaluate": "tasks", "fill": "tasks", "generate": "tasks",
-    "likelihood": "tasks", "score": "tasks", "stream": "tasks", "translate": "tasks",
+    "caption": "tasks", "chat": "tasks", "classify": "tasks", "embed": "tasks", "evaluate": "tasks", "fill": "tasks",
+    "generate": "tasks", "likelihood": "tasks", "score": "tasks", "stream": "tasks", "translate": "tasks",
 }  # fmt: skip
 
 

@@ -1,10 +1,12 @@
 """Laws of all data: batches are functions of (seed, step), parts make up the whole, validation has no seed."""
 
 import hashlib
+import io
 import json
 import subprocess
 import sys
 import time
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -61,6 +63,17 @@ def folder(tmp_path_factory):
         folder = path / "imagenette2-160" / ("val" if i > 17 else "train") / f"n0{i % 3}"
         folder.mkdir(parents=True, exist_ok=True)
         Image.fromarray(rng.integers(0, 255, (12, 15, 3), dtype=np.uint8)).save(folder / f"{i}.png")
+    home, names = path / "flickr8k", [f"{i}_x.jpg" for i in range(8)]
+    home.mkdir()
+    with zipfile.ZipFile(home / "images-192.zip", "w") as archive:
+        for name in names:
+            file = io.BytesIO()
+            Image.fromarray(rng.integers(0, 255, (12, 15, 3), dtype=np.uint8)).save(file, "PNG")
+            archive.writestr(name.replace(".jpg", ".webp"), file.getvalue())
+    lines = [f"{name}#{k}\t{' '.join(rng.choice(words, k + 1))} .\n" for name in names for k in range(5)]
+    (home / "Flickr8k.token.txt").write_text("".join(lines))
+    for part, own in {"train": names[:5], "dev": names[5:7], "test": names[7:]}.items():
+        (home / f"Flickr_8k.{part}Images.txt").write_text("".join(f"{name}\n" for name in own))
     return path
 
 
@@ -86,6 +99,8 @@ KINDS = {
     "mnist": {"rows": 7, "valid_rows": 5},
     "fashion-mnist": {"rows": 7, "valid_rows": 5, "held_out": 6},
     "imagenette": {"rows": 7, "size": 8, "valid_rows": 5},
+    "scenes": {"rows": 7, "pixels": 24, "valid_rows": 5, "valid_batches": 2},
+    "flickr8k": {"rows": 7, "pixels": 24, "minimum": 1},
     "images": {"path": "pics", "rows": 7, "size": 8, "valid_rows": 5, "share": 0.3},
 }
 

@@ -1,4 +1,4 @@
-"""A tiny language model over characters, runs, a client of the explorer, and its page in a browser."""
+"""A tiny language model over characters, tiny captioners, runs, a client of the explorer, and its page in a browser."""
 
 import json
 import os
@@ -12,8 +12,10 @@ from browser import MARKUP
 from starlette.testclient import TestClient
 
 import clearhead as ch
+from clearhead.data import make_data
 from clearhead.explore.server import make_app
 from clearhead.tokens import Characters
+from clearhead.weights import shipped
 
 HOME = "http://127.0.0.1:8000"
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ .,!?'\"<>/=;&()\n-"
@@ -26,6 +28,29 @@ def tiny(tmp_path_factory):
     tokens = Characters.of(LETTERS)
     model = ch.build("gpt", vocab=len(tokens), context=12_000, width=24, depth=3, heads=4, positions="rotary")
     return ch.save(ch.Bundle(model, tokens, model.config), tmp_path_factory.mktemp("models") / "tiny")
+
+
+CAPTIONERS = {  # kind: the name of the shipped model of this kind, if there is one, and its options
+    "transformer": ("captioner", {"decoder": "transformer", "depth": 2, "heads": 2}),
+    "rnn": ("captioner-rnn", {"decoder": "rnn"}),
+    "bottleneck": ("bottleneck", {"decoder": "rnn", "attention": "none"}),
+}
+
+
+@pytest.fixture(scope="session")
+def captioners(tmp_path_factory):
+    """The folders of captioners with random weights, by kind; they have the names of shipped ones that are not here."""
+    root, data = tmp_path_factory.mktemp("captioners"), make_data("scenes", {"pixels": 24}, seed=0)
+    encoder, folders = {"name": "resnet", "width": 4, "depths": [1, 1], "stem": "small"}, {}
+    for kind, (name, options) in CAPTIONERS.items():
+        torch.manual_seed(3)
+        model = ch.build("captioner", vocab=len(data.tokens), width=8, context=10, encoder=encoder, **options)
+        with torch.no_grad():
+            for p in model.parameters():
+                p += 0.3 * torch.randn_like(p)
+        bundle = ch.Bundle(model, data.tokens, preprocessing=data.preprocessing)
+        folders[kind] = ch.save(bundle, root / (f"tiny-{name}" if name in shipped() else name))
+    return folders
 
 
 @pytest.fixture(scope="session")
@@ -114,8 +139,8 @@ def vectors(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def server(chrome, tiny, vectors, runs):
-    found = web.Server(str(tiny), str(vectors), "--runs", str(runs))
+def server(chrome, tiny, vectors, captioners, runs):
+    found = web.Server(str(tiny), str(vectors), *map(str, captioners.values()), "--runs", str(runs))
     chrome.get(found.address)
     while time.monotonic() < found.began + 60 and not chrome.execute_script(
         "return document.querySelectorAll('.steps li').length"

@@ -12,10 +12,10 @@ from page_steps import settled, translated
 
 pytestmark = pytest.mark.skipif(bool(web.WHY_NOT), reason=web.WHY_NOT)
 SVG = "{http://www.w3.org/2000/svg}"
-VIEWS = ("start", "translate", "write", "read", "classify", "build", "train")
+VIEWS = ("start", "translate", "write", "read", "classify", "caption", "build", "train")
 READY = {  # what is there when a view shows its example
     "start": ".example .lines .token", "translate": ".lines .token", "write": ".lens tr", "read": ".lines .token",
-    "classify": ".bars li", "build": "[aria-label^='A'] td", "train": ".curves path",
+    "classify": ".bars li", "caption": ".strip button", "build": "[aria-label^='A'] td", "train": ".curves path",
 }  # fmt: skip
 
 
@@ -63,7 +63,7 @@ def test_every_step_of_the_path_opens_a_view_with_a_result(page):
 def test_the_menu_switches_views(page):
     page.open("build")
     ready(page, "build")
-    for view in ("translate", "build", "classify", "write", "train", "read", "start"):
+    for view in ("translate", "build", "classify", "caption", "write", "train", "read", "start"):
         page.click(f"#nav a[href='#{view}']")
         page.until(lambda view=view: page.all(f".view.{view}"), 5)
         assert page.texts("#nav [aria-current]") == [view.capitalize()]

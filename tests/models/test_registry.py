@@ -33,6 +33,17 @@ PAIR = {**ONE, "target_vocab": W}
 LLAMA = {"positions": "rotary", "kv_heads": 1, "norm": "rms", "mlp": "swiglu", "bias": False, "tied": False}
 LLAMA_BERT = {"positions": "rotary", "order": "pre", "norm": "rms", "mlp": "swiglu", "types": 0}
 PICTURES = {"classes": 3, "size": 24, "patch": 8}
+LOOK = {**WORDS, "dropout": 0.0}
+TINY_RESNET = {"name": "resnet", "width": 4, "depths": [1, 1], "stem": "small"}
+TINY_VIT = {"name": "vit", "size": 24, "patch": 8, "width": 12, "depth": 1, "heads": 3, "pool": "mean"}
+TINY_CONVNEXT = {"name": "convnext", "width": 4, "depths": [1, 1], "kernel": 3, "layer_scale": 0.5}
+TINY_MOBILENET = {
+    "name": "mobilenet", "width": 4, "widths": [4, 6], "depths": [1, 2], "strides": [1, 2], "hidden": 0,
+}  # fmt: skip
+CLS = {"pool": "cls", "eps": 1e-3}
+LIKE_GPT2 = {
+    "places": "none", "positions": "learned", "mlp": "gelu_tanh", "special": True, "scaled": False, "eps": 1e-3,
+}  # fmt: skip
 CASES: dict[str, tuple[str, dict]] = {
     "gpt": ("gpt", {**WORDS, "depth": 2, "heads": 3, "hidden": 13}),
     "gpt like Llama": ("gpt", {**WORDS, **LLAMA, "depth": 2, "heads": 3}),
@@ -130,6 +141,31 @@ CASES: dict[str, tuple[str, dict]] = {
         "mobilenet",
         {"classes": 3, "width": 4, "widths": (4, 6), "depths": (1, 2), "strides": (1, 2), "hidden": 12, "dropout": 0.0},
     ),
+    "captioner, rnn": ("captioner", {**LOOK, "decoder": "rnn", "encoder": TINY_RESNET}),
+    "captioner, rnn, hard, gru, deep": (
+        "captioner",
+        {**LOOK, "decoder": "rnn", "attention": "hard", "cell": "gru", "depth": 2, "encoder": TINY_VIT, "tied": False},
+    ),
+    "captioner, rnn, one vector": (
+        "captioner",
+        {**LOOK, "decoder": "rnn", "attention": "none", "encoder": TINY_MOBILENET, "hidden": 10},
+    ),
+    "captioner": (
+        "captioner",
+        {**LOOK, "depth": 2, "encoder_depth": 1, "heads": 3, "hidden": 13, "encoder": TINY_CONVNEXT},
+    ),
+    "captioner, no convolution": (
+        "captioner",
+        {**LOOK, "heads": 3, "order": "post", "places": "none", "positions": "learned", "encoder": TINY_VIT},
+    ),
+    "captioner, ViT and GPT-2": (
+        "captioner",
+        {**LOOK, **LIKE_GPT2, "depth": 2, "heads": 3, "bridge": "linear", "encoder": {**TINY_VIT, **CLS, "width": 6}},
+    ),
+    "captioner, ViT and GPT-2, equal widths": (
+        "captioner",
+        {**LOOK, **LIKE_GPT2, "heads": 2, "bridge": "none", "encoder": {**TINY_VIT, **CLS, "registers": 1}},
+    ),
     "reader, sum": ("reader", {**WORDS, "mix": "sum", "hidden": 13}),
     "reader, forget": ("reader", {**WORDS, "mix": "forget", "heads": 3, "gamma": (0.9, 0.5, 1.0)}),
     "reader, learns to forget": ("reader", {**WORDS, "mix": "forget", "heads": 3, "learned": True}),
@@ -143,9 +179,10 @@ CASES: dict[str, tuple[str, dict]] = {
 }
 MODELS = {case: ch.build(name, **options) for case, (name, options) in CASES.items()}
 TRANSLATIONS = [case for case, model in MODELS.items() if model.reads == "pairs"]
-WRITERS = [case for case, model in MODELS.items() if model.can & {"generate", "translate"}]
-SEQUENCES = [case for case, model in MODELS.items() if model.reads in ("tokens", "pairs")]
-CAUSAL = [case for case in SEQUENCES if MODELS[case].can & {"predict", "translate"}]
+CAPTIONERS = [case for case, model in MODELS.items() if model.reads == "captions"]
+WRITERS = [case for case, model in MODELS.items() if model.can & {"generate", "translate", "caption"}]
+SEQUENCES = [case for case, model in MODELS.items() if model.reads in ("tokens", "pairs", "captions")]
+CAUSAL = [case for case in SEQUENCES if MODELS[case].can & {"predict", "translate", "caption"}]
 ENCODERS = [case for case in SEQUENCES if case not in CAUSAL]
 FILLERS = [case for case in ENCODERS if "fill" in MODELS[case].can]
 CLASSIFIERS = [case for case, model in MODELS.items() if "classify" in model.can]
@@ -154,7 +191,7 @@ causal = pytest.mark.parametrize("case", CAUSAL)
 encoders = pytest.mark.parametrize("case", ENCODERS)
 translations = pytest.mark.parametrize("case", TRANSLATIONS)
 writers = pytest.mark.parametrize("case", WRITERS)
-prompted = pytest.mark.parametrize("case", [case for case in WRITERS if case not in TRANSLATIONS])
+prompted = pytest.mark.parametrize("case", [case for case in WRITERS if "generate" in MODELS[case].can])
 Inputs = dict[str, Tensor]
 
 
@@ -178,6 +215,8 @@ def inputs(case: str, rows: int = B, seed: int = 1) -> Inputs:
         x["lengths"] = torch.randint(2, T + 1, (rows,), generator=generator)
         if CASES[case][1].get("types", 2):
             x["types"] = torch.randint(0, 2, (rows, T), generator=generator)
+    if case in CAPTIONERS:
+        x["images"] = MODELS[case].example_inputs(rows, PIXELS, generator)["images"]
     if case in TRANSLATIONS:
         x["source"] = torch.randint(0, V, (rows, S), generator=generator)
         x["lengths"] = torch.randint(1, S + 1, (rows,), generator=generator)
@@ -233,6 +272,7 @@ PROMISED = {
     "predict": ("states", "head"),
     "generate": ("start", "read", "step"),
     "translate": ("start", "step"),
+    "caption": ("start", "step"),
     "fill": ("states", "head"),
     "classify": (),
     "encode": ("encode",),
@@ -411,7 +451,7 @@ def test_rows_of_a_state_can_be_expanded_and_reordered(case):
         assert state.rows == len(index)
 
 
-@pytest.mark.parametrize("case", [case for case in (*CAUSAL, *FILLERS) if case not in TRANSLATIONS])
+@pytest.mark.parametrize("case", [case for case in (*CAUSAL, *FILLERS) if MODELS[case].reads == "tokens"])
 def test_packed_documents_are_read_as_if_each_were_alone(case):
     model, x = build(case), inputs(case)["ids"]
     documents = torch.tensor([[0, 0, 1, 1, 1, 1, 2], [5, 5, 5, 5, 5, 7, 7]])
@@ -458,11 +498,13 @@ def test_watching_changes_no_bit(case):
     # Containers have no output, nor has the torch module of an RNN, of which only the weights are used step by step.
     containers = nn.ModuleList | Positions | nn.RNNBase
     without_output = {n for n, m in model.named_modules() if isinstance(m, containers)}
+    without_output |= {"encoder"} if case in CAPTIONERS else set()  # which is asked for its grid
     assert {name for name in tape.names if name not in tape} <= without_output
     for name, m in model.named_modules():
         if isinstance(m, Attention):
             sums = tape[f"{name}.weights"].dense().sum(-1)
-            queries = (S if name.startswith("encoder") else T) if case in SEQUENCES else sums.shape[-1]
+            source = case not in SEQUENCES or (case in CAPTIONERS and not name.startswith("decoder"))
+            queries = sums.shape[-1] if source else S if name.startswith("encoder") else T
             torch.testing.assert_close(sums, torch.ones(B, m.heads, queries))
 
 
@@ -540,6 +582,12 @@ WRONG = {
     ("convnext", "skip", 1.0): r"skip=1.0: expected a share",
     ("mobilenet", "strides", (1,)): r"strides=\(1,\): expected one number per stage",
     ("mobilenet", "depths", (1, 0)): r"depths=\(1, 0\): expected 1 or more for each stage",
+    ("captioner", "attention", "hard"): r"attention='hard' is for decoder='rnn'",
+    ("captioner", "heads", 5): r"width=12 does not divide into heads=5",
+    ("captioner", "width", 18): r"width=18: expected a multiple of 4 for places='sincos2d'",
+    ("captioner", "bridge", "liner"): r"the nearest is linear",
+    ("captioner", "bridge", "none"): r"bridge='none': the encoder has 8 channels, expected width=12",
+    ("captioner", "special", True): r"special=True: a convnext has no tokens without a place: expected a vit",
     ("deep", "connect", "residul"): r"the nearest is residual",
     ("deep", "depth", -1): r"depth=-1: expected 0 or more",
 }

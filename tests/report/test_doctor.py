@@ -1,9 +1,12 @@
-"""doctor: the self-test of a classifier gives it what it reads."""
+"""doctor: the self-test of a classifier or captioner gives it what it reads."""
+
+from types import SimpleNamespace
 
 import torch
 from image_models import patched_model, registered
 
 from clearhead import Bundle, build, save
+from clearhead.data import make_data
 from clearhead.data.preprocessing import Preprocessing
 from clearhead.report import doctor as doctors
 from clearhead.tokens import Words
@@ -35,3 +38,20 @@ def test_a_classifier_of_texts_gets_a_text(tmp_path, monkeypatch):
     health = doctors.doctor(device="cpu")
     assert health.problems == []
     assert health.zoo[str(tmp_path)].startswith("A dog runs. -> good (")
+
+
+def test_a_captioner_gets_a_grey_image(tmp_path, monkeypatch):
+    data = make_data("scenes", {"pixels": 24}, seed=0)
+    torch.manual_seed(0)
+    encoder = {"name": "resnet", "width": 4, "depths": [1]}
+    model = build("captioner", vocab=len(data.tokens), width=8, encoder=encoder, decoder="rnn")
+    shipped(monkeypatch, save(Bundle(model, data.tokens, preprocessing=data.preprocessing), tmp_path))
+    health = doctors.doctor(device="cpu")
+    assert health.problems == []
+    assert health.zoo[str(tmp_path)].startswith("a grey image of 24 x 24 -> ")
+    written = SimpleNamespace(text="a red dog", cut=False)
+    monkeypatch.setattr(
+        doctors, "caption", lambda *_, text="", **__: SimpleNamespace(logprob=1.0 - len(text), **vars(written))
+    )
+    (problem,) = doctors.doctor(device="cpu").problems
+    assert "'a red dog' is 1.000 by the search, and -8.000 by a forward pass" in problem

@@ -114,9 +114,9 @@ def test_images_are_cast_to_the_dtype_of_the_model():
         ("a good film", r"'a good film': there is no such file, and this Patched reads images: expected a path, a PIL"),
         (["a good film"], "'a good film': there is no such file"),
         (3, "a int is not an image: expected a path"),
-        (np.zeros((2, 8, 8, 3), np.uint8), r"an array of shape \(2, 8, 8, 3\).* is not an image"),
+        (np.zeros((2, 2, 8, 8, 3), np.uint8), r"an array of shape \(2, 2, 8, 8, 3\).* is not an image"),
     ],
-    ids=["text", "texts", "number", "four dimensions"],
+    ids=["text", "texts", "number", "five dimensions"],
 )
 def test_an_image_model_given_something_else_says_what_it_reads(given, sentence):
     with pytest.raises((ValueError, FileNotFoundError), match=sentence):
@@ -146,5 +146,5 @@ def test_a_model_that_does_not_classify_is_refused():
 def test_a_number_of_classes_below_one_is_refused(top):
     model = ch.build("resnet", classes=3, width=8, depths=(1,))
     bundle = ch.Bundle(model, preprocessing=Preprocessing(resize=(8, 8), mean=(0.5,) * 3, deviation=(0.5,) * 3))
-    with pytest.raises(InputError, match=f"top={top}: expected 1 or more"):
+    with pytest.raises(InputError, match=f"top={top}: expected a whole number, 1 or more"):
         ch.classify(bundle, np.zeros((8, 8, 3), np.uint8), top=top)

@@ -157,7 +157,7 @@ def test_wrong_data_and_options_raise(unchecked, tmp_path, root, data, options, 
 def test_a_model_that_cannot_be_evaluated_raises():
     model = build("bert", vocab=9, width=8, heads=2, depth=1)
     with pytest.raises(
-        ValueError, match="this BERT cannot be evaluated: expected a translator, a language model or a classifier"
+        ValueError, match="this BERT cannot be evaluated: expected a translator, a captioner, a language"
     ):
         evaluate(Bundle(model, None, model.config), "text.txt")
 

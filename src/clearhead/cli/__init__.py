@@ -10,6 +10,7 @@ completion   shell completion
 text_input   texts from the command line, files or stdin
 output       print results, progress and notices
 inference    translate evaluate generate chat score fill classify embed parity
+captioning   caption
 info         models data recipe explore doctor
 training     train verify-resume sweep plot
 """
@@ -19,7 +20,7 @@ from __future__ import annotations
 import io
 import sys
 
-from . import inference, info, training  # noqa: F401  (each adds its subcommands)
+from . import captioning, inference, info, training  # noqa: F401  (each adds its subcommands)
 from .verb import app
 
 __all__ = ["app", "main"]

@@ -59,9 +59,10 @@ def evaluate(
         list[str],
         typer.Argument(
             metavar="DATA",
-            help="For a translator: multi30k, tatoeba, a file of source TAB target, or two files. For a language "
-            "model: a text file. For a classifier: sst2, a file of text TAB label; cifar10, fashion-mnist, imagenette, "
-            "mnist, or a folder of images with a folder per class. Then options, name=value.",
+            help="For a translator: multi30k, tatoeba, a file of source TAB target, or two files. For a captioner: "
+            "flickr8k or scenes. For a language model: a text file. For a classifier: sst2, a file of text TAB label; "
+            "cifar10, fashion-mnist, imagenette, mnist, or a folder of images with a folder per class. Then options, "
+            "name=value.",
             autocompletion=completion.sets,
         ),
     ],
@@ -71,7 +72,7 @@ def evaluate(
     dtype: Type = None,
     as_json: Json = False,
 ) -> None:
-    """Measure a model on held-out data: BLEU and chrF, perplexity, or accuracy."""
+    """Measure a model on held-out data: BLEU and chrF, scores of captions, perplexity, or accuracy."""
     from ..atomic_files import atomic_write
     from ..errors import InputError
     from ..tasks.evaluate import evaluate
@@ -231,11 +232,12 @@ def classify(
     as_json: Json = False,
 ) -> None:
     """Classify texts (or each line of a file), or images: the classes with their probabilities."""
-    from ..tasks import classify
+    from ..tasks.classify import CLASSIFIERS, classify
     from ..tasks.image_batches import image_inputs
     from ..weights import load
 
     bundle = load(model, device=device)
+    bundle.require("classify", CLASSIFIERS)
     images = bundle.reads == "images"
     items: list[Any] = image_inputs(inputs)[0] if images else lines_of(*inputs)
     result: Any = classify(bundle, items, top=top)

@@ -13,6 +13,7 @@ from .batches import IGNORE, Batch, Data, share_rows
 from .cifar10 import Cifar10Config, open_cifar10
 from .fetch import find
 from .files import DataError, check_root
+from .flickr8k import Flickr8kConfig, open_flickr8k
 from .images import ImageConfig, ImagenetteConfig, Images, open_imagenette
 from .iris import read_iris
 from .labelled import LabelledConfig, Sst2Config
@@ -22,6 +23,7 @@ from .pairs import PairConfig
 from .parallel import load_split
 from .pixels import PixelConfig
 from .preprocessing import Preprocessing
+from .scenes import SceneConfig, Scenes
 from .synthetic import (
     Copy,
     GaussianConfig,
@@ -77,6 +79,8 @@ _KINDS: dict[str, tuple[type[Any], Callable[..., Data], str]] = {  # name: (opti
     "mnist": (PixelConfig, open_mnist, "70,000 handwritten digits of 28 x 28 grey pixels"),
     "fashion-mnist": (PixelConfig, open_fashion, "70,000 articles of clothing of 28 x 28 grey pixels, of ten classes"),
     "imagenette": (ImagenetteConfig, open_imagenette, "13,394 photographs of ImageNet, of ten easily told classes"),
+    "flickr8k": (Flickr8kConfig, open_flickr8k, "8,000 photographs with five captions each"),
+    "scenes": (SceneConfig, Scenes, "coloured shapes with captions that say what and where, and their boxes"),
     "images": (ImageConfig, Images, "a folder or zip file of images, one folder per class, or a CSV of path and label"),
 }
 

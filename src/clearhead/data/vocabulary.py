@@ -13,14 +13,13 @@ from ..tokens.ids import SPECIAL
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class VocabularyConfig:
-    """Options of the tokenizers of a translation."""
+class TokenizerConfig:
+    """Options of a tokenizer that is trained on the training text."""
 
     vocabulary: Literal["subwords", "unigram", "words", "characters"] = "subwords"  # subwords are byte pair encoding
     size: int = 8000  # largest number of tokens per side, special tokens included; characters are all kept
     minimum: int = 2  # smallest number of occurrences of a word, or of a pair of pieces to be merged
-    joint: bool = False  # one vocabulary for both sides, so that they may share an embedding table
-    lower: bool = False  # ignore capitals, in source and target
+    lower: bool = False  # ignore capitals
 
     def __post_init__(self) -> None:
         least = 256 + len(SPECIAL) if self.vocabulary in ("subwords", "unigram") else len(SPECIAL) + 1
@@ -30,13 +29,6 @@ class VocabularyConfig:
         if self.lower and self.vocabulary == "characters":
             raise InputError("lower=true is for words and subwords: characters are kept as they are")
 
-    def pair(self, sources: Sequence[str], targets: Sequence[str]) -> Pair:
-        """Train the tokenizers of both sides; the same texts and options give the same tokenizers."""
-        if self.joint:
-            both = self.tokenizer([*sources, *targets])
-            return Pair(both, both)
-        return Pair(self.tokenizer(sources), self.tokenizer(targets))
-
     def tokenizer(self, texts: Sequence[str]) -> Tokenizer:
         """Train one tokenizer."""
         if self.vocabulary == "characters":
@@ -45,6 +37,20 @@ class VocabularyConfig:
             return Words.of(texts, minimum=self.minimum, most=self.size - len(SPECIAL), lower=self.lower)
         kind = "bpe" if self.vocabulary == "subwords" else "unigram"
         return Subwords.of(texts, size=self.size, kind=kind, lower=self.lower, minimum=self.minimum)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VocabularyConfig(TokenizerConfig):
+    """Options of the tokenizers of a translation."""
+
+    joint: bool = False  # one vocabulary for both sides, so that they may share an embedding table
+
+    def pair(self, sources: Sequence[str], targets: Sequence[str]) -> Pair:
+        """Train the tokenizers of both sides; the same texts and options give the same tokenizers."""
+        if self.joint:
+            both = self.tokenizer([*sources, *targets])
+            return Pair(both, both)
+        return Pair(self.tokenizer(sources), self.tokenizer(targets))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

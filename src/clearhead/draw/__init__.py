@@ -1,24 +1,28 @@
 """Arrays -> figures. It reads whatever numpy can read, and imports neither torch nor any model.
 
-    heatmap   weights (queries, keys), from white at 0
-    heads     weights (heads, queries, keys) as small multiples on one colour scale
-    matrix    signed values, white at 0, blue above and orange below
-    grids     named matrices side by side; booleans become yes and no
-    curves    named lines
-    panels    several plots of named lines that share their colours and their legend
-    bars      named groups of bars
-    images    named images side by side, with a map of weights over them
-    scatter   points in the plane, coloured by class
-    similarity   the similarity of layers, the first at the bottom left
-    tiles     many small pictures as one grid
-    save      write a figure to a file
+    heatmap     weights (queries, keys), from white at 0
+    heads       weights (heads, queries, keys) as small multiples on one colour scale
+    matrix      signed values, white at 0, blue above and orange below
+    grids       named matrices side by side; booleans become yes and no
+    curves      named lines
+    panels      several plots of named lines that share their colours and their legend
+    bars        named groups of bars
+    scatter     points in the plane, coloured by class
+    similarity  the similarity of layers, the first at the bottom left
+    tiles       many small pictures as one grid
+    images      named images side by side, with a map of weights over them
+    overlay     an image lit where a map points, enlarged by smooth_map
+    strip       an image, and one such panel per word
+    save        write a figure to a file
 
-Every function returns a new matplotlib Figure. There is no pyplot and no global state, so drawing works without a
-screen and from many threads. Matplotlib itself is imported when the first figure is drawn.
+Every function but overlay and smooth_map, which return arrays, returns a new matplotlib Figure. There is no pyplot and
+no global state, so drawing works without a screen and from many threads. Matplotlib itself is imported when the first
+figure is drawn.
 """
 
 from .bars import bars
 from .cells import grids, heads, heatmap, matrix
+from .image_maps import overlay, smooth_map, strip
 from .images import images
 from .lines import curves, panels
 from .scatter import scatter
@@ -27,6 +31,19 @@ from .style import save
 from .tiles import tiles
 
 __all__ = [
-    "bars", "curves", "grids", "heads", "heatmap", "images", "matrix", "panels", "save", "scatter", "similarity",
+    "bars",
+    "curves",
+    "grids",
+    "heads",
+    "heatmap",
+    "images",
+    "matrix",
+    "overlay",
+    "panels",
+    "save",
+    "scatter",
+    "similarity",
+    "smooth_map",
+    "strip",
     "tiles",
-]  # fmt: skip
+]

@@ -140,6 +140,17 @@ class Group:
         in_range("query", at, len(self.rows))
         return torch.stack([m.row(at)[0].float().cpu() for m in self.maps]).numpy()
 
+    def words(self) -> np.ndarray:
+        """The weights of every query word on all keys in every layer and head, (layers, heads, words, keys).
+
+        Those of a word are the mean over its tokens.
+        """
+        if self.rows.words is None:
+            raise InputError("these queries have no words, only tokens")
+        weights = torch.stack([m.dense()[0].float().cpu() for m in self.maps]).numpy()
+        means = [weights[:, :, word].mean(2) for word in self.rows.words]
+        return np.stack(means, axis=2) if means else weights[:, :, :0]
+
     def thumbnails(self, cells: int) -> np.ndarray:
         """Every map pooled to at most `cells` cells per side, (layers, heads, rows, keys).
 

@@ -9,7 +9,8 @@ from ..tasks.classify import class_names
 from ..weights import Bundle
 
 FOLDER = Path(__file__).parent / "example_images"
-NAMES = ("golf-ball", "parachute", "church", "cat", "airplane", "ship", "coffee", "rocket")
+NAMES = ("golf-ball", "parachute", "church", "cat", "airplane", "ship", "coffee", "rocket", "photographer")
+SCENES = ("photographer", "parachute", "church")  # with people or buildings, as in the photographs of caption data
 
 
 @cache
@@ -19,7 +20,9 @@ def example_file(name: str) -> bytes:
 
 
 def examples_for(bundle: Bundle) -> list[str]:
-    """The names of the example images, those of which a model knows the class first."""
+    """The names of the example images, those that a model knows first: by their class, or as scenes to describe."""
+    if "caption" in bundle.can:
+        return [*SCENES, *(name for name in NAMES if name not in SCENES)]
     labels = class_names(bundle) if "classify" in bundle.can else ()
     known = {part.strip().lower() for label in labels for part in label.split(",")}
     return sorted(NAMES, key=lambda name: name.replace("-", " ") not in known)

@@ -94,6 +94,19 @@ def reads_images(bundle: Bundle) -> bool:
     return bundle.reads == "images" and bundle.preprocessing is not None
 
 
+def model_input(bundle: Bundle, file: bytes) -> tuple[Tensor, np.ndarray]:
+    """An image file as a model's input (c, height, width), and as the page shows it (height, width, 3) in uint8."""
+    preprocessing = bundle.preprocessing
+    assert preprocessing is not None
+    pixels = preprocessing.pixels(open_image(file))
+    height, width = pixels.shape[1:]
+    if height * width > MOST_PIXELS:
+        raise InputError(f"the model would read {height} x {width} pixels: expected at most {MOST_PIXELS:,} in all")
+    rgb = pixels[::-1] if preprocessing.channels == "bgr" else pixels
+    seen = np.ascontiguousarray(np.broadcast_to(rgb.transpose(1, 2, 0), (height, width, 3)))
+    return torch.from_numpy(preprocessing.normalise(pixels)), seen
+
+
 @torch.no_grad()
 def inspect_image(
     bundle: Bundle, file: bytes, done: Callable[[int, int], None] | None = None
@@ -110,13 +123,8 @@ def inspect_image(
     """
     if not reads_images(bundle):
         raise InputError(f"this {bundle.name} reads no images: expected a vision model with its preprocessing")
-    preprocessing = bundle.preprocessing
-    assert preprocessing is not None
-    pixels = preprocessing.pixels(open_image(file))
-    height, width = pixels.shape[1:]
-    if height * width > MOST_PIXELS:
-        raise InputError(f"the model would read {height} x {width} pixels: expected at most {MOST_PIXELS:,} in all")
-    model, images = bundle.model, torch.from_numpy(preprocessing.normalise(pixels))[None]
+    image, seen = model_input(bundle, file)
+    model = bundle.model
     stages, attentions = _stages(model), [name for name, one in model.named_modules() if isinstance(one, Attention)]
     passed, every = 0, len(stages) + len(attentions)
 
@@ -128,13 +136,10 @@ def inspect_image(
         return record[0].float().cpu() if isinstance(record, Tensor) else record
 
     with watch(model, *stages, *(f"{name}.weights" for name in attentions), keep=keep) as tape:
-        logits = model(images.to(bundle.device, bundle.dtype))[0]
+        logits = model(image[None].to(bundle.device, bundle.dtype))[0]
     features = [Features(name=title, maps=tape[address]) for address, title in stages.items()]
-    seen = pixels[::-1] if preprocessing.channels == "bgr" else pixels
-    inspection = ImageInspection(
-        _groups(model, tape, attentions, features, (height, width)), bundle, features=features,
-        seen=np.ascontiguousarray(np.broadcast_to(seen.transpose(1, 2, 0), (height, width, 3))),
-    )  # fmt: skip
+    groups = _groups(model, tape, attentions, features, (seen.shape[0], seen.shape[1]))
+    inspection = ImageInspection(groups, bundle, features=features, seen=seen)
     return inspection, _classes(bundle, logits) if "classify" in bundle.can else None
 
 

@@ -12,11 +12,13 @@ from fastapi.responses import Response, StreamingResponse
 from starlette.requests import ClientDisconnect
 
 from ..errors import InputError
-from ..tasks import Translation
+from ..tasks import Caption, Translation
+from ..tasks.caption import captioning, given_caption
 from ..tasks.translate import translating
 from . import schemas
 from .attention_groups import CELLS, Tile
 from .candidates import MOST, TOP, choice_of
+from .captions import CaptionInspection, caption_dict, checked_image, inspect_caption, own_caption
 from .generation import generate_tokens, prompt_and_written, what_fits
 from .illustrations import ALIBI_HEADS, memory_decay, position_vectors
 from .image_inspection import MOST_CHANNELS, ImageInspection, inspect_image
@@ -233,6 +235,49 @@ async def classify(body: schemas.Classify, request: Request, explorer: Shared) -
     return stream_response(events, queue, request)
 
 
+@generation.post("/caption", responses=STREAM, response_class=StreamingResponse)
+async def write_caption(body: schemas.Caption, request: Request, explorer: Shared) -> Response:
+    """Captions of an image, as lines of JSON: the beams after every step, then the captions and their inspections.
+
+    A caption of the user's own comes first, marked as given.
+    """
+    model, file, queue = explorer.models[body.model], explorer.images[body.image].file, explorer.queue
+
+    async def events() -> AsyncIterator[Any]:
+        bundle = await queue.run(lambda: model.bundle(explorer.device))
+        seen = await queue.run(lambda: checked_image(bundle, file))
+        own: list[Caption] = []
+        own_lines: list[dict[str, Any]] = []
+        if body.text is not None:
+            text = body.text
+            one, unknown = await queue.run(lambda: own_caption(bundle, file, text), model.lock)
+            own, own_lines = [one], [caption_dict(one, given=True, unknown=unknown)]
+            yield {"captions": own_lines}
+        beams: list[Caption] = []
+        async for beams in queue.each(captioning(bundle, file, beams=body.beams), model.lock):
+            yield {"captions": [*own_lines, *map(caption_dict, beams)]}
+        inspected = queue.each((inspect_caption(one, seen) for one in [*own, *beams]), model.lock)
+        kept = [explorer.keep(one, model) async for one in inspected]
+        yield {"captions": [*own_lines, *map(caption_dict, beams)], "looks": kept}
+
+    return stream_response(events, queue, request)
+
+
+@generation.post("/given-caption", responses=PROBLEMS, response_model=schemas.GivenShape)
+async def inspect_given_caption(body: schemas.Given, explorer: Shared) -> Response:
+    """The score and the inspection of an unfinished caption of an image."""
+    model, file = explorer.models[body.model], explorer.images[body.image].file
+
+    def both() -> tuple[Caption, Inspection]:
+        bundle = model.bundle(explorer.device)
+        seen = checked_image(bundle, file)
+        one = given_caption(bundle, file, body.ids, finished=False)
+        return one, inspect_caption(one, seen)
+
+    one, inspection = await explorer.queue.run(both, model.lock)
+    return json_response({"caption": caption_dict(one), "look": explorer.keep(inspection, model)})
+
+
 def heads_off(off: dict[str, list[int]]) -> dict[int, list[int]]:
     """Heads to silence, by layer."""
     return {int(layer): heads for layer, heads in off.items()}
@@ -339,6 +384,22 @@ async def query_everywhere(explorer: Shared, look: InspectionId, group: GroupNam
     """The weights of query `at` on all keys in every layer and head, as float32 (layers, heads, keys)."""
     maps = explorer.inspections[look].group(group)
     return float32_response(await explorer.queue.run(lambda: maps.query(at)))
+
+
+@inspections.get("/wordmaps", responses=BINARY, response_class=Response)
+async def maps_of_words(explorer: Shared, look: InspectionId, group: GroupName) -> Response:
+    """The weights of every query word on all keys in every layer and head, as float32 (layers, heads, words, keys)."""
+    maps = explorer.inspections[look].group(group)
+    return float32_response(await explorer.queue.run(maps.words))
+
+
+@inspections.get("/evidence", responses=BINARY, response_class=Response)
+async def evidence_for_words(explorer: Shared, look: InspectionId) -> Response:
+    """How likely each word of a caption is where one place is seen alone, as float32 (words, rows, columns)."""
+    inspection = explorer.inspections[look]
+    if not isinstance(inspection, CaptionInspection):
+        raise InputError("this is not the inspection of a caption: expected one")
+    return float32_response(await explorer.queue.run(inspection.evidence, inspection.lock))
 
 
 @inspections.get("/seen", responses={200: {"content": {"image/png": {}}}, **PROBLEMS}, response_class=Response)

@@ -74,6 +74,23 @@ class Classify(RequestBody):
     image: LookId
 
 
+class Caption(RequestBody):
+    """Captions of an image by beam search; `text` is one of the user's own, to be scored and mapped as well."""
+
+    model: Id
+    image: LookId
+    beams: Annotated[int, Field(ge=1, le=10)] = 5
+    text: Text | None = None
+
+
+class Given(RequestBody):
+    """A caption of an image as ids of tokens: what a search that was stopped had written."""
+
+    model: Id
+    image: LookId
+    ids: Annotated[list[TokenId], Field(max_length=10_000)]
+
+
 class Neighbours(RequestBody):
     """Texts to compare."""
 
@@ -177,6 +194,7 @@ class InspectionShape(BaseModel):
     reason: str | None = None  # why there are no groups, of a model whose attention was not seen
     seen: tuple[int, int] | None = None  # of an image: height and width as the model read it
     features: list[FeaturesShape] = []  # of an image: stages in order
+    words: list[str] | None = None  # of a caption: those that have a map
 
 
 class Tile(BaseModel):
@@ -295,6 +313,26 @@ class TranslationShape(BaseModel):
     ids: list[int]  # of `target`
 
 
+class CaptionShape(BaseModel):
+    """A caption of an image."""
+
+    text: str
+    score: float
+    logprob: float
+    words: list[str]
+    ids: list[int]  # of its tokens, without the end token
+    cut: bool  # whether it has no end token: it has reached the limit, or is unfinished
+    given: bool  # whether it is the user's own
+    unknown: list[str]  # words of the user's own that the model does not know
+
+
+class GivenShape(BaseModel):
+    """A given caption, and its inspection."""
+
+    caption: CaptionShape
+    look: InspectionShape
+
+
 class AlignShape(BaseModel):
     """A given translation, and its inspection."""
 
@@ -303,7 +341,7 @@ class AlignShape(BaseModel):
 
 
 class Event(BaseModel):
-    """A line of the stream of /translate, /write, /read or /classify: each has some of these, or an error."""
+    """A line of the stream of /translate, /write, /read, /classify or /caption: each has some of these, or an error."""
 
     waiting: int | None = None  # requests before this one
     progress: tuple[int, int] | None = None  # blocks or layers done, and all of them
@@ -314,7 +352,8 @@ class Event(BaseModel):
     cut: CutShape | None = None  # the text is longer than the model reads at once
     translations: list[TranslationShape] | None = None  # the results
     look: InspectionShape | None = None
-    looks: list[InspectionShape] | None = None  # one per translation
+    captions: list[CaptionShape] | None = None  # the user's own first, then the hypotheses or results, the best first
+    looks: list[InspectionShape] | None = None  # one per translation or caption
     fill: list[list[Candidate]] | None = None  # the likeliest tokens for each mask
     classes: list[Candidate] | None = None  # the classes of the text or image, the likeliest first
     masks: list[int] | None = None  # the index of each masked token

@@ -16,6 +16,7 @@ import anyio
 from .. import config
 from ..errors import InputError, UserError
 from ..weights import Bundle, load, shipped
+from .captions import captions_images
 from .example_images import examples_for
 from .examples import answer_length, examples_of, mask_name
 from .image_inspection import reads_images
@@ -66,24 +67,28 @@ class Model:
         }  # fmt: skip
 
     def _examples(self, bundle: Bundle) -> list[str]:
-        if reads_images(bundle):
+        if reads_images(bundle) or captions_images(bundle):
             return examples_for(bundle)
         return list(self.examples) or examples_of(bundle, self.task)
 
 
+VIEWS: dict[str, Callable[[Bundle], bool]] = {  # the views of the page that show models, and which ones each shows
+    "translate": lambda bundle: bundle.tokens is not None and "translate" in bundle.can,
+    "write": lambda bundle: bundle.tokens is not None and "generate" in bundle.can,
+    "read": lambda bundle: bundle.tokens is not None and is_encoder(bundle),
+    "classify": reads_images,
+    "caption": captions_images,
+}
+
+
 def views(bundle: Bundle) -> list[str]:
     """The views of the page that can use a model."""
-    if reads_images(bundle):
-        return ["classify"]
-    if bundle.tokens is None:
-        return []
-    fits = {"translate": "translate" in bundle.can, "write": "generate" in bundle.can, "read": is_encoder(bundle)}
-    return [view for view, one in fits.items() if one]
+    return [view for view, fits in VIEWS.items() if fits(bundle)]
 
 
 def why_no_view(bundle: Bundle) -> str:
     """Why no view of the page can use a model."""
-    if bundle.reads == "images":
+    if bundle.reads in ("images", "captions") and bundle.preprocessing is None:
         return "it was saved without image preprocessing, so that no image can be given to it"
     if bundle.reads == "vectors":
         return "it reads vectors: no view shows them yet"

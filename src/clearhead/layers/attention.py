@@ -6,6 +6,7 @@ sum to 1, and the output is the weighted sum of the values.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -78,6 +79,7 @@ def attend(
     score: DotScore | Score = "scaled",
     sharpness: float | Tensor = 1.0,
     dropout: float = 0.0,
+    choose: Callable[[Tensor], Tensor] | None = None,
     tap: Tap | None = None,
 ) -> Float[Tensor, "b h q w"]:
     """Attention: softmax(sharpness * score(q, k) + bias, where the mask allows) v; Eq. 1 of Vaswani et al. 2017.
@@ -96,6 +98,7 @@ def attend(
         sharpness: factor of the scores, per head if it is a tensor (h, 1, 1); as it grows, attention becomes a lookup
             of the best key.
         dropout: share of the weights dropped.
+        choose: maps the weights (b, h, q, k) to those that are used, as hard attention does; computed explicitly.
         tap: observes or changes the call (see Tap).
 
     Examples:
@@ -111,7 +114,7 @@ def attend(
         q, k, v = tap.inputs(q, k, v)
     scored = _score(score)(q, k)
     if isinstance(scored, Tensor):
-        out = _explicit(scored * sharpness, v, mask, bias, dropout, tap or Tap())
+        out = _explicit(scored * sharpness, v, mask, bias, dropout, choose, tap or Tap())
         return out if tap is None else tap.heads(out)
     q, k, scale = scored
     if q.shape[-1] != k.shape[-1]:
@@ -123,10 +126,11 @@ def attend(
         q = q * sharpness
     else:
         scale = scale * sharpness
-    if tap is not None and tap.explicit:
+    if choose is not None or (tap is not None and tap.explicit):
+        tap = Tap() if tap is None else tap
         k = repeat_heads(k, q.shape[1])
         kind = torch.float64 if q.dtype == torch.float64 else torch.float32  # as the kernels accumulate
-        return tap.heads(_explicit((q.to(kind) * scale) @ k.to(kind).mT, v, mask, bias, dropout, tap))
+        return tap.heads(_explicit((q.to(kind) * scale) @ k.to(kind).mT, v, mask, bias, dropout, choose, tap))
     out, lse = fused(q, k, v, mask=mask, bias=bias, scale=scale, dropout=dropout, lse=tap is not None)
     if tap is not None:
         tap.seen(q, k, mask, bias, scale, lse)
@@ -134,7 +138,10 @@ def attend(
     return out
 
 
-def _explicit(scores: Tensor, v: Tensor, mask: Mask, bias: Bias | None, dropout: float, tap: Tap) -> Tensor:
+def _explicit(
+    scores: Tensor, v: Tensor, mask: Mask, bias: Bias | None, dropout: float,
+    choose: Callable[[Tensor], Tensor] | None, tap: Tap,
+) -> Tensor:  # fmt: skip
     """Eq. 1 written out: the weights of the scores, and the weighted sum of the values."""
     n, m = scores.shape[-2:]
     if bias is not None:
@@ -143,7 +150,9 @@ def _explicit(scores: Tensor, v: Tensor, mask: Mask, bias: Bias | None, dropout:
     scores = scores if scores.dtype == torch.float64 else scores.float()
     forbidden = scores.isneginf() if mask.free else scores.isneginf() | ~mask.dense(n, m, device=scores.device)
     weights = scores.masked_fill(forbidden, torch.finfo(scores.dtype).min).softmax(-1).masked_fill(forbidden, 0.0)
-    weights = F.dropout(tap.weights(weights, mask), dropout).to(v.dtype)
+    weights = tap.weights(weights, mask)
+    weights = weights if choose is None else choose(weights)
+    weights = F.dropout(weights, dropout).to(v.dtype)
     return weights @ repeat_heads(v, weights.shape[1])
 
 
@@ -255,6 +264,7 @@ class Attention(nn.Module):
         positions: Positions | None = None,
         at: Tensor | None = None,
         cache: Cache | None = None,
+        choose: Callable[[Tensor], Tensor] | None = None,
     ) -> Float[Tensor, "b q o"]:
         """Attend to a context, or to x itself.
 
@@ -266,6 +276,7 @@ class Attention(nn.Module):
             at: positions of the tokens of x, (t,) or (b, t), on a grid (t, 2) or (b, t, 2); from 0, or from where the
                 cache ends, if not given.
             cache: KV cache; the new keys and values are appended, and all it holds are attended to.
+            choose: maps the weights (b, h, q, k) to those that are used (see attend).
         """
         q = _split(x if self.query is None else self.query(x), self.heads)
         k, v = context if isinstance(context, tuple) else self.remember(x if context is None else context)
@@ -280,7 +291,7 @@ class Attention(nn.Module):
             bias = positions.bias(at, at if cache is None else torch.arange(k.shape[2], device=x.device))
         out = attend(
             q, k, v, mask=mask, bias=bias, score=self.score, sharpness=self.sharpness,
-            dropout=self.dropout if self.training else 0.0, tap=self.tap,
+            dropout=self.dropout if self.training else 0.0, choose=choose, tap=self.tap,
         )  # fmt: skip
         out = out.transpose(1, 2).flatten(2)  # (b, h, q, w) -> (b, q, h w)
         return out if self.out is None else self.out(out)

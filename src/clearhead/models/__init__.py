@@ -2,6 +2,7 @@
 
 model.py     Model, the base class, and how to add a family
 state.py     what a decoder keeps between steps
+caption_decoders.py  the decoders of the captioner
 heads.py     the check of attention heads that several configs share
 """
 
@@ -34,6 +35,7 @@ FAMILIES = {
     ),
     "convnext": ("convnext", "ConvNeXt", "a convolutional network with the choices of a transformer, for images"),
     "mobilenet": ("mobilenet", "MobileNet", "MobileNetV2, a light convolutional network that classifies images"),
+    "captioner": ("captioner", "Captioner", "an image encoder and a decoder that writes what the image shows"),
     "reader": ("reader", "Reader", "one layer that remembers a sequence: a sum, a fading sum, or attention"),
     "mlp": ("mlp", "Perceptron", "a multi-layer perceptron, from vectors to vectors"),
     "deep": (

@@ -74,7 +74,7 @@ class ConvNeXt(Model):
     """Images (b, c, height, width) of any size -> logits of classes (b, classes)."""
 
     reads: ClassVar[str] = "images"
-    methods: ClassVar[tuple[str, ...]] = ("states",)
+    methods: ClassVar[tuple[str, ...]] = ("grid", "states")
     may_differ: ClassVar[frozenset[str]] = frozenset({"classes", "skip"})
     config: Config
 
@@ -111,13 +111,25 @@ class ConvNeXt(Model):
         size = max(size, least)
         return {"images": torch.randn(rows, self.config.channels, size, size, generator=generator)}
 
+    @property
+    def grid_channels(self) -> int:
+        """The channels of `grid`."""
+        return self.norm.normalized_shape[0]
+
+    def grid(self, images: Float[Tensor, "b c height width"]) -> Float[Tensor, "b d y x"]:
+        """A vector per place: the normalised output of the last stage."""
+        return self.norm(self._last_stage(images).permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
     def states(self, images: Float[Tensor, "b c height width"]) -> Float[Tensor, "b d"]:
         """One vector per image, the normalised mean over all places: the input of the output layer."""
+        return self.norm(self._last_stage(images).mean((2, 3)))
+
+    def _last_stage(self, images: Tensor) -> Tensor:
         x = self.stem(images)
         for stage in self.stages:
             for block in stage:  # type: ignore[attr-defined]
                 x = block(x)
-        return self.norm(x.mean((2, 3)))
+        return x
 
     def forward(self, images: Float[Tensor, "b c height width"]) -> Float[Tensor, "b classes"]:
         x = self.states(images)

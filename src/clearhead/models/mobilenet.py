@@ -33,13 +33,13 @@ class Config:
     depths: tuple[int, ...] = (1, 2, 3, 4, 3, 3, 1)  # blocks per stage
     strides: tuple[int, ...] = (1, 2, 2, 2, 1, 2, 1)  # by how much the first block of a stage shrinks the grid
     expansion: int = 6  # channels inside a block, in those of its input; in the first stage 1
-    hidden: int = 1280  # channels of the last convolution
+    hidden: int = 1280  # channels of the last convolution; 0: there is none
     eps: float = 1e-5  # added to the variance in a batch norm
     dropout: float = 0.2  # share of the pooled vector dropped in training
 
     def __post_init__(self) -> None:
-        at_least(self, 0, "classes")
-        at_least(self, 1, "channels", "width", "expansion", "hidden")
+        at_least(self, 0, "classes", "hidden")
+        at_least(self, 1, "channels", "width", "expansion")
         fraction(self, "dropout")
         if not len(self.widths) == len(self.depths) == len(self.strides) > 0:
             raise InputError(
@@ -71,7 +71,7 @@ class MobileNet(Model):
     """Images (b, c, height, width) of any size -> logits of classes (b, classes)."""
 
     reads: ClassVar[str] = "images"
-    methods: ClassVar[tuple[str, ...]] = ("states",)
+    methods: ClassVar[tuple[str, ...]] = ("grid", "states")
     may_differ: ClassVar[frozenset[str]] = frozenset({"classes", "dropout"})
     config: Config
 
@@ -89,19 +89,28 @@ class MobileNet(Model):
                 stage.append(block)
                 inputs = outputs
             self.stages.append(stage)
-        self.last = ConvNorm(inputs, c.hidden, 1, eps=c.eps)
-        self.head = Linear(c.hidden, c.classes) if c.classes else None
+        self.last = ConvNorm(inputs, c.hidden, 1, eps=c.eps) if c.hidden else None
+        self.head = Linear(c.hidden or inputs, c.classes) if c.classes else None
 
     def example_inputs(self, rows: int, size: int, generator: torch.Generator) -> dict[str, Tensor]:
         return {"images": torch.randn(rows, self.config.channels, size, size, generator=generator)}
 
-    def states(self, images: Float[Tensor, "b c height width"]) -> Float[Tensor, "b d"]:
-        """One vector per image, the mean over all places: the input of the output layer."""
+    @property
+    def grid_channels(self) -> int:
+        """The channels of `grid`."""
+        return self.config.hidden or self.config.widths[-1]
+
+    def grid(self, images: Float[Tensor, "b c height width"]) -> Float[Tensor, "b d y x"]:
+        """A vector per place: the output of the last convolution."""
         x = F.relu6(self.stem(images))
         for stage in self.stages:
             for block in stage:  # type: ignore[attr-defined]
                 x = block(x)
-        return F.relu6(self.last(x)).mean((2, 3))
+        return x if self.last is None else F.relu6(self.last(x))
+
+    def states(self, images: Float[Tensor, "b c height width"]) -> Float[Tensor, "b d"]:
+        """One vector per image, the mean over all places: the input of the output layer."""
+        return self.grid(images).mean((2, 3))
 
     def forward(self, images: Float[Tensor, "b c height width"]) -> Float[Tensor, "b classes"]:
         x = F.dropout(self.states(images), self.config.dropout, self.training)

@@ -17,7 +17,8 @@ and `clearhead.build`, training, saving, loading, `watch` and the command line w
 become the addresses of `watch` (embed, blocks.*, norm, head) and the names of its weights. Recomputation, sharding and
 probes find its layers by the names blocks.N and stages.N.N; a grid of learned positions is the parameter `places` of
 layers.Patches, which pretrained weights of another grid are interpolated to. A model that decodes also has `start` and
-`step` (see state.py) and, to be decoded fast, `decoder_stack`. tests/models checks every registered family.
+`step` (see state.py) and, to be decoded fast, `decoder_stack`. A model of images that can be the encoder of a captioner
+has `grid(images)` and `grid_channels`. tests/models checks every registered family.
 """
 
 from __future__ import annotations
@@ -32,13 +33,14 @@ from torch import Tensor, nn
 from ..layers import Positions, Tokens
 
 # What a model may read, and the batch key (the argument of forward) that it comes in.
-INPUT_KEYS = {"tokens": "ids", "pairs": "source", "images": "images", "vectors": "x"}
+INPUT_KEYS = {"tokens": "ids", "pairs": "source", "images": "images", "captions": "images", "vectors": "x"}
 
 # What a model may be able to do, and the methods that it must have for it. tasks/ and training/ rely on these names.
 CAPABILITIES = {
     "predict": "states(ids) and head: the logits of each next token",
     "generate": "start, read and step: continue a prompt token by token",
     "translate": "forward(ids, source=...), start and step: write a target for a source",
+    "caption": "forward(ids, images=...), start and step: write a caption for an image",
     "fill": "states(ids, lengths=...) and head: the logits of masked tokens",
     "classify": "forward: the logits of classes",
     "encode": "encode(ids, lengths=...): a vector per token",
@@ -77,7 +79,8 @@ class Model(nn.Module):
 
     Attributes:
         config: The Config of the family that it was built from.
-        reads: Its input, a key of INPUT_KEYS: "tokens", "pairs" (a source and a target), "images" or "vectors".
+        reads: Its input, a key of INPUT_KEYS: "tokens", "pairs" (a source and a target), "images",
+            "captions" (an image and its caption) or "vectors".
         can: What it can do, keys of CAPABILITIES. If it depends on the config, `__init__` sets it.
         head_parts: Submodules that compute its output; initialised anew when it is fine-tuned for another task.
         may_differ: Config options that may differ from a checkpoint's, because its weights do not depend on them.

@@ -84,7 +84,7 @@ class ResNet(Model):
     """Images (b, c, height, width) of any size -> logits of classes (b, classes)."""
 
     reads: ClassVar[str] = "images"
-    methods: ClassVar[tuple[str, ...]] = ("states",)
+    methods: ClassVar[tuple[str, ...]] = ("grid", "states")
     may_differ: ClassVar[frozenset[str]] = frozenset({"classes"})
     config: Config
 
@@ -109,13 +109,22 @@ class ResNet(Model):
     def example_inputs(self, rows: int, size: int, generator: torch.Generator) -> dict[str, Tensor]:
         return {"images": torch.randn(rows, self.config.channels, size, size, generator=generator)}
 
-    def states(self, images: Float[Tensor, "b c height width"]) -> Float[Tensor, "b d"]:
-        """One vector per image, the mean over all places: the input of the output layer."""
+    @property
+    def grid_channels(self) -> int:
+        """The channels of `grid`."""
+        return self.config.width * 2 ** (len(self.config.depths) - 1) * EXPANSION[self.config.block]
+
+    def grid(self, images: Float[Tensor, "b c height width"]) -> Float[Tensor, "b d y x"]:
+        """A vector per place: the output of the last stage."""
         x = self.stem(images)
         for stage in self.stages:
             for block in stage:  # type: ignore[attr-defined]
                 x = block(x)
-        return x.mean((2, 3))
+        return x
+
+    def states(self, images: Float[Tensor, "b c height width"]) -> Float[Tensor, "b d"]:
+        """One vector per image, the mean over all places: the input of the output layer."""
+        return self.grid(images).mean((2, 3))
 
     def forward(self, images: Float[Tensor, "b c height width"]) -> Float[Tensor, "b classes"]:
         x = self.states(images)

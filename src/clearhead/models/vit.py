@@ -88,7 +88,7 @@ class ViT(Model):
     """Images (b, c, height, width) of any size that divides into patches -> logits of classes (b, classes)."""
 
     reads: ClassVar[str] = "images"
-    methods: ClassVar[tuple[str, ...]] = ("encode", "states")
+    methods: ClassVar[tuple[str, ...]] = ("encode", "grid", "parts", "states")
     may_differ: ClassVar[frozenset[str]] = frozenset({"dropout", "skip", "classes", "size", "pool", "head"})
     spare_parts: ClassVar[frozenset[str]] = frozenset({"embed.cls", "embed.cls_place"})  # if pool needs no class token
     head_parts: ClassVar[tuple[str, ...]] = ("head", "head_hidden", "pool", "pool_query")
@@ -140,6 +140,22 @@ class ViT(Model):
         for block in self.blocks:
             x = block(x, positions=self.positions, at=at)
         return self.norm(x)
+
+    @property
+    def grid_channels(self) -> int:
+        """The channels of `grid`."""
+        return self.config.width
+
+    def grid(self, images: Float[Tensor, "b c height width"]) -> Float[Tensor, "b d y x"]:
+        """A vector per place: the tokens of the patches."""
+        return self.parts(images)[1]
+
+    def parts(
+        self, images: Float[Tensor, "b c height width"]
+    ) -> tuple[Float[Tensor, "b s d"], Float[Tensor, "b d y x"]]:
+        """The class token and registers, which have no place, and the grid of the patches."""
+        x, special = self.encode(images), self.embed.special
+        return x[:, :special], x[:, special:].mT.unflatten(2, self.embed.size(*images.shape[-2:]))
 
     def states(self, images: Float[Tensor, "b c height width"]) -> Float[Tensor, "b p"]:
         """One vector per image, pooled from its tokens: the input of the output layer."""

@@ -18,7 +18,7 @@ import torch
 from .. import __version__
 from ..errors import InputError
 from ..layers import Mask, attend
-from ..tasks import classify, generate, likelihood, score, translate
+from ..tasks import caption, classify, generate, likelihood, score, translate
 from ..weights import Bundle, load, shipped
 
 PACKAGES = ("torch", "numpy", "tokenizers", "safetensors", "msgspec", "fastapi", "uvicorn", "triton")
@@ -100,12 +100,27 @@ def _classifies(bundle: Bundle, text: str) -> str:
     """The probabilities of the classes of a text, or of a grey image, must be finite."""
     given: Any = text or TEXT
     if bundle.reads == "images":
-        height, width = (None if bundle.preprocessing is None else bundle.preprocessing.size) or (64, 64)
-        given, text = np.full((height, width, 3), 128, np.uint8), f"a grey image of {height} x {width}"
+        given, text = _grey(bundle)
     classes: Any = classify(bundle, given)
     if not all(math.isfinite(share) for _, share in classes):
         raise InputError(f"{text or TEXT}: the probabilities of its classes are not finite")
     return f"{text or TEXT} -> {classes[0][0]}"
+
+
+def _captions(bundle: Bundle, text: str) -> str:
+    """The log-probability of the caption of a grey image, by beam search, must be that of forced decoding."""
+    image, about = _grey(bundle)
+    found: Any = caption(bundle, image, beams=3)
+    given: Any = caption(bundle, image, text=found.text)
+    if not found.cut:
+        _agree(found.text, found.logprob, given.logprob)
+    return f"{about} -> {found.text}"
+
+
+def _grey(bundle: Bundle) -> tuple[np.ndarray, str]:
+    """A grey image of the size that a model reads, and what it is."""
+    height, width = (None if bundle.preprocessing is None else bundle.preprocessing.size) or (64, 64)
+    return np.full((height, width, 3), 128, np.uint8), f"a grey image of {height} x {width}"
 
 
 def _agree(answer: str, searched: float, read: float) -> None:
@@ -116,7 +131,7 @@ def _agree(answer: str, searched: float, read: float) -> None:
 
 
 SELF_TESTS = {  # by capability of a model; the first that it has is run
-    "translate": _translates, "generate": _continues, "classify": _classifies,
+    "translate": _translates, "caption": _captions, "generate": _continues, "classify": _classifies,
 }  # fmt: skip
 
 

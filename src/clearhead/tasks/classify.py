@@ -15,6 +15,7 @@ from ..weights import Bundle
 from .image_batches import image_batches, image_inputs
 from .text import encode_text, text_batches
 
+CLASSIFIERS = "a classifier, such as a BERT with answer='class' or a vision model with classes"
 Classes = list[tuple[str, float]]  # label and probability, the likeliest first
 
 
@@ -41,7 +42,7 @@ def classify(
         >>> len(classify(clearhead.Bundle(bert, words, labels=("negative", "positive")), "good film"))
         2
     """
-    bundle.require("classify", "a classifier, such as a BERT with answer='class' or a vision model with classes")
+    bundle.require("classify", CLASSIFIERS)
     if top is not None and (not isinstance(top, int) or top < 1):
         raise InputError(f"top={top}: expected a whole number, 1 or more")
     outputs: Iterator[tuple[list[int], Tensor]]

@@ -1,8 +1,8 @@
 """evaluate: how good a model is on held-out data, in numbers that can be reproduced.
 
-The measure follows from what the model can do: BLEU and chrF for a translator, perplexity for a language model,
-accuracy for a classifier. To add one, write a dataclass of its options, a function that measures, and a line in
-EVALUATIONS.
+The measure follows from what the model can do: BLEU and chrF for a translator, BLEU, METEOR, ROUGE-L and CIDEr-D for
+a captioner, perplexity for a language model, accuracy for a classifier. To add one, write a dataclass of its options, a
+function that measures, and a line in EVALUATIONS.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from ..data.parallel import SPLITS, Line, load_split, read_pairs, read_two
 from ..errors import InputError, nearest
 from ..metrics import Score, bleu, bleu_by, chrf
 from ..weights import Bundle
+from .evaluate_captions import CaptionOptions, CaptionScores, measure_captions
 from .evaluate_classes import ClassOptions, ClassScores, class_scores
 from .evaluate_text import TextOptions, TextScores, text_scores
 from .training_data import trained_on
@@ -122,16 +123,17 @@ def evaluate(
     skip_bad: bool | None = None,
     root: Path | None = None,
     done: Done | None = None,
-) -> TranslationScores | TextScores | ClassScores:
-    """Measure a model on data: BLEU and chrF, perplexity, or accuracy.
+) -> TranslationScores | CaptionScores | TextScores | ClassScores:
+    """Measure a model on data: BLEU and chrF, the scores of captions, perplexity, or accuracy.
 
     Args:
         bundle: The model.
         data: For a translator the name of a set (multi30k, tatoeba), a file of source TAB target, or a file of
             sources and one of references; for a language model a text file, or shakespeare; for a classifier of texts a
             file of text TAB label, or sst2; for a classifier of images cifar10, fashion-mnist, imagenette, mnist, or a
-            folder or zip file with a folder per class, or with train/class and val/class.
-        split: Translator, classifier: the part of a named set; its test part if not given. Images: train or
+            folder or zip file with a folder per class, or with train/class and val/class; for a captioner flickr8k or
+            scenes.
+        split: Translator, captioner, classifier: the part of a named set; its test part if not given. Images: train or
             valid, of data that has both (test instead of valid: cifar10, mnist, fashion-mnist); not train if not given.
             An undivided folder is taken as a whole, unless the model was trained on it: then its parts are those that
             training has made.
@@ -139,9 +141,10 @@ def evaluate(
         target: Translator: the target language.
         join: Translator: number of neighbouring sentences of a named set that are joined to one text; 1 if not given.
         protocol: Translator: how texts are tokenised before they are compared; plain if not given.
-        beams: Translator: hypotheses of the beam search; 5 if not given.
-        penalty: Translator: the search ranks by log-probability / length^penalty; 1 if not given.
-        limit: Translator: largest number of tokens of a translation.
+        beams: Translator, captioner: hypotheses of the beam search; 5 if not given.
+        penalty: Translator, captioner: the search ranks by log-probability / length^penalty; if not given, 1 for a
+            translator and 0.6 for a captioner.
+        limit: Translator, captioner: largest number of tokens of a translation or caption.
         batch_tokens: Translator: source tokens that are translated at a time.
         stride: Language model: tokens that the window of the model's context moves by; half the context if not given.
         last: Language model: share of the text that is read, counted from its end; 1 if not given.
@@ -153,7 +156,7 @@ def evaluate(
         done: Called with the number of texts (or tokens, or images) just finished and the number of all.
 
     Returns:
-        TranslationScores, TextScores or ClassScores.
+        TranslationScores, CaptionScores, TextScores or ClassScores.
 
     Examples:
         >>> _ = (tmp / "text.txt").write_text("A man is standing in the street.")
@@ -171,7 +174,8 @@ def evaluate(
             chosen = config.read(kind, {name: value for name, value in options.items() if value is not None})
             return measure(bundle, data, chosen, root, done)
     raise InputError(
-        f"this {bundle.name} cannot be evaluated: expected a translator, a language model or a classifier"
+        f"this {bundle.name} cannot be evaluated: expected a translator, a captioner, a language model or a "
+        "classifier"
     )  # fmt: skip
 
 
@@ -252,6 +256,7 @@ def _settings(bundle: Bundle) -> dict[str, Any]:
 # By capability: the options, and the function that measures. The first capability that a model has is used.
 EVALUATIONS: dict[str, tuple[type[Any], Callable[..., Any]]] = {
     "translate": (TranslationOptions, translation_scores),
+    "caption": (CaptionOptions, measure_captions),
     "classify": (ClassOptions, class_scores),
     "predict": (TextOptions, text_scores),
     "embed": (ClassOptions, class_scores),

@@ -6,9 +6,11 @@ from collections.abc import Collection
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
+from torch import nn
+
 from .. import config
 from ..errors import nearest
-from ..models import Model, family
+from ..models import Model, family, family_of
 from .pretrained import check_fit, chosen_parts, misfit, tensors
 from .recipe import Pretrained, Recipe, place_of, section_key
 
@@ -58,25 +60,36 @@ def check_start(
     """Raise if a checkpoint does not fit the model, or if one for a submodule was trained for another computation."""
     key = pretrained_key(recipe, player)
     place = place_of(recipe, section_key(recipe, player, "pretrained"))
-    known = [*(f.name for f in fields(family(setup.model)[1])), "tokens"]
+    checkpoint, model = source.empty(), setup.empty()
+    parts = chosen_parts(checkpoint, model, start, f"{place}{key}")
+    ours = _own_setup(parts[1]) or setup
+    known = [*(f.name for f in fields(family(ours.model)[1])), "tokens"]
     for option in start.differ:
         if option not in known:
             hint = nearest(option, known) or f"; its options are {', '.join(known)}"
-            raise config.ConfigError(f'{place}{key}: differ = ["{option}"]: a {setup.model} has no such option{hint}')
-    checkpoint, model = source.empty(), setup.empty()
-    parts = chosen_parts(checkpoint, model, start, f"{place}{key}")
+            raise config.ConfigError(f'{place}{key}: differ = ["{option}"]: a {ours.model} has no such option{hint}')
     if not start.is_whole:
-        different = _different_options(setup, source, start)
+        different = _different_options(ours, source, start)
         if misfit(*parts, all_used=start.into is None):  # probably because of a size
-            different = [option for option in different if not _is_number(setup.options.get(option))]
+            different = [option for option in different if not _is_number(ours.options.get(option))]
         if different:
-            ours = ", ".join(f"{'.'.join(given.key)}.{o} = {_shown(setup.options.get(o))}" for o in different)
+            where = ".".join([*given.key, *([start.into] if ours is not setup and start.into else [])])
+            mine = ", ".join(f"{where}.{o} = {_shown(ours.options.get(o))}" for o in different)
             theirs = ", ".join(f"{o} = {_shown(source.options.get(o))}" for o in different)
             raise config.ConfigError(
-                f"{given.place(different[0])}{ours}: the checkpoint {start.folder} has {theirs}; expected the same or, "
+                f"{given.place(different[0])}{mine}: the checkpoint {start.folder} has {theirs}; expected the same or, "
                 f"if the weights can be used with another, {written(recipe, player, start, different)}"
             )
     check_fit(checkpoint, model, start, f"{place}{key}")
+
+
+def _own_setup(part: nn.Module) -> PlayerSetup | None:
+    """The family and the options of a submodule that is a model itself, such as the encoder of a captioner."""
+    from .setup import PlayerSetup
+
+    if not isinstance(part, Model):
+        return None
+    return PlayerSetup(model=family_of(part), options=config.dump(part.config))
 
 
 def _different_options(setup: PlayerSetup, source: PlayerSetup, start: Pretrained) -> list[str]:

@@ -1,9 +1,14 @@
-"""Layer decay: lower layers of a pretrained model learn more slowly (Clark et al. 2020; Bao et al. 2022)."""
+"""Factors of the learning rate: of submodules by name, and layer decay.
+
+With layer decay lower layers of a pretrained model learn more slowly (Clark et al. 2020; Bao et al. 2022).
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+
+from ..errors import InputError, nearest
 
 ABOVE = "pool_query"  # a parameter of the model itself, which comes first by name but is used last
 LAYER = re.compile(r"(?:^|\.)(?:blocks\.(\d+)|stages\.(\d+)\.(\d+))\.")
@@ -40,6 +45,28 @@ def layer_scales(names: Iterable[str], decay: float) -> dict[str, float]:
         depth = order[layer] if layer is not None else len(order) + 1 if above else 0
         scales[name] = decay ** (len(order) + 1 - depth)
     return scales
+
+
+def part_scales(names: Iterable[str], rates: Mapping[str, float]) -> dict[str, float]:
+    """Return the factor of the learning rate of each parameter: that of the innermost submodule with one, or 1.
+
+    Args:
+        names: The names of all parameters.
+        rates: Factors by the names of submodules.
+
+    Examples:
+        >>> part_scales(["encoder.stem.bias", "head.weight"], {"encoder": 0.1})
+        {'encoder.stem.bias': 0.1, 'head.weight': 1.0}
+    """
+    names = list(names)
+    for part in rates:
+        if not any(name.startswith(f"{part}.") for name in names):
+            known = dict.fromkeys(name.split(".")[0] for name in names)
+            raise InputError(
+                f"rates.{part}: no trained parameter belongs to it: there are {', '.join(known)}{nearest(part, known)}"
+            )
+    inner = sorted(rates, key=len, reverse=True)
+    return {name: next((rates[part] for part in inner if name.startswith(f"{part}.")), 1.0) for name in names}
 
 
 def _layer(match: re.Match[str]) -> tuple[int, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ..checks import one_of
 from ..errors import InputError
 from .lamb import Lamb, fresh_state
-from .layer_decay import layer_scales
+from .layer_decay import layer_scales, part_scales
 from .muon import Muon
 from .schedule import Scalar, Scheduled, ends
 from .tensors import copy_all, local, wide
@@ -33,6 +33,7 @@ class OptimConfig:
     betas: tuple[float, float] = (0.9, 0.95)  # adamw, lamb: decay rates of the first and second moments
     momentum: float = 0.9  # sgd, muon: decay rate of the momentum
     decay: Scalar = 0.1  # weight decay of matrices; decoupled, except for sgd, which adds it to the gradient
+    rates: dict[str, float] = field(default_factory=dict)  # factors of the learning rate of submodules: {encoder = 0.1}
     layer_decay: float = 1.0  # factor of the learning rate from a layer to the next lower one, for fine-tuning
     eps: float = 1e-8  # adamw, lamb: added to the root of the second moment
     clip: float | None = 1.0  # largest norm of all gradients together; 0: no clipping
@@ -44,14 +45,19 @@ class OptimConfig:
             object.__setattr__(
                 self, "clip", 0.0
             )  # TOML cannot express None, and a written recipe must be read back the same
-        for field in ("lr", "eps"):
-            if not 0.0 < getattr(self, field) < float("inf"):
-                raise InputError(f"{field}={getattr(self, field)}: expected a number above 0")
-        for field in ("decay", "clip"):
-            if not all(0.0 <= end < float("inf") for end in ends(getattr(self, field))):
-                raise InputError(f"{field}={getattr(self, field)}: expected 0 or more")
+        for option in ("lr", "eps"):
+            if not 0.0 < getattr(self, option) < float("inf"):
+                raise InputError(f"{option}={getattr(self, option)}: expected a number above 0")
+        for option in ("decay", "clip"):
+            if not all(0.0 <= end < float("inf") for end in ends(getattr(self, option))):
+                raise InputError(f"{option}={getattr(self, option)}: expected 0 or more")
         if not 0.0 < self.layer_decay <= 1.0:
             raise InputError(f"layer_decay={self.layer_decay}: expected a number above 0, at most 1")
+        for part, rate in self.rates.items():
+            if not 0.0 < rate < float("inf"):
+                raise InputError(
+                    f'rates.{part}={rate}: expected a number above 0; freeze = ["{part}"] trains none of it'
+                )
         if not 0.0 <= self.momentum < 1.0:
             raise InputError(f"momentum={self.momentum}: expected a share, at least 0 and below 1")
         start, final = ends(self.ema)
@@ -243,7 +249,8 @@ def is_inside(name: str, p: Tensor) -> bool:
 def _make(weights: Mapping[str, Tensor], config: OptimConfig) -> list[torch.optim.Optimizer]:
     optimisers: list[torch.optim.Optimizer] = []
     decay = ends(config.decay)[0]
-    scales = layer_scales(weights, config.layer_decay)
+    parts = part_scales(weights, config.rates)
+    scales = {name: scale * parts[name] for name, scale in layer_scales(weights, config.layer_decay).items()}
     inside = {n: w for n, w in weights.items() if config.name == "muon" and is_inside(n, w)}
     if inside:
         groups = _by_scale(inside, scales, decays=True)

@@ -74,8 +74,8 @@ def chosen_parts(
     checkpoint: nn.Module, model: nn.Module, start: Pretrained, where: str = "pretrained"
 ) -> tuple[nn.Module, nn.Module]:
     """The submodule of the checkpoint that is used, and the submodule of the model that is filled."""
-    source = _submodule(checkpoint, start.part, f"{where}: part", f"the checkpoint {start.folder}")
-    return source, _submodule(model, start.into, f"{where}: into", "this model")
+    source = submodule(checkpoint, start.part, f"{where}: part", f"the checkpoint {start.folder}")
+    return source, submodule(model, start.into, f"{where}: into", "this model")
 
 
 def misfit(source: nn.Module, target: nn.Module, *, all_used: bool) -> str:
@@ -100,7 +100,8 @@ def tensors(model: nn.Module) -> dict[str, Tensor]:
     return {**dict(model.named_parameters()), **{name: x for name, x in model.named_buffers() if name in kept}}
 
 
-def _submodule(model: nn.Module, name: str | None, key: str, owner: str) -> nn.Module:
+def submodule(model: nn.Module, name: str | None, key: str, owner: str) -> nn.Module:
+    """A submodule by name, the model itself for None; raises with the key of the recipe and the known names."""
     if name is None:
         return model
     modules = dict(model.named_modules())

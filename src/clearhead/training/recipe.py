@@ -95,6 +95,7 @@ class Recipe:
     initial: str = "default"  # initialisation of the weights: default, xavier, kaiming or normal
     pretrained: str | Pretrained | tuple[Pretrained, ...] | None = None  # weights to start from; a new head is kept
     learn: str = "all"  # train all weights, or only the head
+    freeze: tuple[str, ...] = ()  # submodules whose weights are not trained, like encoder
     accumulate: int = 1  # micro-batches per step (gradient accumulation); more need less memory
     precision: str = "float32"  # float32; tf32: TF32 matrix products on a GPU; bfloat16: with float32 master weights
     recompute: bool = False  # gradient checkpointing: recompute the activations of blocks in the backward pass

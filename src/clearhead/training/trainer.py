@@ -26,7 +26,7 @@ from .objectives.check import add_log_name, check_depends, check_losses, check_r
 from .objectives.objective import compute_dtype
 from .player import AveragePlayer, Player, TrainedPlayer, all_finite, buffers
 from .prefetch import Part
-from .pretrained import fill_pretrained, in_head
+from .pretrained import fill_pretrained, in_head, submodule
 from .recipe import Recipe, named_options, player_optim, pretrained_of
 from .resident import Resident
 from .schedule import scale
@@ -107,6 +107,8 @@ class Trainer:
         if recipe.learn == "head":
             for weight_name, weight in model.named_parameters():
                 weight.requires_grad_(in_head(model, weight_name))
+        for part in recipe.freeze:
+            submodule(model, part, "freeze", "this model").requires_grad_(False)
         optim, schedule = player_optim(recipe, name)
         return TrainedPlayer(name, setup, model, recipe, self.world, optim=optim, schedule=schedule)
 
@@ -317,9 +319,9 @@ class Trainer:
         for name in [result, *(other for other in self.players if other != result)]:
             model: Any = self.players[name].export(best)
             bundles[name] = Bundle(
-                model, self.data.tokens if model.reads in ("tokens", "pairs") else None,
+                model, self.data.tokens if model.reads in ("tokens", "pairs", "captions") else None,
                 labels=self.data.classes if "classify" in model.can else None,
-                preprocessing=self.data.preprocessing if model.reads == "images" else None,
+                preprocessing=self.data.preprocessing if model.reads in ("images", "captions") else None,
             )  # fmt: skip
         return bundles
 

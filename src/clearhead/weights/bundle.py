@@ -107,7 +107,7 @@ class Bundle:
 
     @property
     def reads(self) -> str:
-        """The input of the model: "tokens", "pairs", "images" or "vectors"; see models.Model."""
+        """The input of the model: "tokens", "pairs", "images", "captions" or "vectors"; see models.Model."""
         if isinstance(self.model, Model):
             return self.model.reads
         return "tokens" if self.preprocessing is None else "images"
@@ -143,7 +143,7 @@ class Bundle:
     def pixels(self, image: ImageLike) -> Float[Tensor, "c height width"]:
         """An image (a path, a PIL image or an array) as the model's input, in float32 on the CPU."""
         if self.preprocessing is None:
-            problem = "has no image preprocessing" if self.reads == "images" else "reads no images"
+            problem = "has no image preprocessing" if self.reads in ("images", "captions") else "reads no images"
             raise InputError(f"this {self.name} {problem}: expected a model with image preprocessing")
         if isinstance(image, str | Path) and not os.path.exists(image):  # not Path.exists, which raises for long texts
             raise MissingFileError(
@@ -155,6 +155,8 @@ class Bundle:
     @torch.no_grad()
     def __call__(self, given: str | ImageLike) -> Float[Tensor, "*o"]:
         """The model's output for one text or image; for a language model the logits after each token."""
+        if self.reads == "captions":
+            raise InputError(f"this {self.name} writes texts: expected clearhead.caption(model, image)")
         if self.reads == "images":
             out: Tensor = self.model(self.pixels(given)[None].to(self.device, self.dtype))[0]
             return out

@@ -63,6 +63,8 @@ class _SkipRandom(TorchFunctionMode):
 
 
 def _check_sizes(options: Any, shapes: Shapes, where: Path, file: Path) -> None:
+    if hasattr(options, "encoder_config"):  # a captioner has the options of its encoder, too
+        _check_sizes(options.encoder_config(), shapes, where, file)
     weights = sum(math.prod(shape) for shape in shapes.values())
     for name in DEPTHS:
         if sum(_numbers(options, name)) > len(shapes):

@@ -25,7 +25,7 @@ from .zoo import ZOO, in_zoo, shipped
 
 # Layouts that `save` writes.
 WRITERS: dict[str, Callable[[Bundle, Path], Path]] = {
-    "clearhead": native.save, "huggingface": huggingface.save, "timm": timm.save,
+    "clearhead": native.save, "compact": native.save_compact, "huggingface": huggingface.save, "timm": timm.save,
     "torchvision": state_files.save_torchvision,
 }  # fmt: skip
 # Layouts that `load` reads, by the first word of what `find` returns.
@@ -103,8 +103,9 @@ def save(
         model: A bundle, or a model of a registered family.
         folder: The folder; it is created if needed.
         tokens: The tokenizer to save; None: that of the bundle.
-        layout: "clearhead"; "huggingface", which from_pretrained of their libraries reads; "timm", for its
-            create_model; or "torchvision": the weights alone, for load_state_dict.
+        layout: "clearhead"; "compact", the same with matrices rounded to 8 bits; "huggingface", which from_pretrained
+            of their libraries reads; "timm", for its create_model; or "torchvision": the weights alone, for
+            load_state_dict.
 
     Examples:
         >>> model = clearhead.build("gpt", vocab=3, context=8, width=8, depth=1, heads=2)

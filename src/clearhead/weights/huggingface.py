@@ -30,12 +30,13 @@ from .tokenizer_files import read_chat, remove_tokens, write_chat
 LAYOUT_FILES = {
     "marian": "marian", "gpt2": "gpt2", "llama": "llama", "mistral": "llama", "qwen2": "llama", "bert": "bert",
     "vit": "vit", "deit": "vit", "dinov2": "dinov2", "dinov2_with_registers": "dinov2", "resnet": "resnet",
-    "convnext": "convnext",
+    "convnext": "convnext", "vision-encoder-decoder": "vision_encoder_decoder",
 }  # fmt: skip
 # Our family: the model types to save it as, in order of preference.
 SAVED_AS = {
     "transformer": ("marian",), "gpt": ("gpt2", "llama"), "bert": ("bert",),
     "vit": ("vit", "deit", "dinov2", "dinov2_with_registers"), "resnet": ("resnet",), "convnext": ("convnext",),
+    "captioner": ("vision-encoder-decoder",),
 }  # fmt: skip
 # Keys that tell the model type of a config.json that is older than the key model_type.
 MARKS = {"gpt2": ("n_embd", "n_head"), "bert": ("type_vocab_size", "hidden_size")}
@@ -75,7 +76,7 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> tuple
     special, labels = special_ids(folder, table), class_names(folder, table, getattr(model.config, "classes", None))
     bundle = Bundle(
         model, tokens, model.config, folder, special, read_chat(folder), labels,
-        preprocessing=read_preprocessing(folder) if model.reads == "images" else None,
+        preprocessing=read_preprocessing(folder) if model.reads in ("images", "captions") else None,
     )  # fmt: skip
     return bundle, used
 
@@ -102,11 +103,11 @@ def build(
 def read_theirs(layout: Layout, table: config.Table) -> Any:
     """The keys of config.json that we read, as the layout's dataclass; raises for what we do not support."""
     if table.get("quantization_config") is not None:
-        place = table.origin.place(("quantization_config",))
+        place = table.place("quantization_config")
         raise WeightsError(f"{place}quantization_config: quantised weights are not supported, expected plain ones")
     for name, value in layout.fixed.items():
         if table.get(name, value) != value:
-            raise WeightsError(f"{table.origin.place((name,))}{name} is {table[name]}: expected {value}")
+            raise WeightsError(f"{table.place(name)}{'.'.join((*table.key, name))} is {table[name]}: expected {value}")
     hints = get_type_hints(layout.theirs)
     # A null means the default, unless the field itself may be None.
     nulls = {name for name, hint in hints.items() if table.get(name) is None and type(None) not in get_args(hint)}
@@ -114,11 +115,12 @@ def read_theirs(layout: Layout, table: config.Table) -> Any:
 
 
 def special_ids(folder: Path, table: config.Table) -> Special:
-    """The special ids of generation_config.json, or else of config.json."""
+    """The special ids of generation_config.json, or else of config.json, or else of its decoder's section."""
     path = folder / "generation_config.json"
     generation = config.load(path) if path.is_file() else config.Table()
     ids: dict[str, tuple[int, ...]] = {}
-    for keys in (table, generation):
+    decoder = table.get("decoder")
+    for keys in (decoder if isinstance(decoder, config.Table) else config.Table(), table, generation):
         ids |= {name: _ids(keys, name) for name in ID_KEYS if keys.get(name) is not None}
     start = ids.get("decoder_start_token_id", ids.get("bos_token_id", ()))
     pad = ids.get("pad_token_id", ())
@@ -160,7 +162,8 @@ def save(bundle: Bundle, folder: Path) -> Path:
         (folder / "generation_config.json").unlink(missing_ok=True)
     else:
         ids = {key: theirs[key] for key in ID_KEYS if theirs.get(key) is not None}
-        banned = {"bad_words_ids": [[special.pad]]} if "decoder_start_token_id" in theirs else {}
+        pads = "decoder_start_token_id" in theirs and special.pad is not None and special.pad not in special.ends
+        banned = {"bad_words_ids": [[special.pad]]} if pads else {}
         config.write(ids | banned, folder / "generation_config.json")
     if bundle.labels is not None:
         theirs["id2label"] = {str(i): label for i, label in enumerate(bundle.labels)}

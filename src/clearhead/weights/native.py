@@ -6,27 +6,30 @@ tokens.json                the tokenizer, if the model reads text; or the other 
 chat_template.jinja        the Jinja template that turns a conversation into one text, for a chat model
 preprocessor_config.json   how an image becomes the model's input, if it reads images
 
-Saving and loading returns the same bits, whatever the dtype.
+Saving and loading returns the same bits, whatever the dtype. The layout "compact" rounds matrices to 8 bits instead,
+and may take a part of the model from a folder beside it: see compact.py.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from .. import __version__, config
 from .. import tokens as text
 from ..models import family, family_of
 from .bundle import Bundle, Special, check_tokens
+from .compact import compress, open_compact, without_shared
 from .fill import WeightsError, build_empty, check_dtype, check_shapes, set_tensor, slots, state
 from .preprocessor import read_preprocessing, write_preprocessing
 from .table import Used, dtype_name
-from .tensor_files import open_safetensors, safetensors_shapes
+from .tensor_files import Tensors
 from .tensors import replace_tensors
 from .tokenizer_files import read_chat, write_chat
 
@@ -40,20 +43,33 @@ class Saved:
     options: dict[str, Any]  # fields of the family's Config
     special: Special | None = None  # special ids, where they differ from the tokenizer's
     labels: tuple[str, ...] | None = None  # names of the classes
+    shared: dict[str, str] = field(default_factory=dict)  # part of the model: folder beside this one that holds it
 
 
 def save(bundle: Bundle, folder: Path) -> Path:
     """Write a bundle into a folder, each file whole or not at all; returns the folder."""
-    model = bundle.model
-    saved = {"clearhead": __version__, "model": family_of(model), "options": config.dump(bundle.config)}
+    return _write(bundle, folder, state(bundle.model), {})
+
+
+def save_compact(bundle: Bundle, folder: Path, shared: Mapping[str, str] | None = None) -> Path:
+    """Write a bundle with matrices in 8 bits; `shared` names parts of the model, and the folders that hold them."""
+    names = frozenset(name for name, _ in bundle.model.named_buffers())
+    tensors = without_shared(compress(state(bundle.model), names), folder, shared or {})
+    return _write(bundle, folder, tensors, shared or {})
+
+
+def _write(bundle: Bundle, folder: Path, tensors: Mapping[str, Tensor], shared: Mapping[str, str]) -> Path:
+    saved = {"clearhead": __version__, "model": family_of(bundle.model), "options": config.dump(bundle.config)}
     if bundle.special != Special.of(bundle.tokens):
         saved["special"] = config.dump(bundle.special)
     if bundle.labels is not None:
         saved["labels"] = list(bundle.labels)
+    if shared:
+        saved["shared"] = dict(shared)
     check_tokens(bundle.tokens, bundle.config, "cannot be saved")
     folder.mkdir(parents=True, exist_ok=True)
     # The largest file first: if the disk is full, the other files are still those of the old model.
-    replace_tensors(folder / "model.safetensors", state(model))
+    replace_tensors(folder / "model.safetensors", tensors)
     if bundle.tokens is None:
         text.remove(folder)  # of the model that was here before
     else:
@@ -85,9 +101,9 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> tuple
     tokens_file = text.saved(folder)
     tokens = None if tokens_file is None else text.load(folder)
     check_tokens(tokens, chosen, str(tokens_file))
-    with open_safetensors(path) as file:
-        model = build_empty(kind, chosen, safetensors_shapes(file), folder / "config.json", path)
-        used = _fill(model, file, path, device, dtype)
+    with open_compact(path, saved.shared) as tensors:
+        model = build_empty(kind, chosen, tensors.shapes, folder / "config.json", path)
+        used = _fill(model, tensors, device, dtype)
     bundle = Bundle(
         model, tokens, chosen, folder, saved.special, read_chat(folder), saved.labels,
         preprocessing=read_preprocessing(folder),
@@ -96,15 +112,15 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> tuple
 
 
 @torch.no_grad()
-def _fill(model: nn.Module, file: Any, path: Path, device: torch.device, dtype: torch.dtype | None) -> Used:
-    """Give a model from `build_empty` the tensors of an open safetensors file."""
-    shapes = safetensors_shapes(file)
-    check_shapes(shapes, {name: tuple(x.shape) for name, x in state(model).items()}, path)
+def _fill(model: nn.Module, tensors: Tensors, device: torch.device, dtype: torch.dtype | None) -> Used:
+    """Give a model from `build_empty` the tensors of its folder."""
+    check_shapes(tensors.shapes, {name: tuple(x.shape) for name, x in state(model).items()}, tensors.path)
     types: Counter[str] = Counter()
     for name, slot in slots(model).items():
-        tensor = file.get_tensor(name)
-        check_dtype(name, tensor, slot[0], path)
-        types[dtype_name(tensor)] += tensor.numel()
+        tensor = tensors[name]
+        check_dtype(name, tensor, slot[0], tensors.files[name])
+        types[tensors.types.get(name) or dtype_name(tensor)] += tensor.numel()
         set_tensor(slot, tensor, device, dtype)
     model.to(device)  # constants, which are not in the state
-    return Used(shapes, {}, dict(types), (path.name,))
+    files = dict.fromkeys(file.name for file in tensors.files.values())
+    return Used(dict(tensors.shapes), {}, dict(types), tuple(files))

@@ -6,6 +6,7 @@ import { h } from "./dom.js";
 import { save } from "./figure.js";
 import { Path } from "./path.js";
 import { Build } from "./views/build.js";
+import { Caption } from "./views/caption.js";
 import { Classify } from "./views/classify.js";
 import { Read } from "./views/read.js";
 import { Start } from "./views/start.js";
@@ -13,9 +14,11 @@ import { Train } from "./views/train.js";
 import { Translate } from "./views/translate.js";
 import { Write } from "./views/write.js";
 
-const VIEWS = { start: ["Start", Start], translate: ["Translate", Translate], write: ["Write", Write], read: ["Read", Read], classify: ["Classify", Classify], build: ["Build", Build], train: ["Train", Train] };
+const VIEWS = { start: ["Start", Start], translate: ["Translate", Translate], write: ["Write", Write], read: ["Read", Read], classify: ["Classify", Classify], caption: ["Caption", Caption], build: ["Build", Build], train: ["Train", Train] };
 const LOCAL = ["127.0.0.1", "localhost", "[::1]"];
 const LONGEST = 8000; // characters of an address
+const READING = 12000; // milliseconds that a notice stays
+let fading = 0;
 const place = document.getElementById("view"), problem = document.getElementById("problem"), notice = document.getElementById("notice");
 const views = {}; // by name, as they are first opened
 let current = null, listed = null;
@@ -59,7 +62,11 @@ const frame = {
     problem.hidden = false;
   },
   fine() { problem.hidden = true; problem.textContent = ""; },
-  say(text) { notice.textContent = text; },
+  say(text) {
+    notice.textContent = text;
+    clearTimeout(fading);
+    if (text) fading = setTimeout(() => frame.say(""), READING);
+  },
   go(address) { location.hash = address; },
 };
 const path = new Path();

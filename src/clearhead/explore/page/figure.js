@@ -52,10 +52,10 @@ function wrapped(text, most) {
 }
 
 // A colour scale as SVG: a bar from low to high with its numbers and what they are.
-export function scaleBar({ x, y, low, high, label, signed = false, root = false }) {
+export function scaleBar({ x, y, low, high, label, signed = false, root = false, shade = colour }) {
   const wide = 120, steps = 40;
   return s("g", { transform: `translate(${x},${y})`, "font-size": 11, fill: tint("soft") },
-    Array.from({ length: steps }, (_, i) => s("rect", { x: (i * wide) / steps, width: wide / steps + 0.5, height: 8, fill: css(colour(signed ? (2 * i) / (steps - 1) - 1 : i / (steps - 1))) })),
+    Array.from({ length: steps }, (_, i) => s("rect", { x: (i * wide) / steps, width: wide / steps + 0.5, height: 8, fill: css(shade(signed ? (2 * i) / (steps - 1) - 1 : i / (steps - 1))) })),
     s("text", { y: 20 }, low), s("text", { x: wide, y: 20, "text-anchor": "end" }, high), s("text", { x: wide + 8, y: 8 }, label + (root ? " (colours: square root)" : "")));
 }
 

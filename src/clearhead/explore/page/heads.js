@@ -7,7 +7,7 @@ import { scaleBar } from "./figure.js";
 // id, name, unit, what it means
 export const COLOURINGS = [
   ["map", "small maps", "attention weight", "The attention map of every head (colours: square root)."],
-  ["entropy", "entropy", "nats", "Low: a head attends to few tokens. High: to many."],
+  ["entropy", "entropy", "nats", "Low: a head attends to few keys. High: to many. The mean over all queries."],
   ["distance", "distance", "tokens", "The mean distance from a query to its keys."],
   ["maximum", "largest weight", "weight", "The mean of each query's largest weight."],
   ["sink", "weight on the first token", "weight", "Heads that attend to nothing in particular put their weight on the first token."],

@@ -48,9 +48,12 @@ export class ImageMap {
     this.canvas.setAttribute("aria-label", title);
   }
 
+  // The colour of a number from 0 to 1, or from -1 to 1.
+  shade(t) { return colour(t); }
+
   tellScale() {
     const bar = h("span", { class: "bar" }), [low, high] = this.ends(), from = low < 0 ? -1 : 0;
-    bar.style.setProperty("background", `linear-gradient(90deg, ${Array.from({ length: 9 }, (_, i) => css(colour(from + (i / 8) * (1 - from)))).join(",")})`);
+    bar.style.setProperty("background", `linear-gradient(90deg, ${Array.from({ length: 9 }, (_, i) => css(this.shade(from + (i / 8) * (1 - from)))).join(",")})`);
     if (this.values.flat().every((x) => x === 0)) this.scale.textContent = `0 ${this.what} everywhere`;
     else this.scale.replaceChildren(number(low), bar, `${number(high)} ${this.what}`);
   }
@@ -75,7 +78,7 @@ export class ImageMap {
   draw() {
     if (!this.values || !this.root.isConnected) return;
     const ny = this.values.length, nx = this.values[0].length, side = Math.min(this.size, this.root.clientWidth || this.size) * this.near, scale = devicePixelRatio || 1;
-    const wide = side, tall = this.image ? (side * this.image.height) / this.image.width : (side * ny) / nx, c = this.canvas.getContext("2d"), [low, high] = this.ends(), from = Math.max(low, 0);
+    const wide = side, tall = this.image ? (side * this.image.height) / this.image.width : (side * ny) / nx, c = this.canvas.getContext("2d");
     this.tellScale();
     this.frame.style.setProperty("max-height", `${tall / this.near}px`);
     this.frame.style.setProperty("max-width", `${wide / this.near}px`);
@@ -84,20 +87,7 @@ export class ImageMap {
     this.canvas.style.setProperty("width", `${wide}px`);
     this.canvas.style.setProperty("height", `${tall}px`);
     c.scale(scale, scale);
-    if (this.image) {
-      c.imageSmoothingEnabled = Math.max(this.image.width, this.image.height) >= COARSE;
-      if (this.patchwise) c.filter = `grayscale(${Math.min(1, 2 * this.opacity)}) ${dark() ? `brightness(${1 - 0.5 * this.opacity})` : `brightness(${1 + 0.3 * this.opacity}) contrast(${1 - 0.4 * this.opacity})`}`;
-      c.drawImage(this.image, 0, 0, wide, tall);
-      c.filter = "none";
-    }
-    const cells = new OffscreenCanvas(nx, ny), o = cells.getContext("2d"), data = o.createImageData(nx, ny);
-    this.values.flat().forEach((x, i) => {
-      const size = Math.min(1, (Math.abs(x) - from) / (high - from)), [r, g, b] = colour(Math.sign(x) * size);
-      data.data.set([r, g, b, Math.round(255 * (this.image ? this.opacity * size : 1))], 4 * i);
-    });
-    o.putImageData(data, 0, 0);
-    c.imageSmoothingEnabled = !this.patchwise && Boolean(this.image) && !this.lines;
-    c.drawImage(cells, 0, 0, wide, tall);
+    this.paint(c, wide, tall);
     if (this.lines) {
       c.strokeStyle = tint("paper");
       c.lineWidth = 1;
@@ -111,6 +101,25 @@ export class ImageMap {
       c.lineWidth = 2;
       c.strokeRect((this.at[1] * wide) / nx + 1, (this.at[0] * tall) / ny + 1, wide / nx - 2, tall / ny - 2);
     }
+  }
+
+  // Draw the image and the numbers over it.
+  paint(c, wide, tall) {
+    if (this.image) {
+      c.imageSmoothingEnabled = Math.max(this.image.width, this.image.height) >= COARSE;
+      if (this.patchwise) c.filter = `grayscale(${Math.min(1, 2 * this.opacity)}) ${dark() ? `brightness(${1 - 0.5 * this.opacity})` : `brightness(${1 + 0.3 * this.opacity}) contrast(${1 - 0.4 * this.opacity})`}`;
+      c.drawImage(this.image, 0, 0, wide, tall);
+      c.filter = "none";
+    }
+    const ny = this.values.length, nx = this.values[0].length, [low, high] = this.ends(), from = Math.max(low, 0);
+    const cells = new OffscreenCanvas(nx, ny), o = cells.getContext("2d"), data = o.createImageData(nx, ny);
+    this.values.flat().forEach((x, i) => {
+      const size = Math.min(1, (Math.abs(x) - from) / (high - from)), [r, g, b] = colour(Math.sign(x) * size);
+      data.data.set([r, g, b, Math.round(255 * (this.image ? this.opacity * size : 1))], 4 * i);
+    });
+    o.putImageData(data, 0, 0);
+    c.imageSmoothingEnabled = !this.patchwise && Boolean(this.image) && !this.lines;
+    c.drawImage(cells, 0, 0, wide, tall);
   }
 
   place(event) {
@@ -150,7 +159,7 @@ export class ImageMap {
     const wide = parseFloat(this.canvas.style.width), tall = parseFloat(this.canvas.style.height), [low, high] = this.ends(), axis = (text, more) => s("text", { fill: tint("soft"), "font-size": 11, ...more }, text);
     return s("svg", { width: Math.max(wide + 18, 300, 7.6 * this.title.length), height: tall + 86 }, s("text", { x: 0, y: 14, fill: tint("ink"), "font-size": 14, "font-weight": 600 }, this.title),
       axis("column", { x: 18, y: 36 }), axis("row", { x: 12, y: 42 + tall, transform: `rotate(-90 12 ${42 + tall})` }), s("image", { href: this.canvas.toDataURL(), x: 18, y: 42, width: wide, height: tall }),
-      scaleBar({ x: 18, y: tall + 54, low: number(low), high: number(high), label: this.what, signed: low < 0 }));
+      scaleBar({ x: 18, y: tall + 54, low: number(low), high: number(high), label: this.what, signed: low < 0, shade: (t) => this.shade(t) }));
   }
 }
 

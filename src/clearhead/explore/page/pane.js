@@ -170,7 +170,7 @@ export class Pane {
   source() { const { model } = this; return model ? `${model.id} (${FAMILIES[model.family] ?? model.family}, ${(model.parameters ?? 0).toLocaleString("en")} parameters)` : ""; }
 }
 
-export const FAMILIES = { RNNSeq2Seq: "RNN", GPT: "language model", BERT: "encoder", ViT: "vision transformer" }; // the class of a model -> its name for readers; others are their own
+export const FAMILIES = { RNNSeq2Seq: "RNN", GPT: "language model", BERT: "encoder", ViT: "vision transformer", Captioner: "captioner" }; // the class of a model -> its name for readers; others are their own
 
 export class PanedView extends View {
   constructor(frame, name, title, lead, PaneClass) {

@@ -27,6 +27,7 @@ __all__ = [
 OBJECTIVES = {
     "next-token": ("next_token", "NextToken", "the cross-entropy of each token given those before it"),
     "translation": ("translation", "Translation", "the cross-entropy of each target token given the source"),
+    "captions": ("captions", "Captions", "the cross-entropy of each word of a caption given the image"),
     "masked-tokens": ("masked_tokens", "MaskedTokens", "the cross-entropy of masked tokens given all others"),
     "classification": ("classification", "Classification", "the cross-entropy of each row's class"),
     "regression": ("regression", "Regression", "the mean square error of vectors"),

@@ -14,7 +14,7 @@ from torch import Tensor
 from ...checks import fraction
 from ...data import IGNORE
 from ..loss import linear_cross_entropy, measured
-from .objective import Measurement, Objective, Tensors
+from .objective import Losses, Measurement, Objective, Tensors
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,7 +38,7 @@ class TokenObjective(Objective):
     def count(self, batch: Mapping[str, np.ndarray]) -> int:
         return int((batch["targets"] != IGNORE).sum())
 
-    def loss(self, batch: Tensors) -> Tensor:
+    def loss(self, batch: Tensors) -> Losses:
         """The summed cross-entropy, in nats."""
         return linear_cross_entropy(*self.readout(batch), smoothing=self.config.smoothing)
 

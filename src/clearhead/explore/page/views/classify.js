@@ -1,38 +1,29 @@
 // Classify: a vision model on an image: its classes, the attention of any patch over the image, and feature maps.
 
-import { floats, lines, perLayer, picture } from "../api.js";
-import { sentence } from "../activity.js";
+import { lines, picture } from "../api.js";
 import { choose, h, percent } from "../dom.js";
 import { FeatureGrid, PER_PAGE } from "../features.js";
-import { HeadGrid, headTitle } from "../heads.js";
-import { ImageInput, ImageMap } from "../image.js";
-import { Pane, PanedView } from "../pane.js";
+import { headTitle } from "../heads.js";
+import { ImageMap } from "../image.js";
+import { ImagePane, ImageView, mean, shaped } from "../image_pane.js";
 import { barsFigure } from "../small_figures.js";
 
 const TOP = 5; // classes that are shown
-const SHIPPED = ["vit-imagenette", "vit-cifar10", "resnet-cifar10"]; // the first of them opens unless another model was given
-const EXAMPLE = { model: SHIPPED[0], image: "church", layer: "0", head: "1" }; // what the view opens with
 const FEATURES = "features"; // the value of `group` for feature maps; otherwise the name of a group of attentions
 const DISTANCE = ["distance", "distance", "patches", "The mean distance in the grid from a patch to the patches it attends to."];
 const SINK = ["sink", "weight on the class token", "weight", "The mean weight that all tokens put on the class token."];
 const SMALL = ["map", "small maps", "attention weight", "What the chosen token attends to in every head, each up to its own largest weight (colours: square root)."];
-const NOTHING = "none"; // the image of an address after a file that could not be used
-const KEPT = 64; // chosen tokens and pages of feature maps whose numbers are not requested again
-const named = (image, names) => names[image] ?? image.replaceAll("-", " ");
 
-class ClassifyPane extends Pane {
+class ClassifyPane extends ImagePane {
   static KIND = "classify";
-  static INPUT = "image";
+  static SHIPPED = ["vit-imagenette", "vit-cifar10", "resnet-cifar10"];
+  static EXAMPLE = { model: "vit-imagenette", image: "church", layer: "0", head: "1" };
   static DOING = "Looking…";
-  static EMPTY = "Choose an image.";
   static NONE = "There is no vision model here: start the explorer with the folder of one, for instance DINOv2's: clearhead explore path/to/dinov2";
   static START = { model: "", image: "", group: "", layer: null, head: null, at: null, colouring: "map", stage: -1, channel: null, order: "strength", page: 0 };
 
   constructor(view) {
-    super(view);
-    this.names = view.names;
-    this.chips.setAttribute("aria-label", "Example images");
-    this.drop = new ImageInput({ found: ({ id, name }) => { if (name) this.names[id] = name; this.view.give(id); }, fail: (trouble) => this.view.refuse(trouble) });
+    super(view, [SMALL, DISTANCE, SINK]);
     this.form = h("div", { class: "ask" }, h("div", { class: "row" }, this.choice, this.drop.root, this.chips, this.activity.root));
     this.image = new ImageMap({ size: 340, what: "attention weight", patchwise: true, pick: (y, x) => this.pickPlace(y, x) });
     this.rest = h("p", { class: "rest note" }); // the weight that is on no patch
@@ -42,43 +33,10 @@ class ClassifyPane extends Pane {
     this.image.frame.after(this.rest, this.specials);
     this.classes = h("div", { class: "classes", "aria-live": "polite" });
     this.what = h("div", { class: "row" });
-    this.heads = new HeadGrid({ means: [SMALL, DISTANCE, SINK], pick: (layer, head) => { Object.assign(this.state, { layer, head }); this.changed(); }, recolour: (to) => { this.state.colouring = to; this.view.remember(); this.measure(); } });
-    this.heads.own = true;
     this.grid = new FeatureGrid({ pick: (channel) => { this.state.channel = channel; this.changed(); }, turn: (page) => { this.state.page = page; this.state.channel = null; this.changed(); } });
     this.body = h("section", { class: "inside sight", hidden: true },
       h("div", { class: "left" }, this.image.root), h("div", { class: "right" }, this.classes, h("div", { class: "detail" }, this.what, this.heads.root, this.grid.root)));
     this.root = h("div", { class: "pane" }, this.form, this.body);
-  }
-
-  // Without a state in the address: the example, if its model opens.
-  async enter(given) {
-    if (Object.keys(given).length) return super.enter(given.image === NOTHING ? { ...given, image: "" } : given);
-    const mine = (this.entering = {});
-    await this.ready().catch(() => {}); // super.enter asks again, and shows the problem
-    if (this.entering === mine) return super.enter(this.state.model === EXAMPLE.model ? EXAMPLE : given);
-  }
-
-  usual(all) { return SHIPPED.includes(all[0]?.id) ? all.find((one) => one.id === SHIPPED.find((id) => all.some((two) => two.id === id))) : all[0]; }
-
-  suggest() {
-    const ids = this.model?.examples ?? [];
-    if (String(ids) !== this.offered) this.chips.replaceChildren(...ids.map((id) => h("button", { type: "button", class: "photo", "data-image": id, title: named(id, this.names), onclick: () => this.view.give(id) }, h("img", { src: `/api/images/one?id=${id}`, alt: named(id, this.names), width: 38, height: 38 }))));
-    this.offered = String(ids);
-    for (const one of this.chips.children) one.setAttribute("aria-pressed", one.dataset.image === this.state.image);
-  }
-
-  // Another image. What was chosen of the earlier one stays chosen, except for its patch.
-  give(id) { this.input.value = id; this.run(); this.suggest(); }
-
-  // An image that cannot be used: nothing of the earlier one stays on screen.
-  refuse(trouble) {
-    this.activity.cancel();
-    this.clear();
-    Object.assign(this, { result: null, key: null });
-    this.input.value = "";
-    this.state.image = NOTHING;
-    this.suggest();
-    this.fail(trouble);
   }
 
   pickModel(id) {
@@ -87,7 +45,6 @@ class ClassifyPane extends Pane {
     this.run();
   }
 
-  again() { this.results.clear(); this.run(false); }
   request() { return { model: this.state.model, image: this.state.image }; }
   stopped() {}
 
@@ -118,9 +75,7 @@ class ClassifyPane extends Pane {
 
   show(result) {
     const { look, classes } = result, { state } = this;
-    this.controller?.abort();
-    this.controller = new AbortController();
-    Object.assign(this, { look, numbers: new Map(), told: {} });
+    this.open(look);
     this.body.hidden = false;
     if (state.group !== FEATURES && !this.group) state.group = look.groups[0]?.name === "self" ? "self" : look.features.length ? FEATURES : look.groups[0]?.name ?? "";
     this.classes.replaceChildren(h("h2", {}, "Classes"), classes ? h("ul", { class: "bars" }, classes.slice(0, TOP).map(([name, share]) => { const bar = h("span", { class: "weight" }); bar.style.setProperty("width", `${Math.max(0.5, 100 * share)}%`); return h("li", {}, h("span", { class: "label", title: name }, name), h("span", {}, percent(share)), bar); })) : h("p", { class: "note" }, "This model has no classes: it turns the image into one vector."));
@@ -143,22 +98,11 @@ class ClassifyPane extends Pane {
     if (focused) this.what.querySelector(`[name=${focused}]`)?.focus();
   }
 
-  changed(push = false) { this.view.remember(push); this.draw(); }
-
   // The index of the token whose attention is shown: the chosen one, the class token, or the patch in the middle.
   get query() {
     const { rows } = this.group, { at } = this.state;
     if (at !== null && Number.isInteger(at) && at >= 0 && at < rows.names.length) return at;
     return rows.special.length || !rows.grid ? 0 : Math.floor(rows.grid[0] / 2) * rows.grid[1] + Math.floor(rows.grid[1] / 2);
-  }
-
-  // Numbers of this result, requested once.
-  async ask(path, given) {
-    const { look, numbers } = this, key = JSON.stringify([path, given]), found = numbers.get(key) ?? (await floats(`looks/${path}`, { look: look.id, ...given }, this.controller.signal));
-    numbers.delete(key);
-    numbers.set(key, found);
-    if (numbers.size > KEPT) numbers.delete(numbers.keys().next().value);
-    return found;
   }
 
   async draw() {
@@ -176,8 +120,8 @@ class ClassifyPane extends Pane {
     this.grid.clear();
     const all = await this.ask("query", { group: group.name, at: query });
     if (this.asked !== asked) return;
-    this.drawHeads(all);
-    const { special, grid } = group.columns, first = special.length;
+    const { names, special, grid } = group.columns, first = special.length;
+    this.drawHeads(all, ["map", "entropy", ...(group.rows.grid ? ["distance"] : []), "maximum", ...(names[0] === "class token" ? ["sink"] : [])]);
     const weights = mean(all, state.layer, state.head), values = shaped(weights.subarray(first), grid), at = this.place(query);
     this.shown = { title: this.title(), grid, values, weights, all, query, unit: "attention weight" };
     this.image.call(this.shown.title, "attention weight");
@@ -186,23 +130,6 @@ class ClassifyPane extends Pane {
     const focused = this.specials.contains(document.activeElement);
     this.specials.replaceChildren(...group.rows.special.map((i) => h("button", { type: "button", class: "chip", "aria-pressed": i === query, onclick: () => { state.at = i === 0 ? null : i; this.changed(); } }, group.rows.names[i])), ...(group.rows.grid ? [h("span", { class: "note" }, "Click a patch to see what it attends to; arrow keys move it.")] : []));
     if (focused) this.specials.querySelector('[aria-pressed="true"]')?.focus();
-  }
-
-  // The head grid with the maps of the chosen token; it is drawn again only if it would look different.
-  drawHeads(all) {
-    const { group, heads, state } = this, { names, special, grid } = group.columns, first = special.length;
-    const same = heads.maps?.of === all && heads.colouring === state.colouring && String(heads.at) === String([state.layer, state.head]) && !heads.root.hidden;
-    if (!same) {
-      heads.colouring = state.colouring;
-      heads.offer(["map", "entropy", ...(group.rows.grid ? ["distance"] : []), "maximum", ...(names[0] === "class token" ? ["sink"] : [])]);
-      const [layers, per, keys] = all.shape, n = keys - first;
-      const maps = { of: all, shape: [layers, per, ...grid], data: Float32Array.from({ length: layers * per * n }, (_, i) => all.data[Math.floor(i / n) * keys + first + (i % n)]) };
-      Object.assign(heads, { layers, heads: per, maps, told: this.told[group.name] ?? [] });
-      heads.show(layers, per, [state.layer, state.head]);
-      [state.layer, state.head] = heads.at;
-      state.colouring = heads.colouring;
-    }
-    this.measure();
   }
 
   async drawFeatures(asked) {
@@ -248,26 +175,10 @@ class ClassifyPane extends Pane {
     this.changed();
   }
 
-  // Request the statistics by which the head grid is coloured.
-  async measure() {
-    const { group, look, heads } = this, { signal } = this.controller;
-    if (heads.colouring === "map" || this.told[group.name]) return;
-    const { told: all } = this, told = (all[group.name] = []);
-    try {
-      for await (const line of perLayer("heads", look.id, group.name, signal)) {
-        told[line.layer] = line;
-        if (this.group === group) { heads.told = told; heads.draw(); }
-      }
-    } catch (trouble) {
-      delete all[group.name];
-      if (trouble.name !== "AbortError") { heads.legend.textContent = sentence(trouble); }
-    }
-  }
-
   caption() {
-    const [best] = this.result?.classes ?? [], image = named(this.state.image, this.names), { state } = this;
-    const where = state.group === FEATURES ? this.look?.features[state.stage]?.name ?? "features" : state.layer === null ? "all-heads" : `layer${state.layer}${state.head === null ? "" : `-head${state.head}`}`;
-    return { title: `${image}${best ? ` → ${best[0]} ${percent(best[1])}` : ""}`, source: [this.source(), this.shown?.title, this.rest.textContent].filter(Boolean).join(" · "), file: [state.model, named(state.image, this.names), where].join("-") };
+    const [best] = this.result?.classes ?? [], image = this.named(), { state } = this;
+    const where = state.group === FEATURES ? this.look?.features[state.stage]?.name ?? "features" : this.headName();
+    return { title: `${image}${best ? ` → ${best[0]} ${percent(best[1])}` : ""}`, source: [this.source(), this.shown?.title, this.rest.textContent].filter(Boolean).join(" · "), file: [state.model, image, where].join("-") };
   }
 
   figures() {
@@ -279,41 +190,14 @@ class ClassifyPane extends Pane {
     const { shown, group, state } = this;
     const attention = shown?.all && { attention: group.name, title: shown.title, query: shown.query, queries: group.rows.names, keys: group.columns.names, special: group.columns.special, grid: shown.grid, weights: shown.weights, every_head: { shape: shown.all.shape, weights: shown.all.data }, heads: this.heads.told };
     const features = shown?.maps && { stage: this.look.features[state.stage].name, title: shown.title, channel: shown.channel, channels: shown.channels, shape: shown.maps.shape, maps: shown.maps.data };
-    return { ...state, image_name: named(state.image, this.names), seen: this.look?.seen ?? null, classes: this.result?.classes ?? null, attention: attention ?? null, features: features ?? null };
+    return { ...state, image_name: this.named(), seen: this.look?.seen ?? null, classes: this.result?.classes ?? null, attention: attention ?? null, features: features ?? null };
   }
 }
 
-// The mean of weights (layers, heads, keys) over the layers and heads that are not chosen.
-function mean({ data, shape: [layers, heads, keys] }, layer, head) {
-  const sums = new Float32Array(keys), rows = [];
-  for (let l = 0; l < layers; l++) for (let e = 0; e < heads; e++) if ((layer === null || l === layer) && (head === null || e === head)) rows.push(data.subarray((l * heads + e) * keys, (l * heads + e + 1) * keys));
-  for (const row of rows) row.forEach((x, i) => { sums[i] += x / rows.length; });
-  return sums;
-}
-
-const shaped = (data, [ny, nx]) => Array.from({ length: ny }, (_, y) => Array.from(data.subarray(y * nx, (y + 1) * nx)));
-
-export class Classify extends PanedView {
+export class Classify extends ImageView {
   constructor(frame) { super(frame, "classify", "Classify", "What a vision model uses of an image: what the class token of a vision transformer, or a patch of it, attends to, and the feature maps of a convolutional network.", ClassifyPane); }
 
-  get names() { return (this.uploaded ??= {}); } // of uploaded images, by id
-
   differenceMap() { return new ImageMap({ size: 340, patchwise: true }); }
-
-  // The same model with other weights, or any other one.
-  partner(pane) { return super.partner(pane) ?? Object.values(pane.known ?? {}).find((one) => one.id !== pane.model?.id); }
-
-  // A file that cannot be used is refused by all panes; Back leads to the image before it.
-  refuse(trouble) {
-    for (const pane of this.panes) pane.refuse(trouble);
-    this.compare();
-    this.remember(true);
-  }
-
-  lasts() { return this.panes.some(({ state, model }) => state.image && state.image !== NOTHING && !model?.examples.includes(state.image)) ? "The uploaded image is kept in the memory of this server only: after a restart the link does not show it." : ""; }
-
-  // Another image, for all panes.
-  give(id) { for (const pane of this.panes) pane.give(id); }
 
   // A patch was chosen: the other pane shows the same one, if it has the same grid.
   pickPlace(pane, y, x) {

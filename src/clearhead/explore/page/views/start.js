@@ -10,7 +10,7 @@ const EXAMPLE = { model: "fr-en", text: "Je la mange.", beams: 1 };
 
 export class Start extends View {
   constructor(frame) {
-    super(frame, "start", "Look inside attention", "Compute it by hand, watch it translate, write, read and look at images, and switch parts of it off.");
+    super(frame, "start", "Look inside attention", "Compute it by hand, watch it translate, write, read, look at images and describe them, and switch parts of it off.");
     this.next = h("div", { class: "row" });
     this.lines = new TokenLines();
     this.words = h("p", { class: "note" });

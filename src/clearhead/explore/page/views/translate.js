@@ -1,5 +1,6 @@
 // Translate: translations as they are written, with the attention of each of their tokens.
 
+import { Answers } from "../answers.js";
 import { lines, post } from "../api.js";
 import { h, slide } from "../dom.js";
 import { Inside } from "../inside.js";
@@ -21,11 +22,11 @@ class TranslatePane extends Pane {
     this.controls.beams = slide("beams", { min: 1, max: 8, step: 1, value: this.state.beams, change: (x) => this.set("beams", x) });
     this.form = h("form", { class: "ask", onsubmit: (event) => { event.preventDefault(); this.run(); } }, this.input, h("div", { class: "row" }, this.choice, this.controls.beams, this.go, this.activity.root), this.chips);
     this.sentences = h("ol", { class: "sentences", "aria-label": "Sentences", hidden: true });
-    this.answers = h("ol", { class: "answers", "aria-live": "polite", "aria-label": "Translations, the best first" });
+    this.answers = new Answers("Translations, the best first", "log-probability divided by length", (i) => { Object.assign(this.state, { answer: i, at: null }); this.view.remember(true); this.show(this.result); });
     this.remark = h("p", { class: "remark", hidden: true });
     this.inside = new Inside({ state: this.state, changed: () => this.view.remember(), drew: () => this.view.compare(), expired: () => this.again(), tall: 270 });
     this.body = h("section", { class: "inside", hidden: true }, h("div", { class: "left" }, this.inside.lines.root, this.inside.controls, this.inside.heads.root), h("div", { class: "right" }, this.inside.map.root));
-    this.root = h("div", { class: "pane" }, this.form, this.sentences, this.answers, this.remark, this.body);
+    this.root = h("div", { class: "pane" }, this.form, this.sentences, this.answers.root, this.remark, this.body);
   }
 
   renew() { Object.assign(this.state, { sentence: 0, answer: 0, at: null }); }
@@ -37,7 +38,7 @@ class TranslatePane extends Pane {
     this.partial = null;
     this.sentences.replaceChildren();
     this.sentences.hidden = true;
-    this.answers.replaceChildren();
+    this.answers.clear();
     this.remark.hidden = true;
     this.body.hidden = true;
     this.inside.clear();
@@ -52,7 +53,7 @@ class TranslatePane extends Pane {
         result.first ??= performance.now() - began;
         Object.assign(result, { beams: event.beams, at: event.sentence });
         if (result.texts.length > 1) say(`Translating sentence ${event.sentence + 1} of ${result.texts.length}…`);
-        this.listAnswers(event.beams, true);
+        this.answers.list(event.beams.slice(0, this.state.beams));
       }
       if (event.translations) { result.parts[event.sentence] = { translations: event.translations, looks: event.looks }; if (result.texts.length > 1) this.listSentences(result); }
     }
@@ -87,7 +88,7 @@ class TranslatePane extends Pane {
     if (!part) return;
     if (this.state.answer >= part.translations.length) this.state.answer = 0;
     if (result.texts.length > 1) this.listSentences(result);
-    this.listAnswers(part.translations, false);
+    this.answers.list(part.translations.slice(0, this.state.beams), this.state.answer);
     this.open(part);
   }
 
@@ -97,16 +98,6 @@ class TranslatePane extends Pane {
     this.sentences.replaceChildren(...result.texts.map((text, i) => h("li", {}, h("button", { type: "button", "data-at": i, "aria-pressed": i === this.state.sentence, disabled: !result.parts[i], onclick: () => { Object.assign(this.state, { sentence: i, answer: 0, at: null }); this.view.remember(true); this.show(result); } },
       h("span", { dir: "auto" }, text), h("span", { class: "said", dir: "auto" }, result.parts[i]?.translations[0]?.text ?? "…")))));
     if (focused !== null) this.sentences.querySelector(`[data-at="${focused}"]`)?.focus();
-  }
-
-  listAnswers(found, writing) {
-    const best = found[0]?.score ?? 0, focused = this.answers.contains(document.activeElement) ? document.activeElement.dataset.at : null;
-    this.answers.replaceChildren(...found.slice(0, this.state.beams).map((one, i) => {
-      const bar = h("span", { class: "weight" }), inner = [h("span", { class: "said", dir: "auto" }, one.text || "…"), h("span", { class: "score", title: "log-probability divided by length" }, one.score.toFixed(2))];
-      bar.style.setProperty("width", `${Math.max(2, 100 * Math.exp(one.score - best))}%`);
-      return h("li", { class: i ? "" : "first" }, writing ? inner : h("button", { type: "button", "data-at": i, "aria-pressed": i === this.state.answer, onclick: () => { Object.assign(this.state, { answer: i, at: null }); this.view.remember(true); this.show(this.result); } }, inner), bar);
-    }));
-    if (focused !== null) this.answers.querySelector(`[data-at="${focused}"]`)?.focus();
   }
 
   open({ translations, looks }) {

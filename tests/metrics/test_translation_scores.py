@@ -9,9 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from clearhead import metrics
 from clearhead.errors import MissingPackageError
-from clearhead.metrics import Score, bleu, bleu_by, chrf, moses_words, spacy_words, token_bleu
+from clearhead.metrics import Score, bleu, bleu_by, chrf, moses_words, spacy_words, token_bleu, translation
 
 words = st.lists(st.sampled_from("abcde"), min_size=4, max_size=12)
 corpus = st.lists(st.tuples(words, words), min_size=1, max_size=5)
@@ -90,7 +89,7 @@ def test_odd_texts_are_scored(text):
     [
         (lambda: bleu(["a"], ["a", "b"]), "1 hypotheses and 2 references: expected the same number"),
         (lambda: bleu([], []), "there is no hypothesis"),
-        (lambda: bleu(["a"], [[]]), "sentence 0 has no reference"),
+        (lambda: bleu(["a"], [[]]), "hypothesis 0 has no reference"),
         (lambda: bleu("a", ["a"]), "the hypotheses are one text, 'a'"),
         (lambda: chrf(["a"], "a"), "the references are one text, 'a'"),
         (lambda: bleu(["a"], ["a"], tokenize="moses"), "tokenize='moses': expected one of 13a, none"),
@@ -158,6 +157,6 @@ def test_a_bad_protocol_raises_before_any_text_is_translated(monkeypatch):
     with pytest.raises(ValueError, match="protocol='words' has rules for each language"):
         bleu_by("words", None)
     monkeypatch.setitem(sys.modules, "sacremoses", None)
-    metrics._moses.cache_clear()
+    translation._moses.cache_clear()
     with pytest.raises(MissingPackageError, match=r"needs sacremoses: pip install 'clearhead\[moses\]'"):
         bleu_by("moses", "de")

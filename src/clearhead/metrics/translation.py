@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from .errors import InputError, MissingPackageError, nearest
-from .tokens.ids import APOSTROPHES, split
+from ..errors import InputError, MissingPackageError, nearest
+from ..tokens.ids import APOSTROPHES, split
+from .texts import References, Score, pairs
 
 # How sacreBLEU splits a text into tokens.
 TOKENIZERS = ("13a", "none", "intl", "char", "zh", "ja-mecab", "ko-mecab", "flores101", "flores200")
@@ -26,25 +27,6 @@ PROTOCOLS = {
     "moses": "normalised, tokenised and lowercased by the rules of Moses, in Python by sacremoses",
     "words": "split into words almost as spaCy does, and lowercased",
 }
-
-References = Sequence[str] | Sequence[Sequence[str]]  # one reference per sentence, or several
-
-
-@dataclass(frozen=True, slots=True)
-class Score:
-    """A score from 0 to 100, with the signature that says how to reproduce it.
-
-    Examples:
-        >>> print(Score("BLEU", 27.3, "nrefs:1|case:mixed|tok:13a"))
-        BLEU 27.30 (nrefs:1|case:mixed|tok:13a)
-    """
-
-    name: str  # of the metric, such as BLEU
-    value: float  # 0 to 100
-    signature: str  # settings and version of sacreBLEU
-
-    def __str__(self) -> str:
-        return f"{self.name} {self.value:.2f} ({self.signature})"
 
 
 def bleu(hypotheses: Sequence[str], references: References, *, tokenize: str = "13a", lower: bool = False) -> Score:
@@ -217,17 +199,6 @@ def _score(metric: Any, hypotheses: list[str], streams: list[list[str | None]]) 
 
 def _streams(hypotheses: Sequence[str], references: References) -> tuple[list[str], list[list[str | None]]]:
     """The hypotheses, and the references as sacreBLEU expects them: the first of every sentence, then the second ..."""
-    for what, rows in (("hypotheses", hypotheses), ("references", references)):
-        if isinstance(rows, str):
-            raise InputError(f"the {what} are one text, {rows[:40]!r}: expected a list of them")
-    if len(hypotheses) != len(references):
-        raise InputError(f"{len(hypotheses)} hypotheses and {len(references)} references: expected the same number")
-    if not hypotheses:
-        raise InputError("there is no hypothesis: expected one or more")
-    several = [[row] if isinstance(row, str) else list(row) for row in references]
-    for i, row in enumerate(several):
-        if not row:
-            raise InputError(f"sentence {i} has no reference: expected one or more")
+    texts, several = pairs(hypotheses, references, kind="hypothesis")
     most = max(map(len, several))
-    streams = [[row[k] if k < len(row) else None for row in several] for k in range(most)]
-    return list(hypotheses), streams
+    return texts, [[row[k] if k < len(row) else None for row in several] for k in range(most)]

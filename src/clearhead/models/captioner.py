@@ -1,0 +1,234 @@
+"""The captioner: an image encoder, and a decoder that writes what the image shows.
+
+    images -> encoder: a grid of features -> memory: one vector per place [-> blocks] -> (b, y x, d)
+    ids    -> decoder, which looks at the memory -> head -> logits of each next token    (b, t, v)
+
+The encoder is any model of images with a grid: MobileNetV2 or a ResNet, as in Show, Attend and Tell (Xu et al. 2015),
+or a vision transformer, so that no part is a convolution. Its options say at which stride it ends: a ResNet-50 with
+depths = [3, 4, 6] has 12 x 12 places for 192 pixels, with depths = [3, 4, 6, 3] it has 6 x 6.
+
+decoder="rnn", attention="none"      one vector for the whole image (Vinyals et al. 2015)
+decoder="rnn", "soft" or "hard"      Show, Attend and Tell; see caption_decoders.py
+decoder="transformer"                cross-attention in every layer (Vaswani et al. 2017); with encoder_depth > 0
+                                     a Transformer encoder reads the grid first
+
+A vision transformer whose tokens, the class token included, are the memory of a GPT-2 with cross-attention is
+special=True, bridge="linear" or "none", places="none", positions="learned", mlp="gelu_tanh", scaled=False.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any, ClassVar, Literal, cast
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from .. import config as configs
+from ..checks import at_least, fraction
+from ..errors import InputError, nearest
+from ..layers import Block, Linear, SinCos2d, Tokens, grid, make_norm
+from ..layers.words import MLPKind, Order, Position
+from .caption_decoders import DECODERS, Trace, TransformerDecoder
+from .heads import check_heads
+from .model import DecoderStack, Model, random_ids
+from .rnn_seq2seq import State
+from .state import DecoderState
+
+# The families that can be the image encoder, and their modules.
+ENCODERS = {"mobilenet": "MobileNet", "resnet": "ResNet", "convnext": "ConvNeXt", "vit": "ViT"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Config:
+    """The sizes and choices of a captioner."""
+
+    vocab: int  # number of tokens in the vocabulary of captions
+    encoder: dict[str, Any] = field(
+        default_factory=lambda: {"name": "mobilenet"}
+    )  # image encoder: name, its family (mobilenet, resnet, convnext or vit), and the options of that family
+    decoder: Literal["rnn", "transformer"] = "transformer"  # kind of decoder
+    attention: Literal["none", "soft", "hard"] = (
+        "soft"  # rnn: one vector for the whole image, a weighted sum of places, or one place
+    )
+    context: int = 64  # tokens per caption; learned positions have a table of this size
+    width: int = 256  # width of the memory, of the embeddings, and of a Transformer's residual stream
+    hidden: int | None = None  # rnn: width of the state, None: 2 x width; transformer: inside the MLP, None: 4 x width
+    depth: int = 1  # number of recurrent layers, or of decoder blocks
+    encoder_depth: int = 0  # number of Transformer blocks that read the grid before the decoder does
+    heads: int = 4  # transformer, encoder_depth: attention heads per block
+    bridge: Literal["norm", "linear", "none"] = (
+        "norm"  # from encoder to memory: a projection and a norm, a projection, or nothing (if the widths are equal)
+    )
+    special: bool = False  # vit: the memory also holds the class token and registers, which have no place
+    places: Literal["none", "sincos2d"] = "sincos2d"  # how the places of the grid are encoded
+    positions: Position = "sinusoid"  # transformer: how token order is encoded
+    cell: Literal["gru", "lstm"] = "lstm"  # rnn: kind of recurrent cell
+    gate: bool = True  # rnn with attention: what is looked at is scaled by a learned gate (beta of the paper)
+    order: Order = "pre"  # transformer: norm before each sublayer, or after each residual addition
+    eps: float = 1e-5  # added to the variance in a norm of memory and decoder
+    mlp: MLPKind = "gelu"  # transformer: activation of the MLP
+    scaled: bool = True  # embeddings are multiplied by sqrt(width)
+    tied: bool = True  # the weights of the output layer are the embedding table
+    dropout: float = 0.1  # share dropped in training: of memory, embeddings, sublayers and readout
+    inner_dropout: float = 0.0  # transformer: share dropped in training, of attention weights and inside the MLP
+
+    def __post_init__(self) -> None:
+        at_least(self, 1, "vocab", "context", "width", "hidden", "depth", "heads")
+        at_least(self, 0, "encoder_depth")
+        fraction(self, "dropout", "inner_dropout")
+        if self.decoder == "transformer" or self.encoder_depth:
+            check_heads(self.width, self.heads, positions=self.positions)
+        if self.decoder == "transformer" and self.attention != "soft":
+            raise InputError(f"attention={self.attention!r} is for decoder='rnn': a Transformer's is soft")
+        if self.places == "sincos2d" and self.width % 4:
+            raise InputError(f"width={self.width}: expected a multiple of 4 for places='sincos2d'")
+        self.encoder_config()
+        if self.special and not hasattr(_encoder_class(self.encoder), "parts"):
+            raise InputError(f"special=True: a {self.encoder['name']} has no tokens without a place: expected a vit")
+
+    @property
+    def state_width(self) -> int:
+        """The width of the state of a recurrent decoder."""
+        return self.hidden or 2 * self.width
+
+    def encoder_config(self) -> Any:
+        """The Config of the encoder, which has no output layer unless it says so."""
+        options = configs.Table({"classes": 0, **self.encoder}).without("name")
+        return configs.read(_encoder_module(self.encoder).Config, options, where="model.encoder")
+
+
+class GridMemory(nn.Module):
+    """The grid of an encoder as a sequence of places, projected and normalised, read by Transformer blocks.
+
+    Tokens of the encoder that have no place come first.
+    """
+
+    def __init__(self, c: Config, channels: int) -> None:
+        super().__init__()
+        self.dropout = c.dropout
+        if c.bridge == "none" and channels != c.width:
+            raise InputError(f"bridge='none': the encoder has {channels} channels, expected width={c.width}")
+        self.project = nn.Identity() if c.bridge == "none" else Linear(channels, c.width)
+        self.norm = make_norm("layer" if c.bridge == "norm" else "none", c.width, eps=c.eps)
+        self.places = SinCos2d(c.width) if c.places == "sincos2d" else None
+        self.blocks = nn.ModuleList(
+            Block(
+                c.width, c.heads, hidden=c.hidden if c.decoder == "transformer" else None, order=c.order, eps=c.eps,
+                mlp=c.mlp, dropout=c.dropout, inner_dropout=c.inner_dropout,
+            )
+            for _ in range(c.encoder_depth)
+        )  # fmt: skip
+        self.last_norm = make_norm("layer" if c.encoder_depth and c.order == "pre" else "none", c.width, eps=c.eps)
+
+    def forward(
+        self, features: Float[Tensor, "b c y x"], special: Float[Tensor, "b s c"] | None = None
+    ) -> Float[Tensor, "b k d"]:
+        x = self.norm(self.project(features.flatten(2).mT))  # (b, c, y, x) -> (b, y x, d)
+        if self.places is not None:
+            x = self.places.add(x, grid(features.shape[2], features.shape[3], device=x.device))
+        if special is not None:
+            x = torch.cat([self.norm(self.project(special)), x], dim=1)
+        x = F.dropout(x, self.dropout, self.training)
+        for block in self.blocks:
+            x = block(x)
+        return self.last_norm(x)
+
+
+class Captioner(Model):
+    """Images (b, c, height, width) and caption ids (b, t) -> logits of each next token (b, t, v)."""
+
+    reads: ClassVar[str] = "captions"
+    can = frozenset({"caption"})
+    methods: ClassVar[tuple[str, ...]] = ("states",)
+    config: Config
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        c = self.config = config
+        self.encoder = _encoder_class(c.encoder)(c.encoder_config())
+        self.memory = GridMemory(c, self.encoder.grid_channels)
+        embed = Tokens(c.vocab, c.width, scale=c.scaled)
+        self.decoder = DECODERS[c.decoder](c, embed)
+        self.head = Linear(c.width, c.vocab, bias=False)
+        if c.tied:
+            self.head.weight = embed.table
+
+    @property
+    def decoder_stack(self) -> DecoderStack | None:
+        d = self.decoder
+        if not isinstance(d, TransformerDecoder):
+            return None
+        return DecoderStack(
+            embed=d.embed, positions=d.positions, blocks=d.blocks, norm=d.norm, head=self.head, cross=True, owner=d
+        )  # fmt: skip
+
+    def train(self, mode: bool = True) -> Captioner:
+        """Switch to training mode; an encoder without trained weights stays in evaluation mode, its batch norms too."""
+        super().train(mode)
+        if not any(p.requires_grad for p in self.encoder.parameters()):
+            self.encoder.eval()
+        return self
+
+    def example_inputs(self, rows: int, size: int, generator: torch.Generator) -> dict[str, Tensor]:
+        ids = random_ids(self.config.vocab, rows, min(size, self.config.context), generator)
+        return {"ids": ids, **self.encoder.example_inputs(rows, size, generator)}
+
+    def look(self, images: Float[Tensor, "b c height width"]) -> Float[Tensor, "b k d"]:
+        """The memory of images: one vector per place of the grid, row by row, after those of special tokens."""
+        if not self.config.special:
+            return cast(Tensor, self.memory(self.encoder.grid(images)))
+        special, places = self.encoder.parts(images)
+        return cast(Tensor, self.memory(places, special))
+
+    def states(
+        self,
+        ids: Int[Tensor, "b t"],
+        *,
+        images: Float[Tensor, "b c height width"],
+        draws: Float[Tensor, "b t"] | None = None,
+        trace: Trace | None = None,
+    ) -> Float[Tensor, "b t d"]:
+        """The decoder's output: the input of `head`.
+
+        Args:
+            ids: Tokens of captions.
+            images: The images.
+            draws: attention="hard": a uniform random number per token, with which its place is sampled; a negative one
+                takes the weighted sum. If not given, the weighted sum in training, and else the likeliest place.
+            trace: rnn with attention: the lists that the weights, and the sampled places, are appended to.
+        """
+        return self.decoder.read(ids, self.look(images), draws, trace)
+
+    def forward(
+        self, ids: Int[Tensor, "b t"], *, images: Float[Tensor, "b c height width"]
+    ) -> Float[Tensor, "b t v"]:  # fmt: skip
+        return self.head(self.states(ids, images=images))
+
+    def start(self, inputs: Mapping[str, Tensor], rows: int, limit: int) -> State | DecoderState:
+        """Encode the images (`images`), and make room for `limit` tokens."""
+        return self.decoder.begin(self.look(inputs["images"]), rows, limit)
+
+    def step(
+        self, ids: Int[Tensor, "b t"], state: State | DecoderState
+    ) -> tuple[Float[Tensor, "b t v"], State | DecoderState]:
+        """Append tokens to every row, and return the logits after each of them."""
+        return self.head(self.decoder.advance(ids, state)), state
+
+
+def _encoder_module(options: Mapping[str, Any]) -> Any:
+    name = options.get("name")
+    if name not in ENCODERS:
+        raise InputError(
+            f"encoder.name={name!r}: expected a family of image models, one of {', '.join(ENCODERS)}"
+            + (nearest(name, ENCODERS) if isinstance(name, str) else "")
+        )
+    return import_module(f".{name}", __package__)
+
+
+def _encoder_class(options: Mapping[str, Any]) -> Any:
+    return getattr(_encoder_module(options), ENCODERS[options["name"]])
