@@ -8,6 +8,9 @@
     panels    several plots of named lines that share their colours and their legend
     bars      named groups of bars
     images    named images side by side, with a map of weights over them
+    overlay   values over an image: orange below 0, blue above
+    head_colours      maps of several heads over a dimmed image, one colour per head
+    coloured_tokens   a text whose tokens are coloured by their values
     save      write a figure to a file
 
 Every function returns a new matplotlib Figure. There is no pyplot and no global state, so drawing works without a
@@ -16,8 +19,13 @@ screen and from many threads. Matplotlib itself is imported when the first figur
 
 from .bars import bars
 from .cells import grids, heads, heatmap, matrix
+from .coloured_text import coloured_tokens
 from .images import images
 from .lines import curves, panels
+from .overlays import head_colours, overlay
 from .style import save
 
-__all__ = ["bars", "curves", "grids", "heads", "heatmap", "images", "matrix", "panels", "save"]
+__all__ = [
+    "bars", "coloured_tokens", "curves", "grids", "head_colours", "heads", "heatmap", "images", "matrix", "overlay",
+    "panels", "save",
+]  # fmt: skip

@@ -4,6 +4,9 @@ watch       record activations of any torch model          edit       change the
 Tape        what a watch recorded, by address              silence, scale, patch   ready-made edits of heads
 attention   the maps of one text, with its tokens          AttentionMap            the weights, computed on request
 head_effects   the change of a text's probability when each head is silenced
+saliency    which pixels or tokens an answer depends on    perturbation_curves     deletion and insertion of them
+rollout, gradient_rollout   attention through all layers    cls_maps    what the class token attends to, per head
+attention_view   a map without its sinks, or weighted by the norms of the values
 statistics  any of MEANING; entropy, received and distance of all watched layers
 """
 
@@ -22,6 +25,13 @@ from .statistics import MEANING, statistics
 from .tape import Tape
 from .text import TextAttention, attention
 from .text_counter import new_text
+
+# Saliency and maps
+from .cls_maps import ClsMaps, cls_maps  # isort: skip
+from .perturbation import PerturbationCurves, perturbation_curves  # isort: skip
+from .rollout import gradient_rollout, rollout  # isort: skip
+from .saliency import METHODS, Saliency, saliency  # isort: skip
+from .sinks import AttentionView, attention_view  # isort: skip
 
 __all__ = [
     "MEANING",
@@ -43,6 +53,10 @@ __all__ = [
     "statistics",
     "watch",
 ]
+__all__ += [  # saliency and maps
+    "METHODS", "AttentionView", "ClsMaps", "PerturbationCurves", "Saliency", "attention_view", "cls_maps",
+    "gradient_rollout", "perturbation_curves", "rollout", "saliency",
+]  # fmt: skip
 
 
 def entropy(tape: Tape) -> Float[Tensor, "l b h q"]:
