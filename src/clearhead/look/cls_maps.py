@@ -100,7 +100,7 @@ def cls_maps(model: Bundle | nn.Module, given: Given, *, layer: int | str = -1) 
         name: tape[name][0] for name in tape if grid is not None and tape[name].shape[-1] == grid.tokens
     }  # (heads, keys)
     if grid is None or not rows:
-        raise InputError(f"this {about.name} has no attention over patches: of its views {FITTING.split(',')[0]} fits")
+        raise _without_patches(about)
     if not grid.special:
         raise _without_cls(about)
     found = list(rows)
@@ -125,8 +125,15 @@ def _attentions(about: Subject, layer: int | str) -> list[str]:
         return [own[layer]]
     known = matching("**.weights", tree.known | tree.possible)
     if not known:
-        raise InputError(f"this {about.name} has no attention: of its views {FITTING.split(',')[0]} fits")
+        raise _without_patches(about)
     return ["**.weights"] if isinstance(layer, int) else [f"{layer}.weights"]
+
+
+def _without_patches(about: Subject) -> InputError:
+    return InputError(
+        f"this {about.name} has no attention over patches; views that fit: saliency by gradient, input-gradient, "
+        "smoothgrad, integrated, grad-cam and occlusion"
+    )
 
 
 def _without_cls(about: Subject) -> InputError:

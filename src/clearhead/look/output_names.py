@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -15,20 +16,6 @@ from ..errors import InputError, InputIndexError, nearest
 Chosen = str | int | Callable[[Tensor], Tensor] | None  # a name, a number, a function of logits (n, v), the likeliest
 
 
-class OutputNames(Protocol):
-    """The names of a model's outputs."""
-
-    @property
-    def known(self) -> bool:
-        """Whether the outputs are logits of classes or tokens, of which one is the likeliest."""
-
-    def name(self, index: int) -> str:
-        """The name of an output."""
-
-    def index(self, word: str) -> int:
-        """The output that a word means."""
-
-
 @dataclass(frozen=True)
 class ClassNames:
     """The names of classes; None: there may be any number of them; (): the outputs are no classes."""
@@ -37,12 +24,15 @@ class ClassNames:
 
     @property
     def known(self) -> bool:
+        """Whether the outputs are logits of classes or tokens, of which one is the likeliest."""
         return self.labels != ()
 
     def name(self, index: int) -> str:
+        """The name of an output."""
         return self.labels[index] if self.labels and index < len(self.labels) else str(index)
 
     def index(self, word: str) -> int:
+        """The output that a word means; raises if there is none, or if it is several tokens."""
         labels = self.labels or ()
         exact = [i for i, label in enumerate(labels) if label == word]
         found = exact or [i for i, label in enumerate(labels) if label.lower() == word.lower()]
@@ -64,26 +54,34 @@ class TokenNames:
 
     @property
     def known(self) -> bool:
+        """Whether the outputs are logits of classes or tokens, of which one is the likeliest."""
         return True
 
     def name(self, index: int) -> str:
+        """The name of an output."""
         try:
             return self.pieces([index])[0]
         except (IndexError, ValueError):  # models may have more outputs than there are tokens
             return str(index)
 
     def index(self, word: str) -> int:
+        """The output that a word means; raises if there is none, or if it is several tokens."""
         if self.encode is None:
             raise InputError(f"target={word!r}: this model has no tokenizer, expected a token's number")
-        tries = [[int(i) for i in self.encode(text)] for text in dict.fromkeys((f" {word.lstrip()}", word))]
-        single = [ids[0] for ids in (tries if word == word.lstrip() else tries[::-1]) if len(ids) == 1]
-        if not single:
+        spaced = f" {word.lstrip()}"  # in most texts a word follows a space, which belongs to its token
+        with suppress(InputError):  # an alphabet may have no space
+            ids = [int(i) for i in self.encode(spaced)]
+            if len(ids) == 1:
+                return ids[0]
+        ids = [int(i) for i in self.encode(word)]
+        if len(ids) != 1:
             raise InputError(
-                f"target={word!r} is {len(tries[0])} tokens, {self.pieces(tries[0])}: expected one token, for example "
-                f"{self.pieces(tries[0])[0]!r}"
-                if tries[0] else f"target={word!r} has no token: expected a word"
-            )  # fmt: skip
-        return single[0]
+                f"target={word!r} is {len(ids)} tokens, {self.pieces(ids)}: expected one token, or the number of one"
+            )
+        return ids[0]
+
+
+OutputNames = ClassNames | TokenNames
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

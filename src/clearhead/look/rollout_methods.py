@@ -81,8 +81,9 @@ def _watched(subject: Subject, *, grad: bool) -> Iterator[Tape]:
 
 
 def _maps(subject: Subject, tape: Tape) -> list[AttentionMap]:
-    found = list(tape.match("**.weights").values()) if any(True for _ in tape) else []
-    if not found:
+    """The maps that were recorded; raises if no tokens attend to each other."""
+    found = [tape[name] for name in tape]
+    if not any(layer.shape[2] == layer.shape[3] for layer in found):
         raise _unfit(subject)
     return found
 
