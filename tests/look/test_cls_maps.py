@@ -8,6 +8,7 @@ from transformers import Dinov2WithRegistersConfig, Dinov2WithRegistersModel, Vi
 import clearhead as ch
 from clearhead.look import attention_view, cls_maps, watch
 
+NAME = "blocks.0.attn.weights"
 SIZES = {"classes": 4, "size": 16, "patch": 4, "width": 24, "depth": 3, "heads": 3}
 THEIRS = {"hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 3, "image_size": 16, "patch_size": 4}
 
@@ -113,11 +114,11 @@ def one_head(scores):
 def test_sinks_are_found_and_removed():
     tape = sinking()
     weights = tape["blocks.0.attn.weights"].dense()
-    raw = attention_view(tape, "blocks.0.attn", "raw")
+    raw = attention_view(tape[NAME], "raw")
     assert torch.equal(raw.weights, weights)
     assert torch.equal(raw.sinks, weights.mean(2) > 0.3)
     assert raw.sinks[0, 1].tolist() == [True, False, False, False, False]
-    found = attention_view(tape, "blocks.0.attn", "without-sink", sinks=[0])
+    found = attention_view(tape[NAME], "without-sink", sinks=[0])
     torch.testing.assert_close(found.removed, weights[..., 0])
     assert (found.removed[0, 1] > 0.9).all()
     assert (found.weights[..., 0] == 0).all()
@@ -131,7 +132,7 @@ def test_sinks_are_found_and_removed():
 def test_weights_are_multiplied_by_the_norms_of_the_values_of_their_group():
     tape = sinking()
     weights, v = tape["blocks.0.attn.weights"].dense(), tape["blocks.0.attn.v"]
-    found = attention_view(tape, "blocks.0.attn", "value-norm").weights
+    found = attention_view(tape[NAME], "value-norm", values=tape["blocks.0.attn.v"]).weights
     for head in range(4):
         for query in range(5):
             for key in range(5):
@@ -143,11 +144,12 @@ def test_weights_are_multiplied_by_the_norms_of_the_values_of_their_group():
 def test_wrong_views_are_refused(unchecked):
     tape = sinking()
     with pytest.raises(ValueError, match=r"view='raww'.*raw, without-sink, value-norm"):
-        attention_view(tape, "blocks.0.attn", "raww")
+        attention_view(tape[NAME], "raww")
     with pytest.raises(IndexError, match=r"sinks \[5\]: there are 5 keys"):
-        attention_view(tape, "blocks.0.attn", sinks=[5])
-    model = ours()
-    with torch.no_grad(), watch(model, "blocks.0.attn.weights") as tape:
-        model(pixels())
-    with pytest.raises(ValueError, match=r"needs the values: watch 'blocks.0.attn.v'"):
-        attention_view(tape, "blocks.0.attn", "value-norm")
+        attention_view(tape[NAME], sinks=[5])
+    for values, got in ((None, "got none"), (torch.zeros(1, 2, 4, 3), r"got values of shape \(1, 2, 4, 3\)")):
+        with pytest.raises(ValueError, match=rf"{got} for 4 heads and 5 keys: expected .* '...attn.v'"):
+            attention_view(tape[NAME], "value-norm", values=values)
+    with pytest.raises(IndexError, match="head 4: there are 4"):
+        attention_view(tape[NAME]).figure(head=4)
+    assert "% on sinks" in attention_view(tape[NAME]).figure(head=1, tokens=list("abcde")).axes[0].get_title()

@@ -36,6 +36,8 @@ def coloured_tokens(
         >>> [text.get_text() for text in figure.axes[0].texts]
         ['A', 'dog', 'runs']
     """
+    from matplotlib.patches import Rectangle
+
     x = array("values", values, ("tokens",)).astype(float)
     if len(x) != len(tokens):
         raise InputError(f"{len(tokens)} tokens and {len(x)} values: expected a value for each token")
@@ -63,16 +65,10 @@ def coloured_tokens(
     axes.set_ylim(line + 1, 0)
     for (row, start, text), colour in zip(places, paint, strict=True):
         width = len(text) + 2 * PAD
-        axes.add_patch(_box(start, row + 0.12, width, 0.76, colour))
+        axes.add_patch(Rectangle((start, row + 0.12), width, 0.76, facecolor=colour, linewidth=0))
         dark = colour[:3] @ np.array([0.299, 0.587, 0.114]) < 0.5
         axes.text(
             start + width / 2, row + 0.5, text, ha="center", va="center", fontfamily=MONO, fontsize=MEDIUM,
             color=PAPER if dark else INK, parse_math=False,
         )  # fmt: skip
     return figure
-
-
-def _box(left: float, top: float, width: float, height: float, colour: npt.NDArray[np.float64]) -> object:
-    from matplotlib.patches import Rectangle
-
-    return Rectangle((left, top), width, height, facecolor=colour, linewidth=0)

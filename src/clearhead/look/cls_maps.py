@@ -34,6 +34,7 @@ class ClsMaps:
     """The attention of the class token in one layer, per head, over the grid of patches.
 
     Examples:
+        >>> from pathlib import Path
         >>> photo = Path(clearhead.__file__).parent / "explore" / "example_images" / "golf-ball.webp"
         >>> found = cls_maps(clearhead.load("vit-imagenette"), photo, layer=0)
         >>> found

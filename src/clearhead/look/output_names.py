@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -49,7 +49,7 @@ class ClassNames:
 class TokenNames:
     """The text of tokens, by functions of a tokenizer."""
 
-    encode: Callable[[str], Sequence[int]] | None  # the ids of a text; None: there is no tokenizer
+    encode: Callable[[str], Iterable[int]] | None  # the ids of a text; None: there is no tokenizer
     pieces: Callable[[list[int]], list[str]]  # the text of each id
 
     @property

@@ -41,8 +41,8 @@ class PerturbationCurves:
 
     target: str  # the name of the class or token
     share: Float[Tensor, "n"]  # of the places that are deleted or inserted
-    deletion: dict[str, Float[Tensor, "n"]]  # the probability of the target after each step, by the name of a map
-    insertion: dict[str, Float[Tensor, "n"]]
+    deletion: dict[str, Float[Tensor, "n"]]  # its probability while places are deleted, by the name of a map
+    insertion: dict[str, Float[Tensor, "n"]]  # the same while they are inserted
 
     @property
     def deletion_area(self) -> dict[str, float]:

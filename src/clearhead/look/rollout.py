@@ -70,6 +70,7 @@ def gradient_rollout(tape: Tape) -> Float[Tensor, "b t t"]:
 
     Examples:
         >>> model = clearhead.build("gpt", vocab=5, context=8, width=8, depth=3, heads=2).eval()
+        >>> import warnings
         >>> with warnings.catch_warnings(action="ignore"), watch(model, "blocks.*.attn.weights", grad=True) as tape:
         ...     model(torch.tensor([[1, 2, 3, 4]]))[0, -1, 2].backward()
         >>> gradient_rollout(tape).shape

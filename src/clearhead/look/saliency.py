@@ -180,6 +180,7 @@ def saliency(
 
     Examples:
         >>> vit = clearhead.load("vit-imagenette")
+        >>> from pathlib import Path
         >>> photo = Path(clearhead.__file__).parent / "explore" / "example_images" / "golf-ball.webp"
         >>> result = saliency(vit, photo, method="grad-cam")
         >>> result.target, result.values.shape, result.layer

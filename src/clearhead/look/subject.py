@@ -56,7 +56,7 @@ class Subject:
         return max(1, min(MOST_ROWS, room // max(self.x.numel(), outputs * len(self.tokens or [""]))))
 
 
-ROOM, ROOM_CUDA, MOST_ROWS = 1 << 21, 1 << 25, 64  # numbers of inputs or logits per pass, and rows
+ROOM, ROOM_CUDA, MOST_ROWS = 1 << 19, 1 << 22, 64  # inputs or logits per pass, whose activations fit, and rows
 
 
 def subject(model: Bundle | nn.Module, given: Given, *, tokenizer: Any = None, at: int | None = None) -> Subject:
