@@ -149,6 +149,32 @@ def test_rollout_of_a_text_is_the_row_of_the_position_that_is_explained():
     assert weighted.values[2] > 1
 
 
+class Encoder(nn.Module):
+    """Classes of texts, by torch's own layers."""
+
+    def __init__(self, pool):
+        super().__init__()
+        self.embed, self.pool = nn.Embedding(20, 24), pool
+        self.layers = nn.TransformerEncoder(nn.TransformerEncoderLayer(24, 3, 30, batch_first=True), 2)
+        self.head = nn.Linear(24, 3)
+
+    def forward(self, ids):
+        return self.head(self.pool(self.layers(self.embed(ids))))
+
+
+@pytest.mark.filterwarnings("ignore::clearhead.errors.Notice")
+@pytest.mark.parametrize(
+    ("pool", "rows"),
+    [(lambda x: x.mean(1), [0, 1, 2, 3]), (lambda x: x[:, 0], [0]), (lambda x: x[:, 1:3].sum(1), [1, 2])],
+)
+def test_the_tokens_that_a_foreign_model_answers_from_are_found(pool, rows):
+    torch.manual_seed(0)
+    model, ids = Encoder(pool).double().eval(), torch.tensor([3, 1, 4, 1])
+    for method in ("rollout", "gradient-rollout"):
+        found = saliency(model, ids, method=method)
+        torch.testing.assert_close(found.values, found.whole[rows].mean(0), **CLOSE)
+
+
 def test_what_rollout_cannot_multiply_is_a_sentence(monkeypatch):
     model = ours()
     with torch.no_grad(), watch(model, "blocks.*.attn.weights", "blocks.0") as tape:

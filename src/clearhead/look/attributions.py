@@ -10,6 +10,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from .capture import watch
+from .layout import first_tensor
 from .output_names import Target
 from .subject import Subject, differentiable
 
@@ -43,6 +45,18 @@ def gradients(subject: Subject, target: Target, rows: Float[Tensor, "n *s"]) -> 
         score = target.score(subject.logits(x)).sum()
         (found,) = torch.autograd.grad(score, x)
     return found
+
+
+def layer_gradient(subject: Subject, target: Target, address: str) -> tuple[Tensor, Tensor]:
+    """The output of a module (or its input, at an address that ends in .input), and the gradient of the score there."""
+    with differentiable(subject.model):
+        x = subject.x.detach().clone().requires_grad_()
+        with watch(subject.model, address, grad=True) as tape:
+            score = target.score(subject.logits(x)).sum()
+        record = first_tensor(tape.calls(address)[-1])
+        assert record is not None
+        (slope,) = torch.autograd.grad(score, record, allow_unused=True)
+    return record.detach(), torch.zeros_like(record) if slope is None else slope
 
 
 def enlarged(grid: Float[Tensor, "y x"], size: tuple[int, int]) -> Float[Tensor, "height width"]:

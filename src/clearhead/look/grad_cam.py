@@ -9,11 +9,10 @@ from torch import Tensor
 
 from ..errors import InputError
 from .addresses import INPUT
-from .attributions import Attribution, Done, enlarged
-from .capture import watch
-from .layout import Grid, Layout, first_tensor, record_layout
+from .attributions import Attribution, Done, enlarged, layer_gradient
+from .layout import Grid, Layout, record_layout
 from .output_names import Target
-from .subject import Subject, differentiable
+from .subject import Subject
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,22 +38,34 @@ def grad_cam(subject: Subject, target: Target, options: LayerOptions, _: Done | 
         raise InputError(
             f"this {subject.name} has neither feature maps nor patches: grad-cam does not fit, the other methods do"
         )
-    if options.layer is not None:
-        address = _named(layout, options.layer, layers, blocks)
-        weighted = _weighted(subject, target, address, grid if blocks else None)
-        if weighted is None:
-            fitting = [one for one in reversed(layers) if _weighted(subject, target, one, grid if blocks else None)
-                       is not None]  # fmt: skip
+    places = grid if blocks else None
+    if options.layer is None:
+        found = _last_with_gradient(subject, target, layers, places)
+        if found is None:
             raise InputError(
-                f"the patches of {address!r} have no gradient, since the answer is read from another token: expected "
-                f"an earlier layer, such as {fitting[0] if fitting else 'none'}"
+                f"no layer of this {subject.name} has a gradient for {target.name!r}: grad-cam does not fit"
             )
-        return _enlarged(subject, address, weighted)
+        return _enlarged(subject, *found)
+    address = _named(layout, options.layer, layers, blocks)
+    weighted = _weighted(subject, target, address, places)
+    if weighted is None:
+        found = _last_with_gradient(subject, target, layers, places)
+        raise InputError(
+            f"the patches of {address!r} have no gradient, since the answer is read from another token: expected an "
+            f"earlier layer{'' if found is None else f', such as {found[0]}'}"
+        )
+    return _enlarged(subject, address, weighted)
+
+
+def _last_with_gradient(
+    subject: Subject, target: Target, layers: list[str], grid: Grid | None
+) -> tuple[str, Tensor] | None:
+    """The last layer whose places have a gradient, and its weighted channels."""
     for address in reversed(layers):
-        weighted = _weighted(subject, target, address, grid if blocks else None)
+        weighted = _weighted(subject, target, address, grid)
         if weighted is not None:
-            return _enlarged(subject, address, weighted)
-    raise InputError(f"no layer of this {subject.name} has a gradient for {target.name!r}: grad-cam does not fit")
+            return address, weighted
+    return None
 
 
 def _named(layout: Layout, layer: str | int, layers: list[str], blocks: list[str]) -> str:
@@ -70,16 +81,8 @@ def _named(layout: Layout, layer: str | int, layers: list[str], blocks: list[str
 
 def _weighted(subject: Subject, target: Target, address: str, grid: Grid | None) -> Tensor | None:
     """Channels weighted by the mean of their gradients (y, x), with negative values; None if there is no gradient."""
-    with differentiable(subject.model):
-        x = subject.x.detach().clone().requires_grad_()
-        with watch(subject.model, address, grad=True) as tape:
-            score = target.score(subject.logits(x)).sum()
-        record = first_tensor(tape.calls(address)[-1])
-        assert record is not None
-        (slope,) = torch.autograd.grad(score, record, allow_unused=True)
-    if slope is None:
-        return None
-    values, slope = _on_grid(record.detach(), grid), _on_grid(slope, grid)
+    record, slope = layer_gradient(subject, target, address)
+    values, slope = _on_grid(record, grid), _on_grid(slope, grid)
     if not slope.any():
         return None
     return (values * slope.mean((1, 2), keepdim=True)).sum(0)

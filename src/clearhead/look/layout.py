@@ -106,7 +106,7 @@ def record_layout(model: nn.Module) -> Iterator[Layout]:
     for path, module in layout.tree.parts:
 
         def record(_: nn.Module, __: Any, out: Any, path: str = path) -> None:
-            x = first_tensor(out)
+            x = first_tensor(out) if isinstance(out, Tensor | tuple) else None  # not the output of a whole model
             if x is not None:
                 layout.shapes.append((path, tuple(x.shape)))
 

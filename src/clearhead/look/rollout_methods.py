@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
+from jaxtyping import Bool
 from torch import Tensor
 
 from ..errors import InputError, Notice
 from .addresses import Tree, matching
-from .attributions import Attribution, Done, enlarged
+from .attributions import Attribution, Done, enlarged, layer_gradient
 from .capture import watch
 from .layout import Layout, record_layout
 from .maps import AttentionMap
@@ -20,17 +21,6 @@ from .output_names import Target
 from .rollout import Fusion, relevance, rollout, square_maps, weights_of
 from .subject import Subject, differentiable
 from .tape import Tape
-
-# The tokens that an image classifier of this library answers from, by its option `pool`: given the number of tokens
-# and of those before the grid.
-READ: dict[str, Callable[[int, int], list[int]]] = {
-    "cls": lambda tokens, special: [0],
-    "first": lambda tokens, special: [0],
-    "distilled": lambda tokens, special: [0, 1],
-    "mean": lambda tokens, special: list(range(special, tokens)),
-    "both": lambda tokens, special: [0, *range(special, tokens)],
-    "attention": lambda tokens, special: list(range(tokens)),
-}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,12 +36,12 @@ class RelevanceOptions:
     """The gradient-weighted rollout has no options."""
 
 
-def attention_rollout(subject: Subject, _: Target, options: RolloutOptions, __: Done | None) -> Attribution:
-    """The product of the attention maps of all layers (Abnar and Zuidema 2020); it does not depend on the target."""
+def attention_rollout(subject: Subject, target: Target, options: RolloutOptions, __: Done | None) -> Attribution:
+    """The product of the attention maps of all layers (Abnar and Zuidema 2020); it is the same for all targets."""
     with torch.no_grad(), record_layout(subject.model) as layout, _watched(subject, grad=False) as tape:
         subject.logits(subject.x)
     layers = square_maps(_maps(subject, tape))
-    return _placed(subject, layout, rollout(layers, residual=options.residual, fusion=options.fusion)[0])
+    return _placed(subject, target, layout, rollout(layers, residual=options.residual, fusion=options.fusion)[0])
 
 
 def gradient_weighted_rollout(
@@ -65,7 +55,7 @@ def gradient_weighted_rollout(
         weights = [weights_of(layer) for layer in square_maps(_maps(subject, tape))]
         slopes = torch.autograd.grad(score, weights, allow_unused=True)
     known = [(w, torch.zeros_like(w) if s is None else s) for w, s in zip(weights, slopes, strict=True)]
-    return _placed(subject, layout, relevance(known)[0])
+    return _placed(subject, target, layout, relevance(known)[0])
 
 
 @contextmanager
@@ -95,23 +85,28 @@ def _unfit(subject: Subject) -> InputError:
     )
 
 
-def _placed(subject: Subject, layout: Layout, matrix: Tensor) -> Attribution:
+def _placed(subject: Subject, target: Target, layout: Layout, matrix: Tensor) -> Attribution:
     """The mean row of the tokens that the answer is read from; of an image, its patches on their grid."""
-    tokens, pool = len(matrix), getattr(getattr(subject.model, "config", None), "pool", None)
-    if subject.kind == "text":
-        rows = [subject.at] if subject.at is not None else READ.get(str(pool), READ["first"])(tokens, 0)
-        row = matrix[rows].mean(0)
-        if subject.tokens is None or len(subject.tokens) != tokens:
-            raise InputError(f"this {subject.name} reads several texts: rollout follows one stack of self-attention")
-        return Attribution(values=row, whole=matrix)
-    grid = layout.grid
-    if grid is None or grid.tokens != tokens:
+    tokens, grid = len(matrix), layout.grid
+    if subject.kind == "text" and len(subject.tokens or []) != tokens:
+        raise InputError(f"this {subject.name} reads several texts: rollout follows one stack of self-attention")
+    if subject.kind == "image" and (grid is None or grid.tokens != tokens):
         raise InputError(
             f"the {tokens} tokens of this {subject.name} are not a grid of patches: rollout does not fit, the gradient "
             "methods and occlusion do"
         )
-    default = READ["cls" if grid.special else "mean"]
-    row = matrix[READ.get(str(pool), default)(tokens, grid.special)].mean(0)
-    cells = row[grid.special :].unflatten(0, grid.size)
+    row = matrix[_read(subject, target, layout, tokens)].mean(0)
+    if grid is None or subject.kind == "text":
+        return Attribution(values=row, whole=matrix)
     height, width = subject.x.shape[-2:]
+    cells = row[grid.special :].unflatten(0, grid.size)
     return Attribution(values=enlarged(cells, (height, width)), whole=matrix)
+
+
+def _read(subject: Subject, target: Target, layout: Layout, tokens: int) -> Bool[Tensor, "t"]:
+    """The tokens of the last layer that the answer is read from: those with a gradient, for example a class token."""
+    blocks = layout.blocks(tokens)
+    if not blocks:
+        raise InputError(f"the layers of this {subject.name} were not found: rollout does not fit")
+    _, slope = layer_gradient(subject, target, blocks[-1])
+    return slope[0].abs().sum(-1) > 0
