@@ -155,7 +155,7 @@ class Encoder(nn.Module):
     def __init__(self, pool):
         super().__init__()
         self.embed, self.pool = nn.Embedding(20, 24), pool
-        self.layers = nn.TransformerEncoder(nn.TransformerEncoderLayer(24, 3, 30, batch_first=True), 2)
+        self.layers = nn.TransformerEncoder(nn.TransformerEncoderLayer(24, 4, 30, batch_first=True), 2)
         self.head = nn.Linear(24, 3)
 
     def forward(self, ids):

@@ -362,7 +362,7 @@ def test_results_are_plain_values_and_progress_is_reported():
         ({"method": "grad-cam", "layer": "stages.7"}, "layer='stages.7' does not fit: expected one of stages.0, "),
         ({"method": "grad-cam", "layer": 3}, "layer 3: there are 3, counted from 0: stages.0, stages.1, stages.2"),
         ({"method": "rollout"}, "no self-attention .* rollout does not fit; gradient, .* grad-cam do"),
-        ({"baseline": "grey"}, "baseline='grey': of an image expected zero, black, white, blur"),
+        ({"baseline": "grey"}, "baseline='grey': expected zero, black, white, blur, a number or a tensor for this image"),
         ({"baseline": "black"}, "black and white need a Bundle"),
         ({"baseline": torch.zeros(2)}, r"baseline of shape \(2,\): expected \(3, 16, 16\)"),
         ({"target": 5}, "target=5: there are 5 outputs"),

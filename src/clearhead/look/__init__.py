@@ -26,12 +26,12 @@ from .tape import Tape
 from .text import TextAttention, attention
 from .text_counter import new_text
 
-# Saliency and maps
-from .cls_maps import ClsMaps, cls_maps  # isort: skip
-from .perturbation import PerturbationCurves, perturbation_curves  # isort: skip
-from .rollout import gradient_rollout, rollout  # isort: skip
-from .saliency import METHODS, Saliency, saliency  # isort: skip
-from .sinks import AttentionView, attention_view  # isort: skip
+# isort: split
+from .cls_maps import ClsMaps, cls_maps
+from .perturbation import PerturbationCurves, perturbation_curves
+from .rollout import gradient_rollout, rollout
+from .saliency import METHODS, Saliency, saliency
+from .sinks import AttentionView, attention_view
 
 __all__ = [
     "MEANING",

@@ -55,8 +55,8 @@ def baseline_of(subject: Subject, given: Baseline) -> Tensor:
     known = BASELINES[subject.kind]
     if given not in known:
         raise InputError(
-            f"baseline={given!r}: of an {subject.kind} expected {', '.join(known)}, a number or a tensor"
-            f"{nearest(given, known)}".replace("an text", "a text")
+            f"baseline={given!r}: expected {', '.join(known)}, a number or a tensor for this {subject.kind}"
+            f"{nearest(given, known)}"
         )
     return known[given](subject)
 

@@ -41,7 +41,7 @@ class EmbeddedText:
         given = {key: value.expand(len(rows), *value.shape[1:]) for key, value in self.row.items()}
         changes = {place.address: _in_turn(self.places, place.address, rows) for place in self.places}
         with edit(self.model, changes):
-            return self.model(given[""]) if "" in given else self.model(**given)
+            return call_model(self.model, given)
 
 
 def _in_turn(places: Sequence[Place], address: str, rows: Tensor) -> Callable[[Tensor], Tensor]:
@@ -76,7 +76,7 @@ def embed_text(model: nn.Module, row: Mapping[str, Tensor], texts: Sequence[str]
 
         hooks.append(module.register_forward_hook(record))
     try:
-        out = model(row[""]) if "" in row else model(**row)
+        out = call_model(model, row)
     finally:
         for hook in hooks:
             hook.remove()
@@ -95,7 +95,18 @@ def embed_text(model: nn.Module, row: Mapping[str, Tensor], texts: Sequence[str]
                 f"no embedding of these tokens was seen in this {type(model).__name__}: expected an nn.Embedding that "
                 "is called with the ids"
             )
+    return EmbeddedText(model=model, row=row, places=places, x=torch.cat(parts, dim=1)), output_of(out)
+
+
+def call_model(model: nn.Module, row: Mapping[str, Tensor]) -> Any:
+    """Call a model with arguments by name; the argument without a name comes first."""
+    return model(row[""]) if "" in row else model(**row)
+
+
+def output_of(out: Any) -> Tensor:
+    """The logits of a model's output, or its first tensor if it has none."""
     logits = getattr(out, "logits", None)
-    result = logits if isinstance(logits, Tensor) else first_tensor(out)
-    assert result is not None
-    return EmbeddedText(model=model, row=row, places=places, x=torch.cat(parts, dim=1)), result
+    x = logits if isinstance(logits, Tensor) else first_tensor(out)
+    if x is None:
+        raise InputError(f"the model returned a {type(out).__name__} without a tensor: expected logits")
+    return x

@@ -23,8 +23,7 @@ from ..errors import InputError, InputIndexError
 from ..tokens import Pair
 from ..weights import Bundle
 from .addresses import module_of
-from .embedded_text import embed_text
-from .layout import first_tensor
+from .embedded_text import call_model, embed_text, output_of
 from .output_names import ClassNames, OutputNames, TokenNames
 from .text import id_row, translation_inputs
 
@@ -161,7 +160,7 @@ def _foreign(model: nn.Module, given: Given, tokenizer: Any, at: int | None) -> 
         row[key] = _one_image(row[key])
         return Subject(
             model=model, name=name, x=row[key], names=names,
-            logits=lambda rows: _at(call(model, {**_repeated(row, len(rows)), key: rows}), at or 0),
+            logits=lambda rows: _at(call_model(model, {**_repeated(row, len(rows)), key: rows}), at or 0),
         )  # fmt: skip
     row = {key: x if x.ndim > 1 else x[None] for key, x in row.items()}
     ids = next(iter(row.values()))
@@ -204,20 +203,6 @@ def _of_tokens(
         names=names if queries or classes is None else classes,
         logits=lambda rows: _at(embedded.output(rows), at),
     )  # fmt: skip
-
-
-def call(model: nn.Module, row: Mapping[str, Tensor]) -> Any:
-    """Call a model with arguments by name; the argument without a name comes first."""
-    return model(row[""]) if "" in row else model(**row)
-
-
-def output_of(out: Any) -> Tensor:
-    """The logits of a model's output, or its first tensor if it has none."""
-    logits = getattr(out, "logits", None)
-    x = logits if isinstance(logits, Tensor) else first_tensor(out)
-    if x is None:
-        raise InputError(f"the model returned a {type(out).__name__} without a tensor: expected logits")
-    return x
 
 
 def _at(out: Any, at: int | None) -> Float[Tensor, "n v"]:
