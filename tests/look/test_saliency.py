@@ -17,7 +17,7 @@ from transformers import (
 )
 
 import clearhead as ch
-from clearhead.look import METHODS, saliency
+from clearhead.look import SALIENCY_METHODS, saliency
 from clearhead.tokens import Characters, Pair, Words
 
 CLOSE = {"rtol": 1e-6, "atol": 1e-9}  # all in float64
@@ -282,7 +282,7 @@ def test_models_of_transformers_and_of_torch_are_explained_by_all_methods():
     sizes = {"hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 3, "intermediate_size": 30}
     vit = ViTForImageClassification(ViTConfig(**sizes, image_size=16, patch_size=4, num_labels=4)).double().eval()
     x = image()
-    for method in METHODS:
+    for method in SALIENCY_METHODS:
         found = saliency(vit, x, method=method, target=1)
         assert found.values.shape == (16, 16)
         named = saliency(vit, {"pixel_values": x}, method=method, target="LABEL_1")
@@ -302,7 +302,7 @@ def test_models_of_transformers_and_of_torch_are_explained_by_all_methods():
 
         want = captum.attr.IntegratedGradients(logits).attribute(table(ids).detach(), target=1, n_steps=64)[0].sum(1)
         torch.testing.assert_close(saliency(model, ids, target=1).values, want, **CLOSE)
-        for method in set(METHODS) - {"grad-cam"}:
+        for method in set(SALIENCY_METHODS) - {"grad-cam"}:
             assert saliency(model, {"input_ids": ids}, method=method).values.shape == (5,)
 
     plain = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 5, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
@@ -362,7 +362,7 @@ def test_results_are_plain_values_and_progress_is_reported():
         ({"method": "grad-cam", "layer": "stages.7"}, "layer='stages.7' does not fit: expected one of stages.0, "),
         ({"method": "grad-cam", "layer": 3}, "layer 3: there are 3, counted from 0: stages.0, stages.1, stages.2"),
         ({"method": "rollout"}, "no self-attention .* rollout does not fit; gradient, .* grad-cam do"),
-        ({"baseline": "grey"}, "baseline='grey': expected zero, black, white, blur, a number or a tensor for this image"),
+        ({"baseline": "grey"}, "expected zero, black, white, blur, a number or a tensor for this image"),
         ({"baseline": "black"}, "black and white need a Bundle"),
         ({"baseline": torch.zeros(2)}, r"baseline of shape \(2,\): expected \(3, 16, 16\)"),
         ({"target": 5}, "target=5: there are 5 outputs"),

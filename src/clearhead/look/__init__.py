@@ -30,7 +30,7 @@ from .text_counter import new_text
 from .cls_maps import ClsMaps, cls_maps
 from .perturbation import PerturbationCurves, perturbation_curves
 from .rollout import gradient_rollout, rollout
-from .saliency import METHODS, Saliency, saliency
+from .saliency import SALIENCY_METHODS, Saliency, saliency
 from .sinks import AttentionView, attention_view
 
 __all__ = [
@@ -54,7 +54,7 @@ __all__ = [
     "watch",
 ]
 __all__ += [  # saliency and maps
-    "METHODS", "AttentionView", "ClsMaps", "PerturbationCurves", "Saliency", "attention_view", "cls_maps",
+    "SALIENCY_METHODS", "AttentionView", "ClsMaps", "PerturbationCurves", "Saliency", "attention_view", "cls_maps",
     "gradient_rollout", "perturbation_curves", "rollout", "saliency",
 ]  # fmt: skip
 

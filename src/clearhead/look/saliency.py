@@ -1,6 +1,6 @@
 """saliency: which pixels or tokens a model's answer depends on, by one of several methods.
 
-To add a method, write a dataclass of its options, a function that returns an Attribution, and a line in METHODS.
+To add a method, write a dataclass of its options, a function that returns an Attribution, and a line in SALIENCY_METHODS.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Method:
     kinds: tuple[str, ...] = ("image", "text")  # what it is for
 
 
-METHODS = {  # how saliency can be computed, by its name
+SALIENCY_METHODS = {  # how saliency can be computed, by its name
     "gradient": Method(compute=gradient, options=GradientOptions),
     "input-gradient": Method(compute=input_gradient, options=GradientOptions, signed=True),
     "smoothgrad": Method(compute=smooth_gradient, options=NoiseOptions),
@@ -77,7 +77,7 @@ class Saliency:
     """
 
     values: Float[Tensor, "*n"]  # (height, width) of the model's input, or (t,), one per token
-    method: str  # a key of METHODS
+    method: str  # a key of SALIENCY_METHODS
     signed: bool  # negative values speak against the target; otherwise all are 0 or more
     target: str  # the name of the class or token that is explained
     index: int | None  # its number among the model's outputs; None: a function of the logits
@@ -151,7 +151,7 @@ def saliency(
         given: What a Bundle takes: an image or a text; for a translator (source, target so far), or the source alone;
             for a BERT a text with [MASK]. Of a bare module the tensors that it is called with, one row: pixels, ids, or
             a mapping of its arguments; or a text with `tokenizer`.
-        method: A key of METHODS: gradient, input-gradient, smoothgrad, integrated (gradients), grad-cam, occlusion,
+        method: A key of SALIENCY_METHODS: gradient, input-gradient, smoothgrad, integrated (gradients), grad-cam, occlusion,
             rollout or gradient-rollout.
         target: The output to explain: the name of a class, a word, the number of a class or token, or a function of the
             logits (rows, outputs) that returns a number per row. None: the likeliest output.
@@ -187,15 +187,15 @@ def saliency(
         ('golf ball', torch.Size([128, 128]), 'blocks.4')
         >>> figure = result.figure()
     """
-    one_of("method", method, METHODS)
-    chosen = METHODS[method]
+    one_of("method", method, SALIENCY_METHODS)
+    chosen = SALIENCY_METHODS[method]
     options = _options(method, {
         "layer": layer, "baseline": baseline, "steps": steps, "samples": samples, "noise": noise, "seed": seed,
         "patch": patch, "stride": stride, "residual": residual, "fusion": fusion,
     })  # fmt: skip
     about = subject(model, given, tokenizer=tokenizer, at=at)
     if about.kind not in chosen.kinds:
-        fitting = ", ".join(name for name, other in METHODS.items() if about.kind in other.kinds)
+        fitting = ", ".join(name for name, other in SALIENCY_METHODS.items() if about.kind in other.kinds)
         raise InputError(f"method={method!r} is not for a text: expected one of {fitting}")
     with torch.no_grad():
         goal = choose_target(target, about.logits(about.x), about.names, about.name)
@@ -209,12 +209,12 @@ def saliency(
 
 def _options(method: str, given: dict[str, Any]) -> Any:
     """The options of a method; raises for those that only others have."""
-    kind = METHODS[method].options
+    kind = SALIENCY_METHODS[method].options
     own = [field.name for field in fields(kind)]
     chosen = {name: value for name, value in given.items() if value is not None}
     for name in chosen:
         if name not in own:
-            others = ", ".join(m for m, o in METHODS.items() if name in [f.name for f in fields(o.options)])
+            others = ", ".join(m for m, o in SALIENCY_METHODS.items() if name in [f.name for f in fields(o.options)])
             expected = ", ".join(own) or "none"
             raise InputError(f"{name} is an option of {others}: of method={method!r} expected {expected}")
     return kind(**chosen)
