@@ -1,6 +1,7 @@
 """saliency: which pixels or tokens a model's answer depends on, by one of several methods.
 
-To add a method, write a dataclass of its options, a function that returns an Attribution, and a line in SALIENCY_METHODS.
+To add a method, write a dataclass of its options, a function that returns an Attribution, and a line in
+SALIENCY_METHODS.
 """
 
 from __future__ import annotations
@@ -151,8 +152,8 @@ def saliency(
         given: What a Bundle takes: an image or a text; for a translator (source, target so far), or the source alone;
             for a BERT a text with [MASK]. Of a bare module the tensors that it is called with, one row: pixels, ids, or
             a mapping of its arguments; or a text with `tokenizer`.
-        method: A key of SALIENCY_METHODS: gradient, input-gradient, smoothgrad, integrated (gradients), grad-cam, occlusion,
-            rollout or gradient-rollout.
+        method: A key of SALIENCY_METHODS: gradient, input-gradient, smoothgrad, integrated (gradients), grad-cam,
+            occlusion, rollout or gradient-rollout.
         target: The output to explain: the name of a class, a word, the number of a class or token, or a function of the
             logits (rows, outputs) that returns a number per row. None: the likeliest output.
         at: The token whose prediction is explained, where there are logits for every token; the last token, or the
