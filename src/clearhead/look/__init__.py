@@ -4,6 +4,9 @@ watch       record activations of any torch model          edit       change the
 Tape        what a watch recorded, by address              silence, scale, patch   ready-made edits of heads
 attention   the maps of one text, with its tokens          AttentionMap            the weights, computed on request
 head_effects   the change of a text's probability when each head is silenced
+saliency    which pixels or tokens an answer depends on    perturbation_curves     deletion and insertion of them
+rollout, gradient_rollout   attention through all layers    cls_maps    what the class token attends to, per head
+attention_view   a map without its sinks, or weighted by the norms of the values
 statistics  any of MEANING; entropy, received and distance of all watched layers
 
 cka         similarity of layers, models, checkpoints      cka_of_features   the same of matrices of features
@@ -42,6 +45,13 @@ from .statistics import MEANING, statistics
 from .tape import Tape
 from .text import TextAttention, attention
 from .text_counter import new_text
+
+# isort: split
+from .cls_maps import ClsMaps, cls_maps
+from .perturbation import PerturbationCurves, perturbation_curves
+from .rollout import gradient_rollout, rollout
+from .saliency import SALIENCY_METHODS, Saliency, saliency
+from .sinks import AttentionView, attention_view
 
 __all__ = [
     "MEANING",
@@ -82,6 +92,10 @@ __all__ += [  # similarity, fields and features
     "receptive_fields",
     "word_neighbours",
 ]
+__all__ += [  # saliency and maps
+    "SALIENCY_METHODS", "AttentionView", "ClsMaps", "PerturbationCurves", "Saliency", "attention_view", "cls_maps",
+    "gradient_rollout", "perturbation_curves", "rollout", "saliency",
+]  # fmt: skip
 
 
 def entropy(tape: Tape) -> Float[Tensor, "l b h q"]:
