@@ -11,7 +11,8 @@ import clearhead as ch
 from clearhead.data.text_rows import mask_of
 from clearhead.look import Notice
 from clearhead.tasks import score
-from clearhead.tasks.text import embed, fill, likelihood, masked_ids
+from clearhead.data.text_rows import masked_ids
+from clearhead.tasks.text import embed, fill, likelihood
 from clearhead.tokens import Characters, Subwords, Words
 from clearhead.weights import Bundle
 

@@ -18,6 +18,7 @@ from .ablation import HeadEffects, head_effects
 from .capture import edit, watch
 from .edits import patch, scale, silence
 from .maps import AttentionMap
+from .patching import Patching, patching
 from .statistics import MEANING, statistics
 from .tape import Tape
 from .text import TextAttention, attention
