@@ -161,7 +161,8 @@ def _first_parts(one: ModelInput, tape: Tape, x: Float[Tensor, "t d"]) -> dict[s
         content = tape[name][0].double()
     else:
         return {"embedding": x}
-    return {"embedding": content, "positions": x - content}
+    rest = {"positions": x - content} if bool((x != content).any()) else {}
+    return {"embedding": content, **rest}
 
 
 @torch.no_grad()
