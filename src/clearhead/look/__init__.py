@@ -5,6 +5,14 @@ Tape        what a watch recorded, by address              silence, scale, patch
 attention   the maps of one text, with its tokens          AttentionMap            the weights, computed on request
 head_effects   the change of a text's probability when each head is silenced
 statistics  any of MEANING; entropy, received and distance of all watched layers
+
+Causes:
+patching            which layer and position carries the difference between two inputs
+logit_attribution   what every head, MLP and embedding adds to one logit
+logit_lens          the likeliest answers after each layer
+attention_effects   the weight of each key against the effect of its removal
+word_attention      how often a head attends from one word to another, in sentences of read_sentences
+linear_baseline     a linear model with readable weights; fit_words, fit_pixels
 """
 
 from __future__ import annotations
@@ -18,31 +26,55 @@ from .ablation import HeadEffects, head_effects
 from .capture import edit, watch
 from .edits import patch, scale, silence
 from .maps import AttentionMap
-from .patching import Patching, patching
 from .statistics import MEANING, statistics
 from .tape import Tape
 from .text import TextAttention, attention
 from .text_counter import new_text
 
+# Causes, and the linear baseline.
+from .attention_effects import AttentionEffects, attention_effects  # isort: skip
+from .lens import LogitLens, logit_lens  # isort: skip
+from .linear_models import LinearModel, fit_pixels, fit_words, linear_baseline  # isort: skip
+from .logit_attribution import LogitAttribution, LogitPart, logit_attribution  # isort: skip
+from .patching import Patching, patching  # isort: skip
+from .word_attention import Sentence, WordAttention, read_sentences, word_attention  # isort: skip
+
 __all__ = [
     "MEANING",
+    "AttentionEffects",
     "AttentionMap",
     "HeadEffects",
+    "LinearModel",
+    "LogitAttribution",
+    "LogitLens",
+    "LogitPart",
     "Notice",
+    "Patching",
+    "Sentence",
     "Tape",
     "TextAttention",
+    "WordAttention",
     "attention",
+    "attention_effects",
     "distance",
     "edit",
     "entropy",
+    "fit_pixels",
+    "fit_words",
     "head_effects",
+    "linear_baseline",
+    "logit_attribution",
+    "logit_lens",
     "new_text",
     "patch",
+    "patching",
+    "read_sentences",
     "received",
     "scale",
     "silence",
     "statistics",
     "watch",
+    "word_attention",
 ]
 
 

@@ -138,7 +138,11 @@ def head_effects(
 
 @torch.no_grad()
 def _class_effects(
-    bundle: Bundle, given: str | ImageLike, target: str | None, kind: str | None, done: Callable[[int, int], None] | None
+    bundle: Bundle,
+    given: str | ImageLike,
+    target: str | None,
+    kind: str | None,
+    done: Callable[[int, int], None] | None,
 ) -> HeadEffects:
     """The change of a class's log-probability when each head is silenced."""
     layers = attention_layers(bundle.model)

@@ -86,11 +86,15 @@ class ModelInput:
         out = model(*args, **row)
         out = getattr(out, "logits", out)
         if not isinstance(out, Tensor):
-            raise InputError(f"this {type(model).__name__} returns no logits: expected a classifier or a language model")
+            raise InputError(
+                f"this {type(model).__name__} returns no logits: expected a classifier or a language model"
+            )
         if out.ndim == 3 and at is not None:
             return out[:, at]
         if out.ndim != 2:
-            raise InputError(f"the output has shape {tuple(out.shape)}: expected logits of classes or of tokens, at=...")
+            raise InputError(
+                f"the output has shape {tuple(out.shape)}: expected logits of classes or of tokens, at=..."
+            )
         return out
 
     def room(self, vocab: int) -> int:

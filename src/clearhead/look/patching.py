@@ -190,7 +190,12 @@ def _record(calls: list[Any], address: str) -> Tensor:
     if len(calls) != 1:
         raise InputError(f"{address} runs {len(calls)} times in one pass: expected a layer that runs once")
     x = calls[0]
-    if not isinstance(x, Tensor) or x.ndim not in (3, 4) or x.shape[0] != 1 or (x.ndim == 4) != address.endswith("heads"):
+    if (
+        not isinstance(x, Tensor)
+        or x.ndim not in (3, 4)
+        or x.shape[0] != 1
+        or (x.ndim == 4) != address.endswith("heads")
+    ):
         shape = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
         raise InputError(f"{address} is {shape}: expected (1, tokens, width), a vector per token")
     return x[0]

@@ -19,7 +19,6 @@ from ..data.image_files import ImageLike
 from ..data.text_rows import MASKS, masked_ids, with_special
 from ..errors import InputError, Notice
 from ..layers import mean_of_tokens
-from ..tokens import Tokenizer
 from ..weights import Bundle
 from .batching import batches, padded
 from .image_batches import image_batches, image_inputs
