@@ -62,7 +62,7 @@ def layer_stack(given: ModelInput, stack: str | None = None) -> LayerStack:
 
 
 def layer_lists(model: nn.Module) -> dict[str, list[str]]:
-    """The lists of layers of one class that may attend, the outermost ones: their addresses, and those of the layers."""
+    """The outermost lists of layers of one class that may attend: their addresses, and those of the layers."""
     tree, found = Tree(model), dict[str, list[str]]()
     attending = set(tree.attending)
     for path, module in tree.parts:

@@ -24,12 +24,14 @@ from ..data.image_files import ImageLike, open_image
 from ..data.labelled import read_sst2
 from ..errors import InputError
 from ..tokens import Words
+from ..tokens.ids import SPECIAL as SPECIAL_NAMES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SPECIAL = 4  # ids of Words before its words
-ROWS = 4096  # images that are read at a time
+SPECIAL = len(SPECIAL_NAMES)  # ids of a tokenizer of words before its words
+ROWS = 4096  # inputs that are read at a time
+IMAGES = ("cifar10", "mnist", "fashion-mnist", "imagenette")  # named sets of images
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -202,7 +204,7 @@ def linear_baseline(
         Traceback (most recent call last):
         clearhead.errors.InputError: 'reverse' has no classes: expected sst2 or a data set of images
     """
-    more = {} if penalty is None else {"penalty": penalty}
+    more: dict[str, Any] = {} if penalty is None else {"penalty": penalty}
     if data == "sst2":
         lines = {part: read_sst2(part, root) for part in ("train", "valid")}
         parts = {part: ([x.text for x in some], [x.label for x in some]) for part, some in lines.items()}
@@ -219,9 +221,6 @@ def linear_baseline(
         model = fit_pixels(parts["train"][0][:rows], parts["train"][1][:rows], patch=patch, **more)
     model.scores.update({part: model.accuracy(*some) for part, some in parts.items()})
     return model
-
-
-IMAGES = ("cifar10", "mnist", "fashion-mnist", "imagenette")  # named sets of images
 
 
 def _pixels(image: ImageLike) -> np.ndarray:

@@ -1,8 +1,8 @@
 """logit_attribution: what every part of a model adds to one logit (direct logit attribution).
 
-Elhage et al. 2021. In a model with norms before each sublayer the residual stream is a sum: the embedding, the position,
-the output of every head through its part of the last projection, and of every MLP. With the scale of the final norm
-held fixed, the logit is a linear function of that sum, so that each part has its own share of the logit.
+Elhage et al. 2021. In a model with norms before each sublayer the residual stream is a sum: the embedding, the
+position, the output of every head through its part of the last projection, and of every MLP. With the scale of the
+final norm held fixed, the logit is a linear function of that sum, so that each part has its own share of the logit.
 """
 
 from __future__ import annotations

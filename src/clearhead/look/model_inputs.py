@@ -167,7 +167,7 @@ def _read_pair(bundle: Bundle, given: Any, written: str | None) -> ModelInput:
 
 def _read_image(bundle: Bundle, given: Any, _: str | None) -> ModelInput:
     pixels = bundle.pixels(given)[None].to(bundle.device, bundle.dtype)
-    embed = getattr(bundle.model, "embed", None)
+    embed: Any = getattr(bundle.model, "embed", None)
     grid = embed.size(*pixels.shape[-2:]) if hasattr(embed, "size") else None
     return ModelInput(
         model=bundle.model, bundle=bundle, args=(pixels,), row={}, pieces=None, grid=grid,
@@ -224,8 +224,8 @@ def answer_position(given: ModelInput, at: int | None) -> int | None:
         return None
     if can & {"embed"} or (can and not can & {"predict", "fill", "translate"}):
         raise InputError(
-            f"this {type(given.model).__name__} returns vectors and no logits: expected a classifier, a language model, "
-            "a translator or an encoder with its masked-token head"
+            f"this {type(given.model).__name__} returns vectors and no logits: expected a classifier, a language "
+            "model, a translator or an encoder with its masked-token head"
         )
     ids = next((x for x in (*given.args, *given.row.values()) if isinstance(x, Tensor) and x.ndim == 2), None)
     if ids is None:

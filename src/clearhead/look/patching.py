@@ -190,12 +190,8 @@ def _record(calls: list[Any], address: str) -> Tensor:
     if len(calls) != 1:
         raise InputError(f"{address} runs {len(calls)} times in one pass: expected a layer that runs once")
     x = calls[0]
-    if (
-        not isinstance(x, Tensor)
-        or x.ndim not in (3, 4)
-        or x.shape[0] != 1
-        or (x.ndim == 4) != address.endswith("heads")
-    ):
+    axes = 4 if address.endswith(".heads") else 3
+    if not isinstance(x, Tensor) or x.ndim != axes or x.shape[0] != 1:
         shape = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
         raise InputError(f"{address} is {shape}: expected (1, tokens, width), a vector per token")
     return x[0]
@@ -213,7 +209,7 @@ def _check_lengths(ours: ModelInput, other: ModelInput) -> None:
         return
     if ours.pieces is not None and other.pieces is not None:
         raise InputError(
-            f"the clean text has {len(ours.pieces)} tokens and the corrupted one {len(other.pieces)}: expected as many, "
-            f"because positions are exchanged ({ours.pieces} and {other.pieces})"
+            f"the clean text has {len(ours.pieces)} tokens and the corrupted one {len(other.pieces)}: expected as "
+            f"many, because positions are exchanged ({ours.pieces} and {other.pieces})"
         )
     raise InputError(f"inputs of shapes {sizes[0]} and {sizes[1]}: expected the same, because positions are exchanged")

@@ -146,11 +146,13 @@ class WordAttention:
 
     @property
     def held_out(self) -> float:
-        """The share of a best head in sentences that it was not chosen by: even ones by odd ones, and the reverse."""
-        found = []
-        for half in (0, 1):
-            layer, head = _best(self.hits[half::2], self.weights[half::2])
-            found.append(self.hits[1 - half :: 2, layer, head])
+        """The share of a best head in sentences that it was not chosen by: chosen by one half, measured on the other."""
+        half, found = len(self.hits) // 2, []
+        if not half:
+            raise InputError("one sentence has no halves: expected two or more")
+        for chosen, other in ((slice(half), slice(half, None)), (slice(half, None), slice(half))):
+            layer, head = _best(self.hits[chosen], self.weights[chosen])
+            found.append(self.hits[other, layer, head])
         return float(torch.cat(found).float().mean())
 
     def to_dict(self) -> dict[str, Any]:
@@ -257,8 +259,8 @@ def _scores(
         counts[max(query) + 1 :] = False
     if not counts[answer].all():
         raise InputError(
-            f"{sentence.text!r}: the answer is the first token, or comes after the query in a model that looks back only; "
-            "expected another sentence, or sinks=True"
+            f"{sentence.text!r}: the answer is the first token, or comes after the query in a model that looks back "
+            "only; expected another sentence, or sinks=True"
         )
     return kind, *_measured(result, kind, query, answer, counts), len(answer) / int(counts.sum())
 
