@@ -146,7 +146,7 @@ class WordAttention:
 
     @property
     def held_out(self) -> float:
-        """The share of a best head in sentences that it was not chosen by: chosen by one half, measured on the other."""
+        """The share of a best head in sentences that it was not chosen by: one half chooses, the other scores."""
         half, found = len(self.hits) // 2, []
         if not half:
             raise InputError("one sentence has no halves: expected two or more")
