@@ -44,10 +44,10 @@ class LinearModel:
         (['yes'], 'bad')
     """
 
-    classes: tuple[str, ...]
+    classes: tuple[str, ...]  # their names
     features: tuple[str, ...]  # words, or "row,column" of patches, with a third number for the channel
     weights: Float[Tensor, "classes features"]  # of each class and feature
-    bias: Float[Tensor, "classes"]
+    bias: Float[Tensor, "classes"]  # of each class
     read: Callable[[Sequence[Any]], Float[Tensor, "n features"]] = field(repr=False)  # inputs -> features
     grid: tuple[int, int] | None = None  # rows and columns of patches, if it reads images
     scores: dict[str, float] = field(default_factory=dict)  # accuracy on parts of the data that it was fitted to

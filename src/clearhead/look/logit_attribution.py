@@ -37,9 +37,9 @@ class LogitPart:
     """
 
     kind: str  # "embedding", "positions", "head", "attention bias", "cross head", "cross bias", "mlp" or "bias"
-    value: float
-    layer: int | None = None
-    head: int | None = None
+    value: float  # what it adds to the logit
+    layer: int | None = None  # counted from 0; None: it belongs to no layer
+    head: int | None = None  # counted from 0; None: it is no head
 
     @property
     def name(self) -> str:

@@ -48,7 +48,7 @@ class Sentence:
         ('The cat slept because it was tired.', (22, 24), (4, 7))
     """
 
-    text: str
+    text: str  # without brackets; for a translator the source
     query: tuple[int, int]  # first and last + 1 character of the query word, in the target if there is one
     answer: tuple[int, int]  # the same of the answer word, in the text
     target: str | None = None  # the translation
