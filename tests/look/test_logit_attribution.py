@@ -7,9 +7,10 @@ import foreign_models
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import clearhead as ch
-from clearhead.look import logit_attribution
+from clearhead.look import logit_attribution, patching
 from clearhead.tokens import Characters, Words
 
 IDS = torch.tensor([[1, 2, 3, 4]])
@@ -106,7 +107,7 @@ def test_models_in_float32_from_texts_and_images():
     assert {"cross head", "cross bias"} <= {part.kind for part in result.parts}
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama", "mistral", "qwen2", "phi", "gpt-neox", "falcon"])
+@pytest.mark.parametrize("name", ["gpt2", "llama", "mistral", "qwen2", "phi", "gpt-neox", "falcon", "opt"])
 def test_models_of_transformers(name):
     model, ids = foreign_models.build(name), foreign_models.inputs(name)["input_ids"][:1]
     result = logit_attribution(model, {"input_ids": ids}, target=9)
@@ -115,6 +116,31 @@ def test_models_of_transformers(name):
     assert sum(part.kind == "head" for part in result.parts) == 2 * (
         4 if name in ("llama", "mistral", "qwen2", "falcon") else 3
     )
+
+
+class Encoder(nn.Module):
+    """A classifier of torch.nn's own layers."""
+
+    def __init__(self, first):
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed_ids = nn.Embedding(9, 12)
+        layer = nn.TransformerEncoderLayer(12, 3, 20, batch_first=True, norm_first=first, dropout=0.0)
+        self.encoder = nn.TransformerEncoder(layer, 2, norm=nn.LayerNorm(12), enable_nested_tensor=False)
+        self.out = nn.Linear(12, 4)
+
+    def forward(self, ids):
+        return self.out(self.encoder(self.embed_ids(ids)).mean(1))
+
+
+def test_layers_of_torch():
+    model = Encoder(True).double().eval()
+    result = logit_attribution(model, IDS, target=1)
+    assert result.logit == pytest.approx(float(model(IDS)[0, 1].detach()), abs=1e-10)
+    assert result.total == pytest.approx(result.logit, abs=1e-10)
+    assert patching(model, IDS, IDS.flip(1), target=1, what="mlp").layers[1] == "encoder.layers.1.linear2"
+    with pytest.raises(ValueError, match="do not just add the output of self_attn and linear2"):
+        logit_attribution(Encoder(False).double().eval(), IDS, target=1)
 
 
 def test_a_real_language_model():

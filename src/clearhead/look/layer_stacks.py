@@ -25,7 +25,7 @@ class Layer:
     heads: int  # number of heads
     cross: str | None  # the submodule that holds its cross-attention
     cross_attends: str | None
-    mlp: str | None  # the submodule that is its MLP
+    mlp: str | None  # the submodule whose output is that of its MLP
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -88,12 +88,21 @@ def _layer(modules: dict[str, nn.Module], at: str, seen: dict[str, int]) -> Laye
 
 
 def _mlp(modules: dict[str, nn.Module], at: str, attention: list[str]) -> str | None:
-    """The last child of a layer with two matrices or more that does not attend; None if it is not a single module."""
-    found = [
-        f"{at}.{name}" for name, child in modules[at].named_children()
-        if f"{at}.{name}" not in attention and sum(p.ndim == 2 for p in child.parameters()) >= 2
+    """The MLP of a layer: its last child with two matrices or more that does not attend.
+
+    Where the two are not in one module (torch.nn, OPT, BERT of transformers) it is the last matrix, whose output is
+    the MLP's.
+    """
+    others = {name: child for name, child in modules[at].named_children() if f"{at}.{name}" not in attention}
+    whole = [name for name, child in others.items() if sum(p.ndim == 2 for p in child.parameters()) >= 2]
+    if whole:
+        return f"{at}.{whole[-1]}"
+    parts = [
+        path for path, part in modules.items()
+        if any(f"{path}.".startswith(f"{at}.{name}.") for name in others)
+        and any(p.ndim == 2 for p in part.parameters(recurse=False))
     ]  # fmt: skip
-    return found[-1] if found else None
+    return parts[-1] if len(parts) > 1 else None
 
 
 # What can be exchanged in a layer, and its address.

@@ -107,7 +107,8 @@ def _layer_parts(modules: dict[str, nn.Module], tape: Tape, layer: Layer) -> Ite
         if bias is not None:
             yield f"{kind} bias", None, _scaled(bias.expand(heads.shape[1], -1), scale)
     if layer.mlp is not None:
-        yield "mlp", None, _scaled(first_tensor(tape[layer.mlp])[0].double(), block.mlp_scale if ours else None)
+        x = first_tensor(tape[layer.mlp]).double().reshape(first_tensor(tape[layer.output])[0].shape)  # OPT's is (t, d)
+        yield "mlp", None, _scaled(x, block.mlp_scale if ours else None)
 
 
 def _scaled(x: Tensor, scale: Any) -> Tensor:
