@@ -103,6 +103,9 @@ def attention_effects(
     without other keys has the output 0. The effect is the change of the answer's log-probability, or of the
     difference of two. It takes one row of a batch for each layer, head and key.
 
+    Where a head puts most of its weight on one token, as on the first of a text, that token alone decides Pearson's
+    correlation; Spearman's counts all keys alike.
+
     Args:
         model: A Bundle of a language model, a classifier, a translator or an encoder with a masked token; or a torch
             module whose output is logits.
