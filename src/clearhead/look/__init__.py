@@ -15,6 +15,14 @@ project     PCA and t-SNE of vectors                       patch_colours     PCA
 neighbours  the nearest vectors by cosine                  word_neighbours   the nearest words; king - man + woman
 filters, feature_maps   weights and activations as pictures
 position_similarity     each position embedding with every other
+
+Causes:
+patching            which layer and position carries the difference between two inputs
+logit_attribution   what every head, MLP and embedding adds to one logit
+logit_lens          the likeliest answers after each layer
+attention_effects   the weight of each key against the effect of its removal
+word_attention      how often a head attends from one word to another, in sentences of read_sentences
+linear_baseline     a linear model with readable weights; fit_words, fit_pixels
 """
 
 from __future__ import annotations
@@ -53,25 +61,50 @@ from .rollout import gradient_rollout, rollout
 from .saliency import SALIENCY_METHODS, Saliency, saliency
 from .sinks import AttentionView, attention_view
 
+# Causes, and the linear baseline.
+from .attention_effects import AttentionEffects, attention_effects  # isort: skip
+from .lens import LogitLens, logit_lens  # isort: skip
+from .linear_models import LinearModel, fit_pixels, fit_words, linear_baseline  # isort: skip
+from .logit_attribution import LogitAttribution, LogitPart, logit_attribution  # isort: skip
+from .patching import Patching, patching  # isort: skip
+from .word_attention import Sentence, WordAttention, read_sentences, word_attention  # isort: skip
+
 __all__ = [
     "MEANING",
+    "AttentionEffects",
     "AttentionMap",
     "HeadEffects",
+    "LinearModel",
+    "LogitAttribution",
+    "LogitLens",
+    "LogitPart",
     "Notice",
+    "Patching",
+    "Sentence",
     "Tape",
     "TextAttention",
+    "WordAttention",
     "attention",
+    "attention_effects",
     "distance",
     "edit",
     "entropy",
+    "fit_pixels",
+    "fit_words",
     "head_effects",
+    "linear_baseline",
+    "logit_attribution",
+    "logit_lens",
     "new_text",
     "patch",
+    "patching",
+    "read_sentences",
     "received",
     "scale",
     "silence",
     "statistics",
     "watch",
+    "word_attention",
 ]
 __all__ += [  # similarity, fields and features
     "Fields",
