@@ -1,10 +1,13 @@
 """Effects of heads: all in one call, and equal to silencing one head after another."""
 
+import itertools
+
+import numpy as np
 import pytest
 import torch
 
 import clearhead as ch
-from clearhead.look import HeadEffects, ablation, head_effects, silence
+from clearhead.look import HeadEffects, ablation, head_effects, measured_input, silence
 from clearhead.tokens import Characters, Pair, Words
 
 TEXT = "abcaab"
@@ -90,6 +93,37 @@ def test_effects_of_recurrent_networks_and_of_grouped_heads():
     assert rnn.mean < -1  # without its only attention it does not know the source
     grouped = wide("gpt", Characters("abc"), vocab=3, context=16, kv_heads=1)
     assert head_effects(grouped, TEXT).change.shape == (2, 3, 5)
+
+
+def test_effects_on_a_class_of_images_and_of_texts(monkeypatch):
+    monkeypatch.setattr(measured_input, "ROW_TOKENS", 10)  # two rows of 5 tokens at a time
+    torch.manual_seed(0)
+    vit = ch.build("vit", classes=4, size=32, patch=16, width=12, depth=2, heads=3).double()
+    preprocessing = ch.load("vit-cifar10", device="cpu").preprocessing
+    bundle = ch.Bundle(vit, labels=("a", "b", "c", "d"), preprocessing=preprocessing)
+    picture, calls = np.random.default_rng(0).integers(0, 255, (32, 32, 3), dtype=np.uint8), []
+    found = head_effects(bundle, picture, target="c", done=lambda *x: calls.append(x))
+    pixels = bundle.pixels(picture)[None].double()
+    before = vit(pixels)[0].log_softmax(-1)[2].detach()
+    assert (found.tokens, found.change.shape, calls) == (["c"], (2, 3, 1), [(1, 2), (2, 2)])
+    for layer, head in itertools.product(range(2), range(3)):
+        with torch.no_grad(), ch.edit(bundle, {f"blocks.{layer}.attn.heads": silence([head])}):
+            want = vit(pixels)[0].log_softmax(-1)[2] - before
+        torch.testing.assert_close(found.change[layer, head, 0], want, rtol=0, atol=1e-12)
+    assert head_effects(bundle, picture).tokens == [ch.classify(bundle, picture, top=1)[0][0]]
+    assert found.to_dict()["mean"] == found.mean.tolist()
+    assert found.__rich__().row_count == 2
+    assert found.figure().axes
+    bert = wide("bert", Words(["a", "dog"]), vocab=7, context=8, answer="class", classes=2)
+    texts = head_effects(bert, "a dog", target="1")
+    assert texts.logprobs.exp().tolist() == pytest.approx([dict(ch.classify(bert, "a dog"))["1"]], abs=1e-6)
+    assert head_effects(bert, "a dog").logprobs is None  # without a class, of its vectors as before
+    with pytest.raises(ValueError, match="no class 'e'"):
+        head_effects(bundle, picture, target="e")
+    with pytest.raises(ValueError, match="'self'-attention only"):
+        head_effects(bundle, picture, kind="cross")
+    with pytest.raises(ValueError, match="this ResNet has no attention"):
+        head_effects(ch.load("resnet-cifar10", device="cpu"), picture)
 
 
 def test_the_model_is_unchanged_and_progress_is_reported(gpt):

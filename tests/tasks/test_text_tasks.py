@@ -8,10 +8,10 @@ import torch
 import torch.nn.functional as F
 
 import clearhead as ch
-from clearhead.data.text_rows import mask_of
+from clearhead.data.text_rows import mask_of, masked_ids
 from clearhead.look import Notice
 from clearhead.tasks import score
-from clearhead.tasks.text import embed, fill, likelihood, masked_ids
+from clearhead.tasks.text import embed, fill, likelihood
 from clearhead.tokens import Characters, Subwords, Words
 from clearhead.weights import Bundle
 

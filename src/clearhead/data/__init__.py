@@ -15,6 +15,7 @@ from .fetch import find
 from .files import DataError, check_root
 from .flickr8k import Flickr8kConfig, open_flickr8k
 from .images import ImageConfig, ImagenetteConfig, Images, open_imagenette
+from .iris import read_iris
 from .labelled import LabelledConfig, Sst2Config
 from .masked import Masked, MaskedConfig
 from .mnist import open_fashion, open_mnist
@@ -51,6 +52,7 @@ __all__ = [
     "load_split",
     "make_data",
     "names",
+    "read_iris",
     "share_rows",
     "write_tokens",
 ]

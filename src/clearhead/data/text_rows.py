@@ -106,3 +106,18 @@ def mask_of(tokens: Tokenizer) -> tuple[int, int]:
         if name in tokens.special_names:
             return tokens.special_names[name], len(tokens)
     return len(tokens), len(tokens) + 1
+
+
+def masked_ids(tokens: Tokenizer, text: str) -> tuple[np.ndarray, list[int]]:
+    """The ids of a text with its special tokens and masks, which are written [MASK] or <mask>; and where masks are."""
+    mask, _ = mask_of(tokens)
+    for word in MASKS:
+        text = text.replace(word, MASKS[0])
+    first, *rest = text.split(MASKS[0])
+    if not rest:
+        return with_special(tokens, tokens.encode(text)), []
+    # A mask stands for a word and the space before it, which byte-level and SentencePiece tokens contain.
+    parts = [tokens.encode(p if tokens.spaces_are_tokens else p.rstrip()) for p in (first, *rest)]
+    inside = np.concatenate([parts[0], *(np.append([mask], part) for part in parts[1:])]).astype(np.int64)
+    ids = with_special(tokens, inside)
+    return ids, np.flatnonzero(ids == mask).tolist()

@@ -1,16 +1,22 @@
 """Arrays -> figures. It reads whatever numpy can read, and imports neither torch nor any model.
 
-    heatmap   weights (queries, keys), from white at 0
-    heads     weights (heads, queries, keys) as small multiples on one colour scale
-    matrix    signed values, white at 0, blue above and orange below
-    grids     named matrices side by side; booleans become yes and no
-    curves    named lines
-    panels    several plots of named lines that share their colours and their legend
-    bars      named groups of bars
-    images    named images side by side, with a map of weights over them
-    overlay   an image lit where a map points, enlarged by smooth_map
-    strip     an image, and one such panel per word
-    save      write a figure to a file
+    heatmap          weights (queries, keys), from white at 0
+    heads            weights (heads, queries, keys) as small multiples on one colour scale
+    matrix           signed values, white at 0, blue above and orange below
+    grids            named matrices side by side; booleans become yes and no
+    curves           named lines
+    panels           several plots of named lines that share their colours and their legend
+    bars             named groups of bars
+    scatter          points in the plane, coloured by class
+    similarity       the similarity of layers, the first at the bottom left
+    tiles            many small pictures as one grid
+    images           named images side by side, with a map of weights over them
+    overlay          an image lit where a map points, enlarged by smooth_map
+    strip            an image, and one such panel per word
+    signed_overlay   values over an image: orange below 0, blue above
+    head_colours     maps of several heads over a dimmed image, one colour per head
+    coloured_tokens  a text whose tokens are coloured by their values
+    save             write a figure to a file
 
 Every function but overlay and smooth_map, which return arrays, returns a new matplotlib Figure. There is no pyplot and
 no global state, so drawing works without a screen and from many threads. Matplotlib itself is imported when the first
@@ -19,15 +25,22 @@ figure is drawn.
 
 from .bars import bars
 from .cells import grids, heads, heatmap, matrix
+from .coloured_text import coloured_tokens
 from .image_maps import overlay, smooth_map, strip
 from .images import images
 from .lines import curves, panels
+from .overlays import head_colours, signed_overlay
+from .scatter import scatter
+from .similarity import similarity
 from .style import save
+from .tiles import tiles
 
 __all__ = [
     "bars",
+    "coloured_tokens",
     "curves",
     "grids",
+    "head_colours",
     "heads",
     "heatmap",
     "images",
@@ -35,6 +48,10 @@ __all__ = [
     "overlay",
     "panels",
     "save",
+    "scatter",
+    "signed_overlay",
+    "similarity",
     "smooth_map",
     "strip",
+    "tiles",
 ]

@@ -50,7 +50,7 @@ def images(
     maps = maps or {}
     if unknown := [name for name in maps if name not in pictures]:
         raise InputError(f"maps has {unknown[0]!r}: expected names of images: {', '.join(pictures)}")
-    arrays = {name: _picture(name, x) for name, x in pictures.items()}
+    arrays = {name: picture_array(name, x) for name, x in pictures.items()}
     across = min(across, len(arrays))
     down = ceil(len(arrays) / across)
     tallest = max(x.shape[0] / x.shape[1] for x in arrays.values())
@@ -69,7 +69,8 @@ def images(
     return figure
 
 
-def _picture(name: str, values: npt.ArrayLike) -> Array:
+def picture_array(name: str, values: npt.ArrayLike) -> Array:
+    """An image (height, width, 3) of uint8 or numbers from 0 to 1; raises with its name otherwise."""
     x = array(name, values, ("height", "width", "channels"))
     if x.shape[2] != 3 or (x.dtype != np.uint8 and (x.min() < 0 or x.max() > 1)):
         raise InputError(

@@ -18,6 +18,7 @@ from ..look import AttentionMap, edit, silence, watch
 from ..look.ablation import Ablation
 from ..look.addresses import Tree, matching
 from ..look.attention_layers import KINDS, attention_layers
+from ..look.lens import has_lens, lens_logits
 from ..tasks import Translation
 from ..tasks.translation import Pass, start_id, translator_tokens
 from ..tokens import Tokenizer
@@ -51,7 +52,7 @@ class Inspection:
     @property
     def has_lens(self) -> bool:
         """Whether it has a logit lens and candidates: those of a language model whose final norm is known."""
-        return bool(self.states) and "predict" in self.bundle.can and self._norm is not None
+        return bool(self.states) and has_lens(self.bundle)
 
     def group(self, name: str) -> Group:
         """The attention of one kind; raises for a kind that the model does not have."""
@@ -155,9 +156,7 @@ class Inspection:
 
     def _logits(self, x: Tensor) -> Tensor:
         """The logits of outputs of blocks, (r, d) -> (r, v)."""
-        model: Any = self.bundle.model
-        logits: Tensor = model.head(model.norm(x.to(self.bundle.device)))
-        return logits.float()
+        return lens_logits(self.bundle.model, x.to(self.bundle.device)).float()
 
     @property
     def _norm(self) -> Any:

@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..data.text_rows import with_special
+from ..data.text_rows import masked_ids, with_special
 from ..errors import InputError
 from ..tasks import embed
 from ..tasks.classify import class_names
-from ..tasks.text import masked_ids
 from ..weights import Bundle
 from .attention_groups import rounded
 from .candidates import TOP, likeliest, significant

@@ -4,7 +4,25 @@ watch       record activations of any torch model          edit       change the
 Tape        what a watch recorded, by address              silence, scale, patch   ready-made edits of heads
 attention   the maps of one text, with its tokens          AttentionMap            the weights, computed on request
 head_effects   the change of a text's probability when each head is silenced
+saliency    which pixels or tokens an answer depends on    perturbation_curves     deletion and insertion of them
+rollout, gradient_rollout   attention through all layers    cls_maps    what the class token attends to, per head
+attention_view   a map without its sinks, or weighted by the norms of the values
 statistics  any of MEANING; entropy, received and distance of all watched layers
+
+cka         similarity of layers, models, checkpoints      cka_of_features   the same of matrices of features
+receptive_fields   what a unit depends on, by depth        features          a vector per input, of any layer
+project     PCA and t-SNE of vectors                       patch_colours     PCA of patches as red, green and blue
+neighbours  the nearest vectors by cosine                  word_neighbours   the nearest words; king - man + woman
+filters, feature_maps   weights and activations as pictures
+position_similarity     each position embedding with every other
+
+Causes:
+patching            which layer and position carries the difference between two inputs
+logit_attribution   what every head, MLP and embedding adds to one logit
+logit_lens          the likeliest answers after each layer
+attention_effects   the weight of each key against the effect of its removal
+word_attention      how often a head attends from one word to another, in sentences of read_sentences
+linear_baseline     a linear model with readable weights; fit_words, fit_pixels
 """
 
 from __future__ import annotations
@@ -17,32 +35,100 @@ from ..errors import InputError, Notice
 from .ablation import HeadEffects, head_effects
 from .capture import edit, watch
 from .edits import patch, scale, silence
+from .fields import Fields, receptive_fields
+from .layer_features import features
 from .maps import AttentionMap
+from .neighbours import neighbours, word_neighbours
+from .picture_grids import (
+    PatchColours,
+    PictureGrid,
+    feature_maps,
+    filters,
+    patch_colours,
+)
+from .position_similarity import PositionSimilarity, position_similarity
+from .projection import Projection, project
+from .similarity import Similarity, cka, cka_of_features
 from .statistics import MEANING, statistics
 from .tape import Tape
 from .text import TextAttention, attention
 from .text_counter import new_text
 
+# isort: split
+from .cls_maps import ClsMaps, cls_maps
+from .perturbation import PerturbationCurves, perturbation_curves
+from .rollout import gradient_rollout, rollout
+from .saliency import SALIENCY_METHODS, Saliency, saliency
+from .sinks import AttentionView, attention_view
+
+# Causes, and the linear baseline.
+from .attention_effects import AttentionEffects, attention_effects  # isort: skip
+from .lens import LogitLens, logit_lens  # isort: skip
+from .linear_models import LinearModel, fit_pixels, fit_words, linear_baseline  # isort: skip
+from .logit_attribution import LogitAttribution, LogitPart, logit_attribution  # isort: skip
+from .patching import Patching, patching  # isort: skip
+from .word_attention import Sentence, WordAttention, read_sentences, word_attention  # isort: skip
+
 __all__ = [
     "MEANING",
+    "AttentionEffects",
     "AttentionMap",
     "HeadEffects",
+    "LinearModel",
+    "LogitAttribution",
+    "LogitLens",
+    "LogitPart",
     "Notice",
+    "Patching",
+    "Sentence",
     "Tape",
     "TextAttention",
+    "WordAttention",
     "attention",
+    "attention_effects",
     "distance",
     "edit",
     "entropy",
+    "fit_pixels",
+    "fit_words",
     "head_effects",
+    "linear_baseline",
+    "logit_attribution",
+    "logit_lens",
     "new_text",
     "patch",
+    "patching",
+    "read_sentences",
     "received",
     "scale",
     "silence",
     "statistics",
     "watch",
+    "word_attention",
 ]
+__all__ += [  # similarity, fields and features
+    "Fields",
+    "PatchColours",
+    "PictureGrid",
+    "PositionSimilarity",
+    "Projection",
+    "Similarity",
+    "cka",
+    "cka_of_features",
+    "feature_maps",
+    "features",
+    "filters",
+    "neighbours",
+    "patch_colours",
+    "position_similarity",
+    "project",
+    "receptive_fields",
+    "word_neighbours",
+]
+__all__ += [  # saliency and maps
+    "SALIENCY_METHODS", "AttentionView", "ClsMaps", "PerturbationCurves", "Saliency", "attention_view", "cls_maps",
+    "gradient_rollout", "perturbation_curves", "rollout", "saliency",
+]  # fmt: skip
 
 
 def entropy(tape: Tape) -> Float[Tensor, "l b h q"]:

@@ -1,4 +1,4 @@
-"""head_effects: how much every attention head matters for a text, measured by silencing each of them in turn.
+"""head_effects: how much every attention head matters for a text or a class, measured by silencing each in turn.
 
 Michel et al. 2019, section 3.1: a head's output is set to 0 at every token, and what changes at the model's output is
 the head's effect. All heads of a layer are silenced in one batch, each in a row of its own.
@@ -8,27 +8,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float, Int
+from rich.table import Table
 from torch import Tensor, nn
 
+from .. import draw
+from ..data.image_files import ImageLike
 from ..errors import InputError, nearest
 from ..weights import Bundle
 from .attention_layers import attention_layers
 from .capture import edit
 from .edits import Edit
+from .measured_input import LOGITS, ROW_TOKENS, ROW_TOKENS_CUDA, answer_of, model_input
 from .text import TextInputs, text_inputs
 
-ROW_TOKENS = 1 << 12  # tokens per forward pass on a CPU, all rows together
-ROW_TOKENS_CUDA = 1 << 16  # the same on a GPU
-LOGITS = 1 << 24  # logits that are in memory at a time
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class HeadEffects:
-    """The effect of every head of a model on each token of a text.
+    """The effect of every head of a model on each token of a text, or on the class of an input.
 
     Examples:
         >>> effects = head_effects(clearhead.load("everyday"), "A man is standing in the street.")
@@ -37,7 +40,7 @@ class HeadEffects:
         >>> layer, head = divmod(int(effects.mean.argmin()), 5)  # the head that the text needs most
     """
 
-    tokens: list[str]  # the text of each token that is measured: of a language model all but the first
+    tokens: list[str]  # the text of each token that is measured: of a language model all but the first; or the class
     logprobs: Float[Tensor, "t"] | None  # log-probability of each token with all heads; None: `change` is of vectors
     change: Float[Tensor, "l h t"]  # log p without the head - log p with it, in nats; or |x' - x| / |x| of vectors
     kind: str  # the kind of attention, a key of TextAttention.maps
@@ -56,10 +59,31 @@ class HeadEffects:
         """The mean change per token, for each head."""
         return self.change.mean(-1)
 
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        logprobs = None if self.logprobs is None else self.logprobs.tolist()
+        return {"kind": self.kind, "tokens": self.tokens, "logprobs": logprobs, "mean": self.mean.tolist()}
+
+    def __rich__(self) -> Table:
+        layers, heads, _ = self.change.shape
+        table = Table("layer", *(f"head {i}" for i in range(heads)), title="mean change without the head")
+        for i in range(layers):
+            table.add_row(str(i), *(f"{x:+.3f}" for x in self.mean[i].tolist()))
+        return table
+
+    def figure(self) -> Figure:
+        """Draw the mean change of each head as one heat map."""
+        layers, heads, _ = self.change.shape
+        return draw.matrix(
+            self.mean.float().cpu().numpy(), rows=[str(i) for i in range(layers)],
+            columns=[str(i) for i in range(heads)], xlabel="head", ylabel="layer",
+            title="change without the head" if self.logprobs is None else "change of log p without the head, in nats",
+        )  # fmt: skip
+
 
 def head_effects(
     bundle: Bundle | nn.Module,
-    text: str,
+    text: str | ImageLike,
     *,
     target: str | None = None,
     kind: str | None = None,
@@ -67,13 +91,15 @@ def head_effects(
 ) -> HeadEffects:
     """Return the change of each token's log-probability when a head is silenced, for every head by itself.
 
-    A negative change means that the token is less likely without the head. An encoder such as BERT has no probability
-    of a text: there the change is that of each token's output vector x, |x' - x| / |x|.
+    A negative change means that the token is less likely without the head. Of a classifier it is the log-probability of
+    one class. An encoder such as BERT has no probability of a text: there the change is that of each token's output
+    vector x, |x' - x| / |x|.
 
     Args:
-        bundle: A model with its tokens: a GPT, a BERT, or a translator.
-        text: The text; for a translator the source.
-        target: The translation whose tokens are measured, for a translator only.
+        bundle: A model with its tokens: a GPT, a BERT, a translator; or a classifier of images with attention.
+        text: The text, or the image; for a translator the source.
+        target: The translation whose tokens are measured; for a classifier the class, or its number (None: of an image,
+            the likeliest; of a text, its vectors are measured).
         kind: The attention whose heads are silenced: "self"; of a translator "cross" (if not given), "encoder" or
             "decoder".
         done: Called with the number of layers done and the number of all.
@@ -88,6 +114,10 @@ def head_effects(
         >>> effects.total.shape
         torch.Size([3, 5])
     """
+    if isinstance(bundle, Bundle) and "classify" in bundle.can and (bundle.reads == "images" or target is not None):
+        return _class_effects(bundle, text, target, kind, done)
+    if not isinstance(text, str):
+        raise InputError(f"a {type(text).__name__} is no text: expected a string, or a classifier of images")
     inputs = text_inputs(bundle, text, target)
     assert isinstance(bundle, Bundle)
     kinds = list(inputs.kinds)
@@ -104,6 +134,35 @@ def head_effects(
     return HeadEffects(
         tokens=ablation.tokens, logprobs=ablation.logprobs(), change=torch.stack(change), kind=kind
     )  # fmt: skip
+
+
+@torch.no_grad()
+def _class_effects(
+    bundle: Bundle,
+    given: str | ImageLike,
+    target: str | None,
+    kind: str | None,
+    done: Callable[[int, int], None] | None,
+) -> HeadEffects:
+    """The change of a class's log-probability when each head is silenced."""
+    layers = attention_layers(bundle.model)
+    if not layers:
+        raise InputError(f"this {bundle.name} has no attention in blocks: expected a vision transformer or a BERT")
+    if kind not in (None, "self"):
+        raise InputError(f"kind={kind!r}: a classifier has 'self'-attention only")
+    one = model_input(bundle, given)
+    logits = one.logits()
+    answer = answer_of(one, int(logits[0].argmax()) if target is None else target, None)
+    before, change, step = answer.measure(logits), [], one.room(logits.shape[-1])
+    for i, (layer, heads) in enumerate(layers.items()):
+        after = [
+            one.logits(len(some), {f"{layer}.heads": silence_one_per_row(some)})
+            for some in (range(first, min(first + step, heads)) for first in range(0, heads, step))
+        ]
+        change.append(answer.measure(torch.cat(after))[:, None] - before)
+        if done is not None:
+            done(i + 1, len(layers))
+    return HeadEffects(tokens=[answer.name], logprobs=before, change=torch.stack(change), kind="self")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

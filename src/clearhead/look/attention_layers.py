@@ -30,11 +30,12 @@ def attention_layers(model: nn.Module, kind: str = "self") -> dict[str, int]:
         model: A model, the `.model` of a Bundle.
         kind: A key of KINDS.
     """
-    known, pattern = Tree(model).known, KINDS[kind]
+    tree, pattern = Tree(model), KINDS[kind]
+    known = tree.known
     ours = {name: known[name][0] for name in matching(pattern, known)}
     if ours:
         return {_place(name): module.heads for name, module in ours.items() if isinstance(module, Attention)}
-    if model not in _FOUND and isinstance(model, Model):
+    if model not in _FOUND and isinstance(model, Model) and matching(pattern, tree.possible):
         device = next(model.parameters()).device
         given = {name: x.to(device) for name, x in model.example_inputs(1, 2, torch.Generator().manual_seed(0)).items()}
         with torch.no_grad(), watch(model, pattern) as tape:

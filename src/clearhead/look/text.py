@@ -154,15 +154,15 @@ def text_inputs(bundle: Bundle | nn.Module, text: str, target: str | None = None
             f"batch of ids use watch(model, {next(iter(kinds.values()))!r})"
         )
     if "translate" in bundle.can:
-        return _translation(bundle, text, target, kinds)
+        return translation_inputs(bundle, text, target, kinds)
     if target is not None:
         raise InputError(f"this {name} is no translator: expected a text without a target")
     tokens = bundle.tokenizer()
     ids = tokens.wrapped(text) if "predict" in bundle.can else with_special(tokens, tokens.encode(text))
-    return TextInputs(row={"ids": _row(bundle, ids, "text")}, kinds=kinds, pieces=tokens.pieces(ids))
+    return TextInputs(row={"ids": id_row(bundle, ids, "text")}, kinds=kinds, pieces=tokens.pieces(ids))
 
 
-def _translation(bundle: Bundle, text: str, target: str | None, kinds: dict[str, str]) -> TextInputs:
+def translation_inputs(bundle: Bundle, text: str, target: str | None, kinds: dict[str, str]) -> TextInputs:
     """The inputs of a translator, with the target given to its decoder."""
     pair = bundle.tokens
     if not isinstance(pair, Pair):
@@ -175,14 +175,14 @@ def _translation(bundle: Bundle, text: str, target: str | None, kinds: dict[str,
     source, written = pair.read(text), pair.written(target)
     start = pair.target.pad if pair.target.start is None else pair.target.start  # Marian starts with padding
     read = np.append(np.int64(start or 0), written[:-1])
-    row = {"ids": _row(bundle, read, "target"), "source": _row(bundle, source, "text")}
+    row = {"ids": id_row(bundle, read, "target"), "source": id_row(bundle, source, "text")}
     return TextInputs(
         row=row, kinds=kinds, pieces=pair.source.pieces(source), target=pair.target.pieces(written),
-        decoder_input=pair.target.pieces(read), written=_row(bundle, written, "target")[0],
+        decoder_input=pair.target.pieces(read), written=id_row(bundle, written, "target")[0],
     )  # fmt: skip
 
 
-def _row(bundle: Bundle, ids: np.ndarray, what: str) -> Tensor:
+def id_row(bundle: Bundle, ids: np.ndarray, what: str) -> Tensor:
     """A batch of one row on the model's device; raises if it is empty or too long."""
     if not len(ids):
         raise InputError(f"the {what} is empty: expected a token or more")

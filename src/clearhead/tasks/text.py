@@ -16,10 +16,9 @@ from torch import Tensor
 
 from ..checks import one_of
 from ..data.image_files import ImageLike
-from ..data.text_rows import MASKS, mask_of, with_special
+from ..data.text_rows import MASKS, masked_ids, with_special
 from ..errors import InputError, Notice
 from ..layers import mean_of_tokens
-from ..tokens import Tokenizer
 from ..weights import Bundle
 from .batching import batches, padded
 from .image_batches import image_batches, image_inputs
@@ -206,21 +205,6 @@ def fill(bundle: Bundle, text: str, *, top: int = 5) -> list[list[tuple[str, flo
         list(zip((piece.strip() for piece in tokens.pieces(t.tolist())), h.tolist(), strict=True))
         for h, t in zip(high, token, strict=True)
     ]
-
-
-def masked_ids(tokens: Tokenizer, text: str) -> tuple[np.ndarray, list[int]]:
-    """The ids of a text with its special tokens and masks, which are written [MASK] or <mask>; and where masks are."""
-    mask, _ = mask_of(tokens)
-    for word in MASKS:
-        text = text.replace(word, MASKS[0])
-    first, *rest = text.split(MASKS[0])
-    if not rest:
-        return with_special(tokens, tokens.encode(text)), []
-    # A mask stands for a word and the space before it, which byte-level and SentencePiece tokens contain.
-    parts = [tokens.encode(p if tokens.spaces_are_tokens else p.rstrip()) for p in (first, *rest)]
-    inside = np.concatenate([parts[0], *(np.append([mask], part) for part in parts[1:])]).astype(np.int64)
-    ids = with_special(tokens, inside)
-    return ids, np.flatnonzero(ids == mask).tolist()
 
 
 def _pooled(x: Float[Tensor, "b t d"], lengths: Tensor, pool: str) -> Float[Tensor, "b d"]:

@@ -1,0 +1,74 @@
+"""A text whose tokens are coloured by their values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import InputError
+from .style import INK, MEDIUM, PAPER, array, colours, sheet
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MONO = "DejaVu Sans Mono"  # every character is as wide as the others, so that the widths of tokens are known
+WIDTH, LINE = 0.602, 2.0  # width of a character and distance of lines, in font sizes
+PAD = 0.25  # characters around the text of a token
+
+
+def coloured_tokens(
+    tokens: Sequence[str], values: npt.ArrayLike, *, most: float | None = None, title: str = "", across: int = 72
+) -> Figure:
+    """Draw a text whose tokens have coloured backgrounds: blue above 0, orange below, white at 0.
+
+    Args:
+        tokens: The text of each token, with the spaces that belong to it.
+        values: A value for each token.
+        most: The absolute value at the end of the colours; None: the largest.
+        title: Title of the figure.
+        across: Characters per line at most.
+
+    Examples:
+        >>> figure = coloured_tokens(["A", " dog", " runs"], [0.1, 0.9, -0.3])
+        >>> [text.get_text() for text in figure.axes[0].texts]
+        ['A', 'dog', 'runs']
+    """
+    from matplotlib.patches import Rectangle
+
+    x = array("values", values, ("tokens",)).astype(float)
+    if len(x) != len(tokens):
+        raise InputError(f"{len(tokens)} tokens and {len(x)} values: expected a value for each token")
+    if across < 1:
+        raise InputError(f"across={across}: expected 1 character or more in a line")
+    if most is not None and not most > 0:
+        raise InputError(f"most={most}: the colours go from 0 to a number above it")
+    end = most or float(np.nanmax(np.abs(x))) or 1.0
+    paint = colours(signed=True)(np.clip(x / end, -1, 1) / 2 + 0.5)
+    places, line, column = [], 0, 0.0
+    for token in tokens:
+        text = token.replace("\n", "\u23ce").replace("\t", "\u21e5")
+        space = 1.0 if text.startswith(" ") and text.strip() else 0.0
+        text = text.strip() if text.strip() else text
+        if column and column + space + len(text) + 2 * PAD > across:
+            line, column, space = line + 1, 0.0, 0.0
+        places.append((line, column + space * 0.6, text))
+        column += space * 0.6 + len(text) + 2 * PAD
+    widest = max(start + len(text) + 2 * PAD for _, start, text in places)
+    inch = MEDIUM / 72
+    figure = sheet(widest * WIDTH * inch + 0.2, (line + 1) * LINE * inch + (0.5 if title else 0.2), title)
+    axes = figure.subplots()
+    axes.set_axis_off()
+    axes.set_xlim(0, widest)
+    axes.set_ylim(line + 1, 0)
+    for (row, start, text), colour in zip(places, paint, strict=True):
+        width = len(text) + 2 * PAD
+        axes.add_patch(Rectangle((start, row + 0.12), width, 0.76, facecolor=colour, linewidth=0))
+        dark = colour[:3] @ np.array([0.299, 0.587, 0.114]) < 0.5
+        axes.text(
+            start + width / 2, row + 0.5, text, ha="center", va="center", fontfamily=MONO, fontsize=MEDIUM,
+            color=PAPER if dark else INK, parse_math=False,
+        )  # fmt: skip
+    return figure

@@ -1,0 +1,82 @@
+"""Many small pictures as one grid: filters of a convolution, feature maps, colours of patches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import InputError
+from .style import Array, colours, dress, sheet
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def tiles(
+    pictures: npt.ArrayLike,
+    *,
+    titles: Sequence[str] | None = None,
+    title: str = "",
+    signed: bool = False,
+    across: int | None = None,
+    size: float = 0.55,
+) -> Figure:
+    """Draw many small pictures of one size as a grid.
+
+    Args:
+        pictures: Pictures (n, height, width, 3) with colours, uint8 or numbers from 0 to 1; or maps (n, height, width)
+            of numbers, each with a scale of its own.
+        titles: A title for each picture; None: none.
+        title: Title of the figure.
+        signed: Maps may be negative: white is 0, blue above and orange below. Otherwise the smallest value is white.
+        across: Pictures per row; None: as many as rows, or a few more.
+        size: Width of each picture in inches.
+
+    Examples:
+        >>> figure = tiles(np.zeros((6, 3, 3, 3)), across=3)
+        >>> len(figure.axes)
+        6
+    """
+    x = np.asarray(pictures)
+    if x.ndim not in (3, 4) or not x.size or (x.ndim == 4 and x.shape[3] != 3) or x.dtype.kind not in "biuf":
+        raise InputError(f"pictures has shape {x.shape}: expected (n, height, width) or (n, height, width, 3)")
+    if x.dtype.kind == "f" and not np.isfinite(x).all():
+        raise InputError("pictures holds numbers that are not finite: expected finite ones")
+    if x.ndim == 4 and x.dtype != np.uint8 and (x.min() < 0 or x.max() > 1):
+        raise InputError(f"colours from {x.min():.3g} to {x.max():.3g}: expected uint8, or numbers from 0 to 1")
+    if titles is not None and len(titles) != len(x):
+        raise InputError(f"titles has {len(titles)} names: expected {len(x)}, one per picture")
+    across = ceil(len(x) ** 0.5) if across is None else min(across, len(x))
+    if across < 1:
+        raise InputError(f"across={across}: expected 1 picture or more in a row")
+    down = ceil(len(x) / across)
+    room = 0.22 if titles else 0.0
+    figure = sheet((size + 0.05) * across, (size * x.shape[1] / x.shape[2] + 0.05 + room) * down + 0.3, title)
+    layout: Any = figure.get_layout_engine()
+    layout.set(w_pad=0.015, h_pad=0.015, wspace=0.0, hspace=0.0)
+    every = figure.subplots(down, across, squeeze=False)
+    for i, axes in enumerate(every.flat):
+        if i >= len(x):
+            figure.delaxes(axes)
+            continue
+        dress(axes, title="" if titles is None else str(titles[i]))
+        if x.ndim == 4:
+            axes.imshow(x[i], interpolation="nearest")
+        else:
+            low, high = _limits(x[i].astype(float), signed)
+            axes.imshow(x[i].astype(float), cmap=colours(signed), vmin=low, vmax=high, interpolation="nearest")
+        axes.set_axis_off()
+    return figure
+
+
+def _limits(x: Array, signed: bool) -> tuple[float, float]:
+    """The ends of the colour scale of one map."""
+    if signed:
+        most = float(np.abs(x).max()) or 1.0
+        return -most, most
+    low, high = float(x.min()), float(x.max())
+    return low, high if high > low else low + 1.0

@@ -1,0 +1,278 @@
+"""receptive_fields: the part of an image that a unit of each layer depends on.
+
+The effective field is the gradient of a unit with respect to the pixels, averaged over images (Luo et al. 2016); the
+theoretical one is all that it can depend on, whatever the weights (theoretical_field.py).
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from .. import draw
+from ..errors import InputError, InputIndexError, Notice
+from ..weights import Bundle
+from .layer_features import LayerReader, patch_grid
+from .model_inputs import Batch, Data, Done, network
+from .theoretical_field import theoretical_fields
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+IMAGES = 8  # per batch: the graph of the whole model is kept
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Fields:
+    """The receptive field of one unit of each layer.
+
+    Examples:
+        >>> model = clearhead.build("resnet", classes=3, stem="small", width=4, depths=(1, 1)).eval()
+        >>> fields = receptive_fields(model, torch.randn(2, 3, 16, 16))
+        >>> fields.names, fields.theoretical
+        (['stem', 'stages.0.0', 'stages.1.0'], [(3, 3), (7, 7), (13, 13)])
+        >>> fields.sides().shape, fields.radii().shape
+        ((3,), (3,))
+    """
+
+    names: list[str]  # the layers
+    maps: Float[np.ndarray, "l y x"]  # the mean absolute gradient at each pixel, with the sum 1
+    theoretical: list[tuple[int, int] | None]  # height and width in pixels; None: the whole image, or not asked for
+    title: str = ""  # the name of the model
+
+    def sides(self, mass: float = 0.9) -> Float[np.ndarray, "l"]:
+        """The side in pixels of the square around the centre of each map that holds a share of it.
+
+        Args:
+            mass: The share.
+        """
+        if not 0 < mass <= 1:
+            raise InputError(f"mass={mass}: expected a share above 0 and up to 1")
+        return np.array([_side(x, mass) for x in self.maps])
+
+    def radii(self) -> Float[np.ndarray, "l"]:
+        """The radius of gyration of each map in pixels: the root mean square distance from its centre."""
+        return np.array([_radius(x) for x in self.maps])
+
+    def figure(self, *others: Fields) -> Figure:
+        """Draw the size of the field by depth: the side that holds 90 % of the gradient, and the theoretical one.
+
+        Args:
+            others: The fields of other models to draw beside it, by relative depth and without the theoretical ones.
+        """
+        if others:
+            every = [(one.title or f"model {i}", one.sides()) for i, one in enumerate((self, *others))]
+            return draw.curves(
+                {name: (np.linspace(0, 1, len(sides)), sides) for name, sides in every}, xlabel="relative depth",
+                ylabel="side in pixels", title="Square that holds 90 % of the gradient", zero=True,
+            )  # fmt: skip
+        depth = np.arange(len(self.names))
+        lines: dict[str, tuple[Any, Any]] = {"90 % of the gradient": (depth, self.sides())}
+        if any(size is not None for size in self.theoretical):
+            height = [np.nan if size is None else float(size[0]) for size in self.theoretical]
+            lines["theoretical"] = (depth, np.array(height))
+        return draw.curves(
+            lines, xlabel="layer", ylabel="side in pixels", title=f"Receptive field of {self.title or 'each layer'}",
+            dashed=[name for name in lines if name == "theoretical"], zero=True,
+        )  # fmt: skip
+
+    def pictures(self, *, across: int = 6) -> Figure:
+        """Draw the map of each layer, from white at 0, each with a scale of its own.
+
+        Args:
+            across: Maps per row.
+        """
+        return draw.tiles(self.maps, titles=self.names, across=across, size=1.1)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {
+            "names": self.names, "sides": self.sides().tolist(), "radii": self.radii().tolist(),
+            "theoretical": [None if size is None else list(size) for size in self.theoretical],
+            "maps": self.maps.tolist(), "title": self.title,
+        }  # fmt: skip
+
+
+def receptive_fields(
+    model: Bundle | nn.Module,
+    data: Data,
+    layers: str | Sequence[str] | None = None,
+    *,
+    unit: str | tuple[int, int] = "centre",
+    channel: int | None = None,
+    theoretical: bool = True,
+    seed: int = 0,
+    done: Done | None = None,
+) -> Fields:
+    """Return the effective and the theoretical receptive field of one unit of each layer, in pixels.
+
+    The effective field is the absolute gradient of the unit, summed over the channels of the image and averaged over
+    images. A unit has many channels: their gradients are added with random signs, different for each image. (Added as
+    they are, those of a layer that ends with a norm would cancel.)
+
+    Args:
+        model: A Bundle, or any torch module, that reads images.
+        data: Images of one size: see `features`.
+        layers: Addresses or patterns of layers; None: the blocks of the model.
+        unit: Where the unit is: "centre" of the layer's grid, a (row, column) of it, or "cls", the first token.
+        channel: The channel of the unit; None: all of them.
+        theoretical: Also compute the theoretical field, with a copy of the model.
+        seed: The seed of the signs.
+        done: Called with the number of images just finished and the number of all.
+
+    Raises:
+        InputError: If the model reads no images, or a layer has no such unit.
+
+    Examples:
+        >>> vit = clearhead.build("vit", classes=3, size=16, patch=4, width=8, depth=2, heads=2).eval()
+        >>> receptive_fields(vit, torch.randn(2, 3, 16, 16), ["embed", "blocks.*"]).theoretical
+        [(4, 4), None, None]
+    """
+    net = network(model)
+    if isinstance(model, Bundle) and model.reads != "images":
+        raise InputError(
+            f"this {model.name} reads {model.reads}: receptive fields are of images; of a text, `saliency` and "
+            "`attention` show what an output depends on"
+        )
+    reader = LayerReader(model, data, layers, "all", grad=True)
+    generator = torch.Generator().manual_seed(seed)
+    total: list[Tensor] = []
+    first: Tensor | None = None
+    with reader.reading():
+        for start in range(0, len(reader), IMAGES):
+            for batch in reader.inputs.batches(start, start + IMAGES):
+                batch, images = _with_gradient(batch)
+                if first is not None and images.shape[1:] != first.shape:
+                    raise InputError(f"images of {tuple(first.shape)} and {tuple(images.shape[1:])}: expected one size")
+                first = images[0].detach()
+                height, width = first.shape[-2:]
+                outs = reader.read_batch(batch)
+                maps = [
+                    _gradient(_unit(net, name, x, (height, width), unit), images, channel, generator)
+                    for name, x in zip(reader.names, outs, strict=True)
+                ]
+                total = maps if not total else [a + b for a, b in zip(total, maps, strict=True)]
+                if done is not None:
+                    done(len(images), len(reader))
+    assert first is not None
+    found = np.stack([_normalised(name, x) for name, x in zip(reader.names, total, strict=True)])
+
+    def pick(x: Tensor, size: tuple[int, int]) -> Tensor | None:
+        return _unit(net, "", x, size, "centre") if x.ndim == 4 or _special(net, x, size) is not None else None
+
+    sizes: list[tuple[int, int] | None] = [None] * len(reader.names)
+    if theoretical and unit != "cls":
+        sizes = theoretical_fields(net, reader.names, first, pick)
+    folder = model.folder if isinstance(model, Bundle) else None
+    title = folder.name if folder is not None else getattr(model, "name", type(model).__name__)
+    return Fields(names=reader.names, maps=found, theoretical=sizes, title=str(title))
+
+
+def _with_gradient(batch: Batch) -> tuple[Batch, Tensor]:
+    """The batch with images that get a gradient, and the images."""
+    for place, x in enumerate(batch.args):
+        if x.ndim == 4:
+            x = x.detach().requires_grad_()
+            return replace(batch, args=(*batch.args[:place], x, *batch.args[place + 1 :])), x
+    for name, x in (batch.named or {}).items():
+        if x.ndim == 4:
+            x = x.detach().requires_grad_()
+            return replace(batch, named={**(batch.named or {}), name: x}), x
+    raise InputError("receptive fields are of images: expected images, or a tensor (n, channels, height, width)")
+
+
+def _special(model: nn.Module, x: Tensor, size: tuple[int, int]) -> int | None:
+    """The number of tokens before the patches; None if the output is no sequence of patches."""
+    grid = patch_grid(model, size) if x.ndim == 3 else None
+    special = -1 if grid is None else x.shape[1] - grid[0] * grid[1]
+    return special if special >= 0 else None
+
+
+def _unit(
+    model: nn.Module, name: str, x: Tensor, size: tuple[int, int], unit: str | tuple[int, int]
+) -> Float[Tensor, "b c"]:
+    """The channels of one unit of a layer's output."""
+    if x.ndim == 2:
+        return x
+    special = _special(model, x, size)
+    if isinstance(unit, str):
+        if unit not in UNITS:
+            raise InputError(f"unit={unit!r}: expected {', '.join(UNITS)} or a (row, column)")
+        return UNITS[unit](model, name, x, size, special)
+    patches = None if special is None else patch_grid(model, size)
+    grid = (x.shape[2], x.shape[3]) if x.ndim == 4 else patches
+    if grid is None:
+        raise InputError(f"{name!r} gave a tensor {tuple(x.shape)}: expected (b, channels, y, x), or patches of images")
+    row, column = unit
+    if not (0 <= row < grid[0] and 0 <= column < grid[1]):
+        raise InputIndexError(f"unit={unit}: the grid of {name!r} has {grid[0]} x {grid[1]} cells, counted from 0")
+    return x[:, :, row, column] if x.ndim == 4 else x[:, (special or 0) + row * grid[1] + column]
+
+
+def _centre(model: nn.Module, name: str, x: Tensor, size: tuple[int, int], special: int | None) -> Tensor:
+    grid = (x.shape[2], x.shape[3]) if x.ndim == 4 else patch_grid(model, size) or (0, 0)
+    return _unit(model, name, x, size, (grid[0] // 2, grid[1] // 2))
+
+
+def _class_token(model: nn.Module, name: str, x: Tensor, size: tuple[int, int], special: int | None) -> Tensor:
+    if not special:
+        raise InputError(f"{name!r} has no class token: expected unit='centre' or a (row, column)")
+    return x[:, 0]
+
+
+UNITS: dict[str, Callable[..., Tensor]] = {"centre": _centre, "cls": _class_token}
+
+
+def _gradient(
+    unit: Float[Tensor, "b c"], images: Float[Tensor, "b k y x"], channel: int | None, generator: torch.Generator
+) -> Float[Tensor, "y x"]:
+    """The absolute gradient of a unit, summed over images and their channels, in float64."""
+    if channel is not None:
+        if not 0 <= channel < unit.shape[1]:
+            raise InputIndexError(f"channel={channel}: the unit has {unit.shape[1]}, counted from 0")
+        value = unit[:, channel].sum()
+    else:
+        signs = torch.randint(0, 2, unit.shape, generator=generator).to(unit) * 2 - 1
+        value = (unit * signs).sum()
+    if not value.requires_grad:
+        return torch.zeros(images.shape[-2:], dtype=torch.float64, device=images.device)
+    (gradient,) = torch.autograd.grad(value, images, retain_graph=True)
+    return gradient.abs().double().sum((0, 1))
+
+
+def _normalised(name: str, x: Tensor) -> np.ndarray:
+    """A map with the sum 1; zeros, with a warning, if the unit depends on no pixel."""
+    total = float(x.sum())
+    if not total > 0:
+        warnings.warn(f"{name}: the gradient of the unit is 0 everywhere", Notice, stacklevel=3)
+        return np.zeros(tuple(x.shape))
+    return np.asarray((x / total).cpu().numpy())
+
+
+def _places(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The weight of each pixel, and its distance from the centre of gravity in rows and in columns."""
+    total = x.sum() or 1.0
+    rows, columns = np.mgrid[: x.shape[0], : x.shape[1]].astype(float)
+    return x / total, rows - (rows * x).sum() / total, columns - (columns * x).sum() / total
+
+
+def _radius(x: np.ndarray) -> float:
+    weights, rows, columns = _places(x)
+    return float(np.sqrt((weights * (rows**2 + columns**2)).sum()))
+
+
+def _side(x: np.ndarray, mass: float) -> float:
+    weights, rows, columns = _places(x)
+    away = np.maximum(np.abs(rows), np.abs(columns)).round(9).ravel()
+    order = np.argsort(away)
+    held = np.cumsum(weights.ravel()[order])
+    if not held[-1]:
+        return 0.0
+    return float(2 * away[order][np.searchsorted(held, mass * held[-1] - 1e-12)] + 1)

@@ -1,0 +1,301 @@
+"""What a measure of cause runs: one input of a model as a batch of one row, and the answer that is measured of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ..data.image_files import ImageLike
+from ..data.text_rows import MASKS, masked_ids, with_special
+from ..errors import InputError, nearest
+from ..tokens import Pair, Tokenizer
+from ..weights import Bundle
+from .addresses import module_of
+from .capture import edit
+from .edits import Edit
+
+ROW_TOKENS = 1 << 12  # tokens per forward pass on a CPU, all rows together
+ROW_TOKENS_CUDA = 1 << 16  # the same on a GPU
+LOGITS = 1 << 24  # logits that are in memory at a time
+
+Given = str | ImageLike | Tensor | Mapping[str, Tensor]  # a text, an image, or the arguments of a torch module
+Target = str | int | tuple[str | int, str | int]  # a class, a token, or two of them, whose difference is measured
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ModelInput:
+    """One input of a model: the arguments of its forward pass, one row each, and the names of its tokens."""
+
+    model: nn.Module
+    bundle: Bundle | None  # None: a bare torch module
+    args: tuple[Tensor, ...]  # positional arguments, one row each
+    row: dict[str, Any]  # keyword arguments, one row each where they are tensors
+    pieces: list[str] | None  # the text of each token of a text; for a translator, of the source
+    grid: tuple[int, int] | None = None  # rows and columns of patches of an image
+    special: int = 0  # tokens before the patches
+    written: list[str] | None = None  # the text of each token that a translator's decoder reads
+    mask: int | None = None  # position of the masked token
+
+    @property
+    def tokens(self) -> int:
+        """The number of tokens of one row, source and target together, as far as it is known from the input."""
+        if self.grid is not None:
+            return self.grid[0] * self.grid[1] + self.special
+        sizes = [x.shape[1] for x in (*self.args, *self.row.values()) if isinstance(x, Tensor) and x.ndim in (2, 3)]
+        return max(1, sum(sizes))
+
+    def names(self, length: int) -> list[str]:
+        """The names of the tokens of an activation with this many tokens."""
+        for pieces in (self.pieces, self.written):
+            if pieces is not None and len(pieces) == length:
+                return pieces
+        if self.grid is not None and length == self.tokens:
+            cells = [f"{y},{x}" for y in range(self.grid[0]) for x in range(self.grid[1])]
+            before = ["<class>", *(f"<register {i}>" for i in range(1, self.special))][: self.special]
+            return [*before, *cells]
+        return [str(i) for i in range(length)]
+
+    def logits(
+        self, rows: int = 1, changes: Mapping[str, Edit] | None = None, at: int | None = None
+    ) -> Float[Tensor, "r v"]:
+        """The logits of the answer in `rows` copies of the input, under edits.
+
+        Args:
+            rows: The number of copies.
+            changes: Edits, as `edit` takes them.
+            at: The position whose logits are the answer's; None: a classifier, or the model has but one answer.
+        """
+        args = [_expanded(x, rows) for x in self.args]
+        row = {name: _expanded(x, rows) for name, x in self.row.items()}
+        with edit(self.model, changes or {}):
+            out = self._run(args, row, at)
+        return out if out.dtype == torch.float64 else out.float()
+
+    def _run(self, args: list[Any], row: dict[str, Any], at: int | None) -> Tensor:
+        model: Any = self.model
+        whole = self.bundle is None or not self.bundle.can & {"predict", "fill", "translate"}
+        if not whole and at is not None and hasattr(model, "states"):
+            logits: Tensor = model.head(model.states(*args, **row)[:, at])  # of one position only, to save memory
+            return logits
+        out = model(*args, **row)
+        out = getattr(out, "logits", out)
+        if not isinstance(out, Tensor):
+            raise InputError(
+                f"this {type(model).__name__} returns no logits: expected a classifier or a language model"
+            )
+        if out.ndim == 3 and at is not None:
+            return out[:, at]
+        if out.ndim != 2:
+            raise InputError(
+                f"the output has shape {tuple(out.shape)}: expected logits of classes or of tokens, at=..."
+            )
+        return out
+
+    def room(self, vocab: int) -> int:
+        """The number of rows of one forward pass that fit into memory."""
+        cuda = next(self.model.parameters()).is_cuda
+        rows = (ROW_TOKENS_CUDA if cuda else ROW_TOKENS) // self.tokens
+        return max(1, min(rows, LOGITS // (vocab * (self.tokens if self.bundle is None else 1))))
+
+
+def model_input(model: Bundle | nn.Module, given: Given, *, written: str | None = None) -> ModelInput:
+    """The input of a model for a text, an image or tensors.
+
+    Args:
+        model: A Bundle, or a torch module.
+        given: A text or an image for a Bundle; for a module its first argument with one row, or a dict of arguments.
+        written: What a translator's decoder has written so far; for a translator only.
+    """
+    module = module_of(model)
+    if isinstance(given, Tensor | Mapping) and not (isinstance(model, Bundle) and isinstance(given, Tensor)):
+        args = (given,) if isinstance(given, Tensor) else ()
+        row: dict[str, Any] = {} if isinstance(given, Tensor) else dict(given)
+        wrong = [tuple(x.shape) for x in (*args, *row.values()) if isinstance(x, Tensor) and x.shape[:1] != (1,)]
+        if wrong:
+            raise InputError(f"tensors of shapes {wrong}: expected one row, the first axis of size 1")
+        return ModelInput(model=module, bundle=None, args=args, row=row, pieces=None)
+    if not isinstance(model, Bundle):
+        raise InputError(
+            f"a bare {type(module).__name__} was given a {type(given).__name__}: expected a tensor with one row or a "
+            "dict of them; a text or an image needs a Bundle"
+        )
+    bundle: Bundle = model
+    if written is not None and bundle.reads != "pairs":
+        raise InputError(f"this {bundle.name} is no translator: expected no `written`")
+    kind = bundle.reads if bundle.reads in _READ else "tokens"
+    return _READ[kind](bundle, given, written)
+
+
+def _read_text(bundle: Bundle, given: Any, _: str | None) -> ModelInput:
+    tokens = bundle.tokenizer()
+    _check_text(bundle, given)
+    masks: list[int] = []
+    if "fill" in bundle.can:
+        ids, masks = masked_ids(tokens, given)
+    elif "predict" in bundle.can:
+        ids = tokens.wrapped(given)
+    else:
+        ids = with_special(tokens, tokens.encode(given))
+    pieces = tokens.pieces(ids[[i for i in range(len(ids)) if i not in masks]])
+    for i in masks:
+        pieces.insert(i, MASKS[0])  # the mask may have no piece of its own
+    return ModelInput(
+        model=bundle.model, bundle=bundle, args=(row_of(bundle, ids),), row={},
+        pieces=pieces, mask=masks[0] if len(masks) == 1 else None,
+    )  # fmt: skip
+
+
+def _read_pair(bundle: Bundle, given: Any, written: str | None) -> ModelInput:
+    pair = bundle.tokens
+    if not isinstance(pair, Pair):
+        raise InputError(f"this {bundle.name} has no tokenizers of a source and a target: expected a Pair")
+    _check_text(bundle, given)
+    source = pair.read(given)
+    start = pair.target.pad if pair.target.start is None else pair.target.start  # Marian starts with padding
+    ids = np.append(np.int64(start or 0), pair.written(written)[:-1] if written else np.zeros(0, np.int64))
+    return ModelInput(
+        model=bundle.model, bundle=bundle, args=(row_of(bundle, ids),), row={"source": row_of(bundle, source)},
+        pieces=pair.source.pieces(source), written=pair.target.pieces(ids),
+    )  # fmt: skip
+
+
+def _read_image(bundle: Bundle, given: Any, _: str | None) -> ModelInput:
+    pixels = bundle.pixels(given)[None].to(bundle.device, bundle.dtype)
+    embed: Any = getattr(bundle.model, "embed", None)
+    grid = embed.size(*pixels.shape[-2:]) if hasattr(embed, "size") else None
+    return ModelInput(
+        model=bundle.model, bundle=bundle, args=(pixels,), row={}, pieces=None, grid=grid,
+        special=getattr(embed, "special", 0),
+    )  # fmt: skip
+
+
+_READ = {"tokens": _read_text, "pairs": _read_pair, "images": _read_image}
+
+
+def row_of(bundle: Bundle, ids: np.ndarray) -> Tensor:
+    """A batch of one row on the model's device; raises if it is empty or too long."""
+    if not len(ids):
+        raise InputError("the text is empty: expected a token or more")
+    if bundle.max_tokens is not None and len(ids) > bundle.max_tokens:
+        raise InputError(f"the text has {len(ids)} tokens: this model reads {bundle.max_tokens} at once")
+    return torch.from_numpy(ids)[None].to(bundle.device)
+
+
+def _check_text(bundle: Bundle, given: Any) -> None:
+    if not isinstance(given, str):
+        raise InputError(f"this {bundle.name} reads text: expected a string, got {type(given).__name__}")
+
+
+def _expanded(x: Any, rows: int) -> Any:
+    return x.expand(rows, *x.shape[1:]) if isinstance(x, Tensor) else x
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Answer:
+    """What is measured of a model's output: the log-probability of an answer, or the difference of two logits."""
+
+    ids: tuple[int, ...]  # one class or token, or two
+    names: tuple[str, ...]
+    at: int | None  # the position whose logits these are; None: the model has one answer per row
+
+    @property
+    def name(self) -> str:
+        """The answer, or both, in words."""
+        return " against ".join(self.names)
+
+    def measure(self, logits: Float[Tensor, "r v"]) -> Float[Tensor, "r"]:
+        """The log-probability of the answer in each row, or the difference of the two."""
+        logp = logits.log_softmax(-1)
+        return logp[:, self.ids[0]] if len(self.ids) == 1 else logp[:, self.ids[0]] - logp[:, self.ids[1]]
+
+
+def answer_position(given: ModelInput, at: int | None) -> int | None:
+    """The position whose logits are the answer: the last token of a language model, the masked one of an encoder."""
+    can = given.bundle.can if given.bundle is not None else frozenset()
+    if can & {"classify"}:
+        if at is not None:
+            raise InputError("a classifier has one answer: expected no position `at`")
+        return None
+    if can & {"embed"} or (can and not can & {"predict", "fill", "translate"}):
+        raise InputError(
+            f"this {type(given.model).__name__} returns vectors and no logits: expected a classifier, a language "
+            "model, a translator or an encoder with its masked-token head"
+        )
+    ids = next((x for x in (*given.args, *given.row.values()) if isinstance(x, Tensor) and x.ndim == 2), None)
+    if ids is None:
+        return at
+    if "fill" in can and at is None:
+        if given.mask is None:
+            raise InputError("which token is measured? Expected a text with one masked token, or a position `at`")
+        return given.mask
+    length = ids.shape[1]
+    at = length - 1 if at is None else at
+    if not -length <= at < length:
+        raise InputError(f"at={at}: the text has {length} tokens, counted from 0")
+    return at % length
+
+
+def answer_of(given: ModelInput, target: Target, at: int | None) -> Answer:
+    """The answer that a target names.
+
+    Args:
+        given: An input of the model.
+        target: The name or number of a class, a token or its id, or two of them.
+        at: The position whose logits are the answer's.
+    """
+    both = target if isinstance(target, tuple) else (target,)
+    if len(both) not in (1, 2):
+        raise InputError(f"{len(both)} targets: expected one, or two, whose difference is measured")
+    ids = tuple(_answer_id(given, one) for one in both)
+    return Answer(ids=ids, names=tuple(answer_name(given, i) for i in ids), at=at)
+
+
+def _answer_id(given: ModelInput, target: str | int) -> int:
+    if not isinstance(target, str):
+        return int(target)
+    bundle = given.bundle
+    if bundle is None:
+        raise InputError(f"target={target!r}: a bare torch module has no names of classes or tokens, expected a number")
+    if "classify" in bundle.can:
+        labels = class_labels(bundle)
+        if target not in labels:
+            raise InputError(f"no class {target!r}: expected one of {', '.join(labels[:20])}{nearest(target, labels)}")
+        return labels.index(target)
+    tokens = answer_tokens(bundle)
+    ids = tokens.encode(target)
+    if len(ids) != 1:
+        raise InputError(
+            f"target={target!r} is {len(ids)} tokens, {tokens.pieces(ids)}: expected one token (a word that follows a "
+            "space may need it, as in ' dog')"
+        )
+    return int(ids[0])
+
+
+def answer_name(given: ModelInput, number: int) -> str:
+    """The name of a class, or the text of a token."""
+    bundle = given.bundle
+    if bundle is None:
+        return str(number)
+    if "classify" in bundle.can:
+        labels = class_labels(bundle)
+        if not 0 <= number < len(labels):
+            raise InputError(f"class {number}: there are {len(labels)}, counted from 0")
+        return labels[number]
+    tokens = answer_tokens(bundle)
+    return tokens.pieces(np.array([number], np.int64))[0] if number < len(tokens) else str(number)
+
+
+def answer_tokens(bundle: Bundle) -> Tokenizer:
+    """The tokenizer of what a model writes."""
+    return bundle.tokens.target if isinstance(bundle.tokens, Pair) else bundle.tokenizer()
+
+
+def class_labels(bundle: Bundle) -> Sequence[str]:
+    """The labels of a classifier, or else the numbers of its classes."""
+    return bundle.labels or tuple(str(i) for i in range(bundle.config.classes))

@@ -1,0 +1,112 @@
+"""Rollout as a saliency method: the row of the token that the answer is read from, on the image or the text."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from ..errors import InputError, Notice
+from .addresses import Tree, matching
+from .attributions import Attribution, Done, enlarged, layer_gradient
+from .capture import watch
+from .layout import Layout, record_layout
+from .maps import AttentionMap
+from .output_names import Target
+from .rollout import Fusion, relevance, rollout, square_maps, weights_of
+from .subject import Subject, differentiable
+from .tape import Tape
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RolloutOptions:
+    """The options of attention rollout."""
+
+    residual: float = 0.5  # share of the identity, which stands for the residual stream
+    fusion: Fusion = "mean"  # how the maps of all heads become one: mean, max or min
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RelevanceOptions:
+    """The gradient-weighted rollout has no options."""
+
+
+def attention_rollout(subject: Subject, target: Target, options: RolloutOptions, __: Done | None) -> Attribution:
+    """The product of the attention maps of all layers (Abnar and Zuidema 2020); it is the same for all targets."""
+    with torch.no_grad(), record_layout(subject.model) as layout, _watched(subject, grad=False) as tape:
+        subject.logits(subject.x)
+    layers = square_maps(_maps(subject, tape))
+    return _placed(subject, target, layout, rollout(layers, residual=options.residual, fusion=options.fusion)[0])
+
+
+def gradient_weighted_rollout(
+    subject: Subject, target: Target, _: RelevanceOptions, __: Done | None
+) -> Attribution:  # fmt: skip
+    """Attention maps weighted by their gradients, accumulated over the layers (Chefer et al. 2021)."""
+    with differentiable(subject.model), record_layout(subject.model) as layout:
+        x = subject.x.detach().clone().requires_grad_()
+        with _watched(subject, grad=True) as tape:
+            score = target.score(subject.logits(x)).sum()
+        weights = [weights_of(layer) for layer in square_maps(_maps(subject, tape))]
+        slopes = torch.autograd.grad(score, weights, allow_unused=True)
+    known = [(w, torch.zeros_like(w) if s is None else s) for w, s in zip(weights, slopes, strict=True)]
+    return _placed(subject, target, layout, relevance(known)[0])
+
+
+@contextmanager
+def _watched(subject: Subject, *, grad: bool) -> Iterator[Tape]:
+    """Watch all attention maps of a model; raises if it cannot have any."""
+    tree = Tree(subject.model)
+    if not matching("**.weights", tree.known | tree.possible):
+        raise _unfit(subject)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "no attention call", Notice)  # the error that follows says it
+        with watch(subject.model, "**.weights", grad=grad) as tape:
+            yield tape
+
+
+def _maps(subject: Subject, tape: Tape) -> list[AttentionMap]:
+    """The maps that were recorded; raises if no tokens attend to each other."""
+    found = [tape[name] for name in tape]
+    if not any(layer.shape[2] == layer.shape[3] for layer in found):
+        raise _unfit(subject)
+    return found
+
+
+def _unfit(subject: Subject) -> InputError:
+    return InputError(
+        f"no self-attention was seen in this {subject.name}: rollout does not fit; gradient, input-gradient, "
+        "smoothgrad, integrated, occlusion" + (" and grad-cam do" if subject.kind == "image" else " do")
+    )
+
+
+def _placed(subject: Subject, target: Target, layout: Layout, matrix: Tensor) -> Attribution:
+    """The mean row of the tokens that the answer is read from; of an image, its patches on their grid."""
+    tokens, grid = len(matrix), layout.grid
+    if subject.kind == "text" and len(subject.tokens or []) != tokens:
+        raise InputError(f"this {subject.name} reads several texts: rollout follows one stack of self-attention")
+    if subject.kind == "image" and (grid is None or grid.tokens != tokens):
+        raise InputError(
+            f"the {tokens} tokens of this {subject.name} are not a grid of patches: rollout does not fit, the gradient "
+            "methods and occlusion do"
+        )
+    row = matrix[_read(subject, target, layout, tokens)].mean(0)
+    if grid is None or subject.kind == "text":
+        return Attribution(values=row, whole=matrix)
+    height, width = subject.x.shape[-2:]
+    cells = row[grid.special :].unflatten(0, grid.size)
+    return Attribution(values=enlarged(cells, (height, width)), whole=matrix)
+
+
+def _read(subject: Subject, target: Target, layout: Layout, tokens: int) -> Bool[Tensor, "t"]:
+    """The tokens of the last layer that the answer is read from: those with a gradient, for example a class token."""
+    blocks = layout.blocks(tokens)
+    if not blocks:
+        raise InputError(f"the layers of this {subject.name} were not found: rollout does not fit")
+    _, slope = layer_gradient(subject, target, blocks[-1])
+    return slope[0].abs().sum(-1) > 0

@@ -1,0 +1,267 @@
+"""saliency: which pixels or tokens a model's answer depends on, by one of several methods.
+
+To add a method, write a dataclass of its options, a function that returns an Attribution, and a line in
+SALIENCY_METHODS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from .. import draw
+from ..checks import one_of
+from ..errors import InputError
+from ..weights import Bundle
+from .attributions import Attribution, Done
+from .baselines import Baseline
+from .grad_cam import LayerOptions, grad_cam
+from .gradient_methods import (
+    GradientOptions,
+    NoiseOptions,
+    PathOptions,
+    gradient,
+    input_gradient,
+    integrated_gradients,
+    smooth_gradient,
+)
+from .occlusion import PatchOptions, occlusion
+from .output_names import Chosen, choose_target
+from .rollout import Fusion
+from .rollout_methods import RelevanceOptions, RolloutOptions, attention_rollout, gradient_weighted_rollout
+from .subject import Given, Subject, subject
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Region = Any  # of an image a box (left, top, right, bottom) or booleans (height, width); of a text numbers of tokens
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Method:
+    """A way to compute saliency."""
+
+    compute: Callable[..., Attribution]
+    options: type  # the dataclass of its options
+    signed: bool = False  # negative values speak against the target
+    kinds: tuple[str, ...] = ("image", "text")  # what it is for
+
+
+SALIENCY_METHODS = {  # how saliency can be computed, by its name
+    "gradient": Method(compute=gradient, options=GradientOptions),
+    "input-gradient": Method(compute=input_gradient, options=GradientOptions, signed=True),
+    "smoothgrad": Method(compute=smooth_gradient, options=NoiseOptions),
+    "integrated": Method(compute=integrated_gradients, options=PathOptions, signed=True),
+    "grad-cam": Method(compute=grad_cam, options=LayerOptions, kinds=("image",)),
+    "occlusion": Method(compute=occlusion, options=PatchOptions, signed=True),
+    "rollout": Method(compute=attention_rollout, options=RolloutOptions),
+    "gradient-rollout": Method(compute=gradient_weighted_rollout, options=RelevanceOptions),
+}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Saliency:
+    """How much each pixel of an image, or each token of a text, counts for one output of a model.
+
+    Examples:
+        >>> result = saliency(clearhead.load("everyday"), "A man is standing in the", method="input-gradient")
+        >>> result.tokens, result.values.shape
+        (['A', ' man', ' is', ' standing', ' in', ' the'], torch.Size([6]))
+        >>> round(sum(result.share([i]) for i in range(6)), 6)
+        1.0
+    """
+
+    values: Float[Tensor, "*n"]  # (height, width) of the model's input, or (t,), one per token
+    method: str  # a key of SALIENCY_METHODS
+    signed: bool  # negative values speak against the target; otherwise all are 0 or more
+    target: str  # the name of the class or token that is explained
+    index: int | None  # its number among the model's outputs; None: a function of the logits
+    score: float  # its logit
+    probability: float | None  # the softmax of its logit; None for a function
+    whole: Tensor  # before reduction: (c, height, width) or (t, d), (y, x) of a layer's grid, or (t, t) of a rollout
+    tokens: list[str] | None = None  # the text of each token; None: an image
+    at: int | None = None  # the token whose prediction is explained, if there are logits for every token
+    layer: str | None = None  # grad-cam: the layer
+    completeness: float | None = None  # integrated: the sum of all values - the change of the score from the baseline
+    picture: np.ndarray | None = None  # (height, width, 3) uint8, the image as the model saw it
+
+    def __repr__(self) -> str:
+        size = " x ".join(str(n) for n in self.values.shape)
+        return f"Saliency(method={self.method!r}, target={self.target!r}, score={self.score:.3f}, size={size})"
+
+    def share(self, region: Region, *, positive: bool = False) -> float:
+        """The part of the saliency that is inside of a region, from 0 to 1; NaN if there is none at all.
+
+        Args:
+            region: A box (left, top, right, bottom) in pixels of the model's input, right and bottom excluded; booleans
+                of the shape of `values`; or the numbers of tokens.
+            positive: Count what speaks for the target only; otherwise absolute values.
+        """
+        inside = region_mask(region, tuple(self.values.shape))
+        weights = self.values.clamp(min=0) if positive else self.values.abs()
+        total = weights.double().sum()
+        return float(weights.double()[inside].sum() / total) if total > 0 else float("nan")
+
+    def figure(self) -> Figure:
+        """Draw the values over the image, or as colours of the tokens."""
+        title = f"{self.method}: {self.target.strip() or repr(self.target)}"
+        values = self.values.numpy()
+        if self.tokens is not None:
+            return draw.coloured_tokens(self.tokens, values, title=title)
+        return draw.signed_overlay(values, self.picture, title=title)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {
+            "method": self.method, "target": self.target, "index": self.index, "score": self.score,
+            "probability": self.probability, "signed": self.signed, "tokens": self.tokens, "at": self.at,
+            "layer": self.layer, "completeness": self.completeness, "values": self.values.tolist(),
+        }  # fmt: skip
+
+
+def saliency(
+    model: Bundle | nn.Module,
+    given: Given,
+    *,
+    method: str = "integrated",
+    target: Chosen = None,
+    at: int | None = None,
+    tokenizer: Any = None,
+    layer: str | int | None = None,
+    baseline: Baseline | None = None,
+    steps: int | None = None,
+    samples: int | None = None,
+    noise: float | None = None,
+    seed: int | None = None,
+    patch: int | None = None,
+    stride: int | None = None,
+    residual: float | None = None,
+    fusion: Fusion | None = None,
+    done: Done | None = None,
+) -> Saliency:
+    """Return how much each pixel of an image, or each token of a text, counts for one output of a model.
+
+    Args:
+        model: A Bundle, or any torch module in evaluation mode.
+        given: What a Bundle takes: an image or a text; for a translator (source, target so far), or the source alone;
+            for a BERT a text with [MASK]. Of a bare module the tensors that it is called with, one row: pixels, ids, or
+            a mapping of its arguments; or a text with `tokenizer`.
+        method: A key of SALIENCY_METHODS: gradient, input-gradient, smoothgrad, integrated (gradients), grad-cam,
+            occlusion, rollout or gradient-rollout.
+        target: The output to explain: the name of a class, a word, the number of a class or token, or a function of the
+            logits (rows, outputs) that returns a number per row. None: the likeliest output.
+        at: The token whose prediction is explained, where there are logits for every token; the last token, or the
+            first mask, if not given.
+        tokenizer: The tokenizer of a model of transformers, if a text is given; a Bundle has its own.
+        layer: grad-cam: a stage ("stages.2"), a block, any module, or its number; the last one that has a gradient if
+            not given.
+        baseline: integrated, occlusion: what stands for nothing: "zero" (the mean colour), "black", "white" or "blur"
+            for images, "zero" for texts; a number or a tensor like the input. Zero if not given.
+        steps: integrated: points at which the gradient is taken; 64 if not given.
+        samples: smoothgrad: noisy inputs; 25 if not given.
+        noise: smoothgrad: standard deviation, as a share of the range of the input; 0.15 if not given.
+        seed: smoothgrad: seed of the noise; 0 if not given.
+        patch: occlusion: edge of the window in pixels or tokens; an eighth of the image, or a token, if not given.
+        stride: occlusion: distance between windows; half a window, or a token, if not given.
+        residual: rollout: share of the identity in each layer; 0.5 if not given.
+        fusion: rollout: mean, max or min over heads; mean if not given.
+        done: Called with the number of passes or windows just finished, and of all.
+
+    Returns:
+        The values in the resolution of the image that the model saw, or one per token, and the target with its score.
+
+    Raises:
+        InputError: If a method or a target does not fit the model; the message says which do.
+
+    Examples:
+        >>> vit = clearhead.load("vit-imagenette")
+        >>> from pathlib import Path
+        >>> photo = Path(clearhead.__file__).parent / "explore" / "example_images" / "golf-ball.webp"
+        >>> result = saliency(vit, photo, method="grad-cam")
+        >>> result.target, result.values.shape, result.layer
+        ('golf ball', torch.Size([128, 128]), 'blocks.4')
+        >>> figure = result.figure()
+    """
+    one_of("method", method, SALIENCY_METHODS)
+    chosen = SALIENCY_METHODS[method]
+    options = _options(method, {
+        "layer": layer, "baseline": baseline, "steps": steps, "samples": samples, "noise": noise, "seed": seed,
+        "patch": patch, "stride": stride, "residual": residual, "fusion": fusion,
+    })  # fmt: skip
+    about = subject(model, given, tokenizer=tokenizer, at=at)
+    if about.kind not in chosen.kinds:
+        fitting = ", ".join(name for name, other in SALIENCY_METHODS.items() if about.kind in other.kinds)
+        raise InputError(f"method={method!r} is not for a text: expected one of {fitting}")
+    with torch.no_grad():
+        goal = choose_target(target, about.logits(about.x), about.names, about.name)
+    found = chosen.compute(about, goal, options, done)
+    return Saliency(
+        values=_plain(found.values), whole=_plain(found.whole), method=method, signed=chosen.signed, target=goal.name,
+        index=goal.index, score=goal.value, probability=goal.probability, tokens=about.tokens, at=about.at,
+        layer=found.layer, completeness=found.completeness, picture=seen(about),
+    )  # fmt: skip
+
+
+def _options(method: str, given: dict[str, Any]) -> Any:
+    """The options of a method; raises for those that only others have."""
+    kind = SALIENCY_METHODS[method].options
+    own = [field.name for field in fields(kind)]
+    chosen = {name: value for name, value in given.items() if value is not None}
+    for name in chosen:
+        if name not in own:
+            others = ", ".join(m for m, o in SALIENCY_METHODS.items() if name in [f.name for f in fields(o.options)])
+            expected = ", ".join(own) or "none"
+            raise InputError(f"{name} is an option of {others}: of method={method!r} expected {expected}")
+    return kind(**chosen)
+
+
+def seen(about: Subject) -> np.ndarray | None:
+    """The image that a model saw, (height, width, 3) uint8; of bare tensors, their values scaled to the full range."""
+    if about.picture is not None or about.kind == "text":
+        return about.picture
+    x = about.x[0].detach().float().cpu()
+    low, high = float(x.min()), float(x.max())
+    x = ((x - low) / ((high - low) or 1.0) * 255).round().to(torch.uint8)
+    return (x if len(x) == 3 else x[:1].expand(3, -1, -1)).permute(1, 2, 0).numpy()
+
+
+def region_mask(region: Region, shape: tuple[int, ...]) -> Tensor:
+    """Which places a region contains, booleans of a shape: a box, booleans, or numbers of tokens."""
+    mask = torch.as_tensor(np.asarray(region))
+    if mask.dtype == torch.bool:
+        if tuple(mask.shape) != shape:
+            raise InputError(f"a region of shape {tuple(mask.shape)}: expected booleans of shape {shape}")
+        return mask
+    if mask.is_floating_point() or mask.ndim != 1:
+        raise InputError(f"region={region!r}: expected whole numbers, or booleans of shape {shape}")
+    return _box(mask.tolist(), shape) if len(shape) == 2 else _tokens(mask.tolist(), shape[0])
+
+
+def _box(box: Sequence[int], shape: tuple[int, ...]) -> Tensor:
+    height, width = shape
+    if len(box) != 4 or not (0 <= box[0] < box[2] <= width and 0 <= box[1] < box[3] <= height):
+        raise InputError(
+            f"box {tuple(box)}: expected (left, top, right, bottom) within an image of {width} x {height} pixels"
+        )
+    inside = torch.zeros(shape, dtype=torch.bool)
+    inside[box[1] : box[3], box[0] : box[2]] = True
+    return inside
+
+
+def _tokens(numbers: Sequence[int], count: int) -> Tensor:
+    if any(not 0 <= number < count for number in numbers):
+        raise InputError(f"tokens {list(numbers)}: there are {count}, counted from 0")
+    inside = torch.zeros(count, dtype=torch.bool)
+    inside[list(numbers)] = True
+    return inside
+
+
+def _plain(x: Tensor) -> Tensor:
+    """A result on the CPU, in float32 or better."""
+    return x.detach().to("cpu", torch.float64 if x.dtype == torch.float64 else torch.float32)

@@ -1,0 +1,242 @@
+"""cka: how similar the representations of layers are, within one model, between two, or between checkpoints.
+
+Centred kernel alignment (Kornblith et al. 2019) compares which inputs are alike in one layer with which are alike in
+another. It is 1 if one representation is the other, rotated and scaled, whatever their widths.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from .. import draw
+from ..errors import InputError, Notice
+from ..weights import Bundle, load
+from .hsic import Hsic, make_hsic
+from .layer_features import ROWS, LayerReader
+from .model_inputs import Data, Done, device_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Models = Bundle | nn.Module | str | Path | Sequence[Any] | Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Similarity:
+    """The similarity of each pair of layers.
+
+    Examples:
+        >>> x = np.random.default_rng(0).normal(size=(50, 8))
+        >>> result = cka_of_features({"first": x, "second": x[:, :2]})
+        >>> result.rows, result.matrix.shape
+        (['first', 'second'], (2, 2))
+        >>> figure = result.figure()
+    """
+
+    matrix: Float[np.ndarray, "a b"]  # CKA of the layers `rows` with the layers `columns`
+    rows: list[str]  # the layers of the first model, or models
+    columns: list[str]  # the layers of the second; the same as `rows` if there is none
+    within: tuple[Float[np.ndarray, "a a"], Float[np.ndarray, "b b"]]  # CKA of the layers of each with one another
+    titles: tuple[str, str] = ("", "")  # the names of both
+    inputs: int = 0  # the number of inputs
+    estimator: str = "debiased"  # "biased", "debiased" or "minibatch"
+    kernel: str = "linear"  # "linear" or "rbf"
+    degenerate: list[str] = field(default_factory=list)  # layers that are the same for all inputs: their CKA is 0
+
+    def figure(self, *, title: str | None = None) -> Figure:
+        """Draw the matrix as a heat map from 0 to 1, with the first layers at the bottom left.
+
+        Args:
+            title: The title; if not given, the names of the models.
+        """
+        names = " and ".join(dict.fromkeys(name for name in self.titles if name))
+        return draw.similarity(
+            self.matrix, rows=self.rows, columns=self.columns, ylabel=self.titles[0], xlabel=self.titles[1],
+            title=f"CKA of {names}" if title is None and names else title or "CKA",
+        )  # fmt: skip
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {
+            "matrix": self.matrix.tolist(), "rows": self.rows, "columns": self.columns,
+            "within": [part.tolist() for part in self.within], "titles": list(self.titles), "inputs": self.inputs,
+            "estimator": self.estimator, "kernel": self.kernel, "degenerate": self.degenerate,
+        }  # fmt: skip
+
+
+def cka(
+    a: Models,
+    b: Models | None = None,
+    *,
+    data: Data,
+    layers: str | Sequence[str] | None = None,
+    layers_b: str | Sequence[str] | None = None,
+    features: str | tuple[str, str] = "mean",
+    estimator: str = "debiased",
+    kernel: str = "linear",
+    rows: int = ROWS,
+    done: Done | None = None,
+) -> Similarity:
+    """Return the similarity (CKA) of every layer with every other: of one model, or of one model with another.
+
+    The estimators "biased" and "debiased" are exact over all data, which is read once in batches; memory grows with the
+    number of features and not with that of inputs.
+
+    Args:
+        a: A model: a Bundle, a torch module, or what `load` takes. Several, such as the checkpoints of a run, as a list
+            of folders or {name: model}: the layers of all of them are compared.
+        b: The model, or models, to compare it with; None: with itself.
+        data: The inputs, the same for all models: images, texts or pairs of texts for Bundles; LabelledImages or a
+            folder of images; for torch modules a tensor with a row per input, or tensors by the names of arguments.
+        layers: Addresses or patterns, such as "blocks.*"; None: the blocks of each model.
+        layers_b: The same for `b`; None: as `layers`.
+        features: How the tokens or places of a layer become one vector: "mean" (of images: over the patches), "cls"
+            (the first token), "last" (the last token) or "flat" (all side by side, which needs estimator="minibatch"
+            if they are many); or a pair of them, for `a` and for `b`.
+        estimator: "debiased", exact and unbiased (Song et al. 2012); "biased", exact, and close to 1 where there are
+            few inputs for the number of features (Kornblith et al. 2019); "minibatch", the mean of debiased estimates
+            over minibatches (Nguyen et al. 2021).
+        kernel: "linear"; or "rbf", whose width is the median distance of the first batch, for minibatches only.
+        rows: Inputs per batch; a minibatch has at least as many, if there are as many inputs.
+        done: Called with the number of inputs just finished and the number of all.
+
+    Raises:
+        InputError: If a layer has no such features, or products of all features do not fit into memory.
+
+    Examples:
+        >>> texts = ["A dog runs.", "A cat sleeps on a sofa.", "The man walks.", "Two men talk.", "It rains."]
+        >>> result = cka(clearhead.load("everyday"), data=texts, layers="blocks.*")
+        >>> result.columns[:2], result.matrix.shape
+        (['blocks.0', 'blocks.1'], (5, 5))
+        >>> bool(abs(result.matrix[2, 2] - 1) < 1e-9)
+        True
+    """
+    if rows < 1:
+        raise InputError(f"rows={rows}: expected 1 input or more per batch")
+    pools = (features, features) if isinstance(features, str) else features
+    first = _readers(a, data, layers, pools[0])
+    second = [] if b is None else _readers(b, data, layers if layers_b is None else layers_b, pools[1])
+    readers = [reader for _, reader in (*first, *second)]
+    count, device = len(readers[0]), device_of(readers[0].model)
+    hsic = make_hsic(estimator, kernel, count)
+    with ExitStack() as stack:
+        for reader in readers:
+            stack.enter_context(reader.reading())
+        for start, end in _spans(count, rows):
+            hsic.add([x.to(device) for reader in readers for x in reader.read(start, end)])
+            if done is not None:
+                done(end - start, count)
+    names = [_named(part) for part in (first, second)]
+    title = [", ".join(name for name, _ in part if name) for part in (first, second or first)]
+    return _similarity(hsic, names[0], names[1], (title[0], title[1]), estimator, kernel)
+
+
+def cka_of_features(
+    a: Mapping[str, Any],
+    b: Mapping[str, Any] | None = None,
+    *,
+    estimator: str = "debiased",
+    kernel: str = "linear",
+    rows: int = 1024,
+) -> Similarity:
+    """Return the similarity (CKA) of every matrix of features with every other.
+
+    Args:
+        a: Matrices of features by name, (n, d) each, with a row per input; the widths d may differ.
+        b: Matrices to compare them with, with the same inputs; None: with one another.
+        estimator: "debiased", "biased" or "minibatch": see `cka`.
+        kernel: "linear", or "rbf" for minibatches.
+        rows: Inputs per batch; for the exact estimators it changes nothing.
+
+    Examples:
+        >>> random = np.random.default_rng(0)
+        >>> x, rotation = random.normal(size=(50, 8)), np.linalg.qr(random.normal(size=(8, 8)))[0]
+        >>> similarity = cka_of_features({"x": x}, {"rotated": 3 * x @ rotation})
+        >>> round(float(similarity.matrix[0, 0]), 6)  # effectively the same, though no feature is
+        1.0
+    """
+    if not a or b == {}:
+        raise InputError("there are no features: expected {name: (n, d)}")
+    given = [torch.as_tensor(np.asarray(x)) for part in (a, b or {}) for x in part.values()]
+    shapes = {tuple(x.shape) for x in given}
+    if any(x.ndim != 2 for x in given) or len({shape[0] for shape in shapes}) != 1:
+        raise InputError(f"features of shapes {sorted(shapes)}: expected (n, d) each, with the same n inputs")
+    count = len(given[0])
+    hsic = make_hsic(estimator, kernel, count)
+    for start, end in _spans(count, rows):
+        hsic.add([x[start:end] for x in given])
+    return _similarity(hsic, list(a), list(b or {}), ("", ""), estimator, kernel)
+
+
+def _readers(models: Any, data: Data, layers: Any, features: str) -> list[tuple[str, LayerReader]]:
+    """A reader for each model, with its name; folders are loaded."""
+    if isinstance(models, Mapping):
+        named = list(models.items())
+    elif isinstance(models, Sequence) and not isinstance(models, str | nn.Module):
+        names = [_name(one) for one in models]
+        named = [(f"{name} {i}" if names.count(name) > 1 else name, models[i]) for i, name in enumerate(names)]
+    else:
+        named = [(_name(models), models)]
+    if not named:
+        raise InputError("there are no models: expected one or more")
+    opened = [(name, load(one) if isinstance(one, str | Path) else one) for name, one in named]
+    return [(name, LayerReader(one, data, layers, features)) for name, one in opened]
+
+
+def _name(model: Any) -> str:
+    """The name of a model: that of its folder, or its class."""
+    folder = model if isinstance(model, str | Path) else getattr(model, "folder", None)
+    return Path(folder).name if folder is not None else str(getattr(model, "name", type(model).__name__))
+
+
+def _named(readers: Sequence[tuple[str, LayerReader]]) -> list[str]:
+    """The names of all layers; of several models with that of the model."""
+    several = len(readers) > 1
+    return [f"{name}: {layer}" if several else layer for name, reader in readers for layer in reader.names]
+
+
+def _spans(count: int, rows: int) -> list[tuple[int, int]]:
+    """Batches of almost equal size, `rows` or more each, so that none is left with too few."""
+    batches = max(count // max(rows, 1), 1)
+    edges = [count * i // batches for i in range(batches + 1)]
+    return list(pairwise(edges))
+
+
+def _similarity(
+    hsic: Hsic, rows: list[str], columns: list[str], titles: tuple[str, str], estimator: str, kernel: str
+) -> Similarity:
+    """CKA from HSIC; 0 for layers that are constant, with a warning that names them."""
+    values, noise = hsic.result()
+    own = values.diagonal()
+    assert hsic.broken is not None
+    constant = (own <= noise.clamp(min=torch.finfo(own.dtype).tiny)) | hsic.broken
+    names = [*rows, *columns]
+    degenerate = [names[i] for i in constant.nonzero().flatten().tolist()]
+    if degenerate:
+        warnings.warn(
+            f"{', '.join(dict.fromkeys(degenerate))}: the same for all {hsic.count} inputs, or not finite; its "
+            "similarity is set to 0",
+            Notice,
+            stacklevel=3,
+        )
+    scale = own.clamp(min=torch.finfo(own.dtype).tiny).sqrt()
+    matrix: Tensor = values / scale[:, None] / scale[None, :]
+    matrix = matrix.clamp(-1.0, 1.0).masked_fill(constant[:, None] | constant[None, :], 0.0)
+    whole, edge = matrix.cpu().numpy(), len(rows)
+    first, second = whole[:edge, :edge], whole[edge:, edge:]
+    between = whole[:edge, edge:] if columns else first
+    return Similarity(
+        matrix=between, rows=rows, columns=columns or rows, within=(first, second if columns else first),
+        titles=titles, inputs=hsic.count, estimator=estimator, kernel=kernel, degenerate=degenerate,
+    )  # fmt: skip

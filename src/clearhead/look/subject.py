@@ -1,0 +1,241 @@
+"""Subject: one input of a model as a tensor that gradients can be taken of, and the logits that follow from it.
+
+image   x (1, c, height, width), the pixels after preprocessing
+text    x (1, t, d), the token embeddings; `edit` puts them in the place of what the embedding returns
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ..data.image_files import open_image
+from ..data.preprocessing import Preprocessing
+from ..data.text_rows import MASKS, masked_ids, with_special
+from ..errors import InputError, InputIndexError
+from ..tokens import Pair
+from ..weights import Bundle
+from .addresses import module_of
+from .embedded_text import call_model, embed_text, output_of
+from .output_names import ClassNames, OutputNames, TokenNames
+from .text import id_row, translation_inputs
+
+Given = Any  # what a Bundle takes: an image or a text, for a translator (source, target so far); or tensors
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Subject:
+    """One input of a model, its logits as a function of rows like it, and the names of the outputs."""
+
+    model: nn.Module
+    name: str  # of the model, for messages
+    x: Tensor  # one row: (1, c, height, width) or (1, t, d)
+    logits: Callable[[Tensor], Float[Tensor, "n v"]]  # of rows like x, at the position that is explained
+    names: OutputNames  # of the logits
+    tokens: list[str] | None = None  # the text of each token; None: an image
+    at: int | None = None  # the token whose prediction is explained, if there are logits for every token
+    picture: np.ndarray | None = None  # (height, width, 3) uint8: the image as the model saw it
+    preprocessing: Preprocessing | None = None  # of an image
+
+    @property
+    def kind(self) -> str:
+        """What is explained: "image" or "text"."""
+        return "image" if self.tokens is None else "text"
+
+    def rows(self, outputs: int) -> int:
+        """The number of rows that one pass takes, where the model has this many outputs per token."""
+        room = ROOM_CUDA if self.x.is_cuda else ROOM
+        return max(1, min(MOST_ROWS, room // max(self.x.numel(), outputs * len(self.tokens or [""]))))
+
+
+ROOM, ROOM_CUDA, MOST_ROWS = 1 << 19, 1 << 22, 64  # inputs or logits per pass, whose activations fit, and rows
+
+
+def subject(model: Bundle | nn.Module, given: Given, *, tokenizer: Any = None, at: int | None = None) -> Subject:
+    """Prepare an input of a model, whose values can then be attributed to.
+
+    Args:
+        model: A Bundle, or any torch module in evaluation mode.
+        given: What a Bundle takes, or the tensors of a bare module: one, or a mapping of its arguments.
+        tokenizer: The tokenizer of a model of transformers, if a text is given.
+        at: The token whose prediction is explained, where there are logits for every token.
+    """
+    module = module_of(model)
+    if module.training:
+        raise InputError(f"this {type(module).__name__} is in training mode: call .eval() first, so that it is fixed")
+    if isinstance(model, Bundle) and not isinstance(given, Mapping):
+        if tokenizer is not None:
+            raise InputError("a Bundle has tokens of its own: expected no tokenizer")
+        return READERS.get(model.reads, _unknown)(model, given, at)
+    return _foreign(module, given, tokenizer, at)
+
+
+def _image(bundle: Bundle, given: Given, at: int | None) -> Subject:
+    """An image for a model with its preprocessing."""
+    picture = None
+    if isinstance(given, Tensor) and given.dtype == torch.uint8:
+        given = given.permute(1, 2, 0).cpu().numpy()
+    if isinstance(given, Tensor):
+        x = _one_image(given)
+    else:
+        x, pre = bundle.pixels(given)[None], bundle.preprocessing
+        assert pre is not None
+        seen = pre.pixels(open_image(given))
+        seen = seen[::-1] if pre.channels == "bgr" else seen
+        picture = np.ascontiguousarray(np.broadcast_to(seen.transpose(1, 2, 0), (*seen.shape[1:], 3)))
+    labels = bundle.labels or (_numbers(bundle.config.classes) if "classify" in bundle.can else ())
+    return Subject(
+        model=bundle.model, name=bundle.name, x=x.to(bundle.device, bundle.dtype), names=ClassNames(labels),
+        logits=lambda rows: _at(bundle.model(rows), None), picture=picture, preprocessing=bundle.preprocessing,
+    )  # fmt: skip
+
+
+def _text(bundle: Bundle, given: Given, at: int | None) -> Subject:
+    """A text for a language model, a BERT or a classifier of texts."""
+    if not isinstance(given, str):
+        raise InputError(f"this {bundle.name} reads text: expected a string, got {type(given).__name__}")
+    tokens = bundle.tokenizer()
+    names: OutputNames = TokenNames(tokens.encode, tokens.pieces)
+    if "fill" in bundle.can:
+        ids, masks = masked_ids(tokens, given)
+        if at is None and not masks:
+            raise InputError(f"{given[:60]!r} has no gap: expected one or more {MASKS[0]}, or at=the number of a token")
+        at = masks[0] if at is None else at
+    elif "predict" in bundle.can:
+        ids, at = tokens.wrapped(given), -1 if at is None else at
+    else:
+        ids = with_special(tokens, tokens.encode(given))
+        names = ClassNames(bundle.labels or (_numbers(bundle.config.classes) if "classify" in bundle.can else ()))
+    row = {"ids": id_row(bundle, ids, "text")}
+    pieces = [MASKS[0] if i >= len(tokens) else tokens.pieces([i])[0] for i in ids.tolist()]
+    return _of_tokens(bundle.model, bundle.name, row, names, pieces, at)
+
+
+def _pair(bundle: Bundle, given: Given, at: int | None) -> Subject:
+    """A source, and what a translator has written of its target so far."""
+    source, written = (given, "") if isinstance(given, str) else given
+    inputs = translation_inputs(bundle, source, written, {})
+    assert isinstance(bundle.tokens, Pair)
+    target = bundle.tokens.target
+    row = {"source": inputs.row["source"], "ids": inputs.row["ids"]}
+    pieces = [*inputs.pieces, *(inputs.decoder_input or [])]
+    names = TokenNames(target.encode, target.pieces)
+    return _of_tokens(bundle.model, bundle.name, row, names, pieces, -1 if at is None else at)
+
+
+def _unknown(bundle: Bundle, given: Given, at: int | None) -> Subject:
+    raise InputError(f"this {bundle.name} reads {bundle.reads}: expected a model that reads images or text")
+
+
+READERS: dict[str, Callable[[Bundle, Given, int | None], Subject]] = {"images": _image, "tokens": _text, "pairs": _pair}
+
+
+def _foreign(model: nn.Module, given: Given, tokenizer: Any, at: int | None) -> Subject:
+    """The tensors of a bare module, or a text and its tokenizer."""
+    name, labels = type(model).__name__, getattr(getattr(model, "config", None), "id2label", None)
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    names: OutputNames = ClassNames(tuple(str(labels[i]) for i in sorted(labels)) if labels else None)
+    if isinstance(given, str):
+        if tokenizer is None:
+            raise InputError(f"a text for this {name}, which has no tokens: expected tokenizer=..., a Bundle or ids")
+        given = dict(tokenizer(given, return_tensors="pt"))
+    if isinstance(given, Tensor):
+        given = {"": given}
+    if not isinstance(given, Mapping) or not all(isinstance(x, Tensor) for x in given.values()):
+        raise InputError(
+            f"a {type(given).__name__} for this {name}: expected a tensor, a mapping of the tensors that it is called "
+            "with, or a Bundle, which reads images and texts"
+        )
+    row = {key: x.to(device) for key, x in given.items()}
+    pixels = [key for key, x in row.items() if x.is_floating_point()]
+    if pixels:
+        key = pixels[0]
+        row[key] = _one_image(row[key])
+        return Subject(
+            model=model, name=name, x=row[key], names=names,
+            logits=lambda rows: _at(call_model(model, {**_repeated(row, len(rows)), key: rows}), at or 0),
+        )  # fmt: skip
+    row = {key: x if x.ndim > 1 else x[None] for key, x in row.items()}
+    ids = next(iter(row.values()))
+    mask = getattr(tokenizer, "mask_token_id", None)
+    if at is None:
+        gaps = (ids[0] == mask).nonzero() if mask is not None else []
+        at = int(gaps[0]) if len(gaps) else -1
+    texts = [key for key in row if key in ("", "input_ids", "ids", "decoder_input_ids", "source")] or list(row)[:1]
+    pieces = [str(i) for key in texts for i in row[key][0].tolist()]
+    if tokenizer is not None:
+        pieces = [tokenizer.decode([int(i)]) for i in pieces]
+        by_text = TokenNames(lambda text: tokenizer(text, add_special_tokens=False)["input_ids"], lambda ids: [
+            tokenizer.decode([int(i)]) for i in ids
+        ])  # fmt: skip
+    else:
+        by_text = TokenNames(None, lambda ids: [str(int(i)) for i in ids])
+    return _of_tokens(model, name, row, by_text, pieces, at, texts=texts, classes=names)
+
+
+def _of_tokens(
+    model: nn.Module,
+    name: str,
+    row: dict[str, Tensor],
+    names: OutputNames,
+    pieces: list[str],
+    at: int | None,
+    *,
+    texts: Sequence[str] | None = None,
+    classes: OutputNames | None = None,
+) -> Subject:
+    """The embeddings of a text's tokens; logits for every token are taken at one of them, those of classes as such."""
+    with torch.no_grad():
+        embedded, out = embed_text(model, row, list(texts or row))
+    queries = out.shape[1] if out.ndim == 3 else 0
+    if at is not None and queries and not -queries <= at < queries:
+        raise InputIndexError(f"at={at}: there are {queries} tokens")
+    at = at % queries if at is not None and queries else None
+    return Subject(
+        model=model, name=name, x=embedded.x, tokens=pieces, at=at,
+        names=names if queries or classes is None else classes,
+        logits=lambda rows: _at(embedded.output(rows), at),
+    )  # fmt: skip
+
+
+def _at(out: Any, at: int | None) -> Float[Tensor, "n v"]:
+    x = output_of(out)
+    if x.ndim == 3 and at is not None:
+        return x[:, at]
+    if x.ndim != 2:
+        raise InputError(f"the model returned a tensor of shape {tuple(x.shape)}: expected (rows, outputs)")
+    return x
+
+
+def _one_image(x: Tensor) -> Tensor:
+    x = x if x.ndim == 4 else x[None]
+    if x.ndim != 4 or x.shape[0] != 1:
+        raise InputError(f"an image of shape {tuple(x.shape)}: expected (channels, height, width), a single image")
+    return x
+
+
+def _repeated(row: Mapping[str, Tensor], rows: int) -> dict[str, Tensor]:
+    return {key: x.expand(rows, *x.shape[1:]) for key, x in row.items()}
+
+
+def _numbers(classes: int) -> tuple[str, ...]:
+    return tuple(str(i) for i in range(classes))
+
+
+@contextmanager
+def differentiable(model: nn.Module) -> Iterator[None]:
+    """Let gradients be taken inside a `with`, whatever the caller has switched off."""
+    recurrent = any(isinstance(part, nn.RNNBase) for part in model.modules())
+    with torch.inference_mode(False), torch.enable_grad():
+        if recurrent:  # cuDNN's recurrent layers have no backward pass in evaluation mode
+            with torch.backends.cudnn.flags(enabled=False):
+                yield
+        else:
+            yield
