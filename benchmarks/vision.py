@@ -5,7 +5,8 @@
 
 On a GPU every model is compiled, in bfloat16 autocast and channels-last where it is convolutional, and training is
 forward, cross-entropy, backward and a fused AdamW step. On the CPU all compute in float32 without gradients; ours is a
-loaded Bundle, as users have it. A library that is not installed is left out and named. Times are medians of interleaved
+loaded Bundle, as users have it; with one thread (OMP_NUM_THREADS=1) times are those of the processor, which other work
+on the machine hardly changes. A library that is not installed is left out and named. Times are medians of interleaved
 rounds, so that a machine that slows down slows all alike. All models have random weights, which does not change times.
 """
 
@@ -105,7 +106,8 @@ def onnx_step(model: nn.Module, rows: int) -> dict[str, Step]:
     import onnxruntime
 
     images, file = torch.randn(rows, 3, 224, 224), io.BytesIO()
-    torch.onnx.export(model.eval(), (images,), file, input_names=["images"], dynamo=False)
+    program = torch.onnx.export(model.eval(), (images,), input_names=["images"], dynamo=True, verbose=False)
+    program.save(file)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     session = onnxruntime.InferenceSession(file.getvalue(), options)
@@ -113,7 +115,8 @@ def onnx_step(model: nn.Module, rows: int) -> dict[str, Step]:
 
 
 def timed(steps: dict[str, Step], rounds: int, repeats: int, cuda: bool) -> dict[str, float]:
-    """Median seconds per step of each, in rounds in which all take their turn."""
+    """Median seconds per step of each, in rounds in which all take their turn; one thread: of the processor."""
+    clock = time.perf_counter if cuda or torch.get_num_threads() > 1 else time.process_time
     seconds: dict[str, list[float]] = {name: [] for name in steps}
     for step in steps.values():  # compilation and warm-up
         for _ in range(3):
@@ -122,12 +125,12 @@ def timed(steps: dict[str, Step], rounds: int, repeats: int, cuda: bool) -> dict
         for name, step in steps.items():
             if cuda:
                 torch.cuda.synchronize()
-            start = time.perf_counter()
+            start = clock()
             for _ in range(repeats):
                 step()
             if cuda:
                 torch.cuda.synchronize()
-            seconds[name].append((time.perf_counter() - start) / repeats)
+            seconds[name].append((clock() - start) / repeats)
     return {name: statistics.median(times) for name, times in seconds.items()}
 
 

@@ -291,3 +291,21 @@ def test_pictures_of_images_with_the_same_name_do_not_overwrite_each_other(tmp_p
     assert "this model writes" in done.output
     done = CliRunner().invoke(app, ["classify", str(folder), files[0]])
     assert "this Captioner cannot classify" in done.output
+
+
+def test_a_file_of_a_folder_that_cannot_be_decoded_is_left_out_and_named(folder, tmp_path):
+    (tmp_path / "good.png").write_bytes((folder / "photos" / "0.png").read_bytes())
+    (tmp_path / "bad.png").write_bytes(b"no image")
+    done = call("caption", folder / "model", tmp_path, "limit=5")
+    assert done.exit_code == 0, done.output
+    assert [line.split("\t")[0] for line in done.stdout.splitlines()] == [str(tmp_path / "good.png")]
+    assert "1 of 2 images cannot be decoded and are left out" in done.stderr
+    alone = call("caption", folder / "model", tmp_path / "bad.png")
+    assert (alone.exit_code, "cannot be read as an image" in alone.output) == (1, True)
+
+
+def test_the_evidence_for_a_word_is_printed_on_request(folder):
+    image = folder / "photos" / "1.png"
+    (row,) = json.loads(call("caption", folder / "model", image, "text=a red", "--evidence", "--json").stdout)
+    expected = ch.caption(captioner("transformer"), image, text="a red").evidence()
+    np.testing.assert_allclose(row["evidence"], expected, atol=1e-6)

@@ -11,6 +11,7 @@ import typer
 
 from . import completion
 from .arguments import DataFolder, Device, Json, Model, Text, Texts, Type, keyword_options
+from .image_input import images_of
 from .output import progress, rows, show
 from .text_input import lines_of, text_or_stdin
 from .verb import verb
@@ -233,13 +234,12 @@ def classify(
 ) -> None:
     """Classify texts (or each line of a file), or images: the classes with their probabilities."""
     from ..tasks.classify import CLASSIFIERS, classify
-    from ..tasks.image_batches import image_inputs
     from ..weights import load
 
     bundle = load(model, device=device)
     bundle.require("classify", CLASSIFIERS)
     images = bundle.reads == "images"
-    items: list[Any] = image_inputs(inputs)[0] if images else lines_of(*inputs)
+    items: list[Any] = images_of(inputs) if images else lines_of(*inputs)
     result: Any = classify(bundle, items, top=top)
     if as_json and images:
         result = [{"image": name, "classes": one} for name, one in zip(items, result, strict=True)]
@@ -263,12 +263,11 @@ def embed(model: Model, inputs: Texts, device: Device = "auto") -> None:
     Those of images are with the name of each file.
     """
     from ..tasks import embed
-    from ..tasks.image_batches import image_inputs
     from ..weights import load
 
     bundle = load(model, device=device)
     images = bundle.reads == "images"
-    items: list[Any] = image_inputs(inputs)[0] if images else lines_of(*inputs)
+    items: list[Any] = images_of(inputs) if images else lines_of(*inputs)
     vectors = embed(bundle, items).tolist()
     named = [{"image": name, "vector": one} for name, one in zip(items, vectors, strict=True)]
     show(named if images else vectors, True)

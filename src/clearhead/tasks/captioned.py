@@ -193,7 +193,9 @@ class Caption:
         return {
             "text": self.text, "score": self.score, "logprob": self.logprob, "cut": self.cut, "words": self.words,
             "logprobs": self.logprobs if self.forced is not None else [], "maps": maps, "seed": self.seed,
-            "alternatives": [{"text": other.text, "score": other.score} for other in self.alternatives],
+            "alternatives": [
+                {"text": one.text, "score": one.score, "logprob": one.logprob} for one in self.alternatives
+            ],
         }  # fmt: skip
 
     @property
