@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import os
 import struct
 import warnings
 import zipfile
@@ -173,8 +174,8 @@ def open_image(image: ImageLike) -> Image.Image:
 
     if isinstance(image, str | Path):
         path = Path(image)
-        if not path.exists():
-            raise MissingFileError(f"{path}: there is no such file: expected an image")
+        if not os.path.exists(path):  # not Path.exists, which raises for long texts
+            raise MissingFileError(f"{str(path)[:60]}: there is no such file: expected an image")
         if path.is_dir():
             raise DataError(f"{path} is a folder: expected an image file")
         with _naming_bad_images(str(path)), Image.open(path) as file:
