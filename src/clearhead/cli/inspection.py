@@ -125,7 +125,9 @@ def compare(
     out: Annotated[
         Path | None, typer.Option("-o", "--out", help="An .html file for the report; only numbers if not given.")
     ] = None,
-    root: Annotated[Path | None, typer.Option("--root", help="Folder in which data files are looked for first.")] = None,
+    root: Annotated[
+        Path | None, typer.Option("--root", help="Folder in which data files are looked for first.")
+    ] = None,
     device: Device = "auto",
     as_json: Json = False,
 ) -> None:
@@ -156,7 +158,9 @@ def compare(
 def figure(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="NAME", help="A figure; without one, all are listed.", autocompletion=completion.figures),
+        typer.Argument(
+            metavar="NAME", help="A figure; without one, all are listed.", autocompletion=completion.figures
+        ),
     ] = None,
     out: Annotated[
         Path | None, typer.Option("-o", "--out", help="A .png, .svg, .pdf or .html file; NAME.png if not given.")

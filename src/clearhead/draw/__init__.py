@@ -27,8 +27,8 @@ figure is drawn.
 from .bars import bars
 from .cells import grids, heads, heatmap, matrix
 from .coloured_text import coloured_tokens
-from .image_maps import overlay, smooth_map, strip
 from .display import Drawn
+from .image_maps import overlay, smooth_map, strip
 from .images import images
 from .lines import curves, panels
 from .overlays import head_colours, signed_overlay

@@ -18,7 +18,8 @@ STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem;
   background: light-dark(#fff, #14181d); color: light-dark(#1f2933, #dde3ea); }
 h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2.2rem; }
-figure { margin: 1rem 0; display: inline-block; vertical-align: top; max-width: 100%; }
+.row { display: flex; flex-wrap: wrap; gap: 1rem; align-items: flex-start; }
+figure { margin: 0; max-width: min(100%, 30rem); }
 img { background: #fff; border-radius: 6px; max-width: 100%; padding: 6px; box-sizing: border-box; }
 figcaption, .quiet { color: light-dark(#66717d, #9aa5b1); font-size: .9rem; }
 table { border-collapse: collapse; margin: 1rem 0; }

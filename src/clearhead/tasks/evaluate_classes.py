@@ -187,9 +187,7 @@ def held_out_images(bundle: Bundle, data: Place, chosen: ClassOptions, root: Pat
     return _held_out(bundle, data, chosen, root)[1]
 
 
-def _held_out(
-    bundle: Bundle, data: Place, chosen: ClassOptions, root: Path | None
-) -> tuple[str, LabelledImages, bool]:
+def _held_out(bundle: Bundle, data: Place, chosen: ClassOptions, root: Path | None) -> tuple[str, LabelledImages, bool]:
     """The name of the part that is evaluated, its images, and whether there are several parts."""
     parts, split = _image_parts(bundle, data, chosen, root), chosen.split
     parted = len(parts) > 1

@@ -72,10 +72,11 @@ class Comparison:
         for one in self.sections.values():
             body += [f"<h2>{html.escape(one.title)}</h2>", f"<p>{html.escape(one.text)}</p>" if one.text else ""]
             if one.table:
-                cells = [["".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in row)]
-                         for tag, row in zip(["th", *["td"] * len(one.table)], one.table, strict=False)]  # fmt: skip
-                body.append("<table>" + "".join(f"<tr>{row[0]}</tr>" for row in cells) + "</table>")
-            body += [picture(figure, caption) for caption, figure in one.figures.items()]
+                head, *lines = ("".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in one.table)
+                lines = [head.replace("td>", "th>"), *lines]
+                body.append("<table>" + "".join(f"<tr>{line}</tr>" for line in lines) + "</table>")
+            pictures = "\n".join(picture(figure, caption) for caption, figure in one.figures.items())
+            body.append(f'<div class="row">{pictures}</div>')
         if self.left_out:
             reasons = "; ".join(f"{name}: {why}" for name, why in self.left_out.items())
             body.append(f'<p class="quiet">Left out: {html.escape(reasons)}.</p>')
@@ -129,10 +130,9 @@ def compare(
     Examples:
         >>> result = compare("vit-cifar10", "resnet-cifar10", inputs=8, sections=["sizes", "lens"])
         >>> result.sections["sizes"].numbers["parameters"]
-        {'vit-cifar10': 1792666, 'resnet-cifar10': 1790938}
+        {'vit-cifar10': 1787786, 'resnet-cifar10': 1783138}
     """
-    first, second = (one if isinstance(one, Bundle) else load(Path(one) if not isinstance(one, str) else one)
-                     for one in (a, b))  # fmt: skip
+    first, second = (one if isinstance(one, Bundle) else load(os.fspath(one)) for one in (a, b))
     names = (title_of(first), title_of(second))
     names = (f"{names[0]} (A)", f"{names[1]} (B)") if names[0] == names[1] else names
     unknown = [name for name in sections or () if name not in SECTIONS]

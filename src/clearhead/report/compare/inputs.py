@@ -40,9 +40,7 @@ def read_inputs(a: Bundle, b: Bundle, data: Place | None, most: int, root: Path 
         root: Folder in which data files are looked for first.
     """
     if a.reads != b.reads:
-        raise InputError(
-            f"{title_of(a)} reads {a.reads} and {title_of(b)} {b.reads}: expected two models with the same kind of input"
-        )
+        raise InputError(f"{title_of(a)} reads {a.reads} and {title_of(b)} {b.reads}: expected the same kind of input")
     if a.reads not in READERS:
         raise InputError(f"models that read {a.reads} are not compared: expected models of images or texts")
     found = READERS[a.reads](a, data, root)

@@ -133,8 +133,11 @@ def similarity(pair: Pair) -> Section:
     """CKA within each model and between both."""
     (a, one), (b, two) = pair.models.items()
     found = cka({a: one}, {b: two}, data=pair.inputs.items)
-    grids = {f"within {a}": (found.within[0], found.rows, found.rows), f"within {b}": (
-        found.within[1], found.columns, found.columns), f"{a} and {b}": (found.matrix, found.rows, found.columns)}  # fmt: skip
+    grids = {
+        f"within {a}": (found.within[0], found.rows, found.rows),
+        f"within {b}": (found.within[1], found.columns, found.columns),
+        f"{a} and {b}": (found.matrix, found.rows, found.columns),
+    }
     best = found.columns[int(found.matrix[-1].argmax())]
     figures = {
         caption: draw.similarity(matrix, rows=_short(rows), columns=_short(columns), title=caption)
@@ -167,7 +170,10 @@ def distance(pair: Pair) -> Section:
         raise UnfitError("neither model has attention")
     unit = "share of the image's side" if pair.images else "tokens"
     faint = [name for name in lines if not name.endswith("mean")]
-    plot = draw.curves(lines, xlabel="relative depth", ylabel=unit, title="Attention distance", faint=faint, zero=True)
+    plot = draw.curves(
+        lines, xlabel="relative depth", ylabel=unit, faint=faint, zero=True,
+        title="Attention distance: mean, nearest and farthest head",
+    )  # fmt: skip
     return Section(
         title="Attention distance by depth", figures={"attention distance": plot}, numbers=numbers,
         text="The mean distance between a query and what it attends to. In vision transformers the first layers have "

@@ -53,9 +53,8 @@ def iris() -> Figure:
 @figure_of("rotation", "Kornblith et al. 2019: CKA does not change if features are rotated or scaled.")
 def rotation() -> Figure:
     """Two representations that are effectively the same: one is the other, rotated."""
-    x = np.asarray(features(model("everyday"), list(TEXTS), "blocks.2"), dtype=float)
+    x, later = (np.asarray(features(model("everyday"), list(TEXTS), f"blocks.{i}"), dtype=float) for i in (2, 4))
     random = np.random.default_rng(0)
     turn = np.linalg.qr(random.normal(size=(x.shape[1], x.shape[1])))[0]
-    every = {"layer 2": x, "rotated": 3 * x @ turn, "layer 4": np.asarray(
-        features(model("everyday"), list(TEXTS), "blocks.4"), dtype=float), "noise": random.normal(size=x.shape)}  # fmt: skip
+    every = {"layer 2": x, "rotated": 3 * x @ turn, "layer 4": later, "noise": random.normal(size=x.shape)}
     return cka_of_features(every).figure(title="CKA: rotated features are effectively the same")

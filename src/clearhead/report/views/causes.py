@@ -144,8 +144,11 @@ def effects(
         at: The position whose next token is the answer; the last, or the mask, if not given.
         query: The query whose keys are removed; that of the answer if not given.
         stack: For a translator: encoder or decoder; the decoder if not given.
-        written: For a translator: what it has written so far.
+        written: For a translator: what it has written so far; all but the last word of its own translation if not
+            given.
     """
+    if bundle.reads == "pairs" and written is None:  # after the start token alone there is one key, and no correlation
+        written = translate(bundle, given).text.rpartition(" ")[0] or None
     return attention_effects(
         bundle, given, target=targets(bundle, target, None), at=at, query=query, stack=stack, written=written, done=done
     )  # fmt: skip

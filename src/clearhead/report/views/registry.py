@@ -140,5 +140,3 @@ def check_fit(view: View, bundle: Bundle) -> None:
             f"the view {view.name} does not fit this {bundle.name}: {reason}; views that fit: "
             f"{', '.join(fitting(bundle))}"
         )
-
-
