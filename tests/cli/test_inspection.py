@@ -108,6 +108,7 @@ def test_figure_lists_and_draws(tmp_path, monkeypatch):
     listed = call("figure").stdout
     assert all(name in listed for name in figures.FIGURES)
     found = call("figure", "iris", "--json")
+    assert found.exit_code == 0, found.exception
     assert json.loads(found.stdout) == {"figure": "iris", "file": "iris.png"}
     assert (tmp_path / "iris.png").is_file()
     assert "the nearest is iris" in " ".join(call("figure", "irsi").stderr.split())

@@ -18,7 +18,7 @@ def test_a_figure_has_ink(name):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         drawn = figure(name)
-    picture = np.asarray(Image.open(io.BytesIO(draw.encode(drawn, dpi=60))).convert("L"))
+    picture = np.asarray(Image.open(io.BytesIO(draw.encode(drawn, dpi=60.0))).convert("L"))
     inside = picture[picture.shape[0] // 8 :, picture.shape[1] // 8 :]
     assert inside.std() > 3
     assert len(np.unique(inside)) > 20

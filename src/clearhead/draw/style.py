@@ -95,7 +95,7 @@ def array(name: str, values: npt.ArrayLike, axes: tuple[str, ...]) -> Array:
     return x
 
 
-def encode(figure: Figure, kind: str = "png", *, dpi: float = 110) -> bytes:
+def encode(figure: Figure, kind: str = "png", *, dpi: float = 110.0) -> bytes:
     """Return a figure as the bytes of a file; equal figures give equal PNG files.
 
     Args:
@@ -115,7 +115,7 @@ def encode(figure: Figure, kind: str = "png", *, dpi: float = 110) -> bytes:
     return file.getvalue()
 
 
-def save(figure: Figure, path: str | PathLike[str], *, dpi: float = 110) -> Path:
+def save(figure: Figure, path: str | PathLike[str], *, dpi: float = 110.0) -> Path:
     """Write a figure to a file; equal figures give equal PNG files.
 
     Args:

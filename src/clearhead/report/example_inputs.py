@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -10,6 +11,7 @@ from PIL import Image
 from ..data.image_files import open_image
 from ..data.text_rows import MASKS
 from ..errors import InputError, nearest
+from ..tasks.translate import translate
 from ..weights import Bundle, shipped
 
 FOLDER = Path(__file__).parent.parent / "explore" / "example_images"  # free of copyright restrictions: LICENCE.txt
@@ -53,6 +55,12 @@ def example_input(bundle: Bundle) -> str:
     if card is not None and card.examples:
         return card.examples[-1]
     return f"A dog is {MASKS[0]} in the park." if "fill" in bundle.can else TEXTS[0]
+
+
+def own_translation(bundle: Bundle, text: str) -> str:
+    """What a translator writes for a text."""
+    found: Any = translate(bundle, text)
+    return str(found.text)
 
 
 def example_crops() -> list[Image.Image]:

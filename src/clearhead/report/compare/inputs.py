@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from ...tasks.translate import translate
 from ...weights import Bundle
 from ..example_inputs import TEXTS, example_crops
 
-Place = str | os.PathLike[str]
+Place = str | Path
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -25,7 +24,7 @@ class Inputs:
     """Inputs of two models."""
 
     name: str  # where they are from, in words
-    items: list[Any]  # images, texts, or pairs of texts
+    items: Sequence[Any]  # images, texts, or pairs of texts
     labels: list[str] | None = None  # the class of each
 
 
@@ -56,17 +55,17 @@ def _images(bundle: Bundle, data: Place | None, root: Path | None) -> Inputs:
     if data is None:
         return Inputs(name="images that ship, with crops of each", items=example_crops())
     images = held_out_images(bundle, data, ClassOptions(), root)
-    return Inputs(name=str(data), items=_Lazy(images.opened, len(images.labels)), labels=list(images.labels))  # type: ignore[arg-type]
+    return Inputs(name=str(data), items=_Lazy(images.opened, len(images.labels)), labels=list(images.labels))
 
 
 class _Lazy(Sequence[Any]):
     """Images that are opened when they are read."""
 
     def __init__(self, opened: Callable[[int], Any], count: int) -> None:
-        self.opened, self.count = opened, count
+        self.opened, self.length = opened, count
 
     def __len__(self) -> int:
-        return self.count
+        return self.length
 
     def __getitem__(self, index: Any) -> Any:
         return self.opened(int(index))

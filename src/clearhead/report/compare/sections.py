@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +41,7 @@ class Pair:
     @property
     def few(self) -> list[Any]:
         """Some inputs, for slow measures."""
-        return self.inputs.items[:: max(1, len(self.inputs.items) // FEW)][:FEW]
+        return list(self.inputs.items[:: max(1, len(self.inputs.items) // FEW)][:FEW])
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -51,7 +51,7 @@ class Section:
     title: str
     text: str  # how to read it, in plain words
     numbers: dict[str, Any] = field(default_factory=dict)  # for JSON, by name
-    table: list[tuple[str, ...]] = field(default_factory=list)  # rows; the first is the header
+    table: Sequence[tuple[str, ...]] = ()  # rows; the first is the header
     figures: Figures = field(default_factory=dict)
 
 

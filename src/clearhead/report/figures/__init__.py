@@ -40,7 +40,7 @@ def figure(name: str) -> Figure:
         >>> drawn.axes[0].get_xlabel()
         'PCA 1 (92% of the variance)'
     """
-    return find_figure(name).make()  # type: ignore[no-any-return]
+    return find_figure(name).make()
 
 
 def draw_figure(name: str, out: Path, *, done: Callable[[int, int], None] | None = None) -> Path:

@@ -41,7 +41,7 @@ def attention_distance() -> Figure:
     """Attention distance of a vision transformer by depth."""
     vit = model("vit-cifar10")
     images = Inputs(name="images that ship", items=example_crops()[::24])
-    return distance(Pair(models={"ViT": vit}, inputs=images, images=True)).figures["attention distance"]  # type: ignore[no-any-return]
+    return distance(Pair(models={"ViT": vit}, inputs=images, images=True)).figures["attention distance"]
 
 
 @figure_of("cka", "Raghu et al. 2021: layers of a ViT are more alike than those of a ResNet, which come in blocks.")

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from ...draw import Drawn
 from ...look import ClsMaps, Saliency, TextAttention, attention, attention_view, cls_maps, saliency
 from ...look.sinks import View as Sinks
-from ...tasks.translate import translate
 from ...weights import Bundle
+from ..example_inputs import own_translation
 from .image_attention import caption_attention, image_attention
 from .registry import attends, class_token, reads, view_of
 
@@ -52,7 +52,7 @@ def _text(bundle: Bundle, given: Any, target: str | None, **options: Any) -> Tex
 
 
 def _pair(bundle: Bundle, given: Any, target: str | None, **options: Any) -> TextMaps:
-    written = translate(bundle, given).text if target is None else target
+    written = own_translation(bundle, given) if target is None else target
     return TextMaps(maps=attention(bundle, given, target=written), **options)
 
 

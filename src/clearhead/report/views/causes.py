@@ -20,9 +20,8 @@ from ...look import (
 from ...look import patching as patch_activations
 from ...look.measured_input import answer_tokens
 from ...look.output_names import TokenNames
-from ...tasks.translate import translate
 from ...weights import Bundle
-from ..example_inputs import image_path
+from ..example_inputs import image_path, own_translation
 from .registry import answers, attends, layered, linear_end, reads, view_of
 
 Done = Callable[[int, int], None]
@@ -121,7 +120,7 @@ def heads(
         kind: For a translator: encoder, decoder or cross; cross if not given.
     """
     if bundle.reads == "pairs" and target is None:
-        target = translate(bundle, given).text
+        target = own_translation(bundle, given)
     return head_effects(bundle, given, target=target, kind=kind, done=_steps(done))
 
 
@@ -148,7 +147,7 @@ def effects(
             given.
     """
     if bundle.reads == "pairs" and written is None:  # after the start token alone there is one key, and no correlation
-        written = translate(bundle, given).text.rpartition(" ")[0] or None
+        written = own_translation(bundle, given).rpartition(" ")[0] or None
     return attention_effects(
         bundle, given, target=targets(bundle, target, None), at=at, query=query, stack=stack, written=written, done=done
     )  # fmt: skip

@@ -101,6 +101,7 @@ class CaptionMaps(draw.Drawn):
 
 def caption_attention(bundle: Bundle, image: Any, *, text: str | None = None) -> CaptionMaps:
     """Return the maps of the words of a caption: the model's own, or a given text."""
-    found: Any = caption(bundle, image, **({} if text is None else {"text": text}))
+    options: dict[str, Any] = {} if text is None else {"text": text}
+    found: Any = caption(bundle, image, **options)
     picture = np.asarray(open_image(image).convert("RGB"))
     return CaptionMaps(text=found.text, words=list(found.words), maps=np.asarray(found.maps), picture=picture)

@@ -82,7 +82,7 @@ def salience(
     found = saliency(
         bundle, with_written(bundle, given, written), method=method, target=target, at=at, layer=layer,
         baseline=baseline, steps=steps, samples=samples, noise=noise, patch=patch, stride=stride, done=done,
-    )  # type: ignore[arg-type]  # fmt: skip
+    )  # fmt: skip
     if region is None:
         return found
     numbers = whole_numbers("region", region)

@@ -95,8 +95,8 @@ def _(result: Saliency) -> Table:
     share = "" if result.probability is None else f", probability {result.probability:.1%}"
     title = f"{result.method}: {result.target.strip()}{share}"
     if result.tokens is not None:
-        lines = [(repr(token), float(x)) for token, x in zip(result.tokens, result.values, strict=True)]
-        return _table(title, ("token", "value"), lines[:MOST])
+        tokens = [(repr(token), float(x)) for token, x in zip(result.tokens, result.values, strict=True)]
+        return _table(title, ("token", "value"), tokens[:MOST])
     x = np.abs(result.values.numpy())
     rows, columns = (np.array_split(np.arange(n), 4) for n in x.shape)
     total = float(x.sum()) or 1.0
@@ -108,7 +108,7 @@ def _(result: Saliency) -> Table:
 def _(result: RegionShare) -> Table:
     found = table(result.saliency)
     found.caption = f"{result.share:.1%} in the region {','.join(map(str, result.region))}"
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 @table.register
