@@ -6,6 +6,7 @@ stay as they are and several threads may draw at once.
 
 from __future__ import annotations
 
+from io import BytesIO
 from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -94,7 +95,27 @@ def array(name: str, values: npt.ArrayLike, axes: tuple[str, ...]) -> Array:
     return x
 
 
-def save(figure: Figure, path: str | PathLike[str], *, dpi: float = 110) -> Path:
+def encode(figure: Figure, kind: str = "png", *, dpi: float = 110.0) -> bytes:
+    """Return a figure as the bytes of a file; equal figures give equal PNG files.
+
+    Args:
+        figure: A figure that a function of this package returned.
+        kind: The format: png, pdf, svg and others.
+        dpi: Dots per inch of formats made of pixels.
+
+    Examples:
+        >>> encode(heatmap([[1.0, 0.0], [0.3, 0.7]]), "svg")[:5]
+        b'<?xml'
+    """
+    undated = {"png": {"Software": None}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}
+    file = BytesIO()
+    figure.savefig(
+        file, format=kind, dpi=dpi, facecolor=PAPER, bbox_inches="tight", pad_inches=0.06, metadata=undated.get(kind)
+    )
+    return file.getvalue()
+
+
+def save(figure: Figure, path: str | PathLike[str], *, dpi: float = 110.0) -> Path:
     """Write a figure to a file; equal figures give equal PNG files.
 
     Args:
@@ -118,9 +139,5 @@ def save(figure: Figure, path: str | PathLike[str], *, dpi: float = 110) -> Path
     if target.suffix[1:].lower() not in known:
         raise InputError(f"{target.name!r}: expected a name that ends in one of .{', .'.join(known)}")
     target.parent.mkdir(parents=True, exist_ok=True)
-    undated = {"png": {"Software": None}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}
-    figure.savefig(
-        target, dpi=dpi, facecolor=PAPER, bbox_inches="tight", pad_inches=0.06,
-        metadata=undated.get(target.suffix[1:].lower()),
-    )  # fmt: skip
+    target.write_bytes(encode(figure, target.suffix[1:].lower(), dpi=dpi))
     return target

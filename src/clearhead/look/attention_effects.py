@@ -30,7 +30,7 @@ NONE_LEFT = 1e-12  # weight of all other keys below which a head without its key
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class AttentionEffects:
+class AttentionEffects(draw.Drawn):
     """The weight of each key in every head, and the change of the answer when the head may not attend to that key.
 
     Examples:

@@ -30,7 +30,7 @@ FITTING = "saliency, its methods rollout and gradient-rollout, and the map of an
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class ClsMaps:
+class ClsMaps(draw.Drawn):
     """The attention of the class token in one layer, per head, over the grid of patches.
 
     Examples:

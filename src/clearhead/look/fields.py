@@ -30,7 +30,7 @@ IMAGES = 8  # per batch: the graph of the whole model is kept
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Fields:
+class Fields(draw.Drawn):
     """The receptive field of one unit of each layer.
 
     Examples:

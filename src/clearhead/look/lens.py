@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class LogitLens:
+class LogitLens(draw.Drawn):
     """The likeliest answers after each layer, and how far they are from the model's own.
 
     Examples:

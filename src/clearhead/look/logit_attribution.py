@@ -50,7 +50,7 @@ class LogitPart:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class LogitAttribution:
+class LogitAttribution(draw.Drawn):
     """What every part of a model adds to one logit, or to the difference of two.
 
     Examples:

@@ -30,7 +30,7 @@ Done = Callable[[int, int], None]  # called with the number of cells just finish
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Patching:
+class Patching(draw.Drawn):
     """The share of the clean answer that comes back when one activation of the clean input is put into the other run.
 
     Examples:

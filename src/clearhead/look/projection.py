@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Projection:
+class Projection(draw.Drawn):
     """Vectors as points of a few dimensions.
 
     Examples:

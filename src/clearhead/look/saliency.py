@@ -66,7 +66,7 @@ SALIENCY_METHODS = {  # how saliency can be computed, by its name
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Saliency:
+class Saliency(draw.Drawn):
     """How much each pixel of an image, or each token of a text, counts for one output of a model.
 
     Examples:

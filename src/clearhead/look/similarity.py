@@ -33,7 +33,7 @@ Models = Bundle | nn.Module | str | Path | Sequence[Any] | Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Similarity:
+class Similarity(draw.Drawn):
     """The similarity of each pair of layers.
 
     Examples:

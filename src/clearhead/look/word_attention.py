@@ -103,7 +103,7 @@ def read_sentences(name: str | Path) -> list[Sentence]:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class WordAttention:
+class WordAttention(draw.Drawn):
     """How often each head attends most to the answer word, and with which weight, over a set of sentences.
 
     Examples:
