@@ -140,10 +140,7 @@ def similarity(a: Study, b: Study) -> dict[str, Any]:
     """CKA of the layers of two models, within each and between them, and its standard error over photographs."""
     values = _cka(a, b, slice(None))
     views = len(photograph_views())
-    left_out = [
-        _cka(a, b, np.r_[:first, first + PER_PHOTO : views])  # fmt: skip
-        for first in range(0, views, PER_PHOTO)
-    ]
+    left_out = [_cka(a, b, np.r_[:first, first + PER_PHOTO : views]) for first in range(0, views, PER_PHOTO)]
     count = len(left_out)
     error = np.sqrt((count - 1) * np.stack(left_out).var(0))  # the jackknife
     edge = len(a.features)

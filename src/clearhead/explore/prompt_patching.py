@@ -54,7 +54,9 @@ def patch_prompts(
     pieces = prompt_tokens(bundle, (clean, corrupted))
     longest = max(len(one) for one in pieces)
     if longest > MOST_TOKENS:
-        raise InputError(f"a prompt has {longest} tokens: expected at most {MOST_TOKENS}, as each is exchanged by itself")
+        raise InputError(
+            f"a prompt has {longest} tokens: expected at most {MOST_TOKENS}, as each is exchanged by itself"
+        )
     ids = [answer_token(tokens, word) for word in answers]
     target: Any = None if not ids else ids[0] if len(ids) == 1 else (ids[0], ids[1])
     found = patching(bundle, clean, corrupted, target=target, what=what, done=added_up(done))

@@ -40,11 +40,11 @@ export class Patching {
     this.chips = h("div", { class: "chips", role: "group", "aria-label": "Examples of prompts" }, EXAMPLES.map((one) => h("button", { type: "button", class: "chip", onclick: () => { this.fill(example(one)); this.run(); } }, `${one[0]} / ${one[1].split(" ")[1]}`)));
     this.form = h("form", { class: "patchform", onsubmit: (event) => { event.preventDefault(); this.run(); } }, field("clean"), field("corrupted"), field("answer"), field("other"), h("div", { class: "row" }, this.what, this.go, this.activity.root), this.tokens, this.chips);
     this.map = new EffectMap();
-    this.map.root.hidden = true;
-    this.verdict = h("p", { class: "verdict", hidden: true, "aria-live": "polite" });
+    this.verdict = h("p", { class: "verdict" });
+    this.result = h("div", { "aria-live": "polite" }); // the map and what it shows, once there is one
     this.root = h("details", { class: "patching", ontoggle: () => this.toggled() }, h("summary", {}, "Patching: which layer and token carry the answer?"),
       h("p", { class: "note" }, "Two prompts with the same number of tokens and different answers. The model reads the corrupted one, one vector at a time is replaced by that of the clean one, and the map shows how much of the clean answer comes back: 0 none, 1 all of it."),
-      h("div", { class: "patchbody" }, this.form, h("div", {}, this.map.root, this.verdict)));
+      h("div", { class: "patchbody" }, this.form, this.result));
     this.count = later(() => this.compare(), 150);
   }
 
@@ -71,7 +71,7 @@ export class Patching {
     this.activity.cancel();
     Object.assign(this, { found: null, key: null });
     this.map.clear();
-    this.verdict.hidden = true;
+    this.result.replaceChildren();
   }
 
   get given() { return { ...Object.fromEntries(Object.entries(this.inputs).map(([key, input]) => [key, input.value])), what: this.what.querySelector("select").value }; }
@@ -118,16 +118,14 @@ export class Patching {
   show(found) {
     this.found = found;
     const rows = Array.from({ length: found.layers }, (_, i) => `block ${i}`), heads = found.what === "heads", keys = found.columns.map((name) => (heads ? `head ${name}` : spelt(name)));
-    this.map.call(this.title(), ["", ""]);
-    this.map.show(whole(rows, keys, found.effects, 1));
-    this.verdict.hidden = false;
     this.verdict.textContent = `${measured(found)} ${where(found)}`;
+    this.result.replaceChildren(this.map.root, this.verdict);
+    this.map.call(`Exchanged: ${WHAT[found.what]}`, ["", ""]);
+    this.map.show(whole(rows, keys, found.effects, 1));
   }
 
-  title() { return `Exchanged: ${WHAT[this.found.what]}`; }
-
   svg() { return this.root.open && this.found ? this.map.svg() : null; }
-  data() { return this.root.open && this.found ? { ...this.given, ...this.found } : null; }
+  data() { return this.root.open && this.found ? { given: this.given, ...this.found } : null; }
 }
 
 // What is measured, and how much the prompts differ in it.
