@@ -129,15 +129,15 @@ def test_pooling_keeps_the_sum():
 
 
 def test_a_study_stops_when_it_is_cancelled(small):
-    class Stop(Exception):
+    class StopError(Exception):
         pass
 
     def done(n, of):
         assert of == 3 * len(NAMES)
         if n == 2:
-            raise Stop
+            raise StopError
 
-    with pytest.raises(Stop):
+    with pytest.raises(StopError):
         comparison.study(ch.load(small / "cnn"), done)
 
 
@@ -221,9 +221,7 @@ def patched(ask, **given):
 
 def test_the_number_of_the_subject_moves_to_the_last_token(ask):
     found = patched(ask, answers=["are", "is"])
-    expected = ch.look.patching(
-        ch.load("everyday"), CHILDREN["clean"], CHILDREN["corrupted"], target=(" are", " is")
-    )
+    expected = ch.look.patching(ch.load("everyday"), CHILDREN["clean"], CHILDREN["corrupted"], target=(" are", " is"))
     np.testing.assert_allclose(found["effects"], expected.matrix, atol=1e-4)
     effects = np.array(found["effects"])
     assert found["tokens"] == ["The", " children", " in", " the", " garden"]

@@ -10,13 +10,19 @@ from test_page_classify import saved
 pytestmark = pytest.mark.skipif(bool(web.WHY_NOT), reason=web.WHY_NOT)
 OPEN = {"model": "everyday", "text": "The man", "inspect": 1, "patch": json.dumps({"open": 1})}
 FOUND = (
-    "After the clean prompt “are” is 2.5 times more likely than “is”, after the corrupted one it is 14 times less likely."
-    " Most of the difference is carried in blocks 0 to 3 at “children”, then in block 4 at “garden”, the last token."
+    "After the clean prompt “are” is 2.5 times more likely than “is”, after the corrupted one it is 14 times less"
+    " likely. Most of the difference is carried in blocks 0 to 3 at “children”, then in block 4 at “garden”, the"
+    " last token."
 )
 
 
 def patched(page):
-    page.until(lambda: page.count(".patching .verdict") and page.run("return arguments[0].height > 0", page.find(".patching canvas")))
+    page.until(
+        lambda: (
+            page.count(".patching .verdict")
+            and page.run("return arguments[0].height > 0", page.find(".patching canvas"))
+        )
+    )
 
 
 def test_it_is_closed_at_first_and_opens_on_an_example_that_works(page):

@@ -94,7 +94,7 @@ export class Patching {
     if (this.asked !== mine) return;
     const [one, two] = tokens, long = Math.max(one.length, two.length), differ = (i) => one[i] !== two[i];
     const row = (name, list) => h("tr", {}, h("th", { scope: "row" }, name), Array.from({ length: long }, (_, i) => h("td", { class: differ(i) ? "differs" : "" }, list[i] === undefined ? "" : h("code", {}, spelt(list[i])))), h("td", { class: "count" }, `${list.length} token${list.length === 1 ? "" : "s"}`));
-    this.tokens.replaceChildren(h("div", { class: "scroll" }, h("table", {}, h("tbody", {}, row("clean", one), row("corrupted", two)))), h("p", { class: "note" }, advice(one, two, clean, corrupted)));
+    this.tokens.replaceChildren(h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Tokens of both prompts" }, h("table", {}, h("tbody", {}, row("clean", one), row("corrupted", two)))), h("p", { class: "note" }, advice(one, two, clean, corrupted)));
     this.go.disabled = one.length !== two.length || !one.length;
   }
 
