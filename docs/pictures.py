@@ -730,6 +730,20 @@ def explorer_classify() -> Image | None:
 
 
 @picture
+def explorer_compare() -> Image | None:
+    """CKA of a vision transformer and a ResNet, attention distance and receptive fields."""
+    address = "compare?model=vit-cifar10&other=resnet-cifar10"
+    return screenshot(address, ".compare .remark:not(:empty)", tall=1980)
+
+
+@picture
+def explorer_patching() -> Image | None:
+    """Two prompts, their tokens, and which layer and token carry the answer."""
+    address = "write?model=everyday&text=The+children+in+the+garden&inspect=1&patch=%7B%22open%22%3A1%7D"
+    return screenshot(address, ".patching .verdict", tall=860)
+
+
+@picture
 def explorer_caption() -> Image | None:
     """A caption of the user's own, the place of the camera, and a panel per word."""
     address = "caption?model=captioner&image=photographer&text=a+man+with+a+camera&at=4"

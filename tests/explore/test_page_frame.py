@@ -16,6 +16,7 @@ VIEWS = ("start", "translate", "write", "read", "classify", "caption", "build", 
 READY = {  # what is there when a view shows its example
     "start": ".example .lines .token", "translate": ".lines .token", "write": ".lens tr", "read": ".lines .token",
     "classify": ".bars li", "caption": ".strip button", "build": "[aria-label^='A'] td", "train": ".curves path",
+    "compare": ".fields canvas",
 }  # fmt: skip
 
 
@@ -63,7 +64,7 @@ def test_every_step_of_the_path_opens_a_view_with_a_result(page):
 def test_the_menu_switches_views(page):
     page.open("build")
     ready(page, "build")
-    for view in ("translate", "build", "classify", "caption", "write", "train", "read", "start"):
+    for view in ("translate", "build", "classify", "caption", "compare", "write", "train", "read", "start"):
         page.click(f"#nav a[href='#{view}']")
         page.until(lambda view=view: page.all(f".view.{view}"), 5)
         assert page.texts("#nav [aria-current]") == [view.capitalize()]
