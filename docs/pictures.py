@@ -827,8 +827,8 @@ def pooling() -> Figure:
     blocks = np.arange(len(models["vit-mean"]["distance"]))
     lines = {
         "class token": (blocks, models["vit-imagenette"]["probe"]["class token"]),
-        "patches beside a class token": (blocks, models["vit-imagenette"]["probe"]["patches"]),
-        "patches of a model that takes their mean": (blocks, models["vit-mean"]["probe"]["patches"]),
+        "patches beside it": (blocks, models["vit-imagenette"]["probe"]["patches"]),
+        "patches, mean-pooled": (blocks, models["vit-mean"]["probe"]["patches"]),
         "chance": (blocks, [found["chance"]] * len(blocks)),
     }
     return ch.draw.curves(lines, xlabel="block", ylabel="accuracy of a linear probe", dashed=["chance"], zero=True)
