@@ -127,6 +127,11 @@ class WatchTap(Tap):
         """Whether statistics or maps are recorded, which a log-sum-exp makes cheaper."""
         return any(listener.measures or "weights" in listener.wanted for listener in self.listeners)
 
+    @property
+    def grad(self) -> bool:
+        """Whether gradients of queries, keys or values are kept."""
+        return any(listener.grad and not {"q", "k", "v"}.isdisjoint(listener.wanted) for listener in self.listeners)
+
     def inputs(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Edit and record queries, keys and values."""
         for listener in list(self.listeners):
