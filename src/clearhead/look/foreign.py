@@ -18,6 +18,7 @@ from torch import Tensor
 from ..errors import InputError, Notice
 from .addresses import INSIDE, Tree, matching
 from .call import DenseCall
+from .explicit_call import UNMET
 from .foreign_call import first_position
 from .foreign_steps import ForeignListener, Steps
 from .multihead import uses_fast_path
@@ -30,9 +31,10 @@ from .text_counter import TextCounter
 SHOWN = 3  # paths named in a message
 SUM = 0.02  # by how much the weights of a query may differ from 1 in total: they may be rounded to half precision
 HINTS = {  # what to do if no attention was seen, by the package of the model
-    "timm": ": timm.layers.set_fused_attn(True, experimental=True), called before the model is made, lets more of its "
+    "timm": "; timm.layers.set_fused_attn(True, experimental=True), called before the model is made, lets more of its "
     "models call scaled_dot_product_attention",
 }
+HINT = "; attention that calls torch.nn.functional.scaled_dot_product_attention is always seen"
 
 
 class Wanted:
@@ -78,6 +80,7 @@ class Foreign:
         self.root, self.wanted = tree.root, Wanted(patterns, taken)
         self.running = Running(tree.root, tree.attending, threading.get_ident())
         self.seen: dict[str, None] = {}  # the paths of modules with attention calls, in order
+        self.missed: dict[str, tuple[tuple[int, ...], str]] = {}  # softmaxes that were not taken, by path, and why
         self._noticed = False
 
     def follow(self, stack: ExitStack) -> None:
@@ -91,6 +94,12 @@ class Foreign:
             self.seen[place.path] = None
             self.enter(tap, place)
         return place
+
+    def miss(self, softmax: torch.Size | None, reason: str) -> None:
+        """Remember a softmax of the running module that is not taken as attention; None: the last one."""
+        path = self.running.frames[-1].path if self.running.frames else None
+        if path is not None and (softmax is not None or path in self.missed):
+            self.missed[path] = (tuple(softmax) if softmax is not None else self.missed[path][0], reason)
 
     def enter(self, tap: WatchTap, place: Place) -> None:
         """Add listeners or edits to the tap of a call at a place."""
@@ -136,11 +145,15 @@ class Foreign:
                 "calls scaled_dot_product_attention nor returns weights: load it with attn_implementation='sdpa', or "
                 "with 'eager' if it refuses that"
             )
-        hint = HINTS.get(type(self.root).__module__.partition(".")[0], ": only module outputs can be watched")
+        hint = HINTS.get(type(self.root).__module__.partition(".")[0], HINT)
+        if self.missed:
+            met = {path: miss for path, miss in self.missed.items() if miss[1] != UNMET} or self.missed
+            path, (shape, reason) = next(iter(met.items()))
+            where = f" in {path!r}" if path else ""
+            return f"a softmax of shape {shape} was seen{where} and not taken as attention: {reason}{hint}"
         return (
             f"this {type(self.root).__name__} called neither torch's scaled_dot_product_attention nor "
-            "nn.MultiheadAttention, multiplied no softmax over its tokens with values, and no module of it returned "
-            f"attention weights{hint}"
+            f"nn.MultiheadAttention, took no softmax, and no module of it returned attention weights{hint}"
         )
 
     def _left(self, frame: Frame, out: Any) -> None:

@@ -59,8 +59,8 @@ class SDPACall:
                 return x  # the tensor itself, which has a gradient
             x = x.expand(*self.lead[:-1], *x.shape[-3:])
             return x[None] if x.ndim == 3 else _four(x)
-        heads = {self.lead[-1]} if x is self.q else {1, self.lead[-1]}  # one head of keys for all queries stays one
-        if x.ndim == 4 and x.shape[:-3] == self.lead[:-1] and x.shape[1] in heads:
+        one = x is not self.q  # one head of keys or values for all queries stays one
+        if x.ndim == 4 and x.shape[:1] == self.lead[:-1] and (x.shape[1] == self.lead[1] or one and x.shape[1] == 1):
             return x
         return _four(x.expand(*self.lead, *x.shape[-2:]))
 

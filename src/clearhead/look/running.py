@@ -25,7 +25,7 @@ class Frame:
     given: tuple[Any, dict[str, Any]] = ((), {})  # what the module was called with
     attended: bool = False  # an attention call was seen inside
     fused: bool = False  # ... of a fused kernel, made by the module itself
-    features: bool = False  # a softmax over an axis before the last was seen, as linear attention takes it
+    features: frozenset[int] = frozenset()  # axes of softmaxes over the last but one, as linear attention takes them
     call: FrameType | None = None  # the frame of Python that runs the module
 
     @cached_property
