@@ -176,6 +176,7 @@ class Explicit:
                 "v; a model of transformers calls scaled_dot_product_attention with attn_implementation='sdpa', unless "
                 "it refuses that"
             )
+        tap.withhold(LATE, "its module computes its softmax itself, so that only weights, v and heads are seen")
         before = self._before
         self._weights = self._before = None
         for listener in tap.listeners:

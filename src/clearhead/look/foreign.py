@@ -21,6 +21,7 @@ from .call import DenseCall
 from .explicit_call import UNMET
 from .foreign_call import first_position
 from .foreign_steps import ForeignListener, Steps
+from .missing import listed
 from .multihead import uses_fast_path
 from .recordable import why_not
 from .running import Frame, Place, Running
@@ -28,7 +29,6 @@ from .tap import Edit, WatchTap, recomputing
 from .tape import Keep, Tape
 from .text_counter import TextCounter
 
-SHOWN = 3  # paths named in a message
 SUM = 0.02  # by how much the weights of a query may differ from 1 in total: they may be rounded to half precision
 HINTS = {  # what to do if no attention was seen, by the package of the model
     "timm": "; timm.layers.set_fused_attn(True, experimental=True), called before the model is made, lets more of its "
@@ -129,9 +129,7 @@ class Foreign:
     def why(self) -> str:
         """Why attention was not seen where it was expected, and what to do."""
         if self.seen:
-            paths = list(self.seen)
-            more = f" and {len(paths) - SHOWN} more" if len(paths) > SHOWN else ""
-            return f"the attention of this model is in {', '.join(map(repr, paths[:SHOWN]))}{more}"
+            return f"the attention of this model is in {listed(self.seen)}"
         configs = (getattr(module, "config", None) for module in self.root.modules())
         how = next((how for x in configs if isinstance(how := getattr(x, "_attn_implementation", None), str)), None)
         if how == "eager":
@@ -210,6 +208,7 @@ class ForeignWatch(Foreign):
         offset = first_position(queries, keys, weights.detach() > 0, False, given)
         tap = WatchTap()
         self.enter(tap, place)
+        tap.withhold(("q", "k", "v", "scores", "heads"), "its module computes attention itself and returns the weights")
         tap.record(DenseCall(weights=weights.detach().clone(), offset=offset))
 
     def _listener(self, place: Place) -> ForeignListener:

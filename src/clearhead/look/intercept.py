@@ -270,6 +270,7 @@ def _flex(mode: Interception, func: Callable[..., Any], args: Any, kwargs: Any) 
             weights = flex_weights(func, q, k, tuple(rest))
         given = any(place.frame.was_given(q.shape[0], q.shape[2], k.shape[2]) for place in places)
         offset = first_position(q.shape[2], k.shape[2], weights > 0, False, given)
+        tap.withhold(("scores",), "FlexAttention returns no scores; use attn_implementation='sdpa'")
         tap.record(DenseCall(weights=weights, offset=offset))
     return tap.heads(out), *more
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from ..layers import Bias, Mask, Tap
 from .call import Call, DenseCall, LazyCall
 from .maps import DENSE_LIMIT, settle
 from .statistics import MEANING, statistics
-from .tape import Keep, Tape
+from .tape import Keep, Tape, described
 from .text_counter import TextCounter
 
 Edit = Callable[[Tensor], Tensor]
@@ -56,6 +56,12 @@ class Listener:
         """Take an activation that comes before the mask is known: q, k, v or edited scores."""
         if leaf in self.wanted and self.thread == threading.get_ident():
             self.pending.append((leaf, own(x, self.grad)))
+
+    def withhold(self, leaves: Sequence[str], reason: str) -> None:
+        """Say why some activations of the present call cannot be recorded."""
+        for leaf in leaves:
+            if leaf in self.wanted and self.thread == threading.get_ident():
+                self.tape.withhold(self.wanted[leaf], reason)
 
     def record_call(self, source: Call) -> None:
         """Record what comes before the weights, the weights, and what is computed from them."""
@@ -156,6 +162,11 @@ class WatchTap(Tap):
         lse = None if lse is None else lse.detach()
         self.record(LazyCall(q=q.detach(), k=k.detach(), mask=mask, bias=bias, scale=scale, given=lse))
 
+    def withhold(self, leaves: Sequence[str], reason: str) -> None:
+        """Say why some activations of the call cannot be recorded."""
+        for listener in self.listeners:
+            listener.withhold(leaves, reason)
+
     def record(self, source: Call) -> None:
         """Record a call."""
         for listener in list(self.listeners):
@@ -191,9 +202,14 @@ def changed(name: str, change: Edit, x: Any) -> Any:
             "backward pass, where it would not be edited: switch checkpointing off, or run without gradients"
         )
     y = change(x)
-    if isinstance(x, Tensor) and (not isinstance(y, Tensor) or y.shape != x.shape):
-        got = tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__
-        raise InputError(f"the edit of {name} returned {got}: expected a tensor of shape {tuple(x.shape)}")
+    if isinstance(x, Tensor):
+        if not isinstance(y, Tensor) or y.shape != x.shape:
+            got = tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__
+            raise InputError(f"the edit of {name} returned {got}: expected a tensor of shape {tuple(x.shape)}")
+        if y.dtype != x.dtype:
+            raise InputError(f"the edit of {name} returned {y.dtype}: expected {x.dtype}")
+    elif type(y) is not type(x) or (isinstance(x, tuple | list) and len(y) != len(x)):
+        raise InputError(f"the edit of {name} was given {described(x)} and returned {described(y)}: expected the same")
     return y
 
 
