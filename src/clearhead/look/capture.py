@@ -92,7 +92,8 @@ def watch(model: Any, *names: str, grad: bool = False, keep: Keep = "all") -> It
     }
     tape, text = Tape(leaves, grad, order), TextCounter(root, threading.get_ident())
     if grad and {"scores", "weights"} & set(order.values()):
-        _notice("gradients of scores and weights are asked for: these layers compute their attention explicitly")
+        draws = ", which draws other dropout" if root.training else ""
+        _notice(f"gradients of scores and weights are asked for: fused attention is computed explicitly{draws}")
     with _alone(tree) as stack:
         text.follow(stack)
         inside: dict[Attention, dict[str, str]] = {}

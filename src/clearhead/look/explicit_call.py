@@ -38,6 +38,7 @@ class Explicit:
         self._frames: list[weakref.ref[Frame]] = []  # the modules that were running, one per watch or edit
         self._weights: weakref.ref[Tensor] | None = None  # its output, or what dropout or a cast has made of it
         self._before: Tensor | None = None  # its output before them
+        self._axes = 0  # of its output
         self._dim = 0  # the axis over which they sum to 1
         self._scored = False  # the softmax was one of a product
         self._flat: deque[tuple[weakref.ref[Tensor], int, int]] = deque(maxlen=FLAT)  # with their rows and heads
@@ -58,7 +59,7 @@ class Explicit:
         self._scored = scores is not None and _running(scores[1], frames) and _same(scores[0], weights.shape, dim)
         if dim == last or (self._scored and dim):
             self._frames, self._dim = [weakref.ref(frame) for frame in frames], dim
-            self._weights = weakref.ref(weights)
+            self._weights, self._axes = weakref.ref(weights), weights.ndim
         elif dim == last - 1 and weights.shape[last] > 1:
             for frame in frames:
                 frame.features |= {weights.ndim}
@@ -114,7 +115,7 @@ class Explicit:
                 self.reason = f"its weights were multiplied with a tensor of shape {tuple(v.shape)}"
                 return None
             product = Product(
-                *one.shape, features=two.shape[3], axes=axes, last=self._dim == axes - 1, scored=self._scored,
+                *one.shape, features=two.shape[3], axes=self._axes, last=self._dim == axes - 1, scored=self._scored,
                 wide=two.stride(3) == 1 and two.stride(2) > two.shape[3], apart=two.stride(3) > 1,
             )  # fmt: skip
             self.reason = refusal(frame, given, v, product)

@@ -44,11 +44,11 @@ class Source:
 
 
 def sources(frame: Frame, v: Tensor, around: Sequence[Frame]) -> list[Source]:
-    """The readings of what a module was called with; of what the module around it was, if it was given the values.
+    """The readings of what a module was called with; of what the module around it was, if it was given q, k and v.
 
     Tokens are (b, n, d), (n, b, d), images (b, y, x, c) or (b, c, y, x), and ids (b, n); alone also (n, d).
     """
-    if any(x is v for x in frame.inputs):
+    if _is_core(frame, v):
         return next((found for outer in reversed(around) if (found := sources(outer, v, ()))), [])
     found = []
     for x in frame.inputs:
@@ -60,6 +60,11 @@ def sources(frame: Frame, v: Tensor, around: Sequence[Frame]) -> list[Source]:
         elif n == 4:
             found += [Source(size[0], size[1] * size[2], size[3]), Source(size[0], size[2] * size[3], size[1])]
     return found or [Source(1, *x.shape) for x in frame.inputs if x.ndim == 2 and x.is_floating_point()]
+
+
+def _is_core(frame: Frame, v: Tensor) -> bool:
+    """Whether a module was called with queries, keys and these values."""
+    return any(x is v for x in frame.inputs) and sum(x.ndim == v.ndim for x in frame.inputs) >= 3
 
 
 def refusal(frame: Frame, found: Sequence[Source], v: Tensor, product: Product) -> str:
@@ -88,8 +93,7 @@ def refusal(frame: Frame, found: Sequence[Source], v: Tensor, product: Product) 
         return _accept(frame)
     if not p.scored:
         return f"{_NOT_TOKENS}, and its scores are no product of queries and keys in the same module"
-    given = sum(x.ndim == v.ndim for x in frame.inputs) >= 3 and any(x is v for x in frame.inputs)
-    if (not found and given) or any(_is_source(source, p, cached) for source in found):
+    if (not found and _is_core(frame, v)) or any(_is_source(source, p, cached) for source in found):
         return _accept(frame)
     return _NOT_TOKENS
 

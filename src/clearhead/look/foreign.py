@@ -6,6 +6,7 @@ is running (running.py), and records the call if one of its patterns matches the
 
 from __future__ import annotations
 
+import sys
 import threading
 import warnings
 from collections.abc import Container, Mapping, Sequence
@@ -24,7 +25,7 @@ from .foreign_steps import ForeignListener, Steps
 from .missing import listed
 from .multihead import uses_fast_path
 from .recordable import why_not
-from .running import Frame, Place, Running
+from .running import Frame, Place, Running, user_level
 from .tap import Edit, WatchTap, recomputing
 from .tape import Keep, Tape
 from .text_counter import TextCounter
@@ -119,7 +120,7 @@ class Foreign:
                 "edited: the output is that without it (torch.backends.mha.set_fastpath_enabled(False)), which differs "
                 "by rounding and does not set padded tokens to 0",
                 Notice,
-                stacklevel=2,
+                stacklevel=user_level(sys._getframe()),
             )
 
     def unused(self) -> list[str]:

@@ -6,6 +6,7 @@ are those of the model that is not watched.
 
 from __future__ import annotations
 
+import sys
 import threading
 import warnings
 from collections.abc import Callable
@@ -27,7 +28,7 @@ from .foreign import Foreign
 from .foreign_call import Masks, SDPACall, editable_mask_and_bias, first_position, mask_and_bias
 from .multihead import SIGNATURE, ExplicitMultihead, multihead_forward
 from .recordable import why_not
-from .running import Frame, Place
+from .running import Frame, Place, user_level
 from .tap import WatchTap
 from .twin import answer
 
@@ -123,7 +124,7 @@ def _remove(mode: TorchFunctionMode) -> None:
 def _notice_unrecorded(place: Place, reason: str) -> None:
     """Say that an attention call is not recorded."""
     where = repr(place.path) if place.path else f"this {type(place.frame.module).__name__}"
-    warnings.warn(f"an attention call of {where} is not recorded: {reason}", Notice, stacklevel=2)
+    warnings.warn(f"an attention call of {where} is not recorded: {reason}", Notice, stacklevel=user_level(sys._getframe()))
 
 
 def _sdpa(mode: Interception, func: Callable[..., Tensor], args: Any, kwargs: Any) -> Tensor:
@@ -225,8 +226,8 @@ def _product(mode: Interception, func: Callable[..., Tensor], args: Any, kwargs:
     if len(args) == 2 and not kwargs:
         return _weighted_sum(mode, func, args)
     out = func(*args, **kwargs)
-    if len(args) == 3:  # torch.baddbmm, of which the first is added
-        mode.explicit.multiplied(mode.frames(), *args[1:], out)
+    factors = args[1:] if len(args) == 3 else (kwargs.get("batch1"), kwargs.get("batch2"))  # of baddbmm
+    mode.explicit.multiplied(mode.frames(), *factors, out)
     return out
 
 

@@ -172,3 +172,12 @@ def _caller() -> FrameType | None:
     while frame is not None and frame.f_code.co_filename != _MODULE:
         frame = frame.f_back
     return frame
+
+
+def user_level(frame: FrameType) -> int:
+    """The stacklevel with which a warning in this frame names the line that calls the outermost module."""
+    level, found = 1, 0
+    while frame.f_back is not None:
+        found = level if frame.f_code.co_filename == _MODULE else found
+        level, frame = level + 1, frame.f_back
+    return found + 1
