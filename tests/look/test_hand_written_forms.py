@@ -211,7 +211,7 @@ def test_silencing_a_head_zeroes_its_slice(kind):
 
 @pytest.mark.parametrize("kind", TAKEN)
 def test_gradients_of_weights_while_training(kind):
-    """Sum of weight times gradient is the derivative of a scaling of the weights: that of the output before its bias."""
+    """The sum of weight times gradient is the derivative by a factor of the weights: the output before its bias."""
     model, x = seeded(kind), given(kind)
     with warnings.catch_warnings(action="ignore", category=Notice), ch.watch(model, "**.weights", grad=True) as tape:
         out = model.train()(x)
@@ -241,7 +241,7 @@ class EinsumLinear(Base):
     """The context of linear attention by einsum: a softmax of keys over tokens, multiplied with values."""
 
     def forward(self, x: Tensor) -> Tensor:
-        q, k, v = self.three(x)
+        _, k, v = self.three(x)
         k = F.pad(k, (0, T - E))  # as many features as tokens
         return torch.einsum("bnhd,bnhe->bhde", k.softmax(1), v)
 

@@ -119,9 +119,12 @@ def test_a_with_in_which_the_model_did_not_run(case, address, gpt2, ids):
         with ch.edit(gpt2, {address: torch.neg}):
             IDLE[case](gpt2, ids)
     reason = "nothing that it names ran" if address.endswith("c_proj") else "GPT2LMHeadModel was not called inside"
-    with pytest.warns(Notice, match=f"nothing was recorded at '{address}': .*{reason}"), ch.watch(gpt2, address) as tape:
+    with (
+        pytest.warns(Notice, match=f"nothing was recorded at '{address}': .*{reason}"),
+        ch.watch(gpt2, address) as tape,
+    ):
         IDLE[case](gpt2, ids)
-    with pytest.raises(KeyError, match="did not run it inside|was not called inside"):
+    with pytest.raises(KeyError, match=r"did not run it inside|was not called inside"):
         tape[address]
 
 
@@ -144,7 +147,7 @@ def test_an_edit_of_our_own_model_that_did_not_run():
 
 
 WRONG: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
-    "a list of addresses": (lambda m: ch.watch(m, ["**.weights"]), TypeError, "given a list as an address: expected str"),
+    "a list of addresses": (lambda m: ch.watch(m, ["**.weights"]), TypeError, "a list as an address: expected str"),
     "no address": (lambda m: ch.watch(m), ValueError, r"for example '\*\*\.weights'"),
     "a tensor": (lambda m: ch.edit(m, {f"{ATTN}.heads": torch.ones(1)}), TypeError, "is a Tensor: expected a function"),
     "two arguments": (
@@ -154,8 +157,8 @@ WRONG: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
     ),
     "pairs": (lambda m: ch.edit(m, [(f"{ATTN}.heads", torch.neg)]), TypeError, "given a list: expected a dict"),
     "a statistic": (lambda m: ch.watch(m, "**.entorpy"), KeyError, r"the nearest is \*\*\.entropy"),
-    "a layer": (lambda m: ch.watch(m, "transformer.h.7.*.heads"), KeyError, r"nearest is transformer\.h\.\*\.\*\.heads"),
-    "hook_pattern": (lambda m: ch.watch(m, "blocks.0.attn.hook_pattern"), KeyError, r"TransformerLens is \.\.\.weights"),
+    "a layer": (lambda m: ch.watch(m, "transformer.h.7.*.heads"), KeyError, r"transformer\.h\.\*\.\*\.heads"),
+    "hook_pattern": (lambda m: ch.watch(m, "blocks.0.attn.hook_pattern"), KeyError, r"is \.\.\.weights here"),
     "resid_pre": (lambda m: ch.watch(m, "blocks.0.resid_pre"), KeyError, r"hook_resid_pre .* a block with \.input"),
 }  # fmt: skip
 
@@ -181,7 +184,7 @@ def test_wrong_heads(make, message):
 
 
 def test_an_edit_keeps_the_dtype(gpt2, ids):
-    with pytest.raises(ValueError, match="returned torch.float64: expected torch.float32"):  # noqa: SIM117
+    with pytest.raises(ValueError, match=r"returned torch\.float64: expected torch\.float32"):  # noqa: SIM117
         with ch.edit(gpt2, {f"{ATTN}.heads": Tensor.double}):
             gpt2(ids)
 
@@ -195,7 +198,7 @@ def test_patterns_are_read_with_match(gpt2, ids):
         gpt2(ids)
     with pytest.raises(KeyError, match=r"is a pattern: expected one address, or tape\.match\('transformer\.h\.\*"):
         tape["transformer.h.*.attn.weights"]
-    with pytest.raises(KeyError, match="not on this tape; the nearest are transformer.h.0.attn.weights"):
+    with pytest.raises(KeyError, match=r"not on this tape; the nearest are transformer\.h\.0\.attn\.weights"):
         tape["transformer.h.0.attn.entropy"]
     with pytest.raises(ValueError, match=r"weights is an AttentionMap: expected \(heads, .*such as \.dense\(\)\[0\]"):
         ch.draw.heads(tape["transformer.h.0.attn.weights"])

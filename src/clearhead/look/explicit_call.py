@@ -114,8 +114,10 @@ class Explicit:
             if two.shape[2] != keys or two.shape[1] not in (1, one.shape[1]):
                 self.reason = f"its weights were multiplied with a tensor of shape {tuple(v.shape)}"
                 return None
+            rows, heads, queries, _ = one.shape
             product = Product(
-                *one.shape, features=two.shape[3], axes=self._axes, last=self._dim == axes - 1, scored=self._scored,
+                rows=rows, heads=heads, queries=queries, keys=keys, features=two.shape[3],
+                axes=self._axes, last=self._dim == axes - 1, scored=self._scored,
                 wide=two.stride(3) == 1 and two.stride(2) > two.shape[3], apart=two.stride(3) > 1,
             )  # fmt: skip
             self.reason = refusal(frame, given, v, product)
@@ -126,7 +128,9 @@ class Explicit:
     def _refusal(self, stacks: Sequence[Sequence[Frame]], weights: Tensor, v: Any) -> str:
         """Why a product of the weights cannot be attention, whatever its module was called with."""
         if not isinstance(v, Tensor) or v.ndim != weights.ndim:
-            return f"its weights were multiplied with a tensor of shape {tuple(v.shape)}" if hasattr(v, "shape") else UNMET
+            return (
+                f"its weights were multiplied with a tensor of shape {tuple(v.shape)}" if hasattr(v, "shape") else UNMET
+            )
         if not _running(self._frames, [stack[-1] for stack in stacks]):
             return "its weights were multiplied with values in another module"
         if self._product is not None and self._product() is v:

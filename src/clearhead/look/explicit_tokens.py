@@ -54,12 +54,14 @@ def sources(frame: Frame, v: Tensor, around: Sequence[Frame]) -> list[Source]:
     for x in frame.inputs:
         n, size = x.ndim, x.shape
         if not x.is_floating_point():
-            found += [Source(*size, None)] if n == 2 and not x.dtype.is_complex and x.dtype.itemsize > 1 else []
+            found += (
+                [Source(size[0], size[1], None)] if n == 2 and not x.dtype.is_complex and x.dtype.itemsize > 1 else []
+            )
         elif n == 3:
-            found += [Source(*size), Source(size[1], size[0], size[2], other=size[1])]
+            found += [Source(size[0], size[1], size[2]), Source(size[1], size[0], size[2], other=size[1])]
         elif n == 4:
             found += [Source(size[0], size[1] * size[2], size[3]), Source(size[0], size[2] * size[3], size[1])]
-    return found or [Source(1, *x.shape) for x in frame.inputs if x.ndim == 2 and x.is_floating_point()]
+    return found or [Source(1, x.shape[0], x.shape[1]) for x in frame.inputs if x.ndim == 2 and x.is_floating_point()]
 
 
 def _is_core(frame: Frame, v: Tensor) -> bool:

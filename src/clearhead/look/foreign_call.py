@@ -60,7 +60,7 @@ class SDPACall:
             x = x.expand(*self.lead[:-1], *x.shape[-3:])
             return x[None] if x.ndim == 3 else _four(x)
         one = x is not self.q  # one head of keys or values for all queries stays one
-        if x.ndim == 4 and x.shape[:1] == self.lead[:-1] and (x.shape[1] == self.lead[1] or one and x.shape[1] == 1):
+        if x.ndim == 4 and x.shape[:1] == self.lead[:-1] and (x.shape[1] == self.lead[1] or (one and x.shape[1] == 1)):
             return x
         return _four(x.expand(*self.lead, *x.shape[-2:]))
 

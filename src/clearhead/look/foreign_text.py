@@ -24,7 +24,7 @@ def foreign_attention(model: nn.Module, tokenizer: Any, text: str, target: str |
     """
     if not callable(tokenizer):
         raise InputTypeError(
-            f"tokenizer={tokenizer!r}: expected a tokenizer of transformers, as AutoTokenizer.from_pretrained returns it"
+            f"tokenizer={tokenizer!r}: expected a tokenizer of transformers, as from AutoTokenizer.from_pretrained"
         )
     pair = bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
     if pair and target is None:

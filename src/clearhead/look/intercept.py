@@ -124,7 +124,9 @@ def _remove(mode: TorchFunctionMode) -> None:
 def _notice_unrecorded(place: Place, reason: str) -> None:
     """Say that an attention call is not recorded."""
     where = repr(place.path) if place.path else f"this {type(place.frame.module).__name__}"
-    warnings.warn(f"an attention call of {where} is not recorded: {reason}", Notice, stacklevel=user_level(sys._getframe()))
+    warnings.warn(
+        f"an attention call of {where} is not recorded: {reason}", Notice, stacklevel=user_level(sys._getframe())
+    )
 
 
 def _sdpa(mode: Interception, func: Callable[..., Tensor], args: Any, kwargs: Any) -> Tensor:
@@ -226,8 +228,8 @@ def _product(mode: Interception, func: Callable[..., Tensor], args: Any, kwargs:
     if len(args) == 2 and not kwargs:
         return _weighted_sum(mode, func, args)
     out = func(*args, **kwargs)
-    factors = args[1:] if len(args) == 3 else (kwargs.get("batch1"), kwargs.get("batch2"))  # of baddbmm
-    mode.explicit.multiplied(mode.frames(), *factors, out)
+    x, y = args[1:] if len(args) == 3 else (kwargs.get("batch1"), kwargs.get("batch2"))  # of baddbmm
+    mode.explicit.multiplied(mode.frames(), x, y, out)
     return out
 
 

@@ -135,7 +135,9 @@ class Tape:
         self.calls(name)  # raises if there are none
         kept = [x.weights if isinstance(x, DenseCall) else x for x in self._calls[name]]
         if self._leaves[name] in MEANING:
-            raise InputError(f"{name!r} is a measurement, which has no gradient: watch weights, heads, q, k, v or scores")
+            raise InputError(
+                f"{name!r} is a measurement, which has no gradient: watch weights, heads, q, k, v or scores"
+            )
         if not all(isinstance(x, Tensor) for x in kept):
             raise InputError(f"{name!r} is {described(kept[0])}: expected one tensor, to have one gradient")
         grads = [x.grad for x in kept if x.grad is not None]
