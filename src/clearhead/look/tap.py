@@ -37,6 +37,7 @@ class Listener:
         self.tape, self.wanted, self.grad, self.keep = tape, wanted, grad, keep
         self.text = text
         self.explicit = grad and bool({"scores", "weights"} & set(wanted))  # they must really be computed
+        self.takes_gradients = grad and not {"q", "k", "v"}.isdisjoint(wanted)  # of what a kernel is given
         self.measures = [leaf for leaf in wanted if leaf in MEANING]
         self.end = self.calls = 0  # the position after the last call, and the model's calls by then
         self.continues = False  # the present call is the next step of the text of the call before
@@ -136,7 +137,7 @@ class WatchTap(Tap):
     @property
     def grad(self) -> bool:
         """Whether gradients of queries, keys or values are kept."""
-        return any(listener.grad and not {"q", "k", "v"}.isdisjoint(listener.wanted) for listener in self.listeners)
+        return any(listener.takes_gradients for listener in self.listeners)
 
     def inputs(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Edit and record queries, keys and values."""
