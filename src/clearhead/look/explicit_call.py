@@ -76,7 +76,8 @@ class Explicit:
 
     def reshaped(self, x: Any, new: Tensor) -> None:
         """Take a view: of (b, h, ...) with rows and heads in one axis, or of the weights in either form."""
-        if new.ndim == 3 and isinstance(x, Tensor) and x.ndim == 4 and new.shape[1:] == x.shape[2:]:
+        merged = new.ndim == 3 and isinstance(x, Tensor) and x.ndim == 4 and new.size(2) == x.size(3)  # (b, h, n, e)
+        if merged and new.size(1) == x.size(2):
             self._flat.append((weakref.ref(new), x.shape[0], x.shape[1]))
         if self._weights is not None and self.follows(x) and new.shape[-2:] == x.shape[-2:] and self._dim == x.ndim - 1:
             self._weights, self._dim = weakref.ref(new), new.ndim - 1
