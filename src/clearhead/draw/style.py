@@ -77,6 +77,8 @@ def dress(axes: Axes, *, xlabel: str = "", ylabel: str = "", title: str = "") ->
 def array(name: str, values: npt.ArrayLike, axes: tuple[str, ...]) -> Array:
     """Return values as an array of numbers with these axes, or raise with a message that begins with their name."""
     expected = f"({', '.join(axes)}{',' if len(axes) == 1 else ''})"
+    if hasattr(values, "dense"):  # a lazy AttentionMap
+        raise InputError(f"{name} is an {type(values).__name__}: expected {expected}, such as .dense()[0]")
     try:
         x = np.asarray(values)
     except Exception as problem:  # ragged lists, and foreign arrays that numpy cannot read

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from .. import draw
 from ..data.text_rows import with_special
 from ..errors import InputError, InputIndexError, nearest
+from ..models import Model
 from ..tokens import Pair
 from ..weights import Bundle
 from .addresses import Tree, matching
@@ -145,6 +146,8 @@ def attention(
         if isinstance(bundle, Bundle):
             raise InputError("a Bundle has tokens of its own: expected no tokenizer")
         return TextAttention(**foreign_attention(bundle, tokenizer, text, target))
+    if hasattr(bundle, "config") and isinstance(bundle, nn.Module) and not isinstance(bundle, Model):
+        raise InputError(f"this {type(bundle).__name__} has no tokens: expected its tokenizer, as tokenizer=...")
     inputs = text_inputs(bundle, text, target)
     assert isinstance(bundle, Bundle)
     with watch(bundle, *inputs.kinds.values()) as tape:
@@ -178,7 +181,7 @@ def text_inputs(bundle: Bundle | nn.Module, text: str, target: str | None = None
     if not kinds:
         raise InputError(
             f"this {name} has no attention to show: expected a gpt, a bert, a transformer, or an rnn-seq2seq whose "
-            "attention is not 'none'; `watch` records any other activation; a model of transformers needs tokenizer=..."
+            "attention is not 'none'; `load` opens a folder of transformers, and `watch` records any activation"
         )
     if not isinstance(bundle, Bundle) or bundle.tokens is None:
         raise InputError(
