@@ -1,8 +1,9 @@
 """The tensor types of GGUF files: how each stores a block of weights, and the float32 values of such blocks.
 
-A quantised weight is a small number q of 2 to 8 bits, with a scale d and, in some types, a minimum m for a group of
-neighbours: the weight is d q, or d q + m. The K types have blocks of 256 weights in groups of 16 or 32, whose own scales
-are small numbers too, times one float16 for the whole block; there the minimum is subtracted.
+A quantised weight is a small whole number q of 2 to 8 bits, with a scale d and, in some types, a minimum m, which a
+group of neighbours shares: the weight is d q, or d q + m. The K types have blocks of 256 weights in groups of 16 or 32.
+The scales and minima of their groups are small whole numbers too, times a float16 of the whole block, and the minimum
+is subtracted.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def dequantise(data: NDArray[np.uint8], name: str) -> NDArray[np.float32]:
 
 def _record(**fields: str) -> np.dtype[Any]:
     """A packed record of fields in the order given, each a count and a type, as in 16u1."""
-    return np.dtype([(name, kind) for name, kind in fields.items()])
+    return np.dtype(list(fields.items()))
 
 
 def _unpack(x: NDArray[np.uint8], bits: int, run: int) -> NDArray[np.uint8]:
@@ -78,7 +79,8 @@ def _q4_1(b: Blocks) -> NDArray[Any]:
 
 
 def _five_bits(b: Blocks) -> NDArray[np.uint8]:
-    return _unpack(b["q"], 4, 16) | np.unpackbits(b["high"], axis=1, bitorder="little") << 4
+    fifth = np.unpackbits(b["high"], axis=1, bitorder="little") * np.uint8(16)
+    return _unpack(b["q"], 4, 16) | fifth
 
 
 def _q5_0(b: Blocks) -> NDArray[Any]:

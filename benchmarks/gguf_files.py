@@ -1,0 +1,161 @@
+"""Files that llama.cpp's quantiser makes of a real checkpoint: read here, by the gguf package and by llama.cpp.
+
+    python benchmarks/fetch_checkpoints.py checkpoints
+    python benchmarks/gguf_files.py checkpoints/smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
+
+For every kind of file: the types of its tensors, how many of them equal the gguf package's dequantised ones to the bit,
+and the greedy answer to a question by our model and by llama.cpp (llama-cpp-python). llama.cpp also rounds activations
+to 8 bits before it multiplies them with quantised weights, so that after some tokens the answers may differ.
+
+--gigabytes also times a file of random Q4_K blocks of that size: our reader and the gguf package take turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import struct
+import tempfile
+import time
+from collections import Counter
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from results import keep
+
+import clearhead as ch
+from clearhead.decode import Plan, search
+from clearhead.weights.gguf_file import read_file
+
+KINDS = (
+    "F32", "F16", "BF16", "Q8_0", "Q6_K", "Q5_K_M", "Q5_1", "Q5_0", "Q4_K_M", "Q4_1", "Q4_0", "IQ4_NL", "IQ4_XS",
+    "Q3_K_M", "Q2_K",
+)  # fmt: skip
+QUESTION = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
+ROWS = 4096  # of a matrix of the timed file, each row of as many weights
+
+
+def quantise(source: Path, path: Path, kind: str) -> None:
+    """Write a file with llama.cpp's quantiser."""
+    import llama_cpp
+
+    options = llama_cpp.llama_model_quantize_default_params()
+    prefix = "ALL" if kind == "F32" else "MOSTLY"
+    options.ftype = getattr(llama_cpp, f"LLAMA_FTYPE_{prefix}_{kind}")
+    options.allow_requantize = True
+    options.nthread = torch.get_num_threads()
+    failed = llama_cpp.llama_model_quantize(str(source).encode(), str(path).encode(), options)
+    if failed:
+        raise SystemExit(f"{path}: llama.cpp's quantiser failed ({failed})")
+
+
+def compare_tensors(path: Path) -> tuple[dict[str, int], int]:
+    """The number of tensors of each type in a file, and how many equal the gguf package's to the bit."""
+    import gguf
+
+    _, ours = read_file(path)
+    theirs = gguf.GGUFReader(path).tensors
+    assert {tensor.name for tensor in theirs} == ours.keys()
+    equal = 0
+    for tensor in theirs:
+        a, b = ours[tensor.name], np.float32(gguf.dequantize(tensor.data, tensor.tensor_type))
+        assert a.type == tensor.tensor_type.name
+        equal += np.array_equal(a.read().reshape(-1).view(np.uint32), b.reshape(-1).view(np.uint32))
+    return dict(Counter(entry.type for entry in ours.values()).most_common()), equal
+
+
+@torch.no_grad()
+def answers(path: Path, limit: int) -> tuple[str, str, int, int]:
+    """Our answer, llama.cpp's, how many tokens are equal before the first that differs, and the length of ours."""
+    from llama_cpp import Llama
+
+    bundle = ch.load(path, device="cpu")
+    prompt = bundle.tokens.marked(QUESTION).tolist()
+    (end,) = bundle.special.ends
+    (found,) = search(bundle.model, {}, Plan(start=[prompt], end=end, limit=limit))[0]
+    ours = list(found.ids)
+    llama = Llama(str(path), n_ctx=512, n_threads=torch.get_num_threads(), verbose=False)
+    assert llama.tokenize(QUESTION.encode(), add_bos=False, special=True) == prompt
+    theirs: list[int] = []
+    for token in llama.generate(prompt, temp=0.0):
+        if token == end or len(theirs) == limit:
+            break
+        theirs.append(token)
+    same = next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), min(len(ours), len(theirs)))
+    return bundle.tokens.decode(ours), bundle.tokens.decode(theirs), same, len(ours)
+
+
+def write_random(path: Path, size: float) -> None:
+    """Write a file of Q4_K matrices with random blocks and ordinary scales, of about `size` gigabytes."""
+    import gguf
+
+    blocks = np.random.default_rng(0).integers(0, 256, (ROWS * ROWS // 256, 144), dtype=np.uint8)
+    blocks[:, :4] = np.frombuffer(struct.pack("<ee", 1e-3, 1e-2), np.uint8)
+    writer = gguf.GGUFWriter(path, "llama")
+    for i in range(round(size * 1e9 / blocks.nbytes)):
+        writer.add_tensor(f"{i}.weight", blocks.reshape(ROWS, -1), raw_dtype=gguf.GGMLQuantizationType.Q4_K)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def read_ours(path: Path) -> None:
+    for entry in read_file(path)[1].values():
+        entry.read()
+
+
+def read_theirs(path: Path) -> None:
+    import gguf
+
+    for tensor in gguf.GGUFReader(path).tensors:
+        gguf.dequantize(tensor.data, tensor.tensor_type)
+
+
+def time_reading(size: float, rounds: int) -> dict[str, Any]:
+    """Seconds to dequantise every tensor of a large file, one after another: the processor's and by the clock."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "random.gguf"
+        write_random(path, size)
+        times: dict[str, list[tuple[float, float]]] = {"ours": [], "gguf package": []}
+        for _ in range(rounds):
+            for name, read in (("ours", read_ours), ("gguf package", read_theirs)):
+                began = time.process_time(), time.perf_counter()
+                read(path)
+                times[name].append((time.process_time() - began[0], time.perf_counter() - began[1]))
+        best = {name: {"processor": min(t)[0], "clock": min(s for _, s in t)} for name, t in times.items()}
+        return {"gigabytes": path.stat().st_size / 1e9, "seconds": best}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "source", type=Path, help="a GGUF file of the Llama family, with a chat template like SmolLM2's"
+    )
+    parser.add_argument("--kinds", nargs="+", default=KINDS, help="names of llama.cpp's kinds of files")
+    parser.add_argument("--limit", type=int, default=40, help="tokens of an answer")
+    parser.add_argument("--gigabytes", type=float, default=0.0, help="size of the file of random Q4_K blocks; 0: none")
+    parser.add_argument("--rounds", type=int, default=3, help="of reading that file")
+    args = parser.parse_args()
+    rows = {}
+    for kind in args.kinds:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / f"{kind}.gguf"
+            quantise(args.source, path, kind)
+            types, equal = compare_tensors(path)
+            ours, theirs, same, length = answers(path, args.limit)
+            rows[kind] = {
+                "megabytes": path.stat().st_size / 1e6, "tensors": types, "equal_to_the_bit": equal,
+                "ours": ours, "llama.cpp": theirs, "tokens": length, "same_tokens": same,
+            }  # fmt: skip
+        print(kind, rows[kind], flush=True)
+    timed = time_reading(args.gigabytes, args.rounds) if args.gigabytes else {}
+    print(timed)
+    versions = {name: version(name) for name in ("llama-cpp-python", "gguf")}
+    keep("gguf_files", source=args.source.name, question=QUESTION, files=rows, reading=timed, versions=versions)
+
+
+if __name__ == "__main__":
+    main()
