@@ -4,8 +4,10 @@
     python benchmarks/gguf_files.py checkpoints/smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
 
 For every kind of file: the types of its tensors, how many of them equal the gguf package's dequantised ones to the bit,
-and the greedy answer to a question by our model and by llama.cpp (llama-cpp-python). llama.cpp also rounds activations
-to 8 bits before it multiplies them with quantised weights, so that after some tokens the answers may differ.
+and the greedy answers to two questions by our model and by llama.cpp (llama-cpp-python). llama.cpp also rounds
+activations to 8 bits before it multiplies them with quantised weights, so that after some tokens answers may differ:
+"same" counts the tokens before the first that does, and "agree" those of llama.cpp's answer that our model would have
+chosen too, given all before them.
 
 --gigabytes also times a file of random Q4_K blocks of that size: our reader and the gguf package take turns.
 """
@@ -33,7 +35,8 @@ KINDS = (
     "F32", "F16", "BF16", "Q8_0", "Q6_K", "Q5_K_M", "Q5_1", "Q5_0", "Q4_K_M", "Q4_1", "Q4_0", "IQ4_NL", "IQ4_XS",
     "Q3_K_M", "Q2_K",
 )  # fmt: skip
-QUESTION = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
+QUESTIONS = ("What is the capital of France?", "Why is the sky blue?")
+PROMPT = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
 ROWS = 4096  # of a matrix of the timed file, each row of as many weights
 
 
@@ -67,24 +70,32 @@ def compare_tensors(path: Path) -> tuple[dict[str, int], int]:
 
 
 @torch.no_grad()
-def answers(path: Path, limit: int) -> tuple[str, str, int, int]:
-    """Our answer, llama.cpp's, how many tokens are equal before the first that differs, and the length of ours."""
-    from llama_cpp import Llama
+def answer(path: Path, limit: int) -> dict[str, dict[str, Any]]:
+    """The answers of our model and of llama.cpp to each question, and how many of their tokens are the same."""
+    import llama_cpp
 
     bundle = ch.load(path, device="cpu")
-    prompt = bundle.tokens.marked(QUESTION).tolist()
     (end,) = bundle.special.ends
-    (found,) = search(bundle.model, {}, Plan(start=[prompt], end=end, limit=limit))[0]
-    ours = list(found.ids)
-    llama = Llama(str(path), n_ctx=512, n_threads=torch.get_num_threads(), verbose=False)
-    assert llama.tokenize(QUESTION.encode(), add_bos=False, special=True) == prompt
-    theirs: list[int] = []
-    for token in llama.generate(prompt, temp=0.0):
-        if token == end or len(theirs) == limit:
-            break
-        theirs.append(token)
-    same = next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), min(len(ours), len(theirs)))
-    return bundle.tokens.decode(ours), bundle.tokens.decode(theirs), same, len(ours)
+    llama = llama_cpp.Llama(str(path), n_ctx=512, n_threads=torch.get_num_threads(), verbose=False)
+    rows = {}
+    for question in QUESTIONS:
+        prompt = bundle.tokens.marked(PROMPT.format(question)).tolist()
+        assert llama.tokenize(PROMPT.format(question).encode(), add_bos=False, special=True) == prompt
+        (found,) = search(bundle.model, {}, Plan(start=[prompt], end=end, limit=limit))[0]
+        ours, theirs = list(found.ids), []
+        for token in llama.generate(prompt, temp=0.0):
+            if token == end or len(theirs) == limit:
+                break
+            theirs.append(token)
+        chosen = bundle.model(torch.tensor([prompt + theirs]))[0, len(prompt) - 1 : -1].argmax(-1)
+        rows[question] = {
+            "ours": bundle.tokens.decode(ours),
+            "llama.cpp": bundle.tokens.decode(theirs),
+            "tokens": len(theirs),
+            "same": next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), len(theirs)),
+            "agree": int((chosen == torch.tensor(theirs)).sum()),
+        }
+    return rows
 
 
 def write_random(path: Path, size: float) -> None:
@@ -135,26 +146,27 @@ def main() -> None:
         "source", type=Path, help="a GGUF file of the Llama family, with a chat template like SmolLM2's"
     )
     parser.add_argument("--kinds", nargs="+", default=KINDS, help="names of llama.cpp's kinds of files")
-    parser.add_argument("--limit", type=int, default=40, help="tokens of an answer")
+    parser.add_argument("--limit", type=int, default=60, help="tokens of an answer")
     parser.add_argument("--gigabytes", type=float, default=0.0, help="size of the file of random Q4_K blocks; 0: none")
     parser.add_argument("--rounds", type=int, default=3, help="of reading that file")
     args = parser.parse_args()
+    import llama_cpp
+
+    silent = llama_cpp.llama_log_callback(lambda level, text, data: None)
+    llama_cpp.llama_log_set(silent, None)
     rows = {}
     for kind in args.kinds:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / f"{kind}.gguf"
             quantise(args.source, path, kind)
             types, equal = compare_tensors(path)
-            ours, theirs, same, length = answers(path, args.limit)
-            rows[kind] = {
-                "megabytes": path.stat().st_size / 1e6, "tensors": types, "equal_to_the_bit": equal,
-                "ours": ours, "llama.cpp": theirs, "tokens": length, "same_tokens": same,
-            }  # fmt: skip
+            rows[kind] = {"megabytes": path.stat().st_size / 1e6, "tensors": types, "equal_to_the_bit": equal}
+            rows[kind]["answers"] = answer(path, args.limit)
         print(kind, rows[kind], flush=True)
     timed = time_reading(args.gigabytes, args.rounds) if args.gigabytes else {}
     print(timed)
     versions = {name: version(name) for name in ("llama-cpp-python", "gguf")}
-    keep("gguf_files", source=args.source.name, question=QUESTION, files=rows, reading=timed, versions=versions)
+    keep("gguf_files", source=args.source.name, files=rows, reading=timed, versions=versions)
 
 
 if __name__ == "__main__":

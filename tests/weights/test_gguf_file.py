@@ -103,7 +103,7 @@ def test_a_type_that_is_not_read_is_named_with_those_that_are(number: int, tmp_p
 
 
 def test_the_numbers_of_types_are_those_of_the_gguf_package() -> None:
-    gguf = pytest.importorskip("gguf", reason="the reference is the gguf package")
+    gguf = pytest.importorskip("gguf", reason="the gguf package is not installed")
     theirs = {int(kind): kind.name for kind in gguf.GGMLQuantizationType}
     assert {i: name for i, name in NUMBERS.items() if i in theirs} == {i: theirs[i] for i in NUMBERS if i in theirs}
     assert TYPES.keys() <= set(theirs.values())
@@ -118,11 +118,11 @@ def test_the_numbers_of_types_are_those_of_the_gguf_package() -> None:
         ({"general.alignment": (8, text("x"))}, {}, 3, r"general.alignment is 'x'"),
         ({"x": (13, b"")}, {}, 3, r"is not a whole GGUF file \(.* has a value of type 13"),
         ({"x": (9, struct.pack("<IQ", 9, 1))}, {}, 3, r"is not a whole GGUF file \(.* has a value of type 9"),
-        ({"x": (9, struct.pack("<IQ", 0, 1 << 63))}, {}, 3, r"is not a whole GGUF file \(it ends after byte"),
+        ({"x": (9, struct.pack("<IQ", 0, 1 << 63))}, {}, 3, r"is not a whole GGUF file \(the header ends at byte"),
         ({"x": (9, struct.pack("<IQ", 8, 1 << 63))}, {}, 3, r"is not a whole GGUF file"),
-        ({"x": (8, struct.pack("<Q", 1 << 63))}, {}, 3, r"is not a whole GGUF file \(it ends after byte"),
+        ({"x": (8, struct.pack("<Q", 1 << 63))}, {}, 3, r"is not a whole GGUF file \(the header ends at byte"),
         ({"x": (8, struct.pack("<Q", 1) + b"\xff")}, {}, 3, r"is not a whole GGUF file \('utf-8' codec"),
-        ({}, {"a": ((1 << 40, 1 << 40), 0, b"")}, 3, r"is not a whole GGUF file \(the tensor a ends after byte"),
+        ({}, {"a": ((1 << 40, 1 << 40), 0, b"")}, 3, r"is not a whole GGUF file \(the tensor a ends at byte"),
         ({}, {"a": ((100,), 12, b"")}, 3, r"tensor a is Q4_K and has rows of 100 weights: expected a multiple of 256"),
         ({}, {"a": ((), 12, b"")}, 3, r"tensor a is Q4_K and has rows of 1 weights"),
         ({"split.count": (2, value(2, 3))}, {}, 3, r"is one of 3 parts: expected one file"),

@@ -128,7 +128,7 @@ def test_weights_are_those_that_the_format_defines(name: str) -> None:
 
 @pytest.mark.parametrize("name", TYPES)
 def test_weights_equal_those_of_the_gguf_package_to_the_bit(name: str) -> None:
-    gguf = pytest.importorskip("gguf", reason="the reference is the gguf package")
+    gguf = pytest.importorskip("gguf", reason="the gguf package is not installed")
     kind = gguf.GGMLQuantizationType[name]
     assert tuple(gguf.GGML_QUANT_SIZES[kind]) == REFERENCES[name][:2]
     blocks = drawn_blocks(name, 3 * CHUNK // REFERENCES[name][0] + 5)  # several chunks, the last of them short

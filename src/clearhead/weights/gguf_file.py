@@ -39,6 +39,7 @@ SCALARS = {
     }.items()
 }  # fmt: skip
 STRING, LIST = 8, 9
+Info = tuple[str, tuple[int, ...], int, int]  # of a tensor: name, sizes, number of its type, where its bytes begin
 
 
 @dataclass(frozen=True)
@@ -72,26 +73,30 @@ def _read(file: NDArray[np.uint8], path: Path) -> tuple[dict[str, Any], dict[str
     tensors, keys = cursor.number(8), cursor.number(8)
     metadata = dict(cursor.item() for _ in range(keys))
     infos = [cursor.info() for _ in range(tensors)]
+    names = [name for name, *_ in infos]
+    if len(set(names)) < tensors:
+        raise WeightsError(f"{path}: two tensors have the name {next(name for name in names if names.count(name) > 1)}")
     alignment = metadata.get("general.alignment", ALIGNMENT)
     if type(alignment) is not int or alignment < 1:
         raise WeightsError(f"{path}: general.alignment is {alignment!r}: expected a whole number, 1 or more")
-    start = -(-cursor.at // alignment) * alignment
-    entries: dict[str, Entry] = {}
-    for name, sizes, number, offset in infos:
-        if name in entries:
-            raise WeightsError(f"{path}: two tensors have the name {name}")
-        kind = NUMBERS.get(number, f"type {number}")
-        if kind not in TYPES:
-            raise WeightsError(f"{path}: the tensor {name} is {kind}: expected one of {', '.join(TYPES)}")
-        block, size, row = TYPES[kind].block, TYPES[kind].record.itemsize, sizes[0] if sizes else 1
-        if row % block:
-            raise WeightsError(
-                f"{path}: the tensor {name} is {kind} and has rows of {row} weights: expected a multiple of {block}"
-            )
-        count = math.prod(sizes) // block * size
-        data = _Cursor(file, start + offset).array(np.dtype("u1"), count, f"the tensor {name}")
-        entries[name] = Entry(tuple(reversed(sizes)), kind, data)
-    return metadata, entries
+    data = file[-(-cursor.at // alignment) * alignment :]
+    return metadata, {info[0]: _entry(data, info, path) for info in infos}
+
+
+def _entry(data: NDArray[np.uint8], info: Info, path: Path) -> Entry:
+    name, sizes, number, offset = info
+    kind = NUMBERS.get(number, f"type {number}")
+    if kind not in TYPES:
+        raise WeightsError(f"{path}: the tensor {name} is {kind}: expected one of {', '.join(TYPES)}")
+    block, size, row = TYPES[kind].block, TYPES[kind].record.itemsize, sizes[0] if sizes else 1
+    if row % block:
+        raise WeightsError(
+            f"{path}: the tensor {name} is {kind} and has rows of {row} weights: expected a multiple of {block}"
+        )
+    end = offset + math.prod(sizes) // block * size
+    if end > len(data):
+        raise ValueError(f"the tensor {name} ends at byte {end} of the data, and the file has {len(data)} of them")
+    return Entry(tuple(reversed(sizes)), kind, data[offset:end])
 
 
 @dataclass
@@ -101,10 +106,10 @@ class _Cursor:
     file: NDArray[np.uint8]
     at: int = 0
 
-    def array(self, dtype: np.dtype[Any], count: int, what: str = "it") -> NDArray[Any]:
+    def array(self, dtype: np.dtype[Any], count: int) -> NDArray[Any]:
         size = count * dtype.itemsize
         if size > len(self.file) - self.at:
-            raise ValueError(f"{what} ends after byte {self.at + size}, the file after byte {len(self.file)}")
+            raise ValueError(f"the header ends at byte {self.at + size}, and the file has {len(self.file)}")
         self.at += size
         return self.file[self.at - size : self.at].view(dtype)
 
@@ -134,8 +139,7 @@ class _Cursor:
             return [self.string() for _ in range(count)]
         raise ValueError(f"the metadata before byte {self.at} has a value of type {kind}")
 
-    def info(self) -> tuple[str, tuple[int, ...], int, int]:
-        """The name, sizes, type and offset of a tensor."""
+    def info(self) -> Info:
         name, axes = self.string(), self.number(4)
         sizes = tuple(self.array(np.dtype("<u8"), axes).tolist())
         return name, sizes, self.number(4), self.number(8)
