@@ -9,6 +9,9 @@ activations to 8 bits before it multiplies them with quantised weights, so that 
 "same" counts the tokens before the first that does, and "agree" those of llama.cpp's answer that our model would have
 chosen too, given all before them.
 
+With --float32 llama.cpp first dequantises each file: tensors are compared with what it wrote, and it answers with
+these weights in float32, as our model does.
+
 --gigabytes also times a file of random Q4_K blocks of that size: our reader and the gguf package take turns.
 """
 
@@ -40,43 +43,42 @@ PROMPT = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
 ROWS = 4096  # of a matrix of the timed file, each row of as many weights
 
 
-def quantise(source: Path, path: Path, kind: str) -> None:
-    """Write a file with llama.cpp's quantiser."""
+def quantise(source: Path, path: Path, kind: str, pure: bool = False) -> None:
+    """Write a file with llama.cpp's quantiser; `pure` leaves out its choice of better types for some matrices."""
     import llama_cpp
 
     options = llama_cpp.llama_model_quantize_default_params()
     prefix = "ALL" if kind == "F32" else "MOSTLY"
     options.ftype = getattr(llama_cpp, f"LLAMA_FTYPE_{prefix}_{kind}")
-    options.allow_requantize = True
+    options.allow_requantize, options.pure = True, pure
     options.nthread = torch.get_num_threads()
     failed = llama_cpp.llama_model_quantize(str(source).encode(), str(path).encode(), options)
     if failed:
         raise SystemExit(f"{path}: llama.cpp's quantiser failed ({failed})")
 
 
-def compare_tensors(path: Path) -> tuple[dict[str, int], int]:
-    """The number of tensors of each type in a file, and how many equal the gguf package's to the bit."""
+def compare_tensors(path: Path, reference: Path) -> tuple[dict[str, int], int]:
+    """The number of tensors of each type in a file, and how many equal the gguf package's of `reference` to the bit."""
     import gguf
 
     _, ours = read_file(path)
-    theirs = gguf.GGUFReader(path).tensors
+    theirs = gguf.GGUFReader(reference).tensors
     assert {tensor.name for tensor in theirs} == ours.keys()
     equal = 0
     for tensor in theirs:
         a, b = ours[tensor.name], np.float32(gguf.dequantize(tensor.data, tensor.tensor_type))
-        assert a.type == tensor.tensor_type.name
         equal += np.array_equal(a.read().reshape(-1).view(np.uint32), b.reshape(-1).view(np.uint32))
     return dict(Counter(entry.type for entry in ours.values()).most_common()), equal
 
 
 @torch.no_grad()
-def answer(path: Path, limit: int) -> dict[str, dict[str, Any]]:
-    """The answers of our model and of llama.cpp to each question, and how many of their tokens are the same."""
+def answer(path: Path, reference: Path, limit: int) -> dict[str, dict[str, Any]]:
+    """Our answers and llama.cpp's (from the file `reference`) to each question, and how many tokens are the same."""
     import llama_cpp
 
     bundle = ch.load(path, device="cpu")
     (end,) = bundle.special.ends
-    llama = llama_cpp.Llama(str(path), n_ctx=512, n_threads=torch.get_num_threads(), verbose=False)
+    llama = llama_cpp.Llama(str(reference), n_ctx=512, n_threads=torch.get_num_threads(), verbose=False)
     rows = {}
     for question in QUESTIONS:
         prompt = bundle.tokens.marked(PROMPT.format(question)).tolist()
@@ -146,6 +148,8 @@ def main() -> None:
         "source", type=Path, help="a GGUF file of the Llama family, with a chat template like SmolLM2's"
     )
     parser.add_argument("--kinds", nargs="+", default=KINDS, help="names of llama.cpp's kinds of files")
+    parser.add_argument("--pure", action="store_true", help="one type for all matrices, where their rows allow it")
+    parser.add_argument("--float32", action="store_true", help="llama.cpp dequantises each file itself first")
     parser.add_argument("--limit", type=int, default=60, help="tokens of an answer")
     parser.add_argument("--gigabytes", type=float, default=0.0, help="size of the file of random Q4_K blocks; 0: none")
     parser.add_argument("--rounds", type=int, default=3, help="of reading that file")
@@ -158,15 +162,20 @@ def main() -> None:
     for kind in args.kinds:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / f"{kind}.gguf"
-            quantise(args.source, path, kind)
-            types, equal = compare_tensors(path)
+            quantise(args.source, path, kind, args.pure)
+            reference = path
+            if args.float32:
+                reference = Path(folder) / "float32.gguf"
+                quantise(path, reference, "F32")
+            types, equal = compare_tensors(path, reference)
             rows[kind] = {"megabytes": path.stat().st_size / 1e6, "tensors": types, "equal_to_the_bit": equal}
-            rows[kind]["answers"] = answer(path, args.limit)
+            rows[kind]["answers"] = answer(path, reference, args.limit)
         print(kind, rows[kind], flush=True)
     timed = time_reading(args.gigabytes, args.rounds) if args.gigabytes else {}
     print(timed)
     versions = {name: version(name) for name in ("llama-cpp-python", "gguf")}
-    keep("gguf_files", source=args.source.name, files=rows, reading=timed, versions=versions)
+    name = "gguf_files_float32" if args.float32 else "gguf_files"
+    keep(name, source=args.source.name, files=rows, reading=timed, versions=versions)
 
 
 if __name__ == "__main__":
