@@ -180,7 +180,7 @@ def test_what_does_not_fit_is_a_sentence():
     with pytest.raises(ValueError, match="counted from 0"):
         patching(bundle, "ab", "ac", target="a", at=2)
     with pytest.raises(ValueError, match="no list of layers with attention"):
-        patching(ch.build("resnet", classes=3), torch.zeros(1, 3, 32, 32), torch.ones(1, 3, 32, 32))
+        patching(ch.build("resnet", classes=3).eval(), torch.zeros(1, 3, 32, 32), torch.ones(1, 3, 32, 32))
     with pytest.raises(ValueError, match="stack='decodre': expected one of blocks"):
         patching(bundle, "ab", "ac", stack="decodre")
     with pytest.raises(ValueError, match="a bare GPT was given a str"):
@@ -191,3 +191,19 @@ def test_what_does_not_fit_is_a_sentence():
     embedder = ch.Bundle(ch.build("bert", vocab=9, width=12, depth=1, heads=3, answer="sentence"), Words(["a"]))
     with pytest.raises(ValueError, match="returns vectors and no logits"):
         patching(embedder, "a", "a")
+
+
+def test_a_model_in_training_mode_and_numbers_that_are_no_output_are_refused():
+    model = ch.build("gpt", vocab=9, context=8, width=8, depth=2, heads=2)
+    ids = torch.tensor([[1, 2, 3]]), torch.tensor([[1, 5, 3]])
+    with pytest.raises(ValueError, match="is in training mode"):
+        patching(model, *ids, target=4)
+    for target, message in ((-1, "counted from 0"), (9, "there are 9 outputs")):
+        with pytest.raises(ValueError, match=message):
+            patching(model.eval(), *ids, target=target)
+
+
+def test_columns_of_a_decoder_are_what_it_reads_though_the_source_is_as_long():
+    bundle = ch.load("en-de", device="cpu")
+    result = patching(bundle, "A dog runs.", "A cat runs.", stack="decoder", written="Ein Hund ist da")
+    assert result.columns == ["<start>", "Ein", " Hund", " ist", " da"]

@@ -16,6 +16,7 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from .. import draw
+from ..errors import InputError
 from ..weights import Bundle
 from .capture import watch
 from .edits import Edit
@@ -132,10 +133,14 @@ def attention_effects(
     names = [f"{path}.{leaf}" for path in paths for leaf in ("weights", "v")]
     with watch(one.model, *names) as tape:
         logits = one.logits(at=place)
+    if any(len(tape.calls(name)) > 1 for name in names):
+        raise InputError(f"this {type(one.model).__name__} attends step by step: expected one that reads all at once")
     answer = answer_of(one, int(logits[0].argmax()) if target is None else target, place)
     before, maps = answer.measure(logits), [tape[f"{path}.weights"].dense()[0].double() for path in paths]
     values = [_per_head(tape[f"{path}.v"][0].double(), len(maps[0])) for path in paths]
     query = _query(one, place, maps[0].shape[1]) if query is None else query
+    if query is not None and not 0 <= query < maps[0].shape[1]:
+        raise InputError(f"query={query}: there are {maps[0].shape[1]} queries, counted from 0")
     rows = slice(None) if query is None else slice(query, query + 1)
     keys = maps[0].shape[2]
     weights = torch.stack([x[:, rows].mean(1) for x in maps])
@@ -153,7 +158,8 @@ def attention_effects(
         if done is not None:
             done(len(some), len(cells))
     return AttentionEffects(
-        tokens=one.names(keys), weights=weights.float().cpu(), change=change.float().cpu(),
+        tokens=one.names(keys, decoder=heads[0].split(".")[0] == "decoder"), weights=weights.float().cpu(),
+        change=change.float().cpu(),
         allowed=reached.nonzero()[:, 0].cpu(), answer=answer.name, query=query,
     )  # fmt: skip
 

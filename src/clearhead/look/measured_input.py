@@ -50,9 +50,9 @@ class ModelInput:
         sizes = [x.shape[1] for x in (*self.args, *self.row.values()) if isinstance(x, Tensor) and x.ndim in (2, 3)]
         return max(1, sum(sizes))
 
-    def names(self, length: int) -> list[str]:
-        """The names of the tokens of an activation with this many tokens."""
-        for pieces in (self.pieces, self.written):
+    def names(self, length: int, *, decoder: bool = False) -> list[str]:
+        """The names of the tokens of an activation with this many tokens, of the encoder or of the decoder."""
+        for pieces in (self.written, self.pieces) if decoder else (self.pieces, self.written):
             if pieces is not None and len(pieces) == length:
                 return pieces
         if self.grid is not None and length == self.tokens:
@@ -113,6 +113,8 @@ def model_input(model: Bundle | nn.Module, given: Given, *, written: str | None 
         written: What a translator's decoder has written so far; for a translator only.
     """
     module = module_of(model)
+    if module.training:
+        raise InputError(f"this {type(module).__name__} is in training mode: call .eval() first, so that it is fixed")
     if isinstance(given, Tensor | Mapping) and not (isinstance(model, Bundle) and isinstance(given, Tensor)):
         args = (given,) if isinstance(given, Tensor) else ()
         row: dict[str, Any] = {} if isinstance(given, Tensor) else dict(given)
@@ -212,6 +214,8 @@ class Answer:
     def measure(self, logits: Float[Tensor, "r v"]) -> Float[Tensor, "r"]:
         """The log-probability of the answer in each row, or the difference of the two."""
         logp = logits.log_softmax(-1)
+        if max(self.ids) >= logp.shape[1]:
+            raise InputError(f"target={max(self.ids)}: there are {logp.shape[1]} outputs, counted from 0")
         return logp[:, self.ids[0]] if len(self.ids) == 1 else logp[:, self.ids[0]] - logp[:, self.ids[1]]
 
 
@@ -258,6 +262,8 @@ def answer_of(given: ModelInput, target: Target, at: int | None) -> Answer:
 
 def _answer_id(given: ModelInput, target: str | int) -> int:
     if not isinstance(target, str):
+        if isinstance(target, bool) or int(target) != target or target < 0:
+            raise InputError(f"target={target!r}: expected the number of a class or token, counted from 0")
         return int(target)
     bundle = given.bundle
     if bundle is None:

@@ -118,6 +118,8 @@ def patching(
     ours, other = model_input(model, clean, written=written), model_input(model, corrupted, written=written)
     _check_lengths(ours, other)
     place = answer_position(ours, at)
+    if at is None and place != answer_position(other, at):
+        raise InputError("the masked token is at another position in the corrupted text: expected the same one")
     layers = view_addresses(layer_stack(ours, stack), what)
     with watch(ours.model, *layers, keep=_first) as tape:
         logits = ours.logits(at=place)
@@ -130,7 +132,11 @@ def patching(
             "input, or another target"
         )
     records = [_record(tape.calls(address), address) for address in layers]
-    names = [str(i) for i in range(records[0].shape[0])] if what == "heads" else ours.names(records[0].shape[0])
+    names = (
+        [str(i) for i in range(records[0].shape[0])]
+        if what == "heads"
+        else ours.names(records[0].shape[0], decoder=layers[0].split(".")[0] == "decoder")
+    )
     found = sweep(other, answer, layers, records, logits.shape[-1], done)
     return Patching(
         matrix=((found - least) / (best - least)).cpu(), what=what, layers=layers, columns=names, answer=answer.name,

@@ -162,8 +162,10 @@ def saliency(
         layer: grad-cam: a stage ("stages.2"), a block, any module, or its number; the last one that has a gradient if
             not given.
         baseline: integrated, occlusion: what stands for nothing: "zero" (the mean colour), "black", "white" or "blur"
-            for images, "zero" for texts; a number or a tensor like the input. Zero if not given.
-        steps: integrated: points at which the gradient is taken; 64 if not given.
+            for images, "zero" or "mean" (the mean embedding of the vocabulary) for texts; a number or a tensor like the
+            input. If not given, zero; of integrated gradients of texts, the mean.
+        steps: integrated: points at which the gradient is taken; if not given 64, and others where these do not
+            add up to the change of the score.
         samples: smoothgrad: noisy inputs; 25 if not given.
         noise: smoothgrad: standard deviation, as a share of the range of the input; 0.15 if not given.
         seed: smoothgrad: seed of the noise; 0 if not given.

@@ -43,6 +43,7 @@ class Subject:
     at: int | None = None  # the token whose prediction is explained, if there are logits for every token
     picture: np.ndarray | None = None  # (height, width, 3) uint8: the image as the model saw it
     preprocessing: Preprocessing | None = None  # of an image
+    mean: Callable[[], Tensor] | None = None  # of a text: like x, the mean embedding of the vocabulary at every token
 
     @property
     def kind(self) -> str:
@@ -201,7 +202,7 @@ def _of_tokens(
     return Subject(
         model=model, name=name, x=embedded.x, tokens=pieces, at=at,
         names=names if queries or classes is None else classes,
-        logits=lambda rows: _at(embedded.output(rows), at),
+        logits=lambda rows: _at(embedded.output(rows), at), mean=embedded.mean,
     )  # fmt: skip
 
 

@@ -274,8 +274,9 @@ def _measured(
     """Whether each head attends most to the answer, and its part of the weight that counts."""
     rows = torch.stack([torch.stack([x.row(i)[0] for i in query]).mean(0) for x in result.maps[kind]]).float().cpu()
     rows = rows * counts
-    on = rows[..., answer]
-    hit = on.amax(-1) == rows.amax(-1)
+    on, others = rows[..., answer], rows.clone()
+    others[..., answer] = 0.0
+    hit = on.amax(-1) > others.amax(-1)  # a head that attends to several words alike has chosen none
     total = rows.sum(-1)
     return hit & (total > 0), on.sum(-1) / total.clamp(min=1e-30)
 

@@ -64,7 +64,7 @@ def patched() -> Figure:
 @figure_of("text-saliency", "Sundararajan et al. 2017: integrated gradients, which sum to the change of the logit.")
 def text_saliency() -> Figure:
     """Integrated gradients of the next word of a text."""
-    return saliency(model("everyday"), "A man is standing in the", target="street", steps=16).figure()
+    return saliency(model("everyday"), "A man is standing in the", target="street").figure()
 
 
 @figure_of("word-arithmetic", "Mikolov et al. 2013: directions between embeddings have a meaning.")

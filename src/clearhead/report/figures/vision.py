@@ -27,7 +27,7 @@ from .registry import figure_of, model
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-FAST = {"smoothgrad": {"samples": 8}, "integrated": {"steps": 8}, "occlusion": {"patch": 8, "stride": 8}}  # options
+FAST = {"smoothgrad": {"samples": 8}, "occlusion": {"patch": 8, "stride": 8}}  # options
 
 
 @figure_of("cls-map", "Caron et al. 2021 (DINO), Fig. 1: the heads of the last layer divide the image among them.")
