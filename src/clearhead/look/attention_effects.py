@@ -21,7 +21,7 @@ from ..weights import Bundle
 from .capture import watch
 from .edits import Edit
 from .layer_stacks import layer_stack, view_addresses
-from .measured_input import Given, Target, answer_of, answer_position, model_input
+from .measured_input import Given, ModelInput, Target, answer_of, answer_position, model_input
 from .patching import Done
 
 if TYPE_CHECKING:
@@ -164,9 +164,9 @@ def attention_effects(
     )  # fmt: skip
 
 
-def _query(one: Any, place: int | None, length: int) -> int | None:
-    """The query that the answer is read from: its position, or the class token of an image."""
-    if place is not None:
+def _query(one: ModelInput, place: int | None, length: int) -> int | None:
+    """The query that the answer is read from: its position, or the class token of an image; None: it is not known."""
+    if place is not None and not one.classifies():
         return place if place < length else None
     return 0 if getattr(getattr(one.model, "config", None), "pool", None) in ("cls", "first") else None
 

@@ -97,6 +97,15 @@ class ModelInput:
             )
         return out
 
+    @torch.no_grad()
+    def classifies(self) -> bool:
+        """Whether the model has one answer for the whole input, and not one per token."""
+        if self.bundle is not None:
+            return "classify" in self.bundle.can
+        out = self.model(*self.args, **self.row)
+        out = getattr(out, "logits", out)
+        return isinstance(out, Tensor) and out.ndim == 2
+
     def room(self, vocab: int) -> int:
         """The number of rows of one forward pass that fit into memory."""
         cuda = next(self.model.parameters()).is_cuda
