@@ -7,9 +7,10 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from clearhead.cli import app, completion
+from clearhead.cli import app, completion, inspection
 from clearhead.cli.registered import FIGURES, VIEWS, names, summaries
 from clearhead.report import figures, views
+from clearhead.report.compare import sections
 
 
 def call(*words):
@@ -101,6 +102,19 @@ def test_compare_writes_a_report_and_prints_numbers(tmp_path):
     assert found.stdout.strip().endswith(str(path))
     assert path.read_text().startswith("<!doctype html>")
     assert call("compare", "everyday", "everyday", "-o", tmp_path / "report.pdf").exit_code == 1
+
+
+def test_compare_measures_the_sections_that_are_named(tmp_path):
+    path = tmp_path / "numbers.json"
+    found = call("compare", "everyday", "cloze", "--sections", "sizes, fields", "-o", path)
+    assert found.exit_code == 0, found.exception
+    assert "Receptive fields: this is measured on images, and these models read texts." in " ".join(
+        found.stdout.split()
+    )
+    assert list(json.loads(path.read_text())["sections"]) == ["sizes"]
+    assert call("compare", "everyday", "cloze", "--sections", "size").exit_code == 1
+    assert tuple(sections.SECTIONS) == inspection.SECTIONS
+    assert "or a .json file" in " ".join(call("compare", "--help").stdout.replace("│", " ").split())
 
 
 def test_figure_lists_and_draws(tmp_path, monkeypatch):

@@ -122,6 +122,21 @@ def test_models_are_drawn_side_by_side_and_the_theoretical_field_beside_one_alon
     assert len(first.pictures().axes) == 2
 
 
+def test_maps_show_the_root_of_the_gradient_and_the_square_of_90_percent():
+    """A strong centre above a faint field: the square is wide, and the field is seen."""
+    maps = np.full((1, 9, 9), 0.5 / 80)
+    maps[0, 4, 4] = 0.5
+    fields = Fields(names=["a"], maps=maps, theoretical=[None], title="vit")
+    (axes,) = fields.pictures(title="vit").axes
+    np.testing.assert_allclose(axes.get_images()[0].get_array(), np.sqrt(maps[0]))
+    (square,) = axes.patches
+    assert fields.sides() == [9]
+    np.testing.assert_allclose((square.get_x(), square.get_y(), square.get_width()), (-0.5, -0.5, 9.0))
+    three = Fields(names=["a", "b", "c"], maps=np.tile(maps, (3, 1, 1)), theoretical=[None] * 3)
+    assert [axes.get_title() for axes in three.pictures(layers=[0, 2]).axes] == ["a", "c"]
+    assert repr(fields) == "Fields(layers=1, pixels=9 x 9, title='vit')"
+
+
 def test_a_model_of_transformers():
     from transformers import ViTConfig, ViTModel
 

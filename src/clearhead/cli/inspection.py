@@ -15,6 +15,10 @@ from .registered import FIGURES, VIEWS, names, summaries, views_help
 from .text_input import text_or_stdin
 from .verb import verb
 
+SECTIONS = (  # of compare; named here because its module imports torch
+    "sizes", "accuracy", "speed", "cka", "distance", "fields", "colours", "saliency", "lens",
+)  # fmt: skip
+
 
 @verb(
     'clearhead look everyday "A man is standing in the" attention layer=2 -o maps.png',
@@ -103,6 +107,7 @@ def _arranged(given: str | None, view: str | None, options: list[str]) -> tuple[
 @verb(
     "clearhead compare vit-cifar10 resnet-cifar10 -o report.html",
     "clearhead compare vit-cifar10 resnet-cifar10 --data cifar10 --inputs 512 -o report.html",
+    "clearhead compare everyday cloze --sections cka,saliency -o report.html",
     "clearhead compare everyday runs/mine --data texts.txt",
 )
 def compare(
@@ -116,14 +121,27 @@ def compare(
         str | None,
         typer.Option(
             "--data",
-            help="cifar10, fashion-mnist, imagenette or mnist; a folder of images; a file with a text, or two with a "
-            "tab between them, per line. What ships if not given.",
+            help="cifar10, fashion-mnist, imagenette or mnist; a folder of images, for accuracy with a folder per "
+            "class; a file with a text, or two with a tab between them, per line. What ships if not given.",
             autocompletion=completion.sets,
+        ),
+    ] = None,
+    sections: Annotated[
+        str | None,
+        typer.Option(
+            "--sections",
+            help=f"Sections of the report, separated by commas: {', '.join(SECTIONS)}. All that fit the models if not "
+            "given.",
         ),
     ] = None,
     inputs: Annotated[int, typer.Option("--inputs", min=4, help="Inputs to measure on, at most.")] = 256,
     out: Annotated[
-        Path | None, typer.Option("-o", "--out", help="An .html file for the report; only numbers if not given.")
+        Path | None,
+        typer.Option(
+            "-o",
+            "--out",
+            help="An .html file for the report, or a .json file for its numbers; a summary is printed in any case.",
+        ),
     ] = None,
     root: Annotated[
         Path | None, typer.Option("--root", help="Folder in which data files are looked for first.")
@@ -133,7 +151,8 @@ def compare(
 ) -> None:
     """Compare two models: similarity of layers, attention distance, receptive fields, saliency, accuracy, speed, size.
 
-    The report is one HTML file with all pictures inside.
+    Both read images, or both read texts, or both translate between the same languages; captioners are not compared.
+    What fits neither model is left out, with the reason. The report is one HTML file with all pictures inside.
     """
     from ..report.compare import check_report
     from ..report.compare import compare as compare_models
@@ -143,7 +162,8 @@ def compare(
         check_report(out)
     bundles = {"a": load(first, device=device), "b": load(second, device=device)}
     with progress() as done:
-        found = compare_models(*bundles.values(), data=data, inputs=inputs, root=root, done=done)
+        chosen = None if sections is None else [name.strip() for name in sections.split(",")]
+        found = compare_models(*bundles.values(), data=data, inputs=inputs, sections=chosen, root=root, done=done)
     if out is not None:
         found.save(out)
     show(found, as_json)

@@ -52,12 +52,7 @@ def find_images(root: Path) -> tuple[list[ImageFile], list[ImageFile]]:
     """
     if root.suffix.lower() == ".csv":
         return _read_csv(root)
-    if root.is_dir():
-        files = [path.relative_to(root).parts for path in root.rglob("*") if path.is_file()]
-    else:
-        files = [tuple(name.split("/")) for name in _open_zip(root).namelist() if not name.endswith("/")]
-    visible = [file for file in files if not any(part.startswith((".", "__MACOSX")) for part in file)]
-    images = sorted(file for file in visible if file[-1].lower().endswith(SUFFIXES))
+    images = _visible_images(root)
     if not images:
         raise DataError(f"{root} has no images: expected files {', '.join(SUFFIXES)} in one folder per class")
     nested = len({file[0] for file in images}) == 1 and all(len(file) > 2 for file in images)
@@ -68,6 +63,27 @@ def find_images(root: Path) -> tuple[list[ImageFile], list[ImageFile]]:
     valid_folders = [folder for folder in VALID_FOLDERS if folder in tops]
     train, valid = ([file for file in images if file[depth] in folders] for folders in (["train"], valid_folders[:1]))
     return _labelled(root, train, depth + 1), _labelled(root, valid, depth + 1)
+
+
+def _visible_images(root: Path) -> list[tuple[str, ...]]:
+    """The parts of the names of all images in a folder or zip file, sorted."""
+    if root.is_dir():
+        files = [path.relative_to(root).parts for path in root.rglob("*") if path.is_file()]
+    else:
+        files = [tuple(name.split("/")) for name in _open_zip(root).namelist() if not name.endswith("/")]
+    visible = [file for file in files if not any(part.startswith((".", "__MACOSX")) for part in file)]
+    return sorted(file for file in visible if file[-1].lower().endswith(SUFFIXES))
+
+
+def loose_images(root: Path) -> list[str]:
+    """Return the names of all images of a folder or zip file without classes: some lie in no folder of a class.
+
+    The list is empty if every image has a class, or if the file is a CSV file, whose rows have labels.
+    """
+    if root.suffix.lower() == ".csv":
+        return []
+    images = _visible_images(root)
+    return ["/".join(file) for file in images] if any(len(file) == 1 for file in images) else []
 
 
 def image_root(path: Path) -> Path:

@@ -18,7 +18,7 @@ STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem;
   background: light-dark(#fff, #14181d); color: light-dark(#1f2933, #dde3ea); }
 h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2.2rem; }
-.row { display: flex; flex-wrap: wrap; gap: 1rem; align-items: flex-start; }
+.row { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 24rem), 1fr)); gap: 1rem; }
 figure { margin: 0; max-width: min(100%, 30rem); }
 img { background: #fff; border-radius: 6px; max-width: 100%; padding: 6px; box-sizing: border-box; }
 figcaption, .quiet { color: light-dark(#66717d, #9aa5b1); font-size: .9rem; }

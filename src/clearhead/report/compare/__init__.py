@@ -1,7 +1,12 @@
 """compare: two models side by side, in numbers and as one offline HTML report.
 
-inputs     the images or texts that both are measured on
-sections   what is measured, in the order of the report
+inputs         the images or texts that both are measured on
+pair           two models with their inputs, and what a section is
+questions      what a model is asked about a text
+scores         sections of single numbers: size, accuracy, speed
+depth          sections of measures by depth
+explanations   sections of single inputs
+sections       all sections, in the order of the report
 """
 
 from __future__ import annotations
@@ -18,11 +23,11 @@ from rich.console import Group
 from rich.table import Table
 
 from ...atomic_files import atomic_write
-from ...errors import InputError
+from ...errors import InputError, UserError
 from ...weights import Bundle, load
 from ..result_files import page, picture
 from .inputs import Place, read_inputs, title_of
-from .sections import SECTIONS, Pair, Section, UnfitError
+from .sections import SECTIONS, Pair, Section
 
 __all__ = ["Comparison", "compare"]
 
@@ -57,20 +62,27 @@ class Comparison:
 
     def __rich__(self) -> Group:
         parts: list[Any] = [f"{self.names[0]} and {self.names[1]}, {self.inputs} inputs: {self.data}"]
-        for one in self.sections.values():
-            parts.append(f"\n{one.title}" + (f". {one.text}" if one.text else ""))
+        for name, one in self.sections.items():
+            parts.append(f"\n{SECTIONS[name].title}" + (f". {one.text}" if one.text else ""))
             if one.table:
                 found = Table(*one.table[0], box=None, pad_edge=False, padding=(0, 3, 0, 0))
                 for row in one.table[1:]:
                     found.add_row(*row)
                 parts.append(found)
+        if self.left_out:
+            parts += ["\nLeft out", *self._reasons()]
         return Group(*parts)
+
+    def _reasons(self) -> list[str]:
+        """A line for each section that was left out: its title, and why."""
+        return [f"{SECTIONS[name].title}: {why.rstrip('.')}." for name, why in self.left_out.items()]
 
     def html(self) -> str:
         """The report as one page, with the pictures inside."""
         body = [f'<p class="quiet">{self.inputs} inputs: {html.escape(self.data)}</p>']
-        for one in self.sections.values():
-            body += [f"<h2>{html.escape(one.title)}</h2>", f"<p>{html.escape(one.text)}</p>" if one.text else ""]
+        for name, one in self.sections.items():
+            title = html.escape(SECTIONS[name].title)
+            body += [f"<h2>{title}</h2>", f"<p>{html.escape(one.text)}</p>" if one.text else ""]
             if one.table:
                 head, *lines = ("".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in one.table)
                 lines = [head.replace("td>", "th>"), *lines]
@@ -78,8 +90,8 @@ class Comparison:
             pictures = "\n".join(picture(figure, caption) for caption, figure in one.figures.items())
             body.append(f'<div class="row">{pictures}</div>')
         if self.left_out:
-            reasons = "; ".join(f"{name}: {why}" for name, why in self.left_out.items())
-            body.append(f'<p class="quiet">Left out: {html.escape(reasons)}.</p>')
+            lines = [f"<li>{html.escape(reason)}</li>" for reason in self._reasons()]
+            body.append(f"<h2>Left out</h2>\n<ul>{''.join(lines)}</ul>")
         return page(f"{self.names[0]} and {self.names[1]}", "\n".join(body))
 
     def _repr_html_(self) -> str:
@@ -111,13 +123,17 @@ def compare(
 ) -> Comparison:
     """Compare two models: similarity of layers, attention distance, receptive fields, saliency, accuracy, speed, size.
 
+    Both read images, or both read texts (language models and encoders), or both translate between the same languages.
+    A section that fits neither model is left out, with the reason; one that fits one of them shows that one.
+
     Args:
         a: A model, or what `load` takes.
         b: A model to compare it with, which reads the same kind of input.
-        data: A named set of images, a folder of images, a file with a text or two with a tab between them per line;
-            None: the images and texts that ship.
+        data: A named set of images, a folder of images (accuracy needs a folder per class), a file with a text or two
+            with a tab between them per line; None: the images and texts that ship.
         inputs: The number of inputs to measure on, chosen evenly from the data.
-        sections: What to measure; None: all that fits the models.
+        sections: What to measure: names of sizes, accuracy, speed, cka, distance, fields, colours, saliency, lens;
+            None: all that fit the models.
         root: Folder in which data files are looked for first.
         done: Called with the number of sections just finished, and of all.
 
@@ -125,7 +141,7 @@ def compare(
         The numbers and figures; `save` writes them as one HTML file.
 
     Raises:
-        InputError: If the models read different kinds of input.
+        InputError: If the models read different kinds of input, or translate between different languages.
 
     Examples:
         >>> result = compare("vit-cifar10", "resnet-cifar10", inputs=8, sections=["sizes", "lens"])
@@ -144,8 +160,8 @@ def compare(
     measured, left_out = dict[str, Section](), dict[str, str]()
     for name in chosen:
         try:
-            measured[name] = SECTIONS[name](pair)
-        except UnfitError as problem:
+            measured[name] = SECTIONS[name].run(pair)
+        except UserError as problem:  # the message says what does not fit
             left_out[name] = str(problem)
         if done is not None:
             done(1, len(chosen))
