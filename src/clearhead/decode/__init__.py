@@ -8,8 +8,8 @@ forced(model, inputs, ids, targets)                                             
 """
 
 from .forced import Ensemble, forced
-from .plan import STOPS, Hypothesis, Plan, check_penalty
+from .plan import STOPS, Hypothesis, Plan
 from .sampling import Choice
 from .search import follow, search, stream
 
-__all__ = ["STOPS", "Choice", "Ensemble", "Hypothesis", "Plan", "check_penalty", "follow", "forced", "search", "stream"]
+__all__ = ["STOPS", "Choice", "Ensemble", "Hypothesis", "Plan", "follow", "forced", "search", "stream"]

@@ -12,7 +12,8 @@ import torch
 
 from ..data.flickr8k import plain_caption
 from ..data.image_files import ImageLike
-from ..decode import Choice, Hypothesis, Plan, check_penalty, follow, forced, search
+from ..decode import Choice, Hypothesis, Plan, follow, forced, search
+from ..decode.plan import check_penalty
 from ..errors import InputError, Notice
 from ..tokens import Tokenizer
 from ..tokens.ids import as_row
