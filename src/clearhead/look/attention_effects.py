@@ -134,7 +134,7 @@ def attention_effects(
         logits = one.logits(at=place)
     answer = answer_of(one, int(logits[0].argmax()) if target is None else target, place)
     before, maps = answer.measure(logits), [tape[f"{path}.weights"].dense()[0].double() for path in paths]
-    values = [_per_head(tape[f"{path}.v"][0].double(), len(maps[0])) for path in paths]
+    values = [_per_head(tape.calls(f"{path}.v")[-1][0].double(), len(maps[0])) for path in paths]
     query = _query(one, place, maps[0].shape[1]) if query is None else query
     rows = slice(None) if query is None else slice(query, query + 1)
     keys = maps[0].shape[2]
