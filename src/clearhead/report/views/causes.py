@@ -21,7 +21,7 @@ from ...look import patching as patch_activations
 from ...look.measured_input import answer_tokens
 from ...look.output_names import TokenNames
 from ...weights import Bundle
-from ..example_inputs import image_path, own_translation
+from ..example_inputs import own_translation
 from .registry import answers, attends, layered, linear_end, reads, view_of
 
 Done = Callable[[int, int], None]
@@ -88,7 +88,8 @@ def patching(
 
     Args:
         other: The other input, with as many tokens, whose run is patched; --other does the same.
-        target: The class or word whose probability is measured; the likeliest answer to INPUT if not given.
+        target: The class or word whose probability is measured; if not given, the likeliest answer to INPUT, against
+            that to the other input if the two differ.
         against: Another one, whose log-probability is subtracted.
         what: What is exchanged: residual, attention, cross, mlp or heads.
         at: The position whose next token is the answer; the last, or the mask, if not given.
@@ -97,9 +98,8 @@ def patching(
     """
     if other is None:
         raise InputError("the view patching compares two inputs: expected another one, --other INPUT")
-    second = image_path(other) if bundle.reads == "images" else other
     return patch_activations(
-        bundle, given, second, target=targets(bundle, target, against), what=what, at=at, stack=stack, written=written,
+        bundle, given, other, target=targets(bundle, target, against), what=what, at=at, stack=stack, written=written,
         done=done,
     )  # fmt: skip
 
