@@ -79,7 +79,7 @@ def test_look_with_two_inputs():
         (("everyday", "A man is here"), "no view 'A man is here'"),
         (("everyday", "A man", "attention", "layer=7"), "layer 7: there are 5, counted from 0"),
         (("everyday", "A man", "attention", "layre=1"), "unknown key layre; the nearest is layer"),
-        (("everyday", "A man", "attention", "-o", "maps.gif"), "ends in .png, .svg, .html, .json"),
+        (("everyday", "A man", "attention", "-o", "maps.gif"), "ends in .png, .svg, .pdf, .html, .json"),
         (("resnet-cifar10", "no-such.png", "fields"), "there is no such file"),
         (("cloze", "word " * 300, "attention"), "this model reads 128 at once"),
     ],

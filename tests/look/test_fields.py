@@ -115,7 +115,12 @@ def test_sizes_of_maps_that_are_known():
 def test_models_are_drawn_side_by_side_and_the_theoretical_field_beside_one_alone():
     maps = np.full((2, 4, 4), 1 / 16)
     first, second = (Fields(names=["a", "b"], maps=maps, theoretical=[(3, 3), None], title=t) for t in ("vit", "cnn"))
-    assert [line.get_label() for line in first.figure().axes[0].get_lines()] == ["90 % of the gradient", "theoretical"]
+    (axes,) = first.figure().axes
+    assert [line.get_label() for line in axes.get_lines()] == ["90 % of the gradient", "theoretical", "image"]
+    assert axes.get_lines()[2].get_ydata().tolist() == [4, 4]  # the height of the image
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["a", "b"]
+    alone = Fields(names=["a", "b"], maps=maps, theoretical=[None, None]).figure()
+    assert [text.get_text() for text in alone.legends[0].get_texts()] == ["90 % of the gradient", "image"]
     lines = first.figure(second).axes[0].get_lines()
     assert [line.get_label() for line in lines] == ["vit", "cnn"]
     np.testing.assert_allclose(lines[0].get_data(), [[0, 1], [4, 4]])

@@ -99,7 +99,7 @@ def test_an_encoder_is_measured_at_its_masked_token():
     ids = torch.tensor([[1, 4, 5, 8, 2]]), torch.tensor([[1, 4, 6, 8, 2]])
     want = by_hand(bert, *ids, "blocks.1", 5, lambda out: out[0, 3].log_softmax(-1)[7])
     torch.testing.assert_close(result.matrix[1], want, rtol=0, atol=1e-9)
-    with pytest.raises(ValueError, match="one masked token, or a position"):
+    with pytest.raises(ValueError, match=r"one \[MASK\], .*or the position of a token, as in at=3"):
         patching(bundle, "a dog", "a cat", target="runs")
 
 
@@ -165,6 +165,21 @@ def test_results_are_plain_values_and_a_figure():
     result = patching(gpt(), CLEAN, CORRUPTED, target=2)
     assert result.to_dict()["matrix"] == result.matrix.tolist()
     assert len(result.figure().axes) == 2
+
+
+def test_the_figure_names_both_inputs_and_what_the_colours_mean():
+    words = Words(["a", "dog", "cat", "runs", "sleeps"])
+    torch.manual_seed(0)
+    bundle = ch.Bundle(ch.build("gpt", vocab=9, context=8, width=12, depth=2, heads=3), words)
+    result = patching(bundle, "a dog", "a cat", target=("runs", "sleeps"))
+    axes, bar = result.figure().axes
+    names = [label.get_text() for label in axes.get_xticklabels()]
+    assert names == ["dog / cat" if name == "dog" else name for name in result.columns]
+    assert result.answer == "runs against sleeps"
+    assert result.answer in axes.get_title()
+    assert bar.get_ylabel() == "0: as the second input, 1: as the first"
+    heads = patching(bundle, "a dog", "a cat", target=("runs", "sleeps"), what="heads").figure().axes[0]
+    assert [label.get_text() for label in heads.get_xticklabels()] == ["0", "1", "2"]
 
 
 def test_what_does_not_fit_is_a_sentence():

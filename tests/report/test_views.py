@@ -12,11 +12,12 @@ from rich.console import Console
 
 import clearhead
 from clearhead import Bundle, build, load
+from clearhead.data.example_images import example_images
 from clearhead.data.preprocessing import Preprocessing
 from clearhead.errors import InputError
 from clearhead.look import maps
 from clearhead.report import view
-from clearhead.report.example_inputs import example_crops, example_images, example_input
+from clearhead.report.example_inputs import example_crops, example_input
 from clearhead.report.result_files import WRITERS, write_result
 from clearhead.report.views import VIEWS, fitting
 from clearhead.report.views.tables import table
@@ -128,13 +129,62 @@ def test_the_share_of_a_region_is_that_of_the_saliency(shipped):
     other = view(shipped["resnet-cifar10"], "saliency", "cat", method="gradient", region="16,0,32,32")
     assert image.share + other.share == pytest.approx(1)
     assert all(axes.patches for axes in image.figure().axes)
+    assert f"{image.share:.0%} of the saliency in the region" in image.figure().get_suptitle()
+    numbers = view(shipped["resnet-cifar10"], "saliency", "cat", method="gradient", region=(0, 0, 16, 32))
+    assert (numbers.region, numbers.share) == (image.region, image.share)
+    with pytest.raises(InputError, match=r"box \(16, 0, 0, 32\): expected .* with left < right and top < bottom"):
+        view(shipped["resnet-cifar10"], "saliency", "cat", method="gradient", region=(16, 0, 0, 32))
+    with pytest.raises(InputError, match=r"region=\(-1, 1\): expected whole numbers"):
+        view(shipped["everyday"], "saliency", TEXT, method="gradient", region=(-1, 1))
+
+
+def test_a_picture_of_saliency_explains_itself(shipped):
+    signed = clearhead.look.saliency(shipped["everyday"], TEXT, method="integrated", target="street", steps=4)
+    figure = signed.figure()
+    assert figure.get_suptitle() == f"integrated gradients: street, probability {signed.probability:.1%}"
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["for street", "against street"]
+    plain = view(shipped["resnet-cifar10"], "saliency", "cat", method="grad-cam").figure()
+    assert plain.get_suptitle().startswith("Grad-CAM: cat, probability ")
+    assert [text.get_text() for text in plain.legends[0].get_texts()] == ["important, the darker the more"]
+
+
+def test_units_and_channels_are_numbers_or_text():
+    bundle = vit()
+    place, text = (view(bundle, "fields", "cat", unit=unit) for unit in ((1, 2), "1,2"))
+    np.testing.assert_array_equal(place.maps, text.maps)
+    assert view(bundle, "features", "cat", channels=(3, 1)).channels == [3, 1]
+
+
+def test_an_image_that_ships_has_a_name_in_every_function_of_look(shipped, tmp_path, monkeypatch):
+    resnet, file = shipped["resnet-cifar10"], example_images()["cat"]
+    named, opened = (clearhead.look.saliency(resnet, one, method="gradient").values for one in ("cat", file))
+    assert torch.equal(named, opened)
+    same = clearhead.look.cka({"a": resnet}, data=["cat", "ship", "church", "golf-ball"]).matrix
+    files = [example_images()[name] for name in ("cat", "ship", "church", "golf-ball")]
+    np.testing.assert_array_equal(same, clearhead.look.cka({"a": resnet}, data=files).matrix)
+    monkeypatch.chdir(tmp_path)
+    Path("cat").write_bytes(example_images()["church"].read_bytes())  # a file of the user comes first
+    own = clearhead.look.saliency(resnet, "cat", method="gradient").picture
+    church = clearhead.look.saliency(resnet, "church", method="gradient").picture
+    assert np.array_equal(own, church)
+
+
+@pytest.mark.parametrize("given", ["golfball", "golf ball", "golf-bal.jpg"])
+def test_a_missing_image_names_those_that_ship(given, shipped):
+    with pytest.raises(FileNotFoundError, match=r"no such file.*that ships \(.*cat, .*the nearest is golf-ball"):
+        view(shipped["resnet-cifar10"], "saliency", given)
+
+
+def test_a_masked_word_or_a_position_is_asked_for(shipped):
+    with pytest.raises(InputError, match=r"one \[MASK\], as in 'A dog is \[MASK\] .* as in at=3"):
+        view(shipped["cloze"], "lens", "A dog is in the park.")
 
 
 def test_a_word_of_a_text_is_a_target_without_its_space(shipped):
     spaced = clearhead.look.logit_attribution(shipped["everyday"], TEXT, target=" street")
     assert view(shipped["everyday"], "attribution", TEXT, target="street").logit == spaced.logit
     both = view(shipped["everyday"], "attribution", TEXT, target="street", against="park")
-    assert both.answer == " street against  park"
+    assert both.answer == "street against park"
     with pytest.raises(InputError, match="expected a target too"):
         view(shipped["everyday"], "attribution", TEXT, against="park")
 
@@ -164,7 +214,7 @@ def test_the_effects_of_a_translator_are_measured_in_the_middle_of_its_translati
 
 def test_files_by_their_endings(shipped, tmp_path):
     result = view(shipped["everyday"], "saliency", TEXT, method="gradient")
-    beginnings = {".png": b"\x89PNG", ".svg": b"<?xml", ".html": b"<!doctype html>", ".json": b"{"}
+    beginnings = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF", ".html": b"<!doctype html>", ".json": b"{"}
     assert set(beginnings) == set(WRITERS)
     for ending, start in beginnings.items():
         path = write_result(result, tmp_path / "new" / f"x{ending}", "A title")
@@ -173,7 +223,7 @@ def test_files_by_their_endings(shipped, tmp_path):
     assert "<title>A title</title>" in page
     assert "data:image/png;base64," in page
     assert "http" not in page
-    with pytest.raises(InputError, match=r"ends in \.png, \.svg, \.html, \.json"):
+    with pytest.raises(InputError, match=r"ends in \.png, \.svg, \.pdf, \.html, \.json"):
         write_result(result, tmp_path / "x.gif")
 
 

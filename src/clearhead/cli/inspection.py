@@ -24,7 +24,8 @@ SECTIONS = (  # of compare; named here because its module imports torch
     'clearhead look everyday "A man is standing in the" attention layer=2 -o maps.png',
     "clearhead look vit-imagenette golf-ball saliency method=grad-cam target=church -o saliency.svg",
     "clearhead look vit-imagenette golf-ball saliency region=40,40,90,90",
-    'clearhead look everyday "The man lost his" patching --other "The girl lost his" -o patching.html',
+    'clearhead look everyday "The children in the garden" patching --other "The child in the garden" target=are '
+    "against=is -o patching.html",
     'clearhead look everyday "king - man + woman" neighbours',
     "clearhead look resnet-cifar10 filters -o filters.png",
     "clearhead look fr-en",
@@ -53,7 +54,7 @@ def look(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option("-o", "--out", help="A .png, .svg, .html or .json file; a table is printed if not given."),
+        typer.Option("-o", "--out", help="A .png, .svg, .pdf, .html or .json file; a table is printed if not given."),
     ] = None,
     other: Annotated[str | None, typer.Option("--other", help="The second input, for the view patching.")] = None,
     device: Device = "auto",
@@ -88,7 +89,7 @@ def look(
         show(result, True)
     else:
         show(table(result), False)
-        print("-o FILE draws it: .png, .svg or .html; .json has all numbers", file=sys.stderr)
+        print("-o FILE draws it: .png, .svg, .pdf or .html; .json has all numbers", file=sys.stderr)
 
 
 def _arranged(given: str | None, view: str | None, options: list[str]) -> tuple[str | None, str | None, list[str]]:

@@ -21,13 +21,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InputError, MissingFileError
+from .example_images import image_path, shipped_names
 from .files import DataError, read_text
 from .preprocessing import Preprocessing, to_rgb
 
 if TYPE_CHECKING:
     from PIL import Image
 
-ImageLike = Any  # a path, an open file or its bytes, a PIL image, or a uint8 array (height, width[, channels])
+# A path or the name of an image that ships, an open file or its bytes, a PIL image, or a uint8 array
+# (height, width[, channels]).
+ImageLike = Any
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
 VALID_FOLDERS = ("val", "valid", "validation", "test")  # names of a validation folder beside "train", best first
@@ -184,14 +187,18 @@ def open_image(image: ImageLike) -> Image.Image:
     """Return an RGB image, rotated upright as its EXIF data says, and on white where it is transparent.
 
     Args:
-        image: A path, an open file or its bytes, a PIL image, or a uint8 array (height, width[, channels]).
+        image: A path, the name of an image that ships ("golf-ball", "cat"), an open file or its bytes, a PIL image, or
+            a uint8 array (height, width[, channels]).
     """
     from PIL import Image
 
     if isinstance(image, str | Path):
-        path = Path(image)
+        path = image_path(image)
         if not os.path.exists(path):  # not Path.exists, which raises for long texts
-            raise MissingFileError(f"{str(path)[:60]}: there is no such file: expected an image")
+            raise MissingFileError(
+                f"{str(path)[:60]!r}: there is no such file: expected a path of an image, a PIL image, an array, or "
+                f"{shipped_names(path)}"
+            )
         if path.is_dir():
             raise DataError(f"{path} is a folder: expected an image file")
         with _naming_bad_images(str(path)), Image.open(path) as file:

@@ -34,10 +34,11 @@ from .lines import curves, panels
 from .overlays import head_colours, signed_overlay
 from .scatter import scatter
 from .similarity import similarity
-from .style import encode, save
+from .style import FILE_DPI, encode, save
 from .tiles import tiles
 
 __all__ = [
+    "FILE_DPI",
     "Drawn",
     "bars",
     "coloured_tokens",

@@ -6,6 +6,7 @@ stay as they are and several threads may draw at once.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from io import BytesIO
 from os import PathLike, fspath
 from pathlib import Path
@@ -31,6 +32,7 @@ PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#1
 # Lightness falls in equal steps of OKLab from white to dark, so that equal differences of values appear equal.
 BLUES = ("#fafafa", "#bde3f2", "#83caec", "#51ade3", "#2c8dd4", "#1d6dbd", "#204f9d", "#203477", "#191e4c")
 ORANGES = ("#fafafa", "#edd9be", "#e1b687", "#d29355", "#bf7129", "#a65200", "#883600", "#662100", "#421203")
+FILE_DPI = 200.0  # dots per inch of a picture that is saved: sharp on a projector and in print
 FONT, LARGE, MEDIUM, SMALL = "DejaVu Sans", 11.0, 9.5, 8.5  # the font that matplotlib ships; sizes in points
 
 
@@ -72,6 +74,34 @@ def dress(axes: Axes, *, xlabel: str = "", ylabel: str = "", title: str = "") ->
     axes.set_xlabel(xlabel, **letters(MEDIUM))
     axes.set_ylabel(ylabel, **letters(MEDIUM))
     axes.set_title(title, **letters(MEDIUM))
+
+
+def colour_legend(figure: Figure, entries: Mapping[str, Any], *, title: str = "") -> None:
+    """Add a legend of coloured squares below a figure.
+
+    Args:
+        figure: The figure.
+        entries: {name: colour}.
+        title: A line above the names.
+    """
+    from matplotlib.patches import Patch
+
+    handles = [Patch(color=colour, label=name) for name, colour in entries.items()]
+    legend = figure.legend(
+        handles=handles, loc="outside lower center", ncols=min(len(handles), 6), frameon=False, handlelength=1.0,
+        handleheight=1.0, title=title or None,
+    )  # fmt: skip
+    legend.get_title().set(**letters(SMALL, SOFT))
+    for text in legend.get_texts():
+        text.set(**letters(SMALL), parse_math=False)
+
+
+def sign_legend(figure: Figure, above: str, below: str) -> None:
+    """Add a legend of the colours of signed values: what blue (above 0) and orange (below 0) mean; "": no entry."""
+    shades = {above: colours(signed=True)(0.85), below: colours(signed=True)(0.15)}
+    entries = {name: shade for name, shade in shades.items() if name}
+    if entries:
+        colour_legend(figure, entries)
 
 
 def array(name: str, values: npt.ArrayLike, axes: tuple[str, ...]) -> Array:
@@ -117,13 +147,13 @@ def encode(figure: Figure, kind: str = "png", *, dpi: float = 110.0) -> bytes:
     return file.getvalue()
 
 
-def save(figure: Figure, path: str | PathLike[str], *, dpi: float = 110.0) -> Path:
+def save(figure: Figure, path: str | PathLike[str], *, dpi: float = FILE_DPI) -> Path:
     """Write a figure to a file; equal figures give equal PNG files.
 
     Args:
         figure: A figure that a function of this package returned.
         path: The file, whose ending is the format: png, pdf, svg and others. A missing folder is created.
-        dpi: Dots per inch of formats made of pixels.
+        dpi: Dots per inch of formats made of pixels; svg and pdf are sharp at any size.
 
     Returns:
         The path of the file.

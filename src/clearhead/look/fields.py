@@ -69,6 +69,8 @@ class Fields(draw.Drawn):
     def figure(self, *others: Fields) -> Figure:
         """Draw the size of the field by depth: the side that holds 90 % of the gradient, and the theoretical one.
 
+        A dashed line is the height of the image, beyond which a theoretical field may go.
+
         Args:
             others: The fields of other models to draw beside it, by relative depth and without the theoretical ones.
         """
@@ -83,9 +85,10 @@ class Fields(draw.Drawn):
         if any(size is not None for size in self.theoretical):
             height = [np.nan if size is None else float(size[0]) for size in self.theoretical]
             lines["theoretical"] = (depth, np.array(height))
+        lines["image"] = (depth, np.full(len(depth), float(self.maps.shape[1])))
         return draw.curves(
             lines, xlabel="layer", ylabel="side in pixels", title=f"Receptive field of {self.title or 'each layer'}",
-            dashed=[name for name in lines if name == "theoretical"], zero=True,
+            dashed=["image"], zero=True, names=self.names,
         )  # fmt: skip
 
     def pictures(self, *, across: int = 6, layers: Sequence[int] | None = None, title: str = "") -> Figure:

@@ -218,7 +218,7 @@ class Answer:
     @property
     def name(self) -> str:
         """The answer, or both, in words."""
-        return " against ".join(self.names)
+        return self.names[0] if len(self.names) == 1 else " against ".join(name.strip() or name for name in self.names)
 
     def measure(self, logits: Float[Tensor, "r v"]) -> Float[Tensor, "r"]:
         """The log-probability of the answer in each row, or the difference of the two."""
@@ -245,7 +245,10 @@ def answer_position(given: ModelInput, at: int | None) -> int | None:
         return at
     if "fill" in can and at is None:
         if given.mask is None:
-            raise InputError("which token is measured? Expected a text with one masked token, or a position `at`")
+            raise InputError(
+                f"which token is measured? Expected a text with one {MASKS[0]}, as in 'A dog is {MASKS[0]} in the "
+                "park.', or the position of a token, as in at=3"
+            )
         return given.mask
     length = ids.shape[1]
     at = length - 1 if at is None else at

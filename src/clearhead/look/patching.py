@@ -49,6 +49,7 @@ class Patching(draw.Drawn):
     answer: str  # what is measured: an answer, or two whose difference it is
     clean: float  # its log-probability, or the difference of two, for the clean input
     corrupted: float  # the same for the corrupted input
+    others: list[str] | None = None  # the name of each token of the corrupted input; None: as `columns`
     grid: tuple[int, int] | None = None  # rows and columns of patches of an image: the last columns, row by row
 
     def __repr__(self) -> str:
@@ -58,19 +59,23 @@ class Patching(draw.Drawn):
         """Plain values, for JSON."""
         return {
             "what": self.what, "answer": self.answer, "clean": self.clean, "corrupted": self.corrupted,
-            "layers": self.layers, "columns": self.columns, "grid": self.grid, "matrix": self.matrix.tolist(),
+            "layers": self.layers, "columns": self.columns, "others": self.others, "grid": self.grid,
+            "matrix": self.matrix.tolist(),
         }  # fmt: skip
 
     def figure(self, *, most: float | None = 1.0) -> Figure:
-        """Draw the matrix as one heat map, layers from top to bottom.
+        """Draw the matrix as one heat map, layers from top to bottom; a token that was exchanged has both names.
 
         Args:
             most: The effect at the end of the colours; None: the largest.
         """
+        pairs = zip(self.columns, self.others or self.columns, strict=True)
+        names = [one if one == two else f"{one.strip()} / {two.strip()}" for one, two in pairs]
         return draw.matrix(
-            self.matrix.numpy(), rows=[str(i) for i in range(len(self.layers))], columns=self.columns,
-            title=f"{self.answer.strip()}: {self.what} of the clean input", ylabel="layer", most=most,
-            xlabel="head" if self.what == "heads" else "token", square=False,
+            self.matrix.numpy(), rows=[str(i) for i in range(len(self.layers))], columns=names, ylabel="layer",
+            title=f"Activation patching: {self.what} of the first input in the run of the second\n"
+            f"answer: {self.answer.strip()}", most=most, square=False, scale="0: as the second input, 1: as the first",
+            xlabel="head" if self.what == "heads" else f"token{' (first / second input)' * (names != self.columns)}",
         )  # fmt: skip
 
 
@@ -95,10 +100,11 @@ def patching(
     Args:
         model: A Bundle of a language model, a classifier, a translator or an encoder with a masked token; or a torch
             module whose output is logits, such as a model of transformers or timm.
-        clean: A text or an image; for a torch module its first argument with one row, or a dict of its arguments.
-        corrupted: Another input with as many tokens.
+        clean: The first input, whose activations are put in: a text or an image; for a torch module its first argument
+            with one row, or a dict of its arguments.
+        corrupted: The second input, whose run is changed, with as many tokens.
         target: A class, a token, or two of them, whose difference is measured; None: the likeliest answer to the clean
-            input against that to the corrupted one.
+            input, against that to the corrupted one if the two differ.
         what: What is exchanged: the "residual" stream after a layer, the output of its "attention", "cross"-attention
             or "mlp", or the output of each of its "heads" at all positions.
         at: The position whose next token is the answer; None: the last, or the masked token.
@@ -132,15 +138,14 @@ def patching(
             "input, or another target"
         )
     records = [_record(tape.calls(address), address) for address in layers]
-    names = (
-        [str(i) for i in range(records[0].shape[0])]
-        if what == "heads"
-        else ours.names(records[0].shape[0], decoder=layers[0].split(".")[0] == "decoder")
-    )
+    size, decoder = records[0].shape[0], layers[0].split(".")[0] == "decoder"
+    names = [str(i) for i in range(size)] if what == "heads" else ours.names(size, decoder=decoder)
+    others = None if what == "heads" else other.names(size, decoder=decoder)
     found = sweep(other, answer, layers, records, logits.shape[-1], done)
     return Patching(
         matrix=((found - least) / (best - least)).cpu(), what=what, layers=layers, columns=names, answer=answer.name,
-        clean=best, corrupted=least, grid=None if what == "heads" or len(names) != ours.tokens else ours.grid,
+        clean=best, corrupted=least, others=others,
+        grid=None if what == "heads" or len(names) != ours.tokens else ours.grid,
     )  # fmt: skip
 
 

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from ..data.example_images import example_images
 from ..data.image_files import open_image
 from ..data.text_rows import MASKS
 from ..errors import InputError, nearest
 from ..tasks.translate import translate
 from ..weights import Bundle, shipped
 
-FOLDER = Path(__file__).parent.parent / "explore" / "example_images"  # free of copyright restrictions: LICENCE.txt
 TEXTS = (
     "A man is standing in the street.", "Two dogs run across the green field.", "She told me that she was happy.",
     "I do not know where he lives.", "A woman is playing the guitar.", "The children play in the garden.",
@@ -25,16 +25,6 @@ TEXTS = (
 )  # fmt: skip
 SCENES = ("photographer", "parachute", "church")  # for captioners: people and buildings
 CROPS = 8  # of each image, as inputs of their own
-
-
-def example_images() -> dict[str, Path]:
-    """The images that ship, by name."""
-    return {path.stem: path for path in sorted(FOLDER.glob("*.webp"))}
-
-
-def image_path(given: str) -> str:
-    """The file of an image that ships, if it is given by its name; otherwise the path as it is."""
-    return str(example_images().get(given, given)) if not Path(given[:255]).exists() else given
 
 
 def example_input(bundle: Bundle) -> str:

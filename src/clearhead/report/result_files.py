@@ -1,4 +1,4 @@
-"""Write a result with a figure to a file: PNG, SVG, HTML or JSON, by the ending of its name."""
+"""Write a result with a figure to a file: PNG, SVG, PDF, HTML or JSON, by the ending of its name."""
 
 from __future__ import annotations
 
@@ -64,8 +64,9 @@ def _html(result: Any, title: str) -> bytes:
 
 
 WRITERS: dict[str, Callable[[Any, str], bytes]] = {  # what a file contains, by the ending of its name
-    ".png": lambda result, _: draw.encode(result.figure()),
+    ".png": lambda result, _: draw.encode(result.figure(), dpi=draw.FILE_DPI),
     ".svg": lambda result, _: draw.encode(result.figure(), "svg"),
+    ".pdf": lambda result, _: draw.encode(result.figure(), "pdf"),
     ".html": _html,
     ".json": _json,
 }

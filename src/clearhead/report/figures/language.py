@@ -51,14 +51,15 @@ def head_importance() -> Figure:
 
 @figure_of("lens", "nostalgebraist 2020: each layer's output, read as an answer.")
 def lens() -> Figure:
-    """Logit lens: how far each layer is from the final answer."""
+    """Logit lens: the likeliest next word after each layer, and how far it is from the final answer."""
     return logit_lens(model("everyday"), "A man is standing in the").figure()
 
 
 @figure_of("patching", "Meng et al. 2022, causal tracing; the exchanged word and the last token carry the difference.")
 def patched() -> Figure:
     """Activation patching: which layer and position carry the difference between two texts."""
-    return patching(model("everyday"), "The man lost his", "The girl lost his", target=(" way", " hair")).figure()
+    both = "The children in the garden", "The child in the garden"
+    return patching(model("everyday"), *both, target=(" are", " is")).figure()
 
 
 @figure_of("text-saliency", "Sundararajan et al. 2017: integrated gradients, which sum to the change of the logit.")

@@ -69,11 +69,12 @@ def every_saliency() -> Figure:
     found = {name: saliency(resnet, image, method=name, **FAST.get(name, {})) for name in names}  # type: ignore[arg-type]
     seen = next(iter(found.values()))
     assert seen.picture is not None
-    sizes = {name: np.abs(one.values.numpy()) for name, one in found.items()}
+    sizes = {SALIENCY_METHODS[name].name: np.abs(one.values.numpy()) for name, one in found.items()}
     maps = {name: np.minimum(x, np.percentile(x, 98)) for name, x in sizes.items()}  # a few pixels would hide the rest
     return draw.images(
-        {"image": seen.picture, **dict.fromkeys(maps, seen.picture)}, maps=maps, title=f"answer: {seen.target}"
-    )
+        {"image": seen.picture, **dict.fromkeys(maps, seen.picture)}, maps=maps,
+        title=f"Saliency for the answer {seen.target}: bright pixels are important",
+    )  # fmt: skip
 
 
 @figure_of("perturbation", "Petsiuk et al. 2018: a good map names the pixels whose removal changes the answer.")

@@ -17,7 +17,7 @@ from typing import Any
 from ...errors import InputError, nearest
 from ...look.maps import MapSizeError
 from ...weights import Bundle
-from ..example_inputs import example_input, image_path
+from ..example_inputs import example_input
 from . import appearance, attention, causes, salience  # noqa: F401  (each registers its views)
 from .registry import VIEWS, View, check_fit, fitting
 
@@ -32,12 +32,16 @@ def view(
     Args:
         bundle: A model, from `load`.
         name: A view, a key of clearhead.report.views.VIEWS, such as "attention", "saliency" or "lens".
-        given: A text, or an image (a path, or the name of one that ships); an example if not given.
+        given: A text, or an image (a path, the name of one that ships such as "golf-ball", a PIL image or an array); an
+            example if not given.
         done: Called with the amount of work just finished, and of all.
-        options: The options of the view.
+        options: The options of the view, which `clearhead look --help` lists, such as method="grad-cam" of saliency.
 
     Returns:
-        A result with `figure()` and `to_dict()`.
+        The result of the tool of `look` that the view names, with `figure()` (a matplotlib Figure), `to_dict()` and
+        fields of its own: saliency a Saliency (values, tokens, probability), or with region=... a RegionShare
+        (saliency, share); lens a LogitLens (top, rank, divergence); patching a Patching (matrix); cls a ClsMaps (maps);
+        fields a Fields (sides(), maps).
 
     Raises:
         InputError: If there is no such view, or it does not fit the model; the message says which do.
@@ -52,8 +56,6 @@ def view(
     check_fit(chosen, bundle)
     if chosen.needs_input and given is None:
         given = example_input(bundle)
-    elif isinstance(given, str) and bundle.reads in ("images", "captions") and name != "neighbours":
-        given = image_path(given)
     try:
         return chosen.run(bundle, given, done=done, **options)
     except MapSizeError as problem:

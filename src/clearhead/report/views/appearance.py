@@ -35,7 +35,12 @@ Done = Callable[[int, int], None]
 
 @view_of("fields", reads("images"))
 def fields(
-    bundle: Bundle, given: Any, *, layers: str | None = None, unit: str = "centre", done: Done | None = None
+    bundle: Bundle,
+    given: Any,
+    *,
+    layers: str | None = None,
+    unit: str | tuple[int, ...] = "centre",
+    done: Done | None = None,
 ) -> Fields:
     """Receptive field of a unit of each layer: its size by depth; the input may be a folder.
 
@@ -43,7 +48,7 @@ def fields(
         layers: An address or a pattern like blocks.*; the blocks of the model if not given.
         unit: centre, cls (the class token), or row,column of the layer's grid.
     """
-    place: Any = tuple(whole_numbers("unit", unit)) if "," in unit else unit
+    place: Any = unit if isinstance(unit, str) and "," not in unit else tuple(whole_numbers("unit", unit))
     return receptive_fields(bundle, image_inputs(given)[0], layers, unit=place, done=done)
 
 
@@ -53,7 +58,7 @@ def feature_maps(
     given: Any,
     *,
     layer: str | None = None,
-    channels: str | None = None,
+    channels: str | tuple[int, ...] | None = None,
     most: int = 36,
     done: Done | None = None,
 ) -> PictureGrid:

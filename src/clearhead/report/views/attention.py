@@ -101,10 +101,13 @@ def attention_maps(
 
 @view_of("cls", reads("images"), attends, class_token)
 def cls(bundle: Bundle, given: Any, *, layer: int | str = -1, done: Done | None = None) -> ClsMaps:
-    """What the class token attends to, one colour per head.
+    """What the class token attends to in one layer, one colour per head.
+
+    One layer is no explanation of an answer; the views rollout, gradient-rollout and saliency follow all of them.
 
     Args:
-        layer: The number of the layer, from the end if negative, or the address of its attention.
+        layer: The number of the layer, from the end if negative, or the address of its attention; the last if not
+            given.
     """
     return cls_maps(bundle, given, layer=layer)
 

@@ -21,8 +21,8 @@ from ...look import patching as patch_activations
 from ...look.measured_input import answer_tokens
 from ...look.output_names import TokenNames
 from ...weights import Bundle
-from ..example_inputs import image_path, own_translation
-from .registry import answers, attends, layered, linear_end, reads, view_of
+from ..example_inputs import own_translation
+from .registry import answers, at_once, attends, layered, linear_end, reads, view_of
 
 Done = Callable[[int, int], None]
 Word = str | int | None
@@ -88,7 +88,8 @@ def patching(
 
     Args:
         other: The other input, with as many tokens, whose run is patched; --other does the same.
-        target: The class or word whose probability is measured; the likeliest answer to INPUT if not given.
+        target: The class or word whose probability is measured; if not given, the likeliest answer to INPUT, against
+            that to the other input if the two differ.
         against: Another one, whose log-probability is subtracted.
         what: What is exchanged: residual, attention, cross, mlp or heads.
         at: The position whose next token is the answer; the last, or the mask, if not given.
@@ -97,9 +98,8 @@ def patching(
     """
     if other is None:
         raise InputError("the view patching compares two inputs: expected another one, --other INPUT")
-    second = image_path(other) if bundle.reads == "images" else other
     return patch_activations(
-        bundle, given, second, target=targets(bundle, target, against), what=what, at=at, stack=stack, written=written,
+        bundle, given, other, target=targets(bundle, target, against), what=what, at=at, stack=stack, written=written,
         done=done,
     )  # fmt: skip
 
@@ -124,7 +124,7 @@ def heads(
     return head_effects(bundle, given, target=target, kind=kind, done=_steps(done))
 
 
-@view_of("effects", reads("tokens", "pairs", "images"), layered, answers, dense=True)
+@view_of("effects", reads("tokens", "pairs", "images"), layered, at_once, answers, dense=True)
 def effects(
     bundle: Bundle,
     given: Any,

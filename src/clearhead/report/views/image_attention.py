@@ -39,7 +39,9 @@ class ImageAttention(draw.Drawn):
         base = self.picture if self.picture is not None else np.full((*self.maps.shape[1:], 3), 255, np.uint8)
         named = {f"head {head}": x for head, x in zip(self.heads, self.maps, strict=True)}
         pictures = {"image": base, **dict.fromkeys(named, base)}
-        return draw.images(pictures, maps=named, title=f"{self.queries}, {self.layer}")
+        return draw.images(
+            pictures, maps=named, title=f"{self.queries}, {self.layer}: bright where the weight is large"
+        )
 
     def only(self, head: int) -> ImageAttention:
         """The same of one head."""

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from torch import nn
+
 from ...errors import InputError, UserError
 from ...look import filters, position_similarity
 from ...look.addresses import Tree, matching
@@ -87,6 +89,12 @@ def attends(bundle: Bundle) -> str | None:
 def layered(bundle: Bundle) -> str | None:
     """The model has a list of layers with attention."""
     return None if layer_lists(bundle.model) else "it has no list of layers with attention"
+
+
+def at_once(bundle: Bundle) -> str | None:
+    """The model reads all tokens at once."""
+    steps = any(isinstance(part, nn.RNNBase | nn.RNNCellBase) for part in bundle.model.modules())
+    return "it reads and attends step by step" if steps else None
 
 
 def answers(bundle: Bundle) -> str | None:

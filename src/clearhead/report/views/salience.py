@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Done = Callable[[int, int], None]
+LINE = 0.2  # inches of a line of the title
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -29,8 +30,9 @@ class RegionShare(Drawn):
     def figure(self) -> Figure:
         """Draw the map with the region's box; its share is in the title."""
         figure = self.saliency.figure()
-        title = f"{self.saliency.method}: {self.saliency.target.strip()}, {self.share:.0%} in the region"
-        figure.suptitle(title) if figure.get_suptitle() else None
+        width, height = figure.get_size_inches()
+        figure.set_size_inches(width, height + LINE)
+        figure.suptitle(f"{figure.get_suptitle()}\n{self.share:.0%} of the saliency in the region")
         if self.saliency.tokens is None:
             from matplotlib.patches import Rectangle
 
@@ -51,7 +53,7 @@ def salience(
     *,
     method: str = "integrated",
     target: str | int | None = None,
-    region: str | None = None,
+    region: str | tuple[int, ...] | None = None,
     at: int | None = None,
     layer: str | int | None = None,
     baseline: str | float | None = None,
@@ -68,7 +70,8 @@ def salience(
     Args:
         method: gradient, input-gradient, smoothgrad, integrated, grad-cam, occlusion, rollout or gradient-rollout.
         target: The class, the word or the number of the output that is explained; the likeliest if not given.
-        region: Also the share of a region: left,top,right,bottom in pixels of the model's input, or numbers of tokens.
+        region: Also the share of a region, in a RegionShare: left,top,right,bottom in pixels of the model's input, or
+            numbers of tokens.
         at: The token whose prediction is explained; the last, or the mask, if not given.
         layer: For grad-cam: a stage, a block, or its number.
         baseline: For integrated and occlusion: zero, black, white, blur or a number.
@@ -122,9 +125,11 @@ def with_written(bundle: Bundle, given: Any, written: str) -> Any:
     return (given, written) if bundle.reads == "pairs" else given
 
 
-def whole_numbers(name: str, text: str) -> list[int]:
-    """Whole numbers with commas between them; raises with the name of the option."""
-    parts = [part.strip() for part in text.split(",")]
+def whole_numbers(name: str, given: str | Sequence[int]) -> list[int]:
+    """Whole numbers from a sequence, or from a text with commas between them; raises with the name of the option."""
+    parts = [str(part).strip() for part in (given.split(",") if isinstance(given, str) else given)]
     if not all(part.isdigit() for part in parts):
-        raise InputError(f"{name}={text!r}: expected whole numbers with commas between them, like 10,20,60,80")
+        raise InputError(
+            f'{name}={given!r}: expected whole numbers, as in {name}=(10, 20, 60, 80), or in a text, "10,20,60,80"'
+        )
     return [int(part) for part in parts]

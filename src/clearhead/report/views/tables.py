@@ -87,21 +87,23 @@ def _(result: ClsMaps) -> Table:
          f"{float(result.removed[i]):.3f}")
         for i, x in enumerate(result.maps)
     ]  # fmt: skip
-    return _table(f"class token, {result.layer}", ("head", "largest weight", "patch", "on itself and registers"), lines)
+    return _table(
+        f"attention of the class token, {result.place}",
+        ("head", "largest weight", "patch", "on itself and registers"),
+        lines,
+    )
 
 
 @table.register
 def _(result: Saliency) -> Table:
-    share = "" if result.probability is None else f", probability {result.probability:.1%}"
-    title = f"{result.method}: {result.target.strip()}{share}"
     if result.tokens is not None:
         tokens = [(repr(token), float(x)) for token, x in zip(result.tokens, result.values, strict=True)]
-        return _table(title, ("token", "value"), tokens[:MOST])
+        return _table(result.title, ("token", "value"), tokens[:MOST])
     x = np.abs(result.values.numpy())
     rows, columns = (np.array_split(np.arange(n), 4) for n in x.shape)
     total = float(x.sum()) or 1.0
     lines = [(f"rows {r[0]} to {r[-1]}", *(f"{x[np.ix_(r, c)].sum() / total:.1%}" for c in columns)) for r in rows]
-    return _table(title, ("share of", *(f"columns {c[0]} to {c[-1]}" for c in columns)), lines)
+    return _table(result.title, ("share of", *(f"columns {c[0]} to {c[-1]}" for c in columns)), lines)
 
 
 @table.register
