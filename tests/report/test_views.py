@@ -139,7 +139,7 @@ def test_the_share_of_a_region_is_that_of_the_saliency(shipped):
 
 
 def test_a_picture_of_saliency_explains_itself(shipped):
-    signed = clearhead.look.saliency(shipped["everyday"], TEXT, method="integrated", target="street", steps=4)
+    signed = clearhead.look.saliency(shipped["everyday"], TEXT, method="integrated", target="street")
     figure = signed.figure()
     assert figure.get_suptitle() == f"integrated gradients: street, probability {signed.probability:.1%}"
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["for street", "against street"]

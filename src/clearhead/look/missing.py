@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import warnings
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from torch import nn
 
+from ..errors import Notice
 from .addresses import INSIDE, Addresses, matching
 
 if TYPE_CHECKING:
     from .foreign import Foreign
     from .tape import Tape
+
+
+@contextmanager
+def expected_missing() -> Iterator[None]:
+    """No Notice about addresses without a record: some of those asked for need not run."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "nothing was recorded", Notice)
+        yield
+
 
 SHOWN = 3  # addresses named in a message
 IDLE = "nothing that it names ran inside the `with`, in the thread that opened it"

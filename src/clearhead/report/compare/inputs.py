@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ...data.example_images import example_images
 from ...data.files import as_lines, locate, read_text
 from ...data.image_files import loose_images, read_image
 from ...errors import InputError
@@ -16,7 +17,7 @@ from ...tasks.evaluate_classes import IMAGE_SETS, ClassOptions, held_out_images
 from ...tasks.training_data import trained_on
 from ...tasks.translate import translate
 from ...weights import Bundle, shipped
-from ..example_inputs import CROPS, TEXTS, example_crops, example_images
+from ..example_inputs import CROPS, TEXTS, example_crops
 
 Place = str | Path
 LEAST = 4  # inputs, for an estimate of CKA
