@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from .tape import Tape
 
 
+SHOWN = 3  # addresses named in a message
+IDLE = "nothing that it names ran inside the `with`, in the thread that opened it"
+
+
 @contextmanager
 def expected_missing() -> Iterator[None]:
     """No Notice about addresses without a record: some of those asked for need not run."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "nothing was recorded", Notice)
         yield
-
-
-SHOWN = 3  # addresses named in a message
-IDLE = "nothing that it names ran inside the `with`, in the thread that opened it"
 
 
 def missing_records(
