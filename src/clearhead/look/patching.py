@@ -46,13 +46,18 @@ class Patching(draw.Drawn):
     what: str  # what is exchanged: "residual", "attention", "mlp", "cross" or "heads"
     layers: list[str]  # the address of each row
     columns: list[str]  # the name of each token of the clean input, or of each head
-    answer: str  # what is measured: an answer, or two whose difference it is
+    answers: tuple[str, ...]  # what is measured: the name of an answer, or of two whose difference it is
     clean: float  # its log-probability, or the difference of two, for the clean input
     corrupted: float  # the same for the corrupted input
     grid: tuple[int, int] | None = None  # rows and columns of patches of an image: the last columns, row by row
 
     def __repr__(self) -> str:
         return f"Patching(what={self.what!r}, layers={len(self.layers)}, columns={len(self.columns)})"
+
+    @property
+    def answer(self) -> str:
+        """The answer, or both, in words."""
+        return " against ".join(self.answers)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
@@ -133,7 +138,7 @@ def patching(
     names = [str(i) for i in range(records[0].shape[0])] if what == "heads" else ours.names(records[0].shape[0])
     found = sweep(other, answer, layers, records, logits.shape[-1], done)
     return Patching(
-        matrix=((found - least) / (best - least)).cpu(), what=what, layers=layers, columns=names, answer=answer.name,
+        matrix=((found - least) / (best - least)).cpu(), what=what, layers=layers, columns=names, answers=answer.names,
         clean=best, corrupted=least, grid=None if what == "heads" or len(names) != ours.tokens else ours.grid,
     )  # fmt: skip
 
