@@ -33,6 +33,7 @@ def test_it_opens_on_a_finished_example_that_says_how_many_images_it_used(page):
     titles = ["Within vit-cifar10", "vit-cifar10 and resnet-cifar10", "Within resnet-cifar10"]
     assert page.texts(".grids figcaption b") == titles
     assert page.count(".compare .curves .line circle") > 9 * 4  # a dot per head in every layer, and the fields
+    assert page.texts(".pairs .curves")[0].count("0.8") == 0  # the axis ends at 0.6
     assert "resnet-cifar10 has no attention" in page.text(".compare .pairs")
     assert page.texts(".fields .layer")[9:11] == ["stem", "stages.0.0"]
     assert page.run("return document.querySelectorAll('.fields canvas')[9].getAttribute('aria-label')") == (

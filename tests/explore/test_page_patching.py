@@ -58,6 +58,8 @@ def test_the_page_helps_to_make_the_prompts_equally_long(page):
     page.until(lambda: "they need the same number" in page.text(".tokens"))
     assert "“John” is 2 tokens; a commoner word may be one token." in page.text(".tokens")
     assert page.run("return document.querySelector('.patchform .go').disabled")
+    page.type(".patchform .corrupted input", "the woman in the garden")
+    page.until(lambda: "“the” is 2 tokens; with a capital letter" in page.text(".tokens"))
     page.type(".patchform .corrupted input", "The woman in the garden")
     page.until(lambda: "the same number of tokens and differ in 1 token." in page.text(".tokens"))
     assert not page.run("return document.querySelector('.patchform .go').disabled")
@@ -90,7 +92,7 @@ def test_prompts_that_hardly_differ_have_a_warning_and_no_map(page):
 def test_colours_reach_the_largest_share(page):
     said = verdict(page, clean="The man in the garden", corrupted="The boy in the garden", answer="is", other="are")
     assert "Most of the difference" in said
-    page.until(lambda: re.fullmatch(r"Colours from −1\.8\d* to 1\.8\d* comes back", scale(page)))
+    page.until(lambda: re.fullmatch(r"Colours from −1\.8\d* to 1\.8\d* share", scale(page)))
 
 
 def scale(page):

@@ -22,7 +22,7 @@ const example = ([clean, corrupted, answer, other]) => ({ clean, corrupted, answ
 class EffectMap extends HeatMap {
   constructor() { super({ signed: true, fixed: 1, tall: 260, what: "share of the clean answer that comes back (orange: below 0)" }); }
 
-  tellScale() { super.tellScale(); this.legend.append(" comes back"); }
+  tellScale() { super.tellScale(); this.legend.append(" share"); }
 
   tell(at) {
     const value = at && this.value(...at);

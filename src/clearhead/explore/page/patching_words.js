@@ -55,15 +55,14 @@ export function agreement([one, two], { answer, other }) {
 }
 
 function unequal(one, two) {
-  const longer = one.length > two.length ? one : two, split = longer.findIndex((token, i) => i > 0 && /^[\p{L}\p{N}]/u.test(token)), word = split > 0 ? pieces(longer, split) : "";
-  return `The clean prompt has ${one.length} tokens and the corrupted one ${two.length}: they need the same number.${word ? ` ${word}; a commoner word may be one token.` : " Add or remove a word."}`;
+  const [word] = splitWords(one.length > two.length ? one : two), text = word?.join("").trim();
+  const change = !word ? "Add or remove a word." : `“${text}” is ${word.length} tokens; ${word.first && /^\p{Ll}/u.test(text) ? "with a capital letter, as the first word of a text, it" : "a commoner word"} may be one token.`;
+  return `The clean prompt has ${one.length} tokens and the corrupted one ${two.length}: they need the same number. ${change}`;
 }
 
-// The word that the token at `i` is a later part of.
-function pieces(tokens, i) {
-  let first = i, last = i;
-  while (first > 0 && !/^\s/.test(tokens[first])) first--;
-  while (last + 1 < tokens.length && /^[\p{L}\p{N}]/u.test(tokens[last + 1])) last++;
-  const some = tokens.slice(first, last + 1);
-  return `“${some.join("").trim()}” is ${some.length} tokens`;
+// The words of more than one token, each as a list of its tokens; first: whether a word is the first of the text.
+function splitWords(tokens) {
+  const words = [];
+  tokens.forEach((token, i) => { if (i && /^[\p{L}\p{N}]/u.test(token)) words.at(-1).push(token); else words.push(Object.assign([token], { first: i === 0 })); });
+  return words.filter((word) => word.length > 1);
 }

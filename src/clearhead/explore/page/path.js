@@ -54,10 +54,12 @@ export class Path {
     this.root.hidden = this.at === null;
     if (this.at === null || this.drawn === this.at) return;
     this.drawn = this.at;
+    const focused = this.root.contains(document.activeElement) ? document.activeElement.textContent : null;
     const [title, , text, task] = STEPS[this.at], to = (i, word) => (STEPS[i] ? h("a", { class: "chip", href: address(i), title: STEPS[i][0] }, word) : h("a", { class: "chip", href: "#start" }, i < 0 ? "All steps" : "Finish"));
     this.root.replaceChildren(
       h("p", {}, h("b", {}, `${this.at + 1} of ${STEPS.length}: ${title}. `), text, " ", h("span", { class: "try" }, h("b", {}, "Try: "), task)),
       h("nav", { "aria-label": "Steps" }, to(this.at - 1, "Back"), to(this.at + 1, "Next"), h("button", { type: "button", class: "quiet", "aria-label": "Close the guided path", title: "Close the guided path", onclick: () => { this.at = null; this.draw(); } }, "×")));
+    if (focused) ([...this.root.querySelectorAll("a, button")].find((one) => one.textContent === focused) ?? this.root.querySelector("a")).focus();
   }
 }
 

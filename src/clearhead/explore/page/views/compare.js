@@ -24,7 +24,7 @@ export class Compare extends View {
     this.activity = new Activity({ again: () => this.again() });
     this.form = h("div", { class: "row" });
     this.grids = ["first", "between", "second"].map(() => new SimilarityGrid());
-    this.dots = [0, 1].map(() => new Curves({ dots: true, tall: 220, label: "layer", unit: "share of the image's width" }));
+    this.dots = [0, 1].map(() => new Curves({ dots: true, tall: 220, label: "layer", unit: "distance, as a share of the image's width" }));
     this.without = [0, 1].map(() => h("p", { class: "note" }));
     this.sides = new Curves({ title: "Size of the field by depth", tall: 220, label: "depth (0: first layer, 1: last)", unit: "share of the image's width" });
     this.strips = [new FieldStrip(), new FieldStrip()];
