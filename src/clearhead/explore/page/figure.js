@@ -16,7 +16,7 @@ export const part = (text) => s("svg", { width: WIDE - PAD, height: 20, "data-pa
 // Lines of text between the figures of a sheet.
 export function notes(text) {
   const lines = wrapped(text, 160);
-  return s("svg", { width: WIDE - PAD, height: 18 * lines.length, "data-part": "" }, lines.map((words, i) => line(0, 12 + 18 * i, 13, "soft", words)));
+  return s("svg", { width: Math.max(...lines.map((words) => wide(words, 13))), height: 18 * lines.length, "data-part": "text" }, lines.map((words, i) => line(0, 12 + 18 * i, 13, "soft", words)));
 }
 
 // One SVG with a title, all figures in rows, and a line that says where the numbers come from.
@@ -36,8 +36,8 @@ export function sheet(figures, { title, source }, origin) {
     part.setAttribute("y", y);
     part.setAttribute("overflow", "visible");
     body.append(part);
-    if (!part.hasAttribute("data-part")) right = Math.max(right, x + w);
-    x += w + PAD;
+    if (part.getAttribute("data-part") !== "") right = Math.max(right, x + w);
+    x += part.hasAttribute("data-part") ? WIDE : w + PAD;
     row = Math.max(row, t);
   }
   y += row + PAD;
