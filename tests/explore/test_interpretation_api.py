@@ -238,9 +238,9 @@ def test_heads_and_likeliest_answers(ask):
 
 
 def test_answers_are_found_with_and_without_a_space(ask):
-    assert patched(ask, answers=[" are"])["answer"] == patched(ask, answers=["are"])["answer"] == " are"
+    assert patched(ask, answers=[" are"])["answers"] == patched(ask, answers=["are"])["answers"] == [" are"]
     tiny = {"model": "tiny", "clean": "ab", "corrupted": "cb"}
-    assert patched(ask, **tiny, answers=["x"])["answer"] == "x"  # of characters: no token has a space before it
+    assert patched(ask, **tiny, answers=["x"])["answers"] == ["x"]  # of characters: no token has a space before it
 
 
 @pytest.mark.parametrize(
@@ -248,7 +248,7 @@ def test_answers_are_found_with_and_without_a_space(ask):
     [
         ({"corrupted": "John lives in the garden"}, "the clean text has 5 tokens and the corrupted one"),
         ({"corrupted": CHILDREN["clean"], "answers": ["are"]}, "expected another corrupted input"),
-        ({"answers": ["xylophone"]}, "the answer 'xylophone' is 6 tokens"),
+        ({"answers": ["xylophone"]}, "the answer 'xylophone' is 6 tokens (␣, x, y, l, op, hone)"),
         ({"clean": "", "corrupted": ""}, "the text is empty"),
         ({"clean": "the " * 70, "corrupted": "a " * 70}, f"expected at most {MOST_TOKENS}"),
         ({"model": "vit"}, "GPT"),

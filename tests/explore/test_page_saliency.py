@@ -41,6 +41,26 @@ def test_a_click_on_a_class_explains_it(page):
     assert not page.find(".salient").is_displayed()
 
 
+def test_a_mouse_click_reaches_the_likeliest_class(page):
+    page.open("classify", model="vit-imagenette", image="church")
+    done(page)
+    page.find(".classes li:first-child button").click()  # of the mouse: raises if the bar is in the way
+    explained(page)
+    assert page.state()["target"] == "church"
+
+
+def test_another_image_is_explained_by_its_own_class(page):
+    page.open("classify", **CHURCH, target="church", region="[26,4,116,106]")
+    explained(page)
+    page.click('.photo[data-image="golf-ball"]')
+    explained(page, "What speaks for golf ball: Grad-CAM")
+    assert page.state().keys() == {"model", "image", "group"}
+    assert page.text(".salience .share") == ""
+    page.driver.back()
+    explained(page)
+    assert page.state()["region"] == "[26,4,116,106]"
+
+
 def test_integrated_gradients_state_their_error_and_their_sign(page):
     page.open("classify", model="resnet-cifar10", image="cat", group="saliency", method="integrated", target="dog")
     explained(page, "What speaks for dog: integrated gradients")
@@ -104,13 +124,35 @@ def test_progress_and_stop(page):
     page.until(lambda: page.text(".salience .status") == "Explaining church: 7 of 64…")
     page.click(".salience .stop")
     page.until(lambda: page.text(".salience .status") == "Stopped.")
+    assert not page.find(".salient").is_displayed()  # it was of the method before
+    hang(page, "/api/saliency", [json.dumps({"progress": [8, 64]})])
+    page.click(".salience .again")
+    page.until(lambda: page.text(".salience .status") == "Explaining church: 8 of 64…")
     page.choose(".detail [name=method]", "grad-cam")  # kept
     explained(page)
 
 
-def test_two_models_are_explained_side_by_side(page):
+def test_it_is_repeated_when_the_server_is_back(page):
+    page.open("classify", **CHURCH)
+    explained(page)
+    page.run("window.plain = window.fetch; window.fetch = async () => { throw new TypeError('Failed to fetch'); }")
+    page.choose(".detail [name=method]", "gradient")
+    page.until(lambda: "does not answer" in page.text(".salience .problem"))
+    assert not page.find(".salient").is_displayed()
+    page.run("window.fetch = window.plain")
+    explained(page, "What speaks for church: gradient")
+    assert page.text(".salience .problem") == ""
+
+
+def test_two_models_are_explained_side_by_side(page, tmp_path):
     other = {"model2": "resnet-cifar10", "image2": "cat", "group2": "saliency"}
     page.open("classify", model="vit-cifar10", image="cat", group="saliency", **other)
     page.until(
-        lambda: page.count(".salient canvas") == 2 and "difference of grad-cam values" in page.text(".difference")
+        lambda: page.count(".salient canvas") == 2 and "in multiples of each map's mean" in page.text(".difference")
     )
+    found = json.loads(saved(page, "json", tmp_path).read_text())
+    left, right = (np.array(one["saliency"]["values"]) for one in found["panes"])
+    expected = right / np.abs(right).mean() - left / np.abs(left).mean()
+    np.testing.assert_allclose(found["difference"], expected, atol=1e-6)
+    low, high = (float(x.replace("−", "-")) for x in page.text(".difference .legend").split()[:2])
+    assert low == -high  # 0 is in the middle of the colours

@@ -34,7 +34,8 @@ def answer_token(tokens: Tokenizer, word: str) -> int:
         if len(ids) == 1 and tokens.decode(ids).strip() == word.strip():
             return int(ids[0])
     pieces = tokens.pieces(tokens.encode(spellings[0]))
-    raise InputError(f"the answer {word!r} is {len(pieces)} tokens, {pieces}: expected a word that is one token")
+    shown = ", ".join(piece.replace(" ", "␣") for piece in pieces)
+    raise InputError(f"the answer {word!r} is {len(pieces)} tokens ({shown}): expected a word that is one token")
 
 
 def patch_prompts(
@@ -61,7 +62,7 @@ def patch_prompts(
     target: Any = None if not ids else ids[0] if len(ids) == 1 else (ids[0], ids[1])
     found = patching(bundle, clean, corrupted, target=target, what=what, done=added_up(done))
     return {
-        "what": what, "answer": found.answer, "clean": significant(found.clean),
+        "what": what, "answers": list(found.answers), "clean": significant(found.clean),
         "corrupted": significant(found.corrupted), "layers": len(found.layers), "tokens": pieces[0],
         "columns": pieces[0] if what != "heads" else found.columns, "other_tokens": pieces[1],
         "effects": rounded(np.asarray(found.matrix)),

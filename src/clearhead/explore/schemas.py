@@ -429,7 +429,7 @@ class PatchingShape(BaseModel):
     """The share of the clean answer that comes back when one activation of the clean prompt is put into the other."""
 
     what: str  # what is exchanged
-    answer: str  # the answer, or two whose difference is measured
+    answers: list[str]  # the answer, or two whose difference is measured
     clean: float  # its log-probability after the clean prompt, or the difference of two
     corrupted: float
     layers: int

@@ -46,7 +46,7 @@ class Patching(draw.Drawn):
     what: str  # what is exchanged: "residual", "attention", "mlp", "cross" or "heads"
     layers: list[str]  # the address of each row
     columns: list[str]  # the name of each token of the clean input, or of each head
-    answer: str  # what is measured: an answer, or two whose difference it is
+    answers: tuple[str, ...]  # what is measured: the name of an answer, or of two whose difference it is
     clean: float  # its log-probability, or the difference of two, for the clean input
     corrupted: float  # the same for the corrupted input
     others: list[str] | None = None  # the name of each token of the corrupted input; None: as `columns`
@@ -54,6 +54,11 @@ class Patching(draw.Drawn):
 
     def __repr__(self) -> str:
         return f"Patching(what={self.what!r}, layers={len(self.layers)}, columns={len(self.columns)})"
+
+    @property
+    def answer(self) -> str:
+        """The answer, or both, in words."""
+        return " against ".join(self.answers)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
@@ -143,7 +148,7 @@ def patching(
     others = None if what == "heads" else other.names(size, decoder=decoder)
     found = sweep(other, answer, layers, records, logits.shape[-1], done)
     return Patching(
-        matrix=((found - least) / (best - least)).cpu(), what=what, layers=layers, columns=names, answer=answer.name,
+        matrix=((found - least) / (best - least)).cpu(), what=what, layers=layers, columns=names, answers=answer.names,
         clean=best, corrupted=least, others=others,
         grid=None if what == "heads" or len(names) != ours.tokens else ours.grid,
     )  # fmt: skip

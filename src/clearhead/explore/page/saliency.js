@@ -101,9 +101,9 @@ function fitting(region, [wide, tall]) {
 
 // The saliency of one class: asked for with progress, shown over the image, with what it means and the share of a region.
 export class Explanation {
-  // region: called with a region that was drawn, [left, top, right, bottom] in pixels, or []
-  constructor({ region }) {
-    this.activity = new Activity();
+  // region: called with a region that was drawn, [left, top, right, bottom] in pixels, or []; again: asks again, after Stop or a problem
+  constructor({ region, again }) {
+    this.activity = new Activity({ again });
     this.image = new SaliencyMap({ size: 340, drew: (box) => region(box) });
     this.image.marked = () => this.tell();
     this.about = h("p", { class: "note" });
@@ -116,13 +116,14 @@ export class Explanation {
     this.root.hidden = true;
   }
 
-  clear() { this.activity.cancel(); this.root.hidden = this.panel.hidden = true; this.found = null; }
+  clear() { this.activity.cancel(); this.activity.say(""); this.root.hidden = this.panel.hidden = true; this.found = null; }
 
-  // Ask for the saliency; null if it was stopped, or failed.
+  // Ask for the saliency; null if it was stopped, or failed: the map of an earlier request then goes.
   async ask(request) {
     let found = null;
     this.panel.hidden = false;
     this.body.hidden = true;
+    this.root.classList.add("busy");
     await this.activity.run(`Explaining ${request.target}…`, async (signal, say) => {
       for await (const event of lines("saliency", request, signal)) {
         if (event.waiting) say(`${event.waiting} before you…`);
@@ -131,11 +132,16 @@ export class Explanation {
       }
       say("");
     });
+    if (this.activity.state !== "working") this.root.classList.remove("busy"); // unless a later request has replaced it
+    if (this.activity.state === "stopped" || this.activity.state === "failed") this.root.hidden = true;
     return found;
   }
 
   show(found, seen, region) {
     this.found = found;
+    this.activity.cancel();
+    this.activity.say("");
+    this.root.classList.remove("busy");
     this.root.hidden = this.panel.hidden = this.body.hidden = false;
     this.image.signed = found.signed;
     this.image.call(`What speaks for ${found.target}: ${METHODS[found.method].title}`, found.signed ? "for (blue) or against (orange)" : "saliency");

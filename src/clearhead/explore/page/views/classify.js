@@ -36,7 +36,7 @@ class ClassifyPane extends ImagePane {
     this.classes = h("div", { class: "classes", "aria-live": "polite" });
     this.what = h("div", { class: "row" });
     this.grid = new FeatureGrid({ pick: (channel) => { this.state.channel = channel; this.changed(); }, turn: (page) => { this.state.page = page; this.state.channel = null; this.changed(); } });
-    this.explanation = new Explanation({ region: (box) => { this.state.region = box; this.view.remember(); } });
+    this.explanation = new Explanation({ region: (box) => { this.state.region = box; this.view.remember(); }, again: () => this.draw() });
     this.body = h("section", { class: "inside sight", hidden: true },
       h("div", { class: "left" }, this.image.root, this.explanation.root), h("div", { class: "right" }, this.classes, h("div", { class: "detail" }, this.what, this.heads.root, this.grid.root, this.explanation.panel)));
     this.root = h("div", { class: "pane" }, this.form, this.body);
@@ -47,6 +47,12 @@ class ClassifyPane extends ImagePane {
     this.suggest();
     this.run();
   }
+
+  // Another image has other classes and other places.
+  renew() { super.renew(); Object.assign(this.state, { target: "", region: [] }); }
+
+  // The server answers again.
+  resume() { if (this.result && this.explanation.activity.state === "failed" && !this.repeated) { this.repeated = true; this.draw(); } }
 
   request() { return { model: this.state.model, image: this.state.image }; }
   stopped() {}
@@ -187,6 +193,7 @@ class ClassifyPane extends ImagePane {
     const found = known.get(key) ?? (await this.explanation.ask({ model, image, method: state.method, target }));
     if (found) known.set(key, found);
     if (!found || this.asked !== asked) return;
+    this.repeated = false;
     this.explanation.show(found, this.result.seen, state.region);
     this.shown = { title: this.explanation.image.title, grid: [found.values.length, found.values[0].length], values: found.values, unit: `${state.method} value`, saliency: found };
   }
@@ -235,10 +242,21 @@ class ClassifyPane extends ImagePane {
   }
 }
 
+// Numbers of both signs, with 0 in the middle of the colours.
+class DifferenceMap extends ImageMap {
+  ends() { const most = this.most(); return [-most, most]; }
+}
+
+// Rows of numbers as multiples of the mean of their absolute values.
+function relative(values) {
+  const all = values.flat(), mean = all.reduce((sum, x) => sum + Math.abs(x), 0) / all.length || 1;
+  return values.map((row) => row.map((x) => x / mean));
+}
+
 export class Classify extends ImageView {
   constructor(frame) { super(frame, "classify", "Classify", "What a vision model uses of an image: what the class token of a vision transformer, or a patch of it, attends to, the feature maps of a convolutional network, and the pixels that speak for a class.", ClassifyPane); }
 
-  differenceMap() { return new ImageMap({ size: 340, patchwise: true }); }
+  differenceMap() { return new DifferenceMap({ size: 340, patchwise: true }); }
 
   // A patch was chosen: the other pane shows the same one, if it has the same grid.
   pickPlace(pane, y, x) {
@@ -254,10 +272,11 @@ export class Classify extends ImageView {
     const [a, b] = both, [left, right] = this.panes, kind = a.unit === b.unit, explained = both.some((one) => one.saliency), channels = kind && a.channel !== undefined && (left.state.model !== right.state.model || a.title !== b.title), same = kind && !channels && String(a.grid) === String(b.grid);
     this.map.root.hidden = !same;
     const grids = both.map(({ grid }) => grid.join(" × ")), place = (pane) => pane.group && pane.group.rows.names[pane.query];
-    this.why.textContent = channels ? "Channels of different models or stages respond to different things: there is no difference patch by patch." : !kind && explained ? "The two maps are of different kinds: there is no difference place by place." : !kind ? "Attention weights and activations are not the same: there is no difference patch by patch." : !same ? `The grids are ${grids[0]} and ${grids[1]}: there is no difference patch by patch.` : place(left) !== place(right) ? `The left is of ${place(left)}, the right of ${place(right)}.` : left.state.image !== right.state.image ? "The two images are not the same." : "";
+    this.why.textContent = channels ? "Channels of different models or stages respond to different things: there is no difference patch by patch." : !kind && explained ? "The two maps are of different kinds: there is no difference place by place." : !kind ? "Attention weights and activations are not the same: there is no difference patch by patch." : !same ? `The grids are ${grids[0]} and ${grids[1]}: there is no difference patch by patch.` : place(left) !== place(right) ? `The left is of ${place(left)}, the right of ${place(right)}.` : left.state.image !== right.state.image ? "The two images are not the same." : explained ? "Each map is divided by the mean of its absolute values, as the scores of two classes or models have different scales." : "";
     if (!same) return;
-    this.differing = a.values.map((row, y) => row.map((x, i) => b.values[y][i] - x));
-    this.map.call(`${right.state.model} (${b.title}) − ${left.state.model} (${a.title})`, `difference of ${a.unit}s`);
+    const [before, after] = both.map(({ values }) => (explained ? relative(values) : values));
+    this.differing = before.map((row, y) => row.map((x, i) => after[y][i] - x));
+    this.map.call(`${right.state.model} (${b.title}) − ${left.state.model} (${a.title})`, explained ? "difference, in multiples of each map's mean" : `difference of ${a.unit}s`);
     this.map.show({ overlay: this.differing, image: null });
   }
 }

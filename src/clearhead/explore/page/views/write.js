@@ -57,6 +57,8 @@ class WritePane extends Pane {
     return opened;
   }
 
+  resume() { this.patching.resume(); }
+
   // The heads stand above the map where their effects are what is looked at.
   arrange() { this.right.classList.toggle("heads-first", this.state.colouring === "effect"); }
 
@@ -294,7 +296,7 @@ class WritePane extends Pane {
     return [...this.inside.figures(),
       found && at > 0 ? barsFigure(`In place of ${spelt(this.tokens[at])}`, found.candidates[0].map(([piece, ...shares]) => [spelt(piece), ...shares]), [this.by(), this.sampling]) : null,
       this.lensData ? tableFigure(`After ${spelt(this.tokens[at])}: the next token by each block${this.lacking()}`, this.lensData.layers.map((list, i) => [i === last ? "output" : `block ${i}`, ...list.slice(0, 3).map(([piece, share]) => `${spelt(piece)} ${percent(share)}`)])) : null,
-      effects ? textFigure(`Without ${names(effects.off)}: change in log-probability`, effects.tokens, effects.before.map((x, i) => (x === null ? 0 : effects.after[i] - x)), "nats") : null, this.patching.svg()];
+      effects ? textFigure(`Without ${names(effects.off)}: change in log-probability`, effects.tokens, effects.before.map((x, i) => (x === null ? 0 : effects.after[i] - x)), "nats") : null, ...this.patching.figures()];
   }
 
   async data() { return { ...this.state, tokens: this.tokens ?? [], steps: this.result?.steps ?? [], cut: this.result?.cut ?? null, before: this.result?.before?.steps ?? null, candidates: this.candidateData ?? null, lens: this.lensData ?? null, without: this.effects ?? null, patching: this.patching.data(), attention: await this.inside.data() }; }
