@@ -57,8 +57,14 @@ def axe():
     return script.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("wide", [400, 1440])
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize(
+    ("theme", "wide"),
+    [
+        ("light", 400),
+        ("dark", 1440),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in [("light", 1440), ("dark", 400)]),
+    ],
+)
 def test_no_serious_violation(page, axe, theme, wide):
     web.size(page.driver, wide, 900)
     found = {}

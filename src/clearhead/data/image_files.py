@@ -196,7 +196,7 @@ def open_image(image: ImageLike) -> Image.Image:
         path = image_path(image)
         if not os.path.exists(path):  # not Path.exists, which raises for long texts
             raise MissingFileError(
-                f"{str(path)[:60]!r}: there is no such file: expected a path of an image, a PIL image, an array, or "
+                f"{str(path)[-200:]!r}: there is no such file: expected a path of an image, a PIL image, an array, or "
                 f"{shipped_names(path)}"
             )
         if path.is_dir():

@@ -152,7 +152,7 @@ class Bundle:
             raise InputError(f"this {self.name} {problem}: expected a model with image preprocessing")
         if isinstance(image, str | Path) and not os.path.exists(image_path(image)):
             raise MissingFileError(
-                f"{str(image)[:60]!r}: there is no such file, and this {self.name} reads images: expected a path, a "
+                f"{str(image)[-200:]!r}: there is no such file, and this {self.name} reads images: expected a path, a "
                 f"PIL image, an array, or {shipped_names(image)}"
             )
         return torch.from_numpy(self.preprocessing(open_image(image)))
