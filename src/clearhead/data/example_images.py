@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ..errors import nearest
 
+SCENES = ("photographer", "parachute", "church")  # with people or buildings, as in the photographs of caption data
 FOLDER = Path(__file__).parent.parent / "explore" / "example_images"  # with their sources: LICENCE.txt
 
 

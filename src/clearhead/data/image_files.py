@@ -78,6 +78,14 @@ def _visible_images(root: Path) -> list[tuple[str, ...]]:
     return sorted(file for file in visible if file[-1].lower().endswith(SUFFIXES))
 
 
+def images_in(folder: Path) -> list[Path]:
+    """Return all image files of a folder and of those inside it, sorted; raises if there are none."""
+    files = [folder.joinpath(*file) for file in _visible_images(folder)]
+    if not files:
+        raise DataError(f"{folder} has no images: expected files {', '.join(SUFFIXES)}")
+    return files
+
+
 def loose_images(root: Path) -> list[str]:
     """Return the names of all images of a folder or zip file without classes: some lie in no folder of a class.
 

@@ -111,7 +111,7 @@ def attention_effects(
         model: A Bundle of a language model, a classifier, a translator or an encoder with a masked token; or a torch
             module whose output is logits.
         given: A text or an image; for a torch module its first argument with one row, or a dict of its arguments.
-        target: A class, a token, or two of them, whose difference is measured; None: the likeliest.
+        target: A class or token, or a pair, whose difference is measured; None: the likeliest.
         at: The position whose next token is the answer; None: the last, or the masked token.
         query: The query whose keys are removed; None: the position of the answer or of the class token, and all
             queries of a model that has neither.

@@ -18,7 +18,7 @@ from ..errors import InputError
 from ..weights import Bundle
 from .capture import watch
 from .layer_stacks import layer_stack, view_addresses
-from .measured_input import LOGITS, Given, ModelInput, answer_name, answer_position, model_input
+from .measured_input import LOGITS, Given, ModelInput, answer_position, model_input
 from .residual_parts import first_tensor
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ def _columns(
     divergence = (final.exp() * (final - logp)).nan_to_num(0.0).sum(-1)
     entropy = -(p * logp).nan_to_num(0.0).sum(-1)
     shares, ids = p.topk(min(top, p.shape[-1]), dim=-1)
-    named = {i: answer_name(one, i) for i in ids.flatten().unique().tolist()}
+    named = {i: one.outputs.name(i) for i in ids.flatten().unique().tolist()}
     answers = [
         [[(named[i], share) for i, share in zip(*cell, strict=True)] for cell in zip(*row, strict=True)]
         for row in zip(ids.tolist(), shares.tolist(), strict=True)

@@ -130,7 +130,7 @@ def logit_attribution(
     Args:
         model: A Bundle or a torch module with norms before its sublayers: a language model, a vision transformer.
         given: A text or an image; for a torch module its first argument with one row, or a dict of its arguments.
-        target: A class, a token, or two of them, whose difference is taken; None: the likeliest.
+        target: A class or token, or a pair, whose difference is taken; None: the likeliest.
         at: The position whose next token is the answer; None: the last.
         written: What a translator has written so far.
 

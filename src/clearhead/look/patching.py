@@ -108,7 +108,7 @@ def patching(
         clean: The first input, whose activations are put in: a text or an image; for a torch module its first argument
             with one row, or a dict of its arguments.
         corrupted: The second input, whose run is changed, with as many tokens.
-        target: A class, a token, or two of them, whose difference is measured; None: the likeliest answer to the clean
+        target: A class or token, or a pair, whose difference is measured; None: the likeliest answer to the clean
             input, against that to the corrupted one if the two differ.
         what: What is exchanged: the "residual" stream after a layer, the output of its "attention", "cross"-attention
             or "mlp", or the output of each of its "heads" at all positions.

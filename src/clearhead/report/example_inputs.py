@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
-from ..data.example_images import example_images
+from ..data.example_images import SCENES, example_images
 from ..data.image_files import open_image
 from ..data.text_rows import MASKS
-from ..errors import InputError, nearest
+from ..errors import InputError
 from ..tasks.translate import translate
 from ..weights import Bundle, shipped
 
@@ -23,7 +22,6 @@ TEXTS = (
     "The train leaves at eight in the evening.", "A girl in a red dress is smiling.", "We should go home now.",
     "The old man sat on a bench.",
 )  # fmt: skip
-SCENES = ("photographer", "parachute", "church")  # for captioners: people and buildings
 CROPS = 8  # of each image, as inputs of their own
 
 
@@ -65,15 +63,3 @@ def example_crops() -> list[Image.Image]:
             left, top = int(random.integers(0, width - side + 1)), int(random.integers(0, height - side + 1))
             found.append(image.crop((left, top, left + side, top + side)))
     return found
-
-
-def image_named(name: str) -> Path:
-    """The file of an image that ships; raises with the known names.
-
-    Args:
-        name: Its name.
-    """
-    images = example_images()
-    if name not in images:
-        raise InputError(f"no image {name!r} ships: expected one of {', '.join(images)}{nearest(name, images)}")
-    return images[name]

@@ -20,7 +20,7 @@ from ...look import (
 )
 from ..compare.inputs import Inputs
 from ..compare.sections import Pair, distance
-from ..example_inputs import example_crops, image_named
+from ..example_inputs import example_crops
 from ..views.image_attention import caption_attention
 from .registry import figure_of, model
 
@@ -33,7 +33,7 @@ FAST = {"smoothgrad": {"samples": 8}, "occlusion": {"patch": 8, "stride": 8}}  #
 @figure_of("cls-map", "Caron et al. 2021 (DINO), Fig. 1: the heads of the last layer divide the image among them.")
 def cls_map() -> Figure:
     """What the class token attends to, one colour per head."""
-    return cls_maps(model("vit-imagenette"), image_named("golf-ball")).figure()
+    return cls_maps(model("vit-imagenette"), "golf-ball").figure()
 
 
 @figure_of("attention-distance", "Dosovitskiy et al. 2021, Fig. 11: early layers mix local and global heads.")
@@ -64,7 +64,7 @@ def fields() -> Figure:
 @figure_of("saliency", "Simonyan et al. 2014; Smilkov et al. 2017; Sundararajan et al. 2017; Selvaraju et al. 2017.")
 def every_saliency() -> Figure:
     """Saliency of one image by all methods that fit a convolutional network."""
-    resnet, image = model("resnet-cifar10"), image_named("cat")
+    resnet, image = model("resnet-cifar10"), "cat"
     names = [name for name in SALIENCY_METHODS if "rollout" not in name]
     found = {name: saliency(resnet, image, method=name, **FAST.get(name, {})) for name in names}  # type: ignore[arg-type]
     seen = next(iter(found.values()))
@@ -80,7 +80,7 @@ def every_saliency() -> Figure:
 @figure_of("perturbation", "Petsiuk et al. 2018: a good map names the pixels whose removal changes the answer.")
 def perturbation() -> Figure:
     """Deletion and insertion curves of several saliency methods."""
-    resnet, image = model("resnet-cifar10"), image_named("cat")
+    resnet, image = model("resnet-cifar10"), "cat"
     methods = ("gradient", "grad-cam", "integrated")
     maps = {name: saliency(resnet, image, method=name, **FAST.get(name, {})) for name in methods}  # type: ignore[arg-type]
     return perturbation_curves(resnet, image, maps, steps=8).figure()
@@ -95,17 +95,17 @@ def first_filters() -> Figure:
 @figure_of("feature-maps", "Zeiler and Fergus 2014: early maps are detailed, and keep the shape of the image.")
 def first_features() -> Figure:
     """Feature maps of an early layer of a ResNet."""
-    return feature_maps(model("resnet-cifar10"), image_named("cat"), "stages.0.0", most=16).figure()
+    return feature_maps(model("resnet-cifar10"), "cat", "stages.0.0", most=16).figure()
 
 
 @figure_of("patch-colours", "Oquab et al. 2024 (DINOv2), Fig. 1: principal components of patches as colours.")
 def colours() -> Figure:
     """Patches of images in the colours of their features."""
-    images = [image_named(name) for name in ("golf-ball", "church", "parachute")]
+    images = ["golf-ball", "church", "parachute"]
     return patch_colours(model("vit-imagenette"), images).figure()
 
 
 @figure_of("caption", "Xu et al. 2015, Fig. 3: where a captioner looks for each word.")
 def words_of_a_caption() -> Figure:
     """Where a captioner looks for each word of its caption."""
-    return caption_attention(model("captioner"), image_named("photographer"), text="a man with a camera").figure()
+    return caption_attention(model("captioner"), "photographer", text="a man with a camera").figure()

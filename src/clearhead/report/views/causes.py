@@ -18,8 +18,6 @@ from ...look import (
     logit_lens,
 )
 from ...look import patching as patch_activations
-from ...look.measured_input import answer_tokens
-from ...look.output_names import TokenNames
 from ...weights import Bundle
 from ..example_inputs import own_translation
 from .registry import answers, at_once, attends, layered, linear_end, reads, view_of
@@ -67,7 +65,7 @@ def attribution(
         at: The position whose next token is the answer; the last if not given.
         written: For a translator: what it has written so far.
     """
-    return logit_attribution(bundle, given, target=targets(bundle, target, against), at=at, written=written)
+    return logit_attribution(bundle, given, target=targets(target, against), at=at, written=written)
 
 
 @view_of("patching", reads("tokens", "pairs", "images"), layered, answers)
@@ -99,7 +97,7 @@ def patching(
     if other is None:
         raise InputError("the view patching compares two inputs: expected another one, --other INPUT")
     return patch_activations(
-        bundle, given, other, target=targets(bundle, target, against), what=what, at=at, stack=stack, written=written,
+        bundle, given, other, target=targets(target, against), what=what, at=at, stack=stack, written=written,
         done=done,
     )  # fmt: skip
 
@@ -149,23 +147,15 @@ def effects(
     if bundle.reads == "pairs" and written is None:  # after the start token alone there is one key, and no correlation
         written = own_translation(bundle, given).rpartition(" ")[0] or None
     return attention_effects(
-        bundle, given, target=targets(bundle, target, None), at=at, query=query, stack=stack, written=written, done=done
+        bundle, given, target=target, at=at, query=query, stack=stack, written=written, done=done
     )  # fmt: skip
 
 
-def targets(bundle: Bundle, target: Word, against: Word) -> Any:
-    """The answers of a measure: None, one, or two whose difference it is; a word becomes the token it is in a text."""
+def targets(target: Word, against: Word) -> Any:
+    """The answer that is measured, a pair whose difference is, or None."""
     if target is None and against is not None:
         raise InputError(f"against={against!r}: expected a target too")
-    found = tuple(_answer(bundle, word) for word in (target, against) if word is not None)
-    return None if not found else found[0] if len(found) == 1 else found
-
-
-def _answer(bundle: Bundle, word: str | int) -> str | int:
-    if isinstance(word, int) or "classify" in bundle.can:
-        return word
-    names = answer_tokens(bundle)
-    return TokenNames(names.encode, names.pieces).index(word)
+    return target if against is None else (target, against)
 
 
 def _steps(done: Done | None) -> Done | None:
