@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from .. import config, tokens
@@ -15,9 +15,10 @@ from ..data import Data, data_config
 from ..data.preprocessing import Preprocessing
 from ..errors import InputError, UserError
 from ..models import INPUT_KEYS, Model, family
-from ..weights import read_config
+from ..weights import Special
 from ..weights.fill import on_meta_device
 from ..weights.folder import find as find_folder
+from ..weights.folder import read_settings
 from ..weights.preprocessor import read_preprocessing
 from .checkpoint_options import check_start, check_whole, pretrained_key, written
 from .objectives import Objective, check_data, check_players, checked_sizes, choose, objective_class
@@ -39,6 +40,8 @@ class PlayerSetup:
 
     model: str  # name of the family
     options: dict[str, Any]  # all fields of its Config
+    special: Special | None = None  # special ids of the checkpoint that it starts from, where its tokenizer has others
+    chat: str | None = None  # chat template of that checkpoint
 
     @property
     def config(self) -> Any:
@@ -177,6 +180,8 @@ def _resolved(
     options = sources.options(sizes, family(name)[0].may_differ)
     complete = config.read(kind, options, where=".".join(table.key))
     setup = PlayerSetup(model=name, options=config.dump(complete))
+    if start is not None and saved is not None and "tokens" not in start.differ:
+        setup = replace(setup, special=saved.special, chat=saved.chat)
     if past is None:
         for one in starts:
             source = saved if saved is not None and one is start else _checkpoint(recipe, player, one)
@@ -283,8 +288,9 @@ class _Sources:
 def _checkpoint(recipe: Recipe, player: str, start: Pretrained) -> PlayerSetup:
     """The family and the options of a checkpoint; an error names the player that starts from it."""
     try:
-        name, options = read_config(start.folder)
+        saved = read_settings(start.folder)
     except UserError as problem:
         place = place_of(recipe, section_key(recipe, player, "pretrained"))
         raise type(problem)(f"{place}{pretrained_key(recipe, player)}: {problem}") from problem
-    return PlayerSetup(model=name, options=config.dump(config.read(family(name)[1], options)))
+    options = config.dump(config.read(family(saved.model)[1], saved.options))
+    return PlayerSetup(model=saved.model, options=options, special=saved.special, chat=saved.chat)

@@ -19,6 +19,7 @@ from . import gguf, huggingface, keras_resnet, native, state_files, timm, transf
 from .bundle import Bundle
 from .fill import WeightsError
 from .hub import fetch, is_hub_name
+from .native import Saved
 from .quantised import quantise
 from .table import Used
 from .zoo import ZOO, in_zoo, shipped
@@ -81,11 +82,16 @@ def read_config(folder: str | Path) -> tuple[str, dict[str, Any]]:
         >>> family, options["depth"]
         ('deep', 2)
     """
+    settings = read_settings(folder)
+    return settings.model, settings.options
+
+
+def read_settings(folder: str | Path) -> Saved:
+    """Everything that a folder says about its model beside its weights and tokenizer."""
     path, layout = find(folder)
     if layout == "clearhead":
-        return native.read_config(path)
-    bundle = read(path, layout, torch.device("cpu"), None)[0]
-    return family_of(bundle.model), config.dump(bundle.config)
+        return native.read_settings(path)
+    return native.settings_of(read(path, layout, torch.device("cpu"), None)[0])
 
 
 def save(

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,7 @@ class Saved:
     special: Special | None = None  # special ids, where they differ from the tokenizer's
     labels: tuple[str, ...] | None = None  # names of the classes
     shared: dict[str, str] = field(default_factory=dict)  # part of the model: folder beside this one that holds it
+    chat: str | None = None  # the chat template, which is in a file of its own
 
 
 def save(bundle: Bundle, folder: Path) -> Path:
@@ -59,13 +60,8 @@ def save_compact(bundle: Bundle, folder: Path, shared: Mapping[str, str] | None 
 
 
 def _write(bundle: Bundle, folder: Path, tensors: Mapping[str, Tensor], shared: Mapping[str, str]) -> Path:
-    saved = {"clearhead": __version__, "model": family_of(bundle.model), "options": config.dump(bundle.config)}
-    if bundle.special != Special.of(bundle.tokens):
-        saved["special"] = config.dump(bundle.special)
-    if bundle.labels is not None:
-        saved["labels"] = list(bundle.labels)
-    if shared:
-        saved["shared"] = dict(shared)
+    settings = config.dump(replace(settings_of(bundle), shared=dict(shared), chat=None))
+    saved = {name: value for name, value in settings.items() if value is not None and value != {}}
     check_tokens(bundle.tokens, bundle.config, "cannot be saved")
     folder.mkdir(parents=True, exist_ok=True)
     # The largest file first: if the disk is full, the other files are still those of the old model.
@@ -80,10 +76,18 @@ def _write(bundle: Bundle, folder: Path, tensors: Mapping[str, Tensor], shared: 
     return folder
 
 
-def read_config(folder: Path) -> tuple[str, dict[str, Any]]:
-    """The family of a folder's model, and the options of its Config."""
-    saved = config.read(Saved, config.load(folder / "config.json"))
-    return saved.model, dict(saved.options)
+def read_settings(folder: Path) -> Saved:
+    """The contents of config.json, with the chat template beside it."""
+    return replace(config.read(Saved, config.load(folder / "config.json")), chat=read_chat(folder))
+
+
+def settings_of(bundle: Bundle) -> Saved:
+    """The settings of a bundle, as its folder would have them."""
+    return Saved(
+        clearhead=__version__, model=family_of(bundle.model), options=config.dump(bundle.config),
+        special=None if bundle.special == Special.of(bundle.tokens) else bundle.special, labels=bundle.labels,
+        chat=bundle.chat,
+    )  # fmt: skip
 
 
 def load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> tuple[Bundle, Used]:
