@@ -1,4 +1,4 @@
-"""Hugging Face folders of GPT-2, Llama, Mistral, Qwen2 and BERT: read and written, with equal outputs and gradients."""
+"""Hugging Face folders of language models and BERT: read and written, with equal outputs and gradients."""
 
 import json
 import shutil
@@ -51,6 +51,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "mistral": ("mistral", LLAMA | {"sliding_window": 4, "head_dim": 6}),
     "mistral without a window": ("mistral", LLAMA | {"sliding_window": None}),
     "qwen2": ("qwen2", LLAMA | {"tie_word_embeddings": True}),
+    "qwen3": ("qwen3", LLAMA | {"head_dim": 6}),
+    "qwen3 tied": ("qwen3", LLAMA | {"head_dim": 4, "tie_word_embeddings": True}),
     "bert, masked tokens": ("bert", BERT),
     "bert, classes": ("bert", BERT | {
         "architectures": ["BertForSequenceClassification"], "id2label": dict(enumerate(LABELS))}),

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from ..checks import at_least, fraction
 from ..errors import InputError
 from ..layers import Block, Linear, Mask, Tokens, make_norm, make_positions, mean_of_tokens
-from ..layers.mlp import ACTIVATIONS
+from ..layers.mlp import ACTIVATIONS, GATES
 from ..layers.words import MLPKind, Norm, Order, Position
 from .heads import check_heads
 from .model import Model, random_ids
@@ -40,10 +40,10 @@ class Config:
     hidden: int | None = None  # width inside the MLP; None: 4 x width
     types: int = 2  # number of token types (segments), one for each of a pair of texts; 0: none
     positions: Position = "learned"  # how token order is encoded
-    order: Order = "post"  # norm before each sublayer, or after each residual addition
+    order: Order = "post"  # norms before each sublayer, after each addition, of each output, or before and of output
     norm: Norm = "layer"  # kind of normalisation
     eps: float = 1e-12  # added to the variance in a norm
-    mlp: MLPKind = "gelu"  # activation of the MLP; swiglu has a gate
+    mlp: MLPKind = "gelu"  # activation of the MLP; swiglu and geglu have a gate
     bias: bool = True  # linear maps have a bias
     answer: Literal["words", "class", "sentence"] = (
         "words"  # forward returns logits of tokens, logits of classes, or a vector
@@ -89,7 +89,7 @@ class BERT(Model):
             )
             for _ in range(c.depth)
         )  # fmt: skip
-        self.norm = make_norm(c.norm if c.order == "pre" else "none", c.width, eps=c.eps)
+        self.norm = make_norm("none" if c.order == "post" else c.norm, c.width, eps=c.eps)
         self.head: Linear | nn.Identity
         if c.answer == "words":
             self.transform = Linear(c.width, c.width, bias=c.bias)
@@ -147,7 +147,7 @@ class BERT(Model):
         x = self.encode(ids, lengths=lengths, types=types, documents=documents, at=at)
         if self.config.answer == "words":
             # The transform has no gate: with a gated MLP it uses the activation alone.
-            activation = ACTIVATIONS["silu" if self.config.mlp == "swiglu" else self.config.mlp]
+            activation = (ACTIVATIONS | GATES)[self.config.mlp]
             return cast(Tensor, self.transform_norm(activation(self.transform(x))))
         x = mean_of_tokens(x, lengths) if self.config.pool == "mean" else x[:, 0]
         x = x if self.pooler is None else torch.tanh(self.pooler(x))

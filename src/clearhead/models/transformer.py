@@ -44,10 +44,10 @@ class Config:
     hidden: int | None = None  # width inside the MLP; None: 4 x width
     positions: Position = "sinusoid"  # how token order is encoded
     pairs: Pairs | None = None  # sinusoid, rotary: columns that make a pair; None: the usual ones
-    order: Order = "post"  # norm before each sublayer, or after each residual addition
+    order: Order = "post"  # norms before each sublayer, after each addition, of each output, or before and of output
     norm: Norm = "layer"  # kind of normalisation
     eps: float = 1e-5  # added to the variance in a norm
-    mlp: MLPKind = "relu"  # activation of the MLP; swiglu has a gate
+    mlp: MLPKind = "relu"  # activation of the MLP; swiglu and geglu have a gate
     bias: bool = True  # linear maps have a bias
     scaled: bool = True  # embeddings are multiplied by sqrt(width) (section 3.4)
     tied: bool = True  # the weights of the output layer are the target's embedding table (section 3.4)
@@ -72,7 +72,7 @@ class Encoder(nn.Module):
         self.embed, self.dropout = embed, c.dropout
         self.positions = _positions(c, causal=False)
         self.blocks = nn.ModuleList(_block(c, cross=False) for _ in range(c.depth))
-        self.norm = make_norm(c.norm if c.order == "pre" else "none", c.width, eps=c.eps)
+        self.norm = make_norm("none" if c.order == "post" else c.norm, c.width, eps=c.eps)
 
     def forward(self, source: Int[Tensor, "b s"], mask: Mask) -> Float[Tensor, "b s d"]:
         x = F.dropout(self.positions.add(self.embed(source)), self.dropout, self.training)
@@ -89,7 +89,7 @@ class Decoder(nn.Module):
         self.embed, self.dropout = embed, c.dropout
         self.positions = _positions(c, causal=True)
         self.blocks = nn.ModuleList(_block(c, cross=True) for _ in range(c.decoder_depth or c.depth))
-        self.norm = make_norm(c.norm if c.order == "pre" else "none", c.width, eps=c.eps)
+        self.norm = make_norm("none" if c.order == "post" else c.norm, c.width, eps=c.eps)
 
     def forward(
         self,

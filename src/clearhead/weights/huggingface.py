@@ -28,7 +28,8 @@ from .tokenizer_files import read_chat, remove_tokens, write_chat
 
 # model_type: the file of this folder with its Layout.
 LAYOUT_FILES = {
-    "marian": "marian", "gpt2": "gpt2", "llama": "llama", "mistral": "llama", "qwen2": "llama", "bert": "bert",
+    "marian": "marian", "gpt2": "gpt2", "llama": "llama", "mistral": "llama", "qwen2": "llama",
+    "qwen3": "llama", "bert": "bert",
     "vit": "vit", "deit": "vit", "dinov2": "dinov2", "dinov2_with_registers": "dinov2", "resnet": "resnet",
     "convnext": "convnext", "vision-encoder-decoder": "vision_encoder_decoder",
 }  # fmt: skip
@@ -67,7 +68,8 @@ def model_type(table: config.Table) -> str:
 def load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> tuple[Bundle, Used]:
     """Load a folder of theirs; returns the bundle, and which tensors it was loaded from."""
     table = config.load(folder / "config.json")
-    layout = get_layout(model_type(table))
+    kind = model_type(table)
+    layout = get_layout(kind)
     theirs = read_theirs(layout, config.Table({**table, **layout.read_extra(folder)}, origin=table.origin))
     with open_tensors(folder) as tensors:
         model, used = build(layout, theirs, tensors, device, dtype, folder / "config.json")
@@ -76,7 +78,7 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> tuple
     special, labels = special_ids(folder, table), class_names(folder, table, getattr(model.config, "classes", None))
     bundle = Bundle(
         model, tokens, model.config, folder, special, read_chat(folder), labels,
-        preprocessing=read_preprocessing(folder) if model.reads in ("images", "captions") else None,
+        preprocessing=read_preprocessing(folder) if model.reads in ("images", "captions") else None, model_type=kind,
     )  # fmt: skip
     return bundle, used
 
@@ -184,13 +186,14 @@ def _token_files(bundle: Bundle, layout: Layout, special: Special) -> dict[str, 
 
 
 def _their_config(bundle: Bundle, special: Special) -> tuple[Layout, dict[str, Any]]:
-    """The first model type that can express a model, and its config.json."""
+    """The first model type that can express a model, and its config.json; that of its own folder comes first."""
     name = family_of(bundle.model)
     if name not in SAVED_AS:
         known = ", ".join(SAVED_AS)
         raise WeightsError(f"{name}: there is no Hugging Face layout for such a model here: expected one of {known}")
     reasons = []
-    for kind in SAVED_AS[name]:
+    own = [bundle.model_type] if bundle.model_type is not None else []
+    for kind in (*own, *(kind for kind in SAVED_AS[name] if kind not in own)):
         layout = get_layout(kind)
         try:
             return layout, layout.to_theirs(bundle.config, special)

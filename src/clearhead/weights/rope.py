@@ -1,0 +1,61 @@
+"""The rotary positions of Hugging Face's config.json, to and from the options of our GPT."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ..errors import InputError
+from ..models.gpt import Config
+from .fill import WeightsError
+
+BASE = 10_000.0  # default of rope_theta
+KINDS = ("default", "linear", "llama3")
+
+
+def read_rope(rope: dict[str, Any], context: int) -> dict[str, Any]:
+    """Our options of rotary positions.
+
+    Args:
+        rope: The keys of rope_parameters; older files have them as rope_theta and rope_scaling.
+        context: Tokens that the model reads.
+    """
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    options: dict[str, Any] = {"base": _number(rope, "rope_theta") or BASE}
+    if kind == "default":
+        return options
+    if kind in ("longrope", "su"):
+        raise InputError(
+            f"rope_type={kind!r} has other angles for long texts than for short ones, which is not supported: expected "
+            f"{', '.join(KINDS)}"
+        )
+    if kind not in KINDS:
+        raise InputError(f"rope_type={kind!r}: expected {', '.join(KINDS)}")
+    if kind == "llama3":
+        for name, usual in (("low_freq_factor", 1.0), ("high_freq_factor", 4.0)):
+            if rope.get(name, usual) != usual:
+                raise InputError(f"{name}={rope[name]}: expected {usual}")
+        options["trained"] = int(_number(rope, "original_max_position_embeddings") or context)
+    return options | {"scaling": kind, "factor": _number(rope, "factor") or 1.0}
+
+
+def write_rope(c: Config) -> dict[str, Any]:
+    """The keys of config.json for the rotary positions of our Config; older versions of their library read the last."""
+    rope: dict[str, Any] = {"rope_theta": c.base, "rope_type": c.scaling or "default"}
+    if c.scaling not in (None, *KINDS):
+        raise WeightsError(f"scaling={c.scaling!r}: expected none, linear or llama3")
+    if c.scaling is not None:
+        rope["factor"] = c.factor
+    if c.scaling == "llama3":
+        rope |= {"original_max_position_embeddings": c.trained, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    return {"rope_parameters": rope, "rope_theta": c.base, **({} if c.scaling is None else {"rope_scaling": rope})}
+
+
+def _number(rope: dict[str, Any], name: str) -> float | None:
+    """A value of rope_parameters, whose dictionary may hold anything."""
+    value = rope.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise InputError(f"{name}={value!r}: expected a number above 0")
+    return float(value)
