@@ -29,6 +29,8 @@ LLAMA = {
     "num_key_value_heads": 2, "max_position_embeddings": CONTEXT, "rms_norm_eps": 1e-3, "bos_token_id": 1,
     "eos_token_id": 2, "pad_token_id": None,
 }  # fmt: skip
+GEMMA = LLAMA | {"head_dim": 6, "query_pre_attn_scalar": 9, "sliding_window": 4}
+GEMMA3_LAYERS = ["sliding_attention", "full_attention", "sliding_attention"]
 BERT = {
     "hidden_size": D, "num_hidden_layers": DEPTH, "num_attention_heads": H, "intermediate_size": HIDDEN,
     "max_position_embeddings": CONTEXT, "type_vocab_size": 3, "layer_norm_eps": 1e-3, "pad_token_id": 0,
@@ -53,6 +55,19 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2": ("qwen2", LLAMA | {"tie_word_embeddings": True}),
     "qwen3": ("qwen3", LLAMA | {"head_dim": 6}),
     "qwen3 tied": ("qwen3", LLAMA | {"head_dim": 4, "tie_word_embeddings": True}),
+    "phi3, a third of the columns rotated": ("phi3", LLAMA | {
+        "hidden_size": 36, "rope_parameters": {
+            "rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 1 / 3}}),
+    "phi3, a window": ("phi3", LLAMA | {"sliding_window": 4, "tie_word_embeddings": True}),
+    "olmo2": ("olmo2", LLAMA | {"rope_parameters": {"rope_theta": 500.0, "rope_type": "default"}}),
+    "olmo2 tied": ("olmo2", LLAMA | {"tie_word_embeddings": True}),
+    "gemma2": ("gemma2", GEMMA | {"final_logit_softcapping": 4.0, "attn_logit_softcapping": 2.0}),
+    "gemma2 untied, without caps": ("gemma2", GEMMA | {
+        "final_logit_softcapping": None, "attn_logit_softcapping": None, "tie_word_embeddings": False}),
+    "gemma3": ("gemma3_text", GEMMA | {"layer_types": GEMMA3_LAYERS}),
+    "gemma3, stretched": ("gemma3_text", GEMMA | {"num_hidden_layers": 4, "layer_types": None, "rope_parameters": {
+        "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 1e3},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 1e2}}, "sliding_window_pattern": 2}),
     "bert, masked tokens": ("bert", BERT),
     "bert, classes": ("bert", BERT | {
         "architectures": ["BertForSequenceClassification"], "id2label": dict(enumerate(LABELS))}),

@@ -29,13 +29,13 @@ from .tokenizer_files import read_chat, remove_tokens, write_chat
 # model_type: the file of this folder with its Layout.
 LAYOUT_FILES = {
     "marian": "marian", "gpt2": "gpt2", "llama": "llama", "mistral": "llama", "qwen2": "llama",
-    "qwen3": "llama", "bert": "bert",
+    "qwen3": "llama", "phi3": "phi3", "olmo2": "olmo2", "gemma2": "gemma", "gemma3_text": "gemma", "bert": "bert",
     "vit": "vit", "deit": "vit", "dinov2": "dinov2", "dinov2_with_registers": "dinov2", "resnet": "resnet",
     "convnext": "convnext", "vision-encoder-decoder": "vision_encoder_decoder",
 }  # fmt: skip
 # Our family: the model types to save it as, in order of preference.
 SAVED_AS = {
-    "transformer": ("marian",), "gpt": ("gpt2", "llama"), "bert": ("bert",),
+    "transformer": ("marian",), "gpt": ("gpt2", "llama", "phi3", "olmo2", "gemma2", "gemma3_text"), "bert": ("bert",),
     "vit": ("vit", "deit", "dinov2", "dinov2_with_registers"), "resnet": ("resnet",), "convnext": ("convnext",),
     "captioner": ("vision-encoder-decoder",),
 }  # fmt: skip
