@@ -28,6 +28,12 @@ BERT = {
     "max_position_embeddings": CONTEXT, "type_vocab_size": 3, "layer_norm_eps": 1e-3, "pad_token_id": 0,
     "architectures": ["BertForMaskedLM"],
 }  # fmt: skip
+ROBERTA = BERT | {"max_position_embeddings": CONTEXT + 1, "bos_token_id": None, "eos_token_id": None}
+DISTILBERT = {
+    "dim": D, "n_layers": DEPTH, "n_heads": H, "hidden_dim": HIDDEN, "max_position_embeddings": CONTEXT,
+    "pad_token_id": 0,
+}  # fmt: skip
+ENCODERS = ("bert", "roberta", "xlm-roberta", "distilbert")  # how the names of cases begin that write no text
 LLAMA3_SCALING = {
     "rope_type": "llama3", "rope_theta": 500.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 8,
@@ -64,6 +70,15 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "bert, classes": ("bert", BERT | {
         "architectures": ["BertForSequenceClassification"], "id2label": dict(enumerate(LABELS))}),
     "bert, sentences": ("bert", BERT | {"architectures": ["BertModel"], "hidden_act": "relu"}),
+    "roberta, masked tokens": ("roberta", ROBERTA | {"architectures": ["RobertaForMaskedLM"]}),
+    "roberta, classes": ("roberta", ROBERTA | {
+        "architectures": ["RobertaForSequenceClassification"], "id2label": dict(enumerate(LABELS))}),
+    "roberta, sentences": ("roberta", ROBERTA | {"architectures": ["RobertaModel"], "hidden_act": "relu"}),
+    "xlm-roberta, masked tokens": ("xlm-roberta", ROBERTA | {"architectures": ["XLMRobertaForMaskedLM"]}),
+    "distilbert, masked tokens": ("distilbert", DISTILBERT | {"architectures": ["DistilBertForMaskedLM"]}),
+    "distilbert, classes": ("distilbert", DISTILBERT | {
+        "architectures": ["DistilBertForSequenceClassification"], "id2label": dict(enumerate(LABELS))}),
+    "distilbert, sentences": ("distilbert", DISTILBERT | {"architectures": ["DistilBertModel"], "activation": "relu"}),
 }  # fmt: skip
 
 
@@ -83,7 +98,9 @@ def oracle(case: str) -> nn.Module:
 
 def output(model: nn.Module, x: Tensor, **inputs: Tensor) -> Tensor:
     out = model(x, **inputs)
-    return out.logits if hasattr(out, "logits") else out.pooler_output
+    if hasattr(out, "logits"):
+        return out.logits
+    return out.pooler_output if hasattr(out, "pooler_output") else out.last_hidden_state[:, 0]
 
 
 def ids(tokens: int = T) -> Tensor:

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 import torch
 from compare import close
-from language_models import CASES, CONTEXT, ids, oracle
+from language_models import CASES, CONTEXT, ENCODERS, ids, oracle
 
 import clearhead as ch
 from clearhead.decode import Plan, search
 from clearhead.fast import CpuDecoder
 from clearhead.weights import WeightsError, huggingface
 
-WRITERS = [case for case in CASES if not case.startswith("bert")]
+WRITERS = [case for case in CASES if not case.startswith(ENCODERS)]
 writers = pytest.mark.parametrize("case", WRITERS)
 # Options that the fast decoder leaves to the model's own steps, by the first word of a case.
 SLOW = ("olmo2", "gemma2", "gemma3")

@@ -30,12 +30,14 @@ from .tokenizer_files import read_chat, remove_tokens, write_chat
 LAYOUT_FILES = {
     "marian": "marian", "gpt2": "gpt2", "llama": "llama", "mistral": "llama", "qwen2": "llama",
     "qwen3": "llama", "phi3": "phi3", "olmo2": "olmo2", "gemma2": "gemma", "gemma3_text": "gemma", "bert": "bert",
+    "roberta": "roberta", "xlm-roberta": "roberta", "distilbert": "distilbert",
     "vit": "vit", "deit": "vit", "dinov2": "dinov2", "dinov2_with_registers": "dinov2", "resnet": "resnet",
     "convnext": "convnext", "vision-encoder-decoder": "vision_encoder_decoder",
 }  # fmt: skip
 # Our family: the model types to save it as, in order of preference.
 SAVED_AS = {
-    "transformer": ("marian",), "gpt": ("gpt2", "llama", "phi3", "olmo2", "gemma2", "gemma3_text"), "bert": ("bert",),
+    "transformer": ("marian",), "gpt": ("gpt2", "llama", "phi3", "olmo2", "gemma2", "gemma3_text"),
+    "bert": ("bert", "roberta", "distilbert"),
     "vit": ("vit", "deit", "dinov2", "dinov2_with_registers"), "resnet": ("resnet",), "convnext": ("convnext",),
     "captioner": ("vision-encoder-decoder",),
 }  # fmt: skip
