@@ -77,7 +77,9 @@ class CpuDecoder:
         if source is not None:
             memory = source.memory
             source_allowed = _allowed(source.mask, memory[0][0].shape[2], ids.device, source.fold)
-        x = self.blocks(stack.positions.add(stack.embed(ids), at), at, kv.caches, allowed, memory, source_allowed)
+        x = stack.positions.add(stack.embed(ids), at)
+        x = x if stack.embed_norm is None else stack.embed_norm(x)
+        x = self.blocks(x, at, kv.caches, allowed, memory, source_allowed)
         if x is None:
             return None
         kv.advance(1)

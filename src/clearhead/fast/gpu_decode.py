@@ -150,7 +150,7 @@ class GpuDecoder:
         positions, norm, head = stack.positions, stack.norm, stack.head
         joined = isinstance(positions, Vectors) and positions.join != "add"
         partial = isinstance(positions, Rotary) and positions.columns != positions.head
-        if not supports_positions(positions) or joined or partial or stack.cross:
+        if not supports_positions(positions) or joined or partial or stack.cross or stack.embed_norm is not None:
             return None
         if not all(_supports(block, like) for block in blocks) or not _supports_norm(norm) or type(head) is not Linear:
             return None

@@ -32,6 +32,7 @@ class Special:
     pad: int | None = None  # padding of short rows
     start: int | None = None  # BOS: the first input of a decoder, and the prompt for an empty text
     ends: tuple[int, ...] = ()  # EOS: each of them ends an answer
+    first: int | None = None  # the token that every answer begins with after `start`, such as the target's language
 
     @staticmethod
     def of(tokens: Tokenizer | Pair | None) -> Special:

@@ -28,24 +28,23 @@ from .tokenizer_files import read_chat, remove_tokens, write_chat
 
 # model_type: the file of this folder with its Layout.
 LAYOUT_FILES = {
-    "marian": "marian", "gpt2": "gpt2", "llama": "llama", "mistral": "llama", "qwen2": "llama",
-    "qwen3": "llama", "phi3": "phi3", "olmo2": "olmo2", "gemma2": "gemma", "gemma3_text": "gemma", "bert": "bert",
-    "roberta": "roberta", "xlm-roberta": "roberta", "distilbert": "distilbert",
-    "vit": "vit", "deit": "vit", "dinov2": "dinov2", "dinov2_with_registers": "dinov2", "resnet": "resnet",
-    "convnext": "convnext", "vision-encoder-decoder": "vision_encoder_decoder",
+    "marian": "marian", "gpt2": "gpt2", "llama": "llama", "mistral": "llama", "qwen2": "llama", "qwen3": "llama",
+    "phi3": "phi3", "olmo2": "olmo2", "gemma2": "gemma", "gemma3_text": "gemma", "bert": "bert", "roberta": "roberta",
+    "xlm-roberta": "roberta", "distilbert": "distilbert", "bart": "bart", "mbart": "bart", "m2m_100": "bart",
+    "t5": "t5", "vit": "vit", "deit": "vit", "dinov2": "dinov2", "dinov2_with_registers": "dinov2",
+    "resnet": "resnet", "convnext": "convnext", "vision-encoder-decoder": "vision_encoder_decoder",
 }  # fmt: skip
-# Our family: the model types to save it as, in order of preference.
+# Our family: the model types to save it as, in order of preference; one of those that share a table stands for all.
 SAVED_AS = {
-    "transformer": ("marian",), "gpt": ("gpt2", "llama", "phi3", "olmo2", "gemma2", "gemma3_text"),
-    "bert": ("bert", "roberta", "distilbert"),
-    "vit": ("vit", "deit", "dinov2", "dinov2_with_registers"), "resnet": ("resnet",), "convnext": ("convnext",),
-    "captioner": ("vision-encoder-decoder",),
+    "transformer": ("marian", "bart", "t5"), "gpt": ("gpt2", "llama", "phi3", "olmo2", "gemma2"),
+    "bert": ("bert", "roberta", "distilbert"), "vit": ("vit", "deit", "dinov2", "dinov2_with_registers"),
+    "resnet": ("resnet",), "convnext": ("convnext",), "captioner": ("vision-encoder-decoder",),
 }  # fmt: skip
 # Keys that tell the model type of a config.json that is older than the key model_type.
 MARKS = {"gpt2": ("n_embd", "n_head"), "bert": ("type_vocab_size", "hidden_size")}
 INSTALL = "; with transformers (pip install clearhead[transformers]) other models that read one text open, too"
 # Special ids in generation_config.json.
-ID_KEYS = ("pad_token_id", "bos_token_id", "decoder_start_token_id", "eos_token_id")
+ID_KEYS = ("pad_token_id", "bos_token_id", "decoder_start_token_id", "eos_token_id", "forced_bos_token_id")
 
 
 def get_layout(model_type: str) -> Layout:
@@ -127,8 +126,11 @@ def special_ids(folder: Path, table: config.Table) -> Special:
     for keys in (decoder if isinstance(decoder, config.Table) else config.Table(), table, generation):
         ids |= {name: _ids(keys, name) for name in ID_KEYS if keys.get(name) is not None}
     start = ids.get("decoder_start_token_id", ids.get("bos_token_id", ()))
-    pad = ids.get("pad_token_id", ())
-    return Special(pad=next(iter(pad), None), start=next(iter(start), None), ends=ids.get("eos_token_id", ()))
+    pad, first = ids.get("pad_token_id", ()), ids.get("forced_bos_token_id", ())
+    return Special(
+        pad=next(iter(pad), None), start=next(iter(start), None), ends=ids.get("eos_token_id", ()),
+        first=next(iter(first), None),
+    )  # fmt: skip
 
 
 def class_names(folder: Path, table: config.Table, classes: int | None) -> tuple[str, ...] | None:
