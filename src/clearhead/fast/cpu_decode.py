@@ -77,9 +77,9 @@ class CpuDecoder:
         if source is not None:
             memory = source.memory
             source_allowed = _allowed(source.mask, memory[0][0].shape[2], ids.device, source.fold)
-        x = stack.positions.add(stack.embed(ids), at)
-        x = x if stack.embed_norm is None else stack.embed_norm(x)
-        x = self.blocks(x, at, kv.caches, allowed, memory, source_allowed)
+        embedded = stack.positions.add(stack.embed(ids), at)
+        embedded = embedded if stack.embed_norm is None else stack.embed_norm(embedded)
+        x = self.blocks(embedded, at, kv.caches, allowed, memory, source_allowed)
         if x is None:
             return None
         kv.advance(1)

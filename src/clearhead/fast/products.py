@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..layers import Linear, Readout
-from ..layers.norm import RMSNorm, RMSNormPlusOne
+from ..layers import Linear
+from ..layers.norm import RMSNorm
 
 LARGE = 1 << 18  # weights from which the choice of a kernel matters
 FEW = 4096  # rows up to which it matters
@@ -45,9 +45,9 @@ def accelerate(model: nn.Module) -> nn.Module:
         True
     """
     for module in model.modules():
-        if type(module) in (Linear, Readout):
+        if isinstance(module, Linear):
             module.product = product
-        elif type(module) in (RMSNorm, RMSNormPlusOne):
+        elif isinstance(module, RMSNorm):
             module.normalise = rms_norm
     return model
 

@@ -12,7 +12,7 @@ vector to compare it by (Reimers and Gurevych 2019, section 3).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -84,7 +84,7 @@ class BERT(Model):
             raise InputError("answer='class' needs the number of classes: give classes, or train on data that has them")
         self.embed = Tokens(c.vocab, c.width)
         self.types = Tokens(c.types, c.width) if c.types else None
-        more = {"offset": c.offset} if c.offset else {}
+        more: dict[str, Any] = {"offset": c.offset} if c.offset else {}
         self.positions = make_positions(
             c.positions, width=c.width, heads=c.heads, head=c.width // c.heads, context=c.context, **more
         )

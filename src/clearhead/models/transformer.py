@@ -234,6 +234,15 @@ class Transformer(Model):
         )
         return DecoderState(kv, SourceMemory(memory, lengths))
 
+    def read(
+        self, ids: Int[Tensor, "b t"], state: DecoderState, counts: Int[Tensor, "b"] | None = None
+    ) -> DecoderState:
+        """Append target tokens without computing logits: the first `counts[i]` of row i, or all of them."""
+        assert state.source is not None
+        self.decoder(ids, state.source.memory, state.source.mask, kv=state.kv)
+        state.kv.advance(ids.shape[1] if counts is None else counts)
+        return state
+
     def step(self, ids: Int[Tensor, "b t"], state: DecoderState) -> tuple[Float[Tensor, "b t v"], DecoderState]:
         """Append tokens to every row, and return the logits after each of them."""
         assert state.source is not None

@@ -33,7 +33,7 @@ NORMS = {
     "attn_norm": "input_layernorm", "attn_out_norm": "post_attention_layernorm",
     "mlp_norm": "pre_feedforward_layernorm", "mlp_out_norm": "post_feedforward_layernorm",
 }  # fmt: skip
-FIXED = {
+FIXED: dict[str, Any] = {
     "positions": "rotary", "order": "both", "norm": "rms_plus_one", "mlp": "geglu", "bias": False, "scaled": True,
 }  # fmt: skip
 FULL, SLIDING = "full_attention", "sliding_attention"  # their kinds of layers
@@ -92,7 +92,7 @@ class Theirs:
             hidden=self.intermediate_size, eps=self.rms_norm_eps, tied=self.tie_word_embeddings,
             scale=None if plain else self.query_pre_attn_scalar**-0.5, score_cap=self.attn_logit_softcapping,
             logit_cap=self.final_logit_softcapping, **FIXED, **windows, **rope,
-        )  # type: ignore[arg-type]  # fmt: skip
+        )  # fmt: skip
 
     def _windows(self) -> dict[str, Any]:
         """Which blocks have a window, as our options."""

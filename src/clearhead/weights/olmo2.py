@@ -24,7 +24,14 @@ from .table import Layout, Row, causal_lm_logits, check_options, pairs
 from .tokenizer_files import folder_tokens, write_subwords
 
 NORMS = {"attn_norm": "post_attention_layernorm", "mlp_norm": "post_feedforward_layernorm"}
-FIXED = {"order": "output", "positions": "rotary", "norm": "rms", "mlp": "swiglu", "qk_norm": "width", "bias": False}
+FIXED: dict[str, Any] = {
+    "order": "output",
+    "positions": "rotary",
+    "norm": "rms",
+    "mlp": "swiglu",
+    "qk_norm": "width",
+    "bias": False,
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,7 +66,7 @@ class Theirs:
             depth=self.num_hidden_layers, heads=self.num_attention_heads, kv_heads=self.num_key_value_heads,
             hidden=self.intermediate_size, eps=self.rms_norm_eps, tied=self.tie_word_embeddings,
             **FIXED, **read_rope(rope, self.max_position_embeddings),
-        )  # type: ignore[arg-type]  # fmt: skip
+        )  # fmt: skip
 
 
 def to_theirs(c: Config, special: Special) -> dict[str, Any]:

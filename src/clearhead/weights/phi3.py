@@ -29,7 +29,7 @@ PARTS = {
     ("attn.query", "attn.key", "attn.value"): "self_attn.qkv_proj", ("attn.out",): "self_attn.o_proj",
     ("mlp.gate", "mlp.up"): "mlp.gate_up_proj", ("mlp.down",): "mlp.down_proj",
 }  # fmt: skip
-FIXED = {"positions": "rotary", "norm": "rms", "mlp": "swiglu", "bias": False}
+FIXED: dict[str, Any] = {"positions": "rotary", "norm": "rms", "mlp": "swiglu", "bias": False}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,7 +72,7 @@ class Theirs:
             hidden=self.intermediate_size, eps=self.rms_norm_eps, tied=self.tie_word_embeddings,
             window=self.sliding_window, rotated=None if rotated == head else rotated, dropout=self.resid_pdrop,
             **FIXED, **read_rope(rope, self.max_position_embeddings),
-        )  # type: ignore[arg-type]  # fmt: skip
+        )  # fmt: skip
 
     def _head(self) -> int:
         return self.hidden_size // self.num_attention_heads

@@ -31,7 +31,7 @@ ACTIVATIONS = {
 MAPS = {"query": "q", "key": "k", "value": "v", "out": "o"}
 TABLES = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
 READOUT = "lm_head.weight"
-FIXED = {
+FIXED: dict[str, Any] = {
     "positions": "relative", "order": "pre", "norm": "rms", "score": "dot", "bias": False, "scaled": False,
 }  # fmt: skip
 FREE = {
@@ -77,7 +77,7 @@ class Theirs:
             buckets=self.relative_attention_num_buckets, reach=self.relative_attention_max_distance,
             eps=self.layer_norm_epsilon, mlp=ACTIVATIONS[self.feed_forward_proj],  # type: ignore[arg-type]
             tied=scaled or READOUT not in shapes, readout_scaled=scaled, dropout=self.dropout_rate, **FIXED,
-        )  # type: ignore[arg-type]  # fmt: skip
+        )  # fmt: skip
 
 
 def to_theirs(c: Config, special: Special) -> dict[str, Any]:
@@ -121,7 +121,7 @@ def rows(c: Config) -> Iterator[Row]:
 def _block(c: Config, cross: bool) -> dict[str, str]:
     """The layers of a block. Ours: theirs."""
     sublayers = {"attn": "SelfAttention", **({"cross": "EncDecAttention"} if cross else {})}
-    names = {}
+    names: dict[str, str] = {}
     for i, (ours, theirs) in enumerate(sublayers.items()):
         names |= {f"{ours}.{a}": f"{i}.{theirs}.{b}" for a, b in MAPS.items()}
         names[f"{ours}_norm"] = f"{i}.layer_norm"
