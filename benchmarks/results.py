@@ -35,15 +35,30 @@ def measure(model: Model, data: Data) -> dict[str, float]:
 
 def keep(name: str, **numbers: Any) -> None:
     """Write docs/results/NAME.json: the numbers, with the command, the machine, the version of torch and the date."""
-    facts = {
-        "command": " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]]),
+    _write(name, _facts(" ".join(sys.argv[1:])) | numbers)
+
+
+def keep_part(name: str, part: str, numbers: dict[str, Any]) -> None:
+    """Write one part of docs/results/NAME.json, with the command and the like; the other parts stay as they are."""
+    path = RESULTS / f"{name}.json"
+    others = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    _write(name, dict(sorted((others | {part: _facts(part) | numbers}).items())))
+
+
+def _facts(arguments: str) -> dict[str, Any]:
+    """The command, the machine, the version of torch and the date."""
+    return {
+        "command": f"python benchmarks/{Path(sys.argv[0]).name} {arguments}".strip(),
         "machine": f"{os.cpu_count()} CPU cores, {torch.get_num_threads()} used",
         "torch": torch.__version__,
         "date": datetime.date.today().isoformat(),
     }
+
+
+def _write(name: str, content: dict[str, Any]) -> None:
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
-    path.write_text(_text(facts | numbers) + "\n", encoding="utf-8")
+    path.write_text(_text(content) + "\n", encoding="utf-8")
     print(path)
 
 

@@ -2,12 +2,15 @@
 
 One function per picture, named like its file. Every number is computed here, by the library, from fixed seeds, or read
 from docs/results. The pictures of the explorer are screenshots of a browser (Chromium and its driver); without one they
-stay as they are, like those of captions without the images of Flickr8k.
+stay as they are, like those of captions without the images of Flickr8k, and those of checkpoints that do not ship
+without the folder CLEARHEAD_CHECKPOINTS.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import os
 import sys
 import tempfile
 import time
@@ -585,9 +588,15 @@ def _caption_strip(model: str, name: str, across: int) -> Image | None:
         return None
     image = read_image(str(files.root), name)
     caption: Any = ch.caption(ch.load(model, device="cpu"), image)
-    figure = ch.draw.strip(np.asarray(image), caption.maps, caption.words, title=caption.text, across=across, size=1.2)
+    return _in_few_colours(
+        ch.draw.strip(np.asarray(image), caption.maps, caption.words, title=caption.text, across=across, size=1.2)
+    )
+
+
+def _in_few_colours(figure: Figure) -> Image:
+    """A figure as an image of 256 colours, which keeps its file small."""
     with tempfile.TemporaryDirectory() as folder:
-        drawn = open_image(ch.draw.save(figure, Path(folder) / "strip.png"))
+        drawn = open_image(ch.draw.save(figure, Path(folder) / "drawn.png"))
     few = drawn.quantize(256, method=Quantize.MAXCOVERAGE)  # keeps rare colours, such as that of a jacket
     return drawn.quantize(palette=few, dither=Dither.FLOYDSTEINBERG)
 
@@ -730,6 +739,20 @@ def explorer_classify() -> Image | None:
 
 
 @picture
+def explorer_compare() -> Image | None:
+    """CKA of a vision transformer and a ResNet, attention distance and receptive fields."""
+    address = "compare?model=vit-cifar10&other=resnet-cifar10"
+    return screenshot(address, ".compare .remark:not(:empty)", tall=1980)
+
+
+@picture
+def explorer_patching() -> Image | None:
+    """Two prompts, their tokens, and which layer and token carry the answer."""
+    address = "write?model=everyday&text=The+children+in+the+garden&inspect=1&patch=%7B%22open%22%3A1%7D"
+    return screenshot(address, ".patching .verdict", tall=860)
+
+
+@picture
 def explorer_caption() -> Image | None:
     """A caption of the user's own, the place of the camera, and a panel per word."""
     address = "caption?model=captioner&image=photographer&text=a+man+with+a+camera&at=4"
@@ -746,6 +769,169 @@ def explorer_build() -> Image | None:
     return screenshot("build", ".matrix td", act=act)
 
 
+# 15: what models learn, from docs/results/what_models_learn.json; the maps of a ViT-S/14 need its checkpoint
+
+
+def _learned(fact: str) -> dict[str, Any]:
+    """The numbers of one fact."""
+    found: dict[str, Any] = _results("what_models_learn")[fact]
+    return found
+
+
+@picture
+def head_distances() -> Figure:
+    """The nearest and the farthest head of every block of three ViTs, compared with uniform attention."""
+    plots = {}
+    for name in ("vit-cifar10", "vit-imagenette", "vit-s14"):
+        found = _learned("heads")["models"][name]
+        blocks = np.arange(len(found["mean"]))
+        plots[name] = {
+            "farthest head": (blocks, found["farthest"]), "mean of the heads": (blocks, found["mean"]),
+            "nearest head": (blocks, found["nearest"]), "uniform attention": (blocks, np.ones(len(blocks))),
+        }  # fmt: skip
+    return ch.draw.panels(
+        plots, xlabel="block", ylabel=["distance / uniform", "", ""], dashed=["uniform attention"], zero=True,
+        shared=True, width=2.6, height=2.6,
+    )  # fmt: skip
+
+
+@picture
+def field_growth() -> Figure:
+    """The side of effective receptive fields by relative depth, and the theoretical one of a ResNet."""
+    models = _learned("fields")["models"]
+
+    def line(name: str, what: str = "side") -> tuple[Any, Any]:
+        values = [np.nan if x is None else min(x, models[name]["image"]) for x in models[name][what]]
+        return np.linspace(0, 1, len(values)), np.array(values)
+
+    plots = {
+        "CIFAR-10, 32 pixels": {
+            "ViT": line("vit-cifar10"), "ResNet": line("resnet-cifar10"),
+            "ResNet, theoretical": line("resnet-cifar10", "theoretical"),
+        },
+        "ImageNet, 224 pixels": {
+            "ViT": line("vit-s14"), "ResNet": line("keras-resnet50"), "MobileNetV2": line("mobilenet-v2"),
+            "ResNet, theoretical": line("keras-resnet50", "theoretical"),
+        },
+    }  # fmt: skip
+    return ch.draw.panels(
+        plots, xlabel="relative depth", ylabel="side in pixels", dashed=["ResNet, theoretical"], zero=True, width=3.2
+    )  # fmt: skip
+
+
+@picture
+def layer_similarity() -> Figure:
+    """CKA within models, and between models, the first block at the top left."""
+    pairs = _learned("similarity")["pairs"]
+    shown = {
+        "vit-cifar10": "vit-cifar10", "resnet-cifar10": "resnet-cifar10",
+        "ViT (rows), ResNet (columns)": "vit-cifar10 with resnet-cifar10",
+        "vit-imagenette": "vit-imagenette", "two seeds": "vit-imagenette with vit-seed-2",
+        "class token (rows), mean": "vit-imagenette with vit-mean",
+    }  # fmt: skip
+    matrices = {title: np.clip(pairs[name]["matrix"], 0, 1) for title, name in shown.items()}
+    return ch.draw.grids(matrices, xlabel="", ylabel="", most=1.0, across=3, size=2.2)
+
+
+@picture
+def pooling() -> Figure:
+    """The accuracy of linear probes after each block, on the class token and on the mean of the patches."""
+    found = _learned("pooling")
+    models = found["models"]
+    blocks = np.arange(len(models["vit-mean"]["distance"]))
+    lines = {
+        "class token": (blocks, models["vit-imagenette"]["probe"]["class token"]),
+        "patches beside it": (blocks, models["vit-imagenette"]["probe"]["patches"]),
+        "patches, mean-pooled": (blocks, models["vit-mean"]["probe"]["patches"]),
+        "chance": (blocks, [found["chance"]] * len(blocks)),
+    }
+    return ch.draw.curves(lines, xlabel="block", ylabel="accuracy of a linear probe", dashed=["chance"], zero=True)
+
+
+def _real_vit() -> ch.Bundle | None:
+    """The real ViT-S/14; None without its checkpoint."""
+    folder = Path(os.environ.get("CLEARHEAD_CHECKPOINTS", "checkpoints")) / "vit-s14"
+    return ch.load(folder, device="cpu") if folder.is_dir() else None
+
+
+def _class_maps(bundle: ch.Bundle, name: str, side: int) -> ch.look.ClsMaps:
+    """What the class token of the last block attends to in an example image of `side` pixels."""
+    assert bundle.preprocessing is not None
+    read = dataclasses.replace(bundle.preprocessing, resize=side, crop=(side, side))
+    return ch.look.cls_maps(bundle.model, torch.from_numpy(read(_example(name).resize((side, side)))))
+
+
+@picture
+def class_token_maps() -> Image | None:
+    """The class token's attention of a supervised ViT and of a ViT-S/14, mean of the heads of the last block."""
+    real, ours = _real_vit(), ch.load("vit-imagenette", device="cpu")
+    if real is None:
+        return None
+    pictures, maps = {}, {}
+    for name in ("golf-ball", "parachute", "photographer"):
+        pixels = np.asarray(_example(name).resize((64, 64)))
+        pictures[name] = pixels
+        for title, bundle, side in (("ours", ours, 128), ("ViT-S/14", real, 448)):
+            key = f"{name}, {title}"
+            pictures[key], maps[key] = pixels, _class_maps(bundle, name, side).maps.mean(0)
+    order = [name for start in range(3) for name in list(pictures)[start::3]]  # a row per model
+    return _in_few_colours(ch.draw.images({name: pictures[name] for name in order}, maps=maps, across=3, size=1.5))
+
+
+@picture
+def class_token_heads() -> Figure | None:
+    """What each head of the last block of a ViT-S/14 attends to, one colour per head."""
+    real = _real_vit()
+    if real is None:
+        return None
+    maps = _class_maps(real, "photographer", 448).maps
+    return ch.draw.head_colours(maps.numpy(), np.asarray(_example("photographer").resize((128, 128))), keep=0.6)
+
+
+@picture
+def word_heads() -> Figure:
+    """The best head of each set of sentences, on the sentences that did not choose it, beside its control."""
+    models = _learned("sentences")["models"]
+    shown = {
+        "she > Sofia\nSmolLM2": ("smollm2", "names"), "it > plate\nSmolLM2": ("smollm2", "objects"),
+        "it > animal\nMiniLM": ("minilm", "things"), "bank > river\nMiniLM": ("minilm", "banks"),
+        "making > difficult\nMiniLM": ("minilm", "verbs"),
+        "rend > difficile\nopus-mt": ("opus-mt-fr-en", "verbs-french"),
+        "noir > chat\nopus-mt": ("opus-mt-fr-en", "adjectives"), "cat > chat\nopus-mt": ("opus-mt-fr-en", "order"),
+    }  # fmt: skip
+    rows = [models[model][which] for model, which in shown.values()]
+    groups = {"best head, held out": "held_out", "chance": "chance"}
+    return ch.draw.bars(
+        {title: [row[key] for row in rows] for title, key in groups.items()}, names=list(shown),
+        ylabel="share of sentences", width=9.5, height=3.0,
+    )  # fmt: skip
+
+
+@picture
+def bank_senses() -> Figure:
+    """How often the nearest other bank has the same sense, by depth."""
+    found = _learned("banks")
+    titles = {"smollm2": "SmolLM2", "minilm": "MiniLM", "en-de": "encoder of en-de"}
+    lines = {
+        title: (np.linspace(0, 1, len(found["models"][name]["right"])), found["models"][name]["right"])
+        for name, title in titles.items()
+    }
+    lines["chance"] = (np.array([0.0, 1.0]), [found["chance"]] * 2)
+    return ch.draw.curves(lines, xlabel="relative depth", ylabel="same sense", dashed=["chance"], zero=True)
+
+
+@picture
+def randomised() -> Figure:
+    """Rank correlations of saliency maps with those of a model whose weights are shuffled."""
+    rows = _learned("randomised")["models"]["vit-imagenette"]
+    titles = {"output layer": "output layer shuffled", "all parameters": "all parameters shuffled",
+              "another picture": "another picture, same model"}  # fmt: skip
+    return ch.draw.bars(
+        {title: [row[key] for row in rows.values()] for key, title in titles.items()},
+        names=[name.replace("-", "-\n") for name in rows], ylabel="rank correlation", width=9.0,
+    )  # fmt: skip
+
+
 def save(drawn: Figure | Image | None, path: Path) -> Path:
     """Write a picture; None keeps the file that exists."""
     if isinstance(drawn, Image):
@@ -753,7 +939,10 @@ def save(drawn: Figure | Image | None, path: Path) -> Path:
     elif drawn is not None:
         ch.draw.save(drawn, path)
     elif not path.exists():
-        sys.exit(f"{path.name} cannot be drawn: expected a browser (chromium and chromedriver), or Flickr8k's images")
+        sys.exit(
+            f"{path.name} cannot be drawn: expected a browser (chromium and chromedriver), Flickr8k's images, or the "
+            "checkpoint in CLEARHEAD_CHECKPOINTS"
+        )
     return path
 
 

@@ -6,6 +6,7 @@ import ast
 import importlib
 import importlib.util
 import inspect
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,8 +14,10 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import torch
 
 from clearhead.data import make_data
+from clearhead.look import read_sentences
 from clearhead.training import train
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
@@ -145,3 +148,52 @@ def test_measure_equals_the_validation_of_training(tmp_path, load):
     run = train(recipe, "model.depth=1", out=tmp_path / "run", device="cpu", quiet=True)
     measured = load(BENCHMARKS / "results.py").measure(run.model.model, make_data("copy", options, seed=0))
     assert measured == pytest.approx({name: run.metrics[-1][f"valid_{name}"] for name in ("loss", "accuracy")})
+
+
+def test_a_part_of_results_is_kept_beside_the_others(tmp_path, load, monkeypatch, capsys):
+    results = load(BENCHMARKS / "results.py")
+    monkeypatch.setattr(results, "RESULTS", tmp_path)
+    monkeypatch.setattr(sys, "argv", ["benchmarks/x.py", "b", "a", "--save"])
+    for part, value in (("b", 1.0), ("a", 2.0), ("b", 3.0)):
+        results.keep_part("x", part, {"share": value})
+    kept = json.loads((tmp_path / "x.json").read_text())
+    assert {part: numbers["share"] for part, numbers in kept.items()} == {"a": 2.0, "b": 3.0}
+    assert list(kept) == ["a", "b"]
+    assert kept["b"]["command"] == "python benchmarks/x.py b"
+
+
+def test_every_fact_is_measured_and_shown(load):
+    facts = load(BENCHMARKS / "what_models_learn.py").FACTS
+    docs = BENCHMARKS.parent / "docs"
+    kept = json.loads((docs / "results" / "what_models_learn.json").read_text(encoding="utf-8"))
+    assert kept.keys() == facts.keys()
+    page = (docs / "15-what-models-learn.md").read_text(encoding="utf-8")
+    assert [name for name in facts if f"python benchmarks/what_models_learn.py {name}" not in page] == []
+
+
+def test_controls_ask_for_what_the_head_of_a_relation_should_not_do(load):
+    sentences = load(BENCHMARKS / "what_models_learn.py").FACTS["sentences"].__globals__
+    words = {
+        name: [
+            (one.text[slice(*one.query)], one.text[slice(*one.answer)]) for one in map(control, read_sentences(name))
+        ]
+        for name, control in sentences["CONTROLS"].items()
+    }
+    assert words["names"][0] == ("he", "Thomas")
+    assert words["objects"][0] == ("and", "plate")
+    assert words["verbs"][0] == ("are", "difficult")
+    assert words["adjectives"][0] == ("chat", "Le")
+    plain = {
+        name: [(s.text[slice(*s.query)], s.text[slice(*s.answer)]) for s in read_sentences(name)] for name in words
+    }
+    assert all(a != b for name in words for a, b in zip(words[name], plain[name], strict=True))
+
+
+def test_the_share_inside_a_box_counts_cells_at_its_edge_in_part(load):
+    inside = load(BENCHMARKS / "what_models_learn.py").FACTS["maps"].__globals__["inside"]
+    even = torch.ones(2, 4, 4)
+    assert inside(even, (0.125, 0.0, 0.5, 1.0)).tolist() == pytest.approx([0.375, 0.375])
+    corner = torch.zeros(4, 4)
+    corner[0, 3] = 1
+    assert inside(corner, (0.5, 0.0, 1.0, 0.5)).item() == 1
+    assert inside(corner, (0.0, 0.0, 0.5, 1.0)).item() == 0

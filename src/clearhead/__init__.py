@@ -16,7 +16,7 @@ The folders, in reading order; each imports only those above it:
     metrics/   BLEU, chrF, and the scores of captions
     tasks/     generate, chat, embed, fill, classify, caption, score, translate, evaluate
     training/  objectives, optimisers, schedules, checkpoints, one loop; verify_resume
-    report/    plot, sweep, doctor
+    report/    plot, sweep, doctor; view, compare and figure: what `look` measures, drawn
     explore/   the web page and its server
     cli/       the command line: one subcommand per public function
 
@@ -32,8 +32,11 @@ if TYPE_CHECKING:
     from . import config, data, decode, draw, layers, look, models, tasks, tokens, training, weights
     from .look import edit, watch
     from .models import build, families
+    from .report.compare import compare
+    from .report.figures import figure
     from .report.plot import plot
     from .report.sweep import sweep
+    from .report.views import view
     from .tasks.caption import caption
     from .tasks.classify import classify
     from .tasks.evaluate import evaluate
@@ -51,10 +54,10 @@ if "torch" not in sys.modules and "GOMP_SPINCOUNT" not in os.environ:
 
 __version__ = "0.2.0"
 __all__ = [
-    "Bundle", "build", "caption", "chat", "classify", "config", "data", "decode", "draw", "edit", "embed", "evaluate",
-    "families", "fill", "generate", "layers", "likelihood", "load", "look", "models", "plot", "quantise", "save",
-    "score", "stream", "sweep", "tasks", "tokens", "train", "training", "translate", "verify_resume", "watch",
-    "weights",
+    "Bundle", "build", "caption", "chat", "classify", "compare", "config", "data", "decode", "draw", "edit", "embed",
+    "evaluate", "families", "figure", "fill", "generate", "layers", "likelihood", "load", "look", "models", "plot",
+    "quantise", "save", "score", "stream", "sweep", "tasks", "tokens", "train", "training", "translate",
+    "verify_resume", "view", "watch", "weights",
 ]  # fmt: skip
 
 # The public functions and the folders that they come from; any other public name is a folder.
@@ -63,6 +66,7 @@ _HOME = {
     "Bundle": "weights", "load": "weights", "quantise": "weights", "save": "weights",
     "edit": "look", "watch": "look",
     "train": "training", "verify_resume": "training", "plot": "report", "sweep": "report",
+    "compare": "report", "figure": "report", "view": "report",
     "caption": "tasks", "chat": "tasks", "classify": "tasks", "embed": "tasks", "evaluate": "tasks", "fill": "tasks",
     "generate": "tasks", "likelihood": "tasks", "score": "tasks", "stream": "tasks", "translate": "tasks",
 }  # fmt: skip

@@ -248,7 +248,7 @@ def test_exif_orientation_is_applied(tmp_path, orientation):
 
 
 def test_files_that_are_not_images_are_refused_by_name(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"nowhere\.png: there is no such file: expected an image"):
+    with pytest.raises(FileNotFoundError, match=r"nowhere\.png.: there is no such file: expected a path of an image"):
         open_image(tmp_path / "nowhere.png")
     with pytest.raises(DataError, match=rf"{tmp_path} is a folder: expected an image file"):
         open_image(tmp_path)

@@ -75,6 +75,18 @@ def test_long_names_of_columns_are_slanted():
     assert short[0].get_rotation() == 0
 
 
+def test_words_are_written_into_the_cells_and_widen_them():
+    names = [["a", "b"], ["$c", "a long word"]]
+    figure = draw.heatmap([[0.0, 0.25], [0.5, 1.0]], words=names, scale="KL", square=False)
+    axes, bar = figure.axes
+    assert [text.get_text() for text in axes.texts] == ["a", "b", "$c", "a long word"]
+    assert bar.get_ylabel() == "KL"
+    long = draw.heatmap(np.ones((1, 12)), words=[["a longer word"] * 12], square=False)
+    assert long.get_size_inches()[0] > figure.get_size_inches()[0]
+    with pytest.raises(ValueError, match="expected a text for each cell of 2 rows and 2 columns"):
+        draw.heatmap([[0.0, 0.25], [0.5, 1.0]], words=[["a", "b"]])
+
+
 def test_digits_are_written_into_the_cells_in_a_contrasting_colour():
     figure = draw.heatmap([[0.0, 0.25], [0.5, 1.0]], digits=2)
     written = figure.axes[0].texts

@@ -47,6 +47,10 @@ def test_tiles_are_colours_or_maps_with_a_scale_each():
     assert [axes.get_title() for axes in figure.axes] == ["a", "b"]
     assert draw.tiles(np.ones((5, 2, 2))).axes[0].get_images()[0].get_clim() == (1.0, 2.0)
     assert len(draw.tiles(np.zeros((5, 2, 4, 3), np.uint8)).axes) == 5
+    (box,) = draw.tiles(np.zeros((1, 4, 6)), boxes=[(-1.0, 1.0, 3.0, 9.0)]).axes[0].patches  # cut at the edges
+    assert (box.get_x(), box.get_y(), box.get_width(), box.get_height()) == (-0.5, 0.5, 3.0, 3.0)
+    with pytest.raises(InputError, match="boxes has 1 boxes: expected 2"):
+        draw.tiles(maps, boxes=[(0.0, 0.0, 1.0, 1.0)])
     for bad, problem in (
         (np.zeros((2, 3)), "expected \\(n, height, width\\)"),
         (np.full((2, 3, 3, 3), 1.5), "numbers from 0 to 1"),

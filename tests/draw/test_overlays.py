@@ -27,6 +27,24 @@ def test_values_are_blue_above_zero_orange_below_and_clear_at_zero():
     assert list(right.get_images()[1].get_extent()) == [0, 8, 6, 0]
 
 
+@pytest.mark.parametrize(
+    "figure",
+    [
+        lambda **words: draw.signed_overlay([[0.0, 2.0], [-2.0, 1.0]], PICTURE, **words),
+        lambda **words: draw.coloured_tokens(["A", " dog"], [1.0, -1.0], **words),
+    ],
+    ids=["image", "text"],
+)
+def test_a_legend_says_what_the_colours_mean(figure):
+    legend = figure(above="for cat", below="against cat").legends[0]
+    assert [text.get_text() for text in legend.get_texts()] == ["for cat", "against cat"]
+    blue, orange = (patch.get_facecolor() for patch in legend.get_patches())
+    assert blue[2] > blue[0]
+    assert orange[0] > orange[2]
+    assert [text.get_text() for text in figure(above="important").legends[0].get_texts()] == ["important"]
+    assert not figure().legends
+
+
 def test_values_without_an_image_are_drawn_alone():
     (axes,) = draw.signed_overlay([[0.0, 2.0]]).axes
     assert len(axes.get_images()) == 1

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from clearhead import draw
 from clearhead.draw.style import BLUES, ORANGES, PALETTE
@@ -73,6 +74,15 @@ def test_every_figure_can_be_saved_in_a_new_folder(tmp_path, ending):
     for i, figure in enumerate(figures()):
         path = draw.save(figure, tmp_path / "new" / "folder" / f"{i}.{ending}")
         assert path.stat().st_size > 1000
+
+
+def test_saved_pictures_have_the_dots_of_a_projector(tmp_path):
+    figure = draw.heatmap([[1.0, 0.0], [0.3, 0.7]])
+    widths = []
+    for options in ({}, {"dpi": 100.0}):
+        with Image.open(draw.save(figure, tmp_path / "x.png", **options)) as picture:
+            widths.append(picture.width)
+    assert widths[0] == pytest.approx(2 * widths[1], abs=2)
 
 
 def test_save_names_the_endings_it_knows(tmp_path):

@@ -27,6 +27,11 @@ STATES = {
     "caption-two": ("caption", {"model": "captioner", "image": "cat", "model2": "captioner-rnn", "image2": "cat",
                                 "text": "a red circle", "text2": "a red circle"},
                     ".pane:nth-child(2) .strip button"),
+    "saliency": ("classify", {"model": "vit-imagenette", "image": "church", "group": "saliency",
+                              "region": "[30, 10, 90, 110]"}, ".salience .share:not(:empty)"),
+    "patching": ("write", {"model": "everyday", "text": "The man", "inspect": 1, "patch": '{"open": 1}'},
+                 ".patching .verdict"),
+    "compare": ("compare", {}, ".compare .remark:not(:empty)"),
     "build": ("build", {"m": '{"mask": "causal"}'}, "[aria-label^='A'] td"),
     "positions": ("build", {"panel": "positions"}, "canvas.map"),
     "memory": ("build", {"panel": "memory"}, ".curves path"),
@@ -52,8 +57,14 @@ def axe():
     return script.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("wide", [400, 1440])
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize(
+    ("theme", "wide"),
+    [
+        ("light", 400),
+        ("dark", 1440),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in [("light", 1440), ("dark", 400)]),
+    ],
+)
 def test_no_serious_violation(page, axe, theme, wide):
     web.size(page.driver, wide, 900)
     found = {}

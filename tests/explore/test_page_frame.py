@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import browser as web
 import pytest
 from browser import MARKUP
-from page_steps import settled, translated
+from page_steps import focus, press, settled, translated
 
 pytestmark = pytest.mark.skipif(bool(web.WHY_NOT), reason=web.WHY_NOT)
 SVG = "{http://www.w3.org/2000/svg}"
@@ -16,6 +16,7 @@ VIEWS = ("start", "translate", "write", "read", "classify", "caption", "build", 
 READY = {  # what is there when a view shows its example
     "start": ".example .lines .token", "translate": ".lines .token", "write": ".lens tr", "read": ".lines .token",
     "classify": ".bars li", "caption": ".strip button", "build": "[aria-label^='A'] td", "train": ".curves path",
+    "compare": ".fields canvas",
 }  # fmt: skip
 
 
@@ -63,7 +64,7 @@ def test_every_step_of_the_path_opens_a_view_with_a_result(page):
 def test_the_menu_switches_views(page):
     page.open("build")
     ready(page, "build")
-    for view in ("translate", "build", "classify", "caption", "write", "train", "read", "start"):
+    for view in ("translate", "build", "classify", "caption", "compare", "write", "train", "read", "start"):
         page.click(f"#nav a[href='#{view}']")
         page.until(lambda view=view: page.all(f".view.{view}"), 5)
         assert page.texts("#nav [aria-current]") == [view.capitalize()]
@@ -285,6 +286,15 @@ def test_only_steps_that_were_opened_are_ticked(page):
     page.until(lambda: page.count(".steps li") > 7)
     assert page.count(".steps li.done") == 0
     assert page.count(".steps li.now") == 1
+
+
+def test_next_keeps_the_focus(page):
+    page.open("build", step=1)
+    page.until(lambda: "1 of " in page.text(".path"))
+    page.run("[...document.querySelectorAll('.path a')].find((one) => one.textContent === 'Next').focus()")
+    press(page, "\ue007")  # Enter
+    page.until(lambda: "2 of " in page.text(".path"))
+    assert focus(page) == "Next"
 
 
 def test_a_request_that_stops_the_server_is_repeated_only_once(page):

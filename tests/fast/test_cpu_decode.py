@@ -79,12 +79,14 @@ def test_a_decoder_notices_hooks_and_taps():
     made = model()
     decoder = CpuDecoder.of(made, made.start({}, 1, limit=3))
     assert decoder.unhooked
+    ids = torch.ones(1, 2, dtype=torch.long)
     with ch.watch(made, "blocks.1.attn.weights"):
+        made(ids)
         assert not decoder.unhooked
-    with ch.edit(made, {"blocks.0.attn.query": lambda x: x + 1.0}):
-        assert not decoder.unhooked
-    with ch.edit(made, {"blocks.0.mlp": lambda x: x + 1.0}):
-        assert not decoder.unhooked
+    for address in ("blocks.0.attn.query", "blocks.0.mlp"):
+        with ch.edit(made, {address: lambda x: x + 1.0}):
+            made(ids)
+            assert not decoder.unhooked
     assert decoder.unhooked
 
 
@@ -209,6 +211,7 @@ def test_nan_in_cross_attention_stays_nan(where):
     assert bool(logits.isnan().all())
 
 
+@pytest.mark.filterwarnings("ignore:nothing was recorded")
 @torch.no_grad()
 def test_a_decoder_notices_hooks_of_a_translator():
     made, source = translator(), torch.ones(1, 3, dtype=torch.long)

@@ -184,6 +184,7 @@ def test_hooked_sees_every_kind_of_hook_and_nothing_else(kind):
     else:
         how = ch.watch(made, "blocks.0.attn.entropy") if kind == "tap" else ch.edit(made, {"blocks.0": lambda x: x})
         with how:
+            made(torch.ones(1, 2, dtype=torch.long))
             assert hooked(made)
             assert not hooked(made.head)
         assert not hooked(made)

@@ -244,7 +244,7 @@ WRONG = {
     "an empty row": (lambda: Recurrent(12)(x(), lengths=[0, 5]), ValueError, "from 0 to 5", "1 to 7"),
     "a row too long": (lambda: Recurrent(12)(x(), lengths=[3, 8]), ValueError, "from 3 to 8", "1 to 7"),
     # watching and editing
-    "watch nothing": (lambda: watched(), ValueError, "at least one", "blocks.*.attn.weights"),
+    "watch nothing": (lambda: watched(), ValueError, "at least one", "**.weights"),
     "watch what is not there": (lambda: watched("attn.wieghts"), KeyError, "'attn.wieghts'", "attn.weights"),
     "the second name": (lambda: watched("mlp", "atn.*"), KeyError, "'atn.*'"),
     "a name in a list": (lambda: watched("0.haeds", model=several()), KeyError, "'0.haeds'", "0.heads"),

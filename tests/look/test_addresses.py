@@ -11,6 +11,7 @@ from clearhead import edit, watch
 from clearhead.layers import Attention
 from clearhead.look import AttentionMap
 
+pytestmark = pytest.mark.filterwarnings("ignore:nothing was recorded:clearhead.look.Notice")
 PARTS = ("query", "key", "value", "out")  # modules of an attention
 
 

@@ -4,6 +4,7 @@ import foreign_models
 import numpy as np
 import pytest
 import torch
+from transformers import BertConfig, BertForSequenceClassification
 
 import clearhead as ch
 from clearhead.errors import Notice
@@ -106,3 +107,15 @@ def test_the_correlations_of_heads_are_those_of_scipy():
     assert result.to_dict()["tokens"] == result.tokens
     assert result.__rich__().row_count == 5
     assert result.figure().axes
+
+
+def test_a_foreign_classifier_of_texts_is_asked_at_all_queries():
+    """Its answer is read from a token that is not known: at the last one nothing would change in the last layer."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 20}
+    bert = BertForSequenceClassification(BertConfig(**sizes, vocab_size=30, max_position_embeddings=8)).eval()
+    result = attention_effects(bert, {"input_ids": torch.tensor([[5, 9, 2, 7]])}, target=1)
+    assert result.query is None
+    assert (result.change[-1].abs() > 0).all()
+    with pytest.raises(ValueError, match="counted from 0"):
+        attention_effects(bert, {"input_ids": torch.tensor([[5, 9, 2, 7]])}, target=1, query=4)

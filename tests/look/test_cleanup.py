@@ -3,7 +3,7 @@
 import copy
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 from two_blocks import B, E, H, T, hooks_and_taps, inputs
 
 from clearhead import edit, watch
-from clearhead.look import silence
+from clearhead.look import Notice, silence
 
 # Leaving no trace
 
@@ -36,8 +36,13 @@ WAYS = {
 def test_hooks_and_taps_are_removed_at_the_end(model, way):
     before = model(inputs())
     everything = {"blocks.*": torch.neg, "**.heads": silence([0]), "**.scores": torch.neg, "**.q": torch.neg}
-    for enter in (lambda: watch(model, "**"), lambda: watch(model, "**", grad=True), lambda: edit(model, everything)):
-        with enter():
+    idle = nullcontext() if way == "the end" else pytest.raises(ValueError, match="changed nothing")
+    for end, entered in (
+        (nullcontext(), watch(model, "**")),
+        (nullcontext(), watch(model, "**", grad=True)),
+        (idle, edit(model, everything)),
+    ):
+        with end, entered:
             assert hooks_and_taps(model)
             try:
                 WAYS[way](model)
@@ -64,7 +69,7 @@ def test_hooks_and_taps_are_removed_after_an_error_at_the_start(model, enter, er
         pass
     assert not hooks_and_taps(model)
     with watch(model, "norm"):  # the lock of the model is free again
-        pass
+        model(inputs())
 
 
 def test_a_watch_goes_on_when_another_ends(model):
@@ -72,7 +77,8 @@ def test_a_watch_goes_on_when_another_ends(model):
     first, second = ExitStack(), ExitStack()
     first.enter_context(watch(model, "**.q"))
     tape = second.enter_context(watch(model, "**.q"))
-    first.close()
+    with pytest.warns(Notice, match=r"nothing was recorded at '\*\*\.q'"):
+        first.close()
     model(inputs())
     second.close()
     assert tape["blocks.0.attn.q"].shape == (B, H, T, E)
@@ -92,6 +98,7 @@ def test_the_calls_of_another_thread_are_neither_recorded_nor_edited(model):
         for leaf in ("q", "k", "v", "scores", "weights", "heads"):
             with edit(model, {f"**.{leaf}": torch.zeros_like}):
                 torch.testing.assert_close(other.submit(model, inputs()).result(), before)
+                model(inputs())
 
 
 def test_the_watch_of_a_second_thread_waits_for_the_first(model):
@@ -110,8 +117,8 @@ def test_the_watch_of_a_second_thread_waits_for_the_first(model):
             thread.start()
             assert waiting.wait(10)
             assert not entered.wait(0.2)
+            model(inputs())
         assert not entered.wait(0.1)
-        model(inputs())
     assert entered.wait(10)
     thread.join(10)
     assert names == ["norm"]
@@ -120,7 +127,8 @@ def test_the_watch_of_a_second_thread_waits_for_the_first(model):
 
 
 def test_a_copy_made_meanwhile_is_not_watched(model):
-    with watch(model, "blocks.*.attn.entropy") as tape:
+    end = pytest.warns(Notice, match="nothing that it names ran inside the `with`")
+    with end, watch(model, "blocks.*.attn.entropy") as tape:
         twin = copy.deepcopy(model)
         twin(inputs())
         assert list(tape) == []

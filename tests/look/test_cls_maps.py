@@ -30,6 +30,15 @@ def pixels(height=16, width=16):
     return torch.randn(1, 3, height, width, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 
 
+@pytest.mark.parametrize(("layer", "number"), [(0, 0), (-1, 2), ("blocks.1.attn", 1)])
+def test_the_figure_says_which_layer_it_is_and_what_the_colours_mean(layer, number):
+    figure = cls_maps(ours(), pixels(), layer=layer).figure(keep=0.5)
+    assert figure.get_suptitle() == f"Attention of the class token, layer {number} of 0 to 2"
+    note = figure.legends[0].get_title().get_text()
+    assert "colour: the strongest head" in note
+    assert "largest 50%" in note
+
+
 @pytest.mark.parametrize("size", [(16, 16), (12, 24)])
 @pytest.mark.parametrize("registers", [0, 3])
 @pytest.mark.parametrize("layer", [0, -1, "blocks.1.attn"])

@@ -115,11 +115,31 @@ def test_sizes_of_maps_that_are_known():
 def test_models_are_drawn_side_by_side_and_the_theoretical_field_beside_one_alone():
     maps = np.full((2, 4, 4), 1 / 16)
     first, second = (Fields(names=["a", "b"], maps=maps, theoretical=[(3, 3), None], title=t) for t in ("vit", "cnn"))
-    assert [line.get_label() for line in first.figure().axes[0].get_lines()] == ["90 % of the gradient", "theoretical"]
+    (axes,) = first.figure().axes
+    assert [line.get_label() for line in axes.get_lines()] == ["90 % of the gradient", "theoretical", "image"]
+    assert axes.get_lines()[2].get_ydata().tolist() == [4, 4]  # the height of the image
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["a", "b"]
+    alone = Fields(names=["a", "b"], maps=maps, theoretical=[None, None]).figure()
+    assert [text.get_text() for text in alone.legends[0].get_texts()] == ["90 % of the gradient", "image"]
     lines = first.figure(second).axes[0].get_lines()
     assert [line.get_label() for line in lines] == ["vit", "cnn"]
     np.testing.assert_allclose(lines[0].get_data(), [[0, 1], [4, 4]])
     assert len(first.pictures().axes) == 2
+
+
+def test_maps_show_the_root_of_the_gradient_and_the_square_of_90_percent():
+    """A strong centre above a faint field: the square is wide, and the field is seen."""
+    maps = np.full((1, 9, 9), 0.5 / 80)
+    maps[0, 4, 4] = 0.5
+    fields = Fields(names=["a"], maps=maps, theoretical=[None], title="vit")
+    (axes,) = fields.pictures(title="vit").axes
+    np.testing.assert_allclose(axes.get_images()[0].get_array(), np.sqrt(maps[0]))
+    (square,) = axes.patches
+    assert fields.sides() == [9]
+    np.testing.assert_allclose((square.get_x(), square.get_y(), square.get_width()), (-0.5, -0.5, 9.0))
+    three = Fields(names=["a", "b", "c"], maps=np.tile(maps, (3, 1, 1)), theoretical=[None] * 3)
+    assert [axes.get_title() for axes in three.pictures(layers=[0, 2]).axes] == ["a", "c"]
+    assert repr(fields) == "Fields(layers=1, pixels=9 x 9, title='vit')"
 
 
 def test_a_model_of_transformers():

@@ -47,6 +47,17 @@ def test_one_position_by_replacing_the_last_layer_equals_all_positions(gpt):
     assert one.tokens == ["c"]
 
 
+def test_the_figure_shows_the_likeliest_answer_of_every_cell(gpt, monkeypatch):
+    result = logit_lens(gpt, TEXT)
+    axes, bar = result.figure().axes
+    assert [text.get_text() for text in axes.texts] == [cell[0][0] for row in result.top for cell in row]
+    assert axes.get_title().startswith("Logit lens")
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["0", "1", "2 (model)"]
+    assert "KL" in bar.get_ylabel()
+    monkeypatch.setattr(lens, "MOST_WORDS", 5)
+    assert not result.figure().axes[0].texts
+
+
 def test_classifiers_encoders_translators_and_foreign_models():
     picture = np.random.default_rng(0).integers(0, 255, (32, 32, 3), dtype=np.uint8)
     vit = ch.load("vit-cifar10", device="cpu")

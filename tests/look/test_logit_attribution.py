@@ -172,6 +172,6 @@ def test_models_whose_parts_do_not_add_up_are_refused():
     bert = ch.Bundle(ch.build("bert", vocab=9, width=12, depth=1, heads=3, order="pre"), Words(["a", "b"]))
     with pytest.raises(ValueError, match="is not linear"):
         logit_attribution(bert, "a [MASK]")
-    with pytest.raises(ValueError, match="no class 'x'"):
+    with pytest.raises(ValueError, match="target='x': expected one of"):
         logit_attribution(ch.load("vit-cifar10"), np.zeros((32, 32, 3), np.uint8), target="x")
     assert logit_attribution(ch.Bundle(gpt(), Characters("abcdefg")), "abc", target="g").answer == "g"

@@ -99,7 +99,7 @@ def test_an_encoder_is_measured_at_its_masked_token():
     ids = torch.tensor([[1, 4, 5, 8, 2]]), torch.tensor([[1, 4, 6, 8, 2]])
     want = by_hand(bert, *ids, "blocks.1", 5, lambda out: out[0, 3].log_softmax(-1)[7])
     torch.testing.assert_close(result.matrix[1], want, rtol=0, atol=1e-9)
-    with pytest.raises(ValueError, match="one masked token, or a position"):
+    with pytest.raises(ValueError, match=r"one \[MASK\], .*or the position of a token, as in at=3"):
         patching(bundle, "a dog", "a cat", target="runs")
 
 
@@ -167,6 +167,21 @@ def test_results_are_plain_values_and_a_figure():
     assert len(result.figure().axes) == 2
 
 
+def test_the_figure_names_both_inputs_and_what_the_colours_mean():
+    words = Words(["a", "dog", "cat", "runs", "sleeps"])
+    torch.manual_seed(0)
+    bundle = ch.Bundle(ch.build("gpt", vocab=9, context=8, width=12, depth=2, heads=3), words)
+    result = patching(bundle, "a dog", "a cat", target=("runs", "sleeps"))
+    axes, bar = result.figure().axes
+    names = [label.get_text() for label in axes.get_xticklabels()]
+    assert names == ["dog / cat" if name == "dog" else name for name in result.columns]
+    assert result.answer == "runs against sleeps"
+    assert result.answer in axes.get_title()
+    assert bar.get_ylabel() == "0: as the second input, 1: as the first"
+    heads = patching(bundle, "a dog", "a cat", target=("runs", "sleeps"), what="heads").figure().axes[0]
+    assert [label.get_text() for label in heads.get_xticklabels()] == ["0", "1", "2"]
+
+
 def test_what_does_not_fit_is_a_sentence():
     bundle = ch.Bundle(gpt(), Characters("abcde"))
     with pytest.raises(ValueError, match="clean text has 2 tokens and the corrupted one 3"):
@@ -180,7 +195,7 @@ def test_what_does_not_fit_is_a_sentence():
     with pytest.raises(ValueError, match="counted from 0"):
         patching(bundle, "ab", "ac", target="a", at=2)
     with pytest.raises(ValueError, match="no list of layers with attention"):
-        patching(ch.build("resnet", classes=3), torch.zeros(1, 3, 32, 32), torch.ones(1, 3, 32, 32))
+        patching(ch.build("resnet", classes=3).eval(), torch.zeros(1, 3, 32, 32), torch.ones(1, 3, 32, 32))
     with pytest.raises(ValueError, match="stack='decodre': expected one of blocks"):
         patching(bundle, "ab", "ac", stack="decodre")
     with pytest.raises(ValueError, match="a bare GPT was given a str"):
@@ -191,3 +206,19 @@ def test_what_does_not_fit_is_a_sentence():
     embedder = ch.Bundle(ch.build("bert", vocab=9, width=12, depth=1, heads=3, answer="sentence"), Words(["a"]))
     with pytest.raises(ValueError, match="returns vectors and no logits"):
         patching(embedder, "a", "a")
+
+
+def test_a_model_in_training_mode_and_numbers_that_are_no_output_are_refused():
+    model = ch.build("gpt", vocab=9, context=8, width=8, depth=2, heads=2)
+    ids = torch.tensor([[1, 2, 3]]), torch.tensor([[1, 5, 3]])
+    with pytest.raises(ValueError, match="is in training mode"):
+        patching(model, *ids, target=4)
+    for target, message in ((-1, "counted from 0"), (9, "there are 9 outputs")):
+        with pytest.raises(ValueError, match=message):
+            patching(model.eval(), *ids, target=target)
+
+
+def test_columns_of_a_decoder_are_what_it_reads_though_the_source_is_as_long():
+    bundle = ch.load("en-de", device="cpu")
+    result = patching(bundle, "A dog runs.", "A cat runs.", stack="decoder", written="Ein Hund ist da")
+    assert result.columns == ["<start>", "Ein", " Hund", " ist", " da"]

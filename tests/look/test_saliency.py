@@ -17,7 +17,9 @@ from transformers import (
 )
 
 import clearhead as ch
+from clearhead.errors import Notice
 from clearhead.look import SALIENCY_METHODS, saliency
+from clearhead.look.subject import subject
 from clearhead.tokens import Characters, Pair, Words
 
 CLOSE = {"rtol": 1e-6, "atol": 1e-9}  # all in float64
@@ -65,6 +67,7 @@ def test_gradients_of_images_are_those_of_captum(vision):
     assert all(parameter.grad is None for parameter in vision.parameters())
 
 
+@pytest.mark.filterwarnings("ignore:integrated gradients")  # 20 steps are few
 @pytest.mark.parametrize("baseline", [0.0, "zero", "image"])
 def test_integrated_gradients_are_those_of_captum(vision, baseline):
     x = image()
@@ -194,7 +197,7 @@ def test_saliency_of_tokens_is_that_of_captum_on_embeddings(name):
     found = saliency(bundle, text, method="input-gradient", target=1)
     want = captum.attr.InputXGradient(forward).attribute(x.clone().requires_grad_(), target=1)[0]
     torch.testing.assert_close(found.values, want.sum(1), **CLOSE)
-    found = saliency(bundle, text, method="integrated", target=1, steps=20)
+    found = saliency(bundle, text, method="integrated", target=1, steps=20, baseline="zero")
     want = captum.attr.IntegratedGradients(forward).attribute(x, target=1, n_steps=20)[0]
     torch.testing.assert_close(found.values, want.sum(1), **CLOSE)
     found = saliency(bundle, text, method="occlusion", target=1)
@@ -301,7 +304,7 @@ def test_models_of_transformers_and_of_torch_are_explained_by_all_methods():
             return out[:, -1] if out.ndim == 3 else out
 
         want = captum.attr.IntegratedGradients(logits).attribute(table(ids).detach(), target=1, n_steps=64)[0].sum(1)
-        torch.testing.assert_close(saliency(model, ids, target=1).values, want, **CLOSE)
+        torch.testing.assert_close(saliency(model, ids, target=1, baseline="zero", steps=64).values, want, **CLOSE)
         for method in set(SALIENCY_METHODS) - {"grad-cam"}:
             assert saliency(model, {"input_ids": ids}, method=method).values.shape == (5,)
 
@@ -409,3 +412,21 @@ def test_the_gradient_rollout_is_announced():
         warnings.simplefilter("always")
         saliency(image_model("vit"), image(), method="gradient-rollout")
     assert ["explicitly" in str(one.message) for one in caught] == [True]
+
+
+def test_integrated_gradients_of_a_shipped_language_model_are_complete_by_default():
+    """From an empty embedding, at which norms are singular, they are not, and a Notice says so."""
+    bundle = ch.load("everyday", device="cpu")
+    found = saliency(bundle, "A man is standing in the")
+    assert abs(found.completeness) < 0.01
+    with pytest.warns(Notice, match="expected more steps, or another baseline"):
+        saliency(bundle, "A man is", baseline="zero", steps=64)
+
+
+def test_the_mean_embedding_is_that_of_the_whole_vocabulary():
+    bundle = ch.load("en-de", device="cpu")  # whose embeddings are scaled
+    about = subject(bundle, "A dog runs.")
+    with torch.no_grad():
+        embed = bundle.model.encoder.embed
+        every = embed(torch.arange(next(embed.parameters()).shape[0])[None])[0]
+    torch.testing.assert_close(about.mean()[0, 1], every.mean(0), atol=1e-5, rtol=1e-4)

@@ -101,6 +101,7 @@ def test_random_parameters_change_the_saliency(trained, method):
 
 
 @pytest.mark.filterwarnings("ignore:gradients of scores")
+@pytest.mark.filterwarnings("ignore:integrated gradients")  # 8 steps are few
 @pytest.mark.parametrize("method", ["gradient", "integrated", "grad-cam", "gradient-rollout"])
 def test_random_parameters_change_the_saliency_of_a_vision_transformer(method):
     vit = ch.load("vit-cifar10", device="cpu")

@@ -84,6 +84,13 @@ def test_float32_features_with_a_large_mean_are_within_1e_5_of_float64():
     np.testing.assert_allclose(cka_of_features(given, rows=5).matrix, exact, atol=1e-5)
 
 
+def test_the_repr_is_a_line_without_the_matrix():
+    x = np.random.default_rng(0).normal(size=(10, 4))
+    assert repr(cka_of_features({"a": x, "b": x[:, :2]})) == "Similarity(rows=2, columns=2, inputs=10)"
+    found = cka({"vit": nn.Sequential(nn.Linear(4, 3))}, data=torch.from_numpy(x).float(), layers="0")
+    assert repr(found) == "Similarity(rows=1, columns=1, inputs=10, 'vit')"
+
+
 def test_a_rotated_and_scaled_representation_is_effectively_the_same_though_no_feature_is():
     random = np.random.default_rng(1)
     x = random.normal(size=(500, 64)) * np.linspace(0.5, 1.5, 64)

@@ -3,7 +3,7 @@
 import gc
 import threading
 import weakref
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 
 import pytest
 import torch
@@ -243,7 +243,8 @@ class Silent(nn.Module):
     """Attention in its own way, which nothing can see."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return (x @ x.mT).softmax(-1) @ x
+        weights = (x @ x.mT).exp()
+        return weights / weights.sum(-1, keepdim=True) @ x
 
 
 def test_attention_that_nothing_can_see_is_said():
@@ -259,8 +260,8 @@ def test_attention_that_nothing_can_see_is_said():
         model(tokens())
 
 
-def test_a_model_that_did_not_run_is_no_reason_for_a_notice():
-    with ch.watch(Silent(), "weights"):
+def test_a_model_that_did_not_run_is_not_said_to_have_no_attention():
+    with pytest.warns(Notice, match="this Silent was not called inside the `with`"), ch.watch(Silent(), "weights"):
         pass
 
 
@@ -289,10 +290,10 @@ def test_recomputation_is_not_recorded_and_edits_under_checkpointing_are_refused
     for name in ("inner.heads", "inner.qkv"):
         with pytest.raises(ValueError, match="gradient checkpointing"), ch.edit(model, {name: lambda y: 2 * y}):
             model(x)
-    with torch.no_grad(), ch.edit(model, {"inner.heads": lambda y: 2 * y}):
+    refused = pytest.raises(ValueError, match="gradient checkpointing") if reentrant else nullcontext()
+    with torch.no_grad(), refused, ch.edit(model, {"inner.heads": lambda y: 2 * y}):
         if reentrant:
-            with pytest.raises(ValueError, match="gradient checkpointing"):
-                model(x)
+            model(x)
         else:
             torch.testing.assert_close(model(x), 2 * model.inner(x) / 2)
 

@@ -79,6 +79,32 @@ def test_grouped_heads(kind):
             assert not torch.equal(model(*given, enable_gqa=True), before)
 
 
+BROADCAST = {
+    "grouped, four axes": (r(2, 4, 5, 8), r(2, 2, 5, 8), r(2, 2, 5, 8)),
+    "three axes": (r(4, 5, 8), r(4, 5, 8), r(4, 5, 8)),
+    "two axes": (r(5, 8), r(5, 8), r(5, 8)),
+    "one head of queries": (r(2, 1, 5, 8), r(2, 4, 5, 8), r(2, 4, 5, 8)),
+    "one head of keys": (r(2, 4, 5, 8), r(2, 1, 5, 8), r(2, 1, 5, 8)),
+}
+
+
+@pytest.mark.parametrize("kind", [*GROUPED, *BROADCAST])
+def test_gradients_of_queries_keys_and_values(kind):
+    given = [x.clone().requires_grad_() for x in {**GROUPED, **BROADCAST}[kind]]
+    model, how = Plain(), {"enable_gqa": kind in GROUPED or "grouped" in kind}
+    before = model(*given, **how)
+    expected = torch.autograd.grad(before.square().sum(), given)
+    with ch.watch(model, "q", "k", "v", "entropy", grad=True) as tape:
+        out = model(*(x * 1.0 for x in given), **how)
+        out.square().sum().backward()
+    assert torch.equal(out, before) or kind == "one head of queries"  # another kernel takes them broadcast
+    for leaf, x in zip("qkv", expected, strict=True):
+        found = tape.gradient(leaf)
+        if found.numel() != x.numel():  # queries that are broadcast: the gradient of each copy
+            found = found.sum(1)
+        torch.testing.assert_close(found.reshape(x.shape), x)
+
+
 NONE = torch.ones(0, 5, dtype=torch.bool)
 UNRECORDED = {
     "no keys": (lambda model: model(r(1, 4, 5, 8), r(1, 4, 0, 8), r(1, 4, 0, 8)), "no queries or no keys"),

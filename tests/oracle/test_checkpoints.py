@@ -120,7 +120,6 @@ def test_smollm2_greedy_tokens_equal_those_of_transformers() -> None:
 
 @torch.no_grad()
 def test_smollm2_answers_a_question() -> None:
-    pytest.importorskip("gguf")
     bundle = ch.load(checkpoint("smollm2"), device="cpu")
     assert "<|im_start|>" in bundle.chat
     prompt = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"

@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 import clearhead as ch
 from clearhead.cli import app
 from clearhead.data import make_data
-from clearhead.errors import Notice
+from clearhead.data.preprocessing import Preprocessing
+from clearhead.errors import InputError, Notice
 from clearhead.tasks import Caption
 from clearhead.tasks.evaluate_captions import pointing
 from clearhead.tasks.translation import NoAttentionError
@@ -309,3 +310,49 @@ def test_the_evidence_for_a_word_is_printed_on_request(folder):
     (row,) = json.loads(call("caption", folder / "model", image, "text=a red", "--evidence", "--json").stdout)
     expected = ch.caption(captioner("transformer"), image, text="a red").evidence()
     np.testing.assert_allclose(row["evidence"], expected, atol=1e-6)
+
+
+def test_pictures_overwrite_neither_a_photograph_nor_each_other(folder, tmp_path):
+    content = (folder / "photos" / "0.png").read_bytes()
+    (tmp_path / "deep").mkdir()
+    files = [tmp_path / "dog.png", tmp_path / "deep" / "dog.png", tmp_path / "deep" / ".." / "deep" / "dog-2.png"]
+    for file in files:
+        file.write_bytes(content)
+    done = call("caption", folder / "model", *files, "limit=3", "--maps", tmp_path)
+    assert done.exit_code == 0, done.output
+    assert [file.read_bytes() == content for file in files] == [True] * 3
+    assert len(list(tmp_path.glob("*.png"))) == 4
+
+
+def test_maps_are_drawn_over_what_the_model_saw():
+    image = Image.new("RGB", (480, 48))
+    image.paste((255, 0, 0), (216, 0, 264, 48))
+    seen = Preprocessing(resize=48, crop=(48, 48)).seen(image)
+    assert (seen.size, seen.getcolors()) == ((48, 48), [(48 * 48, (255, 0, 0))])
+    assert Preprocessing(resize=(24, 24), crop=(48, 48)).seen(image).size == (960, 96)  # with borders
+    assert Preprocessing(resize=48).seen(image) is image
+
+
+def test_a_strip_of_a_large_image_is_drawn_from_a_small_one():
+    image = np.zeros((3000, 2000, 3), np.uint8)
+    figure = ch.draw.strip(image, np.full((1, 2, 2), 0.25), ["a"])
+    assert figure.axes[0].images[0].get_array().shape[:2] == (640, 427)
+
+
+def test_outputs_that_stand_for_no_token_are_never_written():
+    bundle = captioner("transformer")
+    wide = ch.build(
+        "captioner", vocab=len(bundle.tokens) + 30, width=8, encoder={"name": "resnet", "width": 4, "depths": [1, 1]}
+    )
+    with torch.no_grad():
+        wide.head.weight[len(bundle.tokens) :] = 50.0 * wide.head.weight[:1]
+    bundle = ch.Bundle(wide, bundle.tokens, preprocessing=bundle.preprocessing)
+    for image in pictures(3):
+        assert ch.caption(bundle, image, beams=2, limit=4).text is not None
+
+
+def test_a_given_caption_checks_its_penalty_and_names_unknown_signs():
+    with pytest.raises(InputError, match="expected -10 to 10"):
+        ch.caption(captioner(), pictures(1)[0], text="a red circle", penalty=float("nan"))
+    with pytest.warns(Notice, match="not in the captioner's vocabulary"):
+        ch.caption(captioner(), pictures(1)[0], text="...")

@@ -6,12 +6,14 @@ verb         make a function a subcommand: examples in its help, user errors as 
 arguments    arguments that several subcommands share; words like beams=5 as keyword arguments
 option_help  the keyword options of a function, for the help of its subcommand
 config_help  the fields of a config dataclass, with defaults and meanings
+registered   the names and help of views and figures, read from source
 completion   shell completion
 text_input   texts from the command line, files or stdin
 output       print results, progress and notices
 inference    translate evaluate generate chat score fill classify embed parity
 captioning   caption
 info         models data recipe explore doctor
+inspection   look compare figure
 training     train verify-resume sweep plot
 """
 
@@ -20,7 +22,7 @@ from __future__ import annotations
 import io
 import sys
 
-from . import captioning, inference, info, training  # noqa: F401  (each adds its subcommands)
+from . import captioning, inference, info, inspection, training  # noqa: F401  (each adds its subcommands)
 from .verb import app
 
 __all__ = ["app", "main"]

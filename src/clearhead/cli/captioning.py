@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from pathlib import Path
 from typing import Annotated, Any
@@ -47,8 +48,8 @@ def caption(
     with progress() as done:
         results: Any = caption(bundle, items, done=lambda n: done(n, len(items)), **options)
         if maps is not None:
-            for item, name, one in zip(items, _picture_names(items), results, strict=True):
-                _save_strip(one, item, maps / name, evidence)
+            for item, path, one in zip(items, _picture_paths(items, maps), results, strict=True):
+                _save_strip(one, item, path, evidence)
     if as_json:
         more = [{"evidence": one.evidence().tolist()} if evidence else {} for one in results]
         named = zip(items, results, more, strict=True)
@@ -58,19 +59,25 @@ def caption(
         print(one.text if items == files and len(files) == 1 else f"{item}\t{one.text}")
 
 
-def _picture_names(images: list[str]) -> list[str]:
-    """A name for the picture of each image: dog.png for dog.jpg, or a-dog.jpg.png if there is another dog."""
-    stems = [Path(image).stem for image in images]
-    whole = ["-".join(part for part in Path(image).parts if part not in ("/", "..")) for image in images]
-    return [f"{s if stems.count(s) == 1 else w}.png" for s, w in zip(stems, whole, strict=True)]
+def _picture_paths(images: list[str], folder: Path) -> list[Path]:
+    """A file for the picture of each image: dog.png for dog.jpg, or dog-2.png if that is an image or taken."""
+    taken = {Path(image).resolve() for image in images}
+    paths = []
+    for image in images:
+        stem = Path(image).stem
+        names = (f"{stem}.png" if n == 1 else f"{stem}-{n}.png" for n in itertools.count(1))
+        path = next(folder / name for name in names if (folder / name).resolve() not in taken)
+        taken.add(path.resolve())
+        paths.append(path)
+    return paths
 
 
-def _save_strip(result: Any, image: str, path: Path, evidence: bool) -> None:
-    """Draw an image with the map of each word into a file."""
+def _save_strip(result: Any, image: Any, path: Path, evidence: bool) -> None:
+    """Draw what the captioner saw of an image, with the map of each word, into a file."""
     import numpy as np
 
     from ..data.image_files import open_image
     from ..draw import save, strip
 
-    pixels = np.asarray(open_image(image))
-    save(strip(pixels, result.evidence() if evidence else result.maps, result.words, title=result.text), path)
+    seen = result.forced.bundle.preprocessing.seen(open_image(image))
+    save(strip(np.asarray(seen), result.evidence() if evidence else result.maps, result.words, title=result.text), path)

@@ -41,6 +41,20 @@ def sets(incomplete: str) -> list[str]:
     return _begins(incomplete, "multi30k", "tatoeba", "sst2", "shakespeare", *IMAGES)
 
 
+def views(incomplete: str) -> list[str]:
+    """The names of views that `look` takes."""
+    from .registered import VIEWS, names
+
+    return _begins(incomplete, *names(VIEWS))
+
+
+def figures(incomplete: str) -> list[str]:
+    """The names of figures that `figure` draws."""
+    from .registered import FIGURES, names
+
+    return _begins(incomplete, *names(FIGURES))
+
+
 def devices(incomplete: str) -> list[str]:
     """The names of devices."""
     return _begins(incomplete, "auto", "cpu", "cuda", "mps")

@@ -19,8 +19,8 @@ WIDTH = max(60, min(shutil.get_terminal_size().columns, 110) - 4)  # characters 
 
 
 @cache
-def options_help(file: str, function: str) -> str:
-    """A paragraph that lists the keyword arguments of a function, each with its default and its meaning.
+def options_of(file: str, function: str) -> list[tuple[str, str]]:
+    """The keyword arguments of a function that are options, like beams=5, each with its meaning.
 
     `file` is relative to the package, like tasks/generate.py; the meanings come from the docstring's Args section.
     """
@@ -37,6 +37,13 @@ def options_help(file: str, function: str) -> str:
             text = "None" if default is None else ast.unparse(constants.get(getattr(default, "id", ""), default))
             value = {"None": "", "()": "", "True": "true", "False": "false"}.get(text, text)  # as TOML has it
             rows.append((f"{argument.arg}={value}", meanings.get(argument.arg, "")))
+    return rows
+
+
+@cache
+def options_help(file: str, function: str) -> str:
+    """A paragraph that lists the keyword arguments of a function, each with its default and its meaning."""
+    rows = options_of(file, function)
     wide = max(len(name) for name, _ in rows)
     lines = ["Options, written name=value:"]
     for name, meaning in rows:

@@ -31,15 +31,18 @@ app = typer.Typer(
 )
 
 
-def verb(*examples: str, options: tuple[str, str] | None = None) -> Callable[[Callable[P, T]], Callable[P, T]]:
+def verb(
+    *examples: str, options: tuple[str, str] | None = None, more: str = ""
+) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """Decorator that makes a function a subcommand of the same name, with its docstring and examples as help.
 
-    `options` is the file and the name of the function whose keyword arguments the subcommand takes as name=value.
+    `options` is the file and the name of the function whose keyword arguments the subcommand takes as name=value;
+    `more` is a further paragraph of help.
     """
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
         listed = "" if options is None else f"\n\n{options_help(*options)}"
-        help_text = _escape(inspect.cleandoc(function.__doc__ or "") + listed)
+        help_text = _escape(inspect.cleandoc(function.__doc__ or "") + listed + (f"\n\n{more}" if more else ""))
 
         @app.command(epilog="\n\n".join(_escape(one) for one in examples), help=help_text)
         @functools.wraps(function)

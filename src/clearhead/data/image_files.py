@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import os
 import struct
 import warnings
 import zipfile
@@ -20,13 +21,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InputError, MissingFileError
+from .example_images import image_path, shipped_names
 from .files import DataError, read_text
 from .preprocessing import Preprocessing, to_rgb
 
 if TYPE_CHECKING:
     from PIL import Image
 
-ImageLike = Any  # a path, an open file or its bytes, a PIL image, or a uint8 array (height, width[, channels])
+# A path or the name of an image that ships, an open file or its bytes, a PIL image, or a uint8 array
+# (height, width[, channels]).
+ImageLike = Any
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
 VALID_FOLDERS = ("val", "valid", "validation", "test")  # names of a validation folder beside "train", best first
@@ -51,12 +55,7 @@ def find_images(root: Path) -> tuple[list[ImageFile], list[ImageFile]]:
     """
     if root.suffix.lower() == ".csv":
         return _read_csv(root)
-    if root.is_dir():
-        files = [path.relative_to(root).parts for path in root.rglob("*") if path.is_file()]
-    else:
-        files = [tuple(name.split("/")) for name in _open_zip(root).namelist() if not name.endswith("/")]
-    visible = [file for file in files if not any(part.startswith((".", "__MACOSX")) for part in file)]
-    images = sorted(file for file in visible if file[-1].lower().endswith(SUFFIXES))
+    images = _visible_images(root)
     if not images:
         raise DataError(f"{root} has no images: expected files {', '.join(SUFFIXES)} in one folder per class")
     nested = len({file[0] for file in images}) == 1 and all(len(file) > 2 for file in images)
@@ -67,6 +66,35 @@ def find_images(root: Path) -> tuple[list[ImageFile], list[ImageFile]]:
     valid_folders = [folder for folder in VALID_FOLDERS if folder in tops]
     train, valid = ([file for file in images if file[depth] in folders] for folders in (["train"], valid_folders[:1]))
     return _labelled(root, train, depth + 1), _labelled(root, valid, depth + 1)
+
+
+def _visible_images(root: Path) -> list[tuple[str, ...]]:
+    """The parts of the names of all images in a folder or zip file, sorted."""
+    if root.is_dir():
+        files = [path.relative_to(root).parts for path in root.rglob("*") if path.is_file()]
+    else:
+        files = [tuple(name.split("/")) for name in _open_zip(root).namelist() if not name.endswith("/")]
+    visible = [file for file in files if not any(part.startswith((".", "__MACOSX")) for part in file)]
+    return sorted(file for file in visible if file[-1].lower().endswith(SUFFIXES))
+
+
+def images_in(folder: Path) -> list[Path]:
+    """Return all image files of a folder and of those inside it, sorted; raises if there are none."""
+    files = [folder.joinpath(*file) for file in _visible_images(folder)]
+    if not files:
+        raise DataError(f"{folder} has no images: expected files {', '.join(SUFFIXES)}")
+    return files
+
+
+def loose_images(root: Path) -> list[str]:
+    """Return the names of all images of a folder or zip file without classes: some lie in no folder of a class.
+
+    The list is empty if every image has a class, or if the file is a CSV file, whose rows have labels.
+    """
+    if root.suffix.lower() == ".csv":
+        return []
+    images = _visible_images(root)
+    return ["/".join(file) for file in images] if any(len(file) == 1 for file in images) else []
 
 
 def image_root(path: Path) -> Path:
@@ -167,14 +195,18 @@ def open_image(image: ImageLike) -> Image.Image:
     """Return an RGB image, rotated upright as its EXIF data says, and on white where it is transparent.
 
     Args:
-        image: A path, an open file or its bytes, a PIL image, or a uint8 array (height, width[, channels]).
+        image: A path, the name of an image that ships ("golf-ball", "cat"), an open file or its bytes, a PIL image, or
+            a uint8 array (height, width[, channels]).
     """
     from PIL import Image
 
     if isinstance(image, str | Path):
-        path = Path(image)
-        if not path.exists():
-            raise MissingFileError(f"{path}: there is no such file: expected an image")
+        path = image_path(image)
+        if not os.path.exists(path):  # not Path.exists, which raises for long texts
+            raise MissingFileError(
+                f"{str(path)[-200:]!r}: there is no such file: expected a path of an image, a PIL image, an array, or "
+                f"{shipped_names(path)}"
+            )
         if path.is_dir():
             raise DataError(f"{path} is a folder: expected an image file")
         with _naming_bad_images(str(path)), Image.open(path) as file:

@@ -78,6 +78,19 @@ class Preprocessing:
         pixels = pixels[::-1] if self.channels == "bgr" else pixels
         return np.ascontiguousarray(pixels if self.crop is None else _centre(pixels, *self.crop))
 
+    def seen(self, image: Image.Image) -> Image.Image:
+        """Return the part of an image that is not cropped away, in the image's own resolution.
+
+        Where the crop is larger than the image, the borders are black, as the model sees them.
+        """
+        if self.crop is None:
+            return image
+        height, width = image.size[::-1] if self.resize is None else _resized(image.height, image.width, self.resize)
+        down, across = image.height / height, image.width / width  # pixels of the image per pixel of the resized one
+        top, left = ((size - own) / 2 for size, own in zip((height, width), self.crop, strict=True))
+        bottom, right = top + self.crop[0], left + self.crop[1]
+        return image.crop((round(left * across), round(top * down), round(right * across), round(bottom * down)))
+
     def normalise(self, pixels: UInt8[np.ndarray, "*b c height width"]) -> Float[np.ndarray, "*b c height width"]:
         """Scale and normalise pixel values, in float32."""
         mean, deviation = (np.array(x, np.float32)[:, None, None] for x in (self.mean, self.deviation))

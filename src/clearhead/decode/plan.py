@@ -65,10 +65,15 @@ class Plan:
         beams = self.best if self.choice.sample else self.beams
         if not 1 <= self.best <= beams:
             raise InputError(f"best={self.best} of beams={beams}: expected 1 or more, and no more than beams")
-        if not -10.0 <= self.penalty <= 10.0:
-            raise InputError(f"penalty={self.penalty}: expected -10 to 10, the power of a length")
+        check_penalty(self.penalty)
         if self.drawn < 0:
             raise InputError(f"drawn={self.drawn}: expected 0 or more")
         one_of("stop", self.stop, STOPS)
         if self.ended is not None and self.beams > 1 and not self.choice.sample:
             raise InputError(f"ended with beams={self.beams}: expected one beam, or sampling")
+
+
+def check_penalty(penalty: float) -> None:
+    """Raise unless a length penalty, the power of a length, is from -10 to 10."""
+    if not -10.0 <= penalty <= 10.0:
+        raise InputError(f"penalty={penalty}: expected -10 to 10, the power of a length")

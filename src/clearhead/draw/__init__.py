@@ -16,7 +16,8 @@
     signed_overlay   values over an image: orange below 0, blue above
     head_colours     maps of several heads over a dimmed image, one colour per head
     coloured_tokens  a text whose tokens are coloured by their values
-    save             write a figure to a file
+    save, encode     write a figure to a file, or return its bytes
+    Drawn            the base class of results that notebooks show as their figures
 
 Every function but overlay and smooth_map, which return arrays, returns a new matplotlib Figure. There is no pyplot and
 no global state, so drawing works without a screen and from many threads. Matplotlib itself is imported when the first
@@ -26,19 +27,23 @@ figure is drawn.
 from .bars import bars
 from .cells import grids, heads, heatmap, matrix
 from .coloured_text import coloured_tokens
+from .display import Drawn
 from .image_maps import overlay, smooth_map, strip
 from .images import images
 from .lines import curves, panels
 from .overlays import head_colours, signed_overlay
 from .scatter import scatter
 from .similarity import similarity
-from .style import save
+from .style import FILE_DPI, encode, save
 from .tiles import tiles
 
 __all__ = [
+    "FILE_DPI",
+    "Drawn",
     "bars",
     "coloured_tokens",
     "curves",
+    "encode",
     "grids",
     "head_colours",
     "heads",

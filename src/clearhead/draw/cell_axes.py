@@ -37,16 +37,17 @@ class Scale:
 
     most: float
     signed: bool
+    label: str = ""  # what the colours mean, beside the colour bar
 
     @staticmethod
-    def of(matrices: Sequence[Array], most: float | None, *, signed: bool) -> Scale:
+    def of(matrices: Sequence[Array], most: float | None, *, signed: bool, label: str = "") -> Scale:
         """The scale of several matrices; its end is the largest absolute value unless `most` is given."""
         if most is not None and not most > 0:
             raise InputError(f"most={most}: the colour scale goes from 0 to a number above it")
         if most is None:
             most = max(float(np.nanmax(np.abs(x.astype(float)))) for x in matrices)
             most = most if most > 1e-280 else 1.0  # matplotlib treats a smaller scale as empty
-        return Scale(most=float(most), signed=signed)
+        return Scale(most=float(most), signed=signed, label=label)
 
 
 def draw_cells(axes: Axes, x: Array, scale: Scale, *, square: bool) -> AxesImage:
@@ -117,12 +118,21 @@ def _escaped(name: str) -> str:
     return str(name).replace("\n", "\\n").replace("\t", "\\t").replace("$", r"\$")
 
 
-def write_numbers(axes: Axes, x: Array, most: float, digits: int) -> None:
-    """Write the value of each cell into it, in a colour that contrasts with the cell."""
-    for i, row in enumerate(x):
-        for j, value in enumerate(row):
-            colour = PAPER if abs(value) > 0.45 * most else INK
-            axes.text(j, i, f"{value:.{digits}f}", ha="center", va="center", **letters(SMALL, colour))
+def cell_texts(x: Array, digits: int | None, words: Sequence[Sequence[str]] | None = None) -> list[list[str]] | None:
+    """The text of each cell of a matrix: words if they are given, numbers of this many decimals, or None."""
+    if words is not None:
+        if len(words) != len(x) or any(len(row) != x.shape[1] for row in words):
+            raise InputError(f"words: expected a text for each cell of {x.shape[0]} rows and {x.shape[1]} columns")
+        return [[str(word) for word in row] for row in words]
+    return None if digits is None else [[f"{value:.{digits}f}" for value in row] for row in x]
+
+
+def write_texts(axes: Axes, x: Array, most: float, texts: Sequence[Sequence[str]]) -> None:
+    """Write a text into each cell, in a colour that contrasts with the cell."""
+    for i, row in enumerate(texts):
+        for j, text in enumerate(row):
+            colour = PAPER if abs(x[i, j]) > 0.45 * most else INK
+            axes.text(j, i, text, ha="center", va="center", parse_math=False, **letters(SMALL, colour))
 
 
 def colour_bar(figure: Figure, image: AxesImage, beside: list[Axes], matrices: Sequence[Array], scale: Scale) -> None:
@@ -135,6 +145,8 @@ def colour_bar(figure: Figure, image: AxesImage, beside: list[Axes], matrices: S
     bar = figure.colorbar(image, ax=beside, shrink=0.8, aspect=28, pad=0.02, ticks=ticks, extend=extend)
     bar.outline.set_visible(False)
     bar.ax.tick_params(length=0, labelsize=SMALL, labelcolor=SOFT, labelfontfamily=FONT)
+    if scale.label:
+        bar.set_label(scale.label, **letters(SMALL, SOFT))
 
 
 def not_negative(name: str, x: Array) -> Array:

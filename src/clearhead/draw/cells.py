@@ -12,6 +12,7 @@ from ..errors import InputError
 from .cell_axes import (
     Labels,
     Scale,
+    cell_texts,
     clean_axes,
     colour_bar,
     draw_cells,
@@ -19,7 +20,7 @@ from .cell_axes import (
     name_columns,
     name_rows,
     not_negative,
-    write_numbers,
+    write_texts,
 )
 from .style import Array, array, dress, sheet
 
@@ -37,6 +38,8 @@ def heatmap(
     ylabel: str = "queries",
     most: float | None = None,
     digits: int | None = None,
+    words: Sequence[Sequence[str]] | None = None,
+    scale: str = "",
     square: bool = True,
 ) -> Figure:
     """Draw weights (queries, keys) as cells from white at 0 to dark at `most`.
@@ -50,6 +53,8 @@ def heatmap(
         ylabel: Label of the rows.
         most: The end of the colour scale; None: the largest weight.
         digits: Write each weight into its cell with this many decimals; None: write none.
+        words: A text to write into each cell, for each row and column, in place of numbers; None: none.
+        scale: Label of the colour bar.
         square: Draw square cells; False stretches them, for weights that are much longer than wide.
 
     Examples:
@@ -59,7 +64,8 @@ def heatmap(
     """
     x = not_negative("weights", array("weights", weights, ("queries", "keys")))
     labels = Labels(rows=rows, columns=columns, xlabel=xlabel, ylabel=ylabel)
-    return _one(x, labels, Scale.of([x], most, signed=False), title, digits, square)
+    texts = cell_texts(x, digits, words)
+    return _one(x, labels, Scale.of([x], most, signed=False, label=scale), title, texts, square)
 
 
 def matrix(
@@ -72,6 +78,7 @@ def matrix(
     ylabel: str = "rows",
     most: float | None = None,
     digits: int | None = None,
+    scale: str = "",
     square: bool = True,
 ) -> Figure:
     """Draw signed values (rows, columns) as cells: white at 0, blue up to `most`, orange down to -`most`.
@@ -85,6 +92,7 @@ def matrix(
         ylabel: Label of the rows.
         most: The end of the colour scale; None: the largest absolute value.
         digits: Write each value into its cell with this many decimals; None: write none.
+        scale: Label of the colour bar.
         square: Draw square cells; False stretches them, for a matrix that is much longer than wide.
 
     Examples:
@@ -94,7 +102,7 @@ def matrix(
     """
     x = array("values", values, ("rows", "columns"))
     labels = Labels(rows=rows, columns=columns, xlabel=xlabel, ylabel=ylabel)
-    return _one(x, labels, Scale.of([x], most, signed=True), title, digits, square)
+    return _one(x, labels, Scale.of([x], most, signed=True, label=scale), title, cell_texts(x, digits), square)
 
 
 def heads(
@@ -176,10 +184,13 @@ def grids(
     return _side_by_side(list(matrices), arrays, labels, title, most, across, size, signed=signed)
 
 
-def _one(x: Array, labels: Labels, scale: Scale, title: str, digits: int | None, square: bool) -> Figure:
-    cell = min(0.55 if digits is not None else 0.34, 5.2 / max(x.shape))  # inches
+def _one(x: Array, labels: Labels, scale: Scale, title: str, texts: list[list[str]] | None, square: bool) -> Figure:
+    cell = min(0.55 if texts is not None else 0.34, 5.2 / max(x.shape))  # inches
     height = cell * x.shape[0] if square else 3.4
     width = cell * x.shape[1] if square else 5.6
+    if texts is not None and not square:  # room for the longest text of a cell
+        longest = max(len(text) for row in texts for text in row)
+        width, height = max(width, (0.075 * longest + 0.12) * x.shape[1]), max(height, 0.24 * x.shape[0])
     figure = sheet(max(width, 1.6) + 1.9, max(height, 1.3) + 1.2)
     axes = figure.subplots()
     image = draw_cells(axes, x, scale, square=square)
@@ -187,8 +198,8 @@ def _one(x: Array, labels: Labels, scale: Scale, title: str, digits: int | None,
     clean_axes(axes, x.shape)
     name_rows(axes, labels.rows, x.shape[0])
     name_columns(axes, labels.columns, x.shape[1], room=max(width, 1.6) / x.shape[1])
-    if digits is not None:
-        write_numbers(axes, x, scale.most, digits)
+    if texts is not None:
+        write_texts(axes, x, scale.most, texts)
     if x.dtype != bool:
         colour_bar(figure, image, [axes], [x], scale)
     return figure

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import InputError
-from .style import INK, MEDIUM, PAPER, array, colours, sheet
+from .style import INK, MEDIUM, PAPER, array, colours, sheet, sign_legend
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -20,7 +20,14 @@ PAD = 0.25  # characters around the text of a token
 
 
 def coloured_tokens(
-    tokens: Sequence[str], values: npt.ArrayLike, *, most: float | None = None, title: str = "", across: int = 72
+    tokens: Sequence[str],
+    values: npt.ArrayLike,
+    *,
+    most: float | None = None,
+    title: str = "",
+    above: str = "",
+    below: str = "",
+    across: int = 72,
 ) -> Figure:
     """Draw a text whose tokens have coloured backgrounds: blue above 0, orange below, white at 0.
 
@@ -29,6 +36,8 @@ def coloured_tokens(
         values: A value for each token.
         most: The absolute value at the end of the colours; None: the largest.
         title: Title of the figure.
+        above: What values above 0 mean, for the legend; "": no entry.
+        below: What values below 0 mean.
         across: Characters per line at most.
 
     Examples:
@@ -58,10 +67,12 @@ def coloured_tokens(
         column += space * 0.6 + len(text) + 2 * PAD
     widest = max(start + len(text) + 2 * PAD for _, start, text in places)
     inch = MEDIUM / 72
-    figure = sheet(widest * WIDTH * inch + 0.2, (line + 1) * LINE * inch + (0.5 if title else 0.2), title)
+    around = (0.5 if title else 0.2) + (0.3 if above or below else 0.0)  # inches of the title and the legend
+    wide = max(widest, len(above + below) + 8 if above or below else 0)
+    figure = sheet(wide * WIDTH * inch + 0.2, (line + 1) * LINE * inch + around, title)
     axes = figure.subplots()
     axes.set_axis_off()
-    axes.set_xlim(0, widest)
+    axes.set_xlim((widest - wide) / 2, (widest + wide) / 2)
     axes.set_ylim(line + 1, 0)
     for (row, start, text), colour in zip(places, paint, strict=True):
         width = len(text) + 2 * PAD
@@ -71,4 +82,5 @@ def coloured_tokens(
             start + width / 2, row + 0.5, text, ha="center", va="center", fontfamily=MONO, fontsize=MEDIUM,
             color=PAPER if dark else INK, parse_math=False,
         )  # fmt: skip
+    sign_legend(figure, above, below)
     return figure

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 SPREAD = 0.6  # standard deviation of the smoothing, in cells of the map
 DARK, LIGHT = 0.25, np.array([255.0, 255.0, 255.0])  # brightness where the map is 0; the colour added where it is 1
 GLOW = 0.2  # share of that colour
+PANEL = 640  # pixels along the longer side of an image in a panel, at most
 LUMA = np.array([0.299, 0.587, 0.114])  # share of each channel in the brightness of a pixel
 
 
@@ -101,7 +102,7 @@ def strip(
         >>> [axes.get_title() for axes in figure.axes[:3]]
         ['', 'a', 'dog']
     """
-    pixels = _pixels(image)
+    pixels = _reduced(_pixels(image), PANEL)
     x = not_negative("maps", array("maps", maps, ("words", "y", "x")))
     if len(words) != len(x):
         raise InputError(f"{len(words)} words for {len(x)} maps: expected one map per word")
@@ -137,6 +138,17 @@ def _pixels(image: npt.ArrayLike) -> npt.NDArray[np.uint8]:
     if pixels.dtype != np.uint8 or pixels.shape[2] != 3:
         raise InputError(f"image has shape {pixels.shape} and holds {pixels.dtype}: expected uint8 (height, width, 3)")
     return pixels
+
+
+def _reduced(pixels: npt.NDArray[np.uint8], most: int) -> npt.NDArray[np.uint8]:
+    """An image with at most this many pixels along its longer side."""
+    from PIL import Image
+
+    if max(pixels.shape[:2]) <= most:
+        return pixels
+    image = Image.fromarray(pixels)
+    image.thumbnail((most, most), Image.Resampling.LANCZOS, reducing_gap=2.0)
+    return np.asarray(image)
 
 
 def _blend(pixels: int, cells: int) -> npt.NDArray[np.float64]:

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import InputError
+from .cell_axes import name_columns
 from .line_styles import LineStyle, legend, line_styles
 from .style import HAIR, Array, array, dress, sheet
 
@@ -36,6 +37,7 @@ def curves(
     faint: Sequence[str] = (),
     steps: bool = False,
     zero: bool = False,
+    names: Sequence[str] | None = None,
     width: float = 5.0,
     height: float = 3.0,
 ) -> Figure:
@@ -52,6 +54,7 @@ def curves(
         faint: Names of lines that are only background: pale, behind the others, and not in the legend.
         steps: Draw stairs instead of straight lines between points.
         zero: Include 0 in a y axis that is not logarithmic.
+        names: Names of the places 0, 1, 2 ... on the x axis; None: numbers.
         width: Width of the plot in inches.
         height: Height of the plot in inches.
 
@@ -61,10 +64,13 @@ def curves(
         >>> [line.get_label() for line in figure.axes[0].get_lines()]
         ['train', 'valid']
     """
-    return panels(
+    figure = panels(
         {title: lines}, xlabel=xlabel, ylabel=ylabel, log=log, dashed=dashed, faint=faint, steps=steps, zero=zero,
         width=width, height=height,
     )  # fmt: skip
+    if names is not None:
+        name_columns(figure.axes[0], names, len(names), room=width / len(names))
+    return figure
 
 
 def panels(

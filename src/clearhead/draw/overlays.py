@@ -10,7 +10,7 @@ import numpy.typing as npt
 from ..errors import InputError
 from .cell_axes import not_negative
 from .images import picture_array
-from .style import PALETTE, SMALL, Array, array, colours, dress, letters, sheet
+from .style import PALETTE, Array, array, colour_legend, colours, dress, sheet, sign_legend
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -21,7 +21,13 @@ STRONGEST = 99.5  # percentile of the absolute values that has the full colour: 
 
 
 def signed_overlay(
-    values: npt.ArrayLike, picture: npt.ArrayLike | None = None, *, title: str = "", size: float = 2.6
+    values: npt.ArrayLike,
+    picture: npt.ArrayLike | None = None,
+    *,
+    title: str = "",
+    above: str = "",
+    below: str = "",
+    size: float = 2.6,
 ) -> Figure:
     """Draw values over an image in grey, blue where they are above 0 and orange below; beside it the image itself.
 
@@ -29,6 +35,8 @@ def signed_overlay(
         values: Values (rows, columns); each covers an equal share of the image.
         picture: The image (height, width, 3), uint8, or numbers from 0 to 1; None: the values alone.
         title: Title of the figure.
+        above: What values above 0 mean, for the legend; "": no entry.
+        below: What values below 0 mean.
         size: Width of each image in inches.
 
     Examples:
@@ -44,7 +52,8 @@ def signed_overlay(
     if base is not None:
         paint[..., 3] = np.abs(share) ** 0.7
     height, width = x.shape if base is None else base.shape[:2]
-    figure = sheet((size + 0.12) * (1 if base is None else 2), size * height / width + 0.32, title)
+    below_images = 0.3 if above or below else 0.0  # inches of the legend
+    figure = sheet((size + 0.12) * (1 if base is None else 2), size * height / width + 0.32 + below_images, title)
     every = list(figure.subplots(1, 1 if base is None else 2, squeeze=False).flat)
     extent = (0, width, height, 0)
     if base is not None:
@@ -55,6 +64,7 @@ def signed_overlay(
     for axes in every:
         dress(axes)
         axes.set_axis_off()
+    sign_legend(figure, above, below)
     return figure
 
 
@@ -64,6 +74,7 @@ def head_colours(
     *,
     keep: float = 0.6,
     title: str = "",
+    note: str = "",
     size: float = 2.6,
 ) -> Figure:
     """Draw the maps of several heads over a dimmed image, one colour per head (as Caron et al. 2021, Figure 1).
@@ -76,6 +87,7 @@ def head_colours(
         picture: The image (height, width, 3), uint8, or numbers from 0 to 1; None: black.
         keep: The share of each head's weight that is shown, the largest weights first.
         title: Title of the figure.
+        note: A line above the names of the heads, such as what the brightness means.
         size: Width of each image in inches.
 
     Examples:
@@ -97,7 +109,7 @@ def head_colours(
         np.zeros((rows * cell, columns * cell, 3)) if picture is None else picture_array("picture", picture)
     )  # fmt: skip
     height, width = base.shape[:2]
-    figure = sheet((size + 0.12) * 2, size * height / width + 0.7, title)
+    figure = sheet((size + 0.12) * 2, size * height / width + (1.0 if note else 0.7), title)
     left, right = figure.subplots(1, 2)
     extent = (0, width, height, 0)
     left.imshow(base, extent=extent, interpolation="nearest")
@@ -106,20 +118,8 @@ def head_colours(
     for axes in (left, right):
         dress(axes)
         axes.set_axis_off()
-    _legend(figure, hues)
+    colour_legend(figure, {f"head {i}": hue for i, hue in enumerate(hues)}, title=note)
     return figure
-
-
-def _legend(figure: Figure, hues: Array) -> None:
-    from matplotlib.patches import Patch
-
-    handles = [Patch(color=hue, label=f"head {i}") for i, hue in enumerate(hues)]
-    legend = figure.legend(
-        handles=handles, loc="outside lower center", ncols=min(len(hues), 6), frameon=False, handlelength=1.0,
-        handleheight=1.0,
-    )  # fmt: skip
-    for text in legend.get_texts():
-        text.set(**letters(SMALL))
 
 
 def _largest(weights: Array, keep: float) -> Array:

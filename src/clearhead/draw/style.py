@@ -6,6 +6,8 @@ stay as they are and several threads may draw at once.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from io import BytesIO
 from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +32,7 @@ PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#1
 # Lightness falls in equal steps of OKLab from white to dark, so that equal differences of values appear equal.
 BLUES = ("#fafafa", "#bde3f2", "#83caec", "#51ade3", "#2c8dd4", "#1d6dbd", "#204f9d", "#203477", "#191e4c")
 ORANGES = ("#fafafa", "#edd9be", "#e1b687", "#d29355", "#bf7129", "#a65200", "#883600", "#662100", "#421203")
+FILE_DPI = 200.0  # dots per inch of a picture that is saved: sharp on a projector and in print
 FONT, LARGE, MEDIUM, SMALL = "DejaVu Sans", 11.0, 9.5, 8.5  # the font that matplotlib ships; sizes in points
 
 
@@ -73,9 +76,39 @@ def dress(axes: Axes, *, xlabel: str = "", ylabel: str = "", title: str = "") ->
     axes.set_title(title, **letters(MEDIUM))
 
 
+def colour_legend(figure: Figure, entries: Mapping[str, Any], *, title: str = "") -> None:
+    """Add a legend of coloured squares below a figure.
+
+    Args:
+        figure: The figure.
+        entries: {name: colour}.
+        title: A line above the names.
+    """
+    from matplotlib.patches import Patch
+
+    handles = [Patch(color=colour, label=name) for name, colour in entries.items()]
+    legend = figure.legend(
+        handles=handles, loc="outside lower center", ncols=min(len(handles), 6), frameon=False, handlelength=1.0,
+        handleheight=1.0, title=title or None,
+    )  # fmt: skip
+    legend.get_title().set(**letters(SMALL, SOFT))
+    for text in legend.get_texts():
+        text.set(**letters(SMALL), parse_math=False)
+
+
+def sign_legend(figure: Figure, above: str, below: str) -> None:
+    """Add a legend of the colours of signed values: what blue (above 0) and orange (below 0) mean; "": no entry."""
+    shades = {above: colours(signed=True)(0.85), below: colours(signed=True)(0.15)}
+    entries = {name: shade for name, shade in shades.items() if name}
+    if entries:
+        colour_legend(figure, entries)
+
+
 def array(name: str, values: npt.ArrayLike, axes: tuple[str, ...]) -> Array:
     """Return values as an array of numbers with these axes, or raise with a message that begins with their name."""
     expected = f"({', '.join(axes)}{',' if len(axes) == 1 else ''})"
+    if hasattr(values, "dense"):  # a lazy AttentionMap
+        raise InputError(f"{name} is an {type(values).__name__}: expected {expected}, such as .dense()[0]")
     try:
         x = np.asarray(values)
     except Exception as problem:  # ragged lists, and foreign arrays that numpy cannot read
@@ -94,13 +127,33 @@ def array(name: str, values: npt.ArrayLike, axes: tuple[str, ...]) -> Array:
     return x
 
 
-def save(figure: Figure, path: str | PathLike[str], *, dpi: float = 110) -> Path:
+def encode(figure: Figure, kind: str = "png", *, dpi: float = 110.0) -> bytes:
+    """Return a figure as the bytes of a file; equal figures give equal PNG files.
+
+    Args:
+        figure: A figure that a function of this package returned.
+        kind: The format: png, pdf, svg and others.
+        dpi: Dots per inch of formats made of pixels.
+
+    Examples:
+        >>> encode(heatmap([[1.0, 0.0], [0.3, 0.7]]), "svg")[:5]
+        b'<?xml'
+    """
+    undated = {"png": {"Software": None}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}
+    file = BytesIO()
+    figure.savefig(
+        file, format=kind, dpi=dpi, facecolor=PAPER, bbox_inches="tight", pad_inches=0.06, metadata=undated.get(kind)
+    )
+    return file.getvalue()
+
+
+def save(figure: Figure, path: str | PathLike[str], *, dpi: float = FILE_DPI) -> Path:
     """Write a figure to a file; equal figures give equal PNG files.
 
     Args:
         figure: A figure that a function of this package returned.
         path: The file, whose ending is the format: png, pdf, svg and others. A missing folder is created.
-        dpi: Dots per inch of formats made of pixels.
+        dpi: Dots per inch of formats made of pixels; svg and pdf are sharp at any size.
 
     Returns:
         The path of the file.
@@ -118,9 +171,5 @@ def save(figure: Figure, path: str | PathLike[str], *, dpi: float = 110) -> Path
     if target.suffix[1:].lower() not in known:
         raise InputError(f"{target.name!r}: expected a name that ends in one of .{', .'.join(known)}")
     target.parent.mkdir(parents=True, exist_ok=True)
-    undated = {"png": {"Software": None}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}
-    figure.savefig(
-        target, dpi=dpi, facecolor=PAPER, bbox_inches="tight", pad_inches=0.06,
-        metadata=undated.get(target.suffix[1:].lower()),
-    )  # fmt: skip
+    target.write_bytes(encode(figure, target.suffix[1:].lower(), dpi=dpi))
     return target

@@ -10,10 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import InputError
-from .style import Array, colours, dress, sheet
+from .style import PALETTE, Array, colours, dress, sheet
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+PAD, TITLE_PAD = 0.015, 0.05  # inches around pictures; more if both the figure and the pictures have titles
 
 
 def tiles(
@@ -22,6 +25,7 @@ def tiles(
     titles: Sequence[str] | None = None,
     title: str = "",
     signed: bool = False,
+    boxes: Sequence[tuple[float, float, float, float]] | None = None,
     across: int | None = None,
     size: float = 0.55,
 ) -> Figure:
@@ -33,6 +37,8 @@ def tiles(
         titles: A title for each picture; None: none.
         title: Title of the figure.
         signed: Maps may be negative: white is 0, blue above and orange below. Otherwise the smallest value is white.
+        boxes: The left, top, right and bottom edge in pixels of a box that is outlined in each picture, cut at its
+            edges; None: none.
         across: Pictures per row; None: as many as rows, or a few more.
         size: Width of each picture in inches.
 
@@ -50,14 +56,18 @@ def tiles(
         raise InputError(f"colours from {x.min():.3g} to {x.max():.3g}: expected uint8, or numbers from 0 to 1")
     if titles is not None and len(titles) != len(x):
         raise InputError(f"titles has {len(titles)} names: expected {len(x)}, one per picture")
+    if boxes is not None and len(boxes) != len(x):
+        raise InputError(f"boxes has {len(boxes)} boxes: expected {len(x)}, one per picture")
     across = ceil(len(x) ** 0.5) if across is None else min(across, len(x))
     if across < 1:
         raise InputError(f"across={across}: expected 1 picture or more in a row")
     down = ceil(len(x) / across)
     room = 0.22 if titles else 0.0
-    figure = sheet((size + 0.05) * across, (size * x.shape[1] / x.shape[2] + 0.05 + room) * down + 0.3, title)
+    pad = TITLE_PAD if title and titles else PAD
+    height = (size * x.shape[1] / x.shape[2] + 0.05 + room + 2 * (pad - PAD)) * down + 0.3
+    figure = sheet((size + 0.05) * across, height, title)
     layout: Any = figure.get_layout_engine()
-    layout.set(w_pad=0.015, h_pad=0.015, wspace=0.0, hspace=0.0)
+    layout.set(w_pad=PAD, h_pad=pad, wspace=0.0, hspace=0.0)
     every = figure.subplots(down, across, squeeze=False)
     for i, axes in enumerate(every.flat):
         if i >= len(x):
@@ -69,8 +79,21 @@ def tiles(
         else:
             low, high = _limits(x[i].astype(float), signed)
             axes.imshow(x[i].astype(float), cmap=colours(signed), vmin=low, vmax=high, interpolation="nearest")
+        if boxes is not None:
+            _outline(axes, boxes[i], x.shape[1], x.shape[2])
         axes.set_axis_off()
     return figure
+
+
+def _outline(axes: Axes, box: tuple[float, float, float, float], height: int, width: int) -> None:
+    """Draw the edges of a box within a picture; pixel 0 reaches from -0.5 to 0.5 on the axes."""
+    from matplotlib.patches import Rectangle
+
+    left, top = max(box[0], 0.0), max(box[1], 0.0)
+    right, bottom = min(box[2], float(width)), min(box[3], float(height))
+    axes.add_patch(Rectangle(
+        (left - 0.5, top - 0.5), right - left, bottom - top, fill=False, edgecolor=PALETTE[1], linewidth=1.2,
+    ))  # fmt: skip
 
 
 def _limits(x: Array, signed: bool) -> tuple[float, float]:

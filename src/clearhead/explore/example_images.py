@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 
+from ..data.example_images import FOLDER, SCENES
 from ..tasks.classify import class_names
 from ..weights import Bundle
 
-FOLDER = Path(__file__).parent / "example_images"
 NAMES = ("golf-ball", "parachute", "church", "cat", "airplane", "ship", "coffee", "rocket", "photographer")
-SCENES = ("photographer", "parachute", "church")  # with people or buildings, as in the photographs of caption data
 
 
 @cache

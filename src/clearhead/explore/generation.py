@@ -36,7 +36,7 @@ def generate_tokens(
         start=[list(ids)], end=ends, limit=max_new, choice=choice, seed=[seed], drawn=drawn, slide=True
     )  # fmt: skip
     steps = decode.stream(bundle.model, {}, plan)
-    while True:
+    for _ in range(max_new):
         changed = edit(bundle.model, silenced(bundle.model, off))
         with torch.no_grad(), changed, watch(bundle.model, "head", keep="last") as tape:
             new = next(steps, None)

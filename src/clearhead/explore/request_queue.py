@@ -26,6 +26,18 @@ class Cancelled(Exception):  # noqa: N818  (not an error: the client has disconn
     """Raised inside work whose client has disconnected, to stop it."""
 
 
+def added_up(done: Callable[[int, int], None]) -> Callable[[int, int], None]:
+    """A callback for work that reports (just finished, all), which calls `done` with (finished so far, all)."""
+    finished = 0
+
+    def more(count: int, of: int) -> None:
+        nonlocal finished
+        finished += count
+        done(finished, of)
+
+    return more
+
+
 class Queue:
     """Runs at most `active` requests at a time and lets `waiting` more wait; further requests are refused."""
 

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 Id = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,80}$")]
 Text = Annotated[str, StringConstraints(max_length=120_000)]
+Prompt = Annotated[str, StringConstraints(max_length=2000)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Matrix = Annotated[list[Annotated[list[Number], Field(max_length=64)]], Field(max_length=64)]
 Temperature = Annotated[float, Field(ge=0.0, le=5.0, allow_inf_nan=False)]  # 0 takes the likeliest token
@@ -96,6 +97,39 @@ class Neighbours(RequestBody):
 
     model: Id
     texts: Annotated[list[Annotated[str, StringConstraints(max_length=4000)]], Field(min_length=1, max_length=64)]
+
+
+class Saliency(RequestBody):
+    """Which pixels of an image the score of a class depends on; without a target, of the likeliest class."""
+
+    model: Id
+    image: LookId
+    method: Annotated[str, StringConstraints(pattern=r"^[a-z-]{1,40}$")] = "grad-cam"
+    target: Annotated[str, StringConstraints(max_length=400)] | None = None
+
+
+class Compare(RequestBody):
+    """Two models of images."""
+
+    model: Id
+    other: Id
+
+
+class Tokens(RequestBody):
+    """Prompts whose tokens are asked for."""
+
+    model: Id
+    texts: Annotated[list[Prompt], Field(min_length=1, max_length=4)]
+
+
+class Patch(RequestBody):
+    """Activation patching: two prompts with the same number of tokens, and the answer, or two to be told apart."""
+
+    model: Id
+    clean: Prompt
+    corrupted: Prompt
+    answers: Annotated[list[Annotated[str, StringConstraints(min_length=1, max_length=60)]], Field(max_length=2)] = []
+    what: Literal["residual", "attention", "mlp", "heads"] = "residual"
 
 
 class Without(RequestBody):
@@ -340,8 +374,73 @@ class AlignShape(BaseModel):
     look: InspectionShape
 
 
+class SaliencyShape(BaseModel):
+    """How much each pixel of an image counts for the score of a class."""
+
+    method: str
+    target: str  # the class
+    score: float  # its logit
+    probability: float | None
+    signed: bool  # negative values speak against the class
+    layer: str | None  # grad-cam: the layer
+    completeness: float | None  # integrated: the sum of all values - the change of the score from the baseline
+    change: float | None  # integrated: the change of the score from the baseline
+    options: dict[str, int]  # of the method: steps, samples, or patch and stride in pixels
+    values: list[list[float]]  # a number per pixel of the image as the model read it
+
+
+class StudyShape(BaseModel):
+    """What was measured of a model of images."""
+
+    layers: list[str]
+    distances: list[list[float]] | None  # attention distance by layer and head, as a share of the image's width
+    width: int  # of the image that the model reads, in pixels
+    sides: list[float]  # by layer: side in pixels of the square that holds 90 % of the receptive field
+    theoretical: list[int | None]  # by layer: side of all that a unit can depend on; null: the whole image
+    fields: list[list[list[float]]]  # by layer: the receptive field of the unit in the middle; each sums to 1
+
+
+class CkaShape(BaseModel):
+    """The similarity of each pair of layers."""
+
+    cka: list[list[float]]
+    error: list[list[float]]  # standard error over photographs (jackknife)
+
+
+class SimilarityShape(BaseModel):
+    """CKA of the layers of two models (debiased estimate)."""
+
+    rows: list[str]  # the layers of the first model
+    columns: list[str]  # the layers of the second
+    photographs: int
+    views: int  # inputs: each photograph, whole and in quarters
+    first: CkaShape  # within the first model
+    between: CkaShape
+    second: CkaShape  # within the second model
+
+
+class TokensShape(BaseModel):
+    """The tokens of each text."""
+
+    tokens: list[list[str]]
+
+
+class PatchingShape(BaseModel):
+    """The share of the clean answer that comes back when one activation of the clean prompt is put into the other."""
+
+    what: str  # what is exchanged
+    answers: list[str]  # the answer, or two whose difference is measured
+    clean: float  # its log-probability after the clean prompt, or the difference of two
+    corrupted: float
+    layers: int
+    tokens: list[str]  # of the clean prompt
+    other_tokens: list[str]  # of the corrupted one
+    columns: list[str]  # names of the columns: tokens, or numbers of heads
+    effects: list[list[float]]  # layers x columns; 0: as after the corrupted prompt, 1: as after the clean one
+
+
 class Event(BaseModel):
-    """A line of the stream of /translate, /write, /read, /classify or /caption: each has some of these, or an error."""
+    """A line of the stream of a route that works for longer: each has some of these, or an error."""
 
     waiting: int | None = None  # requests before this one
     progress: tuple[int, int] | None = None  # blocks or layers done, and all of them
@@ -357,6 +456,11 @@ class Event(BaseModel):
     fill: list[list[Candidate]] | None = None  # the likeliest tokens for each mask
     classes: list[Candidate] | None = None  # the classes of the text or image, the likeliest first
     masks: list[int] | None = None  # the index of each masked token
+    saliency: SaliencyShape | None = None
+    model: str | None = None  # of a comparison: the model that the progress or the study is of
+    study: StudyShape | None = None
+    similarity: SimilarityShape | None = None
+    patching: PatchingShape | None = None
     error: str | None = None
 
 

@@ -14,6 +14,7 @@ from fastapi.responses import Response
 from .. import __version__
 from .guard import BODY, Guard
 from .images import ImageStore
+from .interpretation_routes import interpretation
 from .request_queue import Queue
 from .responses import add_error_handlers, describe_streams
 from .routes import ROUTERS, Explorer
@@ -58,7 +59,7 @@ def make_app(
     )  # fmt: skip
     app.state.explorer, app.state.token = explorer, token
     add_error_handlers(app)
-    for router in (_page_routes(), *ROUTERS):
+    for router in (_page_routes(), *ROUTERS, interpretation):
         app.include_router(router)
     describe_streams(app)
     return Guard(app, host=host, token=token, body=BODY)

@@ -17,6 +17,7 @@ from .. import config
 from ..errors import InputError, UserError
 from ..weights import Bundle, load, shipped
 from .captions import captions_images
+from .comparison import Study
 from .example_images import examples_for
 from .examples import answer_length, examples_of, mask_name
 from .image_inspection import reads_images
@@ -43,6 +44,7 @@ class Model:
     examples: tuple[str, ...] = ()  # texts to try it with; none: those of examples.py, or example images
     task: str | None = None  # the data set that it was trained on
     lock: anyio.Lock = field(default_factory=anyio.Lock)  # held for one step at a time, so that requests alternate
+    study: Study | None = None  # what the view Compare has measured of it
     _bundle: Bundle | None = None
     _loading: threading.Lock = field(default_factory=threading.Lock)
 

@@ -45,8 +45,8 @@ def hooked(*roots: nn.Module) -> bool:
 
     Examples:
         >>> model = clearhead.build("gpt", vocab=5, width=8, depth=1, heads=2, context=4)
-        >>> with clearhead.watch(model, "blocks.0.attn.entropy"):
-        ...     hooked(model), hooked(model.head)
+        >>> handle = model.blocks[0].register_forward_hook(lambda *_: None)
+        >>> hooked(model), hooked(model.head)
         (True, False)
     """
     return Hooks(roots).any()

@@ -16,8 +16,9 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..layers import Linear
+from ..layers import ConvNorm, Linear, Residual
 from ..layers.norm import RMSNorm
+from .convolutions import folded, folded_residual
 
 LARGE = 1 << 18  # weights from which the choice of a kernel matters
 FEW = 4096  # rows up to which it matters
@@ -28,7 +29,7 @@ Step = Callable[[Tensor], Tensor]
 
 
 def accelerate(model: nn.Module) -> nn.Module:
-    """Let a model's linear maps and RMS norms use the fastest kernels when no gradient is needed; returns the model.
+    """Let a model's maps, norms and convolutions use the fastest kernels when no gradient is needed; returns the model.
 
     Nothing else changes: with gradients, under torch.compile, on other devices and in other dtypes they compute as
     before.
@@ -49,6 +50,10 @@ def accelerate(model: nn.Module) -> nn.Module:
             module.product = product
         elif isinstance(module, RMSNorm):
             module.normalise = rms_norm
+        elif type(module) is ConvNorm:
+            module.compute = folded
+        elif type(module) is Residual:
+            module.compute = folded_residual
     return model
 
 

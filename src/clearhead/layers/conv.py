@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 
 import torch.nn.functional as F
@@ -15,8 +16,16 @@ EXPANSION = {"basic": 1, "bottleneck": 4}  # channels of a residual block's outp
 SHRINKS = ("middle", "first")
 
 
+def conv_norm(layer: ConvNorm, x: Float[Tensor, "b i height width"]) -> Float[Tensor, "b o y x"]:
+    """The batch norm of a convolution of x, one after the other."""
+    out: Tensor = layer.norm(layer.conv(x))
+    return out
+
+
 class ConvNorm(nn.Module):
     """A convolution without bias, and a batch norm (Ioffe and Szegedy 2015, section 3.2).
+
+    `compute(layer, x)` computes them; fast.accelerate sets a faster one for inference on the modules of a model.
 
     Args:
         inputs: channels of the input.
@@ -31,6 +40,8 @@ class ConvNorm(nn.Module):
         torch.Size([1, 8, 3, 3])
     """
 
+    compute: Callable[[ConvNorm, Tensor], Tensor] = staticmethod(conv_norm)
+
     def __init__(
         self, inputs: int, outputs: int, kernel: int, *, stride: int = 1, groups: int = 1, eps: float = 1e-5
     ) -> None:
@@ -40,13 +51,22 @@ class ConvNorm(nn.Module):
         self.norm = nn.BatchNorm2d(outputs, eps=eps)
 
     def forward(self, x: Float[Tensor, "b i height width"]) -> Float[Tensor, "b o y x"]:
-        return self.norm(self.conv(x))
+        return self.compute(self, x)
+
+
+def residual(block: Residual, x: Float[Tensor, "b i height width"]) -> Float[Tensor, "b o y x"]:
+    """The layers of a residual block, one after the other."""
+    y = x
+    for layer in block.layers[:-1]:
+        y = F.relu(layer(y))
+    return F.relu(block.layers[-1](y) + (x if block.shortcut is None else block.shortcut(x)))
 
 
 class Residual(nn.Module):
     """relu(x + f(x)), Eq. 1 and 2 and Fig. 5 of He et al. 2016; where f changes the size, x is projected.
 
     The scale of f's last batch norm starts at 0, so that every block starts as the identity (Goyal et al. 2017, 5.1).
+    `compute(block, x)` computes it; fast.accelerate sets a faster one.
 
     Args:
         inputs: channels of the input.
@@ -61,6 +81,8 @@ class Residual(nn.Module):
         >>> Residual(8, 4, kind="bottleneck", stride=2)(torch.zeros(1, 8, 6, 6)).shape
         torch.Size([1, 16, 3, 3])
     """
+
+    compute: Callable[[Residual, Tensor], Tensor] = staticmethod(residual)
 
     def __init__(
         self, inputs: int, width: int, *, kind: ResidualKind = "basic", stride: int = 1, shrink: Shrink = "middle",
@@ -82,10 +104,7 @@ class Residual(nn.Module):
         self.shortcut = ConvNorm(inputs, outputs, 1, stride=stride, eps=eps) if projected else None
 
     def forward(self, x: Float[Tensor, "b i height width"]) -> Float[Tensor, "b o y x"]:
-        y = x
-        for layer in self.layers[:-1]:
-            y = F.relu(layer(y))
-        return F.relu(self.layers[-1](y) + (x if self.shortcut is None else self.shortcut(x)))
+        return self.compute(self, x)
 
 
 class ConvStem(nn.Module):

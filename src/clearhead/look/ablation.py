@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class HeadEffects:
+class HeadEffects(draw.Drawn):
     """The effect of every head of a model on each token of a text, or on the class of an input.
 
     Examples:

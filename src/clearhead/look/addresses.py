@@ -18,6 +18,20 @@ INSIDE = (*EDITABLE, *MEANING)  # the addresses that an attention has besides th
 INPUT = "input"  # the address of a module's input, its first tensor
 WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module")  # what compiling and checkpointing add to a module's name
 
+LENS = {  # the names of TransformerLens, and what they are called here
+    "hook_pattern": "...weights",
+    "hook_attn_scores": "...scores",
+    "hook_q": "...q",
+    "hook_k": "...k",
+    "hook_v": "...v",
+    "hook_z": "...heads",
+    "hook_attn_out": "the address of the attention module",
+    "hook_mlp_out": "the address of the MLP",
+    "hook_resid_pre": "the address of a block with .input",
+    "hook_resid_mid": "the address of a block's second norm with .input",
+    "hook_resid_post": "the address of a block",
+}
+
 # Classes of these packages never call attention themselves; torch's own exception is named in `can_attend`.
 PLAIN = ("torch", "clearhead", "builtins", "typing", "abc", "collections")
 
@@ -113,4 +127,17 @@ def matching(pattern: str, names: Mapping[str, Any]) -> list[str]:
 
 def nearest_addresses(name: str, names: Mapping[str, Any]) -> str:
     """errors.nearest() over addresses, which may also be written with * for a number."""
-    return nearest(name, [*names, *dict.fromkeys(re.sub(r"\b\d+\b", "*", n) for n in names)])
+    path, dot, leaf = str(name).rpartition(".")
+    for hook, ours in LENS.items():
+        if leaf in (hook, hook.removeprefix("hook_")):
+            return f"; {hook} of TransformerLens is {ours} here"
+    starred = re.sub(r"\b\d+\b", "*", str(name))
+    if "*" in path and matching(starred, names):
+        return f"; the nearest is {starred}"
+    leaves = {n.rpartition(".")[2] for n in names} | set(INSIDE)
+    if "*" in path and leaf not in leaves:
+        words = nearest(leaf, leaves, most=1)
+        return words and f"; the nearest is {path}{dot}{words.rpartition(' ')[2]}"
+    alike = [n for n in names if n.rpartition(".")[2] == leaf] if leaf in INSIDE else []
+    known = alike or list(names)  # if the path is wrong, an address of another activation does not help
+    return nearest(name, [*known, *dict.fromkeys(re.sub(r"\b\d+\b", "*", n) for n in known)])

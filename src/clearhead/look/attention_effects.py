@@ -16,11 +16,12 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from .. import draw
+from ..errors import InputError
 from ..weights import Bundle
 from .capture import watch
 from .edits import Edit
 from .layer_stacks import layer_stack, view_addresses
-from .measured_input import Given, Target, answer_of, answer_position, model_input
+from .measured_input import Given, ModelInput, Target, answer_of, answer_position, model_input
 from .patching import Done
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ NONE_LEFT = 1e-12  # weight of all other keys below which a head without its key
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class AttentionEffects:
+class AttentionEffects(draw.Drawn):
     """The weight of each key in every head, and the change of the answer when the head may not attend to that key.
 
     Examples:
@@ -110,7 +111,7 @@ def attention_effects(
         model: A Bundle of a language model, a classifier, a translator or an encoder with a masked token; or a torch
             module whose output is logits.
         given: A text or an image; for a torch module its first argument with one row, or a dict of its arguments.
-        target: A class, a token, or two of them, whose difference is measured; None: the likeliest.
+        target: A class or token, or a pair, whose difference is measured; None: the likeliest.
         at: The position whose next token is the answer; None: the last, or the masked token.
         query: The query whose keys are removed; None: the position of the answer or of the class token, and all
             queries of a model that has neither.
@@ -132,10 +133,14 @@ def attention_effects(
     names = [f"{path}.{leaf}" for path in paths for leaf in ("weights", "v")]
     with watch(one.model, *names) as tape:
         logits = one.logits(at=place)
+    if any(len(tape.calls(name)) > 1 for name in names):
+        raise InputError(f"this {type(one.model).__name__} attends step by step: expected one that reads all at once")
     answer = answer_of(one, int(logits[0].argmax()) if target is None else target, place)
     before, maps = answer.measure(logits), [tape[f"{path}.weights"].dense()[0].double() for path in paths]
     values = [_per_head(tape[f"{path}.v"][0].double(), len(maps[0])) for path in paths]
     query = _query(one, place, maps[0].shape[1]) if query is None else query
+    if query is not None and not 0 <= query < maps[0].shape[1]:
+        raise InputError(f"query={query}: there are {maps[0].shape[1]} queries, counted from 0")
     rows = slice(None) if query is None else slice(query, query + 1)
     keys = maps[0].shape[2]
     weights = torch.stack([x[:, rows].mean(1) for x in maps])
@@ -153,14 +158,15 @@ def attention_effects(
         if done is not None:
             done(len(some), len(cells))
     return AttentionEffects(
-        tokens=one.names(keys), weights=weights.float().cpu(), change=change.float().cpu(),
+        tokens=one.names(keys, decoder=heads[0].split(".")[0] == "decoder"), weights=weights.float().cpu(),
+        change=change.float().cpu(),
         allowed=reached.nonzero()[:, 0].cpu(), answer=answer.name, query=query,
     )  # fmt: skip
 
 
-def _query(one: Any, place: int | None, length: int) -> int | None:
-    """The query that the answer is read from: its position, or the class token of an image."""
-    if place is not None:
+def _query(one: ModelInput, place: int | None, length: int) -> int | None:
+    """The query that the answer is read from: its position, or the class token of an image; None: it is not known."""
+    if place is not None and not one.classifies():
         return place if place < length else None
     return 0 if getattr(getattr(one.model, "config", None), "pool", None) in ("cls", "first") else None
 

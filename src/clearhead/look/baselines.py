@@ -35,11 +35,18 @@ def _zero(subject: Subject) -> Tensor:
     return torch.zeros_like(subject.x)
 
 
-# What each word means for an image and for a text; 0 is the mean colour of normalised images, or an empty embedding.
+def _mean(subject: Subject) -> Tensor:
+    assert subject.mean is not None
+    return subject.mean()
+
+
+# What each word means for an image and for a text; 0 is the mean colour of normalised images, or an empty embedding,
+# from which networks that normalise their input jump: the mean embedding of the vocabulary is a smooth start.
 BASELINES: dict[str, dict[str, Callable[[Subject], Tensor]]] = {
     "image": {"zero": _zero, "black": _colour(0), "white": _colour(255), "blur": _blur},
-    "text": {"zero": _zero},
+    "text": {"zero": _zero, "mean": _mean},
 }
+START = {"image": "zero", "text": "mean"}  # where the path of integrated gradients begins, if not given
 
 
 def baseline_of(subject: Subject, given: Baseline) -> Tensor:

@@ -19,11 +19,13 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 
-from ..errors import InputError, Notice
+from ..errors import InputError, InputTypeError, Notice
 from ..layers import Attention
-from .addresses import EDITABLE, INPUT, INSIDE, Addresses, Tree, matching, module_of, resolve
+from .addresses import EDITABLE, INPUT, Addresses, Tree, module_of, resolve
+from .edits import checked_edit
 from .foreign import Foreign, ForeignEdit, ForeignWatch
 from .intercept import intercept
+from .missing import IDLE, missing_records
 from .module_hooks import OUTSIDE, edit_module, watch_module
 from .statistics import MEANING
 from .tap import Edit, Listener, WatchTap
@@ -37,9 +39,10 @@ def watch(model: Any, *names: str, grad: bool = False, keep: Keep = "all") -> It
 
     Addresses are the names that torch gives to modules, for their outputs (with `.input` at the end, their inputs), and
     inside each attention q, k, v, scores, weights (a lazy AttentionMap), heads, and every statistic of look.MEANING. An
-    attention is a `layers.Attention`, or any module that calls torch's scaled_dot_product_attention or is an
-    nn.MultiheadAttention, in a model of transformers, timm, torch.nn or your own; a Notice says if none was seen. Calls
-    from other threads are not recorded. A search over several texts runs them one by one while its model is watched:
+    attention is a `layers.Attention`, or any module that calls torch's scaled_dot_product_attention, is an
+    nn.MultiheadAttention, or multiplies a softmax over its tokens with values, in a model of transformers, timm,
+    torch.nn or your own. A Notice says if none was seen, or if nothing was recorded at an address. Calls from other
+    threads are not recorded. A search over several texts runs them one by one while its model is watched:
     see `Tape.texts`.
 
     Args:
@@ -70,7 +73,10 @@ def watch(model: Any, *names: str, grad: bool = False, keep: Keep = "all") -> It
     """
     root = module_of(model)
     if not names:
-        raise InputError("watch what? Name at least one address, for example 'blocks.*.attn.weights'")
+        raise InputError("watch what? Name at least one address, for example '**.weights'")
+    for name in names:
+        if not isinstance(name, str):
+            raise InputTypeError(f"watch was given a {type(name).__name__} as an address: expected strings")
     tree = Tree(root)
     known = _known(tree, names)
     both = known | tree.possible
@@ -86,7 +92,8 @@ def watch(model: Any, *names: str, grad: bool = False, keep: Keep = "all") -> It
     }
     tape, text = Tape(leaves, grad, order), TextCounter(root, threading.get_ident())
     if grad and {"scores", "weights"} & set(order.values()):
-        _notice("gradients of scores and weights are asked for: these layers compute their attention explicitly")
+        draws = ", which draws other dropout" if root.training else ""
+        _notice(f"gradients of scores and weights are asked for: fused attention is computed explicitly{draws}")
     with _alone(tree) as stack:
         text.follow(stack)
         inside: dict[Attention, dict[str, str]] = {}
@@ -100,27 +107,19 @@ def watch(model: Any, *names: str, grad: bool = False, keep: Keep = "all") -> It
                 inside.setdefault(module, {})[leaf] = name
         for attention, wanted in inside.items():
             _enter_tap(attention, "listeners", Listener(tape, wanted, grad, keep, text), stack)
-        if not awaited:
-            yield tape
-            return
-        foreign = ForeignWatch(tree, names, known, tape=tape, grad=grad, keep=keep, text=text)
-        _intercept(foreign, stack)
+        foreign = None
+        if awaited:
+            foreign = ForeignWatch(tree, names, known, tape=tape, grad=grad, keep=keep, text=text)
+            _intercept(foreign, stack)
         yield tape
-        tape.explain(foreign.why())
-        unseen = [name for name in _named(foreign.unused()) if not matching(name, known)]
-        if unseen:
-            _notice(f"no attention call at {', '.join(map(repr, unseen))}: {foreign.why()}")
+        for message in missing_records(tape, names, known, root, foreign):
+            _notice(message)
 
 
 def _known(tree: Tree, names: Collection[str]) -> Addresses:
     """The addresses that are known before the model runs; of inputs only if one is named: ** does not mean them."""
     inputs = any(name.endswith(f".{INPUT}") for name in names)
     return tree.inputs | tree.known if inputs else tree.known
-
-
-def _named(patterns: Collection[str]) -> list[str]:
-    """The patterns that name an activation of attention, as "**.weights" does and "**" does not."""
-    return [pattern for pattern in patterns if pattern.rpartition(".")[2] in INSIDE]
 
 
 @contextmanager
@@ -132,7 +131,7 @@ def edit(model: Any, changes: Mapping[str, Edit]) -> Iterator[None]:
     masked key. Calls from other threads are not edited.
 
     Under gradient checkpointing an edit raises an InputError, because the backward pass would not repeat it. So does,
-    at the end, an edit of a foreign model's attention that met no attention call.
+    at the end, an edit of which nothing ran inside the `with`.
 
     Args:
         model: A torch module, or a Bundle.
@@ -150,14 +149,18 @@ def edit(model: Any, changes: Mapping[str, Edit]) -> Iterator[None]:
         >>> torch.equal(edited, model(ids))
         False
     """
+    if not isinstance(changes, Mapping):
+        raise InputTypeError(f"edit was given a {type(changes).__name__}: expected a dict of addresses and functions")
     tree = Tree(module_of(model))
     known = _known(tree, changes)
     both = known | tree.possible
+    used: set[str] = set()
     with _alone(tree) as stack:
         awaited: dict[str, Edit] = {}
-        for pattern, change in changes.items():
+        for pattern, given in changes.items():
             names = resolve(pattern, both)
             _check_editable(pattern, names, both)
+            change = _counted(pattern, checked_edit(pattern, given), used)
             for name in names:
                 if name not in known:
                     awaited[pattern] = change
@@ -168,15 +171,26 @@ def edit(model: Any, changes: Mapping[str, Edit]) -> Iterator[None]:
                 else:
                     assert isinstance(module, Attention)
                     _enter_tap(module, "edits", (leaf, change, threading.get_ident()), stack)
-        if not awaited:
-            yield
-            return
-        foreign = ForeignEdit(tree, awaited, known)
-        _intercept(foreign, stack)
+        foreign = None
+        if awaited:
+            foreign = ForeignEdit(tree, awaited, known)
+            _intercept(foreign, stack)
         yield
-        unused = [pattern for pattern in foreign.unused() if not matching(pattern, known)]
+        unused = [pattern for pattern in changes if pattern not in used]
         if unused:
-            raise InputError(f"the edit of {', '.join(map(repr, unused))} changed nothing: {foreign.why()}")
+            seen = foreign is not None and foreign.running.passes and set(unused) <= set(awaited)
+            why = foreign.why() if foreign is not None and seen else IDLE
+            raise InputError(f"the edit of {', '.join(map(repr, unused))} changed nothing: {why}")
+
+
+def _counted(pattern: str, change: Edit, used: set[str]) -> Edit:
+    """The same edit; once it is applied, its pattern is in `used`."""
+
+    def apply(x: Any) -> Any:
+        used.add(pattern)
+        return change(x)
+
+    return apply
 
 
 def _intercept(foreign: Foreign, stack: ExitStack) -> None:

@@ -30,13 +30,11 @@ FITTING = "saliency, its methods rollout and gradient-rollout, and the map of an
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class ClsMaps:
+class ClsMaps(draw.Drawn):
     """The attention of the class token in one layer, per head, over the grid of patches.
 
     Examples:
-        >>> from pathlib import Path
-        >>> photo = Path(clearhead.__file__).parent / "explore" / "example_images" / "golf-ball.webp"
-        >>> found = cls_maps(clearhead.load("vit-imagenette"), photo, layer=0)
+        >>> found = cls_maps(clearhead.load("vit-imagenette"), "golf-ball", layer=0)
         >>> found
         ClsMaps(layer='blocks.0.attn', heads=6, grid=16 x 16)
         >>> torch.allclose(found.maps.sum((1, 2)) + found.removed, torch.ones(6))
@@ -47,6 +45,8 @@ class ClsMaps:
     layer: str  # the address of the attention
     special: int  # tokens before the grid that are left out: the class token itself, and registers
     removed: Float[Tensor, "h"]  # the weight on them
+    number: int | None = None  # the number of the layer, from 0; None: it is not known
+    layers: int | None = None  # the number of layers with attention
     picture: np.ndarray | None = None  # (height, width, 3) uint8, the image as the model saw it
 
     def __repr__(self) -> str:
@@ -59,7 +59,18 @@ class ClsMaps:
         Args:
             keep: The share of each head's weight that is coloured, its largest weights first.
         """
-        return draw.head_colours(self.maps.numpy(), self.picture, keep=keep, title=f"class token, {self.layer}")
+        return draw.head_colours(
+            self.maps.numpy(), self.picture, keep=keep, title=f"Attention of the class token, {self.place}",
+            note=f"colour: the strongest head there, bright: large weight\n"
+            f"grey: outside of the largest {keep:.0%} of every head's weight",
+        )  # fmt: skip
+
+    @property
+    def place(self) -> str:
+        """The layer in words."""
+        if self.number is None or self.layers is None:
+            return self.layer
+        return f"layer {self.number} of 0 to {self.layers - 1}"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
@@ -105,6 +116,7 @@ def cls_maps(model: Bundle | nn.Module, given: Given, *, layer: int | str = -1) 
     if not grid.special:
         raise _without_cls(about)
     found = list(rows)
+    every = matching("blocks.*.attn.weights", Tree(about.model).known) or found
     if isinstance(layer, int) and len(names) == 1 and len(found) > 1:  # those of a foreign model are known by now
         if not -len(found) <= layer < len(found):
             raise InputIndexError(f"layer {layer}: there are {len(found)}, counted from 0")
@@ -113,6 +125,7 @@ def cls_maps(model: Bundle | nn.Module, given: Given, *, layer: int | str = -1) 
     return ClsMaps(
         maps=row[:, grid.special :].unflatten(1, grid.size), layer=found[0].removesuffix(".weights"),
         special=grid.special, removed=row[:, : grid.special].sum(1), picture=seen(about),
+        number=every.index(found[0]) if found[0] in every and len(every) > 1 else None, layers=len(every),
     )  # fmt: skip
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..errors import InputError, InputIndexError
+from ..errors import InputError, InputIndexError, InputTypeError
 
 Edit = Callable[[Tensor], Tensor]
 
@@ -22,6 +24,8 @@ def silence(heads: Sequence[int]) -> Edit:
         >>> silence([1])(torch.ones(1, 2, 3, 4))[0, :, 0, 0]
         tensor([1., 0.])
     """
+
+    _check_list(heads)
 
     def change(x: Tensor) -> Tensor:
         _check(heads, x)
@@ -41,6 +45,9 @@ def scale(heads: Mapping[int, float]) -> Edit:
         >>> scale({0: 0.5})(torch.ones(1, 2, 3, 4))[0, :, 0, 0]
         tensor([0.5000, 1.0000])
     """
+
+    if not isinstance(heads, Mapping):
+        raise InputTypeError(f"scale was given {heads!r}: expected a dict of heads and factors, such as {{0: 0.5}}")
 
     def change(x: Tensor) -> Tensor:
         _check(heads, x)
@@ -64,6 +71,8 @@ def patch(heads: Sequence[int], what: Tensor) -> Edit:
         tensor([1., 0.])
     """
 
+    _check_list(heads)
+
     def change(x: Tensor) -> Tensor:
         _check(heads, x)
         if what.shape != x.shape:
@@ -75,7 +84,32 @@ def patch(heads: Sequence[int], what: Tensor) -> Edit:
     return change
 
 
+def checked_edit(pattern: str, change: Any) -> Edit:
+    """The edit of an address; raises if it is no function of one argument."""
+    if not callable(change):
+        raise InputTypeError(
+            f"the edit of {pattern!r} is a {type(change).__name__}: expected a function of the activation"
+        )
+    try:
+        inspect.signature(change).bind(None)
+    except TypeError as cause:
+        raise InputTypeError(
+            f"the edit of {pattern!r} does not take one argument: expected a function of the activation alone"
+        ) from cause
+    except ValueError:  # some functions of C have no signature
+        pass
+    edit: Edit = change
+    return edit
+
+
+def _check_list(heads: Any) -> None:
+    if isinstance(heads, int | str) or not hasattr(heads, "__iter__"):
+        raise InputTypeError(f"heads={heads!r}: expected a list of heads, such as [2]")
+
+
 def _check(heads: Sequence[int] | Mapping[int, float], x: Tensor) -> None:
+    if not isinstance(x, Tensor):
+        raise InputTypeError(f"a {type(x).__name__} has no heads: expected an address '...attn.heads'")
     if x.ndim != 4:
         raise InputError(f"an activation of shape {tuple(x.shape)} has no heads: expected an address '...attn.heads'")
     wrong = [head for head in heads if not 0 <= head < x.shape[1]]

@@ -16,6 +16,8 @@ from .addresses import Tree
 from .capture import edit
 from .layout import first_tensor
 
+CHUNK = 1 << 12  # ids that are embedded at a time
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Place:
@@ -36,12 +38,27 @@ class EmbeddedText:
     places: list[Place]
     x: Float[Tensor, "1 t d"]
 
+    @torch.no_grad()
+    def mean(self) -> Float[Tensor, "1 t d"]:
+        """At every token the mean embedding of the vocabulary that the token is of."""
+        parts = [
+            _mean(self.model.get_submodule(place.address)).expand(place.stop - place.start, -1) for place in self.places
+        ]
+        return torch.cat(parts)[None].to(self.x)
+
     def output(self, rows: Float[Tensor, "n t d"]) -> Any:
         """The output of the model if its embeddings return these rows instead."""
         given = {key: value.expand(len(rows), *value.shape[1:]) for key, value in self.row.items()}
         changes = {place.address: _in_turn(self.places, place.address, rows) for place in self.places}
         with edit(self.model, changes):
             return call_model(self.model, given)
+
+
+def _mean(embedding: nn.Module) -> Float[Tensor, "1 d"]:
+    """The mean output of an embedding over all ids."""
+    weight = next(embedding.parameters())
+    every = torch.arange(weight.shape[0], device=weight.device)
+    return sum(embedding(ids[None])[0].float().sum(0, keepdim=True) for ids in every.split(CHUNK)) / len(every)
 
 
 def _in_turn(places: Sequence[Place], address: str, rows: Tensor) -> Callable[[Tensor], Tensor]:

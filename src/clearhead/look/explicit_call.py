@@ -1,26 +1,31 @@
 """Attention that a module computes by itself: a softmax over the keys, and the product of its weights with the values.
 
 So do eager models of transformers, window attention of timm and torchvision, and many that are written by hand. Other
-softmaxes and products must not be mistaken for attention; the rule is in `Explicit.joins`.
+softmaxes and products must not be mistaken for attention; the rule is in `explicit_tokens.refusal`.
 """
 
 from __future__ import annotations
 
 import weakref
+from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
-from torch import Tensor, nn
+import torch
+from torch import Tensor
 
 from ..errors import InputError
 from .call import DenseCall
+from .explicit_layout import Layout, einsum_layout, matmul_layout
+from .explicit_tokens import Product, Source, refusal, sources
 from .foreign_call import first_position
 from .running import Frame, Place
 from .tap import WatchTap, own
 
-_ATTENDED: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # modules that were seen to attend
-IN_ORDER = (0, 1, 2, 3)
 LATE = ("q", "k", "scores")  # what lies behind when attention is recognised, and can be neither edited nor recorded
+FLAT = 8  # tensors that are remembered after their rows and heads were put into one axis
+UNMET = "its weights were not multiplied with values in the same module"
 
 
 class Explicit:
@@ -33,18 +38,31 @@ class Explicit:
         self._frames: list[weakref.ref[Frame]] = []  # the modules that were running, one per watch or edit
         self._weights: weakref.ref[Tensor] | None = None  # its output, or what dropout or a cast has made of it
         self._before: Tensor | None = None  # its output before them
-        self._heads = 1  # of weights that are in three axes
-        self._product: weakref.ref[Tensor] | None = None  # the last product of two tensors of four axes
+        self._axes = 0  # of its output
+        self._dim = 0  # the axis over which they sum to 1
+        self._scored = False  # the softmax was one of a product
+        self._flat: deque[tuple[weakref.ref[Tensor], int, int]] = deque(maxlen=FLAT)  # with their rows and heads
+        self._product: weakref.ref[Tensor] | None = None  # the last product of two tensors of as many axes
+        self._scores: tuple[torch.Size, list[weakref.ref[Frame]]] | None = None  # its shape, and the running modules
+        self.reason = ""  # why the last product with weights was no attention
 
     def begin(self, frames: Sequence[Frame], weights: Tensor, dim: int | None) -> None:
-        """Take a softmax: of attention it has the axes (b, h, q, k), and sums to 1 over the last."""
+        """Take a softmax: of attention it has the axes (b, h, q, k) or (b, q, k), and mostly sums to 1 over the last.
+
+        Over another axis it must be one of a product; else it is one over features, as linear attention takes it.
+        """
+        scores, self._scores = self._scores, None
         self._weights = self._before = None
-        if weights.ndim == 4 and dim in (-2, 2):
+        if weights.ndim not in (3, 4) or dim is None or not frames:
+            return
+        dim, last = dim % weights.ndim, weights.ndim - 1
+        self._scored = scores is not None and _running(scores[1], frames) and _same(scores[0], weights.shape, dim)
+        if dim == last or (self._scored and dim):
+            self._frames, self._dim = [weakref.ref(frame) for frame in frames], dim
+            self._weights, self._axes = weakref.ref(weights), weights.ndim
+        elif dim == last - 1 and weights.shape[last] > 1:
             for frame in frames:
-                frame.features = True
-        if weights.ndim == 4 and dim in (-1, 3) and frames:
-            self._frames = [weakref.ref(frame) for frame in frames]
-            self._weights = weakref.ref(weights)
+                frame.features |= {weights.ndim}
 
     def follows(self, x: Any) -> bool:
         """Whether a tensor is these weights."""
@@ -56,47 +74,87 @@ class Explicit:
             self._before = weights if self._before is None else self._before
             self._weights = weakref.ref(new)
 
-    def reshaped(self, weights: Tensor, new: Tensor) -> None:
-        """Take a view of the weights with rows and heads in one axis, (b * h, q, k), for a product of three axes."""
-        if weights.ndim == 4 and new.shape == (weights.shape[0] * weights.shape[1], *weights.shape[2:]):
-            self._heads = weights.shape[1]
-            self.passed(weights, new)
+    def reshaped(self, x: Any, new: Tensor) -> None:
+        """Take a view: of (b, h, ...) with rows and heads in one axis, or of the weights in either form."""
+        merged = new.ndim == 3 and isinstance(x, Tensor) and x.ndim == 4 and new.size(2) == x.size(3)  # (b, h, n, e)
+        if merged and new.size(1) == x.size(2):
+            self._flat.append((weakref.ref(new), x.shape[0], x.shape[1]))
+        if self._weights is not None and self.follows(x) and new.shape[-2:] == x.shape[-2:] and self._dim == x.ndim - 1:
+            self._weights, self._dim = weakref.ref(new), new.ndim - 1
 
-    def four(self, x: Any) -> Any:
-        """A tensor of such a product with the axes (b, h, ...); anything else as it is."""
-        fits = isinstance(x, Tensor) and x.ndim == 3 and x.shape[0] % self._heads == 0
-        return x.unflatten(0, (-1, self._heads)) if fits else x
+    def multiplied(self, frames: Sequence[Frame], x: Any, y: Any, out: Tensor) -> None:
+        """Take a product that is not attention: perhaps one of queries and keys.
 
-    def multiplied(self, x: Any, y: Any, out: Tensor) -> None:
-        """Take a product that is not attention: as values, one of two tensors of four axes makes linear attention."""
-        if isinstance(x, Tensor) and isinstance(y, Tensor) and x.ndim == y.ndim == 4:
-            self._product = weakref.ref(out)
-
-    def joins(self, frames: Sequence[Frame], weights: Tensor, v: Any) -> bool:
-        """Whether a product of the weights with `v` is attention in one of these modules.
-
-        It must be in the module of the softmax, which has not called a fused attention. Its keys must be tokens that
-        the module was called with; or every such token is a query once, among as many keys, as in windows. So a softmax
-        over channels or classes does not count. Of a module that has attended, the tokens may be the queries alone: the
-        keys are then those of a cache.
-
-        A softmax of queries over features is no attention even if there are as many features as tokens: its module
-        also takes one of keys over tokens, or the values are a product of keys and values.
+        As values, one of two tensors makes linear attention.
         """
-        rows, _, queries, keys = weights.shape
-        if not isinstance(v, Tensor) or v.ndim != 4 or v.shape[2] != keys or [f() for f in self._frames] != [*frames]:
-            return False
+        if isinstance(x, Tensor) and isinstance(y, Tensor) and x.ndim == y.ndim and x.ndim in (3, 4):
+            self._product = weakref.ref(out)
+            self._scores = (out.shape, [weakref.ref(frame) for frame in frames])
+
+    def layout(self, stacks: Sequence[Sequence[Frame]], weights: Tensor, v: Any, equation: Any) -> Layout | None:
+        """The layout of a product of the weights with `v` if it is attention in one of the modules that are running.
+
+        Args:
+            stacks: The modules that are running, outermost first, for each watch or edit.
+            weights: The weights.
+            v: What they are multiplied with.
+            equation: That of torch.einsum; None: a matrix product.
+        """
+        self.reason = self._refusal(stacks, weights, v)
+        axes = weights.ndim
+        found = matmul_layout(axes, self._dim) if equation is None else einsum_layout(equation, axes, self._dim)
+        if self.reason or found is None:
+            self.reason = self.reason or UNMET
+            return None
+        keys = weights.shape[self._dim]
+        for stack in stacks:
+            frame = stack[-1]
+            given = sources(frame, v, stack[:-1])
+            layout = found if axes == 4 else replace(found, heads=self._heads(weights, v, keys, given))
+            one, two = layout.four(weights, layout.weights), layout.four(v, layout.values)
+            if two.shape[2] != keys or two.shape[1] not in (1, one.shape[1]):
+                self.reason = f"its weights were multiplied with a tensor of shape {tuple(v.shape)}"
+                return None
+            rows, heads, queries, _ = one.shape
+            product = Product(
+                rows=rows, heads=heads, queries=queries, keys=keys, features=two.shape[3],
+                axes=self._axes, last=self._dim == axes - 1, scored=self._scored,
+                wide=two.stride(3) == 1 and two.stride(2) > two.shape[3], apart=two.stride(3) > 1,
+            )  # fmt: skip
+            self.reason = refusal(frame, given, v, product)
+            if not self.reason:
+                return layout
+        return None
+
+    def _refusal(self, stacks: Sequence[Sequence[Frame]], weights: Tensor, v: Any) -> str:
+        """Why a product of the weights cannot be attention, whatever its module was called with."""
+        if not isinstance(v, Tensor) or v.ndim != weights.ndim:
+            return (
+                f"its weights were multiplied with a tensor of shape {tuple(v.shape)}" if hasattr(v, "shape") else UNMET
+            )
+        if not _running(self._frames, [stack[-1] for stack in stacks]):
+            return "its weights were multiplied with values in another module"
         if self._product is not None and self._product() is v:
-            return False
-        for frame in frames:
-            cached = queries <= keys and frame.module in _ATTENDED
-            if not (frame.fused or frame.features) and any(
-                n == keys or (cached and n == queries) or (queries == keys and rows * queries == b * n)
-                for b, n in frame.tokens()
-            ):
-                _ATTENDED.add(frame.module)
-                return True
-        return False
+            return "the values are a product of two tensors, as in linear attention"
+        return ""
+
+    def _heads(self, weights: Tensor, v: Tensor, keys: int, given: Sequence[Source]) -> int:
+        """How many heads the first of three axes has for each row; 1 if that is not known: they then count as rows.
+
+        It is known where (b, h, ...) was put into one axis, and of values (n, b * h, e) that were transposed.
+        """
+        first = weights.shape[0]
+        for x in (weights, v):
+            for flat, rows, heads in self._flat:
+                if flat() is x:
+                    other = any(source.rows == heads != rows for source in given)  # (h, b, ...)
+                    return 1 if other and x is v else heads
+        fitting = [s.rows for s in given if s.tokens == keys and s.rows and first % s.rows == 0]
+        if not fitting:
+            return 1
+        transposed = keys > 1 and v.stride(0) == v.shape[2] and v.stride(1) >= first * v.shape[2]
+        alone = all(source.rows == 1 for source in given)
+        return first // fitting[0] if transposed or alone else 1
 
     def product(
         self,
@@ -105,7 +163,7 @@ class Explicit:
         func: Callable[[Tensor, Tensor], Tensor],
         weights: Tensor,
         v: Tensor,
-        order: tuple[int, ...],
+        layout: Layout,
     ) -> Tensor:
         """The output of the heads: `func` of weights and values, both perhaps edited.
 
@@ -113,9 +171,9 @@ class Explicit:
             tap: The tap of the call.
             places: Where the call happens.
             func: Multiplies weights and values.
-            weights: The weights (b, h, q, k).
-            v: The values (b, h, k, e).
-            order: Which axis of the output each of (b, h, q, e) is.
+            weights: The weights.
+            v: The values.
+            layout: Which axes these have.
         """
         late = [leaf for leaf, _, _ in tap.edits if leaf in LATE]
         if late:
@@ -124,38 +182,53 @@ class Explicit:
                 "v; a model of transformers calls scaled_dot_product_attention with attn_implementation='sdpa', unless "
                 "it refuses that"
             )
-        before = weights if self._before is None else self._before
+        tap.withhold(LATE, "its module computes its softmax itself, so that only weights, v and heads are seen")
+        before = self._before
         self._weights = self._before = None
         for listener in tap.listeners:
             listener.begin()
-        v, edited = tap.passed("v", v), tap.edited("weights", weights)
-        shown = before if edited is weights else edited  # without dropout
+        whole = layout.four(weights, layout.weights)
+        v, edited = tap.passed("v", layout.four(v, layout.values)), tap.edited("weights", whole)
+
+        def view(x: Tensor) -> Tensor:
+            return layout.four(x if x.shape == weights.shape else x.reshape(weights.shape), layout.weights)
+
+        shown = edited if edited is not whole or before is None else view(before)
         if tap.listeners:
             rows, _, queries, keys = shown.shape
             given = any(place.frame.was_given(rows, queries, keys) for place in places)
             allowed = None if given or queries == keys else shown.detach() > 0
             offset = first_position(queries, keys, allowed, False, given)
         for listener in tap.listeners:  # one that wants nothing still counts the steps of a text
-            kept = own(shown, listener.grad and listener.explicit) if listener.wanted else shown
+            grad = listener.grad and listener.explicit
+            if grad and before is not None and shown is not before and shown is not edited:
+                kept = _with_gradient(before, view)
+            else:
+                kept = own(shown, grad) if listener.wanted else shown
             listener.record_call(DenseCall(weights=kept, offset=offset))
-        out = func(edited, v)
-        if order == IN_ORDER:
-            return tap.heads(out)
-        back = tuple(order.index(i) for i in range(4))
-        return tap.heads(out.permute(order)).permute(back)
+        out = func(layout.back(edited, layout.weights), layout.back(v, layout.values))
+        return layout.back(tap.heads(layout.four(out, layout.out)), layout.out)
 
 
-def weighted_sum(equation: Any) -> tuple[int, ...] | None:
-    """Which axis of the output each of (b, h, q, e) is, if torch.einsum multiplies weights (b, h, q, k) with values.
+def _with_gradient(x: Tensor, view: Callable[[Tensor], Tensor]) -> Tensor:
+    """A view of a tensor that gets the gradient of the tensor itself: a plain view that nothing uses has none."""
+    seen = view(x.detach())
 
-    None if an equation does anything else. The values are (b, h, k, e), as those of matmul are.
-    """
-    inputs, _, out = str(equation).replace(" ", "").replace("...", "*+").partition("->")
-    weights, _, values = inputs.partition(",")
-    if len(weights) != 4 or len(values) != 4 or len({*weights, *values}) != 5:
-        return None
-    b, h, q, k = list(weights)
-    axes = f"{b}{h}{q}{values[3]}"
-    if values[:3] != f"{b}{h}{k}" or sorted(out) != sorted(axes):
-        return None
-    return tuple(out.index(axis) for axis in axes)
+    def keep(grad: Tensor) -> None:
+        seen.grad = view(grad).clone() if seen.grad is None else seen.grad + view(grad)
+
+    if x.requires_grad:
+        x.register_hook(keep)
+    return seen
+
+
+def _running(refs: Sequence[weakref.ref[Frame]], frames: Sequence[Frame]) -> bool:
+    """Whether the modules that were running are those that run now."""
+    return [ref() for ref in refs] == [*frames]
+
+
+def _same(scores: torch.Size, weights: torch.Size, dim: int) -> bool:
+    """Whether weights may be those of scores: with the same axes, or rows and heads in one axis in one of them."""
+    return scores == weights or (
+        dim == len(weights) - 1 and scores[-2:] == weights[-2:] and scores.numel() == weights.numel()
+    )

@@ -27,10 +27,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 IMAGES = 8  # per batch: the graph of the whole model is kept
+MASS = 0.9  # share of the gradient that the side of a field refers to
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Fields:
+class Fields(draw.Drawn):
     """The receptive field of one unit of each layer.
 
     Examples:
@@ -47,7 +48,11 @@ class Fields:
     theoretical: list[tuple[int, int] | None]  # height and width in pixels; None: the whole image, or not asked for
     title: str = ""  # the name of the model
 
-    def sides(self, mass: float = 0.9) -> Float[np.ndarray, "l"]:
+    def __repr__(self) -> str:
+        height, width = self.maps.shape[1:]
+        return f"Fields(layers={len(self.names)}, pixels={height} x {width}, title={self.title!r})"
+
+    def sides(self, mass: float = MASS) -> Float[np.ndarray, "l"]:
         """The side in pixels of the square around the centre of each map that holds a share of it.
 
         Args:
@@ -64,6 +69,8 @@ class Fields:
     def figure(self, *others: Fields) -> Figure:
         """Draw the size of the field by depth: the side that holds 90 % of the gradient, and the theoretical one.
 
+        A dashed line is the height of the image, beyond which a theoretical field may go.
+
         Args:
             others: The fields of other models to draw beside it, by relative depth and without the theoretical ones.
         """
@@ -78,18 +85,28 @@ class Fields:
         if any(size is not None for size in self.theoretical):
             height = [np.nan if size is None else float(size[0]) for size in self.theoretical]
             lines["theoretical"] = (depth, np.array(height))
+        lines["image"] = (depth, np.full(len(depth), float(self.maps.shape[1])))
         return draw.curves(
             lines, xlabel="layer", ylabel="side in pixels", title=f"Receptive field of {self.title or 'each layer'}",
-            dashed=[name for name in lines if name == "theoretical"], zero=True,
+            dashed=["image"], zero=True, names=self.names,
         )  # fmt: skip
 
-    def pictures(self, *, across: int = 6) -> Figure:
-        """Draw the map of each layer, from white at 0, each with a scale of its own.
+    def pictures(self, *, across: int = 6, layers: Sequence[int] | None = None, title: str = "") -> Figure:
+        """Draw the map of each layer: the root of the gradient, and the square that holds 90 % of the gradient.
+
+        Each map has a scale of its own, from white at its smallest value. The root shows a wide and faint field, which
+        a strong centre would hide.
 
         Args:
             across: Maps per row.
+            layers: The numbers of the layers to draw; None: all.
+            title: The title of the figure.
         """
-        return draw.tiles(self.maps, titles=self.names, across=across, size=1.1)
+        chosen = range(len(self.names)) if layers is None else layers
+        return draw.tiles(
+            np.sqrt(self.maps[list(chosen)]), titles=[self.names[i] for i in chosen], title=title, across=across,
+            boxes=[_square(self.maps[i], MASS) for i in chosen], size=1.1,
+        )  # fmt: skip
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
@@ -276,3 +293,10 @@ def _side(x: np.ndarray, mass: float) -> float:
     if not held[-1]:
         return 0.0
     return float(2 * away[order][np.searchsorted(held, mass * held[-1] - 1e-12)] + 1)
+
+
+def _square(x: np.ndarray, mass: float) -> tuple[float, float, float, float]:
+    """The square that holds a share of a map: its left, top, right and bottom edge in pixels."""
+    side, total = _side(x, mass), x.sum() or 1.0
+    row, column = (float((places * x).sum() / total) + 0.5 for places in np.mgrid[: x.shape[0], : x.shape[1]])
+    return column - side / 2, row - side / 2, column + side / 2, row + side / 2

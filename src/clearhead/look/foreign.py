@@ -6,6 +6,7 @@ is running (running.py), and records the call if one of its patterns matches the
 
 from __future__ import annotations
 
+import sys
 import threading
 import warnings
 from collections.abc import Container, Mapping, Sequence
@@ -18,21 +19,23 @@ from torch import Tensor
 from ..errors import InputError, Notice
 from .addresses import INSIDE, Tree, matching
 from .call import DenseCall
+from .explicit_call import UNMET
 from .foreign_call import first_position
 from .foreign_steps import ForeignListener, Steps
+from .missing import listed
 from .multihead import uses_fast_path
 from .recordable import why_not
-from .running import Frame, Place, Running
+from .running import Frame, Place, Running, user_level
 from .tap import Edit, WatchTap, recomputing
 from .tape import Keep, Tape
 from .text_counter import TextCounter
 
-SHOWN = 3  # paths named in a message
 SUM = 0.02  # by how much the weights of a query may differ from 1 in total: they may be rounded to half precision
 HINTS = {  # what to do if no attention was seen, by the package of the model
-    "timm": ": timm.layers.set_fused_attn(True, experimental=True), called before the model is made, lets more of its "
+    "timm": "; timm.layers.set_fused_attn(True, experimental=True), called before the model is made, lets more of its "
     "models call scaled_dot_product_attention",
 }
+HINT = "; attention that calls torch.nn.functional.scaled_dot_product_attention is always seen"
 
 
 class Wanted:
@@ -78,6 +81,7 @@ class Foreign:
         self.root, self.wanted = tree.root, Wanted(patterns, taken)
         self.running = Running(tree.root, tree.attending, threading.get_ident())
         self.seen: dict[str, None] = {}  # the paths of modules with attention calls, in order
+        self.missed: dict[str, tuple[tuple[int, ...], str]] = {}  # softmaxes that were not taken, by path, and why
         self._noticed = False
 
     def follow(self, stack: ExitStack) -> None:
@@ -91,6 +95,12 @@ class Foreign:
             self.seen[place.path] = None
             self.enter(tap, place)
         return place
+
+    def miss(self, softmax: torch.Size | None, reason: str) -> None:
+        """Remember a softmax of the running module that is not taken as attention; None: the last one."""
+        path = self.running.frames[-1].path if self.running.frames else None
+        if path is not None and (softmax is not None or path in self.missed):
+            self.missed[path] = (tuple(softmax) if softmax is not None else self.missed[path][0], reason)
 
     def enter(self, tap: WatchTap, place: Place) -> None:
         """Add listeners or edits to the tap of a call at a place."""
@@ -110,7 +120,7 @@ class Foreign:
                 "edited: the output is that without it (torch.backends.mha.set_fastpath_enabled(False)), which differs "
                 "by rounding and does not set padded tokens to 0",
                 Notice,
-                stacklevel=2,
+                stacklevel=user_level(sys._getframe()),
             )
 
     def unused(self) -> list[str]:
@@ -120,9 +130,7 @@ class Foreign:
     def why(self) -> str:
         """Why attention was not seen where it was expected, and what to do."""
         if self.seen:
-            paths = list(self.seen)
-            more = f" and {len(paths) - SHOWN} more" if len(paths) > SHOWN else ""
-            return f"the attention of this model is in {', '.join(map(repr, paths[:SHOWN]))}{more}"
+            return f"the attention of this model is in {listed(self.seen)}"
         configs = (getattr(module, "config", None) for module in self.root.modules())
         how = next((how for x in configs if isinstance(how := getattr(x, "_attn_implementation", None), str)), None)
         if how == "eager":
@@ -136,11 +144,15 @@ class Foreign:
                 "calls scaled_dot_product_attention nor returns weights: load it with attn_implementation='sdpa', or "
                 "with 'eager' if it refuses that"
             )
-        hint = HINTS.get(type(self.root).__module__.partition(".")[0], ": only module outputs can be watched")
+        hint = HINTS.get(type(self.root).__module__.partition(".")[0], HINT)
+        if self.missed:
+            met = {path: miss for path, miss in self.missed.items() if miss[1] != UNMET} or self.missed
+            path, (shape, reason) = next(iter(met.items()))
+            where = f" in {path!r}" if path else ""
+            return f"a softmax of shape {shape} was seen{where} and not taken as attention: {reason}{hint}"
         return (
             f"this {type(self.root).__name__} called neither torch's scaled_dot_product_attention nor "
-            "nn.MultiheadAttention, multiplied no softmax over its tokens with values, and no module of it returned "
-            f"attention weights{hint}"
+            f"nn.MultiheadAttention, took no softmax, and no module of it returned attention weights{hint}"
         )
 
     def _left(self, frame: Frame, out: Any) -> None:
@@ -197,6 +209,7 @@ class ForeignWatch(Foreign):
         offset = first_position(queries, keys, weights.detach() > 0, False, given)
         tap = WatchTap()
         self.enter(tap, place)
+        tap.withhold(("q", "k", "v", "scores", "heads"), "its module computes attention itself and returns the weights")
         tap.record(DenseCall(weights=weights.detach().clone(), offset=offset))
 
     def _listener(self, place: Place) -> ForeignListener:

@@ -55,9 +55,12 @@ class SDPACall:
         Of grouped heads the third axis from the end is that of the heads.
         """
         if self.grouped:
+            if x.ndim == 4 and x.shape[:1] == self.lead[:-1]:
+                return x  # the tensor itself, which has a gradient
             x = x.expand(*self.lead[:-1], *x.shape[-3:])
             return x[None] if x.ndim == 3 else _four(x)
-        if x.ndim == 4 and x.shape[:2] == self.lead:
+        one = x is not self.q  # one head of keys or values for all queries stays one
+        if x.ndim == 4 and x.shape[:1] == self.lead[:-1] and (x.shape[1] == self.lead[1] or (one and x.shape[1] == 1)):
             return x
         return _four(x.expand(*self.lead, *x.shape[-2:]))
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..errors import InputError
+from ..errors import InputError, InputTypeError
 from .capture import watch
 from .maps import AttentionMap
 
@@ -22,6 +22,10 @@ def foreign_attention(model: nn.Module, tokenizer: Any, text: str, target: str |
         text: The text; for an encoder-decoder the source.
         target: What its decoder writes, for an encoder-decoder only.
     """
+    if not callable(tokenizer):
+        raise InputTypeError(
+            f"tokenizer={tokenizer!r}: expected a tokenizer of transformers, as from AutoTokenizer.from_pretrained"
+        )
     pair = bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
     if pair and target is None:
         raise InputError(f"this {type(model).__name__} reads a text and writes another: expected target='...'")
@@ -29,6 +33,8 @@ def foreign_attention(model: nn.Module, tokenizer: Any, text: str, target: str |
         raise InputError(f"this {type(model).__name__} is no encoder-decoder: expected a text without a target")
     device = next(model.parameters()).device
     given = {key: x.to(device) for key, x in tokenizer(text, return_tensors="pt").items()}
+    if not given["input_ids"].numel():
+        raise InputError("the text is empty: expected a token or more")
     pieces = _pieces(tokenizer, given["input_ids"][0].tolist())
     fields: dict[str, Any] = {"pieces": pieces}
     if pair:
@@ -37,11 +43,22 @@ def foreign_attention(model: nn.Module, tokenizer: Any, text: str, target: str |
         fields["target"] = _pieces(tokenizer, labels[0].tolist())
         fields["decoder_input"] = ["<start>", *fields["target"][:-1]]
     with torch.no_grad(), watch(model, "**.weights") as tape:
-        model(**given)
+        _run(model, given)
     maps = tape.match("**.weights")
     if not maps:
         raise InputError(f"no attention was seen in this {type(model).__name__}: {tape.unseen}")
     return {**fields, "maps": _by_kind(maps) if pair else {"self": list(maps.values())}}
+
+
+def _run(model: nn.Module, given: dict[str, Any]) -> None:
+    """Run a model; a text that is longer than its table of positions is the user's mistake."""
+    try:
+        model(**given)
+    except IndexError as cause:
+        tokens, most = given["input_ids"].shape[1], getattr(model.config, "max_position_embeddings", None)
+        if not isinstance(most, int) or tokens <= most:
+            raise
+        raise InputError(f"the text has {tokens} tokens: this model reads {most} at once") from cause
 
 
 def _by_kind(maps: dict[str, AttentionMap]) -> dict[str, list[AttentionMap]]:

@@ -6,6 +6,7 @@ are those of the model that is not watched.
 
 from __future__ import annotations
 
+import sys
 import threading
 import warnings
 from collections.abc import Callable
@@ -21,13 +22,13 @@ from ..errors import Notice
 from ..layers import attend
 from ..layers.scores import repeat_heads
 from .call import DenseCall, LazyCall, full_precision
-from .explicit_call import IN_ORDER, Explicit, weighted_sum
+from .explicit_call import UNMET, Explicit
 from .flex_call import check_flex, flex_weights
 from .foreign import Foreign
 from .foreign_call import Masks, SDPACall, editable_mask_and_bias, first_position, mask_and_bias
 from .multihead import SIGNATURE, ExplicitMultihead, multihead_forward
 from .recordable import why_not
-from .running import Frame, Place
+from .running import Frame, Place, user_level
 from .tap import WatchTap
 from .twin import answer
 
@@ -72,6 +73,15 @@ class Interception(TorchFunctionMode):
         """The running module of each model that is watched or edited."""
         return [foreign.running.frames[-1] for foreign in self.foreign if foreign.running.frames]
 
+    def stacks(self) -> list[list[Frame]]:
+        """The running modules of each model that is watched or edited, outermost first."""
+        return [foreign.running.frames for foreign in self.foreign if foreign.running.frames]
+
+    def missed(self, softmax: torch.Size | None, reason: str) -> None:
+        """Remember a softmax that is not taken as attention, and why; without a shape, the reason of the last one."""
+        for foreign in self.foreign:
+            foreign.miss(softmax, reason)
+
     def add(self, foreign: Foreign, stack: ExitStack) -> None:
         """Give attention calls to a watch or an edit until the stack is closed."""
         foreign.follow(stack)
@@ -114,7 +124,9 @@ def _remove(mode: TorchFunctionMode) -> None:
 def _notice_unrecorded(place: Place, reason: str) -> None:
     """Say that an attention call is not recorded."""
     where = repr(place.path) if place.path else f"this {type(place.frame.module).__name__}"
-    warnings.warn(f"an attention call of {where} is not recorded: {reason}", Notice, stacklevel=2)
+    warnings.warn(
+        f"an attention call of {where} is not recorded: {reason}", Notice, stacklevel=user_level(sys._getframe())
+    )
 
 
 def _sdpa(mode: Interception, func: Callable[..., Tensor], args: Any, kwargs: Any) -> Tensor:
@@ -139,7 +151,8 @@ def _sdpa(mode: Interception, func: Callable[..., Tensor], args: Any, kwargs: An
         return call.shaped(out)
     after = tap.inputs(*before)
     lse = None
-    if any(x is not y for x, y in zip(before, after, strict=True)):
+    own = (call.q, call.k, call.v) if tap.grad else before  # a view has a gradient only if the kernel is given it
+    if any(x is not y for x, y in zip(own, after, strict=True)):
         out = call.edited(func, *after)
     elif tap.measures:
         out, lse = answer(call, lambda: func(*args, **kwargs))
@@ -183,6 +196,7 @@ def _softmax(mode: Interception, func: Callable[..., Tensor], args: Any, kwargs:
         return mode.multihead.softmax(args[0], func, kwargs["dim"])
     out = func(*args, **kwargs)
     mode.explicit.begin(mode.frames(), out, kwargs["dim"] if "dim" in kwargs else args[1] if len(args) > 1 else None)
+    mode.missed(out.shape, UNMET)
     return out
 
 
@@ -197,9 +211,9 @@ def _pass_on(mode: Interception, func: Callable[..., Tensor], args: Any, kwargs:
 
 
 def _reshape(mode: Interception, func: Callable[..., Tensor], args: Any, kwargs: Any) -> Tensor:
-    """Answer views, which put the rows and heads of weights into one axis."""
+    """Answer views, which put the rows and heads of a tensor into one axis."""
     out = func(*args, **kwargs)
-    if args and mode.explicit.follows(args[0]):
+    if args:
         mode.explicit.reshaped(args[0], out)
     return out
 
@@ -211,7 +225,12 @@ def _in_place(func: Any, args: Any, kwargs: Any) -> bool:
 
 def _product(mode: Interception, func: Callable[..., Tensor], args: Any, kwargs: Any) -> Tensor:
     """Answer matrix products."""
-    return _weighted_sum(mode, func, args, IN_ORDER) if len(args) == 2 and not kwargs else func(*args, **kwargs)
+    if len(args) == 2 and not kwargs:
+        return _weighted_sum(mode, func, args)
+    out = func(*args, **kwargs)
+    x, y = args[1:] if len(args) == 3 else (kwargs.get("batch1"), kwargs.get("batch2"))  # of baddbmm
+    mode.explicit.multiplied(mode.frames(), x, y, out)
+    return out
 
 
 def _einsum(mode: Interception, func: Callable[..., Tensor], args: Any, kwargs: Any) -> Tensor:
@@ -221,32 +240,23 @@ def _einsum(mode: Interception, func: Callable[..., Tensor], args: Any, kwargs: 
         factors = list(factors[0])
     if len(factors) != 2 or kwargs:
         return func(*args, **kwargs)
-    order = weighted_sum(equation)
-    if order is None:
-        out = func(*args)
-        mode.explicit.multiplied(factors[0], factors[1], out)
-        return out
-    return _weighted_sum(mode, lambda weights, v: func(equation, weights, v), factors, order)
+    return _weighted_sum(mode, lambda weights, v: func(equation, weights, v), factors, equation)
 
 
-def _weighted_sum(mode: Interception, func: Callable[..., Tensor], args: Any, order: tuple[int, ...]) -> Tensor:
+def _weighted_sum(mode: Interception, func: Callable[..., Tensor], args: Any, equation: Any = None) -> Tensor:
     """Answer a product that is attention if its first factor is the weights of a softmax: see explicit_call.py."""
     explicit, (weights, v) = mode.explicit, args
-    follows, flat = explicit.follows(weights), isinstance(weights, Tensor) and weights.ndim == 3
-    whole = (explicit.four(weights), explicit.four(v)) if flat and follows else (weights, v)
-    if not follows or not explicit.joins(mode.frames(), *whole):
+    follows = explicit.follows(weights)
+    layout = explicit.layout(mode.stacks(), weights, v, equation) if follows else None
+    if layout is None:
+        if follows:
+            mode.missed(None, explicit.reason)
         out = func(weights, v)
-        explicit.multiplied(weights, v, out)
+        explicit.multiplied(mode.frames(), weights, v, out)
         return out
-    tap, places = mode.join(whole[0], whole[0].mT)
-    if not flat:
-        return explicit.product(tap, places, func, *whole, order)
-
-    def three(weights: Tensor, v: Tensor) -> Tensor:
-        out: Tensor = explicit.four(func(weights.flatten(0, 1), v.flatten(0, 1)))
-        return out
-
-    return explicit.product(tap, places, three, *whole, order).flatten(0, 1)
+    whole = layout.four(weights, layout.weights)
+    tap, places = mode.join(whole, whole.mT)
+    return explicit.product(tap, places, func, weights, v, layout)
 
 
 def _flex(mode: Interception, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -263,6 +273,7 @@ def _flex(mode: Interception, func: Callable[..., Any], args: Any, kwargs: Any) 
             weights = flex_weights(func, q, k, tuple(rest))
         given = any(place.frame.was_given(q.shape[0], q.shape[2], k.shape[2]) for place in places)
         offset = first_position(q.shape[2], k.shape[2], weights > 0, False, given)
+        tap.withhold(("scores",), "FlexAttention returns no scores; use attn_implementation='sdpa'")
         tap.record(DenseCall(weights=weights, offset=offset))
     return tap.heads(out), *more
 
@@ -274,6 +285,7 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     torch.ops.higher_order.flex_attention: _flex,
     torch.bmm: _batched_product,
     torch.baddbmm: _batched_product,
+    Tensor.baddbmm: _batched_product,
     **dict.fromkeys((F.softmax, torch.softmax, Tensor.softmax), _softmax),
     **dict.fromkeys((F.dropout, torch.dropout, torch.dropout_, Tensor.to, Tensor.type_as, Tensor.type), _pass_on),
     **dict.fromkeys((Tensor.float, Tensor.half, Tensor.bfloat16, Tensor.double), _pass_on),

@@ -18,15 +18,19 @@ from ..errors import InputError
 from ..weights import Bundle
 from .capture import watch
 from .layer_stacks import layer_stack, view_addresses
-from .measured_input import LOGITS, Given, ModelInput, answer_name, answer_position, model_input
+from .measured_input import LOGITS, Given, ModelInput, answer_position, model_input
 from .residual_parts import first_tensor
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+ONE = "class"  # the column of a classifier
+MOST_WORDS, LONGEST = 16, 12  # columns of a figure that shows the answers; letters of an answer in it
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
-class LogitLens:
+class LogitLens(draw.Drawn):
     """The likeliest answers after each layer, and how far they are from the model's own.
 
     Examples:
@@ -55,10 +59,18 @@ class LogitLens:
         }  # fmt: skip
 
     def figure(self) -> Figure:
-        """Draw the divergence of each layer and column from the model's answer as one heat map."""
+        """Draw the likeliest answer in a cell per layer and column, coloured by its divergence from the model's answer.
+
+        A text of more than 16 columns is drawn without the answers.
+        """
+        rows = [str(i) for i in range(len(self.layers))]
+        rows[-1] += " (model)"  # its divergence is 0 by definition
+        words = [[_short(cell[0][0]) for cell in row] for row in self.top]
         return draw.heatmap(
-            self.divergence.clamp(min=0).numpy(), rows=[str(i) for i in range(len(self.layers))], columns=self.tokens,
-            title="KL to the model's own answer, in nats", xlabel="after the token", ylabel="layer", square=False,
+            self.divergence.clamp(min=0).numpy(), rows=rows, columns=self.tokens, ylabel="layer", square=False,
+            words=words if len(self.tokens) <= MOST_WORDS else None,
+            xlabel="after the token" if self.tokens != [ONE] else "",
+            title="Logit lens: the likeliest answer after each layer", scale="KL to the model's own answer, in nats",
         )  # fmt: skip
 
 
@@ -98,12 +110,18 @@ def logit_lens(
     found = [_columns(one, logits, top) for logits in parts]
     names = (one.written or one.pieces or []) if one.grid is None else []
     if not everywhere:
-        names = ["class" if place is None or place >= len(names) else names[place]]
+        names = [ONE if place is None or place >= len(names) else names[place]]
     return LogitLens(
         tokens=names, layers=layers, top=[[x for part in found for x in part[0][i]] for i in range(len(layers))],
         rank=torch.cat([part[1] for part in found], dim=1), divergence=torch.cat([part[2] for part in found], dim=1),
         entropy=torch.cat([part[3] for part in found], dim=1),
     )  # fmt: skip
+
+
+def _short(word: str) -> str:
+    """A token as it is written into a cell: without spaces around it, and shortened."""
+    text = word.strip() or repr(word)
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}\u2026"
 
 
 def has_lens(bundle: Bundle) -> bool:
@@ -143,7 +161,7 @@ def _columns(
     divergence = (final.exp() * (final - logp)).nan_to_num(0.0).sum(-1)
     entropy = -(p * logp).nan_to_num(0.0).sum(-1)
     shares, ids = p.topk(min(top, p.shape[-1]), dim=-1)
-    named = {i: answer_name(one, i) for i in ids.flatten().unique().tolist()}
+    named = {i: one.outputs.name(i) for i in ids.flatten().unique().tolist()}
     answers = [
         [[(named[i], share) for i, share in zip(*cell, strict=True)] for cell in zip(*row, strict=True)]
         for row in zip(ids.tolist(), shares.tolist(), strict=True)

@@ -35,7 +35,7 @@ IMAGES = ("cifar10", "mnist", "fashion-mnist", "imagenette")  # named sets of im
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class LinearModel:
+class LinearModel(draw.Drawn):
     """A linear classifier of texts or images with a readable weight for each class and feature.
 
     Examples:

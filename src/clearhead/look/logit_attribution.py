@@ -21,6 +21,7 @@ from ..weights import Bundle
 from .capture import watch
 from .layer_stacks import layer_stack
 from .measured_input import Given, Target, answer_of, answer_position, model_input
+from .missing import expected_missing
 from .residual_parts import EXACT, final_norm, fixed_norm, part_addresses, residual_parts
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class LogitPart:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class LogitAttribution:
+class LogitAttribution(draw.Drawn):
     """What every part of a model adds to one logit, or to the difference of two.
 
     Examples:
@@ -129,7 +130,7 @@ def logit_attribution(
     Args:
         model: A Bundle or a torch module with norms before its sublayers: a language model, a vision transformer.
         given: A text or an image; for a torch module its first argument with one row, or a dict of its arguments.
-        target: A class, a token, or two of them, whose difference is taken; None: the likeliest.
+        target: A class or token, or a pair, whose difference is taken; None: the likeliest.
         at: The position whose next token is the answer; None: the last.
         written: What a translator has written so far.
 
@@ -153,7 +154,8 @@ def logit_attribution(
         leaves.append(y.detach().clone().requires_grad_())
         return leaves[-1]
 
-    with torch.enable_grad(), watch(one.model, f"{name}.input", *part_addresses(one, stack)) as tape:
+    addresses = [f"{name}.input", *part_addresses(one, stack)]
+    with torch.enable_grad(), expected_missing(), watch(one.model, *addresses) as tape:
         logits = one.logits(changes={name: cut}, at=place)[0]
         answer = answer_of(one, int(logits.argmax()) if target is None else target, place)
         chosen = _contrast(logits, answer.ids)

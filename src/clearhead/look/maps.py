@@ -16,6 +16,10 @@ from .statistics import statistics
 DENSE_LIMIT = 1 << 26  # the most weights that dense() returns: 256 MB in float32
 
 
+class MapSizeError(InputError):
+    """A whole attention map of this input would be too large for memory."""
+
+
 class AttentionMap:
     """The weights (batch, heads, queries, keys) of a watched attention, computed on request.
 
@@ -132,7 +136,7 @@ class AttentionMap:
         """The whole matrix; raises if it has more than `limit` weights."""
         b, h, q, k = self.shape
         if b * h * q * k > limit:
-            raise InputError(
+            raise MapSizeError(
                 f"the map of {b} x {h} x {q} x {k} holds {b * h * q * k:,} weights, over the limit of {limit:,}: "
                 "ask for row, tile, top or pool, or raise limit"
             )

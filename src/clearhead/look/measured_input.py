@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,19 +13,20 @@ from torch import Tensor, nn
 
 from ..data.image_files import ImageLike
 from ..data.text_rows import MASKS, masked_ids, with_special
-from ..errors import InputError, nearest
-from ..tokens import Pair, Tokenizer
+from ..errors import InputError
+from ..tokens import Pair
 from ..weights import Bundle
 from .addresses import module_of
 from .capture import edit
 from .edits import Edit
+from .output_names import ClassNames, OutputNames, names_of
 
 ROW_TOKENS = 1 << 12  # tokens per forward pass on a CPU, all rows together
 ROW_TOKENS_CUDA = 1 << 16  # the same on a GPU
 LOGITS = 1 << 24  # logits that are in memory at a time
 
 Given = str | ImageLike | Tensor | Mapping[str, Tensor]  # a text, an image, or the arguments of a torch module
-Target = str | int | tuple[str | int, str | int]  # a class, a token, or two of them, whose difference is measured
+Target = str | int | tuple[str | int, str | int]  # a class or token; a pair: the difference of both is measured
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -43,6 +44,11 @@ class ModelInput:
     mask: int | None = None  # position of the masked token
 
     @property
+    def outputs(self) -> OutputNames:
+        """The names of the model's outputs; those of a bare torch module are numbers."""
+        return ClassNames() if self.bundle is None else names_of(self.bundle)
+
+    @property
     def tokens(self) -> int:
         """The number of tokens of one row, source and target together, as far as it is known from the input."""
         if self.grid is not None:
@@ -50,9 +56,9 @@ class ModelInput:
         sizes = [x.shape[1] for x in (*self.args, *self.row.values()) if isinstance(x, Tensor) and x.ndim in (2, 3)]
         return max(1, sum(sizes))
 
-    def names(self, length: int) -> list[str]:
-        """The names of the tokens of an activation with this many tokens."""
-        for pieces in (self.pieces, self.written):
+    def names(self, length: int, *, decoder: bool = False) -> list[str]:
+        """The names of the tokens of an activation with this many tokens, of the encoder or of the decoder."""
+        for pieces in (self.written, self.pieces) if decoder else (self.pieces, self.written):
             if pieces is not None and len(pieces) == length:
                 return pieces
         if self.grid is not None and length == self.tokens:
@@ -97,6 +103,15 @@ class ModelInput:
             )
         return out
 
+    @torch.no_grad()
+    def classifies(self) -> bool:
+        """Whether the model has one answer for the whole input, and not one per token."""
+        if self.bundle is not None:
+            return "classify" in self.bundle.can
+        out = self.model(*self.args, **self.row)
+        out = getattr(out, "logits", out)
+        return isinstance(out, Tensor) and out.ndim == 2
+
     def room(self, vocab: int) -> int:
         """The number of rows of one forward pass that fit into memory."""
         cuda = next(self.model.parameters()).is_cuda
@@ -113,6 +128,8 @@ def model_input(model: Bundle | nn.Module, given: Given, *, written: str | None 
         written: What a translator's decoder has written so far; for a translator only.
     """
     module = module_of(model)
+    if module.training:
+        raise InputError(f"this {type(module).__name__} is in training mode: call .eval() first, so that it is fixed")
     if isinstance(given, Tensor | Mapping) and not (isinstance(model, Bundle) and isinstance(given, Tensor)):
         args = (given,) if isinstance(given, Tensor) else ()
         row: dict[str, Any] = {} if isinstance(given, Tensor) else dict(given)
@@ -207,11 +224,13 @@ class Answer:
     @property
     def name(self) -> str:
         """The answer, or both, in words."""
-        return " against ".join(self.names)
+        return self.names[0] if len(self.names) == 1 else " against ".join(name.strip() or name for name in self.names)
 
     def measure(self, logits: Float[Tensor, "r v"]) -> Float[Tensor, "r"]:
         """The log-probability of the answer in each row, or the difference of the two."""
         logp = logits.log_softmax(-1)
+        if max(self.ids) >= logp.shape[1]:
+            raise InputError(f"target={max(self.ids)}: there are {logp.shape[1]} outputs, counted from 0")
         return logp[:, self.ids[0]] if len(self.ids) == 1 else logp[:, self.ids[0]] - logp[:, self.ids[1]]
 
 
@@ -232,7 +251,10 @@ def answer_position(given: ModelInput, at: int | None) -> int | None:
         return at
     if "fill" in can and at is None:
         if given.mask is None:
-            raise InputError("which token is measured? Expected a text with one masked token, or a position `at`")
+            raise InputError(
+                f"which token is measured? Expected a text with one {MASKS[0]}, as in 'A dog is {MASKS[0]} in the "
+                "park.', or the position of a token, as in at=3"
+            )
         return given.mask
     length = ids.shape[1]
     at = length - 1 if at is None else at
@@ -246,56 +268,19 @@ def answer_of(given: ModelInput, target: Target, at: int | None) -> Answer:
 
     Args:
         given: An input of the model.
-        target: The name or number of a class, a token or its id, or two of them.
+        target: The name or number of a class or token, or a pair of them.
         at: The position whose logits are the answer's.
     """
     both = target if isinstance(target, tuple) else (target,)
     if len(both) not in (1, 2):
         raise InputError(f"{len(both)} targets: expected one, or two, whose difference is measured")
-    ids = tuple(_answer_id(given, one) for one in both)
-    return Answer(ids=ids, names=tuple(answer_name(given, i) for i in ids), at=at)
+    ids = tuple(_answer_id(given.outputs, one) for one in both)
+    return Answer(ids=ids, names=tuple(given.outputs.name(i) for i in ids), at=at)
 
 
-def _answer_id(given: ModelInput, target: str | int) -> int:
-    if not isinstance(target, str):
-        return int(target)
-    bundle = given.bundle
-    if bundle is None:
-        raise InputError(f"target={target!r}: a bare torch module has no names of classes or tokens, expected a number")
-    if "classify" in bundle.can:
-        labels = class_labels(bundle)
-        if target not in labels:
-            raise InputError(f"no class {target!r}: expected one of {', '.join(labels[:20])}{nearest(target, labels)}")
-        return labels.index(target)
-    tokens = answer_tokens(bundle)
-    ids = tokens.encode(target)
-    if len(ids) != 1:
-        raise InputError(
-            f"target={target!r} is {len(ids)} tokens, {tokens.pieces(ids)}: expected one token (a word that follows a "
-            "space may need it, as in ' dog')"
-        )
-    return int(ids[0])
-
-
-def answer_name(given: ModelInput, number: int) -> str:
-    """The name of a class, or the text of a token."""
-    bundle = given.bundle
-    if bundle is None:
-        return str(number)
-    if "classify" in bundle.can:
-        labels = class_labels(bundle)
-        if not 0 <= number < len(labels):
-            raise InputError(f"class {number}: there are {len(labels)}, counted from 0")
-        return labels[number]
-    tokens = answer_tokens(bundle)
-    return tokens.pieces(np.array([number], np.int64))[0] if number < len(tokens) else str(number)
-
-
-def answer_tokens(bundle: Bundle) -> Tokenizer:
-    """The tokenizer of what a model writes."""
-    return bundle.tokens.target if isinstance(bundle.tokens, Pair) else bundle.tokenizer()
-
-
-def class_labels(bundle: Bundle) -> Sequence[str]:
-    """The labels of a classifier, or else the numbers of its classes."""
-    return bundle.labels or tuple(str(i) for i in range(bundle.config.classes))
+def _answer_id(names: OutputNames, target: str | int) -> int:
+    if isinstance(target, str):
+        return names.index(target)
+    if isinstance(target, bool) or int(target) != target or target < 0:
+        raise InputError(f"target={target!r}: expected the number of a class or token, counted from 0")
+    return int(target)

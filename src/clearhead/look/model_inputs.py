@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from ..data.image_files import SUFFIXES
+from ..data.image_files import images_in
 from ..data.labelled_images import LabelledImages
 from ..data.text_rows import with_special
 from ..errors import InputError, Notice
@@ -128,7 +128,7 @@ def _image_items(bundle: Bundle, data: Data) -> Sequence[Any]:
     if isinstance(data, LabelledImages):
         return _Opened(data)
     if isinstance(data, str | Path) and len(str(data)) < 4096 and Path(data).is_dir():
-        return sorted(path for path in Path(data).rglob("*") if path.suffix.lower() in SUFFIXES)
+        return images_in(Path(data))
     if isinstance(data, Tensor):
         data = data.movedim(-3, -1).cpu().numpy()
     one = isinstance(data, str | bytes | Path) or not isinstance(data, Iterable)

@@ -42,8 +42,20 @@ def watch_module(
 
 
 def _on_output(module: nn.Module, act: Callable[[Any], Any]) -> Any:
-    """Call `act` with each output of a module, and use what it returns, unless None."""
-    return module.register_forward_hook(lambda self, _, out: act(out) if self is module else None)
+    """Call `act` with each output of a module, and use what it returns, unless None.
+
+    Of a tuple of one tensor and None otherwise, as attention of transformers returns it, this is the tensor.
+    """
+
+    def hook(self: nn.Module, _: Any, out: Any) -> Any:
+        if self is not module:  # a copy of it
+            return None
+        if type(out) is not tuple or sum(x is not None for x in out) != 1:
+            return act(out)
+        new = act(next(x for x in out if x is not None))
+        return None if new is None else tuple(None if x is None else new for x in out)
+
+    return module.register_forward_hook(hook)
 
 
 def _on_input(module: nn.Module, act: Callable[[Any], Any]) -> Any:

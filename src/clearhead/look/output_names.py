@@ -12,6 +12,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..errors import InputError, InputIndexError, nearest
+from ..tokens import Pair
+from ..weights import Bundle
 
 Chosen = str | int | Callable[[Tensor], Tensor] | None  # a name, a number, a function of logits (n, v), the likeliest
 
@@ -82,6 +84,16 @@ class TokenNames:
 
 
 OutputNames = ClassNames | TokenNames
+
+
+def names_of(bundle: Bundle) -> OutputNames:
+    """The names of the outputs of a model: its classes, the tokens that it writes, or none if they are vectors."""
+    if "classify" in bundle.can:
+        return ClassNames(tuple(bundle.labels or map(str, range(bundle.config.classes))))
+    if not bundle.can & {"predict", "fill", "translate"}:
+        return ClassNames(())
+    tokens = bundle.tokens.target if isinstance(bundle.tokens, Pair) else bundle.tokenizer()
+    return TokenNames(tokens.encode, tokens.pieces)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

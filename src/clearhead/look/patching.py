@@ -30,7 +30,7 @@ Done = Callable[[int, int], None]  # called with the number of cells just finish
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Patching:
+class Patching(draw.Drawn):
     """The share of the clean answer that comes back when one activation of the clean input is put into the other run.
 
     Examples:
@@ -46,31 +46,41 @@ class Patching:
     what: str  # what is exchanged: "residual", "attention", "mlp", "cross" or "heads"
     layers: list[str]  # the address of each row
     columns: list[str]  # the name of each token of the clean input, or of each head
-    answer: str  # what is measured: an answer, or two whose difference it is
+    answers: tuple[str, ...]  # what is measured: the name of an answer, or of two whose difference it is
     clean: float  # its log-probability, or the difference of two, for the clean input
     corrupted: float  # the same for the corrupted input
+    others: list[str] | None = None  # the name of each token of the corrupted input; None: as `columns`
     grid: tuple[int, int] | None = None  # rows and columns of patches of an image: the last columns, row by row
 
     def __repr__(self) -> str:
         return f"Patching(what={self.what!r}, layers={len(self.layers)}, columns={len(self.columns)})"
 
+    @property
+    def answer(self) -> str:
+        """The answer, or both, in words."""
+        return " against ".join(self.answers)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         return {
             "what": self.what, "answer": self.answer, "clean": self.clean, "corrupted": self.corrupted,
-            "layers": self.layers, "columns": self.columns, "grid": self.grid, "matrix": self.matrix.tolist(),
+            "layers": self.layers, "columns": self.columns, "others": self.others, "grid": self.grid,
+            "matrix": self.matrix.tolist(),
         }  # fmt: skip
 
     def figure(self, *, most: float | None = 1.0) -> Figure:
-        """Draw the matrix as one heat map, layers from top to bottom.
+        """Draw the matrix as one heat map, layers from top to bottom; a token that was exchanged has both names.
 
         Args:
             most: The effect at the end of the colours; None: the largest.
         """
+        pairs = zip(self.columns, self.others or self.columns, strict=True)
+        names = [one if one == two else f"{one.strip()} / {two.strip()}" for one, two in pairs]
         return draw.matrix(
-            self.matrix.numpy(), rows=[str(i) for i in range(len(self.layers))], columns=self.columns,
-            title=f"{self.answer.strip()}: {self.what} of the clean input", ylabel="layer", most=most,
-            xlabel="head" if self.what == "heads" else "token", square=False,
+            self.matrix.numpy(), rows=[str(i) for i in range(len(self.layers))], columns=names, ylabel="layer",
+            title=f"Activation patching: {self.what} of the first input in the run of the second\n"
+            f"answer: {self.answer.strip()}", most=most, square=False, scale="0: as the second input, 1: as the first",
+            xlabel="head" if self.what == "heads" else f"token{' (first / second input)' * (names != self.columns)}",
         )  # fmt: skip
 
 
@@ -95,10 +105,11 @@ def patching(
     Args:
         model: A Bundle of a language model, a classifier, a translator or an encoder with a masked token; or a torch
             module whose output is logits, such as a model of transformers or timm.
-        clean: A text or an image; for a torch module its first argument with one row, or a dict of its arguments.
-        corrupted: Another input with as many tokens.
-        target: A class, a token, or two of them, whose difference is measured; None: the likeliest answer to the clean
-            input against that to the corrupted one.
+        clean: The first input, whose activations are put in: a text or an image; for a torch module its first argument
+            with one row, or a dict of its arguments.
+        corrupted: The second input, whose run is changed, with as many tokens.
+        target: A class or token, or a pair, whose difference is measured; None: the likeliest answer to the clean
+            input, against that to the corrupted one if the two differ.
         what: What is exchanged: the "residual" stream after a layer, the output of its "attention", "cross"-attention
             or "mlp", or the output of each of its "heads" at all positions.
         at: The position whose next token is the answer; None: the last, or the masked token.
@@ -118,6 +129,8 @@ def patching(
     ours, other = model_input(model, clean, written=written), model_input(model, corrupted, written=written)
     _check_lengths(ours, other)
     place = answer_position(ours, at)
+    if at is None and place != answer_position(other, at):
+        raise InputError("the masked token is at another position in the corrupted text: expected the same one")
     layers = view_addresses(layer_stack(ours, stack), what)
     with watch(ours.model, *layers, keep=_first) as tape:
         logits = ours.logits(at=place)
@@ -130,11 +143,14 @@ def patching(
             "input, or another target"
         )
     records = [_record(tape.calls(address), address) for address in layers]
-    names = [str(i) for i in range(records[0].shape[0])] if what == "heads" else ours.names(records[0].shape[0])
+    size, decoder = records[0].shape[0], layers[0].split(".")[0] == "decoder"
+    names = [str(i) for i in range(size)] if what == "heads" else ours.names(size, decoder=decoder)
+    others = None if what == "heads" else other.names(size, decoder=decoder)
     found = sweep(other, answer, layers, records, logits.shape[-1], done)
     return Patching(
-        matrix=((found - least) / (best - least)).cpu(), what=what, layers=layers, columns=names, answer=answer.name,
-        clean=best, corrupted=least, grid=None if what == "heads" or len(names) != ours.tokens else ours.grid,
+        matrix=((found - least) / (best - least)).cpu(), what=what, layers=layers, columns=names, answers=answer.names,
+        clean=best, corrupted=least, others=others,
+        grid=None if what == "heads" or len(names) != ours.tokens else ours.grid,
     )  # fmt: skip
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class PerturbationCurves:
+class PerturbationCurves(draw.Drawn):
     """The target's probability while the most salient places are deleted, or inserted, for each of several maps.
 
     Examples:

@@ -27,7 +27,7 @@ MOST = 64  # pictures that are shown if nothing is said
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class PictureGrid:
+class PictureGrid(draw.Drawn):
     """Several small pictures of one size, such as the filters of a convolution.
 
     Examples:
@@ -115,7 +115,7 @@ def feature_maps(
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class PatchColours:
+class PatchColours(draw.Drawn):
     """The patches of several images in colours that stand for their features.
 
     Examples:

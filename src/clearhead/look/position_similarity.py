@@ -26,7 +26,7 @@ POSITIONS = 64  # positions that are shown of waves that have no end
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class PositionSimilarity:
+class PositionSimilarity(draw.Drawn):
     """The cosine of each position embedding with every other.
 
     Examples:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Projection:
+class Projection(draw.Drawn):
     """Vectors as points of a few dimensions.
 
     Examples:
@@ -131,6 +131,13 @@ def _tsne(x: np.ndarray, dims: int, perplexity: float, seed: int) -> dict[str, A
         from sklearn.manifold import TSNE
     except ImportError as cause:
         raise MissingPackageError("t-SNE needs scikit-learn: pip install scikit-learn; 'pca' needs nothing") from cause
+    if dims > 3 or not perplexity > 0 or seed < 0:
+        raise InputError(
+            f"dims={dims}, perplexity={perplexity}, seed={seed}: expected 2 or 3 dimensions, a perplexity above 0 and "
+            "a seed of 0 or more"
+        )
+    if (x == x[0]).all():
+        raise InputError("all vectors are the same: expected vectors that differ")  # scikit-learn would crash
     most = max((len(x) - 1) / 3, 1.0)
     points = TSNE(dims, perplexity=min(perplexity, most), init="pca", random_state=seed).fit_transform(x)
     return {"points": np.asarray(points, dtype=float)}

@@ -17,6 +17,7 @@ from .addresses import Tree
 from .capture import watch
 from .layer_stacks import Layer, LayerStack
 from .measured_input import ModelInput
+from .missing import expected_missing
 from .tape import Tape
 
 EXACT = 1e-3  # relative error of a sum beyond which it is not one
@@ -191,7 +192,8 @@ def final_norm(one: ModelInput, stack: LayerStack) -> tuple[str, nn.Module]:
         if "norm" in f"{path} {type(module).__name__}".lower() and not list(module.children())
         and path and not path.startswith(f"{stack.name}.")
     }  # fmt: skip
-    with torch.no_grad(), watch(one.model, last, *(f"{path}.input" for path in norms)) as tape:
+    addresses = [last, *(f"{path}.input" for path in norms)]
+    with torch.no_grad(), expected_missing(), watch(one.model, *addresses) as tape:
         one.model(*one.args, **one.row)
     out = first_tensor(tape.calls(last)[-1])
     for path, module in norms.items():

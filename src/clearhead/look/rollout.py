@@ -16,7 +16,7 @@ from torch import Tensor
 from ..checks import one_of
 from ..errors import InputError
 from .call import DenseCall
-from .maps import DENSE_LIMIT, AttentionMap
+from .maps import DENSE_LIMIT, AttentionMap, MapSizeError
 from .tape import Tape
 
 Fusion = Literal["mean", "max", "min"]
@@ -115,7 +115,7 @@ def square_maps(maps: Tape | Sequence[AttentionMap]) -> list[AttentionMap]:
         )
     b, _, t, _ = layers[0].shape
     if b * t * t > DENSE_LIMIT:
-        raise InputError(f"maps of {b} x {t} x {t} are over the limit of {DENSE_LIMIT:,} weights: {LARGE}")
+        raise MapSizeError(f"maps of {b} x {t} x {t} are over the limit of {DENSE_LIMIT:,} weights: {LARGE}")
     return layers
 
 

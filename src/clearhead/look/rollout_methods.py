@@ -109,4 +109,7 @@ def _read(subject: Subject, target: Target, layout: Layout, tokens: int) -> Bool
     if not blocks:
         raise InputError(f"the layers of this {subject.name} were not found: rollout does not fit")
     _, slope = layer_gradient(subject, target, blocks[-1])
-    return slope[0].abs().sum(-1) > 0
+    read = slope[0].abs().sum(-1) > 0
+    if not read.any():
+        raise InputError(f"the answer of this {subject.name} does not depend on its last layer: rollout does not fit")
+    return read

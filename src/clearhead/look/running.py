@@ -25,7 +25,7 @@ class Frame:
     given: tuple[Any, dict[str, Any]] = ((), {})  # what the module was called with
     attended: bool = False  # an attention call was seen inside
     fused: bool = False  # ... of a fused kernel, made by the module itself
-    features: bool = False  # a softmax over an axis before the last was seen, as linear attention takes it
+    features: frozenset[int] = frozenset()  # axes of softmaxes over the last but one, as linear attention takes them
     call: FrameType | None = None  # the frame of Python that runs the module
 
     @cached_property
@@ -172,3 +172,12 @@ def _caller() -> FrameType | None:
     while frame is not None and frame.f_code.co_filename != _MODULE:
         frame = frame.f_back
     return frame
+
+
+def user_level(frame: FrameType) -> int:
+    """The stacklevel with which a warning in this frame names the line that calls the outermost module."""
+    level, found = 1, 0
+    while frame.f_back is not None:
+        found = level if frame.f_code.co_filename == _MODULE else found
+        level, frame = level + 1, frame.f_back
+    return found + 1

@@ -40,6 +40,7 @@ from .subject import Given, Subject, subject
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+DARKER = "important, the darker the more"  # the legend of values without a sign
 Region = Any  # of an image a box (left, top, right, bottom) or booleans (height, width); of a text numbers of tokens
 
 
@@ -47,6 +48,7 @@ Region = Any  # of an image a box (left, top, right, bottom) or booleans (height
 class Method:
     """A way to compute saliency."""
 
+    name: str  # what people call it
     compute: Callable[..., Attribution]
     options: type  # the dataclass of its options
     signed: bool = False  # negative values speak against the target
@@ -54,19 +56,21 @@ class Method:
 
 
 SALIENCY_METHODS = {  # how saliency can be computed, by its name
-    "gradient": Method(compute=gradient, options=GradientOptions),
-    "input-gradient": Method(compute=input_gradient, options=GradientOptions, signed=True),
-    "smoothgrad": Method(compute=smooth_gradient, options=NoiseOptions),
-    "integrated": Method(compute=integrated_gradients, options=PathOptions, signed=True),
-    "grad-cam": Method(compute=grad_cam, options=LayerOptions, kinds=("image",)),
-    "occlusion": Method(compute=occlusion, options=PatchOptions, signed=True),
-    "rollout": Method(compute=attention_rollout, options=RolloutOptions),
-    "gradient-rollout": Method(compute=gradient_weighted_rollout, options=RelevanceOptions),
+    "gradient": Method(name="gradient", compute=gradient, options=GradientOptions),
+    "input-gradient": Method(name="input x gradient", compute=input_gradient, options=GradientOptions, signed=True),
+    "smoothgrad": Method(name="SmoothGrad", compute=smooth_gradient, options=NoiseOptions),
+    "integrated": Method(name="integrated gradients", compute=integrated_gradients, options=PathOptions, signed=True),
+    "grad-cam": Method(name="Grad-CAM", compute=grad_cam, options=LayerOptions, kinds=("image",)),
+    "occlusion": Method(name="occlusion", compute=occlusion, options=PatchOptions, signed=True),
+    "rollout": Method(name="attention rollout", compute=attention_rollout, options=RolloutOptions),
+    "gradient-rollout": Method(
+        name="gradient-weighted rollout", compute=gradient_weighted_rollout, options=RelevanceOptions
+    ),
 }
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Saliency:
+class Saliency(draw.Drawn):
     """How much each pixel of an image, or each token of a text, counts for one output of a model.
 
     Examples:
@@ -109,12 +113,19 @@ class Saliency:
         return float(weights.double()[inside].sum() / total) if total > 0 else float("nan")
 
     def figure(self) -> Figure:
-        """Draw the values over the image, or as colours of the tokens."""
-        title = f"{self.method}: {self.target.strip() or repr(self.target)}"
+        """Draw the values over the image, or as colours of the tokens; a legend says what the colours mean."""
+        answer = self.target.strip() or repr(self.target)
+        above, below = (f"for {answer}", f"against {answer}") if self.signed else (DARKER, "")
         values = self.values.numpy()
         if self.tokens is not None:
-            return draw.coloured_tokens(self.tokens, values, title=title)
-        return draw.signed_overlay(values, self.picture, title=title)
+            return draw.coloured_tokens(self.tokens, values, title=self.title, above=above, below=below)
+        return draw.signed_overlay(values, self.picture, title=self.title, above=above, below=below)
+
+    @property
+    def title(self) -> str:
+        """The method, the answer that is explained, and its probability."""
+        share = "" if self.probability is None else f", probability {self.probability:.1%}"
+        return f"{SALIENCY_METHODS[self.method].name}: {self.target.strip() or repr(self.target)}{share}"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
@@ -162,8 +173,10 @@ def saliency(
         layer: grad-cam: a stage ("stages.2"), a block, any module, or its number; the last one that has a gradient if
             not given.
         baseline: integrated, occlusion: what stands for nothing: "zero" (the mean colour), "black", "white" or "blur"
-            for images, "zero" for texts; a number or a tensor like the input. Zero if not given.
-        steps: integrated: points at which the gradient is taken; 64 if not given.
+            for images, "zero" or "mean" (the mean embedding of the vocabulary) for texts; a number or a tensor like the
+            input. If not given, zero; of integrated gradients of texts, the mean.
+        steps: integrated: points at which the gradient is taken; if not given 64, and others where these do not
+            add up to the change of the score.
         samples: smoothgrad: noisy inputs; 25 if not given.
         noise: smoothgrad: standard deviation, as a share of the range of the input; 0.15 if not given.
         seed: smoothgrad: seed of the noise; 0 if not given.
@@ -181,9 +194,7 @@ def saliency(
 
     Examples:
         >>> vit = clearhead.load("vit-imagenette")
-        >>> from pathlib import Path
-        >>> photo = Path(clearhead.__file__).parent / "explore" / "example_images" / "golf-ball.webp"
-        >>> result = saliency(vit, photo, method="grad-cam")
+        >>> result = saliency(vit, "golf-ball", method="grad-cam")  # a path, or the name of an image that ships
         >>> result.target, result.values.shape, result.layer
         ('golf ball', torch.Size([128, 128]), 'blocks.4')
         >>> figure = result.figure()
@@ -247,7 +258,8 @@ def _box(box: Sequence[int], shape: tuple[int, ...]) -> Tensor:
     height, width = shape
     if len(box) != 4 or not (0 <= box[0] < box[2] <= width and 0 <= box[1] < box[3] <= height):
         raise InputError(
-            f"box {tuple(box)}: expected (left, top, right, bottom) within an image of {width} x {height} pixels"
+            f"box {tuple(box)}: expected (left, top, right, bottom) with left < right and top < bottom, within an "
+            f"image of {width} x {height} pixels"
         )
     inside = torch.zeros(shape, dtype=torch.bool)
     inside[box[1] : box[3], box[0] : box[2]] = True

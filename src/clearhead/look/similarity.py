@@ -33,7 +33,7 @@ Models = Bundle | nn.Module | str | Path | Sequence[Any] | Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Similarity:
+class Similarity(draw.Drawn):
     """The similarity of each pair of layers.
 
     Examples:
@@ -53,6 +53,10 @@ class Similarity:
     estimator: str = "debiased"  # "biased", "debiased" or "minibatch"
     kernel: str = "linear"  # "linear" or "rbf"
     degenerate: list[str] = field(default_factory=list)  # layers that are the same for all inputs: their CKA is 0
+
+    def __repr__(self) -> str:
+        names = "".join(f", {name!r}" for name in dict.fromkeys(self.titles) if name)
+        return f"Similarity(rows={len(self.rows)}, columns={len(self.columns)}, inputs={self.inputs}{names})"
 
     def figure(self, *, title: str | None = None) -> Figure:
         """Draw the matrix as a heat map from 0 to 1, with the first layers at the bottom left.

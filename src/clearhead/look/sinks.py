@@ -27,7 +27,7 @@ SINK = 0.3  # a key is a sink of a head if it gets more of an average query's we
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class AttentionView:
+class AttentionView(draw.Drawn):
     """An attention map under one view, with its sinks and the weight that is on them.
 
     Examples:

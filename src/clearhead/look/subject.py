@@ -20,11 +20,10 @@ from ..data.image_files import open_image
 from ..data.preprocessing import Preprocessing
 from ..data.text_rows import MASKS, masked_ids, with_special
 from ..errors import InputError, InputIndexError
-from ..tokens import Pair
 from ..weights import Bundle
 from .addresses import module_of
 from .embedded_text import call_model, embed_text, output_of
-from .output_names import ClassNames, OutputNames, TokenNames
+from .output_names import ClassNames, OutputNames, TokenNames, names_of
 from .text import id_row, translation_inputs
 
 Given = Any  # what a Bundle takes: an image or a text, for a translator (source, target so far); or tensors
@@ -43,6 +42,7 @@ class Subject:
     at: int | None = None  # the token whose prediction is explained, if there are logits for every token
     picture: np.ndarray | None = None  # (height, width, 3) uint8: the image as the model saw it
     preprocessing: Preprocessing | None = None  # of an image
+    mean: Callable[[], Tensor] | None = None  # of a text: like x, the mean embedding of the vocabulary at every token
 
     @property
     def kind(self) -> str:
@@ -90,9 +90,8 @@ def _image(bundle: Bundle, given: Given, at: int | None) -> Subject:
         seen = pre.pixels(open_image(given))
         seen = seen[::-1] if pre.channels == "bgr" else seen
         picture = np.ascontiguousarray(np.broadcast_to(seen.transpose(1, 2, 0), (*seen.shape[1:], 3)))
-    labels = bundle.labels or (_numbers(bundle.config.classes) if "classify" in bundle.can else ())
     return Subject(
-        model=bundle.model, name=bundle.name, x=x.to(bundle.device, bundle.dtype), names=ClassNames(labels),
+        model=bundle.model, name=bundle.name, x=x.to(bundle.device, bundle.dtype), names=names_of(bundle),
         logits=lambda rows: _at(bundle.model(rows), None), picture=picture, preprocessing=bundle.preprocessing,
     )  # fmt: skip
 
@@ -102,7 +101,6 @@ def _text(bundle: Bundle, given: Given, at: int | None) -> Subject:
     if not isinstance(given, str):
         raise InputError(f"this {bundle.name} reads text: expected a string, got {type(given).__name__}")
     tokens = bundle.tokenizer()
-    names: OutputNames = TokenNames(tokens.encode, tokens.pieces)
     if "fill" in bundle.can:
         ids, masks = masked_ids(tokens, given)
         if at is None and not masks:
@@ -112,22 +110,18 @@ def _text(bundle: Bundle, given: Given, at: int | None) -> Subject:
         ids, at = tokens.wrapped(given), -1 if at is None else at
     else:
         ids = with_special(tokens, tokens.encode(given))
-        names = ClassNames(bundle.labels or (_numbers(bundle.config.classes) if "classify" in bundle.can else ()))
     row = {"ids": id_row(bundle, ids, "text")}
     pieces = [MASKS[0] if i >= len(tokens) else tokens.pieces([i])[0] for i in ids.tolist()]
-    return _of_tokens(bundle.model, bundle.name, row, names, pieces, at)
+    return _of_tokens(bundle.model, bundle.name, row, names_of(bundle), pieces, at)
 
 
 def _pair(bundle: Bundle, given: Given, at: int | None) -> Subject:
     """A source, and what a translator has written of its target so far."""
     source, written = (given, "") if isinstance(given, str) else given
     inputs = translation_inputs(bundle, source, written, {})
-    assert isinstance(bundle.tokens, Pair)
-    target = bundle.tokens.target
     row = {"source": inputs.row["source"], "ids": inputs.row["ids"]}
     pieces = [*inputs.pieces, *(inputs.decoder_input or [])]
-    names = TokenNames(target.encode, target.pieces)
-    return _of_tokens(bundle.model, bundle.name, row, names, pieces, -1 if at is None else at)
+    return _of_tokens(bundle.model, bundle.name, row, names_of(bundle), pieces, -1 if at is None else at)
 
 
 def _unknown(bundle: Bundle, given: Given, at: int | None) -> Subject:
@@ -201,7 +195,7 @@ def _of_tokens(
     return Subject(
         model=model, name=name, x=embedded.x, tokens=pieces, at=at,
         names=names if queries or classes is None else classes,
-        logits=lambda rows: _at(embedded.output(rows), at),
+        logits=lambda rows: _at(embedded.output(rows), at), mean=embedded.mean,
     )  # fmt: skip
 
 
@@ -223,10 +217,6 @@ def _one_image(x: Tensor) -> Tensor:
 
 def _repeated(row: Mapping[str, Tensor], rows: int) -> dict[str, Tensor]:
     return {key: x.expand(rows, *x.shape[1:]) for key, x in row.items()}
-
-
-def _numbers(classes: int) -> tuple[str, ...]:
-    return tuple(str(i) for i in range(classes))
 
 
 @contextmanager

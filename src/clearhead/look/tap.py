@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from ..layers import Bias, Mask, Tap
 from .call import Call, DenseCall, LazyCall
 from .maps import DENSE_LIMIT, settle
 from .statistics import MEANING, statistics
-from .tape import Keep, Tape
+from .tape import Keep, Tape, described
 from .text_counter import TextCounter
 
 Edit = Callable[[Tensor], Tensor]
@@ -37,6 +37,7 @@ class Listener:
         self.tape, self.wanted, self.grad, self.keep = tape, wanted, grad, keep
         self.text = text
         self.explicit = grad and bool({"scores", "weights"} & set(wanted))  # they must really be computed
+        self.takes_gradients = grad and not {"q", "k", "v"}.isdisjoint(wanted)  # of what a kernel is given
         self.measures = [leaf for leaf in wanted if leaf in MEANING]
         self.end = self.calls = 0  # the position after the last call, and the model's calls by then
         self.continues = False  # the present call is the next step of the text of the call before
@@ -56,6 +57,12 @@ class Listener:
         """Take an activation that comes before the mask is known: q, k, v or edited scores."""
         if leaf in self.wanted and self.thread == threading.get_ident():
             self.pending.append((leaf, own(x, self.grad)))
+
+    def withhold(self, leaves: Sequence[str], reason: str) -> None:
+        """Say why some activations of the present call cannot be recorded."""
+        for leaf in leaves:
+            if leaf in self.wanted and self.thread == threading.get_ident():
+                self.tape.withhold(self.wanted[leaf], reason)
 
     def record_call(self, source: Call) -> None:
         """Record what comes before the weights, the weights, and what is computed from them."""
@@ -127,6 +134,11 @@ class WatchTap(Tap):
         """Whether statistics or maps are recorded, which a log-sum-exp makes cheaper."""
         return any(listener.measures or "weights" in listener.wanted for listener in self.listeners)
 
+    @property
+    def grad(self) -> bool:
+        """Whether gradients of queries, keys or values are kept."""
+        return any(listener.takes_gradients for listener in self.listeners)
+
     def inputs(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Edit and record queries, keys and values."""
         for listener in list(self.listeners):
@@ -150,6 +162,11 @@ class WatchTap(Tap):
         bias = None if bias is None else bias.owned()
         lse = None if lse is None else lse.detach()
         self.record(LazyCall(q=q.detach(), k=k.detach(), mask=mask, bias=bias, scale=scale, given=lse))
+
+    def withhold(self, leaves: Sequence[str], reason: str) -> None:
+        """Say why some activations of the call cannot be recorded."""
+        for listener in self.listeners:
+            listener.withhold(leaves, reason)
 
     def record(self, source: Call) -> None:
         """Record a call."""
@@ -186,9 +203,14 @@ def changed(name: str, change: Edit, x: Any) -> Any:
             "backward pass, where it would not be edited: switch checkpointing off, or run without gradients"
         )
     y = change(x)
-    if isinstance(x, Tensor) and (not isinstance(y, Tensor) or y.shape != x.shape):
-        got = tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__
-        raise InputError(f"the edit of {name} returned {got}: expected a tensor of shape {tuple(x.shape)}")
+    if isinstance(x, Tensor):
+        if not isinstance(y, Tensor) or y.shape != x.shape:
+            got = tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__
+            raise InputError(f"the edit of {name} returned {got}: expected a tensor of shape {tuple(x.shape)}")
+        if y.dtype != x.dtype:
+            raise InputError(f"the edit of {name} returned {y.dtype}: expected {x.dtype}")
+    elif type(y) is not type(x) or (isinstance(x, tuple | list) and len(y) != len(x)):
+        raise InputError(f"the edit of {name} was given {described(x)} and returned {described(y)}: expected the same")
     return y
 
 

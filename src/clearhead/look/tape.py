@@ -48,27 +48,32 @@ class Tape:
         self._starts: dict[str, list[int]] = {name: [] for name in leaves}  # indices of calls that begin another text
         self._possible = dict(possible or {})
         self._order = {name: i for i, name in enumerate(self._possible)}
+        self.withheld: dict[str, str] = {}  # addresses that cannot be recorded, and why
         self._unseen = ""  # why possible addresses have no record
         self._text: dict[str, int] = {}  # number of the last call's text
         self._grad = grad
 
     @property
     def names(self) -> list[str]:
-        """The watched addresses, in the model's order."""
-        return list(self._calls)
+        """The addresses with a record, in the model's order; before the first record, all that are watched."""
+        return list(self) or [name for name in self._calls if name not in self.withheld]
 
     def calls(self, name: str) -> list[Any]:
         """The records of an address, one per call."""
-        if name in self._possible and name not in self._calls:
-            raise InputKeyError(f"nothing was recorded at {name!r}: {self._unseen or 'the model did not run yet'}")
-        if name not in self._calls:
-            raise InputKeyError(f"{name!r} is not on this tape{nearest_addresses(name, self._calls)}")
-        if not self._calls[name]:
+        if self._calls.get(name):
+            return [AttentionMap([x]) if isinstance(x, LazyCall | DenseCall) else x for x in self._calls[name]]
+        if name in self.withheld:
+            raise InputKeyError(f"nothing was recorded at {name!r}: {self.withheld[name]}")
+        if name in self._calls:
             raise InputKeyError(
                 f"nothing was recorded at {name!r}: the model did not run it inside the `with`, or ran inside a "
-                "compiled function that this tape cannot see, or it is an attention that shows its weights only"
+                "compiled function that this tape cannot see"
             )
-        return [AttentionMap([x]) if isinstance(x, LazyCall | DenseCall) else x for x in self._calls[name]]
+        if name in self._possible:
+            raise InputKeyError(f"nothing was recorded at {name!r}: {self._unseen or 'the model did not run yet'}")
+        if "*" in str(name):
+            raise InputKeyError(f"{name!r} is a pattern: expected one address, or tape.match({name!r})")
+        raise InputKeyError(f"{name!r} is not on this tape{nearest_addresses(name, self._calls)}")
 
     def texts(self, name: str) -> list[Any]:
         """The records of an address, one per text, the decoding steps of each text joined.
@@ -129,13 +134,22 @@ class Tape:
             raise InputError("this tape keeps no gradients: watch with grad=True")
         self.calls(name)  # raises if there are none
         kept = [x.weights if isinstance(x, DenseCall) else x for x in self._calls[name]]
+        if self._leaves[name] in MEANING:
+            raise InputError(
+                f"{name!r} is a measurement, which has no gradient: watch weights, heads, q, k, v or scores"
+            )
         if not all(isinstance(x, Tensor) for x in kept):
-            raise InputError(f"{name!r} is not one tensor: it has no single gradient")
+            raise InputError(f"{name!r} is {described(kept[0])}: expected one tensor, to have one gradient")
         grads = [x.grad for x in kept if x.grad is not None]
-        missing = len(kept) - len(grads)
+        missing = [x for x in kept if x.grad is None]
+        if any(not x.requires_grad for x in missing):
+            raise InputError(
+                f"{name!r} was recorded without a graph: expected a model that runs with gradients (not under "
+                "torch.no_grad) and an address that depends on something that requires one"
+            )
         if missing:
             raise InputError(
-                f"{missing} of {len(kept)} calls of {name!r} have no gradient: run backward on the model's output"
+                f"{len(missing)} of {len(kept)} calls of {name!r} have no gradient: run backward on the model's output"
             )
         if len(grads) > 1 and (len(self._starts[name]) > 1 or self._leaves[name] in (*GROWING, "weights")):
             raise InputError(f"the gradients of {len(grads)} calls of {name!r} do not join: watch them one by one")
@@ -153,6 +167,10 @@ class Tape:
         path, _, leaf = name.rpartition(".")
         path, _, index = path.partition("@")
         return self._order[f"{path}.{leaf}" if path else leaf], int(index or 0)
+
+    def withhold(self, name: str, reason: str) -> None:
+        """Say why an address cannot be recorded."""
+        self.withheld[name] = reason
 
     @property
     def unseen(self) -> str:
@@ -174,6 +192,12 @@ class Tape:
             self._starts[name].append(len(self._calls[name]))
         self._text[name] = text
         self._calls[name].append(value)
+
+
+def described(value: Any) -> str:
+    """What a record or an output is, for a message: "a tuple (Tensor, NoneType)"."""
+    inside = f" ({', '.join(type(x).__name__ for x in value)})" if isinstance(value, tuple | list) else ""
+    return f"a {type(value).__name__}{inside}"
 
 
 def _repeat_rows(records: list[Any]) -> list[Any]:

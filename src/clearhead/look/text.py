@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from .. import draw
 from ..data.text_rows import with_special
 from ..errors import InputError, InputIndexError, nearest
+from ..models import Model
 from ..tokens import Pair
 from ..weights import Bundle
 from .addresses import Tree, matching
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class TextAttention:
+class TextAttention(draw.Drawn):
     """The attention maps of one text, layer by layer, and the pieces that name their queries and keys.
 
     Examples:
@@ -54,32 +55,64 @@ class TextAttention:
         return self.target, self.pieces if kind == "cross" else self.decoder_input
 
     def figure(
-        self, layer: int, head: int | None = None, *, kind: str | None = None, most: float | None = 1.0
+        self, layer: int = -1, head: int | None = None, *, kind: str | None = None, most: float | None = 1.0
     ) -> Figure:  # fmt: skip
         """Draw one layer and head as a heat map, its rows the queries and its columns the keys.
 
         Args:
-            layer: The layer, counted from 0.
+            layer: The layer, counted from 0, or from the end if negative.
             head: The head, counted from 0; None: the mean over all heads.
             kind: A key of `maps`; if not given, "cross" for a translator and otherwise "self".
             most: The weight at the end of the colours, 1 so that heads can be compared; None: the largest of this map.
         """
-        kind = ("cross" if "cross" in self.maps else next(iter(self.maps))) if kind is None else kind
+        kind = self.main if kind is None else kind
         queries, keys = self.labels(kind)
         layers = self.maps[kind]
-        if not 0 <= layer < len(layers):
-            raise InputIndexError(f"layer {layer}: there are {len(layers)}, counted from 0")
+        layer = self.layer_number(kind, layer)
         weights = layers[layer].dense() if head is None else layers[layer].only(head).dense()
-        name = f"{kind}-attention" if kind in ("self", "cross") else f"self-attention of the {kind}"
         return draw.heatmap(
             weights[0].mean(0).float().cpu().numpy(), rows=queries, columns=keys,
-            title=f"{name}, layer {layer}, " + ("mean over heads" if head is None else f"head {head}"),
+            title=f"{_title(kind)}, layer {layer}, " + ("mean over heads" if head is None else f"head {head}"),
             most=most,
         )  # fmt: skip
+
+    def heads_figure(self, layer: int = -1, *, kind: str | None = None) -> Figure:
+        """Draw all heads of one layer as small heat maps on one colour scale.
+
+        Args:
+            layer: The layer, counted from 0, or from the end if negative.
+            kind: A key of `maps`, as for `figure`.
+        """
+        kind = self.main if kind is None else kind
+        queries, keys = self.labels(kind)
+        layer = self.layer_number(kind, layer)
+        weights = self.maps[kind][layer].dense()[0].float().cpu().numpy()
+        return draw.heads(weights, rows=queries, columns=keys, title=f"{_title(kind)}, layer {layer}")
+
+    @property
+    def main(self) -> str:
+        """The kind of attention that is drawn if none is given: "cross" of a translator, otherwise "self"."""
+        return "cross" if "cross" in self.maps else next(iter(self.maps))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON: the tokens, and the weights (heads, queries, keys) of each layer by kind."""
+        maps = {kind: [one.dense()[0].float().tolist() for one in layers] for kind, layers in self.maps.items()}
+        return {"pieces": self.pieces, "target": self.target, "decoder_input": self.decoder_input, "maps": maps}
+
+    def layer_number(self, kind: str, layer: int) -> int:
+        """The number of a layer, counted from 0; raises if it is out of range."""
+        count = len(self.maps[kind])
+        if not -count <= layer < count:
+            raise InputIndexError(f"layer {layer}: there are {count}, counted from 0")
+        return layer % count
 
     def _check(self, kind: str) -> None:
         if kind not in self.maps:
             raise InputError(f"kind={kind!r}: expected one of {', '.join(self.maps)}{nearest(kind, self.maps)}")
+
+
+def _title(kind: str) -> str:
+    return f"{kind}-attention" if kind in ("self", "cross") else f"self-attention of the {kind}"
 
 
 @torch.no_grad()
@@ -113,6 +146,8 @@ def attention(
         if isinstance(bundle, Bundle):
             raise InputError("a Bundle has tokens of its own: expected no tokenizer")
         return TextAttention(**foreign_attention(bundle, tokenizer, text, target))
+    if hasattr(bundle, "config") and isinstance(bundle, nn.Module) and not isinstance(bundle, Model):
+        raise InputError(f"this {type(bundle).__name__} has no tokens: expected its tokenizer, as tokenizer=...")
     inputs = text_inputs(bundle, text, target)
     assert isinstance(bundle, Bundle)
     with watch(bundle, *inputs.kinds.values()) as tape:
@@ -146,7 +181,7 @@ def text_inputs(bundle: Bundle | nn.Module, text: str, target: str | None = None
     if not kinds:
         raise InputError(
             f"this {name} has no attention to show: expected a gpt, a bert, a transformer, or an rnn-seq2seq whose "
-            "attention is not 'none'; `watch` records any other activation; a model of transformers needs tokenizer=..."
+            "attention is not 'none'; `load` opens a folder of transformers, and `watch` records any activation"
         )
     if not isinstance(bundle, Bundle) or bundle.tokens is None:
         raise InputError(

@@ -49,7 +49,7 @@ def _mean_pool(
     **__: Any,
 ) -> Tensor:  # fmt: skip
     """The mean over the places of a maximum pooling."""
-    if ceil_mode:
+    if ceil_mode and dilation in (1, (1, 1)):
         return F.avg_pool2d(x, kernel, stride, padding, ceil_mode=True)
     ones = x.new_ones(x.shape[1], 1, *((kernel, kernel) if isinstance(kernel, int) else kernel))
     return F.conv2d(x, ones / ones[0].numel(), None, stride or kernel, padding, dilation, x.shape[1])

@@ -33,6 +33,8 @@ SETS = {  # the sentences that come with the package
     "objects": "it -> the one thing that was named before",
     "things": "it -> one of two nouns; only the end of the sentence tells which, so that no causal model can know",
     "banks": "bank -> the word before it that tells which of its two senses is meant",
+    "verbs": "made, making -> the adjective after more, later in the sentence, so that no causal model can look at it",
+    "verbs-french": "French: rend (makes) -> the adjective after plus (more)",
     "adjectives": "French: an adjective -> the noun before it",
     "order": "French to English: the noun that is written -> the French noun, whose adjective follows it",
 }
@@ -85,11 +87,12 @@ def read_sentences(name: str | Path) -> list[Sentence]:
     """Return a set of sentences that comes with the package, or those of a file, one per line.
 
     Args:
-        name: "names", "objects", "things", "banks", "adjectives" or "order"; or a file.
+        name: "names", "objects", "things", "banks", "verbs", "verbs-french", "adjectives" or "order"; or a file.
 
     Examples:
-        >>> min(len(read_sentences(name)) for name in ("names", "objects", "things", "banks", "adjectives", "order"))
-        50
+        >>> sentence = read_sentences("verbs")[0]
+        >>> sentence.text[slice(*sentence.query)], sentence.text[slice(*sentence.answer)]
+        ('making', 'difficult')
     """
     if str(name) in SETS:
         content = (files(__package__) / "sentences" / f"{name}.txt").read_text(encoding="utf-8")
@@ -103,7 +106,7 @@ def read_sentences(name: str | Path) -> list[Sentence]:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class WordAttention:
+class WordAttention(draw.Drawn):
     """How often each head attends most to the answer word, and with which weight, over a set of sentences.
 
     Examples:
@@ -271,8 +274,9 @@ def _measured(
     """Whether each head attends most to the answer, and its part of the weight that counts."""
     rows = torch.stack([torch.stack([x.row(i)[0] for i in query]).mean(0) for x in result.maps[kind]]).float().cpu()
     rows = rows * counts
-    on = rows[..., answer]
-    hit = on.amax(-1) == rows.amax(-1)
+    on, others = rows[..., answer], rows.clone()
+    others[..., answer] = 0.0
+    hit = on.amax(-1) > others.amax(-1)  # a head that attends to several words alike has chosen none
     total = rows.sum(-1)
     return hit & (total > 0), on.sum(-1) / total.clamp(min=1e-30)
 

@@ -13,6 +13,7 @@ import torch
 from ..data.flickr8k import plain_caption
 from ..data.image_files import ImageLike
 from ..decode import Choice, Hypothesis, Plan, follow, forced, search
+from ..decode.plan import check_penalty
 from ..errors import InputError, Notice
 from ..tokens import Tokenizer
 from ..tokens.ids import as_row
@@ -125,13 +126,14 @@ def read_caption(bundle: Bundle, text: str) -> tuple[list[int], list[str]]:
     If a vocabulary does not have the text as it was typed, it is read as captions are written: in lower case, without
     punctuation.
     """
-    tokens, readings = caption_tokens(bundle), [text, plain_caption(text)]
+    tokens = caption_tokens(bundle)
+    readings = [one for one in (text, plain_caption(text)) if one] or [text]
     unknown = [
         [word for word in one.split() if tokens.unknown is not None and tokens.unknown in tokens.encode(word)]
         for one in readings
     ]
     best = min(range(len(readings)), key=lambda i: len(unknown[i]))
-    return tokens.encode(readings[best] or text).tolist(), unknown[best]
+    return tokens.encode(readings[best]).tolist(), unknown[best]
 
 
 def _given_ids(bundle: Bundle, text: object) -> list[int]:
@@ -160,6 +162,7 @@ def _given(
     """A given caption as the answer for each image, with its log-probability."""
     if not ids:
         raise InputError("the caption is empty: expected a word or more")
+    check_penalty(penalty)
     special = special_ids(bundle)
     written = [*ids, special.ends[0]] if finished else ids
     if bundle.max_tokens is not None and len(written) > bundle.max_tokens:
@@ -188,4 +191,5 @@ def _plan(bundle: Bundle, limit: int | None, **options: Any) -> Plan:
     # Tokens that no caption has; <unk> would win where the words of a caption are rare. GPT-2 has one token for all.
     never = {special.pad, special.start, tokens.unknown}
     banned = [int(i) for i in never if i is not None and i not in special.ends]
+    banned += range(len(tokens), bundle.config.vocab)  # outputs that stand for no token, as padded vocabularies have
     return Plan(start=int(special.start or 0), end=special.ends, limit=most, banned=banned, **options)

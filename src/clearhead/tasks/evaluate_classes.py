@@ -176,16 +176,26 @@ def _texts(bundle: Bundle, data: Place, chosen: ClassOptions, root: Path | None)
 
 def _images(bundle: Bundle, data: Place, chosen: ClassOptions, root: Path | None) -> Labelled:
     """A named set of images, or a folder or zip file of them: all, or a part if it has train/ and val/."""
+    part, images, parted = _held_out(bundle, data, chosen, root)
+    _check_labels(bundle, data, images.labels)
+    name = f"{data} {part}" if parted else str(data)
+    return name, "images", images.batches(IMAGES), list(images.labels), images.names
+
+
+def held_out_images(bundle: Bundle, data: Place, chosen: ClassOptions, root: Path | None) -> LabelledImages:
+    """The held-out images of a named set, a folder or a zip file, with their labels; all of it if it is undivided."""
+    return _held_out(bundle, data, chosen, root)[1]
+
+
+def _held_out(bundle: Bundle, data: Place, chosen: ClassOptions, root: Path | None) -> tuple[str, LabelledImages, bool]:
+    """The name of the part that is evaluated, its images, and whether there are several parts."""
     parts, split = _image_parts(bundle, data, chosen, root), chosen.split
     parted = len(parts) > 1
     if split is not None and not (parted and split in parts):
         expected = f"one of {', '.join(parts)}" if parted else "no split, because it is not divided into train and val"
         raise InputError(f"split={split!r}: {data} has no such part; expected {expected}")
     part = split or list(parts)[-1]
-    images = parts[part]
-    _check_labels(bundle, data, images.labels)
-    name = f"{data} {part}" if parted else str(data)
-    return name, "images", images.batches(IMAGES), list(images.labels), images.names
+    return part, parts[part], parted
 
 
 def _image_parts(

@@ -12,8 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..data.files import DataError
-from ..data.image_files import SUFFIXES, ImageLike
+from ..data.image_files import ImageLike, images_in
 from ..errors import InputError
 from ..fast import hooked
 from ..weights import Bundle
@@ -40,10 +39,7 @@ def _files(item: ImageLike) -> list[ImageLike]:
         return [(item.movedim(0, -1) if item.ndim == 3 else item).numpy()]
     if not isinstance(item, str | Path) or len(str(item)) > 4096 or not Path(item).is_dir():
         return [item]
-    files = sorted(path for path in Path(item).rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
-    if not files:
-        raise DataError(f"{item} has no images: expected files {', '.join(SUFFIXES)}")
-    return [str(path) if isinstance(item, str) else path for path in files]
+    return [str(path) if isinstance(item, str) else path for path in images_in(Path(item))]
 
 
 def image_batches(

@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from ..data.example_images import image_path, shipped_names
 from ..data.image_files import ImageLike, open_image
 from ..data.preprocessing import Preprocessing
 from ..errors import InputError, MissingFileError
@@ -144,14 +145,18 @@ class Bundle:
         return ids or [int(first[0])]
 
     def pixels(self, image: ImageLike) -> Float[Tensor, "c height width"]:
-        """An image (a path, a PIL image or an array) as the model's input, in float32 on the CPU."""
+        """An image as the model's input, in float32 on the CPU.
+
+        Args:
+            image: A path, the name of an image that ships, a PIL image or an array.
+        """
         if self.preprocessing is None:
             problem = "has no image preprocessing" if self.reads in ("images", "captions") else "reads no images"
             raise InputError(f"this {self.name} {problem}: expected a model with image preprocessing")
-        if isinstance(image, str | Path) and not os.path.exists(image):  # not Path.exists, which raises for long texts
+        if isinstance(image, str | Path) and not os.path.exists(image_path(image)):
             raise MissingFileError(
-                f"{str(image)[:60]!r}: there is no such file, and this {self.name} reads images: expected a path, a "
-                "PIL image or an array"
+                f"{str(image)[-200:]!r}: there is no such file, and this {self.name} reads images: expected a path, a "
+                f"PIL image, an array, or {shipped_names(image)}"
             )
         return torch.from_numpy(self.preprocessing(open_image(image)))
 

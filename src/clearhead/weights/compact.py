@@ -36,7 +36,8 @@ def compress(tensors: Mapping[str, Tensor], buffers: frozenset[str]) -> dict[str
         if name in buffers or not x.is_floating_point():
             stored[name] = x
         elif x.ndim < 2 or x.shape[0] == 1:
-            stored[name] = x.half()
+            half = x.half()
+            stored[name] = half if torch.equal(half.isfinite(), x.isfinite()) else x  # too large for half precision
         else:
             rows = x.float().flatten(1)
             scale = (rows.abs().amax(1) * UP / MOST).clamp(min=TINY).bfloat16()

@@ -160,6 +160,9 @@ def find(folder: str | Path) -> tuple[Path, str]:
     ggufs = list(path.glob("*.gguf"))
     if len(ggufs) == 1:
         return ggufs[0], "gguf"
+    if ggufs:
+        names = ", ".join(sorted(file.name for file in ggufs))
+        raise WeightsError(f"{path}: this folder has {len(ggufs)} GGUF files, expected the path of one: {names}")
     raise WeightsError(f"{path}: there is no config.json in this folder")
 
 

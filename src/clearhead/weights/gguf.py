@@ -1,6 +1,6 @@
 """GGUF files, llama.cpp's format for models of the Llama family: sizes, weights, tokenizer and chat template in one.
 
-Quantised weights (Q8_0, Q4_0, Q4_1) become float32. The rows of the query and key matrices are in another order than
+Quantised weights become float32. The rows of the query and key matrices are in another order than
 ours: rotary positions rotate pairs of neighbouring columns there (Su et al. 2021), and columns i and i + e/2 here.
 """
 
@@ -13,7 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,12 +21,12 @@ from ..models.gpt import Config
 from . import huggingface, llama
 from .bundle import Bundle
 from .fill import WeightsError
+from .gguf_file import read_file
 from .gguf_tokens import read_special, read_tokens
 from .rope import BASE
 from .table import Conversion, Row, Used
 from .tensor_files import Tensors
 
-TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1")
 # Layer names. GGUF's: Hugging Face's.
 NAMES = {
     "token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head",
@@ -43,6 +42,9 @@ CHAT = "tokenizer.chat_template"
 def load(path: Path, device: torch.device, dtype: torch.dtype | None) -> tuple[Bundle, Used]:
     """Load a GGUF file; returns the bundle, and which tensors it was loaded from."""
     metadata, tensors = read(path)
+    parts = metadata.get("split.count", 1)
+    if parts != 1:
+        raise WeightsError(f"{path}: is one of {parts} parts: expected one file (llama-gguf-split --merge joins them)")
     architecture = metadata.get("general.architecture")
     if architecture != "llama":
         raise WeightsError(f"{path}: general.architecture is {architecture!r}: expected 'llama'")
@@ -53,31 +55,17 @@ def load(path: Path, device: torch.device, dtype: torch.dtype | None) -> tuple[B
 
 def read(path: Path) -> tuple[dict[str, Any], Tensors]:
     """The metadata of a file, and its tensors under Hugging Face's names."""
-    try:
-        import gguf
-    except ImportError as cause:
-        raise WeightsError(f"{path}: GGUF files are read by the gguf package: pip install clearhead[gguf]") from cause
-    try:
-        file = gguf.GGUFReader(path)
-        metadata = {name: field.contents() for name, field in file.fields.items()}
-    except (ValueError, IndexError, KeyError, OSError, UnicodeDecodeError) as cause:
-        raise WeightsError(f"{path}: is not a whole GGUF file ({type(cause).__name__}: {cause})") from cause
-    entries = {_hf_name(tensor.name): tensor for tensor in file.tensors}
-    if len(entries) < len(file.tensors):
+    metadata, stored = read_file(path)
+    entries = {_hf_name(name): entry for name, entry in stored.items()}
+    if len(entries) < len(stored):
         raise WeightsError(f"{path}: two tensors have the same name")
-    for name, tensor in entries.items():
-        if tensor.tensor_type.name not in TYPES:
-            kind = tensor.tensor_type.name
-            raise WeightsError(f"{path}: the tensor {name} is {kind}: expected one of {', '.join(TYPES)}")
-    shapes = {name: tuple(int(n) for n in reversed(tensor.shape)) for name, tensor in entries.items()}
-
-    def dequantised(name: str) -> Tensor:
-        tensor = entries[name]
-        values = np.array(gguf.dequantize(tensor.data, tensor.tensor_type), np.float32)
-        return torch.from_numpy(values).reshape(shapes[name])
-
-    types = {name: tensor.tensor_type.name for name, tensor in entries.items()}
-    return metadata, Tensors(path, shapes, dict.fromkeys(entries, path), dequantised, types)
+    return metadata, Tensors(
+        path,
+        {name: entry.shape for name, entry in entries.items()},
+        dict.fromkeys(entries, path),
+        lambda name: torch.from_numpy(entries[name].read()),
+        {name: entry.type for name, entry in entries.items()},
+    )
 
 
 def read_theirs(metadata: dict[str, Any], tensors: Tensors, path: Path) -> llama.Theirs:

@@ -175,8 +175,8 @@ def _transformers(bundle: Bundle, path: Path, kind: str, inputs: dict[str, Tenso
     options: dict[str, Any] = {"local_files_only": True, "dtype": torch.float32, "attn_implementation": "eager"}
     where = path
     if kind == "gguf":
-        if importlib.util.find_spec("accelerate") is None:
-            raise _NoReferenceError("transformers needs accelerate to read GGUF files")
+        if not all(map(importlib.util.find_spec, ("accelerate", "gguf"))):
+            raise _NoReferenceError("transformers needs accelerate and gguf to read GGUF files")
         options, where = {**options, "gguf_file": path.name}, path.parent
     layout = huggingface.get_layout("llama" if kind == "gguf" else kind.removeprefix("huggingface "))
 

@@ -8,14 +8,15 @@
 import { h } from "./dom.js";
 
 export class Activity {
-  // stopped: called after Stop, to show what was computed before
-  constructor({ stopped = null } = {}) {
+  // stopped: called after Stop, to show what was computed before; again: starts the work again, offered after Stop or a problem
+  constructor({ stopped = null, again = null } = {}) {
     this.after = stopped;
     this.controller = null;
     this.status = h("span", { class: "status", role: "status" });
     this.button = h("button", { type: "button", class: "stop", hidden: true, onclick: () => this.stop() }, "Stop");
+    this.repeat = again && h("button", { type: "button", class: "again", hidden: true, onclick: () => again() }, "Start again");
     this.problem = h("p", { class: "problem", role: "alert", hidden: true });
-    this.root = h("div", { class: "activity" }, this.button, this.status, this.problem);
+    this.root = h("div", { class: "activity" }, this.button, this.status, this.repeat, this.problem);
     this.become("idle");
   }
 
@@ -23,6 +24,7 @@ export class Activity {
     this.state = state;
     this.root.dataset.state = state;
     this.button.hidden = state !== "working";
+    if (this.repeat) this.repeat.hidden = state !== "stopped" && state !== "failed";
     if (state !== "failed") { this.problem.hidden = true; this.problem.textContent = ""; }
   }
 

@@ -8,13 +8,14 @@ import { Path } from "./path.js";
 import { Build } from "./views/build.js";
 import { Caption } from "./views/caption.js";
 import { Classify } from "./views/classify.js";
+import { Compare } from "./views/compare.js";
 import { Read } from "./views/read.js";
 import { Start } from "./views/start.js";
 import { Train } from "./views/train.js";
 import { Translate } from "./views/translate.js";
 import { Write } from "./views/write.js";
 
-const VIEWS = { start: ["Start", Start], translate: ["Translate", Translate], write: ["Write", Write], read: ["Read", Read], classify: ["Classify", Classify], caption: ["Caption", Caption], build: ["Build", Build], train: ["Train", Train] };
+const VIEWS = { start: ["Start", Start], translate: ["Translate", Translate], write: ["Write", Write], read: ["Read", Read], classify: ["Classify", Classify], caption: ["Caption", Caption], compare: ["Compare", Compare], build: ["Build", Build], train: ["Train", Train] };
 const LOCAL = ["127.0.0.1", "localhost", "[::1]"];
 const LONGEST = 8000; // characters of an address
 const READING = 12000; // milliseconds that a notice stays

@@ -12,8 +12,9 @@ const EXPORTED = 560; // pixels, the width of an exported figure
 
 export class Curves {
   // label: the name of the x axis; unit: that of the y axis; log: logarithmic if the values span a factor of 20
-  constructor({ title = "", log = false, tall = 210, label = "step", unit = "" } = {}) {
-    Object.assign(this, { title, log, tall, label, unit, lines: [], limits: null, named: false, at: null });
+  // dots: draw the points alone, without lines between them and without a legend
+  constructor({ title = "", log = false, tall = 210, label = "step", unit = "", dots = false } = {}) {
+    Object.assign(this, { title, log, tall, label, unit, dots, lines: [], limits: null, named: false, at: null });
     this.svgNode = s("svg", { class: "curves", role: "slider", "aria-label": title, tabindex: 0 });
     this.note = h("p", { class: "note" }, " ");
     this.keys = h("span", { class: "keys" });
@@ -100,7 +101,7 @@ function style({ colour, dash }, i) {
 }
 
 // The names of the lines with their looks; none if there are too many to tell apart.
-const legend = ({ lines, named }) => (named && lines.length <= TELLABLE ? lines.map((line, i) => [line.name, style(line, i)]) : []);
+const legend = ({ lines, named, dots }) => (named && !dots && lines.length <= TELLABLE ? lines.map((line, i) => [line.name, style(line, i)]) : []);
 
 // What is drawn of lines with many points.
 function meaning(lines) {
@@ -109,7 +110,7 @@ function meaning(lines) {
 }
 
 // The axes and lines as SVG elements, and the functions from values to pixels.
-function plot({ lines, log, tall, label, unit, title, limits }, wide) {
+function plot({ lines, log, tall, label, unit, title, limits, dots: only }, wide) {
   const ys = lines.flatMap(({ points }) => points.map(([, y]) => y)).filter(drawable), soft = tint("soft");
   if (!ys.length) return { parts: [s("text", { x: wide / 2, y: tall / 2, "text-anchor": "middle", fill: soft, "font-size": 13 }, "No values yet")] };
   const xs = lines.flatMap(({ points }) => points.filter(([, y]) => drawable(y)).map(([x]) => x));
@@ -130,11 +131,11 @@ function plot({ lines, log, tall, label, unit, title, limits }, wide) {
   const drawn = lines.map((line, i) => {
     const look = style(line, i), same = lines.filter(({ points }) => points === line.points || equal(points, line.points)), parts = pieces(line.points);
     if (same.length > 1) Object.assign(look, { "stroke-dasharray": `9 ${9 * (same.length - 1)}`, "stroke-dashoffset": -9 * same.indexOf(line) }); // lines that coincide alternate
-    const few = line.points.length <= MARKED, dots = parts.flatMap((part) => (few || part.length === 1 ? part : []));
+    const few = only || line.points.length <= MARKED, dots = parts.flatMap((part) => (few || part.length === 1 ? part : []));
     return s("g", { class: "line", "data-name": line.name, opacity: lines.length > 8 ? 0.8 : 1 },
-      s("path", { fill: "none", "stroke-width": lines.length > 12 ? 1.2 : 1.8, "stroke-linejoin": "round", ...look, d: parts.map((part) => path(grouped(part) > 1 ? means(part) : part)).join("") }),
+      only ? null : s("path", { fill: "none", "stroke-width": lines.length > 12 ? 1.2 : 1.8, "stroke-linejoin": "round", ...look, d: parts.map((part) => path(grouped(part) > 1 ? means(part) : part)).join("") }),
       parts.filter((part) => grouped(part) > 1).map(means).map((part) => s("path", { class: "range", fill: look.stroke, opacity: 0.18, d: `${path([...part.map(([a, , , top]) => [a, top]), ...part.map(([a, , least]) => [a, least]).reverse()])}Z` })),
-      dots.map(([a, b]) => s("circle", { cx: x(a).toFixed(1), cy: y(b).toFixed(1), r: few && line.points.length > 1 ? 2.5 : 3.5, fill: look.stroke })));
+      dots.map(([a, b]) => s("circle", { cx: x(a).toFixed(1), cy: y(b).toFixed(1), r: few && !only && line.points.length > 1 ? 2.5 : 3.5, fill: look.stroke })));
   });
   return { parts: [axes, ...drawn], x, y, top, low, span: [x0, x1, left, right] };
 }

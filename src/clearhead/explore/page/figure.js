@@ -13,6 +13,12 @@ const wide = (text, size) => 0.56 * size * text.length; // pixels, roughly
 // A heading between the figures of a sheet.
 export const part = (text) => s("svg", { width: WIDE - PAD, height: 20, "data-part": "" }, line(0, 14, 15, "ink", text, { "font-weight": 600 }));
 
+// Lines of text between the figures of a sheet.
+export function notes(text) {
+  const lines = wrapped(text, 160);
+  return s("svg", { width: Math.max(...lines.map((words) => wide(words, 13))), height: 18 * lines.length, "data-part": "text" }, lines.map((words, i) => line(0, 12 + 18 * i, 13, "soft", words)));
+}
+
 // One SVG with a title, all figures in rows, and a line that says where the numbers come from.
 export function sheet(figures, { title, source }, origin) {
   const parts = figures.filter(Boolean);
@@ -30,8 +36,8 @@ export function sheet(figures, { title, source }, origin) {
     part.setAttribute("y", y);
     part.setAttribute("overflow", "visible");
     body.append(part);
-    if (!part.hasAttribute("data-part")) right = Math.max(right, x + w);
-    x += w + PAD;
+    if (part.getAttribute("data-part") !== "") right = Math.max(right, x + w);
+    x += part.hasAttribute("data-part") ? WIDE : w + PAD;
     row = Math.max(row, t);
   }
   y += row + PAD;

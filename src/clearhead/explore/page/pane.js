@@ -164,6 +164,9 @@ export class Pane {
   // Another text or model: what was chosen in the earlier result no longer applies.
   renew() { this.state.at = null; }
 
+  // The server answers again: repeat what failed besides the result.
+  resume() {}
+
   // Show an error of a request that followed a result.
   fail(trouble) { if (trouble?.name !== "AbortError") this.activity.fail(trouble); }
 
@@ -201,7 +204,7 @@ export class PanedView extends View {
   back() {
     for (const pane of this.panes) {
       if (pane.activity.state === "failed" && !pane.repeated) { pane.repeated = true; pane.run(false); } // once: it may be what stops the server
-      else if (pane.inside?.missing) pane.inside.draw();
+      else { if (pane.inside?.missing) pane.inside.draw(); pane.resume(); }
     }
   }
 

@@ -29,6 +29,9 @@ export const STEPS = [
   ["Two captioners", link("caption", { model: "captioner-rnn", image: "photographer", at: 1, model2: "captioner", image2: "photographer", at2: 1 }), "The recurrent captioner looks at the image once per word, with one head. The Transformer looks in every layer, with several heads in each.", "Choose a word that both captions have, and read the difference of its maps below."],
   ["A word of your own", link("caption", { model: "captioner", image: "photographer", text: "a man with a camera", at: 4 }), "Attention depends on the words before a word, not on the word itself, so any first word of yours looks at the same places. Evidence depends on the word, as it is how likely the word is where the decoder sees one place alone: for “camera” most of it is around the camera.", "Replace “camera” by another word that it knows, such as dog or guitar, and compare the scores."],
   ["Switching heads off", link("write", { model: "everyday", text: "She told me that she was happy.", inspect: 1, colouring: "effect" }), "Setting the output of one head to zero shows what it contributes to a text: the change in log-probability of its tokens. Orange heads make this text likelier; without a blue one it would be likelier still.", "Click the head of the strongest orange, switch it off, and see which tokens need it; then write without it."],
+  ["What speaks for a class", link("classify", { model: "vit-imagenette", image: "church", group: "saliency", method: "grad-cam", target: "church", region: JSON.stringify([26, 4, 116, 106]) }), "Attention says where a head takes its values from; saliency asks which pixels an answer depends on. Grad-CAM weights the features of one layer by the gradient of the class: for “church” most of it is on the building.", "Draw a rectangle around the tower alone and read its share. Then take the golf ball and occlusion: is it the ball that counts, or the grass around it?"],
+  ["A transformer and a CNN", link("compare", { model: "vit-cifar10", other: "resnet-cifar10" }), "Layers are alike if they tell the same images apart. The first layers of a vision transformer depend on nearly the whole image at once, and its heads attend near and far; a convolutional network starts with three pixels and widens its view layer by layer.", "Point at the grid in the middle: which layers of the one are most like the last layers of the other?"],
+  ["Where an answer comes from", link("write", { model: "everyday", text: "The children in the garden", inspect: 1, patch: JSON.stringify({ open: 1 }) }), "Two prompts differ in one word, and so does the verb that follows. Each cell puts one vector of the first prompt into the run on the second: where the answer comes back, that layer and token carry the difference.", "Follow the cells of the strongest blue: at which block does the number move from “children” to the last token? Then exchange single heads."],
 ];
 
 // The address of a step, which says its number.
@@ -51,10 +54,12 @@ export class Path {
     this.root.hidden = this.at === null;
     if (this.at === null || this.drawn === this.at) return;
     this.drawn = this.at;
+    const focused = this.root.contains(document.activeElement) ? document.activeElement.textContent : null;
     const [title, , text, task] = STEPS[this.at], to = (i, word) => (STEPS[i] ? h("a", { class: "chip", href: address(i), title: STEPS[i][0] }, word) : h("a", { class: "chip", href: "#start" }, i < 0 ? "All steps" : "Finish"));
     this.root.replaceChildren(
       h("p", {}, h("b", {}, `${this.at + 1} of ${STEPS.length}: ${title}. `), text, " ", h("span", { class: "try" }, h("b", {}, "Try: "), task)),
       h("nav", { "aria-label": "Steps" }, to(this.at - 1, "Back"), to(this.at + 1, "Next"), h("button", { type: "button", class: "quiet", "aria-label": "Close the guided path", title: "Close the guided path", onclick: () => { this.at = null; this.draw(); } }, "×")));
+    if (focused) ([...this.root.querySelectorAll("a, button")].find((one) => one.textContent === focused) ?? this.root.querySelector("a")).focus();
   }
 }
 

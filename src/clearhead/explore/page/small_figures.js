@@ -6,15 +6,15 @@ import { scaleBar } from "./figure.js";
 
 const title = (text) => s("text", { y: 14, "font-size": 14, "font-weight": 600, fill: tint("ink") }, text);
 
-// rows: [name, share, another share?]; keys: what the shares are
+// rows: [name, share, another share?]; keys: what the shares are, each on a line of its own
 export function barsFigure(text, rows, keys) {
-  const wide = 420, line = 24, two = rows.some((row) => row.length > 2), root = s("svg", { width: wide, height: 30 + line * rows.length + 24, "font-size": 12 }, title(text));
+  const wide = 420, line = 24, two = rows.some((row) => row.length > 2), root = s("svg", { width: wide, height: 30 + line * rows.length + 6 + 18 * (two ? 2 : 1), "font-size": 12 }, title(text));
   rows.forEach(([name, ...shares], i) => {
     const y = 26 + line * i;
     shares.forEach((share, k) => root.append(s("rect", { x: 0, y: y + k * 11, width: Math.max(0.5, 260 * share), height: two ? 10 : 20, fill: tint(k ? "mark" : "accent"), opacity: 0.35 }), s("text", { x: 320 + 90 * k, y: y + 14, "text-anchor": "end", fill: tint("ink") }, percent(share))));
     root.append(s("text", { x: 6, y: y + 14, "font-family": "monospace", fill: tint("ink") }, name));
   });
-  keys.slice(0, two ? 2 : 1).forEach((key, k) => root.append(s("text", { x: 320 + 90 * k, y: 38 + line * rows.length, "text-anchor": "end", fill: tint("soft") }, key)));
+  keys.slice(0, two ? 2 : 1).forEach((key, k) => root.append(s("rect", { x: 0, y: 30 + line * rows.length + 18 * k, width: 14, height: 9, fill: tint(k ? "mark" : "accent"), opacity: 0.35 }), s("text", { x: 20, y: 39 + line * rows.length + 18 * k, fill: tint("soft") }, key)));
   return root;
 }
 

@@ -1,4 +1,4 @@
-// Classify: a vision model on an image: its classes, the attention of any patch over the image, and feature maps.
+// Classify: a vision model on an image: its classes, the attention of any patch over the image, feature maps, and saliency.
 
 import { lines, picture } from "../api.js";
 import { choose, h, percent } from "../dom.js";
@@ -6,10 +6,12 @@ import { FeatureGrid, PER_PAGE } from "../features.js";
 import { headTitle } from "../heads.js";
 import { ImageMap } from "../image.js";
 import { ImagePane, ImageView, mean, shaped } from "../image_pane.js";
+import { Explanation, METHODS, SALIENCY } from "../saliency.js";
 import { barsFigure } from "../small_figures.js";
 
 const TOP = 5; // classes that are shown
-const FEATURES = "features"; // the value of `group` for feature maps; otherwise the name of a group of attentions
+const FEATURES = "features"; // the value of `group` for feature maps; otherwise SALIENCY, or the name of a group of attentions
+const DRAWN = { [FEATURES]: "drawFeatures", [SALIENCY]: "drawSaliency" }; // the method that draws what `group` says; drawAttention if it is not here
 const DISTANCE = ["distance", "distance", "patches", "The mean distance in the grid from a patch to the patches it attends to."];
 const SINK = ["sink", "weight on the class token", "weight", "The mean weight that all tokens put on the class token."];
 const SMALL = ["map", "small maps", "attention weight", "What the chosen token attends to in every head, each up to its own largest weight (colours: square root)."];
@@ -20,7 +22,7 @@ class ClassifyPane extends ImagePane {
   static EXAMPLE = { model: "vit-imagenette", image: "church", layer: "0", head: "1" };
   static DOING = "Looking…";
   static NONE = "There is no vision model here: start the explorer with the folder of one, for instance DINOv2's: clearhead explore path/to/dinov2";
-  static START = { model: "", image: "", group: "", layer: null, head: null, at: null, colouring: "map", stage: -1, channel: null, order: "strength", page: 0 };
+  static START = { model: "", image: "", group: "", layer: null, head: null, at: null, colouring: "map", stage: -1, channel: null, order: "strength", page: 0, method: "grad-cam", target: "", region: [] };
 
   constructor(view) {
     super(view, [SMALL, DISTANCE, SINK]);
@@ -34,16 +36,23 @@ class ClassifyPane extends ImagePane {
     this.classes = h("div", { class: "classes", "aria-live": "polite" });
     this.what = h("div", { class: "row" });
     this.grid = new FeatureGrid({ pick: (channel) => { this.state.channel = channel; this.changed(); }, turn: (page) => { this.state.page = page; this.state.channel = null; this.changed(); } });
+    this.explanation = new Explanation({ region: (box) => { this.state.region = box; this.view.remember(); }, again: () => this.draw() });
     this.body = h("section", { class: "inside sight", hidden: true },
-      h("div", { class: "left" }, this.image.root), h("div", { class: "right" }, this.classes, h("div", { class: "detail" }, this.what, this.heads.root, this.grid.root)));
+      h("div", { class: "left" }, this.image.root, this.explanation.root), h("div", { class: "right" }, this.classes, h("div", { class: "detail" }, this.what, this.heads.root, this.grid.root, this.explanation.panel)));
     this.root = h("div", { class: "pane" }, this.form, this.body);
   }
 
   pickModel(id) {
-    Object.assign(this.state, { model: id, group: "", layer: null, head: null, at: null, stage: -1, channel: null, page: 0 });
+    Object.assign(this.state, { model: id, group: "", layer: null, head: null, at: null, stage: -1, channel: null, page: 0, target: "", region: [] });
     this.suggest();
     this.run();
   }
+
+  // Another image has other classes and other places.
+  renew() { super.renew(); Object.assign(this.state, { target: "", region: [] }); }
+
+  // The server answers again.
+  resume() { if (this.result && this.explanation.activity.state === "failed" && !this.repeated) { this.repeated = true; this.draw(); } }
 
   request() { return { model: this.state.model, image: this.state.image }; }
   stopped() {}
@@ -54,6 +63,7 @@ class ClassifyPane extends ImagePane {
     this.look = this.shown = null;
     this.heads.forget();
     this.grid.clear();
+    this.explanation.clear();
     this.classes.replaceChildren();
     this.image.show({ overlay: null, image: null });
   }
@@ -77,24 +87,45 @@ class ClassifyPane extends ImagePane {
     const { look, classes } = result, { state } = this;
     this.open(look);
     this.body.hidden = false;
-    if (state.group !== FEATURES && !this.group) state.group = look.groups[0]?.name === "self" ? "self" : look.features.length ? FEATURES : look.groups[0]?.name ?? "";
-    this.classes.replaceChildren(h("h2", {}, "Classes"), classes ? h("ul", { class: "bars" }, classes.slice(0, TOP).map(([name, share]) => { const bar = h("span", { class: "weight" }); bar.style.setProperty("width", `${Math.max(0.5, 100 * share)}%`); return h("li", {}, h("span", { class: "label", title: name }, name), h("span", {}, percent(share)), bar); })) : h("p", { class: "note" }, "This model has no classes: it turns the image into one vector."));
+    if (!(state.group === FEATURES || (state.group === SALIENCY && classes)) && !this.group) state.group = look.groups[0]?.name === "self" ? "self" : look.features.length ? FEATURES : look.groups[0]?.name ?? "";
+    this.classes.replaceChildren(h("h2", {}, "Classes"), ...(classes ? this.classList(classes) : [h("p", { class: "note" }, "This model has no classes: it turns the image into one vector.")]));
     if (!look.features[state.stage] && state.group === FEATURES) state.stage = look.features.length - 1;
     this.choices();
     this.suggest();
     this.draw();
   }
 
-  // What can be shown of this model: each of its attentions, and the feature maps of each stage.
+  // The likeliest classes; a click on one explains it.
+  classList(classes) {
+    return [h("ul", { class: "bars" }, classes.slice(0, TOP).map(([name, share]) => {
+      const bar = h("span", { class: "weight" });
+      bar.style.setProperty("width", `${Math.max(0.5, 100 * share)}%`);
+      return h("li", {}, h("button", { type: "button", class: "label", title: `What speaks for ${name}?`, onclick: () => this.explain(name) }, name), h("span", {}, percent(share)), bar);
+    })), h("p", { class: "note" }, "Click a class to see which pixels speak for it.")];
+  }
+
+  explain(target) {
+    Object.assign(this.state, { group: SALIENCY, target });
+    this.choices();
+    this.changed(true);
+  }
+
+  // The class that is explained: the chosen one, or the likeliest.
+  get target() { const { classes } = this.result; return classes.some(([name]) => name === this.state.target) ? this.state.target : classes[0][0]; }
+
+  // What can be shown of this model: each of its attentions, the feature maps of each stage, and saliency.
   choices() {
     const { look, state } = this, focused = this.what.contains(document.activeElement) ? document.activeElement.name : null;
     const groups = look.groups.map(({ name }) => [name, name === "self" ? "self-attention" : name === "pool" ? "attention pooling" : `attention after ${name.replace("stage", "stage ")}`]);
-    const shown = [...groups, ...(look.features.length ? [[FEATURES, "feature maps"]] : [])];
+    const shown = [...groups, ...(look.features.length ? [[FEATURES, "feature maps"]] : []), ...(this.result.classes ? [[SALIENCY, "saliency"]] : [])];
+    const fitting = Object.entries(METHODS).filter(([, { attention }]) => !attention || look.groups.some(({ name }) => name === "self"));
+    if (!fitting.some(([name]) => name === state.method)) state.method = fitting[0][0];
     this.what.replaceChildren(...[
       choose("shown", shown, state.group, (to) => { Object.assign(state, { group: to, layer: null, head: null, at: null, stage: look.features[state.stage] ? state.stage : look.features.length - 1 }); this.choices(); this.changed(true); }, { name: "shown" }),
       ...(state.group === FEATURES ? [
         choose("stage", look.features.map((one, i) => [i, `${one.name}, ${one.grid[0]} × ${one.grid[1]}`]), state.stage, (to) => { Object.assign(state, { stage: Number(to), channel: null, page: 0 }); this.changed(); }, { name: "stage" }),
-        choose("channels", [["strength", "strongest first"], ["number", "by number"]], state.order, (to) => { Object.assign(state, { order: to, channel: null, page: 0 }); this.changed(); }, { name: "order" })] : [])]);
+        choose("channels", [["strength", "strongest first"], ["number", "by number"]], state.order, (to) => { Object.assign(state, { order: to, channel: null, page: 0 }); this.changed(); }, { name: "order" })] : []),
+      ...(state.group === SALIENCY ? [choose("method", fitting.map(([name, { title }]) => [name, title]), state.method, (to) => { state.method = to; this.changed(true); }, { name: "method" })] : [])]);
     if (focused) this.what.querySelector(`[name=${focused}]`)?.focus();
   }
 
@@ -107,7 +138,11 @@ class ClassifyPane extends ImagePane {
 
   async draw() {
     const asked = (this.asked = {});
-    try { await (this.state.group === FEATURES ? this.drawFeatures(asked) : this.drawAttention(asked)); } catch (trouble) {
+    const explained = this.state.group === SALIENCY;
+    this.image.root.hidden = explained;
+    if (!explained) this.explanation.clear();
+    for (const one of this.classes.querySelectorAll("button.label")) one.setAttribute("aria-pressed", explained && one.textContent === this.target);
+    try { await this[DRAWN[this.state.group] ?? "drawAttention"](asked); } catch (trouble) {
       if (trouble.status === 404) return this.again();
       return this.fail(trouble);
     }
@@ -150,6 +185,19 @@ class ClassifyPane extends ImagePane {
     this.specials.replaceChildren();
   }
 
+  async drawSaliency(asked) {
+    const { state, target } = this, { model, image } = this.request(), known = (this.result.explained ??= new Map()), key = JSON.stringify([state.method, target]);
+    this.heads.hide();
+    this.grid.clear();
+    this.shown = null;
+    const found = known.get(key) ?? (await this.explanation.ask({ model, image, method: state.method, target }));
+    if (found) known.set(key, found);
+    if (!found || this.asked !== asked) return;
+    this.repeated = false;
+    this.explanation.show(found, this.result.seen, state.region);
+    this.shown = { title: this.explanation.image.title, grid: [found.values.length, found.values[0].length], values: found.values, unit: `${state.method} value`, saliency: found };
+  }
+
   title(channel = this.shown?.channel) {
     const { group, state } = this;
     if (state.group === FEATURES) return `Channel ${channel} of ${this.look.features[state.stage].name}`;
@@ -177,27 +225,38 @@ class ClassifyPane extends ImagePane {
 
   caption() {
     const [best] = this.result?.classes ?? [], image = this.named(), { state } = this;
-    const where = state.group === FEATURES ? this.look?.features[state.stage]?.name ?? "features" : this.headName();
-    return { title: `${image}${best ? ` → ${best[0]} ${percent(best[1])}` : ""}`, source: [this.source(), this.shown?.title, this.rest.textContent].filter(Boolean).join(" · "), file: [state.model, image, where].join("-") };
+    const where = { [FEATURES]: () => this.look?.features[state.stage]?.name ?? "features", [SALIENCY]: () => state.method }[state.group]?.() ?? this.headName();
+    return { title: `${image}${best ? ` → ${best[0]} ${percent(best[1])}` : ""}`, source: [this.source(), this.shown?.title, this.shown?.saliency ? this.explanation.told() : this.rest.textContent].filter(Boolean).join(" · "), file: [state.model, image, where].join("-") };
   }
 
   figures() {
     if (!this.shown) return [];
-    return [this.image.svg(), this.result.classes ? barsFigure("Classes", this.result.classes.slice(0, TOP), ["probability"]) : null, this.heads.root.hidden ? null : this.heads.svg(), this.grid.svg()];
+    return [(this.shown.saliency ? this.explanation.image : this.image).svg(), this.result.classes ? barsFigure("Classes", this.result.classes.slice(0, TOP), ["probability"]) : null, this.heads.root.hidden ? null : this.heads.svg(), this.grid.svg()];
   }
 
   data() {
     const { shown, group, state } = this;
     const attention = shown?.all && { attention: group.name, title: shown.title, query: shown.query, queries: group.rows.names, keys: group.columns.names, special: group.columns.special, grid: shown.grid, weights: shown.weights, every_head: { shape: shown.all.shape, weights: shown.all.data }, heads: this.heads.told };
     const features = shown?.maps && { stage: this.look.features[state.stage].name, title: shown.title, channel: shown.channel, channels: shown.channels, shape: shown.maps.shape, maps: shown.maps.data };
-    return { ...state, image_name: this.named(), seen: this.look?.seen ?? null, classes: this.result?.classes ?? null, attention: attention ?? null, features: features ?? null };
+    return { ...state, image_name: this.named(), seen: this.look?.seen ?? null, classes: this.result?.classes ?? null, attention: attention ?? null, features: features ?? null, saliency: shown?.saliency ? { ...shown.saliency, region: this.explanation.share() } : null };
   }
 }
 
-export class Classify extends ImageView {
-  constructor(frame) { super(frame, "classify", "Classify", "What a vision model uses of an image: what the class token of a vision transformer, or a patch of it, attends to, and the feature maps of a convolutional network.", ClassifyPane); }
+// Numbers of both signs, with 0 in the middle of the colours.
+class DifferenceMap extends ImageMap {
+  ends() { const most = this.most(); return [-most, most]; }
+}
 
-  differenceMap() { return new ImageMap({ size: 340, patchwise: true }); }
+// Rows of numbers as multiples of the mean of their absolute values.
+function relative(values) {
+  const all = values.flat(), mean = all.reduce((sum, x) => sum + Math.abs(x), 0) / all.length || 1;
+  return values.map((row) => row.map((x) => x / mean));
+}
+
+export class Classify extends ImageView {
+  constructor(frame) { super(frame, "classify", "Classify", "What a vision model uses of an image: what the class token of a vision transformer, or a patch of it, attends to, the feature maps of a convolutional network, and the pixels that speak for a class.", ClassifyPane); }
+
+  differenceMap() { return new DifferenceMap({ size: 340, patchwise: true }); }
 
   // A patch was chosen: the other pane shows the same one, if it has the same grid.
   pickPlace(pane, y, x) {
@@ -210,13 +269,14 @@ export class Classify extends ImageView {
     this.difference.hidden = this.panes.length < 2 || !both.every(Boolean);
     this.differing = null;
     if (this.difference.hidden) return;
-    const [a, b] = both, [left, right] = this.panes, kind = a.unit === b.unit, channels = kind && a.channel !== undefined && (left.state.model !== right.state.model || a.title !== b.title), same = kind && !channels && String(a.grid) === String(b.grid);
+    const [a, b] = both, [left, right] = this.panes, kind = a.unit === b.unit, explained = both.some((one) => one.saliency), channels = kind && a.channel !== undefined && (left.state.model !== right.state.model || a.title !== b.title), same = kind && !channels && String(a.grid) === String(b.grid);
     this.map.root.hidden = !same;
     const grids = both.map(({ grid }) => grid.join(" × ")), place = (pane) => pane.group && pane.group.rows.names[pane.query];
-    this.why.textContent = channels ? "Channels of different models or stages respond to different things: there is no difference patch by patch." : !kind ? "Attention weights and activations are not the same: there is no difference patch by patch." : !same ? `The grids are ${grids[0]} and ${grids[1]}: there is no difference patch by patch.` : place(left) !== place(right) ? `The left is of ${place(left)}, the right of ${place(right)}.` : left.state.image !== right.state.image ? "The two images are not the same." : "";
+    this.why.textContent = channels ? "Channels of different models or stages respond to different things: there is no difference patch by patch." : !kind && explained ? "The two maps are of different kinds: there is no difference place by place." : !kind ? "Attention weights and activations are not the same: there is no difference patch by patch." : !same ? `The grids are ${grids[0]} and ${grids[1]}: there is no difference patch by patch.` : place(left) !== place(right) ? `The left is of ${place(left)}, the right of ${place(right)}.` : left.state.image !== right.state.image ? "The two images are not the same." : explained ? "Each map is divided by the mean of its absolute values, as the scores of two classes or models have different scales." : "";
     if (!same) return;
-    this.differing = a.values.map((row, y) => row.map((x, i) => b.values[y][i] - x));
-    this.map.call(`${right.state.model} (${b.title}) − ${left.state.model} (${a.title})`, `difference of ${a.unit}s`);
+    const [before, after] = both.map(({ values }) => (explained ? relative(values) : values));
+    this.differing = before.map((row, y) => row.map((x, i) => after[y][i] - x));
+    this.map.call(`${right.state.model} (${b.title}) − ${left.state.model} (${a.title})`, explained ? "difference, in multiples of each map's mean" : `difference of ${a.unit}s`);
     this.map.show({ overlay: this.differing, image: null });
   }
 }

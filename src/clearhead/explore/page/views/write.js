@@ -4,6 +4,7 @@ import { get, lines, post } from "../api.js";
 import { h, later, number, percent, slide, spelt, visible } from "../dom.js";
 import { Inside } from "../inside.js";
 import { Pane, PanedView } from "../pane.js";
+import { Patching } from "../patching.js";
 import { barsFigure, tableFigure, textFigure } from "../small_figures.js";
 import { TokenText } from "../tokens.js";
 
@@ -12,7 +13,7 @@ class WritePane extends Pane {
   static DOING = "Writing…";
   static EMPTY = "Type a text to continue.";
   static NONE = "There is no language model here: start the explorer with the folder of one, for instance GPT-2's.";
-  static START = { model: "", text: "", max_new: 24, temperature: 0.7, top_k: 0, top_p: 1, seed: 1, inspect: 0, group: "self", layer: null, head: null, by: "pieces", at: null, scale: null, colouring: "map", off: {}, without: {}, next: {} };
+  static START = { model: "", text: "", max_new: 24, temperature: 0.7, top_k: 0, top_p: 1, seed: 1, inspect: 0, group: "self", layer: null, head: null, by: "pieces", at: null, scale: null, colouring: "map", off: {}, without: {}, next: {}, patch: {} };
 
   constructor(view) {
     super(view);
@@ -45,8 +46,18 @@ class WritePane extends Pane {
     this.body = h("section", { class: "inside", hidden: true },
       h("div", { class: "left" }, this.inside.lines.root, h("div", { class: "two" }, this.candidates, this.lens)),
       (this.right = h("div", { class: "right" }, this.inside.map.root, this.inside.heads.root, this.switches, this.effect)));
-    this.root = h("div", { class: "pane" }, this.form, this.written, this.body);
+    this.patching = new Patching({ changed: (patch, push) => { this.state.patch = patch; this.view.remember(push); } });
+    this.root = h("div", { class: "pane" }, this.form, this.patching.root, this.written, this.body);
   }
+
+  async enter(given) {
+    const opened = super.enter(given);
+    await this.ready().catch(() => {}); // the pane shows the problem
+    if (this.model) this.patching.enter(this.state.model, this.state.patch);
+    return opened;
+  }
+
+  resume() { this.patching.resume(); }
 
   // The heads stand above the map where their effects are what is looked at.
   arrange() { this.right.classList.toggle("heads-first", this.state.colouring === "effect"); }
@@ -65,6 +76,7 @@ class WritePane extends Pane {
     this.state.without = {};
     this.suit(this.known[id]);
     super.pickModel(id);
+    this.patching.enter(id, this.state.patch);
   }
 
   offer(all) { super.offer(all); if (this.state.max_new === WritePane.START.max_new) this.suit(this.model); }
@@ -284,10 +296,10 @@ class WritePane extends Pane {
     return [...this.inside.figures(),
       found && at > 0 ? barsFigure(`In place of ${spelt(this.tokens[at])}`, found.candidates[0].map(([piece, ...shares]) => [spelt(piece), ...shares]), [this.by(), this.sampling]) : null,
       this.lensData ? tableFigure(`After ${spelt(this.tokens[at])}: the next token by each block${this.lacking()}`, this.lensData.layers.map((list, i) => [i === last ? "output" : `block ${i}`, ...list.slice(0, 3).map(([piece, share]) => `${spelt(piece)} ${percent(share)}`)])) : null,
-      effects ? textFigure(`Without ${names(effects.off)}: change in log-probability`, effects.tokens, effects.before.map((x, i) => (x === null ? 0 : effects.after[i] - x)), "nats") : null];
+      effects ? textFigure(`Without ${names(effects.off)}: change in log-probability`, effects.tokens, effects.before.map((x, i) => (x === null ? 0 : effects.after[i] - x)), "nats") : null, ...this.patching.figures()];
   }
 
-  async data() { return { ...this.state, tokens: this.tokens ?? [], steps: this.result?.steps ?? [], cut: this.result?.cut ?? null, before: this.result?.before?.steps ?? null, candidates: this.candidateData ?? null, lens: this.lensData ?? null, without: this.effects ?? null, attention: await this.inside.data() }; }
+  async data() { return { ...this.state, tokens: this.tokens ?? [], steps: this.result?.steps ?? [], cut: this.result?.cut ?? null, before: this.result?.before?.steps ?? null, candidates: this.candidateData ?? null, lens: this.lensData ?? null, without: this.effects ?? null, patching: this.patching.data(), attention: await this.inside.data() }; }
 }
 
 const sampled = ({ temperature, top_k, top_p }) => (temperature ? `temperature ${temperature}${top_k ? `, top-k ${top_k}` : ""}${top_p ? `, top-p ${top_p}` : ""}` : "greedy sampling");

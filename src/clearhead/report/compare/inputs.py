@@ -1,0 +1,146 @@
+"""The inputs on which two models are compared: images, texts or pairs of texts, with labels where there are some."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...data.example_images import example_images
+from ...data.files import as_lines, locate, read_text
+from ...data.image_files import loose_images, read_image
+from ...errors import InputError
+from ...tasks.evaluate_classes import IMAGE_SETS, ClassOptions, held_out_images
+from ...tasks.training_data import trained_on
+from ...tasks.translate import translate
+from ...weights import Bundle, shipped
+from ..example_inputs import CROPS, TEXTS, example_crops
+
+Place = str | Path
+LEAST = 4  # inputs, for an estimate of CKA
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Inputs:
+    """Inputs of two models."""
+
+    name: str  # where they are from, in words
+    items: Sequence[Any]  # images, texts, or pairs of texts
+    labels: list[str] | None = None  # the class of each
+    subjects: Sequence[str] = ()  # what each image shows, in a word, "" if unknown; empty if nothing is known
+
+
+def read_inputs(a: Bundle, b: Bundle, data: Place | None, most: int, root: Path | None) -> Inputs:
+    """Inputs that both models read; raises if they read different kinds.
+
+    Args:
+        a: A model.
+        b: Another one.
+        data: A named set, a folder of images or a file of texts; None: what ships.
+        most: Number of inputs, chosen evenly from all.
+        root: Folder in which data files are looked for first.
+    """
+    if a.reads != b.reads:
+        raise InputError(f"{title_of(a)} reads {a.reads} and {title_of(b)} {b.reads}: expected the same kind of input")
+    if a.reads not in READERS:
+        raise InputError(
+            f"models that read {a.reads}, such as captioners, are not compared: expected two models of images, two of "
+            "texts, or two translators"
+        )
+    found = READERS[a.reads](a, b, data, root)
+    chosen = np.unique(np.linspace(0, len(found.items) - 1, min(most, len(found.items))).round().astype(int))
+    labels = None if found.labels is None else [found.labels[i] for i in chosen]
+    items = [found.items[i] for i in chosen]
+    if len(items) < LEAST:
+        raise InputError(f"{found.name} has {len(items)} inputs: expected {LEAST} or more")
+    subjects = [found.subjects[i] for i in chosen] if found.subjects else ()
+    return Inputs(name=found.name, items=items, labels=labels, subjects=subjects)
+
+
+def _images(bundle: Bundle, other: Bundle, data: Place | None, root: Path | None) -> Inputs:
+    if data is None:
+        names = [name.replace("-", " ") for name in example_images()]
+        return Inputs(
+            name="images that ship, with crops of each", items=example_crops(),
+            subjects=[name if i == 0 else "" for name in names for i in range(CROPS)],  # a crop may show less
+        )  # fmt: skip
+    if data not in IMAGE_SETS:
+        path = locate(data, root)
+        loose = loose_images(path)
+        if loose:
+            return Inputs(name=str(data), items=_Lazy(lambda i: read_image(str(path), loose[i]), len(loose)))
+    images = held_out_images(bundle, data, ClassOptions(), root)
+    labels = list(images.labels)
+    return Inputs(name=str(data), items=_Lazy(images.opened, len(labels)), labels=labels, subjects=labels)
+
+
+class _Lazy(Sequence[Any]):
+    """Images that are opened when they are read."""
+
+    def __init__(self, opened: Callable[[int], Any], count: int) -> None:
+        self.opened, self.length = opened, count
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.opened(int(index))
+
+
+def _texts(bundle: Bundle, other: Bundle, data: Place | None, root: Path | None) -> Inputs:
+    if data is None:
+        return Inputs(name="English sentences that ship", items=list(TEXTS))
+    lines = [line for line in as_lines(read_text(locate(data, root))) if line.strip()]
+    return Inputs(name=str(data), items=[line.split("\t")[0] for line in lines])
+
+
+def _pairs(bundle: Bundle, other: Bundle, data: Place | None, root: Path | None) -> Inputs:
+    first, second = _languages(bundle), _languages(other)
+    if first is not None and second is not None and first != second:
+        raise InputError(
+            f"{title_of(bundle)} translates {' to '.join(first)} and {title_of(other)} {' to '.join(second)}: no text "
+            "is an input of both; expected two translators between the same languages"
+        )
+    if data is not None:
+        lines = [line.split("\t") for line in as_lines(read_text(locate(data, root))) if line.strip()]
+        items: list[Any] = [(line[0], line[1]) if len(line) > 1 else line[0] for line in lines]
+        return Inputs(name=str(data), items=items)
+    name, texts = _sources(bundle, first or second)
+    found: Any = translate(bundle, texts)
+    return Inputs(
+        name=f"{name}, with translations by {title_of(bundle)}",
+        items=[(text, one.text) for text, one in zip(texts, found, strict=True)],
+    )  # fmt: skip
+
+
+def _languages(bundle: Bundle) -> tuple[str, str] | None:
+    """The codes of the languages that a translator reads and writes; None if no recipe names them."""
+    data = trained_on(bundle)
+    source, target = getattr(data, "source", None), getattr(data, "target", None)
+    return (str(source), str(target)) if source and target else None
+
+
+def _sources(bundle: Bundle, languages: tuple[str, str] | None) -> tuple[str, list[str]]:
+    """Sentences that ship in the language that a translator reads, and what they are called."""
+    if languages is None or languages[0] == "en":
+        return "English sentences that ship", list(TEXTS)
+    card = shipped().get(bundle.folder.name) if bundle.folder is not None else None
+    if card is None or len(card.examples) < LEAST:
+        raise InputError(
+            f"{title_of(bundle)} reads {languages[0]}, and the sentences that ship are English: expected data, a file "
+            "with a text, or two with a tab between them, per line"
+        )
+    return f"example sentences of {title_of(bundle)}", list(card.examples)
+
+
+READERS: dict[str, Callable[[Bundle, Bundle, Place | None, Path | None], Inputs]] = {
+    "images": _images, "tokens": _texts, "pairs": _pairs,
+}  # fmt: skip
+
+
+def title_of(bundle: Bundle) -> str:
+    """The name of a model in a report: that of its folder, or its class."""
+    return bundle.folder.name if bundle.folder is not None else bundle.name

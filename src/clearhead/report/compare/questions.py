@@ -1,0 +1,85 @@
+"""What a model is asked about an input: to classify it, or to predict the last word of a text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from ...data.text_rows import MASKS
+from ...weights import Bundle
+
+ONE_WORD = "no text has a word before the one to predict: expected texts of two words or more"
+
+
+def questions(bundle: Bundle, items: Sequence[Any]) -> list[Any]:
+    """What a model is given so that its answer is the last word of each text; images as they are.
+
+    A language model gets the text before that word, a masked model the text with a gap in its place, a translator the
+    source and the translation before its last word. A text with a gap of its own is asked about that gap. None stands
+    for a text that a language model cannot be asked about, because nothing is before its last word.
+
+    Args:
+        bundle: The model.
+        items: Images, texts, or pairs of texts.
+
+    Examples:
+        >>> questions(clearhead.load("cloze"), ["A man is here.", "A [MASK] sleeps."])
+        ['A man is [MASK].', 'A [MASK] sleeps.']
+        >>> questions(clearhead.load("everyday"), ["A man is here.", "A [MASK] sleeps.", "Hello."])
+        ['A man is', 'A', None]
+    """
+    asked = _asked(bundle)
+    return list(items) if asked is None else [asked.make(item) for item in items]
+
+
+def question_words(bundle: Bundle) -> str:
+    """What a model is asked, as the end of a sentence that begins with its name."""
+    asked = _asked(bundle)
+    return "classifies each input" if asked is None else asked.words
+
+
+def _parts(text: str) -> tuple[str, str]:
+    """A text before and after its gap or its last word."""
+    for mask in MASKS:
+        if mask in text:
+            before, _, after = text.partition(mask)
+            return before.rstrip(), after
+    words = text.rstrip()
+    bare = words.rstrip(MARKS)
+    before = bare[: len(bare) - len(bare.split()[-1])] if bare.split() else ""
+    return before.rstrip(), words[len(bare) :]
+
+
+MARKS = ".,;:!?\"')»"  # punctuation after a last word
+
+
+def _beginning(text: str) -> str | None:
+    return _parts(text)[0] or None
+
+
+def _with_gap(text: str) -> str:
+    before, after = _parts(text)
+    return f"{before} {MASKS[0]}{after}".lstrip()
+
+
+def _half_written(item: Any) -> tuple[str, str]:
+    source, target = (item, "") if isinstance(item, str) else item
+    return source, _parts(target)[0]
+
+
+class Asked(NamedTuple):
+    """A question about the last word of a text."""
+
+    make: Callable[[Any], Any]
+    words: str  # the end of a sentence that begins with the name of a model
+
+
+ASKED = {  # by what a model can do
+    "fill": Asked(_with_gap, "fills a gap in the place of the last word"),
+    "predict": Asked(_beginning, "predicts the last word from those before it"),
+    "translate": Asked(_half_written, "predicts the last word of the translation from the source and the words before"),
+}
+
+
+def _asked(bundle: Bundle) -> Asked | None:
+    return next((one for can, one in ASKED.items() if can in bundle.can), None)

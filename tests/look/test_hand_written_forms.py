@@ -1,0 +1,328 @@
+"""Forms in which attention is written by hand are recorded exactly; softmaxes of the same shapes are not taken."""
+
+import warnings
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import clearhead as ch
+from clearhead.look import Notice
+
+B, T, H, E = 2, 6, 3, 4
+WIDTH = H * E
+
+
+class Base(nn.Module):
+    """Keeps its weights (b, h, q, k) and head outputs (b, h, q, e), to compare with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.out, self.drop = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH), nn.Dropout(0.5)
+
+    def three(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Queries, keys and values (..., h, e)."""
+        return self.qkv(x).unflatten(-1, (3, H, E)).unbind(-3)
+
+    def keep(self, weights: Tensor, heads: Tensor) -> None:
+        self.weights, self.heads = weights.detach().clone(), heads.detach().clone()
+
+
+class Head(Base):
+    """One head, as in Karpathy's lecture: three axes."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(x).chunk(3, -1)
+        scores = q @ k.transpose(-2, -1) * WIDTH**-0.5
+        scores = scores.masked_fill(torch.tril(torch.ones(x.shape[1], x.shape[1])) == 0, float("-inf"))
+        weights = F.softmax(scores, dim=-1)
+        out = self.drop(weights) @ v
+        self.keep(weights[:, None], out[:, None])
+        return self.out(out)
+
+
+class Untransposed(Base):
+    """Values (b, k, h, e), by einsum."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.three(x)
+        weights = (torch.einsum("bqhd,bkhd->bhqk", q, k) * E**-0.5).softmax(-1)
+        out = torch.einsum("bhqk,bkhd->bqhd", weights, v)
+        self.keep(weights, out.transpose(1, 2))
+        return self.out(out.flatten(2))
+
+
+class HeadsLast(Base):
+    """Weights (b, q, k, h), by a softmax over axis 2."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.three(x)
+        weights = (torch.einsum("bqhd,bkhd->bqkh", q, k) * E**-0.5).softmax(2)
+        out = torch.einsum("bqkh,bkhd->bqhd", weights, v)
+        self.keep(weights.permute(0, 3, 1, 2), out.transpose(1, 2))
+        return self.out(out.flatten(2))
+
+
+class Flat(Base):
+    """Rows and heads in one axis from the start, by bmm."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (y.transpose(1, 2).reshape(-1, x.shape[1], E) for y in self.three(x))
+        weights = torch.bmm(q, k.mT).mul(E**-0.5).softmax(-1)
+        out = torch.bmm(self.drop(weights), v)
+        self.keep(weights.unflatten(0, (-1, H)), out.unflatten(0, (-1, H)))
+        return self.out(out.unflatten(0, (-1, H)).transpose(1, 2).flatten(2))
+
+
+class TimeFirst(Base):
+    """Tokens first, (n, b, d), as in fairseq."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        n, b, _ = x.shape
+        q, k, v = (y.contiguous().view(n, b * H, E).transpose(0, 1) for y in self.qkv(x).chunk(3, -1))
+        weights = F.softmax(torch.bmm(q, k.transpose(1, 2)) * E**-0.5, -1)
+        out = torch.bmm(weights, v)
+        self.keep(weights.unflatten(0, (-1, H)), out.unflatten(0, (-1, H)))
+        return self.out(out.transpose(0, 1).reshape(n, b, WIDTH))
+
+
+class HeadsFirst(Base):
+    """Heads before rows in one axis: not known to be rows and heads, so that each is a row of one head."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (y.permute(2, 0, 1, 3).reshape(-1, x.shape[1], E) for y in self.three(x))
+        weights = torch.bmm(q, k.mT).mul(E**-0.5).softmax(-1)
+        out = torch.bmm(weights, v)
+        self.keep(weights[:, None], out[:, None])
+        return self.out(out.unflatten(0, (H, -1)).permute(1, 2, 0, 3).flatten(2))
+
+
+class Returned(Base):
+    """A softmax of three axes whose weights are used with four."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (y.transpose(1, 2) for y in self.three(x))
+        weights = torch.bmm(q.flatten(0, 1), k.flatten(0, 1).mT).softmax(-1)
+        weights = self.drop(weights).view(x.shape[0], H, *weights.shape[1:])
+        out = weights @ v
+        self.keep(weights, out)
+        return self.out(out.transpose(1, 2).flatten(2))
+
+
+class Core(nn.Module):
+    """A module that is called with projected queries, keys and values."""
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        self.weights = (q @ k.mT * E**-0.5).softmax(-1)
+        return self.weights @ v
+
+
+class WithCore(Base):
+    def __init__(self) -> None:
+        super().__init__()
+        self.core = Core()
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.core(*(y.transpose(1, 2) for y in self.three(x)))
+        self.keep(self.core.weights, out)
+        return self.out(out.transpose(1, 2).flatten(2))
+
+
+class Unbatched(Base):
+    """Tokens (n, d), weights (h, q, k)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (y.transpose(0, 1) for y in self.three(x))
+        weights = (q @ k.mT * E**-0.5).softmax(-1)
+        out = weights @ v
+        self.keep(weights[None], out[None])
+        return self.out(out.transpose(0, 1).flatten(1))
+
+
+class ClassToken(Base):
+    """A class token that the module itself puts before the tokens."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (y.transpose(1, 2) for y in self.three(torch.cat([torch.ones_like(x[:, :1]), x], 1)))
+        weights = (q @ k.mT * E**-0.5).softmax(-1)
+        out = weights @ v
+        self.keep(weights, out)
+        return self.out(out.transpose(1, 2).flatten(2))
+
+
+class Ids(Base):
+    """A module that is called with ids."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        q, k, v = (y.transpose(1, 2) for y in self.three(F.one_hot(ids, WIDTH).float()))
+        weights = (q @ k.mT * E**-0.5).softmax(-1)
+        out = weights @ v
+        self.keep(weights, out)
+        return self.out(out.transpose(1, 2).flatten(2))
+
+
+INPUTS = {TimeFirst: (T, B, WIDTH), Unbatched: (T, WIDTH)}
+TAKEN = [
+    Head, Untransposed, HeadsLast, Flat, TimeFirst, HeadsFirst, Returned, WithCore, Unbatched, ClassToken, Ids,
+]  # fmt: skip
+
+
+def given(kind: type[nn.Module]) -> Tensor:
+    torch.manual_seed(1)
+    return torch.randint(WIDTH, (B, T)) if kind is Ids else torch.randn(INPUTS.get(kind, (B, T, WIDTH)))
+
+
+def seeded(kind: type[nn.Module]) -> nn.Module:
+    torch.manual_seed(0)
+    return kind().eval()
+
+
+def address(kind: type[nn.Module], leaf: str) -> str:
+    return f"core.{leaf}" if kind is WithCore else leaf
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", TAKEN)
+def test_it_is_recorded_exactly_and_keeps_its_bits(kind):
+    model, x = seeded(kind), given(kind)
+    before = model(x)
+    with ch.watch(model, "**.weights", "**.entropy", "**.heads", "**.v") as tape:
+        assert torch.equal(model(x), before)
+    weights, heads, v, entropy = (tape[address(kind, leaf)] for leaf in ("weights", "heads", "v", "entropy"))
+    torch.testing.assert_close(weights.dense(), model.weights)
+    assert torch.equal(heads, model.heads)
+    torch.testing.assert_close(weights.dense() @ v, heads)
+    torch.testing.assert_close(entropy, torch.special.entr(model.weights).sum(-1))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", [kind for kind in TAKEN if kind not in (Head, HeadsFirst)])
+def test_silencing_a_head_zeroes_its_slice(kind):
+    model, x = seeded(kind), given(kind)
+    with ch.edit(model, {address(kind, "heads"): ch.look.silence([1])}):
+        silenced = model(x)
+    hook = model.out.register_forward_pre_hook(
+        lambda _, args: (args[0].unflatten(-1, (H, E)).index_fill(-2, torch.tensor(1), 0.0).flatten(-2),)
+    )
+    assert torch.equal(silenced, model(x))
+    hook.remove()
+
+
+@pytest.mark.parametrize("kind", TAKEN)
+def test_gradients_of_weights_while_training(kind):
+    """The sum of weight times gradient is the derivative by a factor of the weights: the output before its bias."""
+    model, x = seeded(kind), given(kind)
+    with warnings.catch_warnings(action="ignore", category=Notice), ch.watch(model, "**.weights", grad=True) as tape:
+        out = model.train()(x)
+        (out - model.out.bias).sum().backward()
+    name = address(kind, "weights")
+    total = (tape[name].dense() * tape.gradient(name)).sum()
+    torch.testing.assert_close(total, (out - model.out.bias).sum().detach(), atol=1e-5, rtol=1e-4)
+
+
+class Classes(Base):
+    """A mean of as many class embeddings as there are tokens."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(x[..., :T].softmax(-1) @ torch.ones(B, T, WIDTH))
+
+
+class Linear(Base):
+    """Linear attention with three axes, as many features as tokens, and context that is divided."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (F.pad(y, (0, T - E)) for y in x.chunk(3, -1))
+        context = k.softmax(-2).mT @ v / T
+        return q.softmax(-1) @ context
+
+
+class EinsumLinear(Base):
+    """The context of linear attention by einsum: a softmax of keys over tokens, multiplied with values."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        _, k, v = self.three(x)
+        k = F.pad(k, (0, T - E))  # as many features as tokens
+        return torch.einsum("bnhd,bnhe->bhde", k.softmax(1), v)
+
+
+class Channels(Base):
+    """Attention between channels with three axes; its values are (b, c, n)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.mT
+        return (x @ x.mT).softmax(-1) @ x
+
+
+class FewChannels(Base):
+    """The same with half of the channels, more than there are tokens."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x[:, :4, :8].mT
+        return (x @ x.mT).softmax(-1) @ x
+
+
+class ImageChannels(Base):
+    """The same in an image with as many channels as positions."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.flatten(2)
+        return (x @ x.mT).softmax(-1) @ x
+
+
+class ChannelHeads(Base):
+    """Attention between channels per head, with more channels than tokens, or as many as rows."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (y.transpose(1, 2).mT for y in self.three(x))
+        return (q @ k.mT).softmax(-1) @ v
+
+
+class ChannelCore(WithCore):
+    """The same in a module of its own, which is called with (b, h, c, n)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.core(*(y.transpose(1, 2).mT for y in self.three(x)))
+
+
+class Elsewhere(Base):
+    """A softmax whose weights are multiplied transposed."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x @ x.mT).softmax(-1).mT @ x
+
+
+class Exponentials(Base):
+    """Attention without a softmax of torch."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        e = (x @ x.mT).exp()
+        return e / e.sum(-1, keepdim=True) @ x
+
+
+NOT_TAKEN = {
+    "classes": (Classes, (B, T, WIDTH), r"shape \(2, 6, 6\) .*scores are no product"),
+    "linear": (Linear, (B, T, WIDTH), "as linear attention does"),
+    "linear by einsum": (EinsumLinear, (B, T, WIDTH), "no softmax|not taken"),
+    "channels": (Channels, (B, T, WIDTH), "not for certain"),
+    "as many channels as tokens": (Channels, (B, WIDTH, WIDTH), "not for certain"),
+    "as many channels as rows": (Channels, (WIDTH, T, WIDTH), "not for certain"),
+    "more channels than tokens": (FewChannels, (B, 4, WIDTH), "not for certain"),
+    "image": (ImageChannels, (B, 16, 4, 4), "not for certain"),
+    "heads": (ChannelHeads, (B, 3, WIDTH), "not for certain"),
+    "heads, as many channels as rows": (ChannelHeads, (E, T, WIDTH), "not for certain"),
+    "core": (ChannelCore, (B, T, WIDTH), "'core' and not taken"),
+    "transposed": (Elsewhere, (B, T, WIDTH), "were not multiplied with values"),
+    "exponentials": (Exponentials, (B, T, WIDTH), "took no softmax.*scaled_dot_product_attention is always seen"),
+}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("case", NOT_TAKEN)
+def test_what_only_looks_like_attention_is_not_taken_and_the_notice_says_why(case):
+    kind, size, reason = NOT_TAKEN[case]
+    model, x = seeded(kind), torch.randn(size)
+    before = model(x)
+    with pytest.warns(Notice, match=reason), ch.watch(model, "**.weights") as tape:
+        assert torch.equal(model(x), before)
+    assert tape.names == []
