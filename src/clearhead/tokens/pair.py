@@ -21,7 +21,8 @@ class Pair:
         source: The tokenizer of the text that the encoder reads.
         target: The tokenizer of the text that the decoder writes; if it equals `source`, both sides may share one
             embedding table.
-        before: The id that a source begins with, such as its language; None: what its tokenizer puts there.
+        before: The id of a source's language, which it begins with, or ends with after <end> if its tokenizer puts
+            that there (mBART); None: what its tokenizer puts there.
 
     Raises:
         InputError: One of them has no `pad` or no `end`.
@@ -54,9 +55,11 @@ class Pair:
         """Encode a source text for the encoder, with <end>, and with what its tokenizer puts around a text."""
         end = self.source.end or 0
         if self.before is not None:
-            return np.array([self.before, *self.source.encode(text), end], np.int64)
+            ids, around = self.source.encode(text).tolist(), self.source.wrapped("").tolist()
+            last = len(around) > 1 and around[0] == end
+            return np.array([*ids, end, self.before] if last else [self.before, *ids, end], np.int64)
         ids = self.source.wrapped(text)
-        return ids if len(ids) and ids[-1] == end else np.append(ids, np.int64(end))
+        return ids if end in ids else np.append(ids, np.int64(end))
 
     def written(self, text: str) -> Int[np.ndarray, "t"]:
         """Encode a target text as the decoder should write it, with <end>."""

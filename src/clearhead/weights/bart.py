@@ -27,18 +27,22 @@ from ..checks import at_least
 from ..errors import InputError
 from ..layers import Sinusoid
 from ..models.transformer import Config, Transformer
-from ..tokens import Pair, Tokenizer
+from ..tokens import Pair
 from .bundle import Special
 from .fill import Shapes, WeightsError
 from .marian import ACTIVATIONS, BIAS, PARTS, READOUT, SHARED, SOURCE, TARGET
 from .table import ROW, Layout, Row, check_options, pairs
-from .tokenizer_files import read_subwords, write_subwords
+from .tokenizer_schemes import read_pair, write_pair
 
 OFFSET = 2  # rows of a table of learned positions that are not used
 WAVE = 10_000.0  # the longest wave of M2M-100's sinusoids, divided by 2 pi
 KINDS = {
     "bart": "BartForConditionalGeneration", "mbart": "MBartForConditionalGeneration",
     "m2m_100": "M2M100ForConditionalGeneration",
+}  # fmt: skip
+# Classes of tokenizers of a folder that names none: keys of SCHEMES.
+TOKENIZERS = {
+    "bart": ("BartTokenizer",), "mbart": ("MBartTokenizer",), "m2m_100": ("M2M100Tokenizer", "NllbTokenizer"),
 }  # fmt: skip
 FREE = {
     "vocab", "context", "width", "depth", "decoder_depth", "heads", "hidden", "mlp", "scaled", "readout_bias",
@@ -149,17 +153,9 @@ def rows(c: Config) -> Iterator[Row]:
             yield from pairs({f"{side}.blocks.{i}.{a}": f"model.{side}.layers.{i}.{b}" for a, b in parts.items()})
 
 
-def read_tokens(folder: Path, theirs: Any) -> Pair | None:
-    """One tokenizer for source and target; None if the folder has no tokenizer.json or other files that we read."""
-    both = read_subwords(folder)
-    return None if both is None else Pair(both, both)
-
-
-def write_tokens(tokens: Tokenizer | Pair, folder: Path, special: Special) -> None:
-    """Write the tokenizer of both sides."""
-    if not isinstance(tokens, Pair) or not tokens.joint:
-        raise WeightsError(f"{tokens!r}: such a folder has one tokenizer for source and target")
-    write_subwords(tokens.source, folder, special)
+def read_tokens(folder: Path, theirs: Theirs) -> Pair | None:
+    """One tokenizer for source and target; None if the folder has none."""
+    return read_pair(folder, *TOKENIZERS[theirs.model_type])
 
 
 def _zero_bias(model: Transformer) -> dict[str, Tensor]:
@@ -189,6 +185,6 @@ def _is_wave(table: Tensor, c: Config) -> bool:
 
 LAYOUT = Layout(
     model="transformer", theirs=Theirs, to_ours=Theirs.to_ours, to_theirs=to_theirs, rows=rows, read_tokens=read_tokens,
-    write_tokens=write_tokens, prefix="model.", extra_tensors=_zero_bias, reference=reference,
+    write_tokens=write_pair, prefix="model.", extra_tensors=_zero_bias, reference=reference,
     ignored=lambda c: {} if c.positions == "learned" else {"model.*.embed_positions.weights": _is_wave},
 )  # fmt: skip

@@ -24,7 +24,8 @@ from .bert import ACTIVATIONS, FIXED, PARTS, class_keys, pooled, read_pooling, r
 from .bundle import Special
 from .fill import Shapes, WeightsError
 from .table import Layout, Row, check_options, pairs
-from .tokenizer_files import folder_tokens, write_subwords
+from .tokenizer_files import write_subwords
+from .tokenizer_schemes import read_tokenizer
 
 WORDS, CLASSES, POOLER = "lm_head.dense.weight", "classifier.out_proj.weight", "roberta.pooler.dense.weight"
 KINDS = {"words": "RobertaForMaskedLM", "class": "RobertaForSequenceClassification", "sentence": "RobertaModel"}
@@ -145,7 +146,8 @@ def reference(pretrained: Callable[[str], Any], inputs: dict[str, Tensor], c: Co
 
 
 LAYOUT = Layout(
-    model="bert", theirs=Theirs, to_ours=Theirs.to_ours, to_theirs=to_theirs, rows=rows, read_tokens=folder_tokens,
+    model="bert", theirs=Theirs, to_ours=Theirs.to_ours, to_theirs=to_theirs, rows=rows,
+    read_tokens=lambda folder, theirs: read_tokenizer(folder, "RobertaTokenizer", "XLMRobertaTokenizer"),
     write_tokens=write_subwords, fixed=FIXED, prefix="roberta.", ignored=ignored, rename=rename,
     read_extra=read_pooling, write_extra=write_pooling, reference=reference,
 )  # fmt: skip

@@ -19,10 +19,11 @@ from typing import Any, Literal
 
 from ..checks import at_least
 from ..models.transformer import Config
-from .bart import read_tokens, reference, write_tokens
+from .bart import reference
 from .bundle import Special
 from .fill import Shapes, WeightsError
 from .table import Layout, Row, check_options
+from .tokenizer_schemes import read_pair, write_pair
 
 # Theirs: ours.
 ACTIVATIONS = {
@@ -134,7 +135,8 @@ def _block(c: Config, cross: bool) -> dict[str, str]:
 
 
 LAYOUT = Layout(
-    model="transformer", theirs=Theirs, to_ours=Theirs.to_ours, to_theirs=to_theirs, rows=rows, read_tokens=read_tokens,
-    write_tokens=write_tokens, reference=reference, fixed={"is_decoder": False},
+    model="transformer", theirs=Theirs, to_ours=Theirs.to_ours, to_theirs=to_theirs, rows=rows,
+    read_tokens=lambda folder, theirs: read_pair(folder, "T5Tokenizer"), write_tokens=write_pair,
+    reference=reference, fixed={"is_decoder": False},
     ignored=lambda c: {"decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight": None},
 )  # fmt: skip

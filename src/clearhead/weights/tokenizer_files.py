@@ -26,7 +26,7 @@ from .fill import WeightsError
 CHAT = "chat_template.jinja"
 FILES = (
     "tokenizer.json", "vocab.json", "merges.txt", "vocab.txt", "tokenizer.model", "source.spm", "target.spm",
-    "target_vocab.json", "tokenizer_config.json", "special_tokens_map.json",
+    "spiece.model", "sentencepiece.bpe.model", "target_vocab.json", "tokenizer_config.json", "special_tokens_map.json",
 )  # fmt: skip
 
 
@@ -116,8 +116,8 @@ def remove_tokens(folder: Path) -> None:
         (folder / name).unlink(missing_ok=True)
 
 
-def _read_byte_pairs(folder: Path) -> Subwords:
-    """GPT-2's byte-pair encoding (Radford et al. 2019)."""
+def byte_pairs(folder: Path, space: bool = False) -> Backend:
+    """GPT-2's byte-pair encoding (Radford et al. 2019), without special tokens; `space`: a text begins with a space."""
     vocab, lines = read_vocab(folder / "vocab.json"), _read_text(folder / "merges.txt").split("\n")
     merges = []
     for number, line in enumerate(lines, 1):
@@ -127,9 +127,15 @@ def _read_byte_pairs(folder: Path) -> Subwords:
                 raise WeightsError(f"{folder / 'merges.txt'}:{number}: {line!r}: expected two tokens that make a third")
             merges.append((parts[0], parts[1]))
     backend = Backend(models.BPE(vocab, merges))
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=space)
     backend.decoder = decoders.ByteLevel()
-    settings = tokenizer_settings(folder)
+    return backend
+
+
+def _read_byte_pairs(folder: Path) -> Subwords:
+    """GPT-2's byte-pair encoding with its special tokens."""
+    backend, settings = byte_pairs(folder), tokenizer_settings(folder)
+    vocab = backend.get_vocab()
     special = [settings.get(name) for name in ("bos_token", "eos_token", "unk_token", "pad_token")] + ["<|endoftext|>"]
     backend.add_special_tokens([token for token in dict.fromkeys(special) if isinstance(token, str) and token in vocab])
     return Subwords(backend.to_str())
