@@ -89,6 +89,28 @@ def test_greedy_continuations_are_theirs(case: str, tmp_path: Path) -> None:
 
 @writers
 @torch.no_grad()
+def test_continuations_in_float64_with_and_without_the_cache(
+    case: str, in_float64: Callable[[str], None], tmp_path: Path
+) -> None:
+    """Ids as transformers' `generate` gives them, and as the whole text gives them, read again for every token."""
+    in_float64(CASES[case][0])
+    theirs = oracle(case).double()
+    theirs.save_pretrained(tmp_path)
+    model = ch.load(tmp_path, device="cpu").model
+    theirs.generation_config.eos_token_id = None
+    prompt = PROMPTS[0]
+    more = CONTEXT - len(prompt)
+    out = theirs.generate(torch.tensor([prompt]), do_sample=False, max_new_tokens=more, pad_token_id=0)
+    expected = out[0, len(prompt) :].tolist()
+    assert list(search(model, {}, Plan(start=[prompt], end=None, limit=more))[0][0].ids) == expected
+    text = list(prompt)
+    for _ in range(more):
+        text.append(int(model(torch.tensor([text]))[0, -1].argmax()))
+    assert text[len(prompt) :] == expected
+
+
+@writers
+@torch.no_grad()
 def test_watched_weights_are_theirs_and_watching_changes_no_bit(case: str, tmp_path: Path) -> None:
     theirs = oracle(case)
     theirs.save_pretrained(tmp_path)
@@ -106,8 +128,6 @@ def test_watched_weights_are_theirs_and_watching_changes_no_bit(case: str, tmp_p
     ("case", "changes", "message"),
     [
         ("qwen3", {"use_sliding_window": True}, "use_sliding_window=True: windows in some of the layers are not"),
-        ("phi3, a window", {"rope_scaling": {"type": "longrope"}, "rope_parameters": None},
-         "rope_type='longrope' has other angles for long texts than for short ones, which is not supported"),
         ("phi3, a window", {"partial_rotary_factor": 1.5}, "partial_rotary_factor=1.5: expected a share"),
         ("olmo2", {"attention_bias": True}, "attention_bias is True: expected False"),
         ("gemma2", {"hidden_activation": "gelu"}, "hidden_activation is gelu: expected gelu_pytorch_tanh"),
@@ -156,3 +176,50 @@ def test_a_model_saved_in_our_layout_is_written_as_its_family_again(case: str, t
     close(again.model(ids()), theirs(ids()).logits, "logits")
     kind = ch.config.load(tmp_path / "c" / "config.json")["model_type"]
     assert kind == ("mistral" if case.startswith("phi3") else CASES[case][0])
+
+
+LONGROPE = {
+    "rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0, 1.5], "long_factor": [2.0, 9.0],
+    "original_max_position_embeddings": 8, "partial_rotary_factor": 1.0,
+}  # fmt: skip
+
+
+def longrope(folder: Path) -> Any:
+    """Write a Phi-3 whose angles are others after 8 tokens."""
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    sizes = {**CASES["phi3, a window"][1], "sliding_window": None, "max_position_embeddings": 32}
+    config = transformers.Phi3Config(
+        vocab_size=23, rope_parameters=LONGROPE, original_max_position_embeddings=8, **sizes
+    )
+    model = transformers.Phi3ForCausalLM(config).eval()
+    with torch.no_grad():
+        for p in model.parameters():
+            p += 0.3 * torch.randn_like(p)
+    model.save_pretrained(folder)
+    return model
+
+
+@torch.no_grad()
+def test_a_phi3_with_other_angles_for_long_texts_opens_with_transformers(tmp_path: Path) -> None:
+    theirs = longrope(tmp_path)
+    notice = "opened with transformers.*; reads 8 tokens at once, since its angles are others beyond"
+    with pytest.warns(ch.errors.Notice, match=notice):
+        bundle = ch.load(tmp_path, device="cpu")
+    assert torch.equal(bundle.model(ids(8)), theirs(ids(8)).logits)
+    theirs.generation_config.eos_token_id = None
+    out = theirs.generate(torch.tensor([PROMPTS[0]]), do_sample=False, max_new_tokens=6, pad_token_id=0)
+    answers = search(bundle.model, {}, Plan(start=PROMPTS[:1], end=None, limit=6))
+    assert list(answers[0][0].ids) == out[0, 3:].tolist()
+    with pytest.raises(ValueError, match="a prompt of 3 tokens and 7 more: this model reads 8 at once"):
+        search(bundle.model, {}, Plan(start=PROMPTS[:1], end=None, limit=7))
+
+
+def test_without_transformers_such_a_phi3_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    longrope(tmp_path)
+    monkeypatch.setattr("clearhead.weights.transformers_folder.find_spec", lambda name: None)
+    message = (
+        r"rope_type='longrope' has other angles .*opens with transformers \(pip install clearhead\[transformers\]\)"
+    )
+    with pytest.raises(WeightsError, match=message):
+        ch.load(tmp_path, device="cpu")

@@ -153,6 +153,27 @@ def test_greedy_answers_are_theirs(case: str, tmp_path: Path) -> None:
 
 @cases
 @torch.no_grad()
+def test_answers_in_float64_with_and_without_the_cache(case: str, in_float64: Any, tmp_path: Path) -> None:
+    """Ids as transformers' `generate` gives them, and as whole targets give them, read again for every token."""
+    in_float64(CASES[case][0])
+    theirs = oracle(case).double()
+    theirs.save_pretrained(tmp_path)
+    model, (mine, others) = ch.load(tmp_path, device="cpu").model, inputs(case)
+    start, more = theirs.config.decoder_start_token_id, CONTEXT - 1
+    theirs.generation_config.eos_token_id = theirs.generation_config.forced_eos_token_id = None
+    del others["decoder_input_ids"]
+    expected = theirs.generate(**others, do_sample=False, num_beams=1, max_new_tokens=more)[:, 1:].tolist()
+    source = {name: mine[name] for name in ("source", "lengths")}
+    answers = search(model, source, Plan(start=start, end=None, limit=more))
+    assert [list(answer[0].ids) for answer in answers] == expected
+    target = torch.full((B, 1), start)
+    for _ in range(more):
+        target = torch.cat([target, model(target, **source)[:, -1:].argmax(-1)], dim=1)
+    assert target[:, 1:].tolist() == expected
+
+
+@cases
+@torch.no_grad()
 def test_watched_weights_are_theirs(case: str, tmp_path: Path) -> None:
     theirs = oracle(case)
     theirs.save_pretrained(tmp_path)

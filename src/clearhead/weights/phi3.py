@@ -5,7 +5,7 @@
     blocks.0.mlp.gate, .up                 model.layers.0.mlp.gate_up_proj: both concatenated
 
 Like a Llama otherwise, perhaps with a window, and perhaps with rotary positions in some of the columns only. Models of
-128k tokens ("longrope") have other angles for long texts than for short ones, and are refused.
+128k tokens ("longrope") have other angles for long texts than for short ones, and are opened with transformers.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from ..errors import InputError
@@ -11,6 +12,7 @@ from .fill import WeightsError
 
 BASE = 10_000.0  # default of rope_theta
 KINDS = ("default", "linear", "llama3")
+LONG = ("longrope", "su")  # other angles for texts that are longer than those of the first training (Ding et al. 2024)
 
 
 def read_rope(rope: dict[str, Any], context: int) -> dict[str, Any]:
@@ -24,10 +26,10 @@ def read_rope(rope: dict[str, Any], context: int) -> dict[str, Any]:
     options: dict[str, Any] = {"base": _number(rope, "rope_theta") or BASE}
     if kind == "default":
         return options
-    if kind in ("longrope", "su"):
+    if kind in LONG:
         raise InputError(
-            f"rope_type={kind!r} has other angles for long texts than for short ones, which is not supported: expected "
-            f"{', '.join(KINDS)}"
+            f"rope_type={kind!r} has other angles for long texts than for short ones, which our GPT does not have: "
+            "such a folder opens with transformers (pip install clearhead[transformers])"
         )
     if kind not in KINDS:
         raise InputError(f"rope_type={kind!r}: expected {', '.join(KINDS)}")
@@ -37,6 +39,20 @@ def read_rope(rope: dict[str, Any], context: int) -> dict[str, Any]:
                 raise InputError(f"{name}={rope[name]}: expected {usual}")
         options["trained"] = int(_number(rope, "original_max_position_embeddings") or context)
     return options | {"scaling": kind, "factor": _number(rope, "factor") or 1.0}
+
+
+def trained_length(words: Mapping[str, Any]) -> int | None:
+    """The tokens up to which a model with other angles for longer texts has one set of them; None for other models.
+
+    Args:
+        words: The keys of config.json.
+    """
+    for key in ("rope_parameters", "rope_scaling"):
+        rope = words.get(key)
+        if isinstance(rope, Mapping) and rope.get("rope_type", rope.get("type")) in LONG:
+            sizes = (rope.get("original_max_position_embeddings"), words.get("original_max_position_embeddings"))
+            return next((size for size in sizes if type(size) is int), words.get("max_position_embeddings"))
+    return None
 
 
 def write_rope(c: Config) -> dict[str, Any]:

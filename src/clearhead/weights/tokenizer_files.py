@@ -4,6 +4,7 @@ tokenizer.json                  a whole tokenizer of any kind
 vocab.json and merges.txt       GPT-2's byte-pair encoding
 vocab.txt                       BERT's WordPiece, one token per line
 tokenizer.model                 a SentencePiece model
+spiece.model, sentencepiece.bpe.model    see tokenizer_schemes.py
 tokenizer_config.json, special_tokens_map.json    settings, and which tokens are special
 chat_template.jinja             the Jinja template that turns a conversation into one text
 """
