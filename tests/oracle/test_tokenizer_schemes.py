@@ -84,6 +84,14 @@ def test_byte_pairs_of_roberta_and_bart(kind: str, settings: dict, tmp_path: Pat
     assert (ours.start, ours.pad, ours.end, ours.unknown) == (0, 1, 2, 3)
 
 
+def test_a_named_class_decides_what_is_around_a_text(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    write(tmp_path, {**byte_pairs(), "tokenizer_config.json": {"tokenizer_class": "GPT2Tokenizer"}})
+    theirs, ours = transformers.GPT2Tokenizer.from_pretrained(tmp_path), read_tokenizer(tmp_path, "RobertaTokenizer")
+    for text in TEXTS:
+        assert ours.wrapped(text).tolist() == theirs(text, split_special_tokens=True)["input_ids"]
+
+
 @pytest.mark.parametrize(
     ("kind", "file", "model", "settings"),
     [
@@ -229,7 +237,11 @@ def test_an_xlmr_saved_as_a_roberta_keeps_its_tokenizer(settings: dict, spm: dic
     ("files", "message"),
     [
         ({"vocab.txt": b"<s> 1\n", "bpe.codes": b"a b 1\n"}, r"is in bpe.codes, .*expected a tokenizer.json"),
-        ({"vocab.json": {"<s>": 0}}, r"its tokenizer is in vocab.json, which are not read .*AutoTokenizer"),
+        ({"vocab.json": {"<s>": 0}}, r"its tokenizer is in vocab.json, which is not read .*AutoTokenizer"),
+        ({"vocab.txt": b"[UNK]\n[CLS]\n[SEP]\n", "tokenizer_config.json": {"tokenizer_class": "BertJapaneseTokenizer"}},
+         r"its tokenizer is a BertJapaneseTokenizer, in vocab.txt, which is not read here: expected a tokenizer.json"),
+        ({"sentencepiece.bpe.model": b"", "tokenizer_config.json": {"tokenizer_class": "CamembertTokenizerFast"}},
+         r"its tokenizer is a CamembertTokenizer, in sentencepiece.bpe.model, which is not read here"),
         ({"spiece.model": b"\x00"}, r"its tokenizer is in spiece.model"),
         ({"vocab.json": {"a": 0}, "merges.txt": b""}, r"vocab.json: there is no <s>, the cls token"),
         ({"sentencepiece.bpe.model": b"\xff\xff"}, r"sentencepiece.bpe.model: not a whole SentencePiece model"),

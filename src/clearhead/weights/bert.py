@@ -28,7 +28,8 @@ from ..models.bert import Config
 from .bundle import Special
 from .fill import Shapes, WeightsError
 from .table import Layout, Row, check_options, pairs
-from .tokenizer_files import folder_tokens, write_subwords
+from .tokenizer_files import write_subwords
+from .tokenizer_schemes import read_tokenizer
 
 # Layers of a block. Ours: theirs.
 PARTS = {
@@ -207,7 +208,8 @@ def rename(name: str) -> str:
 
 
 LAYOUT = Layout(
-    model="bert", theirs=Theirs, to_ours=Theirs.to_ours, to_theirs=to_theirs, rows=rows, read_tokens=folder_tokens,
-    write_tokens=write_subwords, fixed=FIXED, prefix="bert.", ignored=ignored, rename=rename, read_extra=read_pooling,
-    write_extra=write_pooling, reference=reference,
+    model="bert", theirs=Theirs, to_ours=Theirs.to_ours, to_theirs=to_theirs, rows=rows,
+    read_tokens=lambda folder, theirs: read_tokenizer(folder), write_tokens=write_subwords, fixed=FIXED,
+    prefix="bert.", ignored=ignored, rename=rename, read_extra=read_pooling, write_extra=write_pooling,
+    reference=reference,
 )  # fmt: skip

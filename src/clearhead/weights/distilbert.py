@@ -24,7 +24,8 @@ from .bert import ACTIVATIONS, class_keys, pooled, read_pooling, write_pooling
 from .bundle import Special
 from .fill import Shapes, WeightsError
 from .table import Layout, Row, check_options, pairs
-from .tokenizer_files import folder_tokens, write_subwords
+from .tokenizer_files import write_subwords
+from .tokenizer_schemes import read_tokenizer
 
 # Layers of a block. Ours: theirs.
 PARTS = {
@@ -125,7 +126,8 @@ def reference(pretrained: Callable[[str], Any], inputs: dict[str, Tensor], c: Co
 
 
 LAYOUT = Layout(
-    model="bert", theirs=Theirs, to_ours=Theirs.to_ours, to_theirs=to_theirs, rows=rows, read_tokens=folder_tokens,
-    write_tokens=write_subwords, prefix="distilbert.", ignored=ignored, read_extra=read_pooling,
+    model="bert", theirs=Theirs, to_ours=Theirs.to_ours, to_theirs=to_theirs, rows=rows,
+    read_tokens=lambda folder, theirs: read_tokenizer(folder), write_tokens=write_subwords,
+    prefix="distilbert.", ignored=ignored, read_extra=read_pooling,
     write_extra=write_pooling, reference=reference,
 )  # fmt: skip

@@ -78,7 +78,7 @@ def read_subwords(folder: Path) -> Subwords | Pieces | None:
     if (folder / "tokenizer.json").is_file():
         return Subwords.read(folder / "tokenizer.json")
     if (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
-        return _read_byte_pairs(folder)
+        return read_byte_pairs(folder)
     if (folder / "vocab.txt").is_file():
         return _read_word_pieces(folder)
     if (folder / "tokenizer.model").is_file():
@@ -133,7 +133,7 @@ def byte_pairs(folder: Path, space: bool = False) -> Backend:
     return backend
 
 
-def _read_byte_pairs(folder: Path) -> Subwords:
+def read_byte_pairs(folder: Path) -> Subwords:
     """GPT-2's byte-pair encoding with its special tokens."""
     backend, settings = byte_pairs(folder), tokenizer_settings(folder)
     vocab = backend.get_vocab()

@@ -2,6 +2,7 @@
 
     class of transformers            files                                     ids
     RobertaTokenizer, BartTokenizer  vocab.json, merges.txt                    <s> text </s>
+    GPT2Tokenizer                    vocab.json, merges.txt                    text
     T5Tokenizer                      spiece.model                              text </s>; sentinels after the pieces
     XLMRobertaTokenizer              sentencepiece.bpe.model                   <s> text </s>
     MBartTokenizer                   sentencepiece.bpe.model                   text </s> language
@@ -29,12 +30,14 @@ from ..tokens import Pair, Pieces, Subwords, Tokenizer
 from ..tokens.sentencepiece import CONTROL, DEFINED, SPACE, UNKNOWN, Model
 from .bundle import Special
 from .fill import WeightsError
-from .tokenizer_files import byte_pairs, read_subwords, read_vocab, tokenizer_settings, write_subwords
+from .tokenizer_files import byte_pairs, read_byte_pairs, read_subwords, read_vocab, tokenizer_settings, write_subwords
 
 FAIRSEQ, SPM_FIRST = ("<s>", "<pad>", "</s>", "<unk>"), ("<unk>", "<s>", "</s>")
 MASK, SENTINELS = "<mask>", 100
 SPM, T5_SPM = "sentencepiece.bpe.model", "spiece.model"
-UNREAD = (T5_SPM, SPM, "spm.model", "bpe.codes", "vocab.json", "merges.txt")  # parts of tokenizers we may not read
+# Files of tokenizers, and those of them that `read_subwords` does not read by themselves.
+UNREAD = (T5_SPM, SPM, "spm.model", "bpe.codes", "vocab.json", "merges.txt")
+PRESENT = (*UNREAD, "vocab.txt", "tokenizer.model")
 
 # The languages of a folder that does not list them, in the order of their ids, by its language_codes.
 M2M_LANGUAGES = {
@@ -70,13 +73,15 @@ def read_tokenizer(folder: Path, *usual: str) -> Subwords | Pieces | None:
         return read_subwords(folder)
     settings = tokenizer_settings(folder)
     named = str(settings.get("tokenizer_class")).removesuffix("Fast")
+    present = [name for name in PRESENT if (folder / name).is_file()]
+    if present and named not in GENERAL:
+        raise _unread(folder, f"its tokenizer is a {named}, in {', '.join(present)}, which is not read here")
     for name in (named, *usual):
-        if name in SCHEMES and all((folder / file).is_file() for file in SCHEMES[name].files):
+        if name in SCHEMES and set(SCHEMES[name].files) <= set(present):
             return SCHEMES[name].read(folder, settings)
-    complete = (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file()
-    unread = [name for name in UNREAD if (folder / name).is_file()]
-    if unread and not complete and not (folder / "tokenizer.model").is_file():
-        raise _unread(folder, f"its tokenizer is in {', '.join(unread)}, which are not read for this model")
+    unread = [name for name in present if name in UNREAD]
+    if unread and "tokenizer.model" not in present and not {"vocab.json", "merges.txt"} <= set(unread):
+        raise _unread(folder, f"its tokenizer is in {', '.join(unread)}, which is not read for this model")
     return read_subwords(folder)
 
 
@@ -179,11 +184,11 @@ def _subwords(
     missing = [name for name in (*before, *after) if name not in ids]
     if missing:
         raise WeightsError(f"{path}: there is no piece {missing[0]}, which the tokenizer puts around a text")
-    unknown = model.pieces[model.types.index(UNKNOWN)]
+    unknown, names = model.pieces[model.types.index(UNKNOWN)], frozenset(special)
     if model.kind == "unigram":
         backend = Backend(models.Unigram(pieces, unk_id=ids[unknown]))
     else:
-        merges = _merges(ids, [piece for piece, _ in pieces if piece not in special])
+        merges = _merges(ids, [piece for piece, _ in pieces if piece not in names])
         backend = Backend(models.BPE(ids, merges, unk_token=unknown, fuse_unk=True))
     backend.normalizer = normalizers.Sequence([normalizers.Precompiled(model.rules)] if model.rules else [])
     spaces = pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme="always", split=True)
@@ -259,13 +264,14 @@ def _languages(folder: Path, settings: Mapping[str, Any], size: int) -> list[str
 
 def _unread(folder: Path, problem: str) -> WeightsError:
     return WeightsError(
-        f"{folder}: {problem}: expected a tokenizer.json, which transformers writes: "
+        f"{folder}: {problem}: expected a tokenizer.json, which transformers writes for most tokenizers: "
         "AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
     )
 
 
 # Class of tokenizers in transformers: how its files are read.
 SCHEMES = {
+    "GPT2Tokenizer": Scheme(("vocab.json", "merges.txt"), lambda folder, given: read_byte_pairs(folder)),
     **dict.fromkeys(("RobertaTokenizer", "BartTokenizer"), Scheme(("vocab.json", "merges.txt"), _roberta)),
     "T5Tokenizer": Scheme((T5_SPM,), _t5),
     "XLMRobertaTokenizer": Scheme((SPM,), _fairseq),
@@ -274,3 +280,8 @@ SCHEMES = {
     "M2M100Tokenizer": Scheme((SPM, "vocab.json"), _m2m),
     "NllbTokenizer": Scheme((SPM,), _nllb),
 }
+# Classes whose files `read_subwords` reads, or that may have any; None: no class is named.
+GENERAL = frozenset({
+    *SCHEMES, "BertTokenizer", "DistilBertTokenizer", "LlamaTokenizer", "PreTrainedTokenizer", "TokenizersBackend",
+    "None",
+})  # fmt: skip
