@@ -28,21 +28,23 @@ from .tokenizer_files import read_chat, remove_tokens, write_chat
 
 # model_type: the file of this folder with its Layout.
 LAYOUT_FILES = {
-    "marian": "marian", "gpt2": "gpt2", "llama": "llama", "mistral": "llama", "qwen2": "llama", "bert": "bert",
-    "vit": "vit", "deit": "vit", "dinov2": "dinov2", "dinov2_with_registers": "dinov2", "resnet": "resnet",
-    "convnext": "convnext", "vision-encoder-decoder": "vision_encoder_decoder",
+    "marian": "marian", "gpt2": "gpt2", "llama": "llama", "mistral": "llama", "qwen2": "llama", "qwen3": "llama",
+    "phi3": "phi3", "olmo2": "olmo2", "gemma2": "gemma", "gemma3_text": "gemma", "bert": "bert", "roberta": "roberta",
+    "xlm-roberta": "roberta", "distilbert": "distilbert", "bart": "bart", "mbart": "bart", "m2m_100": "bart",
+    "t5": "t5", "vit": "vit", "deit": "vit", "dinov2": "dinov2", "dinov2_with_registers": "dinov2",
+    "resnet": "resnet", "convnext": "convnext", "vision-encoder-decoder": "vision_encoder_decoder",
 }  # fmt: skip
-# Our family: the model types to save it as, in order of preference.
+# Our family: the model types to save it as, in order of preference; one of those that share a table stands for all.
 SAVED_AS = {
-    "transformer": ("marian",), "gpt": ("gpt2", "llama"), "bert": ("bert",),
-    "vit": ("vit", "deit", "dinov2", "dinov2_with_registers"), "resnet": ("resnet",), "convnext": ("convnext",),
-    "captioner": ("vision-encoder-decoder",),
+    "transformer": ("marian", "bart", "t5"), "gpt": ("gpt2", "llama", "phi3", "olmo2", "gemma2"),
+    "bert": ("bert", "roberta", "distilbert"), "vit": ("vit", "deit", "dinov2", "dinov2_with_registers"),
+    "resnet": ("resnet",), "convnext": ("convnext",), "captioner": ("vision-encoder-decoder",),
 }  # fmt: skip
 # Keys that tell the model type of a config.json that is older than the key model_type.
 MARKS = {"gpt2": ("n_embd", "n_head"), "bert": ("type_vocab_size", "hidden_size")}
 INSTALL = "; with transformers (pip install clearhead[transformers]) other models that read one text open, too"
 # Special ids in generation_config.json.
-ID_KEYS = ("pad_token_id", "bos_token_id", "decoder_start_token_id", "eos_token_id")
+ID_KEYS = ("pad_token_id", "bos_token_id", "decoder_start_token_id", "eos_token_id", "forced_bos_token_id")
 
 
 def get_layout(model_type: str) -> Layout:
@@ -67,7 +69,8 @@ def model_type(table: config.Table) -> str:
 def load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> tuple[Bundle, Used]:
     """Load a folder of theirs; returns the bundle, and which tensors it was loaded from."""
     table = config.load(folder / "config.json")
-    layout = get_layout(model_type(table))
+    kind = model_type(table)
+    layout = get_layout(kind)
     theirs = read_theirs(layout, config.Table({**table, **layout.read_extra(folder)}, origin=table.origin))
     with open_tensors(folder) as tensors:
         model, used = build(layout, theirs, tensors, device, dtype, folder / "config.json")
@@ -76,7 +79,7 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> tuple
     special, labels = special_ids(folder, table), class_names(folder, table, getattr(model.config, "classes", None))
     bundle = Bundle(
         model, tokens, model.config, folder, special, read_chat(folder), labels,
-        preprocessing=read_preprocessing(folder) if model.reads in ("images", "captions") else None,
+        preprocessing=read_preprocessing(folder) if model.reads in ("images", "captions") else None, model_type=kind,
     )  # fmt: skip
     return bundle, used
 
@@ -123,8 +126,11 @@ def special_ids(folder: Path, table: config.Table) -> Special:
     for keys in (decoder if isinstance(decoder, config.Table) else config.Table(), table, generation):
         ids |= {name: _ids(keys, name) for name in ID_KEYS if keys.get(name) is not None}
     start = ids.get("decoder_start_token_id", ids.get("bos_token_id", ()))
-    pad = ids.get("pad_token_id", ())
-    return Special(pad=next(iter(pad), None), start=next(iter(start), None), ends=ids.get("eos_token_id", ()))
+    pad, first = ids.get("pad_token_id", ()), ids.get("forced_bos_token_id", ())
+    return Special(
+        pad=next(iter(pad), None), start=next(iter(start), None), ends=ids.get("eos_token_id", ()),
+        first=next(iter(first), None),
+    )  # fmt: skip
 
 
 def class_names(folder: Path, table: config.Table, classes: int | None) -> tuple[str, ...] | None:
@@ -184,13 +190,14 @@ def _token_files(bundle: Bundle, layout: Layout, special: Special) -> dict[str, 
 
 
 def _their_config(bundle: Bundle, special: Special) -> tuple[Layout, dict[str, Any]]:
-    """The first model type that can express a model, and its config.json."""
+    """The first model type that can express a model, and its config.json; that of its own folder comes first."""
     name = family_of(bundle.model)
     if name not in SAVED_AS:
         known = ", ".join(SAVED_AS)
         raise WeightsError(f"{name}: there is no Hugging Face layout for such a model here: expected one of {known}")
     reasons = []
-    for kind in SAVED_AS[name]:
+    own = [bundle.model_type] if bundle.model_type is not None else []
+    for kind in (*own, *(kind for kind in SAVED_AS[name] if kind not in own)):
         layout = get_layout(kind)
         try:
             return layout, layout.to_theirs(bundle.config, special)
