@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from .tasks.score import score
     from .tasks.text import embed, fill, likelihood
     from .tasks.translate import translate
-    from .training import train, verify_resume
+    from .training import finetune, train, verify_resume
     from .weights import Bundle, load, quantise, save
 
 # OpenMP reads this when torch is loaded. By default its idle threads spin, which beside one other busy process makes a
@@ -55,7 +55,7 @@ if "torch" not in sys.modules and "GOMP_SPINCOUNT" not in os.environ:
 __version__ = "0.2.0"
 __all__ = [
     "Bundle", "build", "caption", "chat", "classify", "compare", "config", "data", "decode", "draw", "edit", "embed",
-    "evaluate", "families", "figure", "fill", "generate", "layers", "likelihood", "load", "look", "models", "plot",
+    "evaluate", "families", "figure", "fill", "finetune", "generate", "layers", "likelihood", "load", "look", "models", "plot",
     "quantise", "save", "score", "stream", "sweep", "tasks", "tokens", "train", "training", "translate",
     "verify_resume", "view", "watch", "weights",
 ]  # fmt: skip
@@ -65,7 +65,7 @@ _HOME = {
     "build": "models", "families": "models",
     "Bundle": "weights", "load": "weights", "quantise": "weights", "save": "weights",
     "edit": "look", "watch": "look",
-    "train": "training", "verify_resume": "training", "plot": "report", "sweep": "report",
+    "finetune": "training", "train": "training", "verify_resume": "training", "plot": "report", "sweep": "report",
     "compare": "report", "figure": "report", "view": "report",
     "caption": "tasks", "chat": "tasks", "classify": "tasks", "embed": "tasks", "evaluate": "tasks", "fill": "tasks",
     "generate": "tasks", "likelihood": "tasks", "score": "tasks", "stream": "tasks", "translate": "tasks",

@@ -227,6 +227,23 @@ def dump(config: Any) -> dict[str, Any]:
     return _to_plain(config, ())
 
 
+def dumps(config: Any) -> str:
+    """Return a config as the text of a TOML file.
+
+    Args:
+        config: An instance of a dataclass, or a mapping.
+
+    Examples:
+        >>> print(dumps({"steps": 9, "optim": {"lr": 0.001}}))
+        steps = 9
+        <BLANKLINE>
+        [optim]
+        lr = 0.001
+        <BLANKLINE>
+    """
+    return tomli_w.dumps(dump(config))
+
+
 def write(config: Any, path: str | Path) -> None:
     """Write a config to a .toml or .json file, completely or not at all.
 
@@ -246,7 +263,7 @@ def write(config: Any, path: str | Path) -> None:
     path, suffix, values = Path(path), _suffix(path), dump(config)
     try:
         if suffix == ".toml":
-            text = tomli_w.dumps(values)
+            text = dumps(values)
         else:
             text = json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
         data = text.encode()

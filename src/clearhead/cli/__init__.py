@@ -14,7 +14,7 @@ inference    translate evaluate generate chat score fill classify embed parity
 captioning   caption
 info         models data recipe explore doctor
 inspection   look compare figure
-training     train verify-resume sweep plot
+training     train finetune verify-resume sweep plot
 """
 
 from __future__ import annotations

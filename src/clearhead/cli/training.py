@@ -1,16 +1,19 @@
-"""Subcommands of training: train, verify-resume, sweep, plot."""
+"""Subcommands of training: train, finetune, verify-resume, sweep, plot."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from . import completion
-from .arguments import DataFolder, Device, Json, Overrides, Quiet, RecipeFile
+from .arguments import DataFolder, Device, Json, Model, Overrides, Quiet, RecipeFile
 from .output import rows, show
 from .verb import verb
+
+if TYPE_CHECKING:
+    from ..training import Run
 
 NOT_SHOWN = ("norm", "seconds", "share")  # prefixes of metrics that are only in --json and in the curves
 
@@ -29,11 +32,72 @@ def train(
     as_json: Json = False,
 ) -> None:
     """Train a recipe in a run folder, or resume the run there."""
-    from ..config import load
     from ..training import train
-    from ..training.run_folder import Folder
 
     run = train(recipe, *overrides or (), out=out, data=data, device=device, quiet=quiet)
+    _show_run(run, as_json)
+
+
+@verb(
+    "clearhead finetune checkpoints/minilm reviews.csv",
+    "clearhead finetune smollm2.gguf chats.jsonl --lora --out runs/mine",
+    "clearhead finetune opus-mt-fr-en captions.tsv --lora data.source=fr data.target=en --epochs 2",
+    "clearhead finetune everyday diary.txt --recipe > diary.toml",
+    more="What is learned follows from the model and the data: the answers of chats, texts, translations, labels or "
+    "masked words, classes of images. `clearhead data FILE` shows how a file is read.",
+)
+def finetune(
+    model: Model,
+    data: Annotated[
+        str, typer.Argument(metavar="DATA", help="A .txt, .csv, .tsv, .jsonl or .parquet file, or a folder.")
+    ],
+    overrides: Overrides = None,
+    lora: Annotated[bool, typer.Option("--lora", help="Train low-rank updates of the weights, in little memory.")] = (
+        False
+    ),
+    head: Annotated[bool, typer.Option("--head", help="Train only the head.")] = False,
+    rank: Annotated[int, typer.Option("--rank", min=1, help="The rank of LoRA's updates.")] = 16,
+    apart: Annotated[
+        bool, typer.Option("--apart", help="Keep LoRA's updates apart: a small folder in PEFT's layout.")
+    ] = False,
+    epochs: Annotated[float, typer.Option("--epochs", help="Times that each example is used.")] = 3.0,
+    valid: Annotated[str | None, typer.Option("--valid", help="A file for validation; else a share of DATA.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="The run folder; runs/MODEL-DATA if not given.")] = None,
+    root: DataFolder = None,
+    device: Device = "auto",
+    recipe: Annotated[bool, typer.Option("--recipe", help="Print the recipe instead of training it.")] = False,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Fine-tune a model on your own data, or resume the run: a checkpoint, a file, and one command."""
+    from ..config import dump, dumps
+    from ..errors import InputError
+    from ..training import finetune, finetune_recipe
+
+    if lora and head:
+        raise InputError("--lora and --head: expected one of them")
+    if apart and not lora:
+        raise InputError("--apart is for --lora")
+    options: dict[str, Any] = {
+        "method": "lora" if lora else "head" if head else "full", "rank": rank, "merge": not apart, "epochs": epochs,
+        "valid": valid, "out": out, "root": root, "device": device,
+    }  # fmt: skip
+    if recipe:
+        table = dump(finetune_recipe(model, data, *overrides or (), **options))
+        if as_json:
+            show(table, True)
+        else:
+            print(dumps(table), end="")
+        return
+    run = finetune(model, data, *overrides or (), quiet=quiet, **options)
+    _show_run(run, as_json)
+
+
+def _show_run(run: Run, as_json: bool) -> None:
+    """Print the outcome of a training."""
+    from ..config import load
+    from ..training.run_folder import Folder
+
     last: dict[str, Any] = {}
     for record in run.metrics:
         last |= {name: value for name, value in record.items() if name not in ("inside", "samples")}

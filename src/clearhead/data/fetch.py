@@ -85,7 +85,7 @@ HOMES = {
             sha256=None,
             member=f"{name}.txt",
         )
-        for name in ("fra", "deu")
+        for name in ("fra", "deu", "ita")
     },
     **{
         f"sst2/{name}": Home(files=(f"sst2/{name}.tsv", f"sst2/{name}.tsv.gz"), url=f"{_SST2}{name}.tsv", sha256=sha256)

@@ -16,7 +16,7 @@ MULTI30K = {
     "test_2016_flickr": "test_2016_flickr",
     "test_2017_flickr": "test_2017_flickr",
 }
-TATOEBA = {"fr": "fra", "de": "deu"}  # names of the files
+TATOEBA = {"fr": "fra", "de": "deu", "it": "ita"}  # names of the files
 SPLITS = {"multi30k": tuple(MULTI30K), "tatoeba": ("train", "valid", "test")}
 
 

@@ -53,6 +53,7 @@ class Windows(Data):
                 f"{name} has {self.cut} tokens to train on (share={config.share} is kept for validation): "
                 f"context={config.context} needs {config.context + 1} or more"
             )
+        self.steps_per_epoch = max(self.cut // (config.rows * config.context), 1)  # which read as many ids as there are
         self.windows = -(-max(len(ids) - self.cut - 1, 0) // config.context)
         batches = -(-self.windows // config.valid_rows)
         self.valid_batches = batches if config.valid_most is None else min(batches, config.valid_most)

@@ -1,9 +1,11 @@
 """Training: objectives, optimisers, schedules, distribution, checkpoints, and the loop that uses them.
 
 run = train("configs/reverse.toml", "optim.lr=1e-3")    run.folder, run.metrics, run.model (a Bundle)
+finetune("everyday", "diary.txt")                       a checkpoint and a file of data, without a recipe
 verify_resume("configs/reverse.toml", out="runs/v")     check that a killed and resumed training gives the same bits
 """
 
+from .finetune import finetune, finetune_recipe
 from .loop import TIMES, TrainingError
 from .objectives import Objective
 from .recipe import Recipe, read_recipe
@@ -12,6 +14,6 @@ from .sweep import Sweep
 from .verify import Verdict, verify_resume
 
 __all__ = [
-    "TIMES", "Objective", "Recipe", "Run", "Sweep", "TrainingError", "Verdict", "read_recipe", "train",
+    "TIMES", "Objective", "Recipe", "Run", "Sweep", "TrainingError", "Verdict", "finetune", "finetune_recipe", "read_recipe", "train",
     "verify_resume",
 ]  # fmt: skip

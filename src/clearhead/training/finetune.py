@@ -1,0 +1,281 @@
+"""finetune: a recipe from a checkpoint and a file of data, and the training of it.
+
+What is learned follows from what the model can do and what the data holds (TASKS). The checkpoint gives the model's
+options and its tokenizer; the data gives the number of steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .. import config
+from .. import tokens as text
+from ..data import Data, data_config, make_data, understand
+from ..devices import find_device
+from ..errors import InputError
+from ..weights import Bundle, load
+from ..weights.tokenizer_files import write_chat
+from .memory import check_memory
+from .recipe import Recipe, read_recipe
+from .run import Run, train
+
+EPOCHS = 3.0
+VALIDATIONS = 10  # at most this many in a training
+CONTEXT = 512  # tokens per window of text, where the model's context is longer
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Method:
+    """Which weights are trained."""
+
+    about: str
+    recipe: Mapping[str, Any]  # keys of the recipe
+    rate: float  # factor of the learning rate of full fine-tuning: few weights need larger steps
+
+
+METHODS = {
+    "full": Method(about="all weights", recipe={}, rate=1.0),
+    "lora": Method(about="low-rank updates of the linear maps of all blocks (Hu et al. 2021)", recipe={}, rate=10.0),
+    "head": Method(about="only the head; for classifiers", recipe={"learn": "head"}, rate=20.0),
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Task:
+    """What a model learns from a kind of data."""
+
+    can: frozenset[str]  # capabilities of the checkpoint, one of which it needs
+    kind: str  # what `understand` finds in the data
+    about: str
+    lr: float  # peak learning rate of full fine-tuning
+    best: str = "valid_loss"  # measurement of the best checkpoint
+    data: Callable[[Bundle, dict[str, Any]], dict[str, Any]] = lambda bundle, options: options
+    model: Mapping[str, Any] = field(default_factory=dict)  # options that differ from the checkpoint's
+    objective: Mapping[str, Any] = field(default_factory=dict)
+
+
+def _text(bundle: Bundle, options: dict[str, Any]) -> dict[str, Any]:
+    context = min(bundle.max_tokens or CONTEXT, CONTEXT)
+    return {**options, "context": context, "rows": max(4096 // context, 1), "valid_rows": max(4096 // context, 1)}
+
+
+def _chats(bundle: Bundle, options: dict[str, Any]) -> dict[str, Any]:
+    if bundle.chat is None:
+        raise InputError(
+            f"this {bundle.name} has no chat template, and the data has chats: expected a chat model, or data with "
+            "texts; a template of your own goes into chat_template.jinja in the model's folder"
+        )
+    return options
+
+
+def _masked(bundle: Bundle, options: dict[str, Any]) -> dict[str, Any]:
+    known = {f.name for f in fields(data_config("masked"))}
+    kept = {name: value for name, value in options.items() if name in known}
+    return {**kept, "name": "masked", "of": options["path"], "batch_tokens": 4096}
+
+
+def _translations(bundle: Bundle, options: dict[str, Any]) -> dict[str, Any]:
+    return {**options, "join": False}
+
+
+def _images(bundle: Bundle, options: dict[str, Any]) -> dict[str, Any]:
+    given = bundle.preprocessing
+    if given is None:
+        return options
+    size = given.resize if given.crop is None else given.crop
+    size = size[0] if isinstance(size, tuple) else size
+    return {**options, "size": size, "mean": list(given.mean), "deviation": list(given.deviation)}
+
+
+# By name; the first that fits the checkpoint and the data is chosen.
+TASKS = {
+    "chat": Task(
+        can=frozenset({"generate"}), kind="chats", data=_chats, lr=5e-5,
+        about="the answers of conversations, token by token; questions do not count",
+    ),
+    "text": Task(can=frozenset({"generate"}), kind="text", data=_text, lr=5e-5, about="each token of texts"),
+    "translation": Task(
+        can=frozenset({"translate"}), kind="pairs", data=_translations, lr=1e-4, about="the target of each source",
+    ),
+    "classification": Task(
+        can=frozenset({"fill", "classify", "embed"}), kind="labelled", lr=5e-5, best="valid_accuracy",
+        model={"answer": "class"}, about="the label of each text",
+    ),
+    "masked": Task(can=frozenset({"fill"}), kind="text", data=_masked, lr=5e-5, about="masked tokens of texts"),
+    "images": Task(
+        can=frozenset({"classify", "embed"}), kind="images", data=_images, lr=1e-4, best="valid_accuracy",
+        about="the class of each image",
+    ),
+}  # fmt: skip
+
+
+def finetune(
+    model: str | Path,
+    data: str | Path,
+    *overrides: str,
+    method: str = "full",
+    rank: int = 16,
+    merge: bool = True,
+    epochs: float = EPOCHS,
+    valid: str | Path | None = None,
+    out: str | Path | None = None,
+    root: str | Path | None = None,
+    device: str = "auto",
+    quiet: bool = False,
+) -> Run:
+    """Fine-tune a model on a file of data; the same call resumes a training that was stopped.
+
+    The objective follows from both: a chat model learns the answers of chats, a language model texts, a translator
+    pairs, an encoder labels or masked words, a vision model the classes of images. `finetune_recipe` gives the recipe
+    without training it.
+
+    Args:
+        model: What `load` takes: a folder, a GGUF file, a shipped model's name.
+        data: A file or folder, as `clearhead data FILE` understands it: .txt, .csv, .tsv, .jsonl, .parquet, images.
+        overrides: Values of the recipe to change: "optim.lr=1e-5", "data.label=stars".
+        method: Which weights are trained: "full" (all), "lora" (low-rank updates), or "head".
+        rank: The rank of LoRA's updates.
+        merge: Add LoRA's updates to the weights in the end; otherwise the result is a small folder in PEFT's layout.
+        epochs: The number of times that each example is used; ignored if overrides have steps=N.
+        valid: A file for validation; a share of the data if not given.
+        out: The run folder; runs/MODEL-DATA if not given.
+        root: A folder to search for data files first.
+        device: auto, cpu, cuda, cuda:1 or mps.
+        quiet: Print nothing but warnings.
+
+    Raises:
+        InputError: The model cannot learn from this data, or the training would not fit into memory; the message says
+            what would.
+
+    Examples:
+        >>> _ = (tmp / "lines.txt").write_text("Tom bought a red car. Mary sold it.\\n" * 60)
+        >>> run = finetune("everyday", tmp / "lines.txt", "steps=2", "data.rows=1", out=tmp / "run", quiet=True)
+        >>> run.finished, (tmp / "run" / "model").is_dir()
+        (True, True)
+    """
+    place = Path(out) if out is not None else default_folder(model, data)
+    recipe = finetune_recipe(
+        model, data, *overrides, method=method, rank=rank, merge=merge, epochs=epochs, valid=valid, out=place,
+        root=root, device=device,
+    )  # fmt: skip
+    return train(recipe, out=place, data=root, device=device, quiet=quiet)
+
+
+def default_folder(model: str | Path, data: str | Path) -> Path:
+    """The run folder of a fine-tuning, if none is given: runs/MODEL-DATA."""
+    words = [Path(one).name.split(".")[0] or "model" for one in (model, data)]
+    return Path("runs") / "-".join(words)
+
+
+def finetune_recipe(
+    model: str | Path,
+    data: str | Path,
+    *overrides: str,
+    method: str = "full",
+    rank: int = 16,
+    merge: bool = True,
+    epochs: float = EPOCHS,
+    valid: str | Path | None = None,
+    out: str | Path | None = None,
+    root: str | Path | None = None,
+    device: str = "auto",
+) -> Recipe:
+    """The recipe with which `finetune` trains; its arguments are the same.
+
+    The tokenizer of the checkpoint is written into the run folder, from which the recipe reads it.
+
+    Examples:
+        >>> _ = (tmp / "lines.txt").write_text("Tom bought a red car. Mary sold it.\\n" * 60)
+        >>> recipe = finetune_recipe("everyday", tmp / "lines.txt", "data.rows=1", out=tmp / "run")
+        >>> recipe.pretrained, recipe.optim.lr, recipe.data["name"]
+        ('everyday', 5e-05, 'text')
+    """
+    if method not in METHODS:
+        raise InputError(f"method={method!r}: expected one of {', '.join(METHODS)}")
+    if not epochs > 0:
+        raise InputError(f"epochs={epochs}: expected more than 0")
+    place = Path(out) if out is not None else default_folder(model, data)
+    where = None if root is None else Path(root)
+    options = understand(Path(data), root=where).options
+    bundle = load(model, device="cpu")
+    task = choose_task(bundle, str(options["name"]), data)
+    section = task.data(bundle, dict(options))
+    if valid is not None:
+        section["valid_path"] = str(valid)
+    if bundle.tokens is not None:
+        section["tokens"] = str(write_tokens(bundle, place / "tokens"))
+    table: dict[str, Any] = {
+        "steps": 1,
+        "pretrained": str(model),
+        "data": section,
+        **METHODS[method].recipe,
+        "optim": {"lr": task.lr * METHODS[method].rate, "decay": 0.01, "betas": [0.9, 0.999]},
+        "schedule": {"shape": "linear", "final": 0.0},
+        "precision": "bfloat16" if find_device(device).type == "cuda" and torch.cuda.is_bf16_supported() else "float32",
+    }
+    if changed := _changed_options(bundle, task):
+        table["model"] = changed
+    if task.objective:
+        table["objective"] = dict(task.objective)
+    if method == "lora":
+        table["lora"] = {"rank": rank, "merge": merge}
+    given = config.override(config.Table(table), *overrides)
+    opened = _open(given["data"], seed=given.get("seed", 0), root=where)
+    try:
+        steps = given["steps"] if any(word.startswith("steps=") for word in overrides) else _steps(opened, epochs)
+        has_validation = bool(opened.valid_batches)
+    finally:
+        opened.close()
+    interval = max(-(-int(steps) // VALIDATIONS), 1)
+    logs = {"log_every": max(min(int(steps) // 20, 10), 1), "save_every": interval}
+    if has_validation:
+        logs |= {"valid_every": interval, "best": task.best}
+    table |= {"steps": steps, "run": logs}
+    table["schedule"] |= {"warmup": max(int(steps) // 16, 1)}
+    recipe = read_recipe(config.override(config.Table(table), *overrides))
+    check_memory(bundle.model, recipe, method, find_device(device))
+    return recipe
+
+
+def choose_task(bundle: Bundle, kind: str, data: str | Path) -> Task:
+    """The task that fits a checkpoint and a kind of data; raises with what each of them would need."""
+    for task in TASKS.values():
+        if task.kind == kind and task.can & bundle.can:
+            return task
+    fits = [f"{task.kind} ({task.about})" for task in TASKS.values() if task.can & bundle.can]
+    models = [", ".join(sorted(task.can)) for task in TASKS.values() if task.kind == kind]
+    wants = f"a model that can {' or '.join(models)}" if models else f"data with {', '.join(t.kind for t in TASKS.values())}"
+    learns = f"This {bundle.name} can learn from {'; '.join(fits)}" if fits else f"This {bundle.name} cannot be fine-tuned"
+    raise InputError(f"{data} holds {kind}, which needs {wants}. {learns}. `clearhead data {data}` shows how it is read")
+
+
+def write_tokens(bundle: Bundle, folder: Path) -> Path:
+    """Write the tokenizer and the chat template of a checkpoint into a folder; returns the folder."""
+    assert bundle.tokens is not None
+    text.save(bundle.tokens, folder)
+    write_chat(bundle.chat, folder)
+    return folder
+
+
+def _changed_options(bundle: Bundle, task: Task) -> dict[str, Any]:
+    """The options of a task that the checkpoint's family has, and has with another value."""
+    known = {f.name for f in fields(bundle.config)} if bundle.config is not None else set()
+    return {name: x for name, x in task.model.items() if name in known and getattr(bundle.config, name) != x}
+
+
+def _open(section: Mapping[str, Any], *, seed: int, root: Path | None) -> Data:
+    table = section if isinstance(section, config.Table) else config.Table(section)
+    return make_data(str(table["name"]), table.without("name"), seed=seed, root=root)
+
+
+def _steps(data: Data, epochs: float) -> int:
+    """The number of steps in which each example is used `epochs` times."""
+    per_epoch = data.steps_per_epoch
+    if per_epoch is None:
+        raise InputError("this data has no end, so that it has no epochs: expected steps=N")
+    return max(round(per_epoch * epochs), 1)
