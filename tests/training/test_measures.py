@@ -143,7 +143,7 @@ def test_the_best_f1_becomes_the_model(tmp_path):
     run = go(
         {
             "steps": 12, "data": {"name": "labelled", "path": "l.tsv", "vocabulary": "words", "share": 0.3},
-            "model": {"name": "bert", "width": 12, "depth": 1, "heads": 2, "context": 16, "answer": "class"},
+            "model": {"name": "bert", "width": 12, "depth": 1, "heads": 2, "answer": "class"},
             "optim": {"lr": 0.02}, "run": {"valid_every": 2, "best": "valid_f1", "keep": 1},
         },
         tmp_path / "run", data=tmp_path,
