@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -53,6 +53,7 @@ class Data(ABC):
     qualities: ClassVar[Mapping[str, tuple[str, Literal["lower", "higher"]]]] = {}  # name: (unit, what is better)
     steps_per_epoch: int | None = None  # None where examples are endless
     valid_batches: int = 0  # 0 if there is no validation data
+    valid_texts: Sequence[tuple[str, str]] = ()  # source and target of each validation row, of translations
 
     def batch(self, step: int, part: int = 0, parts: int = 1, *, lookup: bool = True) -> Batch:
         """Return the training batch of a step, or a worker's part of it: rows part, part + parts, part + 2 parts, ...

@@ -105,6 +105,7 @@ class Translations(Bucketed):
         validation = EncodedPairs(valid, self.tokens, config, _joined(len(valid), *join, overlap=False))
         if not len(training):
             raise DataError(f"longest={config.longest} leaves no pair to train on")
+        self.valid_texts = validation.texts(valid)
         self.left_out = training.left_out + validation.left_out  # examples longer than config.longest
         self._open(training, validation, seed=seed, valid_most=config.valid_most)
 
@@ -169,6 +170,7 @@ class EncodedPairs:
         longer = np.array([max(len(x), len(y)) for x, y in zip(source, target, strict=True)], np.int64)
         kept = np.flatnonzero(longer <= (config.longest or max(longer, default=0)))
         self.left_out = len(longer) - len(kept)
+        self.starts, self.counts = starts[kept], counts[kept]  # first line, and number of lines, of each example
         for i in kept[longer[kept] > config.batch_tokens][:1].tolist():
             raise DataError(
                 f"{lines[starts[i]].where}: this pair has {longer[i]} tokens: "
@@ -179,6 +181,11 @@ class EncodedPairs:
 
     def __len__(self) -> int:
         return len(self.source.lengths)
+
+    def texts(self, lines: Sequence[Line]) -> list[tuple[str, str]]:
+        """Return the source and target text of each example, given the lines that it was made of."""
+        spans = [lines[i : i + n] for i, n in zip(self.starts.tolist(), self.counts.tolist(), strict=True)]
+        return [(" ".join(line.source for line in own), " ".join(line.target for line in own)) for own in spans]
 
     def batch(self, bucket: int, order: NDArray[np.int64], rows: Rows) -> Batch:
         """Return rows of a bucket, each side as wide as its longest row in the whole bucket."""

@@ -129,7 +129,7 @@ def _compare(runs: Mapping[str, RunMetrics]) -> Figure:
 
 
 def _draw(panels: Panels, linear: Sequence[str] = (), *, title: str = "", zero: bool = False) -> Figure:
-    """Draw panels; those of shares, learning rates and `linear` are never logarithmic, nor are numbers that reach 0."""
+    """Draw panels; shares, scores, learning rates and `linear` are never logarithmic, nor are numbers that reach 0."""
     figure = draw.panels(
         {head: lines for head, (lines, _) in panels.items()}, ylabel=[unit for _, unit in panels.values()],
         log=["" if _is_linear(head, panel, linear) else "auto" for head, panel in panels.items()], xlabel="steps",
@@ -142,7 +142,7 @@ def _draw(panels: Panels, linear: Sequence[str] = (), *, title: str = "", zero: 
 
 def _is_linear(title: str, panel: tuple[dict[str, Line], str], linear: Sequence[str]) -> bool:
     lines, unit = panel
-    known = unit == "share" or title in linear or title.endswith(("accuracy", "learning rate"))
+    known = unit.startswith(("share", "score")) or title in linear or title.endswith(("accuracy", "learning rate"))
     return known or bool(_values(lines).min() <= 0)
 
 

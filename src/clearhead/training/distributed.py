@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -22,6 +22,7 @@ from torch.utils.checkpoint import checkpoint
 from ..devices import find_device
 from ..models import Model
 
+T = TypeVar("T")
 _TRAININGS = itertools.count()  # number of trainings of this process, equal on all workers
 
 
@@ -67,6 +68,14 @@ class World:
     def barrier(self) -> None:
         """Wait until all workers have called this."""
         self.sum(0.0)
+
+    def gather(self, rows: list[T]) -> list[T]:
+        """The rows of all workers, in the order of the workers; each row consists of plain values."""
+        if self.size == 1:
+            return rows
+        parts: list[Any] = [None] * self.size
+        dist.all_gather_object(parts, rows)
+        return [row for part in parts for row in part]
 
     def broadcast(self, word: str) -> str:
         """Send a text from worker 0 to all workers."""

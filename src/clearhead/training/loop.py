@@ -60,14 +60,15 @@ class Loop:
             resumes = any((out / "checkpoints").glob("step-*"))
             setup = resolve(recipe, self.data, feeds, before=Folder.read_setup(out) if resumes else None)
             self.trainer = Trainer(recipe, setup, self.data, world, feeds=feeds, fresh=not resumes)
-            self.best = Best(recipe.run, self.trainer.objective.measurements)
+            objective = self.trainer.objective
+            self.best = Best(recipe.run, {**objective.measurements, **objective.text_measurements})
             self._check()
             self.folder = Folder(out, lock=world.rank == 0)
             stack.callback(self.folder.close)
             self.changes: list[str] = []  # of the recipe, since the folder's last attempt
             if world.rank == 0:
                 self.changes = self._keep_recipe()
-                self.folder.keep_setup(setup, unit=self.data.unit, objective=self.trainer.objective)
+                self.folder.keep_setup(setup, unit=self.data.unit, objective=objective)
             checkpoint = self._newest()
             self.step = 0
             if checkpoint is not None:
@@ -76,7 +77,7 @@ class Loop:
             world.barrier()  # no worker may remove old files before all have read the checkpoint
             self._start_logs(quiet, stack)
             resident = self.trainer.resident.names
-            self.feed = Feed(self.data, feeds, self.trainer.objective, world, recipe.accumulate, resident)
+            self.feed = Feed(self.data, feeds, objective, world, recipe.accumulate, resident)
             stack.callback(self.feed.close)
             self.pending = Pending(world, several=len(self.trainer.trained) > 1)
             self._stack = stack.pop_all()
@@ -180,6 +181,13 @@ class Loop:
                 f"{checkpoint.path} is past the recipe's {self.recipe.steps} steps: expected more steps, or another "
                 "folder"
             )
+        for step in self.recipe.averaged_steps:
+            path = self.folder.checkpoints / step_name(step)
+            if step <= self.step and not path.exists():
+                raise TrainingError(
+                    f"run.average = {self.recipe.run.average} needs {path}, which was not kept: expected a smaller "
+                    "number, or 0"
+                )
 
     def _data_facts(self) -> dict[str, Any]:
         """Numbers by which a change of the data's files is noticed."""
@@ -339,9 +347,7 @@ class Loop:
             return False
         record = self.trainer.measure(self.feed.valid())
         self._log(record)
-        self.talk.say(
-            f"step {self.step}: " + ", ".join(f"{name.replace('_', ' ')} {x:.4f}" for name, x in record.items())
-        )
+        self.talk.say(f"step {self.step}: {_shown(record)}")
         self._restart_clock()
         if self.best.take(record, self.step) and self.best.kept:
             self._save()
@@ -371,7 +377,7 @@ class Loop:
             self._read()
         if not self.trainer.finite():
             self._refuse(self.step, "a weight became infinite or NaN")
-        protect = [self.best.step] if self.best.kept else []
+        protect = [*self.recipe.averaged_steps, *([self.best.step] if self.best.kept else [])]
         facts = {"best": self.best.facts, "data": self._data_facts()}
         self.writer.save(self.step, self.trainer.tensors(), facts, protect=protect)
         self.saved = self.step
@@ -382,7 +388,9 @@ class Loop:
             self.writer.wait()
 
     def _finish(self) -> Bundle:
-        """Save the trained model (its average, or its best checkpoint, if configured) and other players; return it."""
+        """Save the trained model (an average, or its best checkpoint, if configured) and other players; return it."""
+        if self.recipe.run.average > 1:
+            self._average()
         best = self._best_checkpoint() if self.best.kept and self.best.step != self.step else None
         bundles = self.trainer.export(best)
         if self.world.rank == 0:
@@ -391,6 +399,21 @@ class Loop:
                     save(bundle, self.folder.path / "players" / name if i else self.folder.path / "model")
         self.world.barrier()  # until it is saved
         return load(self.folder.path / "model", device=str(self.world.device))
+
+    def _average(self) -> None:
+        """Replace the weights by the mean of those of the last checkpoints, and print its validation."""
+        checkpoints = [Checkpoint(self.folder.checkpoints / step_name(step)) for step in self.recipe.averaged_steps]
+        for checkpoint in checkpoints:
+            checkpoint.check()
+        self.trainer.load_mean(checkpoints)
+        steps = ", ".join(str(checkpoint.step) for checkpoint in checkpoints)
+        record = self.trainer.measure(self.feed.valid()) if self.data.valid_batches else {}
+        self.talk.say(f"mean of the weights of steps {steps}" + (f": {_shown(record)}" if record else ""))
+
+
+def _shown(record: Mapping[str, float]) -> str:
+    """The measurements of a validation, for the progress."""
+    return ", ".join(f"{name.replace('_', ' ')} {x:.4f}" for name, x in record.items())
 
 
 def _flat(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:

@@ -26,25 +26,37 @@ LEARNS = ("all", "head")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunConfig:
-    """What a training logs, validates and saves, and how often; only `patience` changes the trained weights."""
+    """What a training logs, validates and saves, and how often; only the last three keys choose the trained weights."""
 
     log_every: int = 10  # steps between two lines of metrics
     valid_every: int = 0  # steps between two validations; 0: only after the last step
     save_every: int = 0  # steps between two checkpoints; 0: only after the last step
     inside_every: int = 0  # steps between two records of activations and gradients; 0: never
     sample_every: int = 0  # steps between two sets of text samples, which also follow the last step; 0: never
+    decode: int | None = (
+        None  # validation rows decoded for valid_bleu and valid_chrf; not given: 1000 if `best` is one of them, else 0
+    )
     keep: int = 2  # number of newest checkpoints to keep
     best: str | None = (
         None  # measurement whose best checkpoint is the result, like valid_accuracy; not given: the last one
     )
     patience: int = 0  # validations without a better `best` (default valid_loss) after which training stops; 0: never
+    average: int = 0  # the result is the mean of the weights of this many last checkpoints; 0: those of the last step
 
     def __post_init__(self) -> None:
         at_least(self, 1, "log_every", "keep")
-        at_least(self, 0, "valid_every", "save_every", "inside_every", "sample_every", "patience")
+        at_least(self, 0, "valid_every", "save_every", "inside_every", "sample_every", "decode", "patience", "average")
         if (self.patience or self.best) and not self.valid_every:
             word = "patience" if self.patience else "best"
             raise InputError(f"{word} counts validations: expected valid_every of 1 step or more")
+        if self.average > 1 and not self.save_every:
+            raise InputError(f"average={self.average} is of checkpoints: expected save_every of 1 step or more")
+        if self.average and (self.best or self.patience):
+            word = "best" if self.best else "patience"
+            raise InputError(
+                f"average={self.average} and {word} choose different weights, the mean of the last checkpoints and the "
+                "best one: expected one of them"
+            )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -110,8 +122,22 @@ class Recipe:
         at_least(self, 1, "steps", "accumulate")
         for name, known in (("initial", WORDS), ("precision", PRECISIONS), ("spread", SPREADS), ("learn", LEARNS)):
             one_of(name, getattr(self, name), known)
+        if len(self.averaged_steps) < self.run.average:
+            raise InputError(
+                f"run.average={self.run.average}: {self.steps} steps with save_every={self.run.save_every} have "
+                f"{len(self.averaged_steps)} checkpoints: expected at most so many"
+            )
         if self.learn == "head" and self.pretrained is None and not any(p.pretrained for p in self.players.values()):
             raise InputError("learn='head' leaves all other weights random: expected pretrained, a folder")
+
+    @property
+    def averaged_steps(self) -> list[int]:
+        """The steps of the last run.average checkpoints, oldest first: the last step, and those of run.save_every.
+
+        Checkpoints that an interruption wrote do not count, so that a resumed run has the same average.
+        """
+        regular = range(self.run.save_every, self.steps, self.run.save_every) if self.run.save_every else ()
+        return [*regular, self.steps][-self.run.average :] if self.run.average else []
 
 
 # Keys that may change when a run is resumed: its length, what it logs and saves, and what changes only rounding.

@@ -167,7 +167,7 @@ class Folder:
 
     def keep_setup(self, setup: Setup, *, unit: str, objective: Objective) -> None:
         """Write setup.json: the objective, the models, and the units of the measurements."""
-        measured = {f"valid_{name}": asdict(one) for name, one in objective.measurements.items()}
+        measured = {f"valid_{name}": asdict(one) for name, one in objective.reported.items()}
         losses = [update.loss for update in objective.updates]
         about = {"unit": unit, "losses": losses, "measurements": measured}
         atomic_write(self.path / "setup.json", to_json({**config.dump(setup), **about}))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,8 +19,10 @@ from ..weights import Bundle
 from . import probes
 from .augmentation import augment, make_augmentations, normalise
 from .checkpoint import Checkpoint, CheckpointError
+from .decoding import decoded_rows, evenly
 from .distributed import World, reshard
 from .initialisation import initialise
+from .mean_checkpoint import MeanCheckpoint
 from .objectives import Moment, Objective, Update
 from .objectives.check import add_log_name, check_depends, check_losses, check_reported, check_sums, log_names
 from .objectives.objective import compute_dtype
@@ -89,6 +91,8 @@ class Trainer:
                 self.players[name] = AveragePlayer(name, self._trained_player(role.average_of), recipe, world)
         self.objective = kind(options, {name: self.players[name].model for name in roles}, data)
         self.objective.to(world.device)
+        texts = data.valid_texts
+        self.objective.decoded = evenly(texts, decoded_rows(recipe.run, kind.text_measurements, len(texts)))
         self.objective.averages = {n: p.average for n, p in self.players.items() if isinstance(p, AveragePlayer)}
         self.trained = {n: p for n, p in self.players.items() if isinstance(p, TrainedPlayer)}
         for player in self.trained.values():
@@ -278,7 +282,19 @@ class Trainer:
         means = {name: total / n for name, total in zip(sums, whole, strict=True)}
         reported = self.objective.summarise(means)
         check_reported(self.objective, reported)
-        return {f"valid_{name}": x for name, x in reported.items()}
+        return {f"valid_{name}": x for name, x in (reported | self._text_scores()).items()}
+
+    def _text_scores(self) -> dict[str, float]:
+        """The measurements of decoded text, of a copy of the model; each worker decodes a share of the rows."""
+        rows = self.objective.decoded
+        if not rows:
+            return {}
+        bundle = next(iter(self.export().values()))
+        bundle.model.to(self.world.device)
+        mine = rows[self.world.rank :: self.world.size]
+        scores = self.objective.score(self.world.gather(self.objective.decode(bundle, mine) if mine else []))
+        check_reported(self.objective, scores, text=True)
+        return scores
 
     # Checkpoints and results
 
@@ -304,6 +320,17 @@ class Trainer:
         for name, tensor in tensors.items():
             checkpoint.fill(name, tensor.detach())
         checkpoint.close()
+        for player in self.players.values():
+            player.restore()
+
+    @torch.no_grad()
+    def load_mean(self, checkpoints: Sequence[Checkpoint]) -> None:
+        """Set the weights, buffers and averages of all players to the means of several checkpoints, oldest first."""
+        mean = MeanCheckpoint(checkpoints)
+        for name, player in self.players.items():
+            for key, tensor in player.tensors().items():
+                if key.startswith(("weight/", "buffer/", "average/")):
+                    mean.fill(f"{name}/{key}", tensor.detach())
         for player in self.players.values():
             player.restore()
 

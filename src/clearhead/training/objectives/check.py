@@ -26,6 +26,7 @@ DECLARED: dict[str, tuple[Any, type, str]] = {
     "reads": ((tuple, list), str, 'a tuple of batch keys, like ("x",)'),
     "may_read": ((tuple, list), str, 'a tuple of batch keys, like ("labels",)'),
     "measurements": (Mapping, Measurement, 'a dict of Measurement by name, like {"loss": Measurement("nats/row")}'),
+    "text_measurements": (Mapping, Measurement, 'a dict of Measurement by name, like {"bleu": Measurement("score")}'),
 }
 
 
@@ -69,6 +70,11 @@ def check_objective(kind: Any) -> None:
     log_names(kind)
     if kind.measurements and kind.measure is Objective.measure:
         raise InputError(f"{kind.__name__} declares measurements: expected a method measure(batch) that returns them")
+    if kind.text_measurements and Objective.decode is kind.decode:
+        raise InputError(
+            f"{kind.__name__} declares text_measurements: expected a method decode(bundle, rows), and score(samples) "
+            "that returns them"
+        )
 
 
 def _check_players(kind: type[Objective]) -> None:
@@ -223,23 +229,24 @@ def check_sums(kind: type[Objective], sums: Any) -> None:
             )
 
 
-def check_reported(objective: Objective, reported: Any) -> None:
-    """Raise unless validation reports a number for every declared measurement, and no others."""
+def check_reported(objective: Objective, reported: Any, *, text: bool = False) -> None:
+    """Raise unless validation reports a number for every declared measurement (`text`: of text), and no others."""
     kind = type(objective)
-    where = f"{kind.__name__}.{'measure' if kind.summarise is Objective.summarise else 'summarise'}"
+    method = "score" if text else "measure" if kind.summarise is Objective.summarise else "summarise"
+    where, attribute = f"{kind.__name__}.{method}", "text_measurements" if text else "measurements"
     if not isinstance(reported, Mapping):
         raise InputError(f"{where} returned {_shown(reported)}: expected a dict of numbers by name")
-    declared = objective.measurements
+    declared: Mapping[str, Measurement] = getattr(objective, attribute)
     for name, x in reported.items():
         if name not in declared:
             raise InputError(
-                f"{where} returned {name!r}, which measurements does not declare: expected "
+                f"{where} returned {name!r}, which {attribute} does not declare: expected "
                 f"{', '.join(declared) or 'nothing'}{nearest(name, declared)}"
             )
         if not isinstance(x, Real):
             raise InputError(f"{where} returned {_shown(x)} as {name!r}: expected a number")
     if missing := [name for name in declared if name not in reported]:
-        raise InputError(f"{where} did not return {', '.join(missing)}: expected all that measurements declares")
+        raise InputError(f"{where} did not return {', '.join(missing)}: expected all that {attribute} declares")
 
 
 def _shown(x: Any) -> str:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ...data import Data
 
 MIXING = 1  # stream of random numbers
+HITS, ROWS = " hits", " rows"  # ends of the names of the sums of a class
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,6 +57,7 @@ class Classification(Objective):
     may_read: ClassVar[tuple[str, ...]] = ("ids", "lengths", "images")
     measurements: ClassVar[Mapping[str, Measurement]] = {
         "loss": Measurement("nats/row"), "accuracy": Measurement("share", "higher"),
+        "f1": Measurement("score from 0 to 1", "higher"),
     }  # fmt: skip
 
     def __init__(self, config: Any, players: Mapping[str, nn.Module], data: Data) -> None:
@@ -91,9 +93,29 @@ class Classification(Objective):
 
     @torch.no_grad()
     def measure(self, batch: Tensors) -> Tensors:
+        """The loss, the right rows, and for each class the right rows, and the rows predicted plus those labelled."""
         logits, labels = self._logits(batch), batch["labels"]
-        right = (logits.argmax(-1) == labels).float()
-        return {"loss": weighted_sum(self._each(logits, labels, 0.0), batch), "accuracy": weighted_sum(right, batch)}
+        predicted = logits.argmax(-1)
+        right = (predicted == labels).float()
+        sums = {"loss": weighted_sum(self._each(logits, labels, 0.0), batch), "accuracy": weighted_sum(right, batch)}
+        weight = batch.get("weight", torch.ones_like(right))
+
+        def by_class(classes: Tensor, each: Tensor) -> Tensor:
+            return each.new_zeros(logits.shape[-1]).index_add_(0, classes, each)
+
+        hits, rows = by_class(labels, right * weight), by_class(labels, weight) + by_class(predicted, weight)
+        sums |= {f"{i}{HITS}": x for i, x in enumerate(hits.unbind())}
+        return sums | {f"{i}{ROWS}": x for i, x in enumerate(rows.unbind())}
+
+    def summarise(self, means: dict[str, float]) -> dict[str, float]:
+        """The loss, the accuracy, and the macro F1: the mean over classes of 2 hits / (predicted + labelled).
+
+        A class that is neither predicted nor a label of any row does not count, as in scikit-learn.
+        """
+        rows = {name.removesuffix(ROWS): x for name, x in means.items() if name.endswith(ROWS) and x > 0}
+        scores = [2 * means[f"{i}{HITS}"] / x for i, x in rows.items()]
+        f1 = sum(scores) / max(len(scores), 1)
+        return {"loss": means["loss"], "accuracy": means["accuracy"], "f1": f1}
 
     def _each(self, logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
         """The loss of each row."""

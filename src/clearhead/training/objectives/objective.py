@@ -129,6 +129,7 @@ class Objective(nn.Module):
     reads: ClassVar[tuple[str, ...]] = ()  # batch keys that are required; those of an extra feed are "feed.key"
     may_read: ClassVar[tuple[str, ...]] = ()  # batch keys that are used if the data has them
     measurements: ClassVar[Mapping[str, Measurement]] = {}  # validation metrics by name; the logs add the prefix valid_
+    text_measurements: ClassVar[Mapping[str, Measurement]] = {}  # the same of decoded text; measured if rows are decoded
     result: ClassVar[str] = "model"  # the player that is the trained model
     writes_text: ClassVar[bool] = False  # whether `samples` gives samples of text
 
@@ -137,6 +138,7 @@ class Objective(nn.Module):
         self.config, self.data = config, data
         self.players = nn.ModuleDict(players)
         self.averages: dict[str, Average] = {}  # of the players with `average_of`; set by the Trainer
+        self.decoded: list[tuple[str, str]] = []  # validation rows to decode, as text: input and reference; as above
         self._scalars = scalar_options(type(config))
         for name in self._scalars:  # as tensors, so that a new value does not recompile the loss
             self.register_buffer(f"scalar_{name}", torch.tensor(value(getattr(config, name), 0, 1)), persistent=False)
@@ -172,6 +174,14 @@ class Objective(nn.Module):
         """The reported numbers, those of `measurements`, given the means of `measure` over all validation data."""
         return means
 
+    def decode(self, bundle: Bundle, rows: Sequence[tuple[str, str]]) -> list[Sample]:
+        """The text that the model writes for validation rows, each an input and its reference."""
+        raise NotImplementedError
+
+    def score(self, samples: Sequence[Sample]) -> dict[str, float]:
+        """The reported numbers, those of `text_measurements`, given what `decode` returned on all workers."""
+        return {}
+
     def step(self, update: Update, optimiser: Optimiser, moment: Moment, lr_scale: float) -> Tensor:
         """Update a player with its gradients and return their norm; override for a custom update."""
         return optimiser.step(lr_scale, value(optimiser.config.decay, moment.step, moment.steps))
@@ -182,6 +192,11 @@ class Objective(nn.Module):
     def samples(self, bundle: Bundle) -> list[Sample]:
         """A few texts written by the model, for the logs."""
         return []
+
+    @property
+    def reported(self) -> dict[str, Measurement]:
+        """The measurements of this training, by name."""
+        return {**self.measurements, **(self.text_measurements if self.decoded else {})}
 
     # Methods that subclasses call
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -34,6 +35,7 @@ class TokenObjective(Objective):
     Config: ClassVar[type[Any]] = SmoothingConfig
     measurements: ClassVar[Mapping[str, Measurement]] = {
         "loss": Measurement("nats/token"), "accuracy": Measurement("share", "higher"),
+        "perplexity": Measurement("tokens"),
     }  # fmt: skip
 
     def count(self, batch: Mapping[str, np.ndarray]) -> int:
@@ -54,6 +56,10 @@ class TokenObjective(Objective):
         head = self.player("model").head
         return head.cap if isinstance(head, Readout) else None
 
+    def summarise(self, means: dict[str, float]) -> dict[str, float]:
+        """The loss and accuracy per token, and the perplexity: exp of the loss."""
+        return means | {"perplexity": perplexity(means["loss"])}
+
     def readout(self, batch: Tensors) -> tuple[Tensor, Tensor, Tensor]:
         """The input of the output layer, its weights, and the targets."""
         model = self.player("model")
@@ -70,3 +76,11 @@ class TokenObjective(Objective):
     def select(self, x: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """The positions whose loss is computed: all of them."""
         return x, targets
+
+
+def perplexity(loss: float) -> float:
+    """The exponential of a loss in nats per token; infinity if it is too large for a float."""
+    try:
+        return math.exp(loss)
+    except OverflowError:
+        return math.inf

@@ -5,13 +5,15 @@ source (b, s), lengths (b,), ids (b, t) and targets (b, t) with -100 for positio
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from ...data import IGNORE
+from ...data.files import as_line
+from ...metrics import bleu, chrf
 from ...tasks.translate import translate
 from ...weights import Bundle
-from .objective import Role, Sample
+from .objective import Measurement, Role, Sample
 from .token_loss import TokenObjective
 
 ROWS = 3  # number of samples, always of the same rows
@@ -22,7 +24,23 @@ class Translation(TokenObjective):
 
     roles: ClassVar[Mapping[str, Role]] = {"model": Role(can="translate")}
     reads: ClassVar[tuple[str, ...]] = ("ids", "targets", "source", "lengths")
+    text_measurements: ClassVar[Mapping[str, Measurement]] = {
+        "bleu": Measurement("score from 0 to 100", "higher"), "chrf": Measurement("score from 0 to 100", "higher"),
+    }  # fmt: skip
     writes_text = True
+
+    def decode(self, bundle: Bundle, rows: Sequence[tuple[str, str]]) -> list[Sample]:
+        """Greedy translations."""
+        results: Any = translate(bundle, [source for source, _ in rows], beams=1)
+        return [
+            {"given": given, "written": as_line(one.text), "wanted": wanted}
+            for (given, wanted), one in zip(rows, results, strict=True)
+        ]
+
+    def score(self, samples: Sequence[Sample]) -> dict[str, float]:
+        """Corpus BLEU and chrF of sacreBLEU, as `evaluate` computes them."""
+        texts = [one["written"] for one in samples], [one["wanted"] for one in samples]
+        return {"bleu": bleu(*texts).value, "chrf": chrf(*texts).value}
 
     def samples(self, bundle: Bundle) -> list[Sample]:
         tokens: Any = bundle.tokens

@@ -10,7 +10,7 @@ const EVERY = 2000; // milliseconds between two requests for new records
 const MOST = 6; // runs to compare
 const NOT_DRAWN = ["step", "seconds", "rate", "share"]; // numbers of a record that have no curve
 const OPTIMISER = [["lr", "Learning rate", "learning rate", false], ["norm", "Norm of the gradient", "L2 norm", true]]; // prefix (of several players lr_NAME), title, unit, logarithmic
-const MEASURED = { near: ["generated points near a mode", "share of points"], modes: ["modes with enough generated points", "modes"], information: ["mutual information of outputs and labels", "nats"] }; // title, unit
+const MEASURED = { near: ["generated points near a mode", "share of points"], modes: ["modes with enough generated points", "modes"], information: ["mutual information of outputs and labels", "nats"], f1: ["macro F1", "score from 0 to 1"], bleu: ["BLEU", "score from 0 to 100"], chrf: ["chrF", "score from 0 to 100"] }; // title, unit
 const KINDS = [["entropy", "entropy of the weights", "nats"], ["distance", "mean distance to the keys", "tokens"], ["sink", "weight on the first token", "share of the weight"]];
 const SAMPLE = [["given", "given"], ["written", "model"], ["wanted", "data"]];
 const OPEN = { translate: "Translate with this model", write: "Write with this model", read: "Read with this model" };
@@ -163,7 +163,7 @@ export class Train extends View {
     for (const name of [...first, ...valid, ...others].filter((one) => names.includes(one))) {
       const own = runs.filter((run) => has(run, name)), units = unique(own.map((run) => unitOf(run, name)));
       for (const unit of units) found.push({
-        title: titleOf(name) + (units.length > 1 ? ` (${unit || "unit unknown"})` : ""), unit: unit || (units.length > 1 ? "unit unknown" : words(name.replace(/^valid_/, ""))), log: !others.includes(name) && !unit.startsWith("share") && !name.endsWith("accuracy"),
+        title: titleOf(name) + (units.length > 1 ? ` (${unit || "unit unknown"})` : ""), unit: unit || (units.length > 1 ? "unit unknown" : words(name.replace(/^valid_/, ""))), log: !others.includes(name) && !/^(share|score)/.test(unit) && !name.endsWith("accuracy"),
         lines: own.filter((run) => unitOf(run, name) === unit).map((run) => ({ name: run.id, run: run.id, colour: this.colours[run.id], points: has(run, name) })),
       });
     }
