@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from ..layers import MLP, Attention, Block, Learned, Positions, Rotary, Sinusoid
+from ..layers.lora import adapters
 from .products import join
 
 
@@ -23,7 +24,7 @@ def supports_block(block: Block) -> bool:
         return False
     if block.training or type(mlp) is not MLP or not _plain(attn) or (cross is not None and not _plain(cross)):
         return False
-    if attn.project != "qkv" or attn.head_width != attn.value_width:
+    if attn.project != "qkv" or attn.head_width != attn.value_width or adapters(block):
         return False
     return join(attn.query, attn.key, attn.value) is not None and (mlp.gate is None or _joined(mlp))
 

@@ -396,7 +396,8 @@ class Loop:
         if self.world.rank == 0:
             with self._disk():
                 for i, (name, bundle) in enumerate(bundles.items()):
-                    save(bundle, self.folder.path / "players" / name if i else self.folder.path / "model")
+                    path = self.folder.path / "players" / name if i else self.folder.path / "model"
+                    save(bundle, path, layout="clearhead" if bundle.base is None else "peft")
         self.world.barrier()  # until it is saved
         return load(self.folder.path / "model", device=str(self.world.device))
 

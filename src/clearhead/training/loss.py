@@ -33,7 +33,7 @@ def linear_cross_entropy(
     """
     x, targets = x.reshape(-1, x.shape[-1]), targets.reshape(-1)
     if torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad):
-        loss: Tensor = _loss_and_gradients(x, weight, targets, smoothing, cap or 0.0)[0]
+        loss: Tensor = _loss_and_gradients(x, weight, targets, smoothing, cap or 0.0, weight.requires_grad)[0]
         return loss
     return measured(x, weight, targets, smoothing=smoothing, cap=cap)[0]
 
@@ -63,12 +63,13 @@ def measured(
 @torch.library.custom_op(
     "clearhead::linear_cross_entropy",
     mutates_args=(),
-    schema="(Tensor x, Tensor weight, Tensor targets, float smoothing, float cap) -> (Tensor, Tensor, Tensor)",
+    schema="(Tensor x, Tensor weight, Tensor targets, float smoothing, float cap, bool learned)"
+    " -> (Tensor, Tensor, Tensor)",
 )
 def _loss_and_gradients(
-    x: Tensor, weight: Tensor, targets: Tensor, smoothing: float, cap: float
+    x: Tensor, weight: Tensor, targets: Tensor, smoothing: float, cap: float, learned: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The summed loss and its gradients with respect to x and weight, chunk by chunk."""
+    """The summed loss and its gradients with respect to x and weight (empty unless it is learned), chunk by chunk."""
     rows = _rows(x, weight)
     loss = torch.zeros((), dtype=_wide(x), device=x.device)
     dx, dw = torch.empty_like(x), None
@@ -80,19 +81,26 @@ def _loss_and_gradients(
         if slope is not None:
             logits *= slope
         torch.mm(logits, weight, out=dx[start : start + rows])
-        dw = _add(dw, logits, part, whole=x.shape[0] <= rows)
+        if learned:
+            dw = _add(dw, logits, part, whole=x.shape[0] <= rows)
+    if not learned:
+        return loss, dx, weight.new_empty(0)
     return loss, dx, torch.zeros_like(weight) if dw is None else dw.to(weight.dtype)
 
 
 @_loss_and_gradients.register_fake
-def _(x: Tensor, weight: Tensor, targets: Tensor, smoothing: float, cap: float) -> tuple[Tensor, Tensor, Tensor]:
-    return x.new_empty((), dtype=_wide(x)), torch.empty_like(x), torch.empty_like(weight)
+def _(
+    x: Tensor, weight: Tensor, targets: Tensor, smoothing: float, cap: float, learned: bool
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    dw = torch.empty_like(weight) if learned else weight.new_empty(0)
+    return x.new_empty((), dtype=_wide(x)), torch.empty_like(x), dw
 
 
 def _save_gradients(
     ctx: torch.autograd.function.FunctionCtx, inputs: tuple[object, ...], output: tuple[Tensor, ...]
 ) -> None:
     ctx.save_for_backward(output[1], output[2])
+    ctx.learned = inputs[4]  # type: ignore[attr-defined]
     ctx.set_materialize_grads(False)
 
 
@@ -101,7 +109,9 @@ def _scale_gradients(ctx: torch.autograd.function.FunctionCtx, *grads: Tensor | 
     g = grads[0]
     if grads[1] is not None or grads[2] is not None:
         raise RuntimeError("linear_cross_entropy has no second derivative: its gradients are constants for autograd")
-    return (None,) * 5 if g is None else (dx * g, dw * g, None, None, None)
+    if g is None:
+        return (None,) * 6
+    return dx * g, dw * g if ctx.learned else None, None, None, None, None  # type: ignore[attr-defined]
 
 
 _loss_and_gradients.register_autograd(_scale_gradients, setup_context=_save_gradients)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from .average import Average, AverageNetwork
-from .checkpoint import Checkpoint
+from .checkpoint import Checkpoint, CheckpointError
 from .distributed import SyncedBatchNorm, World, narrow, recompute, shard
 from .optim import OptimConfig, Optimiser
 from .recipe import Recipe
@@ -22,10 +22,19 @@ from .tensors import local, whole
 
 
 class Player:
-    """A network and its tensors in checkpoints: weights (float32 masters of bfloat16 weights), buffers, averages."""
+    """A network and its tensors in checkpoints: weights (float32 masters of bfloat16 weights), buffers, averages.
 
-    def __init__(self, name: str, setup: PlayerSetup, model: nn.Module, recipe: Recipe, world: World) -> None:
+    `rebuild` builds the network as it was before the first step. If it is given, checkpoints hold only the weights that
+    are trained, with a fingerprint of the others.
+    """
+
+    def __init__(
+        self, name: str, setup: PlayerSetup, model: nn.Module, recipe: Recipe, world: World,
+        rebuild: Callable[[], nn.Module] | None = None,
+    ) -> None:  # fmt: skip
         self.name, self.setup, self.model, self.world = name, setup, model, world
+        self.rebuild = rebuild or setup.build
+        self.fingerprint = None if rebuild is None else Fingerprint(model)
         self.sharded = world.size > 1 and recipe.spread == "fsdp"
         self.has_masters = recipe.precision == "bfloat16" and not self.sharded
         model.to(world.device)
@@ -33,18 +42,24 @@ class Player:
             recompute(model)
         if world.size > 1:
             SyncedBatchNorm.convert(model)
-        # Untrained weights in float32, since the network may compute with bfloat16 copies.
+        # Untrained weights in float32, since the network may compute with bfloat16 copies; none if `rebuild` has them.
         self.frozen = {
-            n: p.detach().clone() if self.has_masters else p for n, p in model.named_parameters() if not p.requires_grad
+            n: p.detach().clone() if self.has_masters else p for n, p in self._untrained()
         }  # fmt: skip
         # The weights before rounding, from which the optimiser's master weights start.
-        self._exact = {n: p.detach().clone() for n, p in model.named_parameters()} if self.has_masters else {}
+        trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
+        self._exact = {n: p.detach().clone() for n, p in trained.items()} if self.has_masters else {}
         if self.has_masters:
             narrow(model)
         if self.sharded:
             shard(model, world, recipe.precision)
-            self.frozen = {n: p for n, p in model.named_parameters() if not p.requires_grad}
+            self.frozen = dict(self._untrained())
         self.average: Average | None = None
+
+    def _untrained(self) -> list[tuple[str, nn.Parameter]]:
+        """The weights that are not trained and that checkpoints hold, by name."""
+        named = self.model.named_parameters() if self.fingerprint is None else ()
+        return [(n, p) for n, p in named if not p.requires_grad]
 
     def begin_step(self) -> None:
         """Switch the network to the mode in which a step runs it: evaluation, unless it is trained."""
@@ -60,10 +75,14 @@ class Player:
         tensors |= {f"buffer/{n}": x for n, x in buffers(self.model).items()}
         if self.average is not None:
             tensors |= {f"average/{n}": x for n, x in self.average.values.items()}
+        if self.fingerprint is not None:
+            tensors["fingerprint"] = self.fingerprint.saved
         return tensors
 
     def restore(self) -> None:
         """Copy the weights that a checkpoint has filled in place to the network that computes with them."""
+        if self.fingerprint is not None:
+            self.fingerprint.check(self.name)
 
     def local_weights(self) -> list[Tensor]:
         """This worker's shards of the weights and averages."""
@@ -83,8 +102,9 @@ class Player:
         """The network to save: unsharded, on the CPU, with its averages if it has any, or the weights of `best`."""
         averages = {} if self.average is None else self.average.values
         numbers = {n: whole(averages.get(n, w)) for n, w in self.weights().items()}
-        model = self.setup.build()
-        named, held = dict(model.named_parameters()), buffers(model)
+        model = self.rebuild()
+        parameters, held = dict(model.named_parameters()), buffers(model)
+        named = {n: parameters[n] for n in numbers}
         for n, tensor in numbers.items():
             named[n].copy_(tensor)
         for n, buffer in buffers(self.model).items():
@@ -101,9 +121,9 @@ class TrainedPlayer(Player):
 
     def __init__(
         self, name: str, setup: PlayerSetup, model: nn.Module, recipe: Recipe, world: World, *, optim: OptimConfig,
-        schedule: ScheduleConfig,
+        schedule: ScheduleConfig, rebuild: Callable[[], nn.Module] | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(name, setup, model, recipe, world)
+        super().__init__(name, setup, model, recipe, world, rebuild)
         self.schedule, self.trainable = schedule, [p for p in model.parameters() if p.requires_grad]
         self.optimiser = Optimiser(model, optim, masters=self.has_masters)
         for n, master in self.optimiser.masters.items():
@@ -129,7 +149,7 @@ class TrainedPlayer(Player):
 
     def weights(self) -> dict[str, Tensor]:
         own = {**self.optimiser.weights(), **self.frozen}
-        return {n: own[n] for n, _ in self.model.named_parameters()}
+        return {n: own[n] for n, _ in self.model.named_parameters() if n in own}
 
     def tensors(self) -> dict[str, Tensor]:
         # Master weights are saved as weights, not a second time as optimiser state.
@@ -138,6 +158,7 @@ class TrainedPlayer(Player):
 
     @torch.no_grad()
     def restore(self) -> None:
+        super().restore()
         self.optimiser.restore()
         if self.has_masters:
             for n, p in self.model.named_parameters():
@@ -220,6 +241,27 @@ class AveragePlayer(Player):
             if best is not None:
                 best.fill(f"{self.name}/buffer/{n}", buffer)
         return model
+
+
+class Fingerprint:
+    """Sums over the bits of the weights that are not trained, by which a change of pretrained files is noticed."""
+
+    @torch.no_grad()
+    def __init__(self, model: nn.Module) -> None:
+        sums = [
+            p.detach().reshape(-1).view(torch.int32).sum(dtype=torch.int64)
+            for p in model.parameters() if not p.requires_grad
+        ]  # fmt: skip
+        self.own = torch.stack(sums).cpu()
+        self.saved = self.own.clone()  # which a checkpoint fills
+
+    def check(self, player: str) -> None:
+        """Raise if the weights differ from those that a checkpoint was made with."""
+        if not torch.equal(self.saved, self.own):
+            raise CheckpointError(
+                f"the pretrained weights of the {player} have changed since this run began, and its checkpoints hold "
+                "only what is trained: expected the same pretrained folder"
+            )
 
 
 def buffers(model: nn.Module) -> dict[str, Tensor]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor, nn
 
@@ -19,9 +21,17 @@ def in_head(model: nn.Module, name: str) -> bool:
     return name.split(".")[0] in parts
 
 
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """What `fill_pretrained` did."""
+
+    names: frozenset[str]  # tensors of the model that were filled
+    left_out: list[str]  # weights of the folder that were not used, each after the folder
+
+
 @torch.no_grad()
-def fill_pretrained(model: nn.Module, start: Pretrained, tokens: Tokenizer | Pair | None = None) -> list[str]:
-    """Copy the weights of a folder into a model, or a part of it; returns the names of weights that were not used.
+def fill_pretrained(model: nn.Module, start: Pretrained, tokens: Tokenizer | Pair | None = None) -> Filled:
+    """Copy the weights of a folder into a model, or a part of it; returns which were filled, and which not used.
 
     A head that the folder lacks, or has in another shape, keeps its random weights. Position embeddings of patches are
     interpolated to another image size. All other weights must fit. `tokens` are those of the data, which must be the
@@ -33,12 +43,14 @@ def fill_pretrained(model: nn.Module, start: Pretrained, tokens: Tokenizer | Pai
         _check_same_tokens(bundle.tokens, tokens, start)
     source, target = chosen_parts(checkpoint, model, start)
     check_fit(checkpoint, model, start)
-    theirs, used = tensors(source), set()
+    theirs, used, names = tensors(source), set(), set()
     for name, slot in tensors(target).items():
         if _fits(name, theirs.get(name), slot, source, target):
             slot.copy_(_fitted(name, theirs[name], slot, source, target))
             used.add(id(theirs[name]))
-    return [f"{start.folder}: {name}" for name, x in tensors(checkpoint).items() if id(x) not in used]
+            names.add(name if start.into is None else f"{start.into}.{name}")
+    unused = [f"{start.folder}: {name}" for name, x in tensors(checkpoint).items() if id(x) not in used]
+    return Filled(frozenset(names), unused)
 
 
 def _check_same_tokens(theirs: Tokenizer | Pair | None, ours: Tokenizer | Pair | None, start: Pretrained) -> None:

@@ -15,6 +15,7 @@ from ..errors import InputError, nearest
 from ..models import FAMILIES, family
 from .augmentation import AUGMENTATIONS
 from .initialisation import WORDS
+from .lora import LoraConfig
 from .objectives import OBJECTIVES, Role, objective_class
 from .optim import OptimConfig
 from .schedule import ScheduleConfig
@@ -108,6 +109,7 @@ class Recipe:
     pretrained: str | Pretrained | tuple[Pretrained, ...] | None = None  # weights to start from; a new head is kept
     learn: str = "all"  # train all weights, or only the head
     freeze: tuple[str, ...] = ()  # submodules whose weights are not trained, like encoder
+    lora: LoraConfig | None = None  # train low-rank updates of the pretrained weights, and a new head; None: weights
     accumulate: int = 1  # micro-batches per step (gradient accumulation); more need less memory
     precision: str = "float32"  # float32; tf32: TF32 matrix products on a GPU; bfloat16: with float32 master weights
     recompute: bool = False  # gradient checkpointing: recompute the activations of blocks in the backward pass
@@ -129,6 +131,8 @@ class Recipe:
             )
         if self.learn == "head" and self.pretrained is None and not any(p.pretrained for p in self.players.values()):
             raise InputError("learn='head' leaves all other weights random: expected pretrained, a folder")
+        if self.lora is not None and self.learn == "head":
+            raise InputError("learn='head' trains no adapters: expected learn='all' with lora, or no lora")
 
     @property
     def averaged_steps(self) -> list[int]:
@@ -179,6 +183,7 @@ def read_recipe(source: str | Path | Mapping[str, Any] | Recipe, *overrides: str
     if recipe.objective.get("name"):
         named_options(recipe.objective, "objective")
     _check_players(recipe, table)
+    _check_lora(recipe)
     for player in _trained_players(recipe):
         section = model_section(recipe, player)
         whole = any(start.is_whole for start in pretrained_of(recipe, player))
@@ -231,6 +236,25 @@ def _check_players(recipe: Recipe, table: config.Table) -> None:
             names = ", ".join(f"players.{player}.{key}" for player in _trained_players(recipe))
             problem = f"the players of this objective are {', '.join(roles)}" if len(roles) > 1 else "it is given twice"
             raise config.ConfigError(f"{table.place(key)}{key}: {problem}: expected only {names}")
+
+
+def _check_lora(recipe: Recipe) -> None:
+    """Raise unless every player of a recipe with LoRA starts from pretrained weights."""
+    if recipe.lora is None:
+        return
+    place = place_of(recipe, ("lora",))
+    for player, role in _roles(recipe).items():
+        if role.average_of is not None:
+            raise config.ConfigError(
+                f"{place}lora: the {player} is a moving average of all weights of the {role.average_of}, and LoRA "
+                "trains only adapters: expected an objective without such a player"
+            )
+        if not pretrained_of(recipe, player):
+            key = ".".join(section_key(recipe, player, "pretrained"))
+            raise config.ConfigError(
+                f"{place}lora adapts pretrained weights, which stay as they are, and the {player} starts from random "
+                f"ones: expected {key}, a folder"
+            )
 
 
 def section_key(recipe: Recipe, player: str, name: str) -> config.Key:

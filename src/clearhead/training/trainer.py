@@ -15,8 +15,10 @@ from torch import Tensor, nn
 from .. import config
 from ..data import Data
 from ..errors import InputError
+from ..layers.lora import merge_adapters
 from ..weights import Bundle
 from . import probes
+from .adapters import adapt, base_folder
 from .augmentation import augment, make_augmentations, normalise
 from .checkpoint import Checkpoint, CheckpointError
 from .decoding import decoded_rows, evenly
@@ -102,19 +104,32 @@ class Trainer:
 
     def _build_trained(self, name: str, index: int, fresh: bool) -> TrainedPlayer:
         recipe, setup = self.recipe, self.setup.players[name]
-        torch.manual_seed(seed_of(recipe.seed, -1, index))
-        model = setup.build()
-        initialise(model, recipe.initial, recipe.seed, prefix="" if name == "model" else f"{name}.")
-        if fresh:
-            for start in pretrained_of(recipe, name):
-                self.left_out += fill_pretrained(model, start, self.data.tokens)
+        # Checkpoints of a training with LoRA do not hold the pretrained weights.
+        model, left_out = self._build_model(name, index, pretrained=fresh or recipe.lora is not None)
+        self.left_out += left_out
         if recipe.learn == "head":
             for weight_name, weight in model.named_parameters():
                 weight.requires_grad_(in_head(model, weight_name))
         for part in recipe.freeze:
             submodule(model, part, "freeze", "this model").requires_grad_(False)
         optim, schedule = player_optim(recipe, name)
-        return TrainedPlayer(name, setup, model, recipe, self.world, optim=optim, schedule=schedule)
+        rebuild = None if recipe.lora is None else lambda: self._build_model(name, index, pretrained=True)[0]
+        return TrainedPlayer(
+            name, setup, model, recipe, self.world, optim=optim, schedule=schedule, rebuild=rebuild
+        )  # fmt: skip
+
+    def _build_model(self, name: str, index: int, *, pretrained: bool) -> tuple[nn.Module, list[str]]:
+        """A player's model before the first step, and the pretrained weights that it does not use."""
+        recipe, filled, left_out = self.recipe, frozenset[str](), list[str]()
+        torch.manual_seed(seed_of(recipe.seed, -1, index))
+        model = self.setup.players[name].build()
+        initialise(model, recipe.initial, recipe.seed, prefix="" if name == "model" else f"{name}.")
+        for start in pretrained_of(recipe, name) if pretrained else ():
+            done = fill_pretrained(model, start, self.data.tokens)
+            filled, left_out = filled | done.names, left_out + done.left_out
+        if recipe.lora is not None:
+            adapt(model, recipe.lora, filled, seed=seed_of(recipe.seed, -1, index), freeze=recipe.freeze)
+        return model, left_out
 
     def _trained_player(self, name: str) -> TrainedPlayer:
         player = self.players[name]
@@ -346,11 +361,15 @@ class Trainer:
         for name in [result, *(other for other in self.players if other != result)]:
             model: Any = self.players[name].export(best)
             setup = self.setup.players[name]
+            kept = self.recipe.lora is not None and not self.recipe.lora.merge
+            if not kept:
+                merge_adapters(model)
             bundles[name] = Bundle(
                 model, self.data.tokens if model.reads in ("tokens", "pairs", "captions") else None,
                 special=setup.special, chat=setup.chat,
                 labels=self.data.classes if "classify" in model.can else None,
                 preprocessing=self.data.preprocessing if model.reads in ("images", "captions") else None,
+                base=base_folder(pretrained_of(self.recipe, name)) if kept else None,
             )  # fmt: skip
         return bundles
 

@@ -80,12 +80,12 @@ class Theirs:
         answer: dict[str, Any] = {"answer": "sentence", "pooler": POOLER in shapes}
         if self.pooling is not None:
             answer |= {"pool": self.pooling, "pooler": False}
+        elif CLASSES in shapes:
+            answer = {"answer": "class", "classes": shapes[CLASSES][0]}
         elif WORDS in shapes:
             if not self.tie_word_embeddings:
                 raise InputError("tie_word_embeddings=False: expected a head that shares the embedding table")
             answer = {"answer": "words"}
-        elif CLASSES in shapes:
-            answer = {"answer": "class", "classes": shapes[CLASSES][0]}
         return Config(
             vocab=self.vocab_size, context=self.max_position_embeddings, width=self.hidden_size,
             depth=self.num_hidden_layers, heads=self.num_attention_heads, hidden=self.intermediate_size,

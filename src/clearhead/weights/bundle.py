@@ -60,6 +60,7 @@ class Bundle:
         labels: The names of the classes of a classifier.
         preprocessing: How an image becomes its input; None if it reads no images.
         model_type: Of the Hugging Face folder it was loaded from; the layout "huggingface" saves it as such again.
+        base: The model that its adapters belong to, if it has any: what `load` takes.
 
     Examples:
         >>> model = clearhead.build("gpt", vocab=3, context=8, width=8, depth=1, heads=2)
@@ -76,6 +77,7 @@ class Bundle:
     labels: tuple[str, ...] | None = None
     preprocessing: Preprocessing | None = field(default=None, kw_only=True)
     model_type: str | None = field(default=None, kw_only=True)
+    base: str | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         accelerate(self.model.eval())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,10 @@ from torch import nn
 from .. import config
 from ..devices import find_device, find_dtype
 from ..errors import InputError, nearest
+from ..layers.lora import adapters, merge_adapters
 from ..models import family_of
 from ..tokens import Pair, Tokenizer
-from . import gguf, huggingface, keras_resnet, native, state_files, timm, transformers_folder
+from . import gguf, huggingface, keras_resnet, native, peft, peft_save, state_files, timm, transformers_folder
 from .bundle import Bundle
 from .fill import WeightsError
 from .hub import fetch, is_hub_name
@@ -27,16 +29,19 @@ from .zoo import ZOO, in_zoo, shipped
 # Layouts that `save` writes.
 WRITERS: dict[str, Callable[[Bundle, Path], Path]] = {
     "clearhead": native.save, "compact": native.save_compact, "huggingface": huggingface.save, "timm": timm.save,
-    "torchvision": state_files.save_torchvision,
+    "torchvision": state_files.save_torchvision, "peft": peft_save.save,
 }  # fmt: skip
 # Layouts that `load` reads, by the first word of what `find` returns.
 READERS: dict[str, Callable[[Path, torch.device, torch.dtype | None], tuple[Bundle, Used]]] = {
     "clearhead": native.load, "huggingface": huggingface.load, "gguf": gguf.load, "timm": timm.load,
-    "file": state_files.load, "tfjs": keras_resnet.load, "transformers": transformers_folder.load,
+    "file": state_files.load, "tfjs": keras_resnet.load, "transformers": transformers_folder.load, "peft": peft.load,
 }  # fmt: skip
 
 
-def load(folder: str | Path, device: str | torch.device = "auto", dtype: str | torch.dtype | None = None) -> Bundle:
+def load(
+    folder: str | Path, device: str | torch.device = "auto", dtype: str | torch.dtype | None = None, *,
+    merge: bool = True,
+) -> Bundle:  # fmt: skip
     """Load a model with its tokenizer or image preprocessing.
 
     Args:
@@ -44,10 +49,12 @@ def load(folder: str | Path, device: str | torch.device = "auto", dtype: str | t
             file, or a weight file (.pth, .pt, .safetensors) of torchvision, timm or DINOv2. A Hugging Face folder that
             no family here reads, of a language model or an encoder, is opened with transformers if that is installed. A
             name like "en-de" that is not a folder here is a model that ships with the package (see `shipped`); a name
-            like "org/name" is downloaded from Hugging Face's hub.
+            like "org/name" is downloaded from Hugging Face's hub. A folder of adapters in PEFT's layout is opened
+            together with the model that it names.
         device: Where to put the model; "auto" is the first available of cuda, mps and cpu.
         dtype: The dtype of the weights; None keeps the stored one (for shipped models: float32). "int8" rounds the
             weights of linear maps to 8 bits, for a CPU: see `quantise`.
+        merge: Add adapters (LoRA) to the weights; False: keep them apart.
 
     Raises:
         WeightsError: If files are missing, damaged, or do not fit together.
@@ -62,7 +69,16 @@ def load(folder: str | Path, device: str | torch.device = "auto", dtype: str | t
         return quantise(load(folder, "cpu" if device == "auto" else device, "float32"))
     device, dtype = find_device(device), find_dtype(dtype)
     path, layout = find(folder)
-    return read(path, layout, device, torch.float32 if dtype is None and path.parent == ZOO else dtype)[0]
+    bundle = read(path, layout, device, torch.float32 if dtype is None and path.parent == ZOO else dtype)[0]
+    return bundle if not merge else merged(bundle)
+
+
+def merged(bundle: Bundle) -> Bundle:
+    """A bundle whose adapters are added to its weights, in place; the same one if it has none."""
+    if not adapters(bundle.model):
+        return bundle
+    merge_adapters(bundle.model)
+    return replace(bundle, base=None)
 
 
 def read(path: Path, layout: str, device: torch.device, dtype: torch.dtype | None) -> tuple[Bundle, Used]:
@@ -110,8 +126,9 @@ def save(
         folder: The folder; it is created if needed.
         tokens: The tokenizer to save; None: that of the bundle.
         layout: "clearhead"; "compact", the same with matrices rounded to 8 bits; "huggingface", which from_pretrained
-            of their libraries reads; "timm", for its create_model; or "torchvision": the weights alone, for
-            load_state_dict.
+            of their libraries reads; "timm", for its create_model; "torchvision": the weights alone, for
+            load_state_dict; or "peft": only the adapters, and what else differs from the model that they belong to.
+            In all other layouts adapters are added to the weights.
 
     Examples:
         >>> model = clearhead.build("gpt", vocab=3, context=8, width=8, depth=1, heads=2)
@@ -124,6 +141,8 @@ def save(
     bare = model.model if isinstance(model, Bundle) else model
     bare = getattr(bare, "_orig_mod", bare)  # torch.compile wraps the model
     training = bare.training
+    if layout != "peft" and adapters(bare):
+        bare = merge_adapters(deepcopy(bare))
     if isinstance(model, Bundle):
         same = tokens is None or tokens == model.tokens
         bundle = replace(
@@ -153,6 +172,8 @@ def find(folder: str | Path) -> tuple[Path, str]:
         raise WeightsError(f"{path}: is a file, not a folder")
     if not path.is_dir():
         raise WeightsError(f"{path}: there is no such folder{_suggestion(path)}")
+    if peft.is_peft(path):
+        return path, "peft"
     if (path / "config.json").is_file():
         return path, _layout(path)
     if (path / "recipe.toml").exists():

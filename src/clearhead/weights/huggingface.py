@@ -6,6 +6,7 @@ shares it with a close relative. To add one, write such a file, and its line in 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,6 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, get_args, get_type_hints
 
 import torch
+from torch import Tensor
 
 from .. import config
 from ..atomic_files import atomic_write
@@ -66,17 +68,23 @@ def model_type(table: config.Table) -> str:
     return kind
 
 
-def load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> tuple[Bundle, Used]:
-    """Load a folder of theirs; returns the bundle, and which tensors it was loaded from."""
+def load(
+    folder: Path, device: torch.device, dtype: torch.dtype | None, changed: Mapping[str, Tensor] | None = None
+) -> tuple[Bundle, Used]:  # fmt: skip
+    """Load a folder of theirs; returns the bundle, and which tensors it was loaded from.
+
+    `changed` are tensors, by their names, that replace those of the folder or are added to them.
+    """
     table = config.load(folder / "config.json")
     kind = model_type(table)
     layout = get_layout(kind)
     theirs = read_theirs(layout, config.Table({**table, **layout.read_extra(folder)}, origin=table.origin))
     with open_tensors(folder) as tensors:
-        model, used = build(layout, theirs, tensors, device, dtype, folder / "config.json")
+        model, used = build(layout, theirs, tensors, device, dtype, folder / "config.json", changed or {})
     tokens = None if layout.read_tokens is None else layout.read_tokens(folder, theirs)
     check_tokens(tokens, model.config, str(folder))
-    special, labels = special_ids(folder, table), class_names(folder, table, getattr(model.config, "classes", None))
+    special, classes = special_ids(folder, table), getattr(model.config, "classes", None)
+    labels = class_names(folder, table, classes) if not changed or len(table.get("id2label", ())) == classes else None
     bundle = Bundle(
         model, tokens, model.config, folder, special, read_chat(folder), labels,
         preprocessing=read_preprocessing(folder) if model.reads in ("images", "captions") else None, model_type=kind,
@@ -85,13 +93,16 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> tuple
 
 
 def build(
-    layout: Layout, theirs: Any, tensors: Tensors, device: torch.device, dtype: torch.dtype | None, where: Path
-) -> tuple[Model, Used]:
+    layout: Layout, theirs: Any, tensors: Tensors, device: torch.device, dtype: torch.dtype | None, where: Path,
+    changed: Mapping[str, Tensor] | None = None,
+) -> tuple[Model, Used]:  # fmt: skip
     """Build our model and fill it with their tensors; `where` is the file with its sizes, for error messages."""
     if layout.rename is not None:
         tensors = tensors.renamed(layout.rename)
     if layout.prefix and not any(name.startswith(layout.prefix) for name in tensors.shapes):
         tensors = tensors.renamed(lambda name: layout.prefix + name)  # a file saved without a head lacks the prefix
+    if changed:
+        tensors = tensors.replaced(changed, changed)
     if layout.merge is not None:
         tensors = layout.merge(tensors)
     try:
@@ -153,13 +164,13 @@ def save(bundle: Bundle, folder: Path) -> Path:
     check_tokens(bundle.tokens, bundle.config, "cannot be saved")
     if bundle.preprocessing is not None and bundle.preprocessing.channels != "rgb":
         raise WeightsError(f"channels={bundle.preprocessing.channels!r}: a Hugging Face folder has channels='rgb'")
-    token_files = _token_files(bundle, layout, special)
+    files = token_files(bundle, layout, special)
     tensors = export(bundle.model, layout.rows(bundle.config)) | layout.extra_tensors(bundle.model)
     tensors = tensors if layout.split is None else layout.split(tensors)
     folder.mkdir(parents=True, exist_ok=True)
     replace_tensors(folder / "model.safetensors", tensors)
     remove_tokens(folder)  # of the model that was here before
-    for name, content in token_files.items():
+    for name, content in files.items():
         atomic_write(folder / name, content)
     write_chat(bundle.chat, folder)
     write_preprocessing(bundle.preprocessing, folder)
@@ -178,7 +189,7 @@ def save(bundle: Bundle, folder: Path) -> Path:
     return folder
 
 
-def _token_files(bundle: Bundle, layout: Layout, special: Special) -> dict[str, bytes]:
+def token_files(bundle: Bundle, layout: Layout, special: Special) -> dict[str, bytes]:
     """The files of the tokenizer, by name; raises if the layout has no format for it."""
     if bundle.tokens is None:
         return {}

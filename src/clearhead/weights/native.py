@@ -107,7 +107,7 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> tuple
     check_tokens(tokens, chosen, str(tokens_file))
     with open_compact(path, saved.shared) as tensors:
         model = build_empty(kind, chosen, tensors.shapes, folder / "config.json", path)
-        used = _fill(model, tensors, device, dtype)
+        used = fill_model(model, tensors, device, dtype)
     bundle = Bundle(
         model, tokens, chosen, folder, saved.special, read_chat(folder), saved.labels,
         preprocessing=read_preprocessing(folder),
@@ -116,7 +116,7 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> tuple
 
 
 @torch.no_grad()
-def _fill(model: nn.Module, tensors: Tensors, device: torch.device, dtype: torch.dtype | None) -> Used:
+def fill_model(model: nn.Module, tensors: Tensors, device: torch.device, dtype: torch.dtype | None) -> Used:
     """Give a model from `build_empty` the tensors of its folder."""
     check_shapes(tensors.shapes, {name: tuple(x.shape) for name, x in state(model).items()}, tensors.path)
     types: Counter[str] = Counter()

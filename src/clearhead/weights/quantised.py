@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import replace
 
 from ..errors import InputError
 from ..fast import quantised
+from ..layers.lora import adapters, merge_adapters
 from .bundle import Bundle
 
 
@@ -27,4 +29,5 @@ def quantise(bundle: Bundle) -> Bundle:
         raise InputError(
             f"8-bit weights are for a CPU, and this model is on {bundle.device}: load it with device='cpu'"
         )
-    return replace(bundle, model=quantised(bundle.model))
+    model = merge_adapters(deepcopy(bundle.model)) if adapters(bundle.model) else bundle.model
+    return replace(bundle, model=quantised(model), base=None)
