@@ -318,8 +318,10 @@ class Trainer:
         bundles = {}
         for name in [result, *(other for other in self.players if other != result)]:
             model: Any = self.players[name].export(best)
+            reads_text = model.reads in ("tokens", "pairs", "captions")
             bundles[name] = Bundle(
-                model, self.data.tokens if model.reads in ("tokens", "pairs", "captions") else None,
+                model, self.data.tokens if reads_text else None,
+                special=self.data.special if reads_text else None, chat=self.data.chat if reads_text else None,
                 labels=self.data.classes if "classify" in model.can else None,
                 preprocessing=self.data.preprocessing if model.reads in ("images", "captions") else None,
             )  # fmt: skip
