@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from .. import __version__, config
 from .. import tokens as text
 from ..models import family, family_of
+from ..tokens.chat_template import read_template
 from .bundle import Bundle, Special, check_tokens
 from .compact import compress, open_compact, without_shared
 from .fill import WeightsError, build_empty, check_dtype, check_shapes, set_tensor, slots, state
@@ -31,7 +32,7 @@ from .preprocessor import read_preprocessing, write_preprocessing
 from .table import Used, dtype_name
 from .tensor_files import Tensors
 from .tensors import replace_tensors
-from .tokenizer_files import read_chat, write_chat
+from .tokenizer_files import write_chat
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,7 +106,7 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> tuple
         model = build_empty(kind, chosen, tensors.shapes, folder / "config.json", path)
         used = _fill(model, tensors, device, dtype)
     bundle = Bundle(
-        model, tokens, chosen, folder, saved.special, read_chat(folder), saved.labels,
+        model, tokens, chosen, folder, saved.special, read_template(folder), saved.labels,
         preprocessing=read_preprocessing(folder),
     )  # fmt: skip
     return bundle, used
