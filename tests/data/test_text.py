@@ -7,7 +7,7 @@ import pytest
 
 from clearhead.config import ConfigError
 from clearhead.data import IGNORE, DataError, make_data
-from clearhead.data.text import document_ends
+from clearhead.data.documents import divided
 
 TEXT = "".join(np.random.default_rng(0).choice(list("abcdefgh \n"), 600))
 
@@ -87,9 +87,16 @@ KEYS = ("ids", "targets", "documents", "at")
 
 
 def test_documents_end_with_a_separator_or_a_file():
-    assert document_ends(["ab", "c"], None).tolist() == [2, 3]
-    assert document_ends(["a||b||", "c"], "||").tolist() == [3, 6, 7]
-    assert document_ends(["||a"], "||").tolist() == [2, 3]
+    for texts, separator, expected in (
+        (["a", "b"], None, ["ab"]),
+        (["a||b|", "|c"], "||", ["a||", "b||", "c"]),
+        (["||a"], "||", ["||", "a"]),
+        (["a||"], "||", ["a||"]),
+    ):
+        pieces = list(divided(texts, separator))
+        assert [piece.text for piece in pieces] == expected
+        assert all(piece.ends for piece in pieces)
+    assert [piece.text for piece in divided(["a||b|", "|c"], "||", joined=False)] == ["a", "b", "c"]
 
 
 def test_gzip_files_are_read(folder):
@@ -111,7 +118,7 @@ def test_shakespeare_has_the_customary_split(folder):
     ("content", "words"),
     [
         (b"", "bad.txt is empty: expected text"),
-        (b"abc\nd\xff\n", r"bad.txt:2: byte 5 is not UTF-8 text"),
+        (b"abc\nd\xff\n", r"bad.txt:2: column 2: the byte 0xFF is not UTF-8 text"),
         (b"abc", "bad.txt has 2 tokens to train on .*context=9 needs 10 or more"),
     ],
 )
@@ -124,8 +131,9 @@ def test_bad_text_is_refused(folder, content, words):
 def test_bad_files_are_refused(folder):
     with pytest.raises(FileNotFoundError, match=r"no file or folder .*no\.txt or .*no\.txt"):
         open_text(folder, path="no.txt")
-    with pytest.raises(DataError, match="is a folder"):
-        open_text(folder, path=str(folder))
+    (folder / "none").mkdir()
+    with pytest.raises(DataError, match=r"none has no text files \(\.txt, .*and no tables"):
+        open_text(folder, path="none")
     (folder / "half.gz").write_bytes(gzip.compress(TEXT.encode())[:-9])
     with pytest.raises(DataError, match=r"half\.gz is not a complete gzip file"):
         open_text(folder, path="half.gz")

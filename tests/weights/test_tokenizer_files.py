@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 import clearhead as ch
+from clearhead.errors import InputError
 from clearhead.tokens import Pieces, Subwords
+from clearhead.tokens.chat_template import read_template
 from clearhead.weights import WeightsError
-from clearhead.weights.tokenizer_files import read_chat, read_subwords
+from clearhead.weights.tokenizer_files import read_subwords
 
 TEXTS = [
     "A dog runs, it's naïve.", "", " ", "Über Straße 漢字 x", "\tTabs\n\nand  spaces ", "e\u0301 İstanbul ﬁne ½",
@@ -92,8 +94,8 @@ def test_damaged_tokenizer_files_are_named(files: dict, message: str, tmp_path: 
 
 def test_a_chat_template_that_is_not_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / "chat_template.jinja").write_bytes(b"\xff\xfe")
-    with pytest.raises(WeightsError, match=r"chat_template.jinja: is not UTF-8 text"):
-        read_chat(tmp_path)
+    with pytest.raises(InputError, match=r"chat_template.jinja: is not UTF-8 text"):
+        read_template(tmp_path)
 
 
 def test_a_vocabulary_without_cls_and_sep_is_refused(tmp_path: Path) -> None:
@@ -117,7 +119,7 @@ def test_a_vocabulary_without_cls_and_sep_is_refused(tmp_path: Path) -> None:
 def test_a_chat_template_is_kept(files: dict, expected: str | None, tmp_path: Path) -> None:
     for name, content in files.items():
         (tmp_path / name).write_text(content if isinstance(content, str) else json.dumps(content))
-    template = read_chat(tmp_path)
+    template = read_template(tmp_path)
     assert template == expected
     tokens = Subwords.of(["a dog"], size=270)
     model = ch.build("gpt", vocab=len(tokens), width=6, depth=1, heads=3, context=9)

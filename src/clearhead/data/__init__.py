@@ -66,7 +66,7 @@ _KINDS: dict[str, tuple[type[Any], Callable[..., Data], str]] = {  # name: (opti
     "gaussians": (GaussianConfig, Gaussians, "points in the plane, normally distributed around centres on a circle"),
     "shakespeare": (WindowConfig, Shakespeare, "tiny Shakespeare, a million characters"),
     "everyday": (EverydayConfig, Everyday, "everyday English, 229,000 sentences, as subwords"),
-    "text": (TextConfig, Text, "plain text files, as characters"),
+    "text": (TextConfig, Text, "text files, folders of them, or tables, as characters, words or subwords"),
     "tokens": (TokenFileConfig, Tokens, "a file of token ids of any size, as write_tokens writes it"),
     "pairs": (PairConfig, translations.pairs, "a file with source TAB target per line, joined or as translations"),
     "multi30k": (Multi30kConfig, translations.multi30k, "29,000 image captions in English, German and French"),

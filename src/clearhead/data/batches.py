@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ..errors import InputError, InputIndexError
 from ..tokens import Pair, Tokenizer
+from ..tokens.special import Special
 from .preprocessing import Preprocessing
 
 Batch = dict[str, np.ndarray]  # the arrays of a batch by name, such as ids and targets; the first axis is the row
@@ -41,6 +42,8 @@ class Data(ABC):
     keys: tuple[str, ...]  # the keys of its batches
     unit: str = "tokens"  # the unit of throughput: tokens, images or vectors
     tokens: Tokenizer | Pair | None = None  # the tokenizer of its text
+    special: Special | None = None  # special ids of a model that is trained on it; None: those of the tokenizer
+    chat: str | None = None  # the chat template that belongs to the tokenizer
     classes: tuple[str, ...] | None = None  # the names of its classes
     preprocessing: Preprocessing | None = None  # how its images become a model's input
     tables: Mapping[str, np.ndarray] = {}  # by key: arrays that fit into memory, of which its batches are rows

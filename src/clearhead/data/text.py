@@ -1,19 +1,25 @@
-"""Plain text: files or tiny Shakespeare as characters, everyday English as subwords."""
+"""Plain text: files, folders and tables as characters, words or subwords; tiny Shakespeare; everyday English."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ..errors import InputError
-from ..tokens import Characters, Subwords
+from ..errors import InputError, nearest
+from ..tokens import Characters, Subwords, Tokenizer
+from ..tokens.chat_template import read_template
+from ..tokens.special import Special, read_special
+from .documents import Documents, find_files
 from .fetch import find
-from .files import locate, read_text
 from .parallel import load_split
+from .tokenized import Learn, Reading, Tokenized, tokenize
+from .tokenizer_folder import find_tokenizer, open_tokenizer
+from .vocabulary import TokenizerConfig
 from .windows import WindowConfig, Windows
 
 SENTENCES = (("tatoeba", "fr"), ("tatoeba", "de"), ("multi30k", "de"))  # sets whose English side is everyday English
@@ -23,8 +29,13 @@ SENTENCES = (("tatoeba", "fr"), ("tatoeba", "de"), ("multi30k", "de"))  # sets w
 class TextConfig(WindowConfig):
     """Options of text."""
 
-    path: str | tuple[str, ...]  # one or many UTF-8 files, plain or .gz, which are concatenated
+    path: str | tuple[str, ...]  # one or many files, folders of text files, or tables; compressed or not
     separator: str | None = None  # ends a document, as does the end of a file; None: each file is a document
+    column: str | None = None  # column of a table whose rows are documents; None: one that is called text, or the only
+    tokens: str = "characters"  # characters, words, bpe, or the folder of a tokenizer, such as a checkpoint's
+    size: int = 8000  # largest number of tokens of words and bpe, special tokens included
+    minimum: int = 2  # smallest number of occurrences of a word, or of a pair of pieces to be merged (bpe)
+    lower: bool = False  # ignore capitals (words and bpe)
 
     def __post_init__(self) -> None:
         WindowConfig.__post_init__(self)  # super() loses its class when slots make a new one
@@ -32,29 +43,83 @@ class TextConfig(WindowConfig):
             raise InputError("path is empty: expected a text file, or several")
         if self.separator == "":
             raise InputError("separator is empty: expected at least one character")
+        if self.tokens in LEARNED:
+            self.vocabulary()
+
+    def vocabulary(self) -> TokenizerConfig:
+        """The options of a tokenizer that is trained; raises if they do not fit together."""
+        kind: Any = {"bpe": "subwords"}.get(self.tokens, self.tokens)
+        return TokenizerConfig(vocabulary=kind, size=self.size, minimum=self.minimum, lower=self.lower)
+
+
+def _alphabet(config: TextConfig, reading: Reading) -> Tokenizer:
+    return Characters(sorted(reading.alphabet))
+
+
+def _trained(config: TextConfig, reading: Reading) -> Tokenizer:
+    return config.vocabulary().tokenizer(reading.sample())
+
+
+# Tokenizers that are made of the text itself.
+LEARNED: Mapping[str, Callable[[TextConfig, Reading], Tokenizer]] = {
+    "characters": _alphabet, "words": _trained, "bpe": _trained
+}  # fmt: skip
 
 
 class Text(Windows):
-    """Text files, one token per character."""
+    """Text files, one token per character, word or subword.
+
+    Where the tokenizer has an end token, it follows each document, in place of the separator. Words and subwords are
+    trained on the training part, or on a sample of it.
+    """
 
     def __init__(self, config: TextConfig, *, seed: int, root: Path | None = None) -> None:
         paths = (config.path,) if isinstance(config.path, str) else config.path
-        texts = [read_text(locate(path, root)) for path in paths]
-        self._open(config, seed, texts, config.separator, ", ".join(paths))
+        files, learned = find_files(paths, root), config.tokens in LEARNED
+        if learned:
+            source: Tokenizer | Learn = lambda reading: LEARNED[config.tokens](config, reading)  # noqa: E731
+            joined, how = config.tokens == "characters", [config.tokens, config.size, config.minimum, config.lower]
+        else:
+            expected = f": expected {', '.join(LEARNED)}, or a folder with one{nearest(config.tokens, LEARNED)}"
+            folder = find_tokenizer(config.tokens, root, expected)
+            source = open_tokenizer(config.tokens, folder)
+            joined, how = source.end is None, [hashlib.sha256(source.content()).hexdigest()]
+            self.chat, self.special = read_template(folder), read_special(folder, source)
+        documents = Documents(files, separator=config.separator, column=config.column, joined=joined)
+        key = {"tokens": how, "separator": config.separator, "column": config.column}
+        made = tokenize(documents, source, share=config.share, key=key)
+        if learned and made.tokens.end is not None:  # an empty prompt begins where a document ends
+            self.special = Special(pad=made.tokens.pad, start=made.tokens.end, ends=(made.tokens.end,))
+        self.description = _described(made, config)
+        self._open(config, seed, made, ", ".join(paths))
 
-    def _open(self, config: WindowConfig, seed: int, texts: list[str], separator: str | None, name: str) -> None:
-        whole = "".join(texts)
-        self.tokens = Characters.of(whole)
-        ids = self.tokens.encode(whole).astype(np.min_scalar_type(len(self.tokens)))
-        ends = document_ends(texts, separator)
-        super().__init__(config, seed=seed, ids=ids, ends=ends, vocab=len(self.tokens), name=name)
+    def _open(self, config: WindowConfig, seed: int, made: Tokenized, name: str) -> None:
+        self.tokens = made.tokens
+        super().__init__(
+            config, seed=seed, ids=made.ids, ends=made.ends, vocab=len(made.tokens), name=name, cut=made.facts.cut
+        )
+
+
+def _described(made: Tokenized, config: TextConfig) -> str:
+    """A sentence about the text: its size, its split, and what was left out."""
+    facts = made.facts
+    size = f"{len(made.ends):,} documents of {len(made.ids):,} tokens"
+    parts = [size if facts.characters is None else f"{size} ({facts.characters:,} characters)"]
+    parts.append(f"the last {config.share:.0%} are for validation")
+    if facts.sampled is not None:
+        parts.append(f"a vocabulary of {len(made.tokens):,} tokens, learned from {facts.sampled:,} characters")
+    if facts.empty:
+        parts.append(f"{facts.empty:,} rows without text left out")
+    return "; ".join(parts)
 
 
 class Shakespeare(Text):
     """Tiny Shakespeare (Karpathy 2015), a million characters; the speeches, separated by empty lines, are documents."""
 
     def __init__(self, config: WindowConfig, *, seed: int, root: Path | None = None) -> None:
-        self._open(config, seed, [read_text(find("shakespeare", root))], "\n\n", "shakespeare")
+        documents = Documents([find("shakespeare", root)], separator="\n\n")
+        made = tokenize(documents, lambda reading: Characters(sorted(reading.alphabet)), share=config.share, key={})
+        self._open(config, seed, made, "shakespeare")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,16 +149,3 @@ def read_everyday(root: Path | None = None) -> list[str]:
     """Return the sentences of everyday, each once, in the order of their hashes."""
     lines = {line for name, other in SENTENCES for line in load_split(name, "train", target=other, root=root)[0]}
     return sorted(lines, key=lambda line: hashlib.blake2b(line.encode()).digest())
-
-
-def document_ends(texts: list[str], separator: str | None) -> NDArray[np.int64]:
-    """Return where the documents of concatenated texts end; a separator belongs to the document before it."""
-    sizes: list[int] = []
-    for text in texts:
-        if separator is None:
-            sizes.append(len(text))
-            continue
-        pieces = text.split(separator)
-        sizes += [len(piece) + len(separator) for piece in pieces[:-1]]
-        sizes += [len(pieces[-1])] if pieces[-1] else []
-    return np.cumsum(sizes, dtype=np.int64)

@@ -13,14 +13,13 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import tokens as text
 from ..checks import at_least
 from ..errors import InputError
-from ..tokens import Pair, Tokenizer
+from ..tokens import Tokenizer
 from .batches import Batch, Rows
 from .bucketed import Buckets
-from .files import DataError
 from .ragged import Ragged
+from .tokenizer_folder import find_tokenizer, open_tokenizer
 from .vocabulary import VocabularyConfig
 
 MASKS = ("[MASK]", "<mask>")  # names of the mask token
@@ -58,15 +57,7 @@ class TextRowConfig:
         """Return the tokenizer of the folder `tokens`, or train one on these texts."""
         if self.tokens is None:
             return self._vocabulary().tokenizer(texts)
-        folder = Path(self.tokens) if root is None or Path(self.tokens).is_dir() else root / self.tokens
-        if text.saved(folder) is None and text.saved(folder / "model") is not None:
-            folder = folder / "model"  # of a run folder
-        if text.saved(folder) is None:
-            raise DataError(f"tokens={self.tokens!r}: there is no tokenizer in such a folder")
-        tokenizer = text.load(folder)
-        if isinstance(tokenizer, Pair):
-            raise DataError(f"tokens={self.tokens!r} has the tokenizers of a translation model: expected one tokenizer")
-        return tokenizer
+        return open_tokenizer(self.tokens, find_tokenizer(self.tokens, root))
 
     def _vocabulary(self) -> VocabularyConfig:
         return VocabularyConfig(vocabulary=self.vocabulary, size=self.size, minimum=self.minimum, lower=self.lower)

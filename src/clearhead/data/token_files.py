@@ -45,18 +45,22 @@ class Tokens(Windows):
 
     def __init__(self, config: TokenFileConfig, *, seed: int, root: Path | None = None) -> None:
         path = locate(config.path, root)
-        header = _read_header(path)
-        ids = _map(path, np.dtype(header.dtype).newbyteorder("<"), header.tokens)
-        ends = np.zeros(0, np.int64)
-        if header.documents:
-            ends = _map(_beside(path, "ends"), np.dtype("<i8"), header.documents)
-            if ends[-1] != header.tokens:
-                raise DataError(
-                    f"{_beside(path, 'ends')} ends at {ends[-1]}: expected {header.tokens}, as in the header"
-                )
-        elif config.documents:
+        ids, ends, vocab = map_tokens(path)
+        if config.documents and not len(ends):
             raise DataError(f"{path} has no ends of documents, as its header says: documents=true needs them")
-        super().__init__(config, seed=seed, ids=ids, ends=ends, vocab=header.vocab, name=str(path))
+        super().__init__(config, seed=seed, ids=ids, ends=ends, vocab=vocab, name=str(path))
+
+
+def map_tokens(path: Path) -> tuple[np.ndarray, np.ndarray, int]:
+    """Map a token file into memory: its ids, the ends of its documents (none: an empty array), and its vocabulary."""
+    header = _read_header(path)
+    ids = _map(path, np.dtype(header.dtype).newbyteorder("<"), header.tokens)
+    ends = np.zeros(0, np.int64)
+    if header.documents:
+        ends = _map(_beside(path, "ends"), np.dtype("<i8"), header.documents)
+        if ends[-1] != header.tokens:
+            raise DataError(f"{_beside(path, 'ends')} ends at {ends[-1]}: expected {header.tokens}, as in the header")
+    return ids, ends, header.vocab
 
 
 def write_tokens(path: str | Path, documents: Iterable[np.ndarray], *, vocab: int) -> Path:
@@ -81,20 +85,26 @@ def write_tokens(path: str | Path, documents: Iterable[np.ndarray], *, vocab: in
         >>> clearhead.data.make_data("tokens", {"path": str(path), "context": 2}, seed=0).sizes
         {'vocab': 6}
     """
+    return write_parts(path, ((np.asarray(document), True) for document in documents), vocab=vocab)
+
+
+def write_parts(path: str | Path, parts: Iterable[tuple[np.ndarray, bool]], *, vocab: int) -> Path:
+    """`write_tokens` for documents in parts: each is a row of ids, and whether a document ends with it."""
     path = Path(path)
     dtype: Literal["uint16", "uint32"] = "uint16" if vocab <= 1 << 16 else "uint32"
     if not 1 <= vocab <= 1 << 32:
         raise InputError(f"vocab={vocab}: expected 1 to {1 << 32}")
     header = _beside(path, "json")
-    tokens = count = 0
+    tokens = count = number = end = 0  # ids and ends written, documents read, and the last end
     with replacing(_beside(path, "ends")) as ends_file, replacing(path) as ids_file:
         with ids_file.open("wb") as ids, ends_file.open("wb") as ends:
-            for number, document in enumerate(documents):
-                row = _checked(number, np.asarray(document), vocab)
-                if row.size:
-                    ids.write(row.astype(np.dtype(dtype).newbyteorder("<")).tobytes())
-                    tokens, count = tokens + row.size, count + 1
+            for part, is_last in parts:
+                row = _checked(number, part, vocab)
+                ids.write(row.astype(np.dtype(dtype).newbyteorder("<")).tobytes())
+                tokens, number = tokens + row.size, number + is_last
+                if is_last and tokens > end:
                     ends.write(np.array([tokens], "<i8").tobytes())
+                    count, end = count + 1, tokens
         if not tokens:
             raise InputError(f"no ids to write to {path}")
         header.unlink(missing_ok=True)  # an old header must never describe new ids

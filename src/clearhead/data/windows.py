@@ -39,15 +39,16 @@ class Windows(Data):
     """
 
     def __init__(
-        self, config: WindowConfig, *, seed: int, ids: np.ndarray, ends: NDArray[np.int64], vocab: int, name: str
-    ) -> None:
+        self, config: WindowConfig, *, seed: int, ids: np.ndarray, ends: NDArray[np.int64], vocab: int, name: str,
+        cut: int | None = None,
+    ) -> None:  # fmt: skip
         self.config, self.seed, self.name = config, seed, name
         self.ids = ids  # in memory or on disk: only windows of it are read
         self.ends = ends  # for each document the place after its last id, rising
         self.sizes = {"vocab": vocab}
         self.keys = ("ids", "targets", *(("documents", "at") if config.documents else ()))
         self.longest = config.context
-        self.cut = int(len(ids) * (1 - config.share))  # the first id of validation
+        self.cut = int(len(ids) * (1 - config.share)) if cut is None else cut  # the first id of validation
         if self.cut < config.context + 1:
             raise DataError(
                 f"{name} has {self.cut} tokens to train on (share={config.share} is kept for validation): "

@@ -13,9 +13,9 @@ from ..checks import at_least
 from ..decode import Choice, Hypothesis, Plan, search
 from ..errors import InputError
 from ..tokens import Tokenizer
+from ..tokens.chat_template import render, token_names
 from ..weights import Bundle
 from .batching import batches
-from .chat_template import render
 from .seeds import seeds_of
 from .stop_strings import cut_at_stop, pending, stopper, text_after
 
@@ -258,9 +258,7 @@ def conversation(bundle: Bundle, messages: Sequence[Message]) -> list[int]:
     tokens = _tokenizer(bundle)
     if bundle.chat is None:
         raise InputError("this model has no chat template: expected a chat model; `generate` continues texts")
-    special = {"bos_token": tokens.start, "eos_token": tokens.end, "pad_token": tokens.pad}
-    names = {name: "" if i is None else tokens.pieces([i])[0] for name, i in special.items()}
-    return [int(i) for i in tokens.marked(render(bundle.chat, messages, names))]
+    return [int(i) for i in tokens.marked(render(bundle.chat, messages, token_names(bundle.special, tokens)))]
 
 
 def _pieces(bundle: Bundle, tokens: Tokenizer, prompt: list[int], options: Sampling) -> Iterator[str]:

@@ -100,7 +100,7 @@ def _save_gradients(
     ctx: torch.autograd.function.FunctionCtx, inputs: tuple[object, ...], output: tuple[Tensor, ...]
 ) -> None:
     ctx.save_for_backward(output[1], output[2])
-    ctx.learned = inputs[4]  # type: ignore[attr-defined]
+    ctx.learned = inputs[5]  # type: ignore[attr-defined]
     ctx.set_materialize_grads(False)
 
 

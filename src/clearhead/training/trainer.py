@@ -364,9 +364,11 @@ class Trainer:
             kept = self.recipe.lora is not None and not self.recipe.lora.merge
             if not kept:
                 merge_adapters(model)
+            reads_text = model.reads in ("tokens", "pairs", "captions")
+            special, chat = setup.special or self.data.special, setup.chat or self.data.chat
             bundles[name] = Bundle(
-                model, self.data.tokens if model.reads in ("tokens", "pairs", "captions") else None,
-                special=setup.special, chat=setup.chat,
+                model, self.data.tokens if reads_text else None,
+                special=special if reads_text else None, chat=chat if reads_text else None,
                 labels=self.data.classes if "classify" in model.can else None,
                 preprocessing=self.data.preprocessing if model.reads in ("images", "captions") else None,
                 base=base_folder(pretrained_of(self.recipe, name)) if kept else None,

@@ -18,30 +18,8 @@ from ..errors import InputError, MissingFileError
 from ..fast import accelerate
 from ..models import Model
 from ..tokens import Pair, Tokenizer
+from ..tokens.special import Special
 from .fill import WeightsError
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Special:
-    """The special token ids of a model, as its folder gives them.
-
-    Examples:
-        >>> Special(pad=0, start=1, ends=(2, 5)).ends
-        (2, 5)
-    """
-
-    pad: int | None = None  # padding of short rows
-    start: int | None = None  # BOS: the first input of a decoder, and the prompt for an empty text
-    ends: tuple[int, ...] = ()  # EOS: each of them ends an answer
-    first: int | None = None  # the token that every answer begins with after `start`, such as the target's language
-
-    @staticmethod
-    def of(tokens: Tokenizer | Pair | None) -> Special:
-        """The special ids of a tokenizer; for a pair, of its target."""
-        target = tokens.target if isinstance(tokens, Pair) else tokens
-        if target is None:
-            return Special()
-        return Special(pad=target.pad, start=target.start, ends=() if target.end is None else (target.end,))
 
 
 @dataclass(frozen=True, eq=False)

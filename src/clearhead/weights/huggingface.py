@@ -20,13 +20,15 @@ from .. import config
 from ..atomic_files import atomic_write
 from ..errors import nearest
 from ..models import Model, family, family_of
+from ..tokens.chat_template import read_template
+from ..tokens.special import ID_KEYS, special_ids
 from .bundle import Bundle, Special, check_tokens
 from .fill import WeightsError, build_empty
 from .preprocessor import read_preprocessing, write_preprocessing
 from .table import Layout, Used, dtype_name, export, fill
 from .tensor_files import Tensors, open_tensors
 from .tensors import replace_tensors
-from .tokenizer_files import read_chat, remove_tokens, write_chat
+from .tokenizer_files import remove_tokens, write_chat
 
 # model_type: the file of this folder with its Layout.
 LAYOUT_FILES = {
@@ -45,8 +47,6 @@ SAVED_AS = {
 # Keys that tell the model type of a config.json that is older than the key model_type.
 MARKS = {"gpt2": ("n_embd", "n_head"), "bert": ("type_vocab_size", "hidden_size")}
 INSTALL = "; with transformers (pip install clearhead[transformers]) other models that read one text open, too"
-# Special ids in generation_config.json.
-ID_KEYS = ("pad_token_id", "bos_token_id", "decoder_start_token_id", "eos_token_id", "forced_bos_token_id")
 
 
 def get_layout(model_type: str) -> Layout:
@@ -86,7 +86,7 @@ def load(
     special, classes = special_ids(folder, table), getattr(model.config, "classes", None)
     labels = class_names(folder, table, classes) if not changed or len(table.get("id2label", ())) == classes else None
     bundle = Bundle(
-        model, tokens, model.config, folder, special, read_chat(folder), labels,
+        model, tokens, model.config, folder, special, read_template(folder), labels,
         preprocessing=read_preprocessing(folder) if model.reads in ("images", "captions") else None, model_type=kind,
     )  # fmt: skip
     return bundle, used
@@ -126,22 +126,6 @@ def read_theirs(layout: Layout, table: config.Table) -> Any:
     # A null means the default, unless the field itself may be None.
     nulls = {name for name, hint in hints.items() if table.get(name) is None and type(None) not in get_args(hint)}
     return config.read(layout.theirs, table.without(*(name for name in table if name not in hints or name in nulls)))
-
-
-def special_ids(folder: Path, table: config.Table) -> Special:
-    """The special ids of generation_config.json, or else of config.json, or else of its decoder's section."""
-    path = folder / "generation_config.json"
-    generation = config.load(path) if path.is_file() else config.Table()
-    ids: dict[str, tuple[int, ...]] = {}
-    decoder = table.get("decoder")
-    for keys in (decoder if isinstance(decoder, config.Table) else config.Table(), table, generation):
-        ids |= {name: _ids(keys, name) for name in ID_KEYS if keys.get(name) is not None}
-    start = ids.get("decoder_start_token_id", ids.get("bos_token_id", ()))
-    pad, first = ids.get("pad_token_id", ()), ids.get("forced_bos_token_id", ())
-    return Special(
-        pad=next(iter(pad), None), start=next(iter(start), None), ends=ids.get("eos_token_id", ()),
-        first=next(iter(first), None),
-    )  # fmt: skip
 
 
 def class_names(folder: Path, table: config.Table, classes: int | None) -> tuple[str, ...] | None:
@@ -215,12 +199,3 @@ def _their_config(bundle: Bundle, special: Special) -> tuple[Layout, dict[str, A
         except WeightsError as problem:
             reasons.append(str(problem))
     raise WeightsError("; or ".join(reasons))
-
-
-def _ids(table: config.Table, name: str) -> tuple[int, ...]:
-    """The token ids of a key: one number, or a list of them."""
-    ids = table[name] if isinstance(table[name], list) else [table[name]]
-    if not all(type(i) is int for i in ids):
-        place = table.origin.place((name,))
-        raise WeightsError(f"{place}{name} is {table[name]!r}: expected a token id, or a list of them")
-    return tuple(ids)

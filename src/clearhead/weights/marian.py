@@ -30,10 +30,10 @@ from ..layers import Sinusoid
 from ..models.transformer import Config, Transformer
 from ..tokens import Pair, Pieces, Subwords, Tokenizer
 from ..tokens.sentencepiece import Model
-from .bundle import Special
+from ..tokens.special import Special, tokenizer_settings
 from .fill import Shapes, WeightsError
 from .table import ROW, Layout, Row, check_options, pairs
-from .tokenizer_files import read_subwords, read_vocab, tokenizer_settings, write_subwords
+from .tokenizer_files import read_subwords, read_vocab, write_subwords
 
 # Layers of a block. Ours: theirs. Only the decoder has cross-attention.
 PARTS = {

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from .. import __version__, config
 from .. import tokens as text
 from ..models import family, family_of
+from ..tokens.chat_template import read_template
 from .bundle import Bundle, Special, check_tokens
 from .compact import compress, open_compact, without_shared
 from .fill import WeightsError, build_empty, check_dtype, check_shapes, set_tensor, slots, state
@@ -31,7 +32,7 @@ from .preprocessor import read_preprocessing, write_preprocessing
 from .table import Used, dtype_name
 from .tensor_files import Tensors
 from .tensors import replace_tensors
-from .tokenizer_files import read_chat, write_chat
+from .tokenizer_files import write_chat
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,7 +79,7 @@ def _write(bundle: Bundle, folder: Path, tensors: Mapping[str, Tensor], shared: 
 
 def read_settings(folder: Path) -> Saved:
     """The contents of config.json, with the chat template beside it."""
-    return replace(config.read(Saved, config.load(folder / "config.json")), chat=read_chat(folder))
+    return replace(config.read(Saved, config.load(folder / "config.json")), chat=read_template(folder))
 
 
 def settings_of(bundle: Bundle) -> Saved:
@@ -109,7 +110,7 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> tuple
         model = build_empty(kind, chosen, tensors.shapes, folder / "config.json", path)
         used = fill_model(model, tensors, device, dtype)
     bundle = Bundle(
-        model, tokens, chosen, folder, saved.special, read_chat(folder), saved.labels,
+        model, tokens, chosen, folder, saved.special, read_template(folder), saved.labels,
         preprocessing=read_preprocessing(folder),
     )  # fmt: skip
     return bundle, used

@@ -33,7 +33,7 @@ from .fill import WeightsError, build_empty, on_meta_device, state
 from .table import Layout, Row, Used
 from .tensor_files import Tensors, open_file, open_tensors
 from .tokenizer_files import FILES as TOKEN_FILES
-from .tokenizer_files import read_chat
+from ..tokens.chat_template import read_template
 
 CONFIG, OURS = "adapter_config.json", "clearhead.json"
 FILES = ("adapter_model.safetensors", "adapter_model.bin")
@@ -101,7 +101,7 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> tuple
     rows = table_rows(layout, bundle)
     for module, (a, b) in updates.items():
         _attach(bundle.model, _row_of(module, rows, layout, folder), module, a, b, settings, folder)
-    bundle = replace(bundle, folder=folder, base=str(path), chat=read_chat(folder) or bundle.chat)
+    bundle = replace(bundle, folder=folder, base=str(path), chat=read_template(folder) or bundle.chat)
     if (folder / OURS).is_file():
         ours = config.read(native.Saved, config.load(folder / OURS))
         bundle = replace(bundle, labels=ours.labels or bundle.labels, special=ours.special or bundle.special)

@@ -20,11 +20,11 @@ from tokenizers import Tokenizer as Backend
 from .. import config
 from ..atomic_files import atomic_write
 from ..tokens import Pair, Pieces, Subwords, Tokenizer
+from ..tokens.chat_template import CHAT
 from ..tokens.sentencepiece import Model
-from .bundle import Special
+from ..tokens.special import Special, tokenizer_settings
 from .fill import WeightsError
 
-CHAT = "chat_template.jinja"
 FILES = (
     "tokenizer.json", "vocab.json", "merges.txt", "vocab.txt", "tokenizer.model", "source.spm", "target.spm",
     "spiece.model", "sentencepiece.bpe.model", "target_vocab.json", "tokenizer_config.json", "special_tokens_map.json",
@@ -40,29 +40,6 @@ def read_vocab(path: Path) -> dict[str, int]:
     if len(set(table.values())) < len(table):
         raise WeightsError(f"{path}: two tokens have the same id")
     return dict(table)
-
-
-def tokenizer_settings(folder: Path) -> dict[str, Any]:
-    """The keys of tokenizer_config.json and special_tokens_map.json; a special token is given as its text."""
-    settings: dict[str, Any] = {}
-    for name in ("special_tokens_map.json", "tokenizer_config.json"):
-        if (folder / name).is_file():
-            settings |= config.load(folder / name)
-    return {
-        name: value["content"] if isinstance(value, dict) and isinstance(value.get("content"), str) else value
-        for name, value in settings.items()
-    }
-
-
-def read_chat(folder: Path) -> str | None:
-    """The chat template of a folder; None if it has none."""
-    if (folder / CHAT).is_file():
-        return _read_text(folder / CHAT)
-    template = tokenizer_settings(folder).get("chat_template")
-    if isinstance(template, list):  # several, each with a name
-        named = {one.get("name"): one.get("template") for one in template if isinstance(one, dict)}
-        template = named.get("default")
-    return template if isinstance(template, str) else None
 
 
 def write_chat(template: str | None, folder: Path) -> None:

@@ -28,9 +28,9 @@ from .. import config
 from ..atomic_files import atomic_write
 from ..tokens import Pair, Pieces, Subwords, Tokenizer
 from ..tokens.sentencepiece import CONTROL, DEFINED, SPACE, UNKNOWN, Model
-from .bundle import Special
+from ..tokens.special import Special, tokenizer_settings
 from .fill import WeightsError
-from .tokenizer_files import byte_pairs, read_byte_pairs, read_subwords, read_vocab, tokenizer_settings, write_subwords
+from .tokenizer_files import byte_pairs, read_byte_pairs, read_subwords, read_vocab, write_subwords
 
 FAIRSEQ, SPM_FIRST = ("<s>", "<pad>", "</s>", "<unk>"), ("<unk>", "<s>", "</s>")
 MASK, SENTINELS = "<mask>", 100

@@ -22,14 +22,16 @@ from torch import nn
 from .. import config
 from ..errors import InputError, Notice
 from ..tokens import Subwords, Tokenizer
+from ..tokens.chat_template import read_template
+from ..tokens.special import special_ids
 from .bert import read_pooling
 from .bundle import Bundle, check_tokens
 from .fill import WeightsError
-from .huggingface import LAYOUT_FILES, class_names, special_ids
+from .huggingface import LAYOUT_FILES, class_names
 from .rope import trained_length
 from .table import Used
 from .tensor_files import open_tensors
-from .tokenizer_files import read_chat, read_subwords
+from .tokenizer_files import read_subwords
 from .transformers_model import TransformersModel
 
 WRITES, FILLS, SORTS = (
@@ -74,7 +76,7 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> tuple
     special, labels = special_ids(folder, table), class_names(folder, table, model.config.classes)
     limit = "" if trained is None else f"; reads {trained} tokens at once, since its angles are others beyond"
     warnings.warn(f"{folder.name}: {model.note}{_left_out(table, theirs, used)}{limit}", Notice, stacklevel=2)
-    return Bundle(model, tokens, model.config, folder, special, read_chat(folder), labels), used
+    return Bundle(model, tokens, model.config, folder, special, read_template(folder), labels), used
 
 
 def _pretrained(folder: Path, table: config.Table, dtype: torch.dtype | None) -> tuple[Any, frozenset[str], Used]:

@@ -4,23 +4,63 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from functools import wraps
-from typing import Any
+from functools import lru_cache, wraps
+from pathlib import Path
+from typing import Any, ClassVar
 
 from ..errors import InputError
+from .special import Special, tokenizer_settings
+from .tokenizer import Tokenizer
 
+CHAT = "chat_template.jinja"  # the file of a template in a folder
 LONGEST = 1 << 22  # characters that a rendered conversation may have
 LARGEST = 1 << 16  # largest number by which a template may repeat, pad or count
 
 
-def render(template: str, messages: Sequence[Mapping[str, str]], names: Mapping[str, str]) -> str:
-    """Render a conversation, up to where the model answers; `names` are the special tokens by their names."""
+def read_template(folder: Path) -> str | None:
+    """The chat template of a folder, in chat_template.jinja or tokenizer_config.json; None if it has none."""
+    path = folder / CHAT
+    if path.is_file():
+        try:
+            return path.read_text(encoding="utf-8")
+        except UnicodeDecodeError as cause:
+            raise InputError(f"{path}: is not UTF-8 text ({cause})") from cause
+    template = tokenizer_settings(folder).get("chat_template")
+    if isinstance(template, list):  # several, each with a name
+        named = {one.get("name"): one.get("template") for one in template if isinstance(one, dict)}
+        template = named.get("default")
+    return template if isinstance(template, str) else None
+
+
+def token_names(special: Special | None, tokens: Tokenizer) -> dict[str, str]:
+    """The special tokens that a template may write, by the names that templates use; "" for one that is missing."""
+    own = Special.of(tokens)
+    given = special or own
+    ids = {
+        "bos_token": own.start if given.start is None else given.start,
+        "eos_token": next(iter(given.ends or own.ends), None),
+        "pad_token": own.pad if given.pad is None else given.pad,
+    }
+    return {name: "" if i is None else tokens.pieces([i])[0] for name, i in ids.items()}
+
+
+def render(
+    template: str, messages: Sequence[Mapping[str, str]], names: Mapping[str, str], *, prompt: bool = True
+) -> str:  # fmt: skip
+    """Render a conversation as one text.
+
+    Args:
+        template: The Jinja template.
+        messages: The conversation: [{"role": "user", "content": "Hello!"}].
+        names: The special tokens, as `token_names` returns them.
+        prompt: Add the beginning of the answer that the model writes next.
+    """
     from jinja2 import TemplateError
 
     try:
-        compiled = _environment().from_string(template)
+        compiled = _compiled(template)
         length, parts = 0, []
-        for part in compiled.generate(messages=list(messages), add_generation_prompt=True, **names):
+        for part in compiled.generate(messages=list(messages), add_generation_prompt=prompt, **names):
             parts.append(part)
             length += len(part)
             if length > LONGEST:
@@ -30,9 +70,15 @@ def render(template: str, messages: Sequence[Mapping[str, str]], names: Mapping[
         raise InputError(f"the chat template cannot render this conversation: {cause}") from cause
 
 
+@lru_cache(maxsize=8)
+def _compiled(template: str) -> Any:
+    return _environment().from_string(template)
+
+
 def _environment() -> Any:
     """A Jinja sandbox in which a template cannot build a text of any size."""
-    sandbox = _sandbox_class()(trim_blocks=True, lstrip_blocks=True)
+    extensions = ["jinja2.ext.loopcontrols", _generation_tag()]
+    sandbox = _sandbox_class()(trim_blocks=True, lstrip_blocks=True, extensions=extensions)
     sandbox.globals |= {"raise_exception": _raise, "strftime_now": lambda form: datetime.now().strftime(form)}
     for name in ("center", "indent", "wordwrap", "batch", "slice"):  # filters that pad
         sandbox.filters[name] = _checked(sandbox.filters[name])
@@ -71,6 +117,20 @@ def _sandbox_class() -> Any:
             raise TemplateError("format is not allowed")
 
     return Sandbox
+
+
+def _generation_tag() -> Any:
+    """The tag {% generation %} that marks answers in some templates: what it encloses is rendered like any text."""
+    from jinja2.ext import Extension
+
+    class Generation(Extension):
+        tags: ClassVar[set[str]] = {"generation"}
+
+        def parse(self, parser: Any) -> Any:
+            next(parser.stream)
+            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+    return Generation
 
 
 def _check_numbers(*values: Any) -> None:

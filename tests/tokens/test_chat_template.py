@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from clearhead.tasks import chat_template
-from clearhead.tasks.chat_template import render
+from clearhead.tokens import chat_template
+from clearhead.tokens.chat_template import render
 
 MESSAGES = [{"role": "user", "content": "hello"}]
 HOSTILE = {

@@ -1,0 +1,170 @@
+"""Tables whose columns are separated by a character: CSV with quotes, and TSV without.
+
+Delimiter   of a .csv file: the one of , ; TAB | by which most of the first rows have as many columns as the first row
+Quotes      of a .csv file: a field in double quotes may have delimiters and line breaks in it, and "" for a quote;
+            in other files a quote is a character like any other
+Header      the first row has the names of the columns if the caller says so or names one of them; or if all of it looks
+            like names, none of which is a value of its column below, and one of them is a usual name, or a column
+            has only numbers below, or all are codes of languages
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import islice
+
+from .files import DataError
+from .streams import Source
+
+DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
+SAMPLE = 100  # rows by which delimiter and header are recognised
+FIELD = 1 << 24  # largest number of characters in a field; csv's own limit is 131,072
+TEXTS = (
+    "text", "sentence", "review", "content", "document", "body", "comment", "message", "utterance", "phrase", "tweet",
+    "question", "title",
+)  # fmt: skip
+LABELS = (
+    "label", "class", "category", "sentiment", "labels", "target_class", "polarity", "intent", "emotion", "topic",
+    "rating", "stars",
+)  # fmt: skip
+SOURCES = ("source", "src", "source_text", "original", "input")
+TARGETS = ("target", "tgt", "target_text", "translation", "output")
+CHATS = ("messages", "conversations", "prompt", "instruction", "answer", "response", "completion")
+OTHERS = ("id", "idx", "index", "split", "name")
+USUAL = frozenset((*TEXTS, *LABELS, *SOURCES, *TARGETS, *CHATS, *OTHERS))
+LANGUAGES = {
+    "ar", "bg", "bn", "ca", "cs", "da", "de", "el", "en", "es", "et", "fa", "fi", "fr", "ga", "gu", "he", "hi",
+    "hr", "hu", "id", "is", "it", "ja", "kn", "ko", "lt", "lv", "mk", "ml", "mr", "ms", "nl", "no", "pa", "pl",
+    "pt", "ro", "ru", "sk", "sl", "sq", "sr", "sv", "sw", "ta", "te", "th", "tl", "tr", "uk", "ur", "vi", "zh",
+    "english", "german", "french", "italian", "spanish", "portuguese", "dutch", "polish", "russian", "turkish",
+    "chinese", "japanese", "korean", "arabic",
+}  # fmt: skip
+NAME = re.compile(r"[^\W\d][\w .()/-]{0,39}")  # what the name of a column looks like
+Fields = tuple[int, list[str]]  # the line on which a row begins, and its fields
+
+
+def usual_languages(columns: Sequence[str]) -> tuple[str, str] | None:
+    """Return the first two columns that are named after languages, such as en and de; None if there are none."""
+    found = [name for name in columns if _language(name)]
+    return (found[0], found[1]) if len(found) >= 2 else None
+
+
+def read_quoted(source: Source, delimiter: str) -> Iterator[Fields]:
+    """Yield the rows of a CSV file; empty lines are left out."""
+    csv.field_size_limit(max(csv.field_size_limit(), FIELD))
+    reader = csv.reader(source.lines(), delimiter=delimiter, strict=True)
+    while True:
+        begins = reader.line_num + 1
+        try:
+            fields = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            raise DataError(f"{source.path}:{begins}: {_explained(str(error), delimiter)}") from error
+        if fields:
+            yield begins, [field.replace("\r\n", "\n") for field in fields]
+
+
+def read_plain(source: Source, delimiter: str) -> Iterator[Fields]:
+    """Yield the rows of a file without quotes, one per line."""
+    for number, line in enumerate(source.lines(), 1):
+        yield number, line.removesuffix("\n").removesuffix("\r").split(delimiter)
+
+
+def find_delimiter(source: Source) -> str:
+    """Return the delimiter of a CSV file, by its first rows."""
+
+    def fit(delimiter: str) -> tuple[float, int]:
+        reader = csv.reader(source.lines(), delimiter=delimiter)
+        try:
+            widths = [len(row) for row in islice(reader, SAMPLE) if row]
+        except csv.Error:  # told when the file is read
+            return 0.0, 0
+        if not widths or widths[0] < 2:
+            return 0.0, 0
+        return sum(width == widths[0] for width in widths) / len(widths), widths[0]
+
+    csv.field_size_limit(max(csv.field_size_limit(), FIELD))
+    return max(DELIMITERS, key=fit)
+
+
+def has_header(rows: Sequence[Sequence[str]], named: Collection[str] = ()) -> bool:
+    """Return whether the first of the first rows of a file has the names of the columns, as far as it can be told.
+
+    `named` are names of columns that the caller expects.
+    """
+    first, below = [field.strip() for field in rows[0]], rows[1:]
+    if any(name in first for name in named):
+        return True
+    columns = [[row[i].strip() for row in below if i < len(row)] for i in range(len(first))]
+    if not all(NAME.fullmatch(name) for name in first if name) or not any(first):
+        return False
+    if any(name in column for name, column in zip(first, columns, strict=True)):
+        return False
+    if any(name.lower() in USUAL for name in first) or all(_language(name) for name in first):
+        return True
+    return len(first) > 1 and any(column and all(map(_is_number, column)) for column in columns)
+
+
+def named_columns(source: Source, line: int, header: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of the columns in a header; a column without a name is called by its number."""
+    names = [name.strip() or str(i) for i, name in enumerate(header, 1)]
+    for name in names:
+        if names.count(name) > 1:
+            places = [str(i) for i, other in enumerate(names, 1) if other == name]
+            raise DataError(
+                f"{source.path}:{line}: the columns {' and '.join(places)} are both called {name!r}: expected "
+                "different names, or header = false if this is no header"
+            )
+    return tuple(names)
+
+
+def read_fields(
+    source: Source, read: Callable[[Source, str], Iterator[Fields]], delimiter: str, columns: tuple[str, ...], skip: int
+) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yield the rows after the header by column, each with its line; raises for one of another number of columns."""
+    for line, fields in islice(read(source, delimiter), skip, None):
+        if len(fields) != len(columns):
+            advice = (
+                f"a text with a {DELIMITERS[delimiter]} in it must be in double quotes"
+                if read is read_quoted
+                else "only a .csv file has quoted fields, whatever its delimiter"
+                if any(field.startswith('"') for field in fields)
+                else ""
+            )
+            raise DataError(
+                f"{source.path}:{line}: expected {len(columns)} columns, as in the first row, got {len(fields)} "
+                f"columns: {delimiter.join(fields)[:60]!r}{f'; {advice}' if advice else ''}"
+            )
+        yield line, dict(zip(columns, fields, strict=True))
+
+
+def _explained(problem: str, delimiter: str) -> str:
+    """Return what a message of csv means."""
+    if "unexpected end of data" in problem or "field larger" in problem:
+        limit = f" within {FIELD:,} characters" if "larger" in problem else ""
+        return f'a double quote that is opened in this row is not closed{limit}: expected " at the end of the field'
+    if "expected after" in problem:
+        return (
+            f"a quoted field of this row is followed by something else than a {DELIMITERS[delimiter]}: expected the "
+            'quotes in a quoted field to be doubled, ""'
+        )
+    if "new-line character" in problem:
+        return "a carriage return inside a line: expected lines that end with a line feed"
+    return problem
+
+
+def _language(name: str) -> bool:
+    """Whether a name is that of a language, such as en, de_DE, target_fr or text-it."""
+    parts = re.split(r"[_-]", name.lower())
+    return parts[0] in LANGUAGES or (len(parts) == 2 and parts[0] in USUAL and parts[1] in LANGUAGES)
+
+
+def _is_number(value: str) -> bool:
+    try:
+        float(value)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,33 @@
+"""A progress bar on stderr for work that comes before training; nothing is shown if stderr is not a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+STEP = 0.002  # smallest change of a share that moves the bar
+
+Stage = Callable[[str, float], None]  # called with what is being done, and the share of it that is done
+
+
+@contextmanager
+def progress_bar() -> Iterator[Stage]:
+    """Show a bar while the block runs; yields the function that moves it."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
+        tasks: dict[str, tuple[Any, float]] = {}  # the bar of each name, and the share that it shows
+
+        def stage(name: str, share: float) -> None:
+            if name not in tasks:
+                tasks[name] = progress.add_task(name, total=1.0), 0.0
+            task, shown = tasks[name]
+            if abs(share - shown) >= STEP:
+                tasks[name] = task, share
+                progress.update(task, completed=share)
+
+        yield stage

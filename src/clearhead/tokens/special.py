@@ -1,0 +1,100 @@
+"""Special ids of a model, and the files of a folder that name special tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .. import config
+from ..errors import InputError
+from .pair import Pair
+from .tokenizer import Tokenizer
+
+# Special ids in config.json and generation_config.json of Hugging Face folders.
+ID_KEYS = ("pad_token_id", "bos_token_id", "decoder_start_token_id", "eos_token_id", "forced_bos_token_id")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Special:
+    """The special token ids of a model, as its folder gives them.
+
+    Examples:
+        >>> Special(pad=0, start=1, ends=(2, 5)).ends
+        (2, 5)
+    """
+
+    pad: int | None = None  # padding of short rows
+    start: int | None = None  # BOS: the first input of a decoder, and the prompt for an empty text
+    ends: tuple[int, ...] = ()  # EOS: each of them ends an answer
+    first: int | None = None  # the token that every answer begins with after `start`, such as the target's language
+
+    @staticmethod
+    def of(tokens: Tokenizer | Pair | None) -> Special:
+        """The special ids of a tokenizer; for a pair, of its target."""
+        target = tokens.target if isinstance(tokens, Pair) else tokens
+        if target is None:
+            return Special()
+        return Special(pad=target.pad, start=target.start, ends=() if target.end is None else (target.end,))
+
+
+def special_ids(folder: Path, table: config.Table) -> Special:
+    """The special ids of generation_config.json, or else of config.json, or else of its decoder's section."""
+    path = folder / "generation_config.json"
+    generation = config.load(path) if path.is_file() else config.Table()
+    ids: dict[str, tuple[int, ...]] = {}
+    decoder = table.get("decoder")
+    for keys in (decoder if isinstance(decoder, config.Table) else config.Table(), table, generation):
+        ids |= {name: _ids(keys, name) for name in ID_KEYS if keys.get(name) is not None}
+    start = ids.get("decoder_start_token_id", ids.get("bos_token_id", ()))
+    pad, first = ids.get("pad_token_id", ()), ids.get("forced_bos_token_id", ())
+    return Special(
+        pad=next(iter(pad), None), start=next(iter(start), None), ends=ids.get("eos_token_id", ()),
+        first=next(iter(first), None),
+    )  # fmt: skip
+
+
+def read_special(folder: Path, tokens: Tokenizer) -> Special:
+    """The special ids of the model in a folder; where its files have none, those of the tokenizer.
+
+    The end token that tokenizer_config.json names comes first in `ends`: it is the `eos_token` of a chat template.
+    """
+    path, own = folder / "config.json", Special.of(tokens)
+    table = config.load(path) if path.is_file() else config.Table()
+    if "clearhead" in table:
+        return config.read(Special, table["special"]) if "special" in table else own
+    found, settings = special_ids(folder, table), tokenizer_settings(folder)
+    named = {
+        key: tokens.special_names.get(settings[key]) if isinstance(settings.get(key), str) else None
+        for key in ("pad_token", "bos_token", "eos_token")
+    }
+    ends = dict.fromkeys(i for i in (named["eos_token"], *found.ends) if i is not None)
+    return Special(
+        pad=_first(found.pad, named["pad_token"], own.pad), start=_first(found.start, named["bos_token"], own.start),
+        ends=tuple(ends) or own.ends, first=found.first,
+    )  # fmt: skip
+
+
+def tokenizer_settings(folder: Path) -> dict[str, Any]:
+    """The keys of tokenizer_config.json and special_tokens_map.json; a special token is given as its text."""
+    settings: dict[str, Any] = {}
+    for name in ("special_tokens_map.json", "tokenizer_config.json"):
+        if (folder / name).is_file():
+            settings |= config.load(folder / name)
+    return {
+        name: value["content"] if isinstance(value, dict) and isinstance(value.get("content"), str) else value
+        for name, value in settings.items()
+    }
+
+
+def _first(*values: int | None) -> int | None:
+    return next((value for value in values if value is not None), None)
+
+
+def _ids(table: config.Table, name: str) -> tuple[int, ...]:
+    """The token ids of a key: one number, or a list of them."""
+    ids = table[name] if isinstance(table[name], list) else [table[name]]
+    if not all(type(i) is int for i in ids):
+        place = table.origin.place((name,))
+        raise InputError(f"{place}{name} is {table[name]!r}: expected a token id, or a list of them")
+    return tuple(ids)
