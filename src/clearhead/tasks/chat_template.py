@@ -7,7 +7,7 @@ from datetime import datetime
 from functools import wraps
 from typing import Any
 
-from ..errors import InputError
+from ..errors import TextError
 
 LONGEST = 1 << 22  # characters that a rendered conversation may have
 LARGEST = 1 << 16  # largest number by which a template may repeat, pad or count
@@ -27,7 +27,7 @@ def render(template: str, messages: Sequence[Mapping[str, str]], names: Mapping[
                 raise TemplateError(f"it writes more than {LONGEST:,} characters")
         return "".join(parts)
     except (TemplateError, ArithmeticError, RecursionError, MemoryError, TypeError, ValueError, LookupError) as cause:
-        raise InputError(f"the chat template cannot render this conversation: {cause}") from cause
+        raise TextError(f"the chat template cannot render this conversation: {cause}") from cause
 
 
 def _environment() -> Any:

@@ -117,21 +117,20 @@ def follow_answer(bundle: Bundle, text: str, prompt: list[int], options: Samplin
         options: How to generate: one answer, without a beam search.
     """
     tokens, seeds = bundle.tokenizer(), options.seeds(1)
-    before, first, shown, sum_before, ids = tokens.decode(np.array(prompt, np.int64)), len(prompt), "", 0.0, ()
+    before, shown = tokens.decode(np.array(prompt, np.int64)), ""
     plan = Plan(
         start=[prompt], end=end_tokens(bundle), limit=options.max_new, choice=options.choice, slide=options.slide,
         seed=seeds, ended=stopper(tokens, options.stops),
     )  # fmt: skip
-    h = Hypothesis(ids=(), logprob=0.0, score=0.0, finished=False)
+    last = h = Hypothesis(ids=(), logprob=0.0, score=0.0, finished=False)
     for ((h,),) in follow(bundle.model, {}, plan):
-        if len(h.ids) > len(ids):
-            ids = h.ids
-            whole = text_after(tokens, [*prompt, *ids], first, before)
+        if len(h.ids) > len(last.ids):
+            whole = text_after(tokens, [*prompt, *h.ids], len(prompt), before)
             cut, stopped = cut_at_stop(whole, options.stops)
             final = cut if stopped else whole[: len(whole) - pending(whole, options.stops)]
             new = final[len(shown) :] if final.startswith(shown) else ""
-            yield Piece(text=new, id=ids[-1], logprob=h.logprob - sum_before)
-            shown, sum_before = shown + new, h.logprob
+            yield Piece(text=new, id=h.ids[-1], logprob=h.logprob - last.logprob)
+            shown, last = shown + new, h
     result = generation(tokens, text, prompt, h, options, seeds[0] if options.choice.sample else None)
     if rest := result.text[len(shown) :]:
         yield Piece(text=rest, id=None, logprob=None)
