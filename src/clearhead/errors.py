@@ -8,7 +8,7 @@ shows its traceback.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 
 class UserError(Exception):
@@ -17,6 +17,10 @@ class UserError(Exception):
 
 class InputError(UserError, ValueError):
     """An argument has a value that cannot be used."""
+
+
+class TextError(InputError):
+    """One of the texts cannot be used; others can."""
 
 
 class InputTypeError(UserError, TypeError):
@@ -48,6 +52,24 @@ class MissingPackageError(UserError, RuntimeError):
 
 class Notice(UserWarning):
     """The result is right, but was computed in another way than the user may expect: slower, or of a shortened text."""
+
+
+class CutNotice(Notice):
+    """Some texts are longer than the model's context, and were cut there; `lengths` has their numbers and tokens."""
+
+    def __init__(self, lengths: Mapping[int, int], texts: int, most: int) -> None:
+        self.lengths, self.most = dict(lengths), most
+        first = ", ".join(str(i + 1) for i in list(lengths)[:5])
+        longest = "the longest" if len(lengths) > 1 else "it"
+        names = first + (f" and {len(lengths) - 5} more" if len(lengths) > 5 else "")
+        super().__init__(f"text {names} of {texts} is {self.problem(max(lengths.values()), longest)}")
+
+    def problem(self, tokens: int, name: str = "it") -> str:
+        """What happened to a text of so many tokens."""
+        return (
+            f"longer than the {self.most} tokens that this model reads ({name} has {tokens}): the rest was left out; "
+            "split it"
+        )
 
 
 CLOSE = 0.1  # names are suggested together if their similarity differs by no more

@@ -1,13 +1,19 @@
 """Texts of the command line: as given, the lines of files, or stdin."""
 
 import io
+import os
 import sys
 from types import SimpleNamespace
 
 import pytest
 
-from clearhead.cli.text_input import lines_of, text_or_stdin
+from clearhead.cli import text_input
+from clearhead.cli.text_input import read_texts, text_or_stdin, total_size
 from clearhead.errors import UserError
+
+
+def lines_of(*inputs):
+    return [item.text for block in read_texts(inputs) for item in block]
 
 
 @pytest.fixture
@@ -49,3 +55,35 @@ def test_the_name_of_a_missing_file_is_an_error(name):
 def test_a_folder_is_an_error(tmp_path):
     with pytest.raises(UserError, match="this is a folder; expected a text"):
         lines_of(str(tmp_path))
+
+
+def test_a_line_that_is_not_utf8_or_too_long_is_an_item_with_a_problem(tmp_path, monkeypatch):
+    monkeypatch.setattr(text_input, "BLOCK", 5)
+    monkeypatch.setattr(text_input, "LONGEST", 20)
+    path = tmp_path / "texts.txt"
+    path.write_bytes(b"\xef\xbb\xbfone\r\nb\xffd\n" + b"x" * 1000 + b"\n\nlast " + b"y" * 50)
+    items = [item for block in read_texts([str(path)]) for item in block]
+    assert [(item.place.partition(":")[2], item.text, item.problem.partition(":")[0]) for item in items] == [
+        ("1", "one", ""),
+        ("2", "b\ufffdd", "byte 9 is not UTF-8 text (invalid start byte)"),
+        ("3", "", "a line of 1,000 bytes"),
+        ("4", "", ""),
+        ("5", "", "a line of 55 bytes"),
+    ]
+    assert sum(item.size for item in items) == total_size([str(path)]) + 1  # the last line has no line end
+
+
+def test_what_a_pipe_has_is_passed_on_before_the_rest_comes():
+    reader, writer = os.pipe()
+    with open(reader, "rb") as file, open(writer, "wb", buffering=0) as sender:
+        blocks = text_input._split(file, "pipe")
+        sender.write(b"one\ntwo\nth")
+        assert [item.text for item in next(blocks)] == ["one", "two"]
+        sender.write(b"ree\n")
+        assert [item.text for item in next(blocks)] == ["three"]
+
+
+def test_the_size_of_stdin_and_of_compressed_files_is_unknown(tmp_path):
+    (tmp_path / "a.gz").write_bytes(b"")
+    assert total_size(["-"]) is total_size([str(tmp_path / "a.gz")]) is None
+    assert total_size(["a text", "another"]) == 2

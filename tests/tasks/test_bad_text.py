@@ -89,7 +89,7 @@ def test_long_texts_are_named_in_one_notice():
         found = translate(made, ["A dog", "dog " * 50, "", "cat " * 10_000, "cat"], beams=1)
     assert [one.cut and len(one.source) == CONTEXT for one in found] == [False, True, False, True, False]
     assert [str(one.message) for one in notices] == [
-        "sentence 2, 4 of 5 is longer than the 24 tokens that this model reads (the longest has 10001): the rest was "
+        "text 2, 4 of 5 is longer than the 24 tokens that this model reads (the longest has 10001): the rest was "
         "left out; split it"
     ]
     whole = "dog " * (CONTEXT - 1)  # plus the end token
@@ -117,7 +117,7 @@ def test_every_line_of_a_file_gives_one_line(folder, tmp_path):
     assert len(lines) == len(texts) + 1
     assert [i for i, line in enumerate(lines) if not line] == [1, 3, len(texts) - 1, len(texts)]
     assert lines[0] == call(folder, "A dog .").stdout.rstrip("\n")
-    assert len(json.loads(call(folder, path, "--json").stdout)) == len(texts)
+    assert [json.loads(line)["input"] for line in call(folder, path, "--json").stdout.splitlines()] == texts
 
 
 def test_line_ends_within_a_translation_become_spaces():
@@ -131,7 +131,7 @@ def test_a_model_that_writes_line_ends_still_gives_one_line_per_text(folder, tmp
     path = tmp_path / "in.txt"
     path.write_text("A dog\nThe cat\n")
     assert call(folder, path).stdout == "ein Hund\nein Hund\n"
-    assert json.loads(call(folder, path, "--json").stdout)[0]["text"] == "ein\nHund\r\n"
+    assert json.loads(call(folder, path, "--json").stdout.splitlines()[0])["text"] == "ein\nHund\r\n"
 
 
 @pytest.mark.parametrize(
@@ -157,22 +157,27 @@ def test_an_empty_file_gives_no_output(folder, tmp_path):
         call(folder, "-", stdin=b""),
     ):
         assert (found.exit_code, found.stdout) == (0, "")
-    assert call(folder, tmp_path / "empty.txt", "--json").stdout == "[]\n"
+    assert call(folder, tmp_path / "empty.txt", "--json").stdout == ""
     assert call(folder, "").stdout == "\n"  # one empty text
 
 
 @pytest.mark.parametrize(
-    ("content", "line"),
-    [(b"good\nb\xff\xfed\n", 2), (b"\n\n\xc3\n", 3), ("A dog".encode("utf-16"), 1), (b"\xed\xa0\x80", 1)],
-)
-def test_a_file_that_is_not_utf8_raises_with_its_line(folder, tmp_path, content, line):
+    ("content", "line", "empty"),
+    [
+        (b"A dog\nb\xff\xfed\nThe cat\n", 2, [2]), (b"\n\n\xc3\nA dog\n", 3, [1, 2, 3]),
+        ("A dog".encode("utf-16"), 1, [1]), (b"\xed\xa0\x80", 1, [1]),
+    ],
+)  # fmt: skip
+def test_a_line_that_is_not_utf8_is_named_and_the_others_are_translated(folder, tmp_path, content, line, empty):
     path = tmp_path / "in.txt"
     path.write_bytes(content)
     found = call(folder, path)
-    assert (found.exit_code, found.stdout) == (1, "")
-    assert found.stderr.startswith(f"{path}:{line}: byte ")
-    assert "is not UTF-8 text" in found.stderr
-    assert found.stderr.count("\n") == 1
+    assert found.exit_code == 1
+    assert [i for i, one in enumerate(found.stdout.split("\n")[:-1], 1) if not one] == empty
+    first, last = found.stderr.splitlines()
+    assert first.startswith(f"{path}:{line}: byte ")
+    assert "is not UTF-8 text" in first
+    assert last == f"1 of {found.stdout.count(chr(10))} lines has no result"
     assert call(folder, "-", stdin=content).stderr.startswith(f"stdin:{line}: byte ")
 
 
@@ -190,7 +195,7 @@ def test_a_long_line_of_a_file_gives_a_notice_of_one_line(folder, tmp_path):
     found = call(folder, path)
     assert found.exit_code == 0
     assert found.stdout.count("\n") == 2
-    assert found.stderr.startswith("sentence 2 of 2 is longer than the 24 tokens that this model reads")
+    assert found.stderr.startswith(f"{path}:2: longer than the 24 tokens that this model reads (it has 10001): the rest")
     assert found.stderr.count("\n") == 1
 
 

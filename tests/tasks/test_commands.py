@@ -22,6 +22,11 @@ def call(*words: object, stdin: str = "") -> str:
     return found.stdout
 
 
+def objects(*words: object, stdin: str = "") -> list[dict]:
+    """The JSON objects that a command prints, one per line."""
+    return [json.loads(line) for line in call(*words, stdin=stdin).splitlines()]
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """Models with random weights: GPTs with a chat template, without one, and without a tokenizer; two BERTs."""
@@ -79,25 +84,37 @@ def test_chat_sends_the_whole_conversation(folder):
 
 def test_fill_classify_and_embed_print_what_their_functions_return(folder, tmp_path):
     masks = fill(load(folder / "filler", device="cpu"), "the [MASK] sat", top=3)
-    assert json.loads(call("fill", folder / "filler", "the [MASK] sat", "--top", 3, "--json")) == [
-        [[word, pytest.approx(share)] for word, share in masks[0]]
+    assert objects("fill", folder / "filler", "the [MASK] sat", "--top", 3, "--json") == [
+        {"input": "the [MASK] sat", "masks": [[[word, pytest.approx(share)] for word, share in masks[0]]]}
     ]
-    assert masks[0][0][0] in call("fill", folder / "filler", "the [MASK] sat")
-    path = tmp_path / "texts.txt"
-    path.write_text("the cat\na dog ran\n")
-    classes = classify(load(folder / "sorter", device="cpu"), ["the cat", "a dog ran"])
-    assert json.loads(call("classify", folder / "sorter", path, "--json")) == [
-        [[name, pytest.approx(share)] for name, share in one] for one in classes
+    assert call("fill", folder / "filler", "the [MASK] sat", "--top", 1) == f"{masks[0][0][0]} {masks[0][0][1]:.1%}\n"
+    path, texts = tmp_path / "texts.txt", ["the cat", "a dog ran"]
+    path.write_text("\n".join(texts))
+    classes = classify(load(folder / "sorter", device="cpu"), texts)
+    assert objects("classify", folder / "sorter", path, "--json") == [
+        {"input": text, "classes": [[name, pytest.approx(share)] for name, share in one]}
+        for text, one in zip(texts, classes, strict=True)
     ]
-    vectors = embed(load(folder / "writer", device="cpu"), ["the cat", "a dog ran"])
-    for texts in ([path], ["the cat", "a dog ran"]):
-        assert json.loads(call("embed", folder / "writer", *texts)) == [pytest.approx(row) for row in vectors.tolist()]
+    (name, share), *_ = classes[0]
+    assert call("classify", folder / "sorter", "the cat", "--top", 1) == f"{name} {share:.1%}\n"
+    assert call("classify", folder / "sorter", path, "--top", 1).startswith(f"the cat\t{name} {share:.1%}\na dog ran\t")
+    vectors = embed(load(folder / "writer", device="cpu"), texts)
+    for inputs in ([path], texts):
+        assert objects("embed", folder / "writer", *inputs) == [
+            {"input": text, "vector": pytest.approx(row)} for text, row in zip(texts, vectors.tolist(), strict=True)
+        ]
 
 
-def test_score_reads_a_text_or_stdin(folder):
-    given = call("score", folder / "writer", "the cat sat", "--json")
-    assert call("score", folder / "writer", "-", "--json", stdin="the cat sat") == given
-    assert json.loads(given)["pieces"][0] == "the"
+def test_score_reads_a_text_or_lines(folder):
+    (given,) = objects("score", folder / "writer", "the cat sat", "--json")
+    assert given["pieces"][0] == "the"
+    lines = "the cat sat\na dog ran to the cat\nthe\tmat"
+    found = objects("score", folder / "writer", "-", "--json", stdin=lines)
+    assert [one["input"] for one in found] == lines.split("\n")
+    assert found[0]["logprob"] == pytest.approx(given["logprob"], abs=1e-4)  # in a batch as alone
+    plain = [line.split("\t") for line in call("score", folder / "writer", "-", stdin=lines).splitlines()]
+    assert plain[0] == ["the cat sat", f"{found[0]['logprob']:.2f}", f"{found[0]['perplexity']:.2f}"]
+    assert plain[2][0] == "the mat"  # a tab would be the end of the field
 
 
 def test_an_output_file_that_cannot_be_written_is_an_error_before_any_work(folder, tmp_path):

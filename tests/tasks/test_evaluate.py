@@ -201,5 +201,5 @@ def test_the_command_warns_of_a_line_longer_than_the_context(run, tmp_path):
     path = pair_file(tmp_path / "long.tsv", ["A dog", "dog " * 50], ["Ein Hund", "Hund"])
     found = call(run(name="multi30k"), path, "beams=1", "limit=3")
     assert found.exit_code == 0
-    assert found.stderr.startswith("sentence 2 of 2 is longer than the 24 tokens")
+    assert found.stderr.startswith("text 2 of 2 is longer than the 24 tokens")
     assert "too long to be read or translated" in found.stdout

@@ -1,6 +1,7 @@
 """The command line: one subcommand per public function. Slow imports (torch, numpy) happen inside the subcommands.
 
-stdout is the result, stderr everything else; exit code 0: done, 1: failed, 2: misuse.
+stdout is the result, stderr everything else; exit code 0: done, 1: failed, 2: misuse, 130: stopped by Ctrl-C,
+141: the reader of stdout closed it.
 
 verb         make a function a subcommand: examples in its help, user errors as one sentence
 arguments    arguments that several subcommands share; words like beams=5 as keyword arguments
@@ -8,9 +9,11 @@ option_help  the keyword options of a function, for the help of its subcommand
 config_help  the fields of a config dataclass, with defaults and meanings
 registered   the names and help of views and figures, read from source
 completion   shell completion
-text_input   texts from the command line, files or stdin
+text_input   texts from the command line, files or stdin, read bit by bit
+answers      print an answer per text or image as it comes
 output       print results, progress and notices
-inference    translate evaluate generate chat score fill classify embed parity
+inference    translate evaluate score fill classify embed parity
+generation   generate chat
 captioning   caption
 info         models data recipe explore doctor
 inspection   look compare figure
@@ -22,7 +25,7 @@ from __future__ import annotations
 import io
 import sys
 
-from . import captioning, inference, info, inspection, training  # noqa: F401  (each adds its subcommands)
+from . import captioning, generation, inference, info, inspection, training  # noqa: F401  (each adds its subcommands)
 from .verb import app
 
 __all__ = ["app", "main"]

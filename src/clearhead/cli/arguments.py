@@ -24,6 +24,10 @@ Device = Annotated[
 ]  # fmt: skip
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but warnings and the result.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+JsonLines = Annotated[bool, typer.Option("--json", help="Print a JSON object per input, each on a line of its own.")]
+Options = Annotated[
+    list[str] | None, typer.Argument(metavar="OPTION", help="Options, written name=value: see above.")
+]  # fmt: skip
 Model = Annotated[
     str,
     typer.Argument(

@@ -9,10 +9,13 @@ from typing import Annotated, Any
 
 import typer
 
-from .arguments import Device, Json, Model, keyword_options
+from .answers import print_answers, shift_seed
+from .arguments import Device, JsonLines, Model, keyword_options
 from .image_input import images_of
-from .output import progress, show
+from .text_input import Item
 from .verb import verb
+
+IMAGES = 16  # images that are captioned at a time
 
 
 @verb(
@@ -32,9 +35,10 @@ def caption(
         bool, typer.Option("--evidence", help="Map which places speak for a word, instead of its attention (slower).")
     ] = False,
     device: Device = "auto",
-    as_json: Json = False,
+    as_json: JsonLines = False,
 ) -> None:
     """Write a caption for each image; --json adds scores, and the map of every word over the image."""
+    from ..data.files import as_line
     from ..errors import InputError
     from ..tasks.caption import caption
     from ..weights import load
@@ -44,19 +48,20 @@ def caption(
     if not files:
         raise InputError("no image: expected a file or a folder before the options")
     bundle = load(model, device=device)
-    items: Any = images_of(files)
-    with progress() as done:
-        results: Any = caption(bundle, items, done=lambda n: done(n, len(items)), **options)
-        if maps is not None:
-            for item, path, one in zip(items, _picture_paths(items, maps), results, strict=True):
-                _save_strip(one, item, path, evidence)
-    if as_json:
-        more = [{"evidence": one.evidence().tolist()} if evidence else {} for one in results]
-        named = zip(items, results, more, strict=True)
-        show([{"image": item, **one.to_dict(), **extra} for item, one, extra in named], True)
-        return
-    for item, one in zip(items, results, strict=True):
-        print(one.text if items == files and len(files) == 1 else f"{item}\t{one.text}")
+    items = images_of(files)
+    paths = [] if maps is None else _picture_paths(items, maps)
+
+    def answer(batch: list[str], first: int) -> Any:
+        results: Any = caption(bundle, batch, **shift_seed(options, first))
+        for item, one, path in zip(batch, results, paths[first:], strict=False):
+            _save_strip(one, item, path, evidence)
+        return results
+
+    print_answers(
+        [[Item(text=item, place=item, given=True, key="image") for item in items]], answer, as_json=as_json,
+        plain=lambda one: as_line(one.text), named=items != files or len(files) > 1, total=len(items), most=IMAGES,
+        record=lambda one: one.to_dict() | ({"evidence": one.evidence().tolist()} if evidence else {}),
+    )  # fmt: skip
 
 
 def _picture_paths(images: list[str], folder: Path) -> list[Path]:

@@ -1,24 +1,21 @@
-"""Subcommands that run a model: translate, evaluate, generate, chat, score, fill, classify, embed, parity."""
+"""Subcommands that run a model on texts or images: translate, evaluate, score, fill, classify, embed, parity."""
 
 from __future__ import annotations
 
 import os
-import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from . import completion
-from .arguments import DataFolder, Device, Json, Model, Text, Texts, Type, keyword_options
+from .answers import print_answers, shift_seed
+from .arguments import DataFolder, Device, Json, JsonLines, Model, Options, Text, Texts, Type, keyword_options
 from .image_input import images_of
 from .output import progress, rows, show
-from .text_input import lines_of, text_or_stdin
+from .text_input import Item, is_text, read_texts, total_size
 from .verb import verb
-
-Options = Annotated[
-    list[str] | None, typer.Argument(metavar="OPTION", help="Options, written name=value: see above.")
-]  # fmt: skip
 
 
 @verb(
@@ -27,23 +24,22 @@ Options = Annotated[
     options=("tasks/translate.py", "translate"),
 )
 def translate(
-    model: Model, text: Text, options: Options = None, device: Device = "auto", as_json: Json = False
+    model: Model, text: Text, options: Options = None, device: Device = "auto", as_json: JsonLines = False
 ) -> None:  # fmt: skip
-    """Translate a sentence, or each line of a file; --json adds scores, tokens and the alignment."""
+    """Translate a sentence, or each line of a file as it comes; --json adds scores, tokens and the alignment."""
     from ..data.files import as_line
     from ..tasks.translate import translate
     from ..weights import load
 
-    lines = lines_of(text)
+    is_text(text)  # raises before the model is loaded
     chosen = keyword_options(translate, options)
     bundle = load(model, device=device)
-    with progress() as done:
-        translations: Any = translate(bundle, lines, done=lambda n: done(n, len(lines)), **chosen)
-    if as_json:
-        show([one.to_dict() for one in translations], True)
-    else:
-        for one in translations:
-            print(as_line(one.text))
+    print_answers(
+        read_texts([text]),
+        lambda texts, first: translate(bundle, texts, **shift_seed(chosen, first)),  # type: ignore[arg-type, return-value]
+        as_json=as_json, plain=lambda one: as_line(one.text), record=lambda one: one.to_dict(), named=False,
+        total=total_size([text]),
+    )  # fmt: skip
 
 
 @verb(
@@ -97,104 +93,73 @@ def evaluate(
 
 
 @verb(
-    'clearhead generate everyday "The man" temperature=0.7 top_p=0.9 seed=1',
-    'clearhead generate runs/shakespeare "ROMEO:" max_new=300 temperature=0.8 seed=7',
-    options=("tasks/generate.py", "generate"),
-)
-def generate(
-    model: Model,
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="A text to continue, or - for stdin.")],
-    options: Options = None,
-    device: Device = "auto",
-    dtype: Type = None,
-    as_json: Json = False,
-) -> None:
-    """Continue a text, printed token by token; --json adds every token, the log-probability and the seed.
-
-    Greedy decoding is the default, with which small models soon repeat themselves; a temperature, top_k, top_p, min_p
-    or seed samples instead, anew each time if no seed is given.
-    """
-    from ..tasks.generate import generate, stream
-    from ..weights import load
-
-    prompt = text_or_stdin(text)
-    chosen, bundle = keyword_options(generate, options), load(model, device=device, dtype=dtype)
-    if as_json or chosen.get("samples", 1) != 1 or chosen.get("beams", 1) != 1:
-        result: Any = generate(bundle, prompt, **chosen)
-        if as_json:
-            show(result, True)
-        else:  # printed as it is: a table would leave out control characters
-            print("\n\n".join(one.text for one in (result, *result.others)))
-        return
-    for piece in stream(bundle, prompt, **{n: x for n, x in chosen.items() if n not in ("samples", "beams")}):
-        print(piece, end="", flush=True)
-    print()
-
-
-@verb(
-    'clearhead chat smollm2.gguf --system "You answer in one sentence."',
-    options=("tasks/generate.py", "chat"),
-)
-def chat(
-    model: Model,
-    options: Options = None,
-    system: Annotated[str | None, typer.Option("--system", help="The system message.")] = None,
-    device: Device = "auto",
-    dtype: Type = None,
-) -> None:
-    """Chat with a model that has a chat template; an empty line, or the end of the input, ends it."""
-    from ..tasks.generate import chat, conversation
-    from ..weights import load
-
-    chosen, bundle = keyword_options(chat, options), load(model, device=device, dtype=dtype)
-    messages = [] if system is None else [{"role": "system", "content": system}]
-    conversation(bundle, [*messages, {"role": "user", "content": "Hello."}])  # raises before the user types
-    while line := _next_line():
-        messages.append({"role": "user", "content": line})
-        answer = ""
-        for piece in chat(bundle, messages, **chosen):
-            print(piece, end="", flush=True)
-            answer += piece
-        print()
-        messages.append({"role": "assistant", "content": answer})
-
-
-def _next_line() -> str:
-    """The next line of stdin, with a prompt if it is a terminal."""
-    if sys.stdin.isatty():
-        print("> ", end="", file=sys.stderr, flush=True)
-    return sys.stdin.readline().strip()
-
-
-@verb(
     'clearhead score everyday "Tom bought a new car."',
     'clearhead score fr-en "Je la mange." "I am eating it." --json',
+    "clearhead score everyday sentences.txt > scores.tsv",
 )
 def score(
     model: Model,
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="A text, or - for stdin.")],
+    text: Text,
     target: Annotated[
         str | None, typer.Argument(metavar="TRANSLATION", help="Its translation, for a translator.")
     ] = None,
     device: Device = "auto",
     dtype: Type = None,
-    as_json: Json = False,
+    as_json: JsonLines = False,
 ) -> None:
-    """Print the log-probability of a text, token by token, or that of a translation."""
+    """Print the log-probability of a text, token by token, or that of a translation.
+
+    Of a file it prints for each line, as it comes, the text, its log-probability and its perplexity; of a translator,
+    whose file has lines of source TAB translation, the log-probability and the mean per token.
+    """
     from ..tasks import score
-    from ..tasks.text import Likelihood
     from ..weights import load
 
-    source = text_or_stdin(text)
-    result = score(load(model, device=device, dtype=dtype), source, target)
-    if as_json:
-        show(result, True)
-    elif isinstance(result, Likelihood):
-        each = zip(result.logprobs, result.pieces, strict=True)
-        lines = [("-" if one is None else f"{one:.2f}", piece) for one, piece in each]
-        show(rows(*lines, (f"{result.logprob:.2f}", f"nats in all; perplexity {result.perplexity:.2f}")), False)
-    else:
-        show(rows((f"{result.logprob:.2f}", f"nats in all; {result.score:.2f} per token")), False)
+    alone = is_text(text)
+    bundle = load(model, device=device, dtype=dtype)
+    if target is not None or (alone and not as_json):
+        result = score(bundle, text, target)
+        show({"input": text, **result.to_dict()} if as_json else _score_table(result), as_json)
+        return
+    print_answers(
+        read_texts([text]), _scorer(bundle), as_json=as_json, record=lambda one: one.to_dict(), plain=_score_fields,
+        total=total_size([text]),
+    )  # fmt: skip
+
+
+def _scorer(bundle: Any) -> Callable[[list[str], int], Any]:
+    """The function that scores texts; those of a translator are source TAB translation."""
+    from ..errors import TextError
+    from ..tasks.score import score, scores
+
+    def pair(line: str) -> Any:
+        source, tab, target = line.partition("\t")
+        if not tab or "\t" in target:
+            raise TextError("this is a translator: expected source TAB translation")
+        return score(bundle, source, target)
+
+    if "translate" in bundle.can:
+        return lambda texts, first: [pair(text) for text in texts]
+    return lambda texts, first: scores(bundle, texts)
+
+
+def _score_table(result: Any) -> Any:
+    """A row per token, and the sum."""
+    from ..tasks.text import Likelihood
+
+    if not isinstance(result, Likelihood):
+        return rows((f"{result.logprob:.2f}", f"nats in all; {result.score:.2f} per token"))
+    each = zip(result.logprobs, result.pieces, strict=True)
+    lines = [("-" if one is None else f"{one:.2f}", piece) for one, piece in each]
+    return rows(*lines, (f"{result.logprob:.2f}", f"nats in all; perplexity {result.perplexity:.2f}"))
+
+
+def _score_fields(result: Any) -> str:
+    """The log-probability and the perplexity; of a translation, the log-probability and the mean per token."""
+    from ..tasks.text import Likelihood
+
+    mean = result.perplexity if isinstance(result, Likelihood) else result.score
+    return f"{result.logprob:.2f}\t{mean:.2f}"
 
 
 @verb(
@@ -202,35 +167,40 @@ def score(
 )
 def fill(
     model: Model,
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="A text with one or more \\[MASK] in it.")],
+    text: Annotated[
+        str,
+        typer.Argument(
+            metavar="TEXT", help="A text with one or more \\[MASK] in it, a file with one per line, or - for stdin."
+        ),
+    ],
     top: Annotated[int, typer.Option(help="Words to show for each mask.")] = 5,
     device: Device = "auto",
-    as_json: Json = False,
+    as_json: JsonLines = False,
 ) -> None:
     """Predict the masked tokens of a text: the likeliest words for each, with their probabilities."""
     from ..tasks import fill
     from ..weights import load
 
-    result = fill(load(model, device=device), text, top=top)
-    show(result if as_json else rows(*_shares(result)), as_json)
+    alone = is_text(text)
+    bundle = load(model, device=device)
+    print_answers(
+        read_texts([text]), lambda texts, first: [fill(bundle, one, top=top) for one in texts], as_json=as_json,
+        plain=lambda masks: ("\n" if alone else "\t").join(map(_shares, masks)), record=lambda masks: {"masks": masks},
+        named=not alone, total=total_size([text]),
+    )  # fmt: skip
 
 
 @verb(
     'clearhead classify runs/sst2 "a stirring , funny film"',
+    "clearhead classify runs/sst2 reviews.txt --json > classes.jsonl",
     "clearhead classify runs/pets cat.jpg dog.png --top 3",
 )
 def classify(
     model: Model,
-    inputs: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="INPUT",
-            help="Texts, files with one text per line, or - for stdin; or image files and folders.",
-        ),
-    ],
+    inputs: Texts,
     top: Annotated[int | None, typer.Option(help="Classes to show for each; all if not given.")] = None,
     device: Device = "auto",
-    as_json: Json = False,
+    as_json: JsonLines = False,
 ) -> None:
     """Classify texts (or each line of a file), or images: the classes with their probabilities."""
     from ..tasks.classify import CLASSIFIERS, classify
@@ -238,39 +208,48 @@ def classify(
 
     bundle = load(model, device=device)
     bundle.require("classify", CLASSIFIERS)
-    images = bundle.reads == "images"
-    items: list[Any] = images_of(inputs) if images else lines_of(*inputs)
-    result: Any = classify(bundle, items, top=top)
-    if as_json and images:
-        result = [{"image": name, "classes": one} for name, one in zip(items, result, strict=True)]
-    show(result if as_json else rows(*_shares(result, items if images else None)), as_json)
+    items, total = _items(bundle, inputs)
+    alone = bundle.reads != "images" and len(inputs) == 1 and is_text(inputs[0])
+    print_answers(
+        items, lambda texts, first: classify(bundle, texts, top=top), as_json=as_json, plain=_shares,
+        record=lambda classes: {"classes": classes}, named=not alone, total=total,
+    )  # fmt: skip
 
 
-def _shares(result: Any, names: list[str] | None = None) -> list[tuple[str, str]]:
-    """A row of names and probabilities for each text, image or mask, after the name of each image."""
-    lines = ["  ".join(f"{name} {share:.1%}" for name, share in one) for one in result]
-    return list(zip(names or [""] * len(lines), lines, strict=True))
+def _shares(classes: list[tuple[str, float]]) -> str:
+    """Names with their probabilities."""
+    from ..data.files import as_line
+
+    return as_line("  ".join(f"{name} {share:.1%}" for name, share in classes))
+
+
+def _items(bundle: Any, inputs: list[str]) -> tuple[Iterator[list[Item]], int | None]:
+    """The texts or images that a model is to read, and the size of all."""
+    if bundle.reads != "images":
+        return read_texts(inputs), total_size(inputs)
+    images = images_of(inputs)
+    return iter([[Item(text=path, place=path, given=True, key="image") for path in images]]), len(images)
 
 
 @verb(
     'clearhead embed minilm/ "How old are you?" "What is your age?"',
-    "clearhead embed minilm/ questions.txt > vectors.json",
+    "clearhead embed minilm/ questions.txt > vectors.jsonl",
     "clearhead embed dinov2-small/ cat.jpg photos/",
 )
 def embed(model: Model, inputs: Texts, device: Device = "auto") -> None:
-    """Print an embedding of each text (or line of a file) or image, as JSON; the dot product of two is their cosine.
+    """Print an embedding of each text (or line of a file) or image; the dot product of two is their cosine.
 
-    Those of images are with the name of each file.
+    Each is a JSON object on a line of its own, with the text or the name of the image file.
     """
     from ..tasks import embed
     from ..weights import load
 
     bundle = load(model, device=device)
-    images = bundle.reads == "images"
-    items: list[Any] = images_of(inputs) if images else lines_of(*inputs)
-    vectors = embed(bundle, items).tolist()
-    named = [{"image": name, "vector": one} for name, one in zip(items, vectors, strict=True)]
-    show(named if images else vectors, True)
+    items, total = _items(bundle, inputs)
+    print_answers(
+        items, lambda texts, first: embed(bundle, texts).tolist(), as_json=True, plain=str,
+        record=lambda vector: {"vector": vector}, total=total,
+    )  # fmt: skip
 
 
 @verb(

@@ -42,20 +42,23 @@ def rows(*rows: tuple[str, ...]) -> Any:
 
 
 @contextmanager
-def progress() -> Iterator[Callable[[int, int], None]]:
-    """A progress bar on stderr, if that is a terminal; what it yields is called with (newly done, total)."""
+def progress(*, beside_results: bool = False) -> Iterator[Callable[[int, int | None], None]]:
+    """A progress bar on stderr, if that is a terminal; what it yields is called with (newly done, total if known).
+
+    With `beside_results`, stdout shows the results as they come, and there is no bar if it is a terminal too.
+    """
     from rich.console import Console
     from rich.progress import Progress
 
     console = Console(stderr=True)
-    if not console.is_terminal:
+    if not console.is_terminal or (beside_results and sys.stdout.isatty()):
         yield lambda n, total: None
         return
-    with Progress(console=console, transient=True) as bar:
-        task = bar.add_task("", visible=False)
+    with Progress(console=console, transient=True, redirect_stdout=False) as bar:  # stdout has its own place
+        task = bar.add_task("", visible=False, total=None)
 
-        def done(n: int, total: int) -> None:
-            bar.update(task, advance=n, total=total, visible=total > 1)
+        def done(n: int, total: int | None) -> None:
+            bar.update(task, advance=n, total=total, visible=total is None or total > 1)
 
         yield done
 

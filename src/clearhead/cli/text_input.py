@@ -1,20 +1,72 @@
-"""Texts from the command line: as given, the lines of files, or stdin."""
+"""Texts from the command line: as given, the lines of files, or stdin, read bit by bit.
+
+Memory is bounded: a file of any size is read in blocks, and a line that is too long is not kept. Lines of stdin are
+passed on as soon as they have come.
+"""
 
 from __future__ import annotations
 
+import gzip
 import os
 import sys
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 FILES = (".txt", ".tsv", ".csv", ".md", ".gz")  # a single word with such an ending is taken for a file name
+BLOCK = 1 << 16  # bytes that are read at a time
+LONGEST = 1 << 24  # bytes that a line may have
+MARK = b"\xef\xbb\xbf"  # byte order mark: some editors begin a file with it
 
 
-def lines_of(*texts: str) -> list[str]:
-    """Texts as given, the lines of text files, and the lines of stdin for "-".
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Item:
+    """An input of a command: a line of a file or of stdin, a text given as an argument, or an image file."""
+
+    text: str  # the text, or the path of the image
+    place: str  # news.txt:3, stdin:3; text 2, for an argument
+    size: int = 1  # bytes of the file that it takes
+    problem: str = ""  # why it cannot be used, if so
+    given: bool = False  # whether it is an argument, and not a line
+    key: str = "input"  # its name in JSON
+
+
+def is_text(text: str) -> bool:
+    """True if an argument is a text itself; False if it is a file, or - for stdin.
 
     A single word that names a folder, or has the ending of a text file that does not exist, raises.
     """
-    return [line for text in texts for line in _lines(text)]
+    from ..data.files import DataError
+
+    if text == "-" or os.path.isfile(text):  # not Path.is_file, which raises for long texts
+        return False
+    if len(text.split()) == 1 and (text.endswith(FILES) or os.path.isdir(text)):
+        problem = "this is a folder" if os.path.isdir(text) else "there is no such file"
+        raise DataError(f"{text}: {problem}; expected a text, a file with one text per line, or - for stdin")
+    return True
+
+
+def read_texts(inputs: Sequence[str]) -> Iterator[list[Item]]:
+    """Yield texts as given, the lines of text files, and the lines of stdin for "-", as many at a time as are there."""
+    number = 0
+    for given, group in groupby(inputs, is_text):
+        if given:
+            texts = list(group)
+            yield [Item(text=text, place=f"text {number + i}", given=True) for i, text in enumerate(texts, 1)]
+            number += len(texts)
+            continue
+        for name in group:
+            yield from _read_lines(name)
+
+
+def total_size(inputs: Sequence[str]) -> int | None:
+    """The sum of the sizes of all items that `read_texts` yields; None if it is unknown before they are read."""
+    if any(not is_text(name) and (name.endswith(".gz") or not Path(name).is_file()) for name in inputs):
+        return None
+    return sum(1 if is_text(name) else os.path.getsize(name) for name in inputs)
 
 
 def text_or_stdin(text: str) -> str:
@@ -24,14 +76,54 @@ def text_or_stdin(text: str) -> str:
     return as_text(sys.stdin.buffer.read(), "stdin") if text == "-" else text
 
 
-def _lines(text: str) -> list[str]:
-    from ..data.files import DataError, as_lines, as_text, read_text
+def _read_lines(name: str) -> Iterator[list[Item]]:
+    """Yield the lines of a file, plain or .gz, or of stdin."""
+    from ..data.files import DataError
 
-    if text == "-":
-        return as_lines(as_text(sys.stdin.buffer.read(), "stdin"))
-    if os.path.isfile(text):  # not Path.is_file, which raises for long texts
-        return as_lines(read_text(Path(text), may_be_empty=True))
-    if len(text.split()) == 1 and (text.endswith(FILES) or os.path.isdir(text)):
-        problem = "this is a folder" if os.path.isdir(text) else "there is no such file"
-        raise DataError(f"{text}: {problem}; expected a text, a file with one text per line, or - for stdin")
-    return [text]
+    if name == "-":
+        yield from _split(sys.stdin.buffer, "stdin")
+        return
+    with gzip.open(name) if name.endswith(".gz") else open(name, "rb") as file:
+        try:
+            yield from _split(file, name)
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise DataError(f"{name} is not a complete gzip file: {error}") from error
+
+
+def _split(file: Any, name: str) -> Iterator[list[Item]]:
+    """Yield the lines of each block of a file; only a line feed, or a carriage return and a line feed, ends a line."""
+    number = offset = dropped = 0  # lines and bytes before the current line, and bytes of it that are not kept
+    rest = b""
+    while True:
+        block = file.read1(BLOCK)  # what is there: of a pipe or a terminal it may be less
+        *whole, rest = (rest + block).split(b"\n")
+        if not block and (dropped or (rest.removeprefix(MARK) if number == 0 else rest)):
+            whole = [rest]
+        lines = []
+        for line in whole:
+            number += 1
+            lines.append(_line(line, f"{name}:{number}", number == 1, offset, dropped))
+            offset, dropped = offset + lines[-1].size, 0
+        if len(rest) > LONGEST:
+            dropped, rest = dropped + len(rest), b""
+        if lines:
+            yield lines
+        if not block:
+            return
+
+
+def _line(line: bytes, place: str, first: bool, offset: int, dropped: int) -> Item:
+    """A line as an Item; `offset` is that of its first byte, for the message about a byte that is not UTF-8."""
+    size, problem = len(line) + dropped + 1, ""
+    start = len(MARK) if first and line.startswith(MARK) else 0
+    if dropped:
+        return Item(
+            text="", place=place, size=size, problem=f"a line of {size - 1:,} bytes: expected {LONGEST:,} or less"
+        )
+    try:
+        text = line[start:].decode("utf-8")
+    except UnicodeDecodeError as error:
+        at = offset + start + error.start
+        problem = f"byte {at} is not UTF-8 text ({error.reason})"
+        text = line[start:].decode("utf-8", errors="replace")
+    return Item(text=text.removesuffix("\r"), place=place, size=size, problem=problem)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import functools
 import inspect
+import os
 import re
 import sys
 from collections.abc import Callable
@@ -52,6 +53,9 @@ def verb(
                     result = function(*args, **kwargs)
                 sys.stdout.flush()  # while a full disk can still be reported
                 return result
+            except BrokenPipeError as closed:  # `| head -1`: nobody reads the rest
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains at its exit
+                raise typer.Exit(128 + 13) from closed  # the exit code of a program that SIGPIPE ends
             except Exception as problem:
                 sentence = explain(problem)
                 if sentence is None:

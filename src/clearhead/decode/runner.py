@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ..errors import InputError
+from ..errors import TextError
 from ..fast import CpuDecoder, GraphDecoder
 from ..look import new_text
 from ..models import Model
@@ -47,7 +47,7 @@ class ModelRunner:
         self.context = model.max_tokens if isinstance(model, Model) and model.reads == "tokens" else None
         total = longest + room - 1  # the last token is written, but not read
         if self.context is not None and total > self.context and not plan.slide:
-            raise InputError(
+            raise TextError(
                 f"a prompt of {longest} tokens and {room} more: this model reads {self.context} at once; expected "
                 + ("a shorter prompt" if longest > self.context else f"max_new={self.context - longest + 1} or less")
                 + ", or slide=true to forget the older half whenever the context is full"

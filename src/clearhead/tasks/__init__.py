@@ -14,7 +14,8 @@ from .caption import caption
 from .captioned import Caption
 from .classify import classify
 from .evaluate import TranslationScores, evaluate
-from .generate import Generation, chat, conversation, generate, stream
+from .generate import chat, conversation, generate, stream
+from .generation import Generation
 from .score import score
 from .text import Likelihood, embed, fill, likelihood
 from .translate import translate

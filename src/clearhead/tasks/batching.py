@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..errors import InputError
+from ..errors import CutNotice, InputError
 from ..fast import hooked
 
 BATCH_TOKENS = 8192  # padded tokens per batch
@@ -39,3 +40,10 @@ def padded(rows: Sequence[Sequence[int] | np.ndarray], pad: int, device: torch.d
     for i, row in enumerate(rows):
         ids[i, : len(row)] = torch.as_tensor(row, dtype=torch.long)
     return ids.to(device), torch.tensor([len(row) for row in rows], device=device)
+
+
+def warn_cut(sizes: Sequence[int], most: int) -> None:
+    """Name the texts that have more tokens than the model reads, in one CutNotice for the caller of the task."""
+    lengths = {i: size for i, size in enumerate(sizes) if size > most}
+    if lengths:
+        warnings.warn(CutNotice(lengths, len(sizes), most), stacklevel=4)

@@ -13,7 +13,7 @@ from ..data.image_files import ImageLike
 from ..errors import InputError
 from ..weights import Bundle
 from .image_batches import image_batches, image_inputs
-from .text import encode_text, text_batches
+from .text import encode_texts, text_batches
 
 CLASSIFIERS = "a classifier, such as a BERT with answer='class' or a vision model with classes"
 Classes = list[tuple[str, float]]  # label and probability, the likeliest first
@@ -79,6 +79,6 @@ def _texts(bundle: Bundle, inputs: Any) -> tuple[list[str], bool]:
 def _text_logits(bundle: Bundle, texts: Sequence[str]) -> Iterator[tuple[list[int], Float[Tensor, "b classes"]]]:
     """Yield the numbers of some texts, and their logits."""
     pad = bundle.tokenizer().pad
-    rows = [encode_text(bundle, text) for text in texts]
+    rows = encode_texts(bundle, texts)
     for batch, ids, lengths in text_batches(bundle, pad, rows):
         yield batch, bundle.model(ids, lengths=lengths)

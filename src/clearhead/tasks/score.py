@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from ..errors import InputError
+from collections.abc import Sequence
+
+from ..errors import InputError, TextError
 from ..weights import Bundle
-from .text import Likelihood, likelihood
+from .text import Likelihood, likelihood, likelihoods
 from .translate import given_translation
 from .translation import Translation
 
@@ -27,15 +29,29 @@ def score(
         >>> score(clearhead.load("fr-en"), "Je la mange.", "I eat it.").logprob > -5
         True
     """
+    _check_pair(bundle, target is not None)
+    if target is not None:
+        return given_translation(bundle, text, target)
+    return _checked(text, likelihood(bundle, text, stride=stride))
+
+
+def scores(bundle: Bundle, texts: Sequence[str]) -> list[Likelihood]:
+    """What `score` returns for each of several texts, which a language model reads in batches."""
+    _check_pair(bundle, False)
+    return [_checked(text, one) for text, one in zip(texts, likelihoods(bundle, texts), strict=True)]
+
+
+def _check_pair(bundle: Bundle, pair: bool) -> None:
+    """Raise unless a translator gets a text with its translation, and another model a text alone."""
     translator = "translate" in bundle.can
-    if translator != (target is not None):
+    if translator != pair:
         raise InputError(
             "this is a translator: expected a text and its translation" if translator
             else "this is no translator: expected a text alone"
         )  # fmt: skip
-    if target is not None:
-        return given_translation(bundle, text, target)
-    result = likelihood(bundle, text, stride=stride)
+
+
+def _checked(text: str, result: Likelihood) -> Likelihood:
     if not result.counted:
-        raise InputError(f"{text!r} is one token, with nothing before it to predict it from: expected two or more")
+        raise TextError(f"{text!r} is one token, with nothing before it to predict it from: expected two or more")
     return result

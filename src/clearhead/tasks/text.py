@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -17,10 +16,11 @@ from torch import Tensor
 from ..checks import one_of
 from ..data.image_files import ImageLike
 from ..data.text_rows import MASKS, masked_ids, with_special
-from ..errors import InputError, Notice
+from ..errors import InputError, TextError
 from ..layers import mean_of_tokens
+from ..tokens import Tokenizer
 from ..weights import Bundle
-from .batching import batches, padded
+from .batching import BATCH_TOKENS, batches, padded, warn_cut
 from .image_batches import image_batches, image_inputs
 
 LOGITS = 1 << 24  # numbers of logits that are in memory at a time
@@ -92,7 +92,7 @@ def embed(
     if not own:
         bundle.require("encode", "a BERT or a GPT")
     texts = [text] if isinstance(text, str) else list(text)
-    rows = [encode_text(bundle, one) for one in texts]
+    rows = encode_texts(bundle, texts)
     vectors = np.zeros((len(texts), bundle.config.width), np.float32)
     for batch, ids, lengths in text_batches(bundle, tokens.pad, rows):
         model: Any = bundle.model
@@ -142,7 +142,7 @@ def likelihood(
     model: Any = bundle.model
     ids = [int(i) for i in tokens.wrapped(text)]
     if not ids:
-        raise InputError("the text is empty: expected a token or more")
+        raise TextError("the text is empty: expected a token or more")
     most = bundle.max_tokens or len(ids)
     stride = max(most // 2, 1) if stride is None else stride
     if stride < 1 or (bundle.max_tokens is not None and stride > most):
@@ -157,6 +157,29 @@ def likelihood(
         if done is not None:
             done(last + 1 - first, len(ids) - 1)
         first, begin = last + 1, begin + stride
+    return _likelihood(tokens, ids, logprobs)
+
+
+@torch.no_grad()
+def likelihoods(bundle: Bundle, texts: Sequence[str]) -> list[Likelihood]:
+    """The Likelihood of each of several texts; those that fit the model's context are read in batches.
+
+    A token's log-probability depends only on the tokens before it, so the padding after a text changes nothing.
+    """
+    bundle.require("predict", "a GPT")
+    tokens, model = bundle.tokenizer(), cast(Any, bundle.model)
+    rows = [[int(i) for i in tokens.wrapped(text)] for text in texts]
+    short = [i for i, ids in enumerate(rows) if 1 < len(ids) <= (bundle.max_tokens or BATCH_TOKENS)]
+    found: dict[int, Likelihood] = {}
+    for batch, ids, lengths in text_batches(bundle, tokens.pad, [rows[i] for i in short]):
+        x, inside = model.states(ids)[:, :-1], torch.arange(1, ids.shape[1], device=ids.device) < lengths[:, None]
+        values = _logprobs(model.head, x[inside], ids[:, 1:][inside]).split((lengths - 1).tolist())
+        for number, own in zip((short[i] for i in batch), values, strict=True):
+            found[number] = _likelihood(tokens, rows[number], [None, *own.tolist()])
+    return [found.get(i) or likelihood(bundle, text) for i, text in enumerate(texts)]
+
+
+def _likelihood(tokens: Tokenizer, ids: list[int], logprobs: list[float | None]) -> Likelihood:
     total = sum((one for one in logprobs if one is not None), 0.0)
     if math.isnan(total):
         raise InputError(
@@ -195,10 +218,10 @@ def fill(bundle: Bundle, text: str, *, top: int = 5) -> list[list[tuple[str, flo
         raise InputError(f"top={top}: expected 1 or more")
     row, masks = masked_ids(tokens, text)
     if not masks:
-        raise InputError(f"{text[:60]!r} has no gap: expected one or more {MASKS[0]}, in capitals")
+        raise TextError(f"{text[:60]!r} has no gap: expected one or more {MASKS[0]}, in capitals")
     ids = torch.from_numpy(row)[None].to(bundle.device)
     if bundle.max_tokens is not None and ids.shape[1] > bundle.max_tokens:
-        raise InputError(f"the text has {ids.shape[1]} tokens: this model reads {bundle.max_tokens} at once")
+        raise TextError(f"the text has {ids.shape[1]} tokens: this model reads {bundle.max_tokens} at once")
     p = model.head(model.states(ids)[0, masks]).float().softmax(-1)[:, : len(tokens)]
     high, token = p.topk(min(top, p.shape[1]), dim=-1)
     return [
@@ -216,17 +239,18 @@ def _pooled(x: Float[Tensor, "b t d"], lengths: Tensor, pool: str) -> Float[Tens
     return mean_of_tokens(x, lengths)
 
 
-def encode_text(bundle: Bundle, text: str) -> list[int]:
-    """The ids of a text with its special tokens, cut at the model's context."""
+def encode_texts(bundle: Bundle, texts: Sequence[str]) -> list[list[int]]:
+    """The ids of each text with its special tokens, cut at the model's context, with a Notice."""
     tokens, most = bundle.tokenizer(), bundle.max_tokens
     causal = "predict" in bundle.can
-    ids = [int(i) for i in (tokens.wrapped(text) if causal else with_special(tokens, tokens.encode(text)))]
-    if not ids:
-        raise InputError("a text is empty: expected a token or more")
-    if most is None or len(ids) <= most:
-        return ids
-    warnings.warn(f"a text of {len(ids)} tokens is longer than the {most} this model reads: it is cut there", Notice, 3)
-    return [*ids[: most - 1], ids[-1]]  # the end token is kept
+    wrap = tokens.wrapped if causal else lambda text: with_special(tokens, tokens.encode(text))
+    rows = [[int(i) for i in wrap(text)] for text in texts]
+    if not all(rows):
+        raise TextError("a text is empty: expected a token or more")
+    if most is None:
+        return rows
+    warn_cut([len(ids) for ids in rows], most)
+    return [[*ids[: most - 1], ids[-1]] if len(ids) > most else ids for ids in rows]  # the end token is kept
 
 
 def text_batches(

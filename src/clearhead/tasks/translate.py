@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
@@ -10,11 +9,11 @@ import numpy as np
 import torch
 
 from ..decode import Choice, Hypothesis, Plan, follow, forced, search
-from ..errors import InputError, Notice
+from ..errors import TextError
 from ..tokens import Pair
 from ..tokens.ids import as_row
 from ..weights import Bundle
-from .batching import batches
+from .batching import batches, warn_cut
 from .seeds import seeds_of
 from .translation import Pass, Translation, source_inputs, start_ids, translator_tokens, with_languages
 
@@ -122,7 +121,7 @@ def given_translation(bundle: Bundle, source: str, target: str | Sequence[int]) 
     ((ids, cut),) = _sources(bundle, tokens, [source])
     written = tokens.written(target) if isinstance(target, str) else as_row(target, len(tokens.target))
     if not len(written):
-        raise InputError("the translation has no tokens: expected one or more")
+        raise TextError("the translation has no tokens: expected one or more")
     start = start_ids(bundle)
     before = torch.from_numpy(np.concatenate([start, written[:-1]]))[None].to(bundle.device)
     targets = torch.from_numpy(np.concatenate([[-1] * (len(start) - 1), written]).astype(np.int64))[None].to(
@@ -159,15 +158,7 @@ def _limit(bundle: Bundle, source: np.ndarray, limit: int | None) -> int:
 def _sources(bundle: Bundle, tokens: Pair, texts: Sequence[str]) -> list[tuple[np.ndarray, bool]]:
     """The ids of each source, cut at the model's context, and whether it was cut."""
     rows, most = [tokens.read(text) for text in texts], _context(bundle)
-    long = [i for i, ids in enumerate(rows) if len(ids) > most]
-    if long:
-        names = ", ".join(str(i + 1) for i in long[:5]) + (f" and {len(long) - 5} more" if len(long) > 5 else "")
-        warnings.warn(
-            f"sentence {names} of {len(texts)} is longer than the {most} tokens that this model reads (the longest has "
-            f"{max(map(len, rows))}): the rest was left out; split it",
-            Notice,
-            stacklevel=3,
-        )
+    warn_cut([len(ids) for ids in rows], most)
     return [(np.append(ids[: most - 1], ids[-1:]), True) if len(ids) > most else (ids, False) for ids in rows]
 
 

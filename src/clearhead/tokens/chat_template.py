@@ -8,7 +8,7 @@ from functools import lru_cache, wraps
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ..errors import InputError
+from ..errors import InputError, TextError
 from .special import Special, tokenizer_settings
 from .tokenizer import Tokenizer
 
@@ -67,7 +67,7 @@ def render(
                 raise TemplateError(f"it writes more than {LONGEST:,} characters")
         return "".join(parts)
     except (TemplateError, ArithmeticError, RecursionError, MemoryError, TypeError, ValueError, LookupError) as cause:
-        raise InputError(f"the chat template cannot render this conversation: {cause}") from cause
+        raise TextError(f"the chat template cannot render this conversation: {cause}") from cause
 
 
 @lru_cache(maxsize=8)

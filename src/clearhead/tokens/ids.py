@@ -13,7 +13,7 @@ from typing import Any, SupportsIndex
 import numpy as np
 from jaxtyping import Int
 
-from ..errors import InputError
+from ..errors import InputError, TextError
 
 SPECIAL = ("<pad>", "<start>", "<end>", "<unk>")  # the first ids of our own tokenizers
 PAD, START, END, UNKNOWN = range(len(SPECIAL))
@@ -54,7 +54,7 @@ def checked(text: str) -> str:
         try:
             text.encode()
         except UnicodeEncodeError as cause:
-            raise InputError(
+            raise TextError(
                 f"{text[cause.start]!r} at {cause.start} is half a character (a lone surrogate): expected whole ones"
             ) from cause
     return text

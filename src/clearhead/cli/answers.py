@@ -1,0 +1,139 @@
+"""Print an answer for each text or image as it comes: in the order of the inputs, with memory for only a few of them.
+
+What was printed is complete: stopping the command loses only what was not yet computed. A line that has no answer is
+named on stderr, keeps its place in the output, and makes the exit code 1.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import typer
+
+from ..errors import CutNotice, TextError
+from .output import progress
+from .text_input import Item
+
+FIRST = 4  # inputs of the first batch, so that it is answered soon; each batch is twice as large as the one before
+MOST = 256  # inputs of a batch
+CHARACTERS = 1 << 17  # characters of a batch; a longer text is a batch of its own
+
+Answer = Callable[[list[str], int], Iterable[Any]]  # of texts, and the number of the first of them
+
+
+def print_answers(
+    items: Iterable[list[Item]],
+    answer: Answer,
+    *,
+    as_json: bool,
+    plain: Callable[[Any], str],
+    record: Callable[[Any], dict[str, Any]],
+    describe: Callable[[Item], dict[str, Any]] = lambda item: {item.key: item.text},
+    named: bool = True,
+    total: int | None = None,
+    most: int = MOST,
+) -> None:
+    """Print a line for each input: the input, a tab and its answer; with `as_json` an object with both.
+
+    Args:
+        items: The inputs, as many at a time as are there.
+        answer: Computes the answers of a batch. A text that it refuses with a TextError is left out, and the others
+            are answered; if that text is an argument of the command, the error is raised.
+        as_json: Print objects.
+        plain: An answer as text.
+        record: An answer as plain values.
+        describe: An input as plain values.
+        named: Whether the input is printed before an answer that is text.
+        total: The size of all inputs, for the progress bar; None if unknown.
+        most: Inputs of a batch.
+    """
+    count, failed, told = 0, 0, set[str]()
+    with progress(beside_results=True) as done:
+        for batch in _batches(items, most):
+            lines = []
+            for item, result in zip(batch, _answers(batch, answer, count, told), strict=True):
+                if isinstance(result, TextError):
+                    print(f"{item.place}: {' '.join(str(result).split())}", file=sys.stderr)
+                    failed += 1
+                    line = {"error": str(result)} if as_json else ""
+                else:
+                    line = record(result) if as_json else plain(result)
+                lines.append(
+                    json.dumps(describe(item) | line, allow_nan=False) if isinstance(line, dict)
+                    else f"{_field(item.text)}\t{line}" if named else line
+                )  # fmt: skip
+            write_lines(lines)
+            count += len(batch)
+            done(sum(item.size for item in batch), total)
+    if failed:
+        print(f"{failed:,} of {count:,} lines {'has' if failed == 1 else 'have'} no result", file=sys.stderr)
+        raise typer.Exit(1)
+
+
+def shift_seed(options: dict[str, Any], first: int) -> dict[str, Any]:
+    """The options for a batch: input i of all uses the seed + i, in whichever batch it is."""
+    return options if options.get("seed") is None else options | {"seed": options["seed"] + first}
+
+
+def write_lines(lines: Iterable[str]) -> None:
+    """Write lines to stdout, where a reader finds them at once."""
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
+    sys.stdout.flush()
+
+
+def write_json(value: dict[str, Any]) -> None:
+    """Write an object to stdout on a line of its own, where a reader finds it at once."""
+    write_lines([json.dumps(value, allow_nan=False)])
+
+
+def _batches(items: Iterable[list[Item]], largest: int) -> Iterator[list[Item]]:
+    """Yield the inputs in batches of growing size; no batch waits for inputs that are not yet there."""
+    most = min(FIRST, largest)
+    for block in items:
+        batch: list[Item] = []
+        characters = 0
+        for item in block:
+            if len(batch) == most or (batch and characters + len(item.text) > CHARACTERS):
+                yield batch
+                batch, characters, most = [], 0, min(2 * most, largest)
+            batch.append(item)
+            characters += len(item.text)
+        if batch:
+            yield batch
+
+
+def _answers(batch: list[Item], answer: Answer, first: int, told: set[str]) -> list[Any]:
+    """The answer of each input; a TextError for one that has none. `told` are the notices that were printed before."""
+    try:
+        for item in batch:
+            if item.problem:
+                raise TextError(item.problem)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", CutNotice)
+            results = list(answer([item.text for item in batch], first))
+    except TextError as problem:
+        if len(batch) == 1 and batch[0].given:
+            raise
+        if len(batch) == 1:
+            return [problem]
+        half = len(batch) // 2  # the halves without such a text are answered in one go
+        return _answers(batch[:half], answer, first, told) + _answers(batch[half:], answer, first + half, told)
+    for one in caught:
+        if isinstance(one.message, CutNotice):
+            for i, tokens in one.message.lengths.items():
+                print(f"{batch[i].place}: {one.message.problem(tokens)}", file=sys.stderr)
+        elif str(one.message) not in told:
+            told.add(str(one.message))
+            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+    return results
+
+
+def _field(text: str) -> str:
+    """A text as a field of a line: its tabs become spaces too."""
+    from ..data.files import as_line
+
+    return as_line(text).replace("\t", " ")

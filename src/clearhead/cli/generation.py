@@ -1,0 +1,237 @@
+"""Subcommands that write: generate and chat."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable
+from itertools import chain
+from typing import Annotated, Any
+
+import typer
+
+from .answers import print_answers, write_json
+from .arguments import Device, Json, Model, Options, Type, keyword_options
+from .output import show
+from .text_input import Item, read_texts, text_or_stdin
+from .verb import verb
+
+Message = dict[str, str]  # {"role": "user", "content": "..."}
+Stream = Annotated[
+    bool, typer.Option("--stream", help="With --json: also an object per token, as it comes, before the whole result.")
+]  # fmt: skip
+
+
+@verb(
+    'clearhead generate everyday "The man" temperature=0.7 top_p=0.9 seed=1',
+    'clearhead generate runs/shakespeare "ROMEO:" max_new=300 temperature=0.8 seed=7',
+    'clearhead generate everyday "The man" --stream --json',
+    options=("tasks/generate.py", "generate"),
+)
+def generate(
+    model: Model,
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="A text to continue, or - for stdin.")],
+    options: Options = None,
+    device: Device = "auto",
+    dtype: Type = None,
+    as_json: Json = False,
+    stream: Stream = False,
+) -> None:
+    """Continue a text, printed token by token; --json adds every token, the log-probability and the seed.
+
+    --json prints one object at the end. --stream --json prints JSON Lines: {"piece", "id", "logprob"} for each token
+    as it comes, then that object; the pieces together are its "text".
+
+    Greedy decoding is the default, with which small models soon repeat themselves; a temperature, top_k, top_p, min_p
+    or seed samples instead, anew each time if no seed is given.
+    """
+    from ..errors import InputError
+    from ..tasks.generate import generate, generating
+    from ..weights import load
+
+    prompt = text_or_stdin(text)
+    chosen = keyword_options(generate, options)
+    several = chosen.get("samples", 1) != 1 or chosen.get("beams", 1) != 1
+    if stream and several:
+        raise InputError("--stream: expected one answer without a beam search, samples=1 and beams=1")
+    bundle = load(model, device=device, dtype=dtype)
+    if several or (as_json and not stream):
+        result: Any = generate(bundle, prompt, **chosen)
+        if as_json:
+            show(result, True)
+        else:  # printed as it is: a table would leave out control characters
+            print("\n\n".join(one.text for one in (result, *result.others)))
+        return
+    result = _follow(generating(bundle, prompt, **chosen), pieces=as_json, text=not as_json)
+    if as_json:
+        write_json(result.to_dict())
+
+
+@verb(
+    'clearhead chat smollm2.gguf --system "You answer in one sentence."',
+    "clearhead chat smollm2.gguf --messages questions.jsonl --json > answers.jsonl",
+    options=("tasks/generate.py", "chat"),
+    more="""--messages reads JSON Lines. If every line is a message, {"role": "user", "content": "Hello!"}, they are one
+conversation, which is answered. If every line is a conversation, {"messages": [...]}, each is answered as soon as it is
+read, and a line of text, or an object with --json, is printed for it.""",
+)
+def chat(
+    model: Model,
+    options: Options = None,
+    system: Annotated[
+        str | None, typer.Option("--system", help="The system message, for conversations without one.")
+    ] = None,
+    messages: Annotated[
+        str | None, typer.Option("--messages", metavar="FILE", help="Answer the messages of a file, or - for stdin.")
+    ] = None,
+    device: Device = "auto",
+    dtype: Type = None,
+    as_json: Json = False,
+    stream: Stream = False,
+) -> None:
+    """Chat with a model that has a chat template; an empty line, or the end of the input, ends it.
+
+    --json prints each answer as one object on a line: the message, with "role" and "content", and its tokens, their
+    log-probability and the seed. --stream --json prints {"piece", "id", "logprob"} for each token before it.
+    """
+    from ..tasks.generate import chat, conversation
+    from ..weights import load
+
+    chosen, bundle = keyword_options(chat, options), load(model, device=device, dtype=dtype)
+    begin = [] if system is None else [{"role": "system", "content": system}]
+    conversation(bundle, [*begin, {"role": "user", "content": "Hello."}])  # raises before the user types
+    answer = _Answers(bundle, chosen, as_json=as_json, stream=stream)
+    if messages is not None:
+        _answer_file(messages, begin, answer)
+        return
+    history = begin
+    while line := _next_line():
+        history = [*history, {"role": "user", "content": line}]
+        history = [*history, answer.show(history)]
+
+
+class _Answers:
+    """The answers of a chat model, printed as they come: as text, or as JSON."""
+
+    def __init__(self, bundle: Any, options: dict[str, Any], *, as_json: bool, stream: bool) -> None:
+        self.bundle, self.options, self.as_json, self.stream = bundle, options, as_json, stream
+
+    def show(self, messages: list[Message]) -> Message:
+        """Print the next answer of a conversation; returns it as a message."""
+        found = self.answer(messages, text=not self.as_json)
+        if self.as_json:
+            write_json(_record(found))
+        return {"role": "assistant", "content": found.text}
+
+    def answer(self, messages: list[Message], *, text: bool = False) -> Any:
+        """The next answer of a conversation, a Generation; its tokens are printed as they come if so asked."""
+        from ..tasks.generate import answering
+
+        pieces = self.as_json and self.stream
+        return _follow(answering(self.bundle, messages, **self.options), pieces=pieces, text=text)
+
+
+def _follow(steps: Iterable[Any], *, pieces: bool, text: bool) -> Any:
+    """Print the pieces of an answer as they come, as objects or as text if so asked; returns the whole answer."""
+    from ..tasks.generation import Generation
+
+    for step in steps:
+        if isinstance(step, Generation):
+            break
+        if pieces:
+            write_json(step.to_dict())
+        elif text:
+            print(step.text, end="", flush=True)
+    if text:
+        print(flush=True)
+    return step
+
+
+def _record(answer: Any) -> dict[str, Any]:
+    """An answer as a message with its tokens, their log-probability and the seed."""
+    values = {name: getattr(answer, name) for name in ("logprob", "pieces", "ended", "seed")}
+    return {"role": "assistant", "content": answer.text} | values
+
+
+def _next_line() -> str:
+    """The next line of stdin, with a prompt if it is a terminal."""
+    if sys.stdin.isatty():
+        print("> ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip()
+
+
+def _answer_file(name: str, begin: list[Message], answers: _Answers) -> None:
+    """Answer the conversation that the lines of a file are, or the one on each line."""
+    from ..data.files import DataError, as_line, locate
+    from ..errors import TextError
+
+    if name != "-":
+        locate(name)
+    blocks = ([item for item in block if item.problem or item.text.strip()] for block in read_texts([name]))
+    first = next((block for block in blocks if block), None)
+    if first is None:
+        raise DataError(f"{name} is empty: expected messages, one JSON object per line")
+    items = chain([first], blocks)
+    if '"messages"' in first[0].text:
+        print_answers(
+            items, lambda lines, _: [answers.answer(_conversation(line, begin)) for line in lines],
+            as_json=answers.as_json, plain=lambda one: as_line(one.text), record=_record, describe=_input, named=False,
+            most=1,
+        )  # fmt: skip
+        return
+    messages: list[Message] = []
+    for item in chain.from_iterable(items):
+        try:
+            if item.problem:
+                raise TextError(item.problem)
+            messages += _checked([_parsed(item.text)])
+        except TextError as problem:
+            raise DataError(f"{item.place}: {problem}") from problem
+    answers.show(_whole(messages, begin))
+
+
+def _conversation(line: str, begin: list[Message]) -> list[Message]:
+    """The messages of a line {"messages": [...]}."""
+    from ..errors import TextError
+
+    value = _parsed(line)
+    if not isinstance(value, dict) or not isinstance(value.get("messages"), list):
+        raise TextError('expected a conversation, {"messages": [...]}, as on the first line')
+    return _whole(_checked(value["messages"]), begin)
+
+
+def _whole(messages: list[Message], begin: list[Message]) -> list[Message]:
+    """A conversation with the system message before it, if it has none; raises if it needs no answer."""
+    from ..errors import TextError
+
+    if not messages or messages[-1]["role"] == "assistant":
+        raise TextError("the last message is the assistant's: expected one to answer" if messages else "no messages")
+    return messages if messages[0]["role"] == "system" else [*begin, *messages]
+
+
+def _parsed(line: str) -> Any:
+    from ..errors import TextError
+
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError) as problem:
+        raise TextError(f"not JSON: {problem}") from problem
+
+
+def _checked(messages: list[Any]) -> list[Message]:
+    """The messages, if all have a role and a content."""
+    from ..errors import TextError
+
+    for one in messages:
+        if not isinstance(one, dict) or not all(isinstance(one.get(key), str) for key in ("role", "content")):
+            shown = json.dumps(one)[:60]
+            raise TextError(f'{shown} is not a message: expected {{"role": "user", "content": "..."}}')
+    return messages
+
+
+def _input(item: Item) -> dict[str, Any]:
+    """The messages of a line, or the line itself if it has none."""
+    try:
+        return {"messages": json.loads(item.text)["messages"]}
+    except (ValueError, RecursionError, LookupError, TypeError):
+        return {"input": item.text}
