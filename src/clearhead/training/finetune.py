@@ -249,9 +249,17 @@ def choose_task(bundle: Bundle, kind: str, data: str | Path) -> Task:
             return task
     fits = [f"{task.kind} ({task.about})" for task in TASKS.values() if task.can & bundle.can]
     models = [", ".join(sorted(task.can)) for task in TASKS.values() if task.kind == kind]
-    wants = f"a model that can {' or '.join(models)}" if models else f"data with {', '.join(t.kind for t in TASKS.values())}"
-    learns = f"This {bundle.name} can learn from {'; '.join(fits)}" if fits else f"This {bundle.name} cannot be fine-tuned"
-    raise InputError(f"{data} holds {kind}, which needs {wants}. {learns}. `clearhead data {data}` shows how it is read")
+    wants = (
+        f"a model that can {' or '.join(models)}"
+        if models
+        else f"data with {', '.join(t.kind for t in TASKS.values())}"
+    )
+    learns = (
+        f"This {bundle.name} can learn from {'; '.join(fits)}" if fits else f"This {bundle.name} cannot be fine-tuned"
+    )
+    raise InputError(
+        f"{data} holds {kind}, which needs {wants}. {learns}. `clearhead data {data}` shows how it is read"
+    )
 
 
 def write_tokens(bundle: Bundle, folder: Path) -> Path:

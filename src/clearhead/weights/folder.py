@@ -15,7 +15,6 @@ from .. import config
 from ..devices import find_device, find_dtype
 from ..errors import InputError, nearest
 from ..layers.lora import adapters, merge_adapters
-from ..models import family_of
 from ..tokens import Pair, Tokenizer
 from . import gguf, huggingface, keras_resnet, native, peft, peft_save, state_files, timm, transformers_folder
 from .bundle import Bundle

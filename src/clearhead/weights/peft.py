@@ -27,13 +27,13 @@ from .. import tokens as text
 from ..layers import Linear
 from ..layers.lora import LoraLinear
 from ..models import family
+from ..tokens.chat_template import read_template
 from . import huggingface, native
 from .bundle import Bundle
 from .fill import WeightsError, build_empty, on_meta_device, state
 from .table import Layout, Row, Used
 from .tensor_files import Tensors, open_file, open_tensors
 from .tokenizer_files import FILES as TOKEN_FILES
-from ..tokens.chat_template import read_template
 
 CONFIG, OURS = "adapter_config.json", "clearhead.json"
 FILES = ("adapter_model.safetensors", "adapter_model.bin")

@@ -20,8 +20,9 @@ from .. import tokens as text
 from ..atomic_files import atomic_write
 from ..layers.lora import LoraLinear, adapters
 from ..models import family_of
+from ..tokens.special import Special
 from . import huggingface
-from .bundle import Bundle, Special
+from .bundle import Bundle
 from .fill import WeightsError, state
 from .peft import CONFIG, FILES, OURS, PREFIX, A, B, Settings, foreign_layout, table_rows
 from .table import JOINED_TRANSPOSED, TRANSPOSED, Layout, Row, export

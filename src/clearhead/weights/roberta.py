@@ -20,8 +20,8 @@ from torch import Tensor
 from ..checks import at_least
 from ..errors import InputError
 from ..models.bert import Config
+from ..tokens.special import Special
 from .bert import ACTIVATIONS, FIXED, PARTS, class_keys, pooled, read_pooling, rename, write_pooling
-from .bundle import Special
 from .fill import Shapes, WeightsError
 from .table import Layout, Row, check_options, pairs
 from .tokenizer_files import write_subwords
