@@ -21,10 +21,10 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor
 
+from ..tokens.special import Special
 from ..checks import at_least
 from ..models.vit import Config
 from .bert import ACTIVATIONS
-from .bundle import Special
 from .fill import Shapes, WeightsError
 from .table import JOINED, TABLE, Layout, Row, pairs
 from .vit import PLAIN, label_keys, require, size_of

@@ -17,11 +17,11 @@ from typing import Any, Literal
 
 from torch import Tensor
 
+from ..tokens.special import Special
 from ..checks import at_least
 from ..errors import InputError
 from ..models.bert import Config
 from .bert import ACTIVATIONS, class_keys, pooled, read_pooling, write_pooling
-from .bundle import Special
 from .fill import Shapes, WeightsError
 from .table import Layout, Row, check_options, pairs
 from .tokenizer_files import write_subwords

@@ -17,10 +17,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from ..tokens.special import Special
 from ..checks import at_least
 from ..models.transformer import Config
 from .bart import reference
-from .bundle import Special
 from .fill import Shapes, WeightsError
 from .table import Layout, Row, check_options
 from .tokenizer_schemes import read_pair, write_pair

@@ -20,11 +20,11 @@ from typing import Any, Literal, cast
 
 from torch import Tensor
 
+from ..tokens.special import Special
 from .. import config
 from ..models import gpt
 from ..models.captioner import Config
 from . import gpt2, vit
-from .bundle import Special
 from .fill import Shapes, WeightsError
 from .huggingface import read_theirs
 from .table import JOINED, JOINED_TRANSPOSED, TRANSPOSED, Layout, Row, pairs
