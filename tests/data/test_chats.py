@@ -231,7 +231,7 @@ def test_the_same_question_is_not_in_both_parts(folder):
     assert valid
     write_jsonl(folder / "v.jsonl", rows[:4])
     assert open_chats(folder, valid_path="v.jsonl").description == (
-        "90 conversations for training, 4 for validation (v.jsonl)"
+        "90 conversations to train on, 4 for validation (v.jsonl)"
     )
 
 

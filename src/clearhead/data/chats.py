@@ -25,6 +25,7 @@ from .bucketed import Bucketed, Buckets
 from .conversations import Chat, Chats, Columns, read_chats
 from .files import DataError, locate
 from .ragged import Ragged
+from .splits import told
 from .tokenizer_folder import find_tokenizer, open_tokenizer
 
 SPLIT = 2  # stream of random numbers beside those of Bucketed
@@ -162,8 +163,8 @@ def _described(
     config: ChatsConfig, train: Chats, valid: Chats, rendering: Rendering, counts: Sequence[int]
 ) -> str:  # fmt: skip
     """A sentence about the split, and about conversations that were left out or shortened."""
-    source = config.valid_path or f"{config.share:.0%} of the questions, chosen at random"
-    parts = [f"{counts[0]:,} conversations for training, {counts[1]:,} for validation ({source})"]
+    source = config.valid_path or f"share = {config.share} of the different first questions"
+    parts = [told(range(counts[0]), range(counts[1]), "conversation", source)]
     for count, what in (
         (train.unanswered + valid.unanswered, "left out, which have no answer"),
         (train.empty + valid.empty, "left out, which have an empty message"),
