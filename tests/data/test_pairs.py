@@ -112,10 +112,10 @@ def test_other_line_ends_and_gzip_are_read(folder):
     ("content", "words"),
     [
         ("", r"bad\.tsv is empty"),
-        ("a\tb\na b\nc\td\n", r"bad\.tsv:2: expected two columns, source TAB target, got 1 columns: 'a b'"),
+        ("a\tb\na b\nc\td\n", r"bad\.tsv:2: expected 2 columns, as in the first row, got 1 column: 'a b'"),
         ("a\tb\tc\n", r"bad\.tsv:1: .*got 3 columns"),
-        ("a\tb\n\nc\td\n", r"bad\.tsv:2: .*got 1 columns"),
-        ("a\tb\nc\t\n", r"bad\.tsv:2: .*got an empty one"),
+        ("a\tb\n\nc\td\n", r"bad\.tsv:2: .*got 1 column: ''"),
+        ("a\tb\nc\t\n", r"bad\.tsv:2: the column '2' is empty"),
         (
             "a\tb\n" + "c" * 200 + "\t" + "d" * 200,
             r"bad\.tsv:2: this pair has 401 tokens: expected batch_tokens=300 or fewer",

@@ -145,7 +145,7 @@ BAD = {
     "ragged": ("a.csv", "text,label\na,b\nc,d,e\n",
                r"a\.csv:3: expected 2 columns, as in the first row, got 3 columns: "
                r"'c,d,e'; a text with a comma in it must be in double quotes"),
-    "ragged tsv": ("a.tsv", "a\tb\nc\n", r"a\.tsv:2: expected 2 columns, as in the first row, got 1 columns: 'c'$"),
+    "ragged tsv": ("a.tsv", "a\tb\nc\n", r"a\.tsv:2: expected 2 columns, as in the first row, got 1 column: 'c'$"),
     "quoted tsv": ("a.tsv", 'a\tb\n"c\td"\te\n', r"a\.tsv:2: .*only a \.csv file has quoted fields"),
     "latin-1": ("a.csv", "text,label\nété,1\ncaf".encode() + b"\xe9,0\n",
                 r"a\.csv:3: column 4: the byte 0xE9 is not UTF-8 text .*as Windows-1252 it is 'é'; iconv -f WINDOWS"),

@@ -145,7 +145,7 @@ def test_sst2_is_read_from_a_data_folder(tmp_path):
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        ("a\t1\nb\n", r":2: expected text TAB label, got 1 columns: 'b'"),
+        ("a\t1\nb\n", r":2: expected 2 columns, as in the first row, got 1 column: 'b'"),
         ("a\tb\tc\n", r":1: expected"),
         ("\t1\n", ":1:"),
     ],

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import clearhead as ch
+from clearhead.data import make_data
 from clearhead.tokens import Pair, Pieces
 from clearhead.tokens.sentencepiece import Model
 from clearhead.weights import WeightsError
@@ -280,3 +281,34 @@ def test_a_truncated_sentencepiece_model_is_never_equal_to_the_whole(folder):
         except ValueError:
             continue
         assert truncated != whole  # the file ended between two of its pieces
+
+
+def test_the_first_loss_of_a_fine_tuning_equals_theirs(folder, theirs, tmp_path):
+    """Pairs in a CSV file, read with the checkpoint's tokenizers; their labels start decoding from the padding token."""
+    transformers_marian = pytest.importorskip("transformers.models.marian")
+    rows = "".join(f'"{one}","{other}"\n' for one, other in zip(ENGLISH, GERMAN, strict=True))
+    (tmp_path / "pairs.csv").write_text("en,de\n" + rows)
+    data = {"name": "pairs", "path": "pairs.csv", "join": False, "tokens": str(folder), "share": 0.0}
+    recipe = {
+        "data": data, "pretrained": str(folder), "model": {"name": "transformer", "dropout": 0.0}, "steps": 1,
+        "optim": {"lr": 1e-6}, "run": {"log_every": 1},
+    }  # fmt: skip
+    run = ch.train(recipe, out=tmp_path / "run", data=tmp_path, device="cpu", quiet=True)
+    first = json.loads((run.folder / "metrics.jsonl").read_text().splitlines()[0])
+
+    batch = theirs(ENGLISH, text_target=GERMAN, return_tensors="pt", padding=True)
+    labels = batch["labels"].masked_fill(batch["labels"] == theirs.pad_token_id, -100)
+    model = transformers_marian.MarianMTModel.from_pretrained(folder).eval()
+    with torch.no_grad():
+        expected = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], labels=labels).loss
+    assert first["loss"] == pytest.approx(float(expected), abs=1e-5)
+
+    ours = make_data("pairs", {k: v for k, v in data.items() if k != "name"}, seed=0, root=tmp_path)
+    pad = theirs.pad_token_id
+    assert ours.tokens == ch.load(folder, device="cpu").tokens
+    assert ours.sizes == {"vocab": len(theirs)}
+    assert (ours.batch(0)["ids"][:, 0] == pad).all()
+    assert ours.batch(0)["ids"].shape[0] == len(ENGLISH)
+    again = ch.load(run.folder, device="cpu")  # what was trained is a translator with the same start of decoding
+    assert again.special.start == pad
+    assert again.tokens == ours.tokens

@@ -10,6 +10,7 @@ from .. import config
 from ..errors import nearest
 from . import labelled, translations
 from .batches import IGNORE, Batch, Data, share_rows
+from .chats import ChatRows, ChatsConfig
 from .cifar10 import Cifar10Config, open_cifar10
 from .fetch import find
 from .files import DataError, check_root
@@ -75,6 +76,7 @@ _KINDS: dict[str, tuple[type[Any], Callable[..., Data], str]] = {  # name: (opti
     "masked": (MaskedConfig, Masked, "texts with masked tokens to predict: of sst2, everyday or files"),
     "sst2": (Sst2Config, labelled.sst2, "sentences of film reviews, positive or negative"),
     "labelled": (LabelledConfig, labelled.labelled, "a file with text TAB label per line"),
+    "chats": (ChatsConfig, ChatRows, "conversations, of which only the assistant's answers are targets"),
     "cifar10": (Cifar10Config, open_cifar10, "60,000 photographs of 32 x 32 pixels, of ten classes"),
     "mnist": (PixelConfig, open_mnist, "70,000 handwritten digits of 28 x 28 grey pixels"),
     "fashion-mnist": (PixelConfig, open_fashion, "70,000 articles of clothing of 28 x 28 grey pixels, of ten classes"),

@@ -15,40 +15,16 @@ import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import islice
 
+from .column_names import USUAL, is_language
 from .files import DataError
+from .splits import counted
 from .streams import Source
 
 DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
 SAMPLE = 100  # rows by which delimiter and header are recognised
 FIELD = 1 << 24  # largest number of characters in a field; csv's own limit is 131,072
-TEXTS = (
-    "text", "sentence", "review", "content", "document", "body", "comment", "message", "utterance", "phrase", "tweet",
-    "question", "title",
-)  # fmt: skip
-LABELS = (
-    "label", "class", "category", "sentiment", "labels", "target_class", "polarity", "intent", "emotion", "topic",
-    "rating", "stars",
-)  # fmt: skip
-SOURCES = ("source", "src", "source_text", "original", "input")
-TARGETS = ("target", "tgt", "target_text", "translation", "output")
-CHATS = ("messages", "conversations", "prompt", "instruction", "answer", "response", "completion")
-OTHERS = ("id", "idx", "index", "split", "name")
-USUAL = frozenset((*TEXTS, *LABELS, *SOURCES, *TARGETS, *CHATS, *OTHERS))
-LANGUAGES = {
-    "ar", "bg", "bn", "ca", "cs", "da", "de", "el", "en", "es", "et", "fa", "fi", "fr", "ga", "gu", "he", "hi",
-    "hr", "hu", "id", "is", "it", "ja", "kn", "ko", "lt", "lv", "mk", "ml", "mr", "ms", "nl", "no", "pa", "pl",
-    "pt", "ro", "ru", "sk", "sl", "sq", "sr", "sv", "sw", "ta", "te", "th", "tl", "tr", "uk", "ur", "vi", "zh",
-    "english", "german", "french", "italian", "spanish", "portuguese", "dutch", "polish", "russian", "turkish",
-    "chinese", "japanese", "korean", "arabic",
-}  # fmt: skip
 NAME = re.compile(r"[^\W\d][\w .()/-]{0,39}")  # what the name of a column looks like
 Fields = tuple[int, list[str]]  # the line on which a row begins, and its fields
-
-
-def usual_languages(columns: Sequence[str]) -> tuple[str, str] | None:
-    """Return the first two columns that are named after languages, such as en and de; None if there are none."""
-    found = [name for name in columns if _language(name)]
-    return (found[0], found[1]) if len(found) >= 2 else None
 
 
 def read_quoted(source: Source, delimiter: str) -> Iterator[Fields]:
@@ -103,7 +79,7 @@ def has_header(rows: Sequence[Sequence[str]], named: Collection[str] = ()) -> bo
         return False
     if any(name in column for name, column in zip(first, columns, strict=True)):
         return False
-    if any(name.lower() in USUAL for name in first) or all(_language(name) for name in first):
+    if any(name.lower() in USUAL for name in first) or all(is_language(name) for name in first):
         return True
     return len(first) > 1 and any(column and all(map(_is_number, column)) for column in columns)
 
@@ -135,8 +111,8 @@ def read_fields(
                 else ""
             )
             raise DataError(
-                f"{source.path}:{line}: expected {len(columns)} columns, as in the first row, got {len(fields)} "
-                f"columns: {delimiter.join(fields)[:60]!r}{f'; {advice}' if advice else ''}"
+                f"{source.path}:{line}: expected {counted(len(columns), 'column')}, as in the first row, got "
+                f"{counted(len(fields), 'column')}: {delimiter.join(fields)[:60]!r}{f'; {advice}' if advice else ''}"
             )
         yield line, dict(zip(columns, fields, strict=True))
 
@@ -154,12 +130,6 @@ def _explained(problem: str, delimiter: str) -> str:
     if "new-line character" in problem:
         return "a carriage return inside a line: expected lines that end with a line feed"
     return problem
-
-
-def _language(name: str) -> bool:
-    """Whether a name is that of a language, such as en, de_DE, target_fr or text-it."""
-    parts = re.split(r"[_-]", name.lower())
-    return parts[0] in LANGUAGES or (len(parts) == 2 and parts[0] in USUAL and parts[1] in LANGUAGES)
 
 
 def _is_number(value: str) -> bool:

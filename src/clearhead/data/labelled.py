@@ -1,4 +1,4 @@
-"""Texts with labels: SST-2, or a file with text TAB label per line.
+"""Texts with labels: SST-2, or the rows of a table.
 
 ids (b, t)   <start> x1 .. xn <end> <pad>      lengths (b,)      labels (b,)
 """
@@ -13,11 +13,15 @@ import numpy as np
 
 from .. import counter_rng
 from ..checks import fraction
+from ..errors import nearest
 from ..tokens import Tokenizer
 from .batches import Batch, Rows
 from .bucketed import Bucketed
+from .columns import LABELLED, two_columns
 from .fetch import find
-from .files import DataError, as_lines, locate, read_text
+from .files import DataError, locate
+from .splits import cut_told, told
+from .tables import open_table
 from .text_rows import EncodedTexts, TextRowConfig, mask_of
 
 SENTIMENTS = ("negative", "positive")
@@ -32,6 +36,7 @@ class Label:
     text: str
     label: str
     where: str  # file:line
+    column: str = "label"  # the column of the label
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,8 +50,11 @@ class Sst2Config(TextRowConfig):
 class LabelledConfig(TextRowConfig):
     """Options of labelled."""
 
-    path: str  # a UTF-8 file, plain or .gz, with two columns: text TAB label
+    path: str  # a table: .csv, .tsv, .jsonl, .json or .parquet; other files have text TAB label per line
     valid_path: str | None = None  # such a file for validation; None: a share of the first
+    text: str | None = None  # the column of the texts; None: text, sentence, review, ... or the first of two
+    label: str | None = None  # the column of the labels; None: label, class, sentiment, ... or the second of two
+    header: bool | None = None  # whether the first row of a CSV or TSV file names the columns; None: recognised
     share: float = 0.1  # share of the texts kept for validation, if there is no valid_path
 
     def __post_init__(self) -> None:
@@ -68,6 +76,7 @@ class Labelled(Bucketed):
         *,
         seed: int,
         root: Path | None = None,
+        description: str = "",
     ) -> None:
         if not train:
             raise DataError("no text is left to train on: expected a smaller share for validation")
@@ -78,7 +87,10 @@ class Labelled(Bucketed):
         numbers = {label: i for i, label in enumerate(self.classes)}
         for line in valid:
             if line.label not in numbers:
-                raise DataError(f"{line.where}: no training text has the label {line.label!r}")
+                raise DataError(
+                    f"{line.where}: column {line.column!r}: no training text has the label {line.label!r}: expected "
+                    f"one of {', '.join(self.classes[:20])}{nearest(line.label, self.classes)}"
+                )
         self._training, self._validation = (
             np.array([numbers[line.label] for line in lines], np.int64) for lines in (train, valid)
         )
@@ -87,6 +99,8 @@ class Labelled(Bucketed):
         )
         self._open(training, validation, seed=seed, valid_most=config.valid_most)
         self.longest = config.widest
+        cut = training.cut + validation.cut
+        self.description = "; ".join(part for part in (description, cut_told(cut, config.longest)) if part)
 
     def _train(self, step: int, rows: Rows) -> Batch:
         batch = super()._train(step, rows)
@@ -104,15 +118,32 @@ def sst2(config: Sst2Config, *, seed: int, root: Path | None = None) -> Labelled
 
 
 def labelled(config: LabelledConfig, *, seed: int, root: Path | None = None) -> Labelled:
-    """Open a file of texts and labels; the same text is never in both training and validation."""
-    lines = read_labels(locate(config.path, root))
+    """Open a table of texts and labels; the same text is never in both training and validation by a split made here."""
+    train, valid, description = divided(config, root)
+    return Labelled(config, train, valid, seed=seed, root=root, description=description)
+
+
+def divided(config: LabelledConfig, root: Path | None) -> tuple[list[Label], list[Label], str]:
+    """Return the training and validation texts, and a sentence that says how they were divided.
+
+    A label that would be in validation alone stays in training with all its texts.
+    """
+
+    def table(path: str) -> list[Label]:
+        return read_labels(locate(path, root), config.text, config.label, header=config.header)
+
+    lines = table(config.path)
     if config.valid_path is not None:
-        return Labelled(config, lines, read_labels(locate(config.valid_path, root)), seed=seed, root=root)
+        valid, known = table(config.valid_path), {line.text for line in lines}
+        both = sum(line.text in known for line in valid)
+        return lines, valid, told(lines, valid, "text", f"from {config.valid_path}", both)
     texts = list(dict.fromkeys(line.text for line in lines))
     chance = counter_rng.uniform(0, 0, np.arange(len(texts)), 1, SPLIT)[:, 0]
     kept = {text for text, u in zip(texts, chance, strict=True) if u < config.share}
+    known = {line.label for line in lines if line.text not in kept}
+    kept -= {line.text for line in lines if line.label not in known}
     train, valid = ([line for line in lines if (line.text in kept) == validates] for validates in (False, True))
-    return Labelled(config, train, valid, seed=seed, root=root)
+    return train, valid, told(train, valid, "text", f"share = {config.share} of the different texts")
 
 
 def read_sst2(part: str, root: Path | None = None, *, phrases: bool = False) -> list[Label]:
@@ -131,19 +162,23 @@ def read_sst2(part: str, root: Path | None = None, *, phrases: bool = False) -> 
     return [Label(text=line.text, label=names.get(line.label, line.label), where=line.where) for line in lines]
 
 
-def read_labels(path: Path) -> list[Label]:
-    """Read a file of two columns, text TAB label; a first line "sentence TAB label" is a heading."""
-    labels = []
-    for number, line in enumerate(as_lines(read_text(path)), 1):
-        columns = line.split("\t")
-        if number == 1 and columns == ["sentence", "label"]:
-            continue
-        if len(columns) != 2 or not all(column.strip() for column in columns):
-            raise DataError(f"{path}:{number}: expected text TAB label, got {len(columns)} columns: {line[:60]!r}")
-        labels.append(Label(text=columns[0].strip(), label=columns[1].strip(), where=f"{path}:{number}"))
-    if not labels:
-        raise DataError(f"{path} has only a heading: expected text TAB label on each line")
-    return labels
+def read_labels(
+    path: Path, text: str | None = None, label: str | None = None, *, header: bool | None = None
+) -> list[Label]:
+    """Return the texts and labels of a table; a file that has no suffix of a table has text TAB label per line.
+
+    Args:
+        path: The file.
+        text: The column of the texts; None: it is found by its name, or the first of two.
+        label: The column of the labels; None: likewise, or the second of two.
+        header: Whether the first row of a CSV or TSV file has the names of the columns; None: it is recognised.
+    """
+    table = open_table(path, header=header, named=[name for name in (text, label) if name])
+    one, other = two_columns(table, LABELLED, (text, label))
+    return [
+        Label(text=row.text(one).strip(), label=row.label(other), where=row.where, column=other)
+        for row in table.rows(one, other)
+    ]
 
 
 def _bare(text: str) -> str:

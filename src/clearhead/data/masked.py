@@ -20,8 +20,11 @@ from ..errors import InputError
 from ..tokens import Tokenizer
 from .batches import IGNORE, Batch, Rows
 from .bucketed import Bucketed
-from .files import DataError, as_lines, locate, read_text
+from .column_names import TEXTS
+from .files import DataError, locate
 from .labelled import read_sst2
+from .splits import cut_told, told
+from .tables import is_table, open_table, read_lines
 from .text import read_everyday
 from .text_rows import EncodedTexts, TextRowConfig, mask_of
 
@@ -33,7 +36,11 @@ VALID_SEED = 0  # for the split and for the masks of validation
 class MaskedConfig(TextRowConfig):
     """Options of masked."""
 
-    of: str | tuple[str, ...]  # sst2 (its training text without labels), everyday, or UTF-8 files with a text per line
+    of: (
+        str | tuple[str, ...]
+    )  # sst2 (its training text without labels), everyday, tables, or files with a text per line
+    column: str | None = None  # the column of the texts in tables; None: text, sentence, review, ... or the only one
+    header: bool | None = None  # whether the first row of a CSV or TSV file names the columns; None: recognised
     phrases: bool = False  # sst2: its 67,349 phrases too
     share: float = 0.15  # share of the tokens that become targets
     valid_share: float = 0.02  # share of the texts kept for validation
@@ -69,6 +76,9 @@ class Masked(Bucketed):
         training, validation = (EncodedTexts(part, self.tokens, config) for part in (train, valid))
         self._open(training, validation, seed=seed, valid_most=config.valid_most)
         self.longest = config.widest
+        how = f"valid_share = {config.valid_share} of the different texts"
+        cut = cut_told(training.cut + validation.cut, config.longest)
+        self.description = "; ".join(part for part in (told(train, valid, "text", how), cut) if part)
 
     def _train(self, step: int, rows: Rows) -> Batch:
         return self._masked(super()._train(step, rows), seed=self.seed, step=step)
@@ -102,7 +112,22 @@ def _texts(config: MaskedConfig, root: Path | None) -> Sequence[str]:
         elif name == "everyday":
             texts += read_everyday(root)
         else:
-            texts += [line for line in as_lines(read_text(locate(name, root))) if line.strip()]
+            texts += read_texts(locate(name, root), config.column, header=config.header)
     if not texts:
         raise DataError(f"of={', '.join(names)}: expected at least one line of text")
     return texts
+
+
+def read_texts(path: Path, column: str | None = None, *, header: bool | None = None) -> list[str]:
+    """Return the texts of a column of a table, or the lines of another file; empty ones are left out.
+
+    Args:
+        path: The file.
+        column: The column of a table; None: the one with a usual name, or the only one.
+        header: Whether the first row of a CSV or TSV file has the names of the columns; None: it is recognised.
+    """
+    if not is_table(path):
+        return [line for _, line in read_lines(path) if line.strip()]
+    table = open_table(path, header=header, named=[column] if column else [])
+    name = table.columns[0] if column is None and len(table.columns) == 1 else table.column(column, *TEXTS)
+    return [row.text(name) for row in table.rows(name)]

@@ -1,10 +1,11 @@
-"""Pairs of texts, source TAB target per line, as rows "source SEP target END" in batches of similar length."""
+"""Pairs of texts, the rows of a table, as rows "source SEP target END" in batches of similar length."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,7 @@ from .batches import IGNORE, Batch, Rows
 from .bucketed import Bucketed, Buckets
 from .files import DataError, locate
 from .parallel import Line, read_pairs
+from .splits import told
 from .vocabulary import TranslationConfig
 
 SPLIT = 2  # stream of random numbers beside those of Bucketed
@@ -26,10 +28,15 @@ SPLIT = 2  # stream of random numbers beside those of Bucketed
 class PairConfig(TranslationConfig):
     """Options of pairs."""
 
-    path: str  # a UTF-8 file, plain or .gz, with two columns: source TAB target
+    path: str  # a table: .csv, .tsv, .jsonl, .json or .parquet; other files have source TAB target per line
     valid_path: str | None = None  # such a file for validation; None: a share of the first
+    source: str | None = None  # the column of the sources; None: source, src, en, ... or the first of two
+    target: str | None = None  # the column of the targets; None: target, tgt, de, ... or the second of two
+    header: bool | None = None  # whether the first row of a CSV or TSV file names the columns; None: recognised
     share: float = 0.05  # share of the different sources kept for validation, if there is no valid_path
+    split_by: Literal["source", "target"] = "source"  # the side of which no text is in both training and validation
     join: bool = True  # one row of characters, "source SEP target END"; false: translations, with the options above
+    tokens: str | None = None  # with join=false, the folder of a translator whose tokenizers to use; None: train them
 
     def __post_init__(self) -> None:
         TranslationConfig.__post_init__(self)  # super() loses its class when slots make a new one
@@ -37,16 +44,26 @@ class PairConfig(TranslationConfig):
         for option in ("vocabulary", "size", "minimum", "joint", "lower", "longest") if self.join else ():
             if getattr(self, option) != TranslationConfig.__dataclass_fields__[option].default:
                 raise InputError(f"{option} is for join=false: joined pairs are characters, and all of them are kept")
+        if self.join and self.tokens is not None:
+            raise InputError("tokens is for join=false: joined pairs are characters")
 
-    def read(self, root: Path | None) -> tuple[list[Line], list[Line]]:
-        """Return the training and validation pairs."""
-        pairs = read_pairs(locate(self.path, root))
+    def read(self, root: Path | None) -> tuple[list[Line], list[Line], str]:
+        """Return the training and validation pairs, and a sentence that says how they were divided."""
+        pairs = self._table(self.path, root)
         if self.valid_path is not None:
-            return pairs, read_pairs(locate(self.valid_path, root))
-        train, valid = split_by_source(pairs, self.share)
+            valid = self._table(self.valid_path, root)
+            return pairs, valid, told(pairs, valid, "pair", f"from {self.valid_path}", self._both(pairs, valid))
+        train, valid = split_pairs(pairs, self.share, self.split_by)
         if not train:
             raise DataError(f"{self.path}: share={self.share} leaves no pair to train on")
-        return train, valid
+        return train, valid, told(train, valid, "pair", f"share = {self.share} of the different {self.split_by}s")
+
+    def _table(self, path: str, root: Path | None) -> list[Line]:
+        return read_pairs(locate(path, root), self.source, self.target, header=self.header)
+
+    def _both(self, train: Sequence[Line], valid: Sequence[Line]) -> int:
+        known = {getattr(line, self.split_by) for line in train}
+        return sum(getattr(line, self.split_by) in known for line in valid)
 
 
 class Pairs(Bucketed):
@@ -61,7 +78,7 @@ class Pairs(Bucketed):
 
     def __init__(self, config: PairConfig, *, seed: int, root: Path | None = None) -> None:
         self.config = config
-        train, valid = config.read(root)
+        train, valid, self.description = config.read(root)
         self.tokens = Characters.of("".join({c for pair in (*train, *valid) for c in pair.source + pair.target}))
         self.sep, self.end = len(self.tokens), len(self.tokens) + 1
         self.sizes = {"vocab": len(self.tokens) + 2}
@@ -104,10 +121,15 @@ class JoinedPairs:
         return {"ids": whole[:, :-1].copy(), "targets": np.where(counted, whole, IGNORE)[:, 1:].copy()}
 
 
-def split_by_source(pairs: list[Line], share: float) -> tuple[list[Line], list[Line]]:
-    """Return training and validation pairs: a share of the different sources validates, with all their targets."""
-    number = {source: i for i, source in enumerate(dict.fromkeys(pair.source for pair in pairs))}
+def split_pairs(
+    pairs: list[Line], share: float, by: Literal["source", "target"] = "source"
+) -> tuple[list[Line], list[Line]]:
+    """Return training and validation pairs: a share of the different texts of one side validates, with all pairs."""
+    keys = [getattr(pair, by) for pair in pairs]
+    number = {key: i for i, key in enumerate(dict.fromkeys(keys))}
     validates = np.zeros(len(number), bool)
     validates[counter_rng.permutation(0, 0, len(number), SPLIT)[: round(len(number) * share)]] = True
-    train = [pair for pair in pairs if not validates[number[pair.source]]]
-    return train, [pair for pair in pairs if validates[number[pair.source]]]
+    parts: tuple[list[Line], list[Line]] = ([], [])
+    for pair, key in zip(pairs, keys, strict=True):
+        parts[int(validates[number[key]])].append(pair)
+    return parts

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import InputError, nearest
+from .columns import PARALLEL, two_columns
 from .fetch import find
 from .files import DataError, as_lines, read_text
+from .tables import open_table
 
 MULTI30K = {
     "train": "train",
@@ -99,7 +101,7 @@ def read_tatoeba(
     if "en" not in (source, target):
         raise DataError(f"tatoeba has translations between English and another language, not {source} and {target}")
     parts: dict[str, list[Line]] = {"train": [], "valid": [], "test": []}
-    for line in read_pairs(find(f"tatoeba/{TATOEBA[other]}", root), columns=(2, 3)):  # newer files name the authors
+    for line in read_pairs(find(f"tatoeba/{TATOEBA[other]}", root), "1", "2", header=False):  # others name the authors
         at = place(line.source)
         part = "test" if at < test_share else "valid" if at < test_share + valid_share else "train"
         if source != "en":
@@ -130,16 +132,22 @@ def read_two(first: Path, second: Path) -> list[Line]:
     return [Line(source=one, target=other, where=f"{first}:{number}") for number, (one, other) in pairs]
 
 
-def read_pairs(path: Path, columns: tuple[int, ...] = (2,)) -> list[Line]:
-    """Return the pairs of a file with source TAB target per line; `columns` are the allowed numbers of columns."""
-    pairs = []
-    for number, line in enumerate(as_lines(read_text(path)), start=1):
-        texts = line.split("\t")
-        if len(texts) not in columns or not all(texts[:2]):
-            got = f"{len(texts)} columns" if len(texts) not in columns else "an empty one"
-            raise DataError(f"{path}:{number}: expected two columns, source TAB target, got {got}: {line[:60]!r}")
-        pairs.append(Line(source=texts[0], target=texts[1], where=f"{path}:{number}"))
-    return pairs
+def read_pairs(
+    path: Path, source: str | None = None, target: str | None = None, *, header: bool | None = None
+) -> list[Line]:
+    """Return the pairs of a table; a file that has no suffix of a table has source TAB target per line.
+
+    Args:
+        path: The file.
+        source: The column of the sources; None: it is found by its name, or the first of two.
+        target: The column of the targets; None: likewise, or the second of two.
+        header: Whether the first row of a CSV or TSV file has the names of the columns; None: it is recognised.
+    """
+    table = open_table(path, header=header, named=[name for name in (source, target) if name])
+    one, other = two_columns(table, PARALLEL, (source, target))
+    return [
+        Line(source=row.text(one), target=row.text(other), where=row.where) for row in table.rows(one, other)
+    ]  # fmt: skip
 
 
 def _languages(name: str, source: str, target: str, known: tuple[str, ...]) -> None:

@@ -68,7 +68,10 @@ class EncodedTexts:
 
     def __init__(self, texts: Sequence[str], tokens: Tokenizer, config: TextRowConfig) -> None:
         self.pad = tokens.pad or 0
-        self.ids = Ragged([with_special(tokens, row, config.longest) for row in tokens.encode_all(list(texts))])
+        rows = tokens.encode_all(list(texts))
+        self.ids = Ragged([with_special(tokens, row, config.longest) for row in rows])
+        room = config.longest - sum(i is not None for i in (tokens.start, tokens.end))
+        self.cut = sum(len(row) > room for row in rows)  # the number of texts that were longer than config.longest
         self.rounding = config.rounding
         self.buckets = Buckets(self.ids.lengths, config.batch_tokens, config.rounding)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from .. import tokens
 from ..tokens import Pair, Tokenizer
+from ..tokens.special import read_special
 from .files import DataError
 
 
@@ -31,3 +32,16 @@ def open_tokenizer(name: str, folder: Path) -> Tokenizer:
     if isinstance(tokenizer, Pair):
         raise DataError(f"tokens={name!r} has the tokenizers of a translation model: expected one tokenizer")
     return tokenizer
+
+
+def open_pair(name: str, root: Path | None) -> tuple[Pair, int | None]:
+    """Load the tokenizers of a translator, and the id that its decoder starts from, which may be that of the padding.
+
+    Args:
+        name: The folder; one tokenizer in it is that of both sides.
+        root: The data folder.
+    """
+    folder = find_tokenizer(name, root)
+    found = tokens.load(folder)
+    pair = found if isinstance(found, Pair) else Pair(found, found)
+    return pair, read_special(folder, pair.target).start

@@ -19,9 +19,11 @@ from ..tokens import Pair, Tokenizer
 from .batches import IGNORE, Batch, Data, Rows
 from .bucketed import Bucketed, Buckets
 from .files import DataError, locate
-from .pairs import PairConfig, Pairs, split_by_source
+from .pairs import PairConfig, Pairs, split_pairs
 from .parallel import SPLITS, Line, read_multi30k, read_pairs, read_tatoeba
 from .ragged import Ragged
+from .splits import counted
+from .tokenizer_folder import open_pair
 from .vocabulary import TranslationConfig
 
 Language = Literal["en", "de", "fr"]
@@ -64,7 +66,7 @@ class TatoebaConfig(TranslationConfig):
 class TranslationMixtureConfig(TranslationConfig):
     """Options of translations."""
 
-    of: tuple[str, ...]  # multi30k, tatoeba, and files with two columns, source TAB target: all of them together
+    of: tuple[str, ...]  # multi30k, tatoeba, and tables or files with source TAB target per line: all of them together
     source: Language = "en"  # language of the source
     target: Language = "de"  # language of the target
     valid_share: float = 0.01  # share of tatoeba and of files kept for validation; multi30k has its own
@@ -93,20 +95,28 @@ class Translations(Bucketed):
         *,
         seed: int,
         join: tuple[int, int] = (1, 1),
+        tokens: Pair | None = None,
+        start: int | None = None,
+        description: str = "",
     ) -> None:
         self.config = config
         if not train:
             raise DataError("no pair is left to train on: expected a smaller share for validation")
-        self.tokens = config.pair([line.source for line in train], [line.target for line in train])
+        self.tokens = tokens or config.pair([line.source for line in train], [line.target for line in train])
         self.sizes = {"vocab": len(self.tokens.source)}
-        if not config.joint:  # else a model shares its embedding table, unless its recipe says otherwise
+        shared = config.joint if tokens is None else tokens.same_ids
+        if not shared:  # else a model shares its embedding table, unless its recipe says otherwise
             self.sizes["target_vocab"] = len(self.tokens.target)
-        training = EncodedPairs(train, self.tokens, config, _joined(len(train), *join, overlap=True))
-        validation = EncodedPairs(valid, self.tokens, config, _joined(len(valid), *join, overlap=False))
+        training = EncodedPairs(train, self.tokens, config, _joined(len(train), *join, overlap=True), start)
+        validation = EncodedPairs(valid, self.tokens, config, _joined(len(valid), *join, overlap=False), start)
         if not len(training):
             raise DataError(f"longest={config.longest} leaves no pair to train on")
         self.valid_texts = validation.texts(valid)
         self.left_out = training.left_out + validation.left_out  # examples longer than config.longest
+        left_out = f"{counted(self.left_out, 'pair')} of more than {config.longest} tokens left out" * bool(
+            self.left_out
+        )
+        self.description = "; ".join(part for part in (description, left_out) if part)
         self._open(training, validation, seed=seed, valid_most=config.valid_most)
 
 
@@ -138,7 +148,7 @@ def mixture(config: TranslationMixtureConfig, *, seed: int, root: Path | None = 
             parts = read_tatoeba(config.source, config.target, root, **shares)
             more = [parts["train"], parts["valid"]]
         else:
-            more = list(split_by_source(read_pairs(locate(name, root)), config.valid_share))
+            more = list(split_pairs(read_pairs(locate(name, root)), config.valid_share))
         train += more[0]
         valid += more[1]
     return Translations(config, train, valid, seed=seed)
@@ -149,19 +159,22 @@ def pairs(config: PairConfig, *, seed: int, root: Path | None = None) -> Data:
     if config.join:
         return Pairs(config, seed=seed, root=root)
     options = TranslationConfig(**{field.name: getattr(config, field.name) for field in fields(TranslationConfig)})
-    train, valid = config.read(root)
-    return Translations(options, train, valid, seed=seed)
+    train, valid, description = config.read(root)
+    tokens, start = (None, None) if config.tokens is None else open_pair(config.tokens, root)
+    return Translations(options, train, valid, seed=seed, tokens=tokens, start=start, description=description)
 
 
 class EncodedPairs:
     """Examples as ids, each of some neighbouring lines, and their buckets by the longer side."""
 
     def __init__(
-        self, lines: Sequence[Line], tokens: Pair, config: TranslationConfig, joined: tuple[Rows, NDArray[np.int64]]
-    ) -> None:
+        self, lines: Sequence[Line], tokens: Pair, config: TranslationConfig, joined: tuple[Rows, NDArray[np.int64]],
+        start: int | None = None,
+    ) -> None:  # fmt: skip
         starts, counts = joined
         self.rounding = config.rounding
-        source_pad, pad, start = tokens.source.pad, tokens.target.pad, tokens.target.start
+        source_pad, pad = tokens.source.pad, tokens.target.pad
+        start = tokens.target.start if start is None else start  # the first input of the decoder
         if source_pad is None or pad is None or start is None:
             raise InputError(f"{tokens!r} has no <pad> and <start>: translations need them")
         self.source_pad, self.pad, self.start = source_pad, pad, start

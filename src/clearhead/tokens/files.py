@@ -4,6 +4,7 @@ tokens.json        characters, words, symbols and SentencePiece pieces, distingu
 tokenizer.json     subwords, in the format of the tokenizers library
 a Pair             tokens.json names the file of each side: source.tokens.json, target.tokenizer.json and so on;
                    tokens that both sides share are one file, tokenizer.json or both.tokens.json
+source.spm         a pair from elsewhere: the SentencePiece models of Marian (marian.py)
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 
 from ..atomic_files import atomic_write
 from ..errors import InputError
+from . import marian
 from .characters import Characters
 from .pair import Pair
 from .pieces import Pieces
@@ -24,8 +26,8 @@ from .words import Words
 
 # The tokenizers that are kept in tokens.json.
 _BY_KIND: dict[str, Any] = {cls.kind: cls for cls in (Characters, Words, Pieces, Symbols)}
-_ENTRIES = (Tokenizer.file, Subwords.file)  # the files that loading begins with
-_SIDES = tuple(f"{side}.{entry}" for side in ("source", "target", "both") for entry in _ENTRIES)
+_ENTRIES = (Tokenizer.file, marian.ENTRY, Subwords.file)  # the files that loading begins with, the first that is there
+_SIDES = tuple(f"{s}.{entry}" for s in ("source", "target", "both") for entry in (Tokenizer.file, Subwords.file))
 
 
 def save(tokens: Tokenizer | Pair, folder: str | Path) -> Path:
@@ -57,7 +59,8 @@ def load(folder: str | Path) -> Tokenizer | Pair:
     """Load the tokenizer of a folder, whatever its kind.
 
     Args:
-        folder: A folder that `save` has written, or one with a tokenizer.json from elsewhere.
+        folder: A folder that `save` has written, or one with a tokenizer.json or the source.spm and target.spm of
+            Marian from elsewhere.
 
     Raises:
         InputError: The folder has no tokenizer, or a damaged one.
@@ -72,6 +75,8 @@ def load(folder: str | Path) -> Tokenizer | Pair:
     path = saved(folder)
     if path is None:
         raise InputError(f"{folder}: there is no tokens.json in this folder, and no tokenizer.json")
+    if path.name == marian.ENTRY:
+        return marian.read_marian(folder)
     values = _read_json(path) if path.name == Pair.file else None
     if not isinstance(values, dict) or values.get("kind") != Pair.kind:
         return _load_one(path)

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Int
 
 from ..errors import InputError
+from .pieces import Pieces
 from .tokenizer import Tokenizer
 
 
@@ -50,6 +51,12 @@ class Pair:
     def joint(self) -> bool:
         """Whether both sides have the same tokens."""
         return self.source is self.target or self.source == self.target
+
+    @property
+    def same_ids(self) -> bool:
+        """Whether an id means the same token on both sides, even if each splits text in its own way, as in Marian."""
+        one, other = self.source, self.target
+        return self.joint or (isinstance(one, Pieces) and isinstance(other, Pieces) and one.vocab == other.vocab)
 
     def read(self, text: str) -> Int[np.ndarray, "s"]:
         """Encode a source text for the encoder, with <end>, and with what its tokenizer puts around a text."""

@@ -14,6 +14,6 @@ from .sweep import Sweep
 from .verify import Verdict, verify_resume
 
 __all__ = [
-    "TIMES", "Objective", "Recipe", "Run", "Sweep", "TrainingError", "Verdict", "finetune", "finetune_recipe", "read_recipe", "train",
-    "verify_resume",
+    "TIMES", "Objective", "Recipe", "Run", "Sweep", "TrainingError", "Verdict", "finetune", "finetune_recipe",
+    "read_recipe", "train", "verify_resume",
 ]  # fmt: skip

@@ -232,7 +232,7 @@ def finetune_recipe(
     finally:
         opened.close()
     interval = max(-(-int(steps) // VALIDATIONS), 1)
-    logs = {"log_every": max(min(int(steps) // 20, 10), 1), "save_every": interval}
+    logs: dict[str, Any] = {"log_every": max(min(int(steps) // 20, 10), 1), "save_every": interval}
     if has_validation:
         logs |= {"valid_every": interval, "best": task.best}
     table |= {"steps": steps, "run": logs}

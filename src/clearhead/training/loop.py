@@ -87,6 +87,8 @@ class Loop:
         recipe, world, path = self.recipe, self.world, self.folder.path
         self.talk = progress.Talk(steps=recipe.steps, start=self.step, quiet=quiet or world.rank > 0)
         stack.callback(self.talk.close)
+        if self.data.description:
+            self.talk.say(f"data: {self.data.description}")
         if left_out := describe(self.trainer.left_out):
             self.talk.say(left_out)
         for warmup in self.trainer.late_warmups:

@@ -23,12 +23,12 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor
 
-from ..tokens.special import Special
 from ..checks import at_least
 from ..errors import InputError
 from ..layers import Sinusoid
 from ..models.transformer import Config, Transformer
 from ..tokens import Pair
+from ..tokens.special import Special
 from .fill import Shapes, WeightsError
 from .marian import ACTIVATIONS, BIAS, PARTS, READOUT, SHARED, SOURCE, TARGET
 from .table import ROW, Layout, Row, check_options, pairs

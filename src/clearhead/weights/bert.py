@@ -21,11 +21,11 @@ from typing import Any, Literal, cast
 
 from torch import Tensor
 
-from ..tokens.special import Special
 from .. import config
 from ..checks import at_least
 from ..errors import InputError
 from ..models.bert import Config
+from ..tokens.special import Special
 from .fill import Shapes, WeightsError
 from .table import Layout, Row, check_options, pairs
 from .tokenizer_files import write_subwords

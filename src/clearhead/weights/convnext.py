@@ -15,10 +15,10 @@ from typing import Any, cast
 
 from torch import Tensor
 
-from ..tokens.special import Special
 from ..checks import at_least
 from ..errors import InputError
 from ..models.convnext import Config
+from ..tokens.special import Special
 from .fill import Shapes, WeightsError
 from .table import Layout, Row, pairs
 from .vit import label_keys

@@ -17,10 +17,10 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from ..tokens.special import Special
 from ..checks import at_least
 from ..errors import InputError
 from ..models.bert import Config
+from ..tokens.special import Special
 from .bert import ACTIVATIONS, class_keys, pooled, read_pooling, write_pooling
 from .fill import Shapes, WeightsError
 from .table import Layout, Row, check_options, pairs

@@ -19,10 +19,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ..tokens.special import Special
 from ..checks import above_zero, at_least
 from ..errors import InputError
 from ..models.gpt import Config
+from ..tokens.special import Special
 from .fill import Shapes, WeightsError
 from .llama import FREE, LINEAR, QK_NORMS, QKV, special_keys
 from .rope import read_rope, write_rope

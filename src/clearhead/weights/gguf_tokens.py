@@ -8,9 +8,9 @@ from typing import Any
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as Backend
 
-from ..tokens.special import Special
 from ..tokens import Pieces, Subwords, Tokenizer
 from ..tokens.sentencepiece import CONTROL, DEFINED, Model
+from ..tokens.special import Special
 from .fill import WeightsError
 
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"

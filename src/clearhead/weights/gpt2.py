@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from ..tokens.special import Special
 from ..checks import at_least
 from ..models.gpt import Config
+from ..tokens.special import Special
 from .fill import Shapes, WeightsError
 from .table import JOINED, JOINED_TRANSPOSED, TRANSPOSED, Layout, Row, causal_lm_logits, pairs
 from .tokenizer_files import folder_tokens, write_subwords

@@ -21,7 +21,7 @@ from ..atomic_files import atomic_write
 from ..errors import nearest
 from ..models import Model, family, family_of
 from ..tokens.chat_template import read_template
-from ..tokens.special import Special, ID_KEYS, special_ids
+from ..tokens.special import ID_KEYS, Special, special_ids
 from .bundle import Bundle, check_tokens
 from .fill import WeightsError, build_empty
 from .preprocessor import read_preprocessing, write_preprocessing

@@ -17,10 +17,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ..tokens.special import Special
 from ..checks import at_least
 from ..errors import InputError
 from ..models.gpt import Config
+from ..tokens.special import Special
 from .fill import Shapes, WeightsError
 from .rope import read_rope, write_rope
 from .table import Layout, Row, causal_lm_logits, check_options, pairs

@@ -14,7 +14,7 @@ ids from vocab.json, or from vocab.json and target_vocab.json if source and targ
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -29,11 +29,11 @@ from ..errors import InputError
 from ..layers import Sinusoid
 from ..models.transformer import Config, Transformer
 from ..tokens import Pair, Pieces, Subwords, Tokenizer
-from ..tokens.sentencepiece import Model
-from ..tokens.special import Special, tokenizer_settings
+from ..tokens.marian import SPECIAL_TOKENS, read_marian
+from ..tokens.special import Special
 from .fill import Shapes, WeightsError
 from .table import ROW, Layout, Row, check_options, pairs
-from .tokenizer_files import read_subwords, read_vocab, write_subwords
+from .tokenizer_files import read_subwords, write_subwords
 
 # Layers of a block. Ours: theirs. Only the decoder has cross-attention.
 PARTS = {
@@ -53,8 +53,6 @@ FREE = {
 ACTIVATIONS = {
     "swish": "silu", "silu": "silu", "relu": "relu", "gelu": "gelu", "gelu_new": "gelu_tanh", "tanh": "tanh",
 }  # fmt: skip
-# Special tokens. Our name: their key, and the default token.
-SPECIAL_TOKENS = {"pad": ("pad_token", "<pad>"), "end": ("eos_token", "</s>"), "unknown": ("unk_token", "<unk>")}
 # Variants of Marian that old files mention, and that neither Hugging Face's model nor ours has.
 FIXED = {
     "normalize_before": False, "normalize_embedding": False, "add_final_layer_norm": False,
@@ -167,31 +165,15 @@ def read_tokens(folder: Path, theirs: Theirs) -> Pair | None:
     if not (folder / "source.spm").is_file():
         both = read_subwords(folder)
         return None if both is None else Pair(both, both)
-    settings = tokenizer_settings(folder)
-    separate = bool(settings.get("separate_vocabs", False))
-    start = {"start": theirs.decoder_start_token_id}  # the padding token, unless the model was not trained by Marian
-    target = _read_pieces(folder, "target", "target_vocab.json" if separate else "vocab.json", settings, start)
+    try:  # decoding starts from the padding token, unless the model was not trained by Marian
+        tokens = read_marian(folder, start=theirs.decoder_start_token_id)
+    except InputError as cause:
+        raise WeightsError(str(cause)) from cause
     for name, i in (("pad", theirs.pad_token_id), ("end", theirs.eos_token_id)):
-        if getattr(target, name) != i:
-            raise WeightsError(
-                f"{folder / 'config.json'}: the {name} token is {i}, but {getattr(target, name)} in the vocabulary"
-            )
-    return Pair(_read_pieces(folder, "source", "vocab.json", settings, {}), target)
-
-
-def _read_pieces(folder: Path, side: str, file: str, settings: Mapping[str, Any], special: dict[str, int]) -> Pieces:
-    vocab = read_vocab(folder / file)
-    for name, (key, usual) in SPECIAL_TOKENS.items():
-        token = settings.get(key) or usual
-        if token not in vocab:
-            raise WeightsError(f"{folder / file}: there is no {token}, the {name} token")
-        special = {name: vocab[token], **special}
-    try:
-        return Pieces(Model.read(folder / f"{side}.spm"), vocab, special=special)
-    except FileNotFoundError as cause:
-        raise WeightsError(f"{folder}: there is no {side}.spm in this folder") from cause
-    except ValueError as cause:
-        raise WeightsError(str(cause) if ".spm" in str(cause) else f"{folder / file}: {cause}") from cause
+        found = getattr(tokens.target, name)
+        if found != i:
+            raise WeightsError(f"{folder / 'config.json'}: the {name} token is {i}, but {found} in the vocabulary")
+    return tokens
 
 
 def write_tokens(tokens: Tokenizer | Pair, folder: Path, special: Special) -> None:

@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ..tokens.special import Special
 from ..checks import at_least
 from ..models.gpt import Config
+from ..tokens.special import Special
 from .fill import Shapes
 from .llama import FREE, LINEAR, QK_NORMS, QKV, special_keys
 from .rope import read_rope, write_rope

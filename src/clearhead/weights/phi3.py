@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ..tokens.special import Special
 from ..checks import at_least
 from ..errors import InputError
 from ..models.gpt import Config
+from ..tokens.special import Special
 from .fill import Shapes, WeightsError
 from .llama import FREE, NORMS, special_keys
 from .rope import read_rope, write_rope

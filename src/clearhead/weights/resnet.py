@@ -15,11 +15,11 @@ from typing import Any, Literal, cast
 
 from torch import Tensor
 
-from ..tokens.special import Special
 from ..checks import at_least
 from ..errors import InputError
 from ..layers.conv import EXPANSION
 from ..models.resnet import Config
+from ..tokens.special import Special
 from .fill import Shapes, WeightsError
 from .table import Layout, Row, conv_norms, pairs, with_counters
 from .vit import label_keys

@@ -17,9 +17,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ..tokens.special import Special
 from ..checks import at_least
 from ..models.transformer import Config
+from ..tokens.special import Special
 from .bart import reference
 from .fill import Shapes, WeightsError
 from .table import Layout, Row, check_options

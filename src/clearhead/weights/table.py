@@ -19,8 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..tokens.special import Special
 from ..tokens import Pair, Tokenizer
+from ..tokens.special import Special
 from .fill import Shapes, Slot, WeightsError, check_dtype, check_shapes, set_tensor, slots
 from .tensor_files import Tensors
 

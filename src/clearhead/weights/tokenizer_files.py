@@ -19,8 +19,10 @@ from tokenizers import Tokenizer as Backend
 
 from .. import config
 from ..atomic_files import atomic_write
+from ..errors import InputError
 from ..tokens import Pair, Pieces, Subwords, Tokenizer
 from ..tokens.chat_template import CHAT
+from ..tokens.marian import read_vocab
 from ..tokens.sentencepiece import Model
 from ..tokens.special import Special, tokenizer_settings
 from .fill import WeightsError
@@ -29,17 +31,6 @@ FILES = (
     "tokenizer.json", "vocab.json", "merges.txt", "vocab.txt", "tokenizer.model", "source.spm", "target.spm",
     "spiece.model", "sentencepiece.bpe.model", "target_vocab.json", "tokenizer_config.json", "special_tokens_map.json",
 )  # fmt: skip
-
-
-def read_vocab(path: Path) -> dict[str, int]:
-    """The tokens and their ids in a vocab.json."""
-    table = config.load(path)
-    for token, i in table.items():
-        if type(i) is not int or not 0 <= i < 1 << 31:
-            raise WeightsError(f"{table.origin.place((token,))}the token {token!r} has the id {i!r}: expected a number")
-    if len(set(table.values())) < len(table):
-        raise WeightsError(f"{path}: two tokens have the same id")
-    return dict(table)
 
 
 def write_chat(template: str | None, folder: Path) -> None:
@@ -96,7 +87,12 @@ def remove_tokens(folder: Path) -> None:
 
 def byte_pairs(folder: Path, space: bool = False) -> Backend:
     """GPT-2's byte-pair encoding (Radford et al. 2019), without special tokens; `space`: a text begins with a space."""
-    vocab, lines = read_vocab(folder / "vocab.json"), _read_text(folder / "merges.txt").split("\n")
+    try:
+        vocab = read_vocab(folder / "vocab.json")
+    except InputError as cause:
+        raise WeightsError(str(cause)) from cause
+    lines = _read_text(folder / "merges.txt").split("
+")
     merges = []
     for number, line in enumerate(lines, 1):
         if line.strip() and not (number == 1 and line.startswith("#")):

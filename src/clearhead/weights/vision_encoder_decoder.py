@@ -20,10 +20,10 @@ from typing import Any, Literal, cast
 
 from torch import Tensor
 
-from ..tokens.special import Special
 from .. import config
 from ..models import gpt
 from ..models.captioner import Config
+from ..tokens.special import Special
 from . import gpt2, vit
 from .fill import Shapes, WeightsError
 from .huggingface import read_theirs

@@ -21,9 +21,9 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor
 
-from ..tokens.special import Special
 from ..checks import at_least
 from ..models.vit import Config
+from ..tokens.special import Special
 from .bert import ACTIVATIONS
 from .fill import Shapes, WeightsError
 from .table import TABLE, Layout, Row, pairs

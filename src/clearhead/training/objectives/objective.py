@@ -131,7 +131,7 @@ class Objective(nn.Module):
     measurements: ClassVar[Mapping[str, Measurement]] = {}  # validation metrics by name; the logs add the prefix valid_
     text_measurements: ClassVar[
         Mapping[str, Measurement]
-    ] = {}  # the same of decoded text; measured if rows are decoded
+    ] = {}  # the same of decoded text, if rows are decoded
     result: ClassVar[str] = "model"  # the player that is the trained model
     writes_text: ClassVar[bool] = False  # whether `samples` gives samples of text
 

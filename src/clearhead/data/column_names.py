@@ -1,0 +1,34 @@
+"""Usual names of columns, by which a header is recognised and columns that the user does not name are chosen."""
+
+from __future__ import annotations
+
+import re
+
+TEXTS = (
+    "text", "sentence", "review", "content", "document", "body", "comment", "message", "utterance", "phrase", "tweet",
+    "question", "title",
+)  # fmt: skip
+LABELS = (
+    "label", "class", "category", "sentiment", "labels", "target_class", "polarity", "intent", "emotion", "topic",
+    "rating", "stars",
+)  # fmt: skip
+SOURCES = ("source", "src", "source_text", "original", "input")
+TARGETS = ("target", "tgt", "target_text", "translation", "output")
+CHATS = ("messages", "conversations", "prompt", "instruction", "answer", "response", "completion")
+OTHERS = ("id", "idx", "index", "split", "name")
+USUAL = frozenset((*TEXTS, *LABELS, *SOURCES, *TARGETS, *CHATS, *OTHERS))
+LANGUAGES = {
+    "ar", "bg", "bn", "ca", "cs", "da", "de", "el", "en", "es", "et", "fa", "fi", "fr", "ga", "gu", "he", "hi",
+    "hr", "hu", "is", "it", "ja", "kn", "ko", "lt", "lv", "mk", "ml", "mr", "ms", "nl", "no", "pa", "pl",
+    "pt", "ro", "ru", "sk", "sl", "sq", "sr", "sv", "sw", "ta", "te", "th", "tl", "tr", "uk", "ur", "vi", "zh",
+    "english", "german", "french", "italian", "spanish", "portuguese", "dutch", "polish", "russian", "turkish",
+    "chinese", "japanese", "korean", "arabic",
+}  # fmt: skip
+
+
+def is_language(name: str) -> bool:
+    """Return whether a column is named after a language, such as en, de_DE, target_fr or text-it."""
+    parts = re.split(r"[_-]", name.lower())
+    known = [part in LANGUAGES for part in parts]
+    others = [part for part, yes in zip(parts, known, strict=True) if not yes]
+    return len(parts) <= 2 and any(known) and all(part in USUAL or len(part) == 2 for part in others)

@@ -1,0 +1,67 @@
+"""Which two columns of a table are read: those that the user names, those with usual names, or the only two."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .column_names import LABELS, SOURCES, TARGETS, TEXTS, is_language
+from .files import DataError
+from .tables import Table
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """What a column is for: the option that names it, and its usual names."""
+
+    option: str
+    usual: tuple[str, ...]
+
+
+LABELLED = (Role("text", TEXTS), Role("label", LABELS))
+PARALLEL = (Role("source", SOURCES), Role("target", TARGETS))
+
+
+def two_columns(
+    table: Table, roles: tuple[Role, Role], wanted: tuple[str | None, str | None] = (None, None)
+) -> tuple[str, str]:
+    """Return the names of two columns.
+
+    One that is not named is found by its usual names; for pairs two columns may be named after their languages. In a
+    table of two columns the one that is left over is the other one. Without a header there must be two columns, or
+    they are named by their numbers.
+
+    Args:
+        table: The table.
+        roles: What the two columns are for.
+        wanted: Their names, each None if it is not given.
+    """
+    found = [None if name is None else table.column(name) for name in wanted]
+    if wanted == (None, None) and not table.header:
+        if len(table.columns) == 2:
+            return table.columns[0], table.columns[1]
+        options = " and ".join(f'{role.option} = "{i}"' for i, role in enumerate(roles, 1))
+        raise DataError(
+            f"{table.path}:1: expected two columns, {roles[0].option} TAB {roles[1].option}, got {len(table.columns)} "
+            f"columns and no header: {options} choose two of more"
+        )
+    for i, role in enumerate(roles):
+        if found[i] is None:
+            found[i] = _usual(table, role, taken=found[1 - i])
+    languages = [name for name in table.columns if is_language(name) and name not in found]
+    if roles == PARALLEL and len(languages) >= found.count(None):
+        found = [name or languages.pop(0) for name in found]
+    if len(table.columns) == 2 and found.count(None) == 1:
+        i = found.index(None)
+        found[i] = next(name for name in table.columns if name != found[1 - i])
+    first, second = (name or table.column(None, *role.usual) for name, role in zip(found, roles, strict=True))
+    if first == second:
+        raise DataError(
+            f"{table.path}: {roles[0].option} and {roles[1].option} are both the column {first!r}: expected two of "
+            f"{', '.join(table.columns)}"
+        )
+    return first, second
+
+
+def _usual(table: Table, role: Role, taken: str | None) -> str | None:
+    by_name = {name.lower(): name for name in reversed(table.columns) if name != taken}
+    return next((by_name[name] for name in role.usual if name in by_name), None)

@@ -1,0 +1,34 @@
+"""Sentences that say how rows were divided into training and validation, and how many were cut or left out."""
+
+from __future__ import annotations
+
+from collections.abc import Sized
+
+
+def told(train: Sized, valid: Sized, noun: str, how: str, both: int = 0) -> str:
+    """Return a sentence that says how many rows train and validate.
+
+    Args:
+        train: The rows to train on.
+        valid: The rows for validation.
+        noun: What a row is.
+        how: Where the validation rows come from.
+        both: The number of validation rows that are also in training.
+
+    Examples:
+        >>> told(range(1800), range(200), "text", "share = 0.1 of the different texts")
+        '1,800 texts to train on, 200 for validation (share = 0.1 of the different texts)'
+    """
+    again = f"; {counted(both, noun)} of validation {'is' if both == 1 else 'are'} in training too" if both else ""
+    return f"{counted(len(train), noun)} to train on, {len(valid):,} for validation ({how}){again}"
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun: 1 text, 2,000 texts."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def cut_told(number: int, longest: int) -> str:
+    """Return how many texts were cut, or "" if none was."""
+    verb = "is" if number == 1 else "are"
+    return f"{counted(number, 'text')} {verb} cut to longest = {longest} tokens" if number else ""
