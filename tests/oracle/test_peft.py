@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import clearhead as ch
-from clearhead.layers.lora import add_adapters, adapters
+from clearhead.layers.lora import adapters, add_adapters
 from clearhead.weights import Bundle, WeightsError
 
 transformers = pytest.importorskip("transformers")
@@ -74,7 +74,7 @@ def their_logits(model: nn.Module) -> Tensor:
 
 def our_logits(bundle: Bundle) -> Tensor:
     with torch.no_grad():
-        return bundle.model(SOURCE, IDS) if bundle.reads == "pairs" else bundle.model(IDS)
+        return bundle.model(source=SOURCE, ids=IDS) if bundle.reads == "pairs" else bundle.model(IDS)
 
 
 KINDS: dict[str, tuple[Callable[[], nn.Module], str, dict[str, Any]]] = {  # model, PEFT's task, targets
@@ -110,7 +110,7 @@ def their_folder(folder: Path, kind: str, **options: Any) -> tuple[Path, nn.Modu
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "plain": {},
-    "patterns": {"rank_pattern": {r"(layer|layers|h)\.1\..*": 2}, "alpha_pattern": {"v_proj|value|c_attn": 7}},
+    "patterns": {"rank_pattern": {r"(layer|layers|h)\.1\..*": 2}, "alpha_pattern": {"v_proj|value|c_attn|k_proj": 7}},
     "rslora": {"use_rslora": True},
     "biases": {"bias": "lora_only"},
 }
@@ -234,7 +234,8 @@ def test_gradients_of_adapters_are_pefts_in_float64(tmp_path: Path) -> None:
     loss_of(theirs(input_ids=IDS).logits).backward()
     loss_of(ours(IDS)).backward()
     for name, a, b in both_adapters(theirs, ours):
-        assert a.grad is not None and a.grad.abs().max() > 0
+        assert a.grad is not None
+        assert a.grad.abs().max() > 0
         # theirs computes its norms and rotations in float32
         torch.testing.assert_close(b.grad, a.grad, rtol=1e-4, atol=1e-7, msg=lambda m, name=name: f"{name}: {m}")
     assert all(p.grad is None for n, p in ours.named_parameters() if "lora_" not in n)
@@ -254,7 +255,7 @@ def test_twenty_steps_beside_peft_have_equal_losses(tmp_path: Path) -> None:
             loss.backward()
             stepper.step()
             kept.append(float(loss.detach()))
-    assert losses[0][-1] < losses[0][0] - 0.3
+    assert losses[0][-1] < losses[0][0] - 0.2
     torch.testing.assert_close(torch.tensor(losses[1]), torch.tensor(losses[0]), rtol=0.0, atol=1e-4)
 
 

@@ -173,7 +173,7 @@ def choose_maps(model: nn.Module, maps: str | Sequence[str], skip: Collection[st
     }  # fmt: skip
     if not chosen:
         raise InputError(
-            f"maps={maps!r}: a {type(model).__name__} has no such linear maps in blocks with attention: LoRA adapts those"
+            f"maps={maps!r}: a {type(model).__name__} has no such linear maps in Transformer blocks, which LoRA adapts"
         )
     return chosen
 

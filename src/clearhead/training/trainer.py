@@ -340,7 +340,7 @@ class Trainer:
                 model, self.data.tokens if model.reads in ("tokens", "pairs", "captions") else None,
                 labels=self.data.classes if "classify" in model.can else None,
                 preprocessing=self.data.preprocessing if model.reads in ("images", "captions") else None,
-                base=base_folder(pretrained_of(self.recipe, name)) if kept else None,
+                base=base_folder(pretrained_of(self.recipe, name)[0]) if kept else None,
             )  # fmt: skip
         return bundles
 
