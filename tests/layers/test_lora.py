@@ -1,6 +1,8 @@
 """LoRA layers: the update and its gradients, merging, and what they must not compute."""
 
 import copy
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -138,14 +140,28 @@ def test_recomputed_blocks_give_the_same_gradients():
     torch.testing.assert_close(gradients(model), expected)
 
 
-def test_a_compiled_model_gives_the_same_gradients_in_one_graph():
-    model = adapted(depth=1)
-    expected = gradients(model)
+COMPILED = """
+import torch, clearhead as ch
+from clearhead.layers.lora import add_adapters
+torch.manual_seed(0)
+model = ch.build("gpt", vocab=11, context=8, width=12, depth=1, heads=3, mlp="swiglu")
+for lora in add_adapters(model, rank=3).values():
+    torch.nn.init.normal_(lora.lora_b)
+ids = torch.randint(0, 11, (2, 7))
+gradients = []
+for run in (model, torch.compile(model, backend="aot_eager", fullgraph=True)):
     model.zero_grad()
-    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
-    compiled(IDS).square().sum().backward()
-    for name, grad in expected.items():
-        torch.testing.assert_close(model.get_parameter(name).grad, grad)
+    run(ids).square().sum().backward()
+    gradients.append({n: p.grad for n, p in model.named_parameters() if p.grad is not None})
+torch.testing.assert_close(*gradients)
+print(len(gradients[0]))
+"""
+
+
+def test_a_compiled_model_gives_the_same_gradients_in_one_graph():
+    """In a process of its own: the checker of shapes that tests install cannot be traced."""
+    done = subprocess.run([sys.executable, "-c", COMPILED], capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "14", done.stderr
 
 
 def test_watching_and_editing_see_the_adapted_maps():
@@ -167,7 +183,7 @@ def test_fast_decoding_does_not_skip_adapters(maps):
         assert CpuDecoder.of(gpt().eval(), gpt().start({}, rows=1, limit=8)) is not None
     together = merge_adapters(copy.deepcopy(model))
     words = ch.tokens.Characters("abcdefghijk")
-    a, b = (ch.generate(Bundle(m, words), "abba", max_new=3, top_k=1) for m in (model, together))
+    a, b = (ch.generate(Bundle(m, words), "abba", max_new=3, top_k=1).text for m in (model, together))
     assert a == b
 
 

@@ -39,7 +39,7 @@ def moved(before, after):
 
 
 def test_only_adapted_maps_of_the_result_differ_from_the_base(table, base, tmp_path):
-    run = go(table, tmp_path / "run", "lora.maps=[q, down]")
+    run = go(table, tmp_path / "run", 'lora.maps=["q", "down"]')
     before, after = weights(load(base, device="cpu")), weights(load(run.folder, device="cpu"))
     assert before.keys() == after.keys()
     assert moved(before, after) == {f"blocks.{i}.{name}.weight" for i in (0, 1) for name in ("attn.query", "mlp.down")}
@@ -133,6 +133,7 @@ def test_a_new_head_is_trained_and_kept_with_the_adapters(tmp_path):
     masked = {"name": "masked", "of": "texts.txt", "valid_share": 0.1, **words}
     first = {"data": masked, "model": {"name": "bert", **sizes}, "steps": 2, **common}
     base = go(first, tmp_path / "base", data=tmp_path).folder
+    words = {"batch_tokens": 256, "longest": 16, "tokens": str(base / "model")}
     labelled = {"name": "labelled", "path": "labels.tsv", "share": 0.3, **words}
     model = {"answer": "class", "pool": "mean"}
     second = {"data": labelled, "model": model, "pretrained": str(base), "lora": {}, "steps": 20, **common}
@@ -144,12 +145,6 @@ def test_a_new_head_is_trained_and_kept_with_the_adapters(tmp_path):
     assert ch.classify(runs[0].model, "the film was fine") == ch.classify(runs[1].model, "the film was fine")
     settings = json.loads((runs[1].folder / "model" / "adapter_config.json").read_text())
     assert "head" in settings["modules_to_save"]
-
-
-def test_a_compiled_run_has_the_losses_of_an_eager_one(table, tmp_path):
-    eager, compiled = go(table, tmp_path / "eager", "steps=3"), go(table, tmp_path / "c", "steps=3", "compile=true")
-    a, b = ([r["loss"] for r in metrics(run.folder) if "loss" in r] for run in (eager, compiled))
-    assert a == pytest.approx(b, rel=1e-5)
 
 
 BAD = {
