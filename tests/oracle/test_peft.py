@@ -74,7 +74,7 @@ def their_logits(model: nn.Module) -> Tensor:
 
 def our_logits(bundle: Bundle) -> Tensor:
     with torch.no_grad():
-        return bundle.model(SOURCE, IDS) if bundle.reads == "pairs" else bundle.model(IDS)
+        return bundle.model(source=SOURCE, ids=IDS) if bundle.reads == "pairs" else bundle.model(IDS)
 
 
 KINDS: dict[str, tuple[Callable[[], nn.Module], str, dict[str, Any]]] = {  # model, PEFT's task, targets
@@ -110,7 +110,7 @@ def their_folder(folder: Path, kind: str, **options: Any) -> tuple[Path, nn.Modu
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "plain": {},
-    "patterns": {"rank_pattern": {r"(layer|layers|h)\.1\..*": 2}, "alpha_pattern": {"v_proj|value|c_attn": 7}},
+    "patterns": {"rank_pattern": {r"(layer|layers|h)\.1\..*": 2}, "alpha_pattern": {"v_proj|value|c_attn|k_proj": 7}},
     "rslora": {"use_rslora": True},
     "biases": {"bias": "lora_only"},
 }
@@ -255,7 +255,7 @@ def test_twenty_steps_beside_peft_have_equal_losses(tmp_path: Path) -> None:
             loss.backward()
             stepper.step()
             kept.append(float(loss.detach()))
-    assert losses[0][-1] < losses[0][0] - 0.3
+    assert losses[0][-1] < losses[0][0] - 0.2
     torch.testing.assert_close(torch.tensor(losses[1]), torch.tensor(losses[0]), rtol=0.0, atol=1e-4)
 
 

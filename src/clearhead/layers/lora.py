@@ -142,6 +142,8 @@ class _LowRank(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, a, b, inner = ctx.saved_tensors
+        if torch.is_grad_enabled():  # for second derivatives, which the saved product has no graph for
+            inner = F.linear(x, a)
         g, rows, scale = grads[0].reshape(-1, b.shape[0]), x.reshape(-1, x.shape[-1]), ctx.scale
         back = (g @ b).mul_(scale)  # (n, rank)
         dx = torch.addmm(g @ weight, back, a).view_as(x) if ctx.needs_input_grad[0] else None
@@ -173,7 +175,7 @@ def choose_maps(model: nn.Module, maps: str | Sequence[str], skip: Collection[st
     }  # fmt: skip
     if not chosen:
         raise InputError(
-            f"maps={maps!r}: a {type(model).__name__} has no such linear maps in blocks with attention, which LoRA adapts"
+            f"maps={maps!r}: a {type(model).__name__} has no such linear maps in Transformer blocks, which LoRA adapts"
         )
     return chosen
 

@@ -38,9 +38,6 @@ def adapt(model: nn.Module, lora: LoraConfig, filled: Collection[str], *, seed: 
         model.get_parameter(name).requires_grad_(True)
 
 
-def base_folder(starts: Sequence[Pretrained]) -> str:
-    """The folder that adapters which are kept apart belong to; raises if there is not exactly one."""
-    if len(starts) != 1 or not starts[0].is_whole:
-        raise InputError("lora.merge=false keeps the adapters of one whole checkpoint: expected lora.merge=true")
-    folder = starts[0].folder
-    return str(Path(folder).resolve()) if Path(folder).exists() else folder
+def base_folder(start: Pretrained) -> str:
+    """The model that adapters which are kept apart belong to: an absolute path, or a name that `load` accepts."""
+    return str(Path(start.folder).resolve()) if Path(start.folder).exists() else start.folder

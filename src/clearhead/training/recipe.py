@@ -255,6 +255,12 @@ def _check_lora(recipe: Recipe) -> None:
                 f"{place}lora adapts pretrained weights, which stay as they are, and the {player} starts from random "
                 f"ones: expected {key}, a folder"
             )
+        starts = pretrained_of(recipe, player)
+        if not recipe.lora.merge and not (len(starts) == 1 and starts[0].is_whole):
+            raise config.ConfigError(
+                f"{place}lora.merge = false keeps the adapters of one whole checkpoint apart, and the {player} has "
+                "parts: expected lora.merge = true"
+            )
 
 
 def section_key(recipe: Recipe, player: str, name: str) -> config.Key:

@@ -371,7 +371,7 @@ class Trainer:
                 special=special if reads_text else None, chat=chat if reads_text else None,
                 labels=self.data.classes if "classify" in model.can else None,
                 preprocessing=self.data.preprocessing if model.reads in ("images", "captions") else None,
-                base=base_folder(pretrained_of(self.recipe, name)) if kept else None,
+                base=base_folder(pretrained_of(self.recipe, name)[0]) if kept else None,
             )  # fmt: skip
         return bundles
 

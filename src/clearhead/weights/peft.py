@@ -57,7 +57,7 @@ class Settings:
     task_type: str | None = None
     base_model_name_or_path: str | None = None
     r: int = 8
-    lora_alpha: float = 8
+    lora_alpha: int | float = 8
     lora_dropout: float = 0.0
     use_rslora: bool = False  # updates are scaled by alpha / sqrt(rank) instead of alpha / rank
     fan_in_fan_out: bool = False  # their matrices are transposed; A and B are not
@@ -66,7 +66,7 @@ class Settings:
     target_modules: list[str] | str | None = None
     modules_to_save: list[str] | None = None
     rank_pattern: dict[str, int] = field(default_factory=dict)  # rank of modules whose names match
-    alpha_pattern: dict[str, float] = field(default_factory=dict)
+    alpha_pattern: dict[str, int | float] = field(default_factory=dict)
 
     def rank(self, module: str) -> int:
         """The rank of a module's update."""
@@ -251,7 +251,7 @@ def _attach(
             f"{folder}: {module} has lora_A {tuple(a.shape)} and lora_B {tuple(b.shape)}: expected {(rank, width)} and "
             f"{(out, rank)}"
         )
-    parts = b.split([one.out_features for one in maps])  # type: ignore[misc]
+    parts = b.split([one.out_features for one in maps])
     for one, part in zip(maps, parts, strict=True):
         # The columns of a block of B: where several maps share a matrix, the others are 0.
         used = part.ne(0).any(0) if len(maps) > 1 and b.ne(0).any() else torch.ones(rank, dtype=torch.bool)

@@ -49,7 +49,7 @@ class Update:
         return self.a.shape[0]
 
     @property
-    def alpha(self) -> float:
+    def alpha(self) -> int | float:
         alpha = self.scale * self.rank
         return round(alpha) if abs(alpha - round(alpha)) < 1e-9 else alpha
 
