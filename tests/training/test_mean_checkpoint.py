@@ -95,7 +95,7 @@ def test_the_steps_that_are_averaged(steps, every, average, wanted):
     ("changes", "words"),
     [
         ({"run__average": 2}, "average=2 is of checkpoints: expected save_every"),
-        ({"run__average": 6, **EVERY}, "9 steps with save_every=2 have 5 checkpoints"),
+        ({"run__average": 6, **EVERY}, "9 steps with save_every=2 give 5 checkpoints"),
         ({"run__average": 2, "run__best": "valid_loss", **EVERY}, "average=2 and best choose different weights"),
         ({"run__average": 2, "run__patience": 3, **EVERY}, "average=2 and patience choose different weights"),
         ({"run__average": -1}, "average=-1: expected 0 or more"),

@@ -160,7 +160,7 @@ def test_two_workers_average_the_same_checkpoints(world, name):
 
 
 def test_two_workers_decode_the_rows_of_one(world):
-    """Seven rows for two workers; all words are learned in part, so that a row that is lost or counted twice matters."""
+    """Seven rows for two workers; words are learned in part, so that a row that is lost or counted twice matters."""
     top, ones = world
     compare(top / "translator", ones["translator"], rtol=1e-4, atol=2e-5)
     found = [record["valid_chrf"] for record in metrics(top / "translator") if "valid_chrf" in record]

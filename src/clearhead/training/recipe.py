@@ -126,8 +126,8 @@ class Recipe:
             one_of(name, getattr(self, name), known)
         if len(self.averaged_steps) < self.run.average:
             raise InputError(
-                f"run.average={self.run.average}: {self.steps} steps with save_every={self.run.save_every} have "
-                f"{len(self.averaged_steps)} checkpoints: expected at most so many"
+                f"run.average={self.run.average}: {self.steps} steps with save_every={self.run.save_every} give "
+                f"{len(self.averaged_steps)} checkpoints: expected no more than these"
             )
         if self.learn == "head" and self.pretrained is None and not any(p.pretrained for p in self.players.values()):
             raise InputError("learn='head' leaves all other weights random: expected pretrained, a folder")

@@ -91,8 +91,7 @@ def byte_pairs(folder: Path, space: bool = False) -> Backend:
         vocab = read_vocab(folder / "vocab.json")
     except InputError as cause:
         raise WeightsError(str(cause)) from cause
-    lines = _read_text(folder / "merges.txt").split("
-")
+    lines = _read_text(folder / "merges.txt").split("\n")
     merges = []
     for number, line in enumerate(lines, 1):
         if line.strip() and not (number == 1 and line.startswith("#")):

@@ -129,9 +129,7 @@ class Objective(nn.Module):
     reads: ClassVar[tuple[str, ...]] = ()  # batch keys that are required; those of an extra feed are "feed.key"
     may_read: ClassVar[tuple[str, ...]] = ()  # batch keys that are used if the data has them
     measurements: ClassVar[Mapping[str, Measurement]] = {}  # validation metrics by name; the logs add the prefix valid_
-    text_measurements: ClassVar[
-        Mapping[str, Measurement]
-    ] = {}  # the same of decoded text, if rows are decoded
+    text_measurements: ClassVar[Mapping[str, Measurement]] = {}  # the same of decoded text, measured with run.decode
     result: ClassVar[str] = "model"  # the player that is the trained model
     writes_text: ClassVar[bool] = False  # whether `samples` gives samples of text
 
