@@ -232,7 +232,7 @@ def test_the_command_writes_captions_maps_and_json(folder):
     lines = several.stdout.splitlines()
     assert [line.split("\t")[0] for line in lines] == [str(folder / "photos" / f"{i}.png") for i in range(2)]
     assert sorted(path.name for path in (folder / "maps").iterdir()) == ["0.png", "1.png"]
-    (row,) = json.loads(call("caption", folder / "model", folder / "photos" / "1.png", "text=a dog", "--json").stdout)
+    row = json.loads(call("caption", folder / "model", folder / "photos" / "1.png", "text=a dog", "--json").stdout)
     assert (row["words"], np.array(row["maps"]).shape) == (["a", "<unk>"], (2, 12, 12))
     wrong = call("caption", folder / "model", folder / "photos" / "1.png", "beem=3")
     assert wrong.exit_code == 1
@@ -307,7 +307,7 @@ def test_a_file_of_a_folder_that_cannot_be_decoded_is_left_out_and_named(folder,
 
 def test_the_evidence_for_a_word_is_printed_on_request(folder):
     image = folder / "photos" / "1.png"
-    (row,) = json.loads(call("caption", folder / "model", image, "text=a red", "--evidence", "--json").stdout)
+    row = json.loads(call("caption", folder / "model", image, "text=a red", "--evidence", "--json").stdout)
     expected = ch.caption(captioner("transformer"), image, text="a red").evidence()
     np.testing.assert_allclose(row["evidence"], expected, atol=1e-6)
 

@@ -207,14 +207,14 @@ def test_the_command_classifies_image_files(photos, saved):
     paths = [photos / "cat" / "0.png", photos / "owl" / "1.png"]
     expected = classify(classifier(), paths)
     result = call("classify", saved, *paths, "--json")
-    found = json.loads(result.stdout)
+    found = [json.loads(line) for line in result.stdout.splitlines()]
     assert [one["image"] for one in found] == [str(path) for path in paths]
     assert [one["classes"] for one in found] == [
         [[name, pytest.approx(share)] for name, share in one] for one in expected
     ]
     lines = call("classify", saved, *paths, "--top", 1).stdout.splitlines()
-    assert [line.split()[:2] for line in lines] == [
-        [str(path), one[0][0]] for path, one in zip(paths, expected, strict=True)
+    assert [line.split("\t") for line in lines] == [
+        [str(path), f"{one[0][0]} {one[0][1]:.1%}"] for path, one in zip(paths, expected, strict=True)
     ]
 
 

@@ -11,7 +11,7 @@ import clearhead as ch
 from clearhead.data.text_rows import mask_of, masked_ids
 from clearhead.look import Notice
 from clearhead.tasks import score
-from clearhead.tasks.text import embed, fill, likelihood
+from clearhead.tasks.text import embed, fill, likelihood, likelihoods
 from clearhead.tokens import Characters, Subwords, Words
 from clearhead.weights import Bundle
 
@@ -69,6 +69,15 @@ def test_a_long_text_is_cut_with_a_notice():
     made = bert("sentence")
     with pytest.warns(Notice, match="text 1 of 1 is longer than the 16 tokens that this model reads .it has 32"):
         embed(made, " ".join(["cat"] * 30))
+
+
+def test_likelihoods_are_those_of_each_text_alone():
+    made = gpt()
+    texts = [*TEXTS, " ".join(TEXTS * 3), TEXTS[0].split()[0]]  # one is longer than the context, one is a single token
+    for text, found in zip(texts, likelihoods(made, texts), strict=True):
+        alone = likelihood(made, text)
+        assert (found.pieces, found.counted) == (alone.pieces, alone.counted)
+        assert found.logprobs[1:] == pytest.approx(alone.logprobs[1:], abs=1e-5)
 
 
 @torch.no_grad()
