@@ -130,6 +130,11 @@ def test_ids_of_fairseq_with_languages(
     tokens = read_tokenizer(tmp_path)
     after = {name: size + i for i, name in enumerate([*LANGUAGES, "<mask>"])}
     assert tokens.special_names == {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3, **after}
+    decoder = {str(i): {"content": name} for name, i in after.items()}
+    listed = [{"content": name} for name in LANGUAGES]
+    for other in ({"added_tokens_decoder": decoder}, {"extra_special_tokens": listed}):
+        write(tmp_path, {"tokenizer_config.json": {"tokenizer_class": kind, "src_lang": "fra_Latn", **other}})
+        assert read_tokenizer(tmp_path) == tokens
     pair = read_pair(tmp_path)
     for text in [*TEXTS, *SPACES]:
         ids = [i + 1 if i else 3 for i in library.encode(text)]

@@ -250,16 +250,21 @@ def _languages(folder: Path, settings: Mapping[str, Any], size: int) -> list[str
     """The special tokens after `size` pieces, in the order of their ids, as the settings of a tokenizer list them."""
     table = settings.get("added_tokens_decoder")
     entries = table.items() if isinstance(table, dict) else ()
-    by_id = {int(i): str(token["content"]) for i, token in entries if str(i).isdigit() and int(i) >= size}
+    by_id = {int(i): _content(token) for i, token in entries if str(i).isdecimal() and int(i) >= size}
     if by_id:
         if sorted(by_id) != list(range(size, size + len(by_id))):
             raise WeightsError(
                 f"{folder / 'tokenizer_config.json'}: added_tokens_decoder has gaps: expected all ids from {size} on"
             )
         return [by_id[i] for i in sorted(by_id)]
-    listed = settings.get("extra_special_tokens") or settings.get("additional_special_tokens") or ()
-    names = [token["content"] if isinstance(token, dict) else token for token in listed]
-    return [str(name) for name in names if name not in FAIRSEQ]
+    listed = [settings.get(key) for key in ("extra_special_tokens", "additional_special_tokens")]
+    names = map(_content, next((tokens for tokens in listed if tokens and isinstance(tokens, list)), []))
+    return [name for name in names if name not in FAIRSEQ]
+
+
+def _content(token: object) -> str:
+    """The text of a token, which may be stored with its settings."""
+    return str(token.get("content") if isinstance(token, dict) else token)
 
 
 def _unread(folder: Path, problem: str) -> WeightsError:
