@@ -213,7 +213,7 @@ class _Sources:
                 self._check_answer(options.get("answer", known["answer"].default), value)
             if size in saved and size not in self.given and size in may_differ:
                 options[size] = value
-            elif options.setdefault(size, value) != value:
+            elif options.setdefault(size, value) != value and not self._has_spare_rows(size, options[size], value):
                 hint = self._tokens_hint() if size == "vocab" else ""
                 raise config.ConfigError(f"{self._value(size, options[size])} the data has {value}{hint}")
         for option, value in self.data.defaults.items():
@@ -221,6 +221,10 @@ class _Sources:
                 options.setdefault(option, value)
         self._fit_context(options, known)
         return options
+
+    def _has_spare_rows(self, size: str, theirs: Any, value: int) -> bool:
+        """True if a checkpoint has embeddings for more ids than its tokenizer: many tables are rounded up."""
+        return size.endswith("vocab") and self._from_checkpoint(size) and isinstance(theirs, int) and theirs > value
 
     def _value(self, option: str, value: Any) -> str:
         """How a message begins about an option that does not fit the data: its place, its value and its source."""
