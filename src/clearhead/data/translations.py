@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from ..errors import InputError
 from ..tokens import Pair, Tokenizer
+from ..tokens.special import Special
 from .batches import IGNORE, Batch, Data, Rows
 from .bucketed import Bucketed, Buckets
 from .files import DataError, locate
@@ -104,6 +105,9 @@ class Translations(Bucketed):
             raise DataError("no pair is left to train on: expected a smaller share for validation")
         self.tokens = tokens or config.pair([line.source for line in train], [line.target for line in train])
         self.sizes = {"vocab": len(self.tokens.source)}
+        if start is not None:
+            target = self.tokens.target
+            self.special = Special(pad=target.pad, start=start, ends=() if target.end is None else (target.end,))
         shared = config.joint if tokens is None else tokens.same_ids
         if not shared:  # else a model shares its embedding table, unless its recipe says otherwise
             self.sizes["target_vocab"] = len(self.tokens.target)
