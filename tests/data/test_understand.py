@@ -59,8 +59,7 @@ def test_the_kind_and_the_section_of_a_file(tmp_path, name):
     assert found.rows == found.read > 0
     assert not found.sampled
     json.dumps(found.to_dict())
-    known = set(data_config(kind).__dataclass_fields__) if kind != "chats" else {"path", *columns}
-    assert set(found.options) - {"name"} <= known
+    assert set(found.options) - {"name"} <= set(data_config(kind).__dataclass_fields__)
     if kind in ("labelled", "pairs"):
         data = make_data(kind, {k: v for k, v in found.options.items() if k != "name"}, seed=0, root=tmp_path)
         assert data.steps_per_epoch > 0

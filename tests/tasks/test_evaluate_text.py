@@ -64,6 +64,7 @@ def test_perplexity_counts_every_token_once_given_the_tokens_before_it_in_its_wi
     assert found.logprob == pytest.approx(total, rel=1e-4)
     assert found.perplexity == pytest.approx(math.exp(-total / (len(ids) - 1)), rel=1e-4)
     assert found.bits_per_byte == pytest.approx(-total / math.log(2) / len(TEXT), rel=1e-4)
+    assert found.bits_per_character == found.bits_per_byte  # of a text in ASCII
 
 
 def test_the_last_share_of_a_text_can_be_evaluated(text):

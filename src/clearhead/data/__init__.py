@@ -10,6 +10,7 @@ from .. import config
 from ..errors import nearest
 from . import labelled, translations
 from .batches import IGNORE, Batch, Data, share_rows
+from .chats import ChatRows, ChatsConfig
 from .cifar10 import Cifar10Config, open_cifar10
 from .fetch import find
 from .files import DataError, check_root
@@ -71,21 +72,14 @@ _KINDS: dict[str, tuple[type[Any], Callable[..., Data], str]] = {  # name: (opti
     "everyday": (EverydayConfig, Everyday, "everyday English, 229,000 sentences, as subwords"),
     "text": (TextConfig, Text, "text files, folders of them, or tables, as characters, words or subwords"),
     "tokens": (TokenFileConfig, Tokens, "a file of token ids of any size, as write_tokens writes it"),
-    "pairs": (
-        PairConfig,
-        translations.pairs,
-        "pairs of texts in a table, or source TAB target per line, joined or as translations",
-    ),
+    "pairs": (PairConfig, translations.pairs, "pairs of texts in a table, joined or as translations"),
     "multi30k": (Multi30kConfig, translations.multi30k, "29,000 image captions in English, German and French"),
     "tatoeba": (TatoebaConfig, translations.tatoeba, "everyday sentences, English and French or German"),
-    "translations": (
-        TranslationMixtureConfig,
-        translations.mixture,
-        "several sets of translations, and tables, as one",
-    ),
+    "translations": (TranslationMixtureConfig, translations.mixture, "sets of translations, and tables, as one"),
     "masked": (MaskedConfig, Masked, "texts with masked tokens to predict: of sst2, everyday, tables or files"),
     "sst2": (Sst2Config, labelled.sst2, "sentences of film reviews, positive or negative"),
-    "labelled": (LabelledConfig, labelled.labelled, "texts and labels in a table, or text TAB label per line"),
+    "labelled": (LabelledConfig, labelled.labelled, "texts and labels in a table"),
+    "chats": (ChatsConfig, ChatRows, "conversations, of which only the assistant's answers are targets"),
     "cifar10": (Cifar10Config, open_cifar10, "60,000 photographs of 32 x 32 pixels, of ten classes"),
     "mnist": (PixelConfig, open_mnist, "70,000 handwritten digits of 28 x 28 grey pixels"),
     "fashion-mnist": (PixelConfig, open_fashion, "70,000 articles of clothing of 28 x 28 grey pixels, of ten classes"),

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from .column_names import TEXTS
 from .files import DataError, locate
 from .streams import DECOMPRESSORS, Source, bare_suffix
 from .tables import is_table, open_table
@@ -18,7 +19,6 @@ from .tables import is_table, open_table
 PIECE = 1 << 16  # characters of a piece
 REACH = 1 << 12  # characters in which a place between two words is searched
 SUFFIXES = (".txt", ".text", ".md")  # of the text files in a folder, compressed or not
-COLUMNS = ("text", "content", "document", "body", "sentence")  # usual names of a column of documents
 COMPRESSED = 8  # a compressed file is taken to be this many times as large
 
 
@@ -66,7 +66,7 @@ class Documents:
     def _rows(self, file: Path) -> Iterator[tuple[Piece, float]]:
         table = open_table(file, named=(self.column,) if self.column else ())
         only = table.columns[0] if len(table.columns) == 1 else None
-        column = table.column(self.column or only, *COLUMNS)
+        column = table.column(self.column or only, *TEXTS)
         for row in table.rows():
             if not row.values.get(column):
                 self.empty += 1

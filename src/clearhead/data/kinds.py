@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from .column_names import LABELS, OTHERS, SOURCES, TARGETS, TEXTS, is_language
+from .conversations import ANSWERS, LISTS, QUESTIONS
 from .files import DataError
 from .tables import Row, Table
 
 Kind = Literal["text", "labelled", "pairs", "chats"]
-MESSAGES = ("messages", "conversations")
-PROMPTS, ANSWERS = ("prompt", "question", "instruction"), ("answer", "completion", "response", "output")
 CLASSES = 50  # a column with more different values is not one of labels, unless its name says so
 WORDS = 4  # a label has fewer words on average
 
@@ -49,10 +48,10 @@ def guess(table: Table, rows: Sequence[Row]) -> Guess:
 
 
 def _chats(table: Table, rows: Sequence[Row]) -> Guess | None:
-    messages = _named(table, MESSAGES)
+    messages = _named(table, LISTS)
     if messages and all(isinstance(row.values.get(messages), list | str) for row in rows):
         return Guess("chats", {"messages": messages}, f"the column {messages} has conversations")
-    prompt, answer = _named(table, PROMPTS), _named(table, ANSWERS)
+    prompt, answer = _named(table, QUESTIONS), _named(table, ANSWERS)
     if prompt and answer:
         options = {"prompt": prompt, "answer": answer}
         return Guess("chats", options, f"the columns {prompt} and {answer} are a question and its answer")

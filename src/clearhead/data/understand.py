@@ -14,6 +14,7 @@ from typing import Any
 
 from ..errors import InputError
 from ..tokens import Tokenizer
+from .chats import ChatsConfig
 from .documents import Documents
 from .files import DataError, locate
 from .kinds import Guess, Kind, guess
@@ -257,7 +258,7 @@ _SHARES: dict[Kind, tuple[type[Any], str]] = {
     "text": (WindowConfig, "the end of the text"),
     "labelled": (LabelledConfig, "the different texts"),
     "pairs": (PairConfig, "the different sources"),
-    "chats": (WindowConfig, "the conversations"),
+    "chats": (ChatsConfig, "the questions"),
 }
 # By kind: what happens to rows that are longer than `longest`.
 _LONG: dict[Kind, str] = {

@@ -41,6 +41,7 @@ class TextScores:
     data: str  # the name of the data
     tokens: int  # number of tokens that count: all but the first
     bytes: int  # size of the text in UTF-8
+    characters: int  # number of its characters
     logprob: float  # sum of the log-probabilities of these tokens, in nats
     stride: int | None  # tokens that the window moved by; None: half the context
     seconds: float  # time that it took
@@ -60,11 +61,17 @@ class TextScores:
         """The negative log-probability per byte, in bits: it does not depend on the tokenizer."""
         return -self.logprob / math.log(2.0) / max(self.bytes, 1)
 
+    @property
+    def bits_per_character(self) -> float:
+        """The negative log-probability per character, in bits."""
+        return -self.logprob / math.log(2.0) / max(self.characters, 1)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         return {
             "data": self.data, "perplexity": self.perplexity, "loss": self.loss, "bits_per_byte": self.bits_per_byte,
-            "tokens": self.tokens, "bytes": self.bytes, "logprob": self.logprob, "stride": self.stride,
+            "bits_per_character": self.bits_per_character, "tokens": self.tokens, "bytes": self.bytes,
+            "characters": self.characters, "logprob": self.logprob, "stride": self.stride,
             "seconds": self.seconds,
         }  # fmt: skip
 
@@ -72,7 +79,7 @@ class TextScores:
         return table(
             ("data", self.data, ""),
             ("perplexity", f"{self.perplexity:.3f}", f"per token; {self.loss:.4f} nats"),
-            ("bits per byte", f"{self.bits_per_byte:.4f}", ""),
+            ("bits per byte", f"{self.bits_per_byte:.4f}", f"{self.bits_per_character:.4f} per character"),
             ("tokens", f"{self.tokens:,}", f"{self.seconds:.1f} s"),
         )
 
@@ -87,8 +94,8 @@ def text_scores(
     start = time.perf_counter()
     result = likelihood(bundle, text, stride=chosen.stride, done=done)
     return TextScores(
-        data=str(data), tokens=result.counted, bytes=len(text.encode()), logprob=result.logprob, stride=chosen.stride,
-        seconds=time.perf_counter() - start,
+        data=str(data), tokens=result.counted, bytes=len(text.encode()), characters=len(text), logprob=result.logprob,
+        stride=chosen.stride, seconds=time.perf_counter() - start,
     )  # fmt: skip
 
 

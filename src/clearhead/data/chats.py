@@ -1,0 +1,176 @@
+"""Conversations for a chat model: only the assistant's answers, with the token that ends them, are targets.
+
+ids (b, t)      conversations as the chat template writes them, padded      targets (b, t)   the next id, or -100
+with pack=true several conversations share a row, with documents and at (b, t) so that none attends to another
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import counter_rng
+from ..checks import at_least, fraction
+from ..errors import InputError
+from ..tokens import Tokenizer
+from ..tokens.chat_template import read_template, token_names
+from ..tokens.special import Special, read_special
+from .answers import Answered, Rendering
+from .batches import IGNORE, Batch, Rows
+from .bucketed import Bucketed, Buckets
+from .conversations import Chat, Chats, Columns, read_chats
+from .files import DataError, locate
+from .ragged import Ragged
+from .splits import told
+from .tokenizer_folder import find_tokenizer, open_tokenizer
+
+SPLIT = 2  # stream of random numbers beside those of Bucketed
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChatsConfig:
+    """Options of chats."""
+
+    path: str  # a table of conversations: .jsonl, .json, .csv, .tsv or .parquet, compressed or not
+    tokens: str  # folder with a tokenizer and a chat template, such as a checkpoint's
+    valid_path: str | None = None  # such a table for validation; None: a share of the first
+    share: float = 0.1  # share of the questions kept for validation, if there is no valid_path
+    messages: str | None = None  # column of lists of messages; None: messages or conversations
+    prompt: str | None = None  # column of questions; None: prompt, question or instruction (with input)
+    answer: str | None = None  # column of answers; None: answer, completion, response or output
+    longest: int = 1024  # largest number of tokens; longer conversations lose their oldest turns, or are left out
+    pack: bool = False  # put several conversations in a row, up to `longest` tokens, so that there is little padding
+    batch_tokens: int = 4096  # largest number of tokens per step, padding included
+    rounding: int = 8  # rows are padded to multiples of this, so that there are few different widths
+    valid_most: int | None = None  # largest number of validation batches; None: all
+
+    def __post_init__(self) -> None:
+        fraction(self, "share")
+        at_least(self, 1, "batch_tokens", "rounding")
+        at_least(self, 0, "valid_most")
+        if not 2 <= self.longest <= self.batch_tokens:
+            raise InputError(
+                f"longest={self.longest}: expected 2 or more, and at most batch_tokens={self.batch_tokens}"
+            )
+        if self.messages is not None and (self.prompt or self.answer):
+            raise InputError("messages and prompt or answer: expected a column of messages, or two columns")
+
+
+class ChatRows(Bucketed):
+    """Conversations as ids, every one once per epoch."""
+
+    tokens: Tokenizer
+
+    def __init__(self, config: ChatsConfig, *, seed: int, root: Path | None = None) -> None:
+        folder = find_tokenizer(config.tokens, root)
+        self.tokens = open_tokenizer(config.tokens, folder)
+        self.chat, special = read_template(folder), read_special(folder, self.tokens)
+        if self.chat is None:
+            raise DataError(
+                f"tokens={config.tokens!r} has no chat template: expected a folder with chat_template.jinja, or with "
+                "chat_template in tokenizer_config.json, as chat models have"
+            )
+        self.config, self.keys = config, ("ids", "targets", *(("documents", "at") if config.pack else ()))
+        self.sizes = {"vocab": len(self.tokens)}
+        rendering = Rendering(self.chat, token_names(special, self.tokens), self.tokens, config.longest)
+        columns = Columns(messages=config.messages, prompt=config.prompt, answer=config.answer)
+        train = read_chats(locate(config.path, root), columns)
+        if config.valid_path is None:
+            valid = Chats()
+            train.chats, valid.chats = _split(train.chats, config.share)
+        else:
+            valid = read_chats(locate(config.valid_path, root), columns)
+        both = [[row for chat in part.chats if (row := rendering.answered(chat))] for part in (train, valid)]
+        if not both[0]:
+            raise DataError(f"{config.path}: no conversation is left to train on: {rendering.left_out} are too long")
+        pad = 0 if special.pad is None else special.pad
+        training, validation = (EncodedChats(rows, config, pad) for rows in both)
+        self.special = _with_turn_end(special, both[0], self.tokens)
+        self.description = _described(config, train, valid, rendering, [len(rows) for rows in both])
+        self._open(training, validation, seed=seed, valid_most=config.valid_most)
+
+
+class EncodedChats:
+    """Conversations as ids in rows of one or several, and their buckets."""
+
+    def __init__(self, chats: Sequence[Answered], config: ChatsConfig, pad: int) -> None:
+        self.pad, self.packed, self.rounding = pad, config.pack, config.rounding
+        sizes = [len(chat.ids) for chat in chats]
+        rows = pack(sizes, config.longest) if config.pack else [[i] for i in range(len(chats))]
+        parts = [[chats[i] for i in row] for row in rows]
+        self.ids = Ragged([np.concatenate([one.ids for one in row]) for row in parts])
+        self.targets = Ragged([np.concatenate([one.targets for one in row]) for row in parts])
+        sizes_of = [[len(one.ids) for one in row] for row in parts]
+        self.documents = Ragged([np.repeat(np.arange(len(row)), row) for row in sizes_of])
+        self.at = Ragged([np.concatenate([np.arange(size) for size in row]) for row in sizes_of])
+        self.buckets = Buckets(self.ids.lengths, config.batch_tokens, config.rounding)
+
+    def __len__(self) -> int:
+        return len(self.ids.lengths)
+
+    def batch(self, bucket: int, order: NDArray[np.int64], rows: Rows) -> Batch:
+        """Return rows of a bucket; padding is a document of its own."""
+        whole = order[self.buckets.starts[bucket] : self.buckets.ends[bucket]]
+        chosen = whole[rows]
+        width = min(
+            -(-int(self.ids.lengths[whole].max()) // self.rounding) * self.rounding, self.buckets.batch_widths[bucket]
+        )
+        batch = {"ids": self.ids.padded(chosen, width, self.pad), "targets": self.targets.padded(chosen, width, IGNORE)}
+        if self.packed:
+            documents = self.documents.padded(chosen, width, -1)
+            padding = documents.max(axis=1, keepdims=True) + 1
+            batch["documents"] = np.where(documents < 0, padding, documents)
+            batch["at"] = self.at.padded(chosen, width, 0)
+        return batch
+
+
+def pack(sizes: Sequence[int], most: int) -> list[list[int]]:
+    """Divide items among rows of at most `most`: the largest first, each into the fullest row that it fits into."""
+    rows: list[list[int]] = []
+    room: list[list[int]] = [[] for _ in range(most + 1)]  # by free places: the rows that have so many
+    for i in sorted(range(len(sizes)), key=lambda i: (-sizes[i], i)):
+        free = next((n for n in range(sizes[i], most + 1) if room[n]), None)
+        if free is None:
+            rows.append([])
+            row, free = len(rows) - 1, most
+        else:
+            row = room[free].pop()
+        rows[row].append(i)
+        room[free - sizes[i]].append(row)
+    return rows
+
+
+def _split(chats: list[Chat], share: float) -> tuple[list[Chat], list[Chat]]:
+    """Divide conversations by their first questions, so that none is in both training and validation."""
+    questions = list(dict.fromkeys(chat.question for chat in chats))
+    chance = counter_rng.uniform(0, 0, np.arange(len(questions)), 1, SPLIT)[:, 0]
+    kept = {question for question, u in zip(questions, chance, strict=True) if u < share}
+    return [one for one in chats if one.question not in kept], [one for one in chats if one.question in kept]
+
+
+def _with_turn_end(special: Special, rows: Sequence[Answered], tokens: Tokenizer) -> Special:
+    """Add the special token that ends the answers to those that end a generated text."""
+    names = set(tokens.special_names.values())
+    turns = dict.fromkeys(int(row.last) for row in rows if int(row.last) in names)
+    return Special(pad=special.pad, start=special.start, ends=tuple(dict.fromkeys((*special.ends, *turns))))
+
+
+def _described(
+    config: ChatsConfig, train: Chats, valid: Chats, rendering: Rendering, counts: Sequence[int]
+) -> str:  # fmt: skip
+    """A sentence about the split, and about conversations that were left out or shortened."""
+    source = config.valid_path or f"share = {config.share} of the different first questions"
+    parts = [told(range(counts[0]), range(counts[1]), "conversation", source)]
+    for count, what in (
+        (train.unanswered + valid.unanswered, "left out, which have no answer"),
+        (train.empty + valid.empty, "left out, which have an empty message"),
+        (rendering.shortened, f"without their oldest turns, to fit into longest={config.longest} tokens"),
+        (rendering.left_out, f"left out, whose last question and answer have more than {config.longest} tokens"),
+    ):
+        if count:
+            parts.append(f"{count:,} {what}")
+    return "; ".join(parts)

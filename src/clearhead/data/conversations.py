@@ -1,0 +1,128 @@
+"""Conversations from the rows of a table: lists of messages, or a question and an answer in two columns.
+
+messages        [{"role": "user", "content": "Hello!"}, {"role": "assistant", "content": "Hi."}]
+conversations   [{"from": "human", "value": "Hello!"}, {"from": "gpt", "value": "Hi."}]     (ShareGPT)
+two columns     prompt and answer, question and answer, or instruction (with input) and output; system may be a third
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..errors import nearest
+from .files import DataError
+from .tables import Row, Table, open_table
+
+Message = dict[str, str]  # {"role": "user", "content": "..."}
+
+ROLES = {  # names of roles in files: ours
+    "system": "system", "user": "user", "assistant": "assistant", "human": "user", "gpt": "assistant"
+}  # fmt: skip
+LISTS = ("messages", "conversations")  # columns of lists of messages
+QUESTIONS = ("prompt", "question", "instruction")  # columns of questions
+ANSWERS = ("answer", "completion", "response", "output")  # and of answers
+KEYS = (("role", "content"), ("from", "value"))  # keys of a message
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Columns:
+    """The columns of a table that have its conversations; None: those with the usual names."""
+
+    messages: str | None = None
+    prompt: str | None = None
+    answer: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """A conversation that ends with an answer."""
+
+    messages: tuple[Message, ...]
+    where: str  # file:line
+
+    @property
+    def question(self) -> str:
+        """The first message of the user."""
+        return next((one["content"] for one in self.messages if one["role"] == "user"), "")
+
+
+@dataclass
+class Chats:
+    """The conversations of a file, and the number of those that were left out."""
+
+    chats: list[Chat] = field(default_factory=list)
+    unanswered: int = 0  # without an answer
+    empty: int = 0  # with an empty message
+
+
+def read_chats(path: Path, columns: Columns) -> Chats:
+    """Read the conversations of a table.
+
+    What follows the last answer is dropped. A conversation without an answer, or with an empty message, is left out
+    and counted; an unknown role, a second or a late system message, and anything that is no message raise.
+    """
+    table, found = open_table(path, named=[*LISTS, *QUESTIONS, *ANSWERS]), Chats()
+    for row, messages in _rows(table, columns):
+        last = max((i for i, one in enumerate(messages) if one["role"] == "assistant"), default=None)
+        if last is None:
+            found.unanswered += 1
+        elif not all(one["content"].strip() for one in messages[: last + 1]):
+            found.empty += 1
+        else:
+            found.chats.append(Chat(tuple(messages[: last + 1]), row.where))
+    if not found.chats:
+        raise DataError(
+            f"{path} has no conversation with an answer: {found.unanswered} without one, and {found.empty} with an "
+            "empty message"
+        )
+    return found
+
+
+def _rows(table: Table, columns: Columns) -> Iterator[tuple[Row, list[Message]]]:
+    """Yield each row with its messages."""
+    given = columns.prompt or columns.answer
+    if columns.messages is not None or (given is None and any(name in table.columns for name in LISTS)):
+        column = table.column(columns.messages, *LISTS)
+        for row in table.rows():
+            yield row, _messages(row, column)
+        return
+    prompt, answer = table.column(columns.prompt, *QUESTIONS), table.column(columns.answer, *ANSWERS)
+    for row in table.rows():
+        texts = [_text(row, name) for name in (prompt, *(["input"] if prompt == "instruction" else []))]
+        question = "\n".join(one for one in texts if one)
+        messages = [{"role": "user", "content": question}, {"role": "assistant", "content": _text(row, answer)}]
+        system = _text(row, "system")
+        yield row, [*([{"role": "system", "content": system}] if system else []), *messages]
+
+
+def _text(row: Row, column: str) -> str:
+    return "" if row.values.get(column) is None else row.text(column)
+
+
+def _messages(row: Row, column: str) -> list[Message]:
+    """Return the messages of a row; raises with its place for anything else."""
+    given = row.values.get(column)
+    if not isinstance(given, list | tuple):
+        raise DataError(
+            f"{row.where}: the column {column!r} has {type(given).__name__}: expected a list of messages, "
+            'like [{"role": "user", "content": "Hello!"}]'
+        )
+    messages = [_message(one, f"{row.where}: message {number}") for number, one in enumerate(given, 1)]
+    if any(one["role"] == "system" for one in messages[1:]):
+        raise DataError(f"{row.where}: a system message that is not the first: expected one at most, at the beginning")
+    return messages
+
+
+def _message(given: Any, where: str) -> Message:
+    keys = next((keys for keys in KEYS if isinstance(given, Mapping) and set(keys) <= set(given)), None)
+    if keys is None:
+        raise DataError(f"{where} is {given!r:.100}: expected an object with role and content, or from and value")
+    role, content = (given[key] for key in keys)
+    if role not in ROLES:
+        raise DataError(f"{where}: {keys[0]} = {role!r}: expected one of {', '.join(ROLES)}{nearest(role, ROLES)}")
+    if not isinstance(content, str):
+        raise DataError(f"{where}: {keys[1]} is {content!r:.100}: expected text")
+    return {"role": ROLES[role], "content": content}
