@@ -27,10 +27,11 @@ from tokenizers import Tokenizer as Backend
 from .. import config
 from ..atomic_files import atomic_write
 from ..tokens import Pair, Pieces, Subwords, Tokenizer
+from ..tokens.marian import read_vocab
 from ..tokens.sentencepiece import CONTROL, DEFINED, SPACE, UNKNOWN, Model
 from ..tokens.special import Special, tokenizer_settings
 from .fill import WeightsError
-from .tokenizer_files import byte_pairs, read_byte_pairs, read_subwords, read_vocab, write_subwords
+from .tokenizer_files import byte_pairs, read_byte_pairs, read_subwords, write_subwords
 
 FAIRSEQ, SPM_FIRST = ("<s>", "<pad>", "</s>", "<unk>"), ("<unk>", "<s>", "</s>")
 MASK, SENTINELS = "<mask>", 100
@@ -250,21 +251,16 @@ def _languages(folder: Path, settings: Mapping[str, Any], size: int) -> list[str
     """The special tokens after `size` pieces, in the order of their ids, as the settings of a tokenizer list them."""
     table = settings.get("added_tokens_decoder")
     entries = table.items() if isinstance(table, dict) else ()
-    by_id = {int(i): _content(token) for i, token in entries if str(i).isdecimal() and int(i) >= size}
+    by_id = {int(i): str(token["content"]) for i, token in entries if str(i).isdigit() and int(i) >= size}
     if by_id:
         if sorted(by_id) != list(range(size, size + len(by_id))):
             raise WeightsError(
                 f"{folder / 'tokenizer_config.json'}: added_tokens_decoder has gaps: expected all ids from {size} on"
             )
         return [by_id[i] for i in sorted(by_id)]
-    listed = [settings.get(key) for key in ("extra_special_tokens", "additional_special_tokens")]
-    names = map(_content, next((tokens for tokens in listed if tokens and isinstance(tokens, list)), []))
-    return [name for name in names if name not in FAIRSEQ]
-
-
-def _content(token: object) -> str:
-    """The text of a token, which may be stored with its settings."""
-    return str(token.get("content") if isinstance(token, dict) else token)
+    listed = settings.get("extra_special_tokens") or settings.get("additional_special_tokens") or ()
+    names = [token["content"] if isinstance(token, dict) else token for token in listed]
+    return [str(name) for name in names if name not in FAIRSEQ]
 
 
 def _unread(folder: Path, problem: str) -> WeightsError:
