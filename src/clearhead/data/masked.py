@@ -72,7 +72,7 @@ class Masked(Bucketed):
         self.mask, vocab = mask_of(self.tokens)
         self.sizes = {"vocab": vocab}
         special = (self.tokens.start, self.tokens.end, self.tokens.pad, self.mask)
-        self.special = np.array([i for i in special if i is not None], np.int64)
+        self.never_masked = np.array([i for i in special if i is not None], np.int64)
         training, validation = (EncodedTexts(part, self.tokens, config) for part in (train, valid))
         self._open(training, validation, seed=seed, valid_most=config.valid_most)
         self.longest = config.widest
@@ -90,7 +90,7 @@ class Masked(Bucketed):
         """Mask some tokens of each row; which ones depends on (seed, step, number of the text) alone."""
         ids, lengths, chosen = batch["ids"], batch["lengths"], batch["number"]
         width = ids.shape[1]
-        allowed = (np.arange(width) < lengths[:, None]) & ~np.isin(ids, self.special)
+        allowed = (np.arange(width) < lengths[:, None]) & ~np.isin(ids, self.never_masked)
         u = np.where(allowed, counter_rng.uniform(seed, step, chosen, width, CHOICE), 2.0)
         masked = (u < self.config.share) | ((u == u.min(1, keepdims=True)) & allowed)  # at least one in a short text
         how = counter_rng.uniform(seed, step, chosen, width, KINDS)

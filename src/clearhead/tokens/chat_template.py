@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache, wraps
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from ..errors import InputError
 from .special import Special, tokenizer_settings
@@ -124,7 +124,7 @@ def _generation_tag() -> Any:
     from jinja2.ext import Extension
 
     class Generation(Extension):
-        tags: ClassVar[set[str]] = {"generation"}
+        tags = {"generation"}  # noqa: RUF012 - as the base class declares it
 
         def parse(self, parser: Any) -> Any:
             next(parser.stream)
