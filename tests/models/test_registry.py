@@ -31,6 +31,14 @@ WORDS = {"vocab": V, "context": 9, "width": 12}
 ONE = {**WORDS, "dropout": 0.0}  # one vocabulary for source and target
 PAIR = {**ONE, "target_vocab": W}
 LLAMA = {"positions": "rotary", "kv_heads": 1, "norm": "rms", "mlp": "swiglu", "bias": False, "tied": False}
+GEMMA = {
+    **LLAMA, "tied": True, "depth": 2, "heads": 3, "head": 6, "order": "both", "norm": "rms_plus_one", "mlp": "geglu",
+    "scaled": True, "window": 3, "full_every": 2, "scale": 0.3,
+}  # fmt: skip
+LIKE_T5 = {
+    "positions": "relative", "buckets": 8, "reach": 6, "order": "pre", "norm": "rms", "mlp": "geglu", "bias": False,
+    "score": "dot", "scaled": False, "readout_scaled": True,
+}  # fmt: skip
 LLAMA_BERT = {"positions": "rotary", "order": "pre", "norm": "rms", "mlp": "swiglu", "types": 0}
 PICTURES = {"classes": 3, "size": 24, "patch": 8}
 LOOK = {**WORDS, "dropout": 0.0}
@@ -59,6 +67,13 @@ CASES: dict[str, tuple[str, dict]] = {
         "gpt",
         {**WORDS, **LLAMA, "depth": 1, "heads": 1, "scaling": "llama3", "factor": 2.0, "trained": 4},
     ),
+    "gpt like Gemma": ("gpt", {**WORDS, **GEMMA, "score_cap": 3.0, "logit_cap": 2.0}),
+    "gpt like Gemma 3": ("gpt", {**WORDS, **GEMMA, "qk_norm": "head", "window_base": 100.0}),
+    "gpt like OLMo 2": ("gpt", {**WORDS, **LLAMA, "depth": 1, "heads": 3, "order": "output", "qk_norm": "width"}),
+    "gpt like Qwen3, half of the columns rotated": (
+        "gpt",
+        {**WORDS, **LLAMA, "depth": 2, "heads": 3, "qk_norm": "head", "rotated": 2},
+    ),
     "gpt without blocks": ("gpt", {**WORDS, "depth": 0, "heads": 1}),
     "bert": ("bert", {**ONE, "depth": 2, "heads": 3, "hidden": 13}),
     "bert, two classes": ("bert", {**ONE, "depth": 2, "heads": 3, "answer": "class", "classes": 2}),
@@ -66,12 +81,22 @@ CASES: dict[str, tuple[str, dict]] = {
         "bert",
         {**ONE, "depth": 1, "heads": 3, "answer": "sentence", "pool": "mean", "pooler": False},
     ),
+    "bert like RoBERTa": ("bert", {**ONE, "depth": 1, "heads": 3, "offset": 2}),
+    "bert like DistilBERT, two classes": (
+        "bert",
+        {**ONE, "depth": 1, "heads": 3, "types": 0, "answer": "class", "classes": 2, "pooler_activation": "relu"},
+    ),
     "bert like Llama": (
         "bert",
         {**ONE, **LLAMA_BERT, "depth": 1, "heads": 3},
     ),
     "transformer": ("transformer", {**PAIR, "depth": 2, "heads": 3, "hidden": 13, "positions": "learned"}),
     "transformer like Llama": ("transformer", {**PAIR, **LLAMA, "order": "pre", "depth": 1, "heads": 3}),
+    "transformer like BART": (
+        "transformer",
+        {**ONE, "depth": 1, "heads": 3, "positions": "learned", "offset": 2, "embed_norm": True},
+    ),
+    "transformer like T5": ("transformer", {**ONE, **LIKE_T5, "depth": 2, "heads": 3, "head": 5}),
     "transformer, one table": ("transformer", {**ONE, "depth": 1, "heads": 3}),
     "rnn": ("rnn-seq2seq", {**PAIR, "hidden": 14}),
     "rnn, deep, lstm, dot": ("rnn-seq2seq", {**PAIR, "hidden": 14, "depth": 2, "cell": "lstm", "attention": "dot"}),
@@ -557,7 +582,7 @@ WRONG = {
     ("gpt", "head", 0): r"head=0: expected 1 or more",
     ("gpt", "window", 0): r"window=0: expected 1 or more",
     ("gpt", "bias", "kv"): r"model\.bias",
-    ("gpt", "base", 500.0): r"base and scaling are for positions='rotary', not 'learned'",
+    ("gpt", "base", 500.0): r"base, scaling, rotated and window_base are for positions='rotary', not 'learned'",
     ("gpt", "scaling", "yearn"): r"the nearest is yarn",
     ("gpt", "dropout", 1.0): r"dropout=1.0: expected a share",
     ("bert", "answer", "word"): r"the nearest is words",

@@ -196,7 +196,7 @@ def folder_of(tmp_path: Path, **changes: Any) -> Path:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model_type": "bart"}, r"reads a text and writes another, which is not opened here"),
+        ({"model_type": "pegasus"}, r"reads a text and writes another, which is not opened here"),
         ({"normalize_before": True}, r"config.json:\d+: normalize_before is True: expected False"),
         ({"activation_function": "swich"}, r"config.json:\d+: .*the nearest is swish"),
         ({"decoder_attention_heads": 5}, r"encoder_attention_heads=3 and decoder_attention_heads=5"),

@@ -284,7 +284,7 @@ def test_a_truncated_sentencepiece_model_is_never_equal_to_the_whole(folder):
 
 
 def test_the_first_loss_of_a_fine_tuning_equals_theirs(folder, theirs, tmp_path):
-    """Pairs in a CSV file, read with the checkpoint's tokenizers; their labels start decoding from the padding token."""
+    """Pairs in a CSV file, read with the checkpoint's tokenizers; decoding starts from the padding token."""
     transformers_marian = pytest.importorskip("transformers.models.marian")
     rows = "".join(f'"{one}","{other}"\n' for one, other in zip(ENGLISH, GERMAN, strict=True))
     (tmp_path / "pairs.csv").write_text("en,de\n" + rows)

@@ -73,7 +73,7 @@ def test_every_view_of_images_fits_a_small_vision_transformer():
     bundle, image = vit(), example_images()["cat"]
     options = {"patching": {"other": "church"}, "perturbation": {"steps": 3, "methods": "gradient,grad-cam"}}
     found = fitting(bundle)
-    assert set(VIEWS) - set(found) == {"neighbours"}
+    assert set(VIEWS) - set(found) == {"neighbours", "sinks"}
     for one in found:
         with warnings.catch_warnings(action="ignore"):
             check(view(bundle, one, str(image), **options.get(one, {})))
@@ -234,3 +234,15 @@ def test_models_have_an_example_input(shipped):
     crops = example_crops()
     assert len(crops) == 8 * len(example_images())
     assert np.array_equal(np.asarray(crops[3]), np.asarray(example_crops()[3]))
+
+
+def test_the_view_of_sinks_takes_a_way_to_show_them(shipped):
+    raw, without, norms = (
+        view(shipped["everyday"], "sinks", TEXT, layer=3, show=show).shown
+        for show in ("raw", "without-sink", "value-norm")
+    )
+    assert bool(raw.sinks.any())
+    assert float((without.weights * raw.sinks[:, :, None]).sum()) == 0
+    assert not torch.equal(norms.weights, raw.weights)
+    with pytest.raises(IndexError, match="layer 9: there are"):
+        view(shipped["everyday"], "sinks", TEXT, layer=9)

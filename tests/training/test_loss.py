@@ -230,6 +230,29 @@ def test_the_triton_kernel_agrees_with_torch(dtype, room, counted, smoothing):
         assert float((got.grad.cpu().double() - true.grad).abs().max()) <= room * float(true.grad.abs().max())
 
 
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("counted", TARGETS)
+def test_capped_logits(counted: str, smoothing: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gemma 2's: cap * tanh(logits / cap), in chunks, with the gradients of torch."""
+    monkeypatch.setattr(loss_module, "CACHE", CHUNKED)
+    cap, results = 1.5, []
+    for fused in (True, False):
+        x, weight, targets = drawn(counted=counted)
+        if fused:
+            loss = linear_cross_entropy(x, weight, targets, smoothing=smoothing, cap=cap)
+        else:
+            logits = cap * torch.tanh((x @ weight.T).flatten(0, -2) / cap)
+            loss = F.cross_entropy(
+                logits, targets.flatten(), ignore_index=loss_module.IGNORED, label_smoothing=smoothing, reduction="sum"
+            )
+        loss.backward()
+        results.append((loss.detach(), x.grad, weight.grad))
+    for mine, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=0.0, atol=1e-10)
+    x, weight, targets = drawn(counted=counted)
+    torch.testing.assert_close(measured(x, weight, targets, smoothing=smoothing, cap=cap)[0], results[1][0])
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
     print(json.dumps(compiled(sys.argv[1])))

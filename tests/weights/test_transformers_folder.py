@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*opened with transformers:clearhead.errors.Notice"),
     pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning"),  # DeBERTa of transformers uses it
 ]
-WRITERS = ("neox", "opt", "bloom", "gemma2")
+WRITERS = ("neox", "opt", "bloom", "vaultgemma")
 TEXT = "the cat sat on a mat"
 
 
@@ -117,7 +117,7 @@ def test_attention_that_is_not_seen_is_an_error_with_what_to_do(bundle, monkeypa
     assert len(ch.look.attention(deberta, TEXT).maps["self"]) == 2
 
 
-@pytest.mark.parametrize("kind", ["neox", "gemma2", "mpnet", "albert"])
+@pytest.mark.parametrize("kind", ["neox", "vaultgemma", "mpnet", "albert"])
 def test_the_effects_of_heads_are_those_of_silencing_them(bundle, kind):
     effects = ch.look.head_effects(bundle(kind), TEXT)
     heads = ch.look.attention(bundle(kind), TEXT).maps["self"][0].shape[1]
@@ -153,7 +153,7 @@ def test_positions_that_begin_after_the_padding_id_shorten_the_context(bundle):
 
 @pytest.mark.parametrize(
     ("kind", "sentence"),
-    [("t5", "reads a text and writes another.*look.attention"), ("swin", "SwinModel reads pixel_values: expected")],
+    [("umt5", "reads a text and writes another.*look.attention"), ("swin", "SwinModel reads pixel_values: expected")],
 )
 def test_models_that_do_not_read_one_text_are_refused(folder, kind, sentence):
     with pytest.raises(WeightsError, match=sentence):

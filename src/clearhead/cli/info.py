@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from . import completion
-from .arguments import Device, Json
+from .arguments import DataFolder, Device, Json
 from .output import rows, show
 from .verb import verb
 
@@ -78,21 +78,50 @@ def _describe_model(name: str, as_json: bool) -> None:
 @verb(
     "clearhead data",
     "clearhead data reverse",
+    "clearhead data reviews.csv --tokens minilm --context 128",
 )
 def data(
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="A data set, for the options of a recipe's \\[data].")
+        str | None,
+        typer.Argument(
+            metavar="NAME",
+            help="A data set, for the options of a recipe's \\[data]; or a file or folder, for what is in it.",
+        ),
     ] = None,
+    context: Annotated[
+        int | None, typer.Option("--context", help="Of a file: count the rows with more tokens than this.")
+    ] = None,
+    tokens: Annotated[
+        str | None,
+        typer.Option("--tokens", help="Of a file: a folder with a tokenizer, to count tokens instead of words."),
+    ] = None,
+    data: DataFolder = None,
     as_json: Json = False,
 ) -> None:
-    """List the data sets that a recipe can use, or the options of one."""
-    from ..data import data_config, names
+    """List the data sets that a recipe can use, or the options of one; or show what is in a file.
 
-    if name is not None:
+    A text file, a CSV, TSV, JSON or Parquet file, compressed or not, or a folder: its format, columns and kind, the
+    first rows, their lengths, and the section [data] of a recipe that reads it.
+    """
+    from ..data import data_config, names, understand
+
+    if name is None:
+        listed = names()
+        show(listed if as_json else rows(*listed.items()), as_json)
+    elif name in names() or not _is_file(name, data):
         _show_fields(data_config(name), as_json)
-        return
-    listed = names()
-    show(listed if as_json else rows(*listed.items()), as_json)
+    elif as_json:
+        show(understand(name, data, tokens=tokens, context=context), as_json)
+    else:
+        from .data_report import show_data
+
+        show_data(understand(name, data, tokens=tokens, context=context))
+
+
+def _is_file(name: str, root: Path | None) -> bool:
+    """Whether a word is a path: of what there is, or one that looks like a file's."""
+    places = [Path(name), *([] if root is None else [root / name])]
+    return any(place.exists() for place in places) or bool(Path(name).suffix) or len(Path(name).parts) > 1
 
 
 @verb(

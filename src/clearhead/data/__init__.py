@@ -40,6 +40,7 @@ from .synthetic import (
 from .text import Everyday, EverydayConfig, Shakespeare, Text, TextConfig
 from .token_files import TokenFileConfig, Tokens, write_tokens
 from .translations import Multi30kConfig, TatoebaConfig, TranslationMixtureConfig
+from .understand import Understood, understand
 from .windows import WindowConfig
 
 __all__ = [
@@ -48,6 +49,7 @@ __all__ = [
     "Data",
     "DataError",
     "Preprocessing",
+    "Understood",
     "data_config",
     "find",
     "load_split",
@@ -55,6 +57,7 @@ __all__ = [
     "names",
     "read_iris",
     "share_rows",
+    "understand",
     "write_tokens",
 ]
 
@@ -69,13 +72,13 @@ _KINDS: dict[str, tuple[type[Any], Callable[..., Data], str]] = {  # name: (opti
     "everyday": (EverydayConfig, Everyday, "everyday English, 229,000 sentences, as subwords"),
     "text": (TextConfig, Text, "text files, folders of them, or tables, as characters, words or subwords"),
     "tokens": (TokenFileConfig, Tokens, "a file of token ids of any size, as write_tokens writes it"),
-    "pairs": (PairConfig, translations.pairs, "a file with source TAB target per line, joined or as translations"),
+    "pairs": (PairConfig, translations.pairs, "pairs of texts in a table, joined or as translations"),
     "multi30k": (Multi30kConfig, translations.multi30k, "29,000 image captions in English, German and French"),
     "tatoeba": (TatoebaConfig, translations.tatoeba, "everyday sentences, English and French or German"),
-    "translations": (TranslationMixtureConfig, translations.mixture, "several sets of translations, and files, as one"),
-    "masked": (MaskedConfig, Masked, "texts with masked tokens to predict: of sst2, everyday or files"),
+    "translations": (TranslationMixtureConfig, translations.mixture, "sets of translations, and tables, as one"),
+    "masked": (MaskedConfig, Masked, "texts with masked tokens to predict: of sst2, everyday, tables or files"),
     "sst2": (Sst2Config, labelled.sst2, "sentences of film reviews, positive or negative"),
-    "labelled": (LabelledConfig, labelled.labelled, "a file with text TAB label per line"),
+    "labelled": (LabelledConfig, labelled.labelled, "texts and labels in a table"),
     "chats": (ChatsConfig, ChatRows, "conversations, of which only the assistant's answers are targets"),
     "cifar10": (Cifar10Config, open_cifar10, "60,000 photographs of 32 x 32 pixels, of ten classes"),
     "mnist": (PixelConfig, open_mnist, "70,000 handwritten digits of 28 x 28 grey pixels"),

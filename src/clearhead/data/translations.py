@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from ..errors import InputError
 from ..tokens import Pair, Tokenizer
+from ..tokens.special import Special
 from .batches import IGNORE, Batch, Data, Rows
 from .bucketed import Bucketed, Buckets
 from .files import DataError, locate
@@ -95,20 +96,19 @@ class Translations(Bucketed):
         *,
         seed: int,
         join: tuple[int, int] = (1, 1),
-        tokens: Pair | None = None,
-        start: int | None = None,
+        tokens: tuple[Pair, Special] | None = None,
         description: str = "",
     ) -> None:
         self.config = config
         if not train:
             raise DataError("no pair is left to train on: expected a smaller share for validation")
-        self.tokens = tokens or config.pair([line.source for line in train], [line.target for line in train])
+        self.tokens, self.special = tokens or (config.pair(*_sides(train)), None)
         self.sizes = {"vocab": len(self.tokens.source)}
-        shared = config.joint if tokens is None else tokens.same_ids
+        shared = config.joint if tokens is None else self.tokens.same_ids
         if not shared:  # else a model shares its embedding table, unless its recipe says otherwise
             self.sizes["target_vocab"] = len(self.tokens.target)
-        training = EncodedPairs(train, self.tokens, config, _joined(len(train), *join, overlap=True), start)
-        validation = EncodedPairs(valid, self.tokens, config, _joined(len(valid), *join, overlap=False), start)
+        training = EncodedPairs(train, self.tokens, config, _joined(len(train), *join, overlap=True), self.special)
+        validation = EncodedPairs(valid, self.tokens, config, _joined(len(valid), *join, overlap=False), self.special)
         if not len(training):
             raise DataError(f"longest={config.longest} leaves no pair to train on")
         self.left_out = training.left_out + validation.left_out  # examples longer than config.longest
@@ -159,8 +159,8 @@ def pairs(config: PairConfig, *, seed: int, root: Path | None = None) -> Data:
         return Pairs(config, seed=seed, root=root)
     options = TranslationConfig(**{field.name: getattr(config, field.name) for field in fields(TranslationConfig)})
     train, valid, description = config.read(root)
-    tokens, start = (None, None) if config.tokens is None else open_pair(config.tokens, root)
-    return Translations(options, train, valid, seed=seed, tokens=tokens, start=start, description=description)
+    tokens = None if config.tokens is None else open_pair(config.tokens, root)
+    return Translations(options, train, valid, seed=seed, tokens=tokens, description=description)
 
 
 class EncodedPairs:
@@ -168,17 +168,24 @@ class EncodedPairs:
 
     def __init__(
         self, lines: Sequence[Line], tokens: Pair, config: TranslationConfig, joined: tuple[Rows, NDArray[np.int64]],
-        start: int | None = None,
+        special: Special | None = None,
     ) -> None:  # fmt: skip
         starts, counts = joined
         self.rounding = config.rounding
         source_pad, pad = tokens.source.pad, tokens.target.pad
-        start = tokens.target.start if start is None else start  # the first input of the decoder
+        start = tokens.target.start if special is None or special.start is None else special.start  # the first input
         if source_pad is None or pad is None or start is None:
             raise InputError(f"{tokens!r} has no <pad> and <start>: translations need them")
         self.source_pad, self.pad, self.start = source_pad, pad, start
-        source = _examples(tokens.source, [line.source for line in lines], starts, counts)
-        target = _examples(tokens.target, [line.target for line in lines], starts, counts)
+        if special is None:
+            source, target = (
+                _examples(side, texts, starts, counts)
+                for side, texts in zip((tokens.source, tokens.target), _sides(lines), strict=True)
+            )
+        else:  # as the checkpoint reads and writes them, which may put a language or <start> around them
+            first = np.array([] if special.first is None else [special.first], np.int64)
+            source = [tokens.read(line.source) for line in lines]
+            target = [np.concatenate([first, tokens.written(line.target)]) for line in lines]
         longer = np.array([max(len(x), len(y)) for x, y in zip(source, target, strict=True)], np.int64)
         kept = np.flatnonzero(longer <= (config.longest or max(longer, default=0)))
         self.left_out = len(longer) - len(kept)
@@ -205,6 +212,11 @@ class EncodedPairs:
         ids[:, 1:] = target[:, :-1]
         ids[target == IGNORE] = self.pad  # also overwrites <end>, which is a target but never an input
         return {"ids": ids, "targets": target, "source": source, "lengths": self.source.lengths[chosen]}
+
+
+def _sides(lines: Sequence[Line]) -> tuple[list[str], list[str]]:
+    """Return the sources and the targets of pairs."""
+    return [line.source for line in lines], [line.target for line in lines]
 
 
 def _examples(tokens: Tokenizer, texts: list[str], starts: Rows, counts: NDArray[np.int64]) -> list[np.ndarray]:

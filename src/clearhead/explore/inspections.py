@@ -20,7 +20,7 @@ from ..look.addresses import Tree, matching
 from ..look.attention_layers import KINDS, attention_layers
 from ..look.lens import has_lens, lens_logits
 from ..tasks import Translation
-from ..tasks.translation import Pass, start_id, translator_tokens
+from ..tasks.translation import Pass, start_ids, translator_tokens
 from ..tokens import Tokenizer
 from ..weights import Bundle
 from .attention_groups import ABOUT, CELLS, Group, in_range, rounded
@@ -142,10 +142,10 @@ class Inspection:
     def _ablation(self) -> Ablation:
         model, device = self.bundle.model, self.bundle.device
         if self.forced is not None:
-            target = torch.tensor(self.forced.target, device=device)
-            start = torch.tensor([start_id(translator_tokens(self.bundle))], device=device)
+            written = torch.tensor([*start_ids(self.bundle), *self.forced.target], device=device)
+            target = written[1:]
             inputs = {
-                "ids": torch.cat([start, target[:-1]])[None],
+                "ids": written[None, :-1],
                 "source": torch.from_numpy(self.forced.source)[None].to(device),
             }
             return Ablation(model=model, inputs=inputs, targets=target, tokens=[])
@@ -184,9 +184,12 @@ def inspect_translation(bundle: Bundle, translation: Translation) -> Inspection:
     assert forced is not None
     source_words, target_words = translation.words
     source = text_axis(pair.source, forced.source.tolist(), source_words)
-    target = text_axis(pair.target, forced.target, target_words)
-    shifted = [[i + 1 for i in word if i + 1 < len(forced.target)] for word in target_words]  # the start comes before
-    read = text_axis(pair.target, [start_id(pair), *forced.target[:-1]], [[0], *(word for word in shifted if word)])
+    start, *first = start_ids(bundle)  # a forced first token is written, too
+    written, n = [*first, *forced.target], len(first)
+    target_words = [*([i] for i in range(n)), *([i + n for i in word] for word in target_words)]
+    target = text_axis(pair.target, written, target_words)
+    shifted = [[i + 1 for i in word if i + 1 < len(written)] for word in target_words]  # the start comes before
+    read = text_axis(pair.target, [start, *written[:-1]], [[0], *(word for word in shifted if word)])
     sides = {"cross": (target, source), "encoder": (source, source), "decoder": (target, read)}
     groups = {name: Group(name, *sides[name], tape.match(at)) for name, at in names.items()}
     return Inspection(groups, bundle, forced=forced)

@@ -15,9 +15,9 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ..layers import MLP, Block, Cache, Mask, Positions, Rotary
+from ..layers import MLP, Block, Cache, Linear, Mask, Positions, Rotary
 from ..layers.fused import mask_tile
-from ..layers.mlp import ACTIVATIONS
+from ..layers.mlp import ACTIVATIONS, GATES
 from ..layers.norm import RMSNorm
 from ..models import DecoderStack, Model
 from ..models.state import DecoderState
@@ -47,7 +47,7 @@ class CpuDecoder:
         self.stack, self.blocks = stack, blocks
         self.hooks = Hooks([*stack.blocks, *([] if stack.owner is None else [_Shell(stack.owner)])])
         # A model with cross-attention usually decodes batches: packed weights pay for the output layer too.
-        self._head = quick_packed(stack.head) if stack.cross and isinstance(stack.head, nn.Linear) else None
+        self._head = quick_packed(stack.head) if stack.cross and type(stack.head) is Linear else None
         self._head_hooks = Hooks([stack.head])
 
     @staticmethod
@@ -77,7 +77,9 @@ class CpuDecoder:
         if source is not None:
             memory = source.memory
             source_allowed = _allowed(source.mask, memory[0][0].shape[2], ids.device, source.fold)
-        x = self.blocks(stack.positions.add(stack.embed(ids), at), at, kv.caches, allowed, memory, source_allowed)
+        embedded = stack.positions.add(stack.embed(ids), at)
+        embedded = embedded if stack.embed_norm is None else stack.embed_norm(embedded)
+        x = self.blocks(embedded, at, kv.caches, allowed, memory, source_allowed)
         if x is None:
             return None
         kv.advance(1)
@@ -152,12 +154,14 @@ class BlockSteps:
         y = layer.qkv(layer.attn_norm(x) if layer.pre else x)
         y = y.view(x.shape[0], 1, layer.heads + 2 * layer.kv_heads, layer.head).transpose(1, 2)  # (b, h + 2g, 1, e)
         both, v = torch.split_with_sizes(y, [layer.heads + layer.kv_heads, layer.kv_heads], 1)
-        if angles is not None and layer.aligned:
+        if angles is not None and layer.together:
             both = cast(Rotary, self.rotary).turned(both, *angles)
         q, k = torch.split_with_sizes(both, [layer.heads, layer.kv_heads], 1)
-        if angles is not None and not layer.aligned:
+        if layer.query_norm is not None and layer.key_norm is not None:
+            q, k = layer.query_norm(q), layer.key_norm(k)
+        if angles is not None and not layer.together:
             q, k = (cast(Rotary, self.rotary).turned(each, *angles) for each in (q, k))
-        queries += [both] if layer.aligned else [q, k]
+        queries += [both] if layer.together else [q, k]
         keys, values = cache.append(k, v)
         if self.window is not None and allowed is None and keys.shape[2] > self.window:
             keys, values = keys[:, :, -self.window :], values[:, :, -self.window :]
@@ -175,7 +179,9 @@ class _Layer:
         self.heads, self.kv_heads, self.head = attn.heads, attn.kv_heads, attn.head_width
         # How a product is rounded may depend on memory alignment. Heads of such widths are aligned in the same way,
         # whether queries and keys are rotated together, as here, or one by one, as in the block.
-        self.aligned = self.head % 16 == 0
+        self.together = self.head % 16 == 0 and attn.qk_norm is None
+        self.query_norm = None if attn.query_norm is None else _norm(attn.query_norm)
+        self.key_norm = None if attn.key_norm is None else _norm(attn.key_norm)
         self.scale = 1.0 if attn.score == "dot" else self.head**-0.5
         self.attn_norm, self.mlp_norm = _norm(block.attn_norm), _norm(block.mlp_norm)
         self.qkv = quick(join(attn.query, attn.key, attn.value))
@@ -230,11 +236,11 @@ def _norm(norm: nn.Module) -> Step:
 
 
 def _gated(mlp: MLP, quick: Callable[[Any], Step]) -> Step:
-    both, hidden = quick(join(mlp.gate, mlp.up)), mlp.up.out_features
+    both, hidden, activation = quick(join(mlp.gate, mlp.up)), mlp.up.out_features, GATES[mlp.kind]
 
     def inner(x: Tensor) -> Tensor:
         gate, up = torch.split_with_sizes(both(x), [hidden, hidden], -1)
-        return F.silu(gate) * up
+        return activation(gate) * up
 
     return inner
 

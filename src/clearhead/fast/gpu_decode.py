@@ -132,7 +132,7 @@ class GpuDecoder:
         self.position_table: Tensor | None = None
         self.rotary, self.cos, self.sin = "none", self.residual, self.residual
         if isinstance(positions, Learned):
-            self.position_table = positions.table
+            self.position_table = positions.table[positions.offset :]
         elif isinstance(positions, Sinusoid):
             self.position_table = positions.vectors(at).float().contiguous()
         elif isinstance(positions, Rotary):
@@ -149,7 +149,8 @@ class GpuDecoder:
             return None
         positions, norm, head = stack.positions, stack.norm, stack.head
         joined = isinstance(positions, Vectors) and positions.join != "add"
-        if not supports_positions(positions) or joined or stack.cross:
+        partial = isinstance(positions, Rotary) and positions.columns != positions.head
+        if not supports_positions(positions) or joined or partial or stack.cross or stack.embed_norm is not None:
             return None
         if not all(_supports(block, like) for block in blocks) or not _supports_norm(norm) or type(head) is not Linear:
             return None
@@ -357,6 +358,8 @@ def _supports_norm(norm: nn.Module) -> bool:
 
 def _supports(block: Block, like: Tensor) -> bool:
     if block.order != "pre" or block.cross is not None or not supports_block(block):
+        return False
+    if block.attn.qk_norm is not None or block.mlp.kind == "geglu":
         return False
     norms = _supports_norm(block.attn_norm) and _supports_norm(block.mlp_norm)
     maps = all(type(m) is Linear for m in (block.attn.query, block.attn.out, block.mlp.up, block.mlp.down))

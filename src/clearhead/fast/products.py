@@ -46,9 +46,9 @@ def accelerate(model: nn.Module) -> nn.Module:
         True
     """
     for module in model.modules():
-        if type(module) is Linear:
+        if isinstance(module, Linear):
             module.product = product
-        elif type(module) is RMSNorm:
+        elif isinstance(module, RMSNorm):
             module.normalise = rms_norm
         elif type(module) is ConvNorm:
             module.compute = folded

@@ -7,7 +7,7 @@ from .block import Block, skip_rows
 from .cache import Cache
 from .conv import ConvNorm, ConvStem, Residual, ResidualStem
 from .embed import Patches, Tokens, resize
-from .linear import Linear
+from .linear import Linear, Readout
 from .mask import Mask
 from .memory import Memory
 from .mlp import MLP
@@ -28,7 +28,7 @@ from .positions import (
     make_positions,
 )
 from .recurrent import Recurrent
-from .scores import SCORES, Additive, Bilinear
+from .scores import SCORES, Additive, Bilinear, Dot
 from .stack import Stack
 
 __all__ = [
@@ -46,12 +46,14 @@ __all__ = [
     "Cache",
     "ConvNorm",
     "ConvStem",
+    "Dot",
     "Learned",
     "Linear",
     "Mask",
     "Memory",
     "Patches",
     "Positions",
+    "Readout",
     "Recurrent",
     "Relative",
     "Residual",

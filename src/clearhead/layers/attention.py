@@ -14,18 +14,22 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from ..checks import one_of
 from ..errors import InputError, InputTypeError
 from .attention_sizes import attention_sizes
 from .bias import Bias, as_bias
 from .fused import FREE, fused
 from .linear import Linear
 from .mask import Mask
+from .norm import make_norm
 from .scores import SCORES, Score, repeat_heads
-from .words import DotScore, Projection
+from .words import DotScore, Norm, Projection, QKNorm
 
 if TYPE_CHECKING:
     from .cache import Cache
     from .positions import Positions
+
+QK_NORMS = ("head", "width")
 
 
 class Tap:
@@ -203,6 +207,10 @@ class Attention(nn.Module):
         bias: projections have a bias; "qkv": all but the last.
         score: "dot", "scaled", "cosine", or a module such as Additive or Bilinear.
         dropout: share of the weights dropped in training.
+        qk_norm: normalise queries and keys after their projections: each "head" (Qwen3), or all heads together over
+            the whole "width" (OLMo 2); not at all if not given.
+        norm: kind of that normalisation: "layer", "rms" or "rms_plus_one".
+        eps: added to the variance in that normalisation.
 
     Examples:
         >>> attention = Attention(12, heads=3)
@@ -228,6 +236,9 @@ class Attention(nn.Module):
         bias: bool | Literal["qkv"] = True,
         score: DotScore | Score = "scaled",
         dropout: float = 0.0,
+        qk_norm: QKNorm | None = None,
+        norm: Norm = "rms",
+        eps: float = 1e-5,
     ) -> None:
         super().__init__()
         size = attention_sizes(width, heads, kv_heads, head, value, context, project)
@@ -241,6 +252,12 @@ class Attention(nn.Module):
         self.key = Linear(size.context, size.kv_heads * size.head, bias=some) if own_key else None
         self.value = Linear(size.context, size.kv_heads * size.value, bias=some) if own_value else None
         self.out = Linear(heads * size.value, width, bias=bias is True) if out else None
+        if qk_norm is not None:
+            one_of("qk_norm", qk_norm, QK_NORMS)
+        widths = {None: (0, 0), "head": (size.head, size.head), "width": (heads * size.head, size.kv_heads * size.head)}
+        self.qk_norm, (queries, keys) = qk_norm, widths[qk_norm]
+        self.query_norm = make_norm(norm, queries, eps=eps) if queries else None
+        self.key_norm = make_norm(norm, keys, eps=eps) if keys else None
         # Cosines lie in [-1, 1], too flat for a softmax: each head learns its sharpness (Liu et al. 2022, Eq. 2).
         self.sharpness = nn.Parameter(torch.full((heads, 1, 1), 10.0)) if score == "cosine" else 1.0
         self.tap: Tap | None = None
@@ -253,7 +270,7 @@ class Attention(nn.Module):
         shared = self.query if "q=k" in self.project else self.key
         k = context if shared is None else shared(context)
         v = k if "k=v" in self.project else (context if self.value is None else self.value(context))
-        return _split(k, self.kv_heads), _split(v, self.kv_heads)
+        return self._normed(k, self.kv_heads, self.key_norm), _split(v, self.kv_heads)
 
     def forward(
         self,
@@ -278,7 +295,7 @@ class Attention(nn.Module):
             cache: KV cache; the new keys and values are appended, and all it holds are attended to.
             choose: maps the weights (b, h, q, k) to those that are used (see attend).
         """
-        q = _split(x if self.query is None else self.query(x), self.heads)
+        q = self._normed(x if self.query is None else self.query(x), self.heads, self.query_norm)
         k, v = context if isinstance(context, tuple) else self.remember(x if context is None else context)
         if positions is not None:
             if at is None:
@@ -295,6 +312,12 @@ class Attention(nn.Module):
         )  # fmt: skip
         out = out.transpose(1, 2).flatten(2)  # (b, h, q, w) -> (b, q, h w)
         return out if self.out is None else self.out(out)
+
+    def _normed(self, x: Float[Tensor, "b t d"], heads: int, norm: nn.Module | None) -> Float[Tensor, "b h t e"]:
+        """Queries or keys split into heads, normalised before or after that."""
+        if norm is None:
+            return _split(x, heads)
+        return _split(norm(x), heads) if self.qk_norm == "width" else norm(_split(x, heads))
 
 
 def _split(x: Float[Tensor, "b t d"], heads: int) -> Float[Tensor, "b h t e"]:

@@ -1,7 +1,9 @@
 """The Transformer block: self-attention, optional cross-attention and an MLP, each with a residual connection.
 
-pre    x = x + f(norm(x))        the residual stream is only added to; trains deep models without warm-up
-post   x = norm(x + f(x))        the original order
+pre      x = x + f(norm(x))          the residual stream is only added to; trains deep models without warm-up
+post     x = norm(x + f(x))          the original order
+output   x = x + norm(f(x))          OLMo 2 (OLMo team 2024, section 3.1)
+both     x = x + norm(f(norm(x)))    Gemma 2 (Gemma Team 2024, section 2), with two norms per sublayer
 """
 
 from __future__ import annotations
@@ -22,13 +24,13 @@ from .mlp import MLP
 from .norm import make_norm
 from .positions import Positions
 from .scores import Score
-from .words import DotScore, MLPKind, Norm, Order, Projection
+from .words import DotScore, MLPKind, Norm, Order, Projection, QKNorm
 
-ORDERS = ("pre", "post")
+ORDERS = ("pre", "post", "output", "both")
 
 
 class Block(nn.Module):
-    """The Transformer block of sections 3.1 to 3.3 of Vaswani et al. 2017; Xiong et al. 2020 compare the two orders.
+    """The Transformer block of sections 3.1 to 3.3 of Vaswani et al. 2017; Xiong et al. 2020 compare pre and post.
 
     Args:
         width: width of the residual stream (d_model).
@@ -36,14 +38,17 @@ class Block(nn.Module):
         kv_heads: number of key and value heads, each shared by heads / kv_heads query heads; heads if not given.
         head: head dimension; width / heads if not given.
         hidden: width inside the MLP; 4 x width if not given.
-        order: "pre" (norm before each sublayer) or "post" (norm after each residual addition).
-        norm: "layer", "rms" or "none".
+        order: "pre" (norm before each sublayer), "post" (norm after each residual addition), "output" (norm of each
+            sublayer's output) or "both" (norms before each sublayer and of its output).
+        norm: "layer", "rms", "rms_plus_one" or "none".
         eps: added to the variance in a norm.
-        mlp: activation of the MLP: relu, leaky_relu, gelu, gelu_tanh, silu, tanh or swiglu.
+        mlp: activation of the MLP: relu, leaky_relu, gelu, gelu_tanh, silu, tanh, swiglu or geglu.
         cross: add cross-attention to a context, between self-attention and MLP (a decoder block).
         context: width of the context of cross-attention; width if not given.
         project: which of queries, keys and values are projected (see Attention).
         score: score of self-attention (see attend).
+        cross_score: score of cross-attention.
+        qk_norm: normalise queries and keys of self-attention: each "head", or all together over the "width".
         bias: linear maps have a bias; "qkv": only those of queries, keys and values.
         dropout: share of each sublayer's output dropped in training.
         inner_dropout: share of attention weights and of the MLP's hidden layer dropped; that of dropout if not given.
@@ -76,6 +81,8 @@ class Block(nn.Module):
         context: int | None = None,
         project: Projection = "qkv",
         score: DotScore | Score = "scaled",
+        cross_score: DotScore | Score = "scaled",
+        qk_norm: QKNorm | None = None,
         bias: bool | Literal["qkv"] = True,
         dropout: float = 0.0,
         inner_dropout: float | None = None,
@@ -87,12 +94,17 @@ class Block(nn.Module):
         self.order, self.dropout, self.skip = order, dropout, skip
         inner = dropout if inner_dropout is None else inner_dropout
         common = {"kv_heads": kv_heads, "head": head, "bias": bias, "dropout": inner}
-        self.attn = Attention(width, heads, project=project, score=score, **common)  # type: ignore[arg-type]
+        self.attn = Attention(
+            width, heads, project=project, score=score, qk_norm=qk_norm, norm=norm, eps=eps, **common,  # type: ignore[arg-type]
+        )  # fmt: skip
         self.attn_norm = make_norm(norm, width, eps=eps)
-        self.cross = Attention(width, heads, context=context, **common) if cross else None  # type: ignore[arg-type]
+        self.cross = Attention(width, heads, context=context, score=cross_score, **common) if cross else None  # type: ignore[arg-type]
         self.cross_norm = make_norm(norm, width, eps=eps) if cross else None
         self.mlp = MLP(width, hidden, kind=mlp, bias=bias is True, dropout=inner)
         self.mlp_norm = make_norm(norm, width, eps=eps)
+        self.attn_out_norm, self.cross_out_norm, self.mlp_out_norm = (
+            make_norm(norm, width, eps=eps) if order == "both" and exists else None for exists in (True, cross, True)
+        )
         self.attn_scale, self.cross_scale, self.mlp_scale = (
             nn.Parameter(torch.full((width,), layer_scale)) if layer_scale is not None and exists else None
             for exists in (True, cross, True)
@@ -126,22 +138,24 @@ class Block(nn.Module):
                 "a block with cross-attention needs a context, got None" if context is None
                 else "a context was given to a block without cross-attention: build it with cross=True"
             )  # fmt: skip
-        pre = self.order == "pre"
-        y = self.attn_norm(x) if pre else x
+        first = self.order in ("pre", "both")
+        y = self.attn_norm(x) if first else x
         y = self.attn(y, mask=mask, positions=positions, at=at, cache=cache)
-        x = self._add(x, self.attn_norm, y, self.attn_scale)
+        x = self._add(x, self.attn_norm, self.attn_out_norm, y, self.attn_scale)
         if self.cross is not None and self.cross_norm is not None:
-            y = self.cross_norm(x) if pre else x
-            x = self._add(x, self.cross_norm, _attend_shared(self.cross, y, context, context_mask), self.cross_scale)
-        y = self.mlp_norm(x) if pre else x
-        return self._add(x, self.mlp_norm, self.mlp(y), self.mlp_scale)
+            y = _attend_shared(self.cross, self.cross_norm(x) if first else x, context, context_mask)
+            x = self._add(x, self.cross_norm, self.cross_out_norm, y, self.cross_scale)
+        y = self.mlp(self.mlp_norm(x) if first else x)
+        return self._add(x, self.mlp_norm, self.mlp_out_norm, y, self.mlp_scale)
 
-    def _add(self, x: Tensor, norm: nn.Module, y: Tensor, scale: Tensor | None) -> Tensor:
-        """The residual connection: x + scale * y, normalised if the order is "post"."""
+    def _add(self, x: Tensor, norm: nn.Module, out_norm: nn.Module | None, y: Tensor, scale: Tensor | None) -> Tensor:
+        """The residual connection x + scale * y, with the norms that come after the sublayer."""
+        out_norm = norm if self.order == "output" else out_norm
+        y = y if out_norm is None else out_norm(y)
         y = F.dropout(y, self.dropout) if self.training else y
         y = y if scale is None else y * scale
         x = x + (skip_rows(y, self.skip) if self.training and self.skip else y)
-        return x if self.order == "pre" else norm(x)
+        return norm(x) if self.order == "post" else x
 
 
 def skip_rows(x: Float[Tensor, "b *n"], share: float) -> Float[Tensor, "b *n"]:

@@ -31,18 +31,20 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,
     "tanh": F.tanh,
 }
-KINDS = (*ACTIVATIONS, "swiglu")
+# Kinds with a gate, and the activation of the gate. Like Gemma and T5, "geglu" has GPT-2's GELU.
+GATES: dict[str, Callable[[Tensor], Tensor]] = {"swiglu": F.silu, "geglu": gelu_tanh}
+KINDS = (*ACTIVATIONS, *GATES)
 
 
 class MLP(nn.Module):
     """The feed-forward layer down(activation(up(x))): Eq. 2 of Vaswani et al. 2017.
 
-    "swiglu" has a gate: down(silu(gate(x)) * up(x)), Shazeer 2020, Eq. 6.
+    "swiglu" has a gate: down(silu(gate(x)) * up(x)), Shazeer 2020, Eq. 6; so has "geglu", with a GELU.
 
     Args:
         width: width of the input and the output.
         hidden: width inside; 4 x width if not given.
-        kind: activation: relu, leaky_relu, gelu, gelu_tanh, silu, tanh or swiglu.
+        kind: activation: relu, leaky_relu, gelu, gelu_tanh, silu, tanh, swiglu or geglu.
         bias: the linear maps have a bias.
         dropout: share of the hidden layer dropped in training.
 
@@ -71,10 +73,10 @@ class MLP(nn.Module):
                 f"width={width}, hidden={hidden}, dropout={dropout}: expected widths of 1 or more, dropout in [0, 1)"
             )
         self.kind, self.dropout = kind, dropout
-        self.gate = Linear(width, hidden, bias=bias) if kind == "swiglu" else None
+        self.gate = Linear(width, hidden, bias=bias) if kind in GATES else None
         self.up = Linear(width, hidden, bias=bias)
         self.down = Linear(hidden, width, bias=bias)
 
     def forward(self, x: Float[Tensor, "*b d"]) -> Float[Tensor, "*b d"]:
-        inner = ACTIVATIONS[self.kind](self.up(x)) if self.gate is None else F.silu(self.gate(x)) * self.up(x)
+        inner = ACTIVATIONS[self.kind](self.up(x)) if self.gate is None else GATES[self.kind](self.gate(x)) * self.up(x)
         return self.down(F.dropout(inner, self.dropout) if self.training else inner)

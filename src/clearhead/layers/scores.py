@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -31,6 +32,37 @@ def cosine(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, float]:
 
 # The scores of queries and keys without parameters, by the name that `attend` and the models take.
 SCORES: dict[str, Score] = {"dot": dot, "scaled": scaled, "cosine": cosine}
+
+
+@dataclass(frozen=True, slots=True)
+class Dot:
+    """The dot product with a scale of its own and, if wanted, a soft cap: cap * tanh(scale * q . k / cap).
+
+    Gemma Team 2024 (Gemma 2), section 2. No kernel of SDPA caps scores, so with a cap they are computed explicitly, in
+    float32 or better: memory grows with queries x keys.
+
+    Args:
+        scale: factor of the scores; 1 / sqrt(e) if not given.
+        cap: bound of the scores' size; none if not given.
+
+    Examples:
+        >>> q = torch.full((1, 1, 1, 4), 10.0)
+        >>> Dot(scale=1.0, cap=5.0)(q, q).item()  # 400, capped
+        5.0
+    """
+
+    scale: float | None = None
+    cap: float | None = None
+
+    def __call__(
+        self, q: Float[Tensor, "b h q e"], k: Float[Tensor, "b g k e"]
+    ) -> tuple[Tensor, Tensor, float] | Float[Tensor, "b h q k"]:
+        scale = q.shape[-1] ** -0.5 if self.scale is None else self.scale
+        if self.cap is None:
+            return q, k, scale
+        kind = torch.promote_types(q.dtype, torch.float32)
+        scores = (q.to(kind) * scale) @ repeat_heads(k, q.shape[1]).to(kind).mT
+        return torch.tanh(scores / self.cap) * self.cap
 
 
 class Additive(nn.Module):

@@ -9,10 +9,11 @@ Pairs = Literal["halves", "neighbours"]  # which columns make a pair: i with i +
 Rope = Literal["linear", "ntk", "yarn", "llama3"]  # how rotary positions are stretched to a longer context
 DotScore = Literal["dot", "scaled", "cosine"]  # scores that a fused kernel can compute
 Projection = Literal["qkv", "q=k", "k=v", "q=k=v", "qk", "none"]  # which of queries, keys and values are projected
-MLPKind = Literal["relu", "leaky_relu", "gelu", "gelu_tanh", "silu", "tanh", "swiglu"]  # activation of the MLP
+MLPKind = Literal["relu", "leaky_relu", "gelu", "gelu_tanh", "silu", "tanh", "swiglu", "geglu"]  # activation of the MLP
 Activation = Literal["relu", "leaky_relu", "gelu", "gelu_tanh", "silu", "tanh"]
-Norm = Literal["layer", "rms", "none"]
-Order = Literal["pre", "post"]  # norm before each sublayer, or after each residual addition
+Norm = Literal["layer", "rms", "rms_plus_one", "none"]
+Order = Literal["pre", "post", "output", "both"]  # where a block has its norms (see block.py)
+QKNorm = Literal["head", "width"]  # norm of queries and keys: of each head, or of all heads together
 Cell = Literal["rnn", "gru", "lstm"]
 Connection = Literal["plain", "dense", "residual"]  # how a layer of a Stack is connected to those before it
 Shrink = Literal["middle", "first"]  # convolution of a bottleneck that has the stride: 3x3, or the first 1x1

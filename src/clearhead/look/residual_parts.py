@@ -68,7 +68,8 @@ def residual_parts(one: ModelInput, stack: LayerStack, tape: Tape) -> Iterator[R
             raise InputError(
                 f"the layers of this {type(one.model).__name__} do not just add the output of {_named(layer)} to the "
                 "residual stream. If a norm comes after each addition (order='post'), it rescales all that came "
-                "before, and no part has a share of its own: expected a model with norms before its sublayers "
+                "before, and if it comes after each sublayer (order='output' or 'both'), it rescales the heads "
+                "together: no part has a share of its own. Expected a model with norms before its sublayers only "
                 "(order='pre')"
             )
         for kind, head, x in parts:

@@ -23,9 +23,13 @@ __all__ = [
 
 # Name: (module, class, description). A module is imported when its family is first used.
 FAMILIES = {
-    "gpt": ("gpt", "GPT", "a decoder that predicts the next token: GPT-2, Llama, Mistral and Qwen2 by its options"),
+    "gpt": ("gpt", "GPT", "a decoder that predicts the next token: GPT-2, Llama, Qwen3 or Gemma by its options"),
     "bert": ("bert", "BERT", "a bidirectional encoder that predicts masked tokens, classifies, or embeds a text"),
-    "transformer": ("transformer", "Transformer", "an encoder and a decoder that attends to it, for translation"),
+    "transformer": (
+        "transformer",
+        "Transformer",
+        "an encoder and a decoder that attends to it: Marian, BART or T5 by its options",
+    ),
     "rnn-seq2seq": ("rnn_seq2seq", "RNNSeq2Seq", "two recurrent networks, for translation, with or without attention"),
     "vit": ("vit", "ViT", "a vision transformer, with patches or convolutions in front, that classifies images"),
     "resnet": (

@@ -12,7 +12,7 @@ vector to compare it by (Reimers and Gurevych 2019, section 3).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from ..checks import at_least, fraction
 from ..errors import InputError
 from ..layers import Block, Linear, Mask, Tokens, make_norm, make_positions, mean_of_tokens
-from ..layers.mlp import ACTIVATIONS
+from ..layers.mlp import ACTIVATIONS, GATES
 from ..layers.words import MLPKind, Norm, Order, Position
 from .heads import check_heads
 from .model import Model, random_ids
@@ -40,24 +40,28 @@ class Config:
     hidden: int | None = None  # width inside the MLP; None: 4 x width
     types: int = 2  # number of token types (segments), one for each of a pair of texts; 0: none
     positions: Position = "learned"  # how token order is encoded
-    order: Order = "post"  # norm before each sublayer, or after each residual addition
+    offset: int = 0  # learned: rows of the table before that of the first token, which are not used (RoBERTa)
+    order: Order = "post"  # norms before each sublayer, after each addition, of each output, or before and of output
     norm: Norm = "layer"  # kind of normalisation
     eps: float = 1e-12  # added to the variance in a norm
-    mlp: MLPKind = "gelu"  # activation of the MLP; swiglu has a gate
+    mlp: MLPKind = "gelu"  # activation of the MLP; swiglu and geglu have a gate
     bias: bool = True  # linear maps have a bias
     answer: Literal["words", "class", "sentence"] = (
         "words"  # forward returns logits of tokens, logits of classes, or a vector
     )
     classes: int | None = None  # answer=class: number of classes
     pool: Literal["first", "mean"] = "first"  # class, sentence: take the first token's vector, or the mean of all
-    pooler: bool = True  # class, sentence: a linear map and tanh after pooling
+    pooler: bool = True  # class, sentence: a linear map and an activation after pooling
+    pooler_activation: Literal["tanh", "relu"] = "tanh"  # of the pooler; DistilBERT's is relu
     dropout: float = 0.1  # share dropped in training: of embeddings, attention weights, and what each sublayer adds
 
     def __post_init__(self) -> None:
         at_least(self, 1, "vocab", "context", "width", "heads", "hidden", "classes")
-        at_least(self, 0, "depth", "types")
+        at_least(self, 0, "depth", "types", "offset")
         fraction(self, "dropout")
         check_heads(self.width, self.heads, positions=self.positions)
+        if self.offset and self.positions != "learned":
+            raise InputError(f"offset={self.offset} is for positions='learned', not {self.positions!r}")
         if self.classes is not None and self.answer != "class":
             raise InputError(f"classes={self.classes} are for answer='class', and this is {self.answer!r}")
 
@@ -67,7 +71,9 @@ class BERT(Model):
 
     methods: ClassVar[tuple[str, ...]] = ("states", "encode")
     head_parts: ClassVar[tuple[str, ...]] = ("head", "pooler", "transform", "transform_norm")
-    may_differ: ClassVar[frozenset[str]] = frozenset({"dropout", "answer", "classes", "pool", "pooler"})
+    may_differ: ClassVar[frozenset[str]] = frozenset(
+        {"dropout", "answer", "classes", "pool", "pooler", "pooler_activation"}
+    )
     config: Config
 
     def __init__(self, config: Config) -> None:
@@ -78,8 +84,9 @@ class BERT(Model):
             raise InputError("answer='class' needs the number of classes: give classes, or train on data that has them")
         self.embed = Tokens(c.vocab, c.width)
         self.types = Tokens(c.types, c.width) if c.types else None
+        more: dict[str, Any] = {"offset": c.offset} if c.offset else {}
         self.positions = make_positions(
-            c.positions, width=c.width, heads=c.heads, head=c.width // c.heads, context=c.context
+            c.positions, width=c.width, heads=c.heads, head=c.width // c.heads, context=c.context, **more
         )
         self.embed_norm = make_norm(c.norm if c.order == "post" else "none", c.width, eps=c.eps)
         self.blocks = nn.ModuleList(
@@ -89,7 +96,7 @@ class BERT(Model):
             )
             for _ in range(c.depth)
         )  # fmt: skip
-        self.norm = make_norm(c.norm if c.order == "pre" else "none", c.width, eps=c.eps)
+        self.norm = make_norm("none" if c.order == "post" else c.norm, c.width, eps=c.eps)
         self.head: Linear | nn.Identity
         if c.answer == "words":
             self.transform = Linear(c.width, c.width, bias=c.bias)
@@ -147,10 +154,10 @@ class BERT(Model):
         x = self.encode(ids, lengths=lengths, types=types, documents=documents, at=at)
         if self.config.answer == "words":
             # The transform has no gate: with a gated MLP it uses the activation alone.
-            activation = ACTIVATIONS["silu" if self.config.mlp == "swiglu" else self.config.mlp]
+            activation = (ACTIVATIONS | GATES)[self.config.mlp]
             return cast(Tensor, self.transform_norm(activation(self.transform(x))))
         x = mean_of_tokens(x, lengths) if self.config.pool == "mean" else x[:, 0]
-        x = x if self.pooler is None else torch.tanh(self.pooler(x))
+        x = x if self.pooler is None else ACTIVATIONS[self.config.pooler_activation](self.pooler(x))
         return F.dropout(x, self.config.dropout, self.training) if self.config.answer == "class" else x
 
     def forward(

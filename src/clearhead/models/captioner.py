@@ -69,7 +69,7 @@ class Config:
     positions: Position = "sinusoid"  # transformer: how token order is encoded
     cell: Literal["gru", "lstm"] = "lstm"  # rnn: kind of recurrent cell
     gate: bool = True  # rnn with attention: what is looked at is scaled by a learned gate (beta of the paper)
-    order: Order = "pre"  # transformer: norm before each sublayer, or after each residual addition
+    order: Order = "pre"  # transformer: norms before each sublayer, after each addition, or of each output
     eps: float = 1e-5  # added to the variance in a norm of memory and decoder
     mlp: MLPKind = "gelu"  # transformer: activation of the MLP
     scaled: bool = True  # embeddings are multiplied by sqrt(width)
@@ -123,7 +123,7 @@ class GridMemory(nn.Module):
             )
             for _ in range(c.encoder_depth)
         )  # fmt: skip
-        self.last_norm = make_norm("layer" if c.encoder_depth and c.order == "pre" else "none", c.width, eps=c.eps)
+        self.last_norm = make_norm("layer" if c.encoder_depth and c.order != "post" else "none", c.width, eps=c.eps)
 
     def forward(
         self, features: Float[Tensor, "b c y x"], special: Float[Tensor, "b s c"] | None = None

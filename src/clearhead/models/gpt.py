@@ -3,7 +3,9 @@
 Radford et al. 2018, Eq. 2, and 2019, section 2.3 (GPT-2: norms before each sublayer, a final norm; the output layer is
 tied to the embedding). Every other choice is one option: rotary positions, grouped heads, RMS norms and a gated MLP
 give Llama (Touvron et al. 2023, section 2.2); a window as well gives Mistral (Jiang et al. 2023, section 2); biases of
-queries, keys and values only give Qwen2 (Yang et al. 2024).
+queries, keys and values only give Qwen2 (Yang et al. 2024), norms of queries and keys Qwen3 (Yang et al. 2025), and
+norms of each sublayer's output OLMo 2 (OLMo team 2024). Gemma 2 and 3 (Gemma Team 2024, 2025) have norms on both sides
+of a sublayer, windows in most of the blocks only, and capped scores and logits (2) or two rotary bases (3).
 
     ids -> embed (+ positions) -> dropout -> blocks -> norm -> head -> logits
 
@@ -22,10 +24,10 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ..checks import at_least, fraction
+from ..checks import above_zero, at_least, fraction
 from ..errors import InputError
-from ..layers import Block, Cache, Linear, Mask, Tokens, make_norm, make_positions
-from ..layers.words import DotScore, MLPKind, Norm, Order, Position, Projection, Rope
+from ..layers import Block, Cache, Dot, Linear, Mask, Positions, Readout, Tokens, make_norm, make_positions
+from ..layers.words import DotScore, MLPKind, Norm, Order, Position, Projection, QKNorm, Rope
 from .heads import check_heads
 from .model import DecoderStack, Model, random_ids
 from .state import DecoderState, KVState
@@ -48,24 +50,47 @@ class Config:
     scaling: Rope | None = None  # rotary: how positions are stretched to a longer context; None: not at all
     factor: float = 1.0  # rotary: ratio of the stretched context to the trained one
     trained: int | None = None  # rotary: tokens of the context before stretching; None: context / factor
+    rotated: int | None = None  # rotary: columns of a head that are rotated, the first ones; None: all
     window: int | None = None  # number of keys that a query attends to, its own included; None: all before it
+    full_every: int | None = None  # with a window: every n-th block attends to all keys; None: no block does
+    window_base: float | None = None  # rotary: base in blocks with a window, not stretched; None: as in the others
     score: DotScore = "scaled"  # how a query is compared with a key
+    scale: float | None = None  # factor of the scores; None: as `score` says
+    score_cap: float | None = None  # scores s become cap x tanh(s / cap); None: they stay
+    qk_norm: QKNorm | None = None  # queries and keys are normalised: each head, or over the whole width; None: not
     project: Projection = "qkv"  # which of queries, keys and values are projected
-    order: Order = "pre"  # norm before each sublayer, or after each residual addition
+    order: Order = "pre"  # norms before each sublayer, after each addition, of each output, or before and of output
     norm: Norm = "layer"  # kind of normalisation
     eps: float = 1e-5  # added to the variance in a norm
-    mlp: MLPKind = "gelu_tanh"  # activation of the MLP; swiglu has a gate
+    mlp: MLPKind = "gelu_tanh"  # activation of the MLP; swiglu and geglu have a gate
     bias: bool | Literal["qkv"] = True  # linear maps have a bias; "qkv": only those of queries, keys and values
+    scaled: bool | None = None  # embeddings are multiplied by sqrt(width); None: only with sinusoid positions
     tied: bool = True  # the weights of the output layer are the embedding table
+    logit_cap: float | None = None  # logits z become cap x tanh(z / cap); None: they stay
     dropout: float = 0.0  # share dropped in training: of embeddings, attention weights, and what each sublayer adds
 
     def __post_init__(self) -> None:
-        at_least(self, 1, "vocab", "context", "width", "heads", "kv_heads", "head", "hidden", "trained", "window")
+        at_least(
+            self, 1, "vocab", "context", "width", "heads", "kv_heads", "head", "hidden", "trained", "rotated", "window",
+            "full_every",
+        )  # fmt: skip
         at_least(self, 0, "depth")
+        above_zero(self, "scale", "score_cap", "logit_cap", "window_base")
         fraction(self, "dropout")
-        check_heads(self.width, self.heads, positions=self.positions, head=self.head, kv_heads=self.kv_heads)
-        if self.positions != "rotary" and (self.scaling or self.base != 10_000.0):
-            raise InputError(f"base and scaling are for positions='rotary', not {self.positions!r}")
+        rotates = self.positions if self.rotated is None else "none"  # all columns, an even number
+        check_heads(self.width, self.heads, positions=rotates, head=self.head, kv_heads=self.kv_heads)
+        if self.rotated is not None and (self.rotated % 2 or self.rotated > self.head_width):
+            raise InputError(
+                f"rotated={self.rotated}: expected an even number, at most the {self.head_width} of a head"
+            )
+        rotary = self.scaling or self.base != 10_000.0 or self.rotated or self.window_base
+        if self.positions != "rotary" and rotary:
+            words = "base, scaling, rotated and window_base"
+            raise InputError(f"{words} are for positions='rotary', not {self.positions!r}")
+        if self.window is None and (self.full_every or self.window_base):
+            raise InputError("full_every and window_base are for blocks with a window: give window")
+        if self.score != "scaled" and (self.scale or self.score_cap):
+            raise InputError(f"scale and score_cap are for score='scaled', not {self.score!r}")
         if self.base <= 1.0 or self.factor < 1.0:
             raise InputError(f"base={self.base}, factor={self.factor}: expected a base above 1, a factor of 1 or more")
 
@@ -76,8 +101,13 @@ class Config:
 
     @property
     def endless(self) -> bool:
-        """True if it reads texts of any length: it has a window, and no table or waves of absolute positions."""
-        return self.window is not None and self.positions in ("none", "rotary", "alibi", "relative")
+        """True if it reads texts of any length: all blocks have a window, and positions are not absolute."""
+        windows = self.window is not None and self.full_every is None
+        return windows and self.positions in ("none", "rotary", "alibi", "relative")
+
+    def window_of(self, block: int) -> int | None:
+        """The window of a block; None if it attends to all keys."""
+        return None if self.full_every and (block + 1) % self.full_every == 0 else self.window
 
 
 class GPT(Model):
@@ -91,22 +121,22 @@ class GPT(Model):
         super().__init__()
         c = self.config = config
         # Sinusoids have amplitude 1: embeddings are scaled, so as not to drown (Vaswani et al. 2017, section 3.4).
-        self.embed = Tokens(c.vocab, c.width, scale=c.positions == "sinusoid")
-        rotary = c.positions == "rotary"
-        stretch: dict[str, Any] = {"base": c.base, "scaling": c.scaling, "factor": c.factor} if rotary else {}
-        self.positions = make_positions(
-            c.positions, width=c.width, heads=c.heads, head=c.head_width, causal=True, **stretch,
-            context=c.context if c.positions == "learned" else c.trained or int(c.context / c.factor),
-        )  # fmt: skip
+        self.embed = Tokens(c.vocab, c.width, scale=c.positions == "sinusoid" if c.scaled is None else c.scaled)
+        self.positions = _positions(c, base=c.base, scaling=c.scaling, factor=c.factor)
+        self.window_positions = None if c.window_base is None else _positions(c, base=c.window_base)
+        score = c.score if c.scale is None and c.score_cap is None else Dot(c.scale, c.score_cap)
         self.blocks = nn.ModuleList(
             Block(
                 c.width, c.heads, kv_heads=c.kv_heads, head=c.head, hidden=c.hidden, order=c.order, norm=c.norm,
-                eps=c.eps, mlp=c.mlp, project=c.project, score=c.score, bias=c.bias, dropout=c.dropout,
+                eps=c.eps, mlp=c.mlp, project=c.project, score=score, qk_norm=c.qk_norm, bias=c.bias,
+                dropout=c.dropout,
             )
             for _ in range(c.depth)
         )  # fmt: skip
-        self.norm = make_norm(c.norm if c.order == "pre" else "none", c.width, eps=c.eps)
-        self.head = Linear(c.width, c.vocab, bias=False)
+        self.norm = make_norm("none" if c.order == "post" else c.norm, c.width, eps=c.eps)
+        self.head = (
+            Linear(c.width, c.vocab, bias=False) if c.logit_cap is None else Readout(c.width, c.vocab, cap=c.logit_cap)
+        )
         if c.tied:
             self.head.weight = self.embed.table
 
@@ -115,7 +145,9 @@ class GPT(Model):
         return None if self.config.endless else self.config.context
 
     @property
-    def decoder_stack(self) -> DecoderStack:
+    def decoder_stack(self) -> DecoderStack | None:
+        if self.config.full_every or self.window_positions is not None:
+            return None  # blocks differ in their windows, or in their positions
         return DecoderStack(
             embed=self.embed, positions=self.positions, blocks=self.blocks, norm=self.norm, head=self.head,
             window=self.config.window,
@@ -139,8 +171,8 @@ class GPT(Model):
             at: Position of each token in its own document; 0, 1, ... if not given.
         """
         at = torch.arange(ids.shape[1], device=ids.device) if at is None else at
-        mask = Mask(causal=True, window=self.config.window, documents=documents)
-        return self._run_blocks(self.positions.add(self.embed(ids), at), mask, at)
+        masks = {w: Mask(causal=True, window=w, documents=documents) for w in self._windows()}
+        return self._run_blocks(self.positions.add(self.embed(ids), at), masks, at)
 
     def encode(self, ids: Int[Tensor, "b t"], *, lengths: Int[Tensor, "b"] | None = None) -> Float[Tensor, "b t d"]:
         """A vector per token: `states`. `lengths` is not needed, since no token attends to padding after it."""
@@ -185,10 +217,29 @@ class GPT(Model):
     def _append(self, ids: Tensor, state: DecoderState) -> Tensor:
         at = state.kv.positions(ids.shape[1])
         x = self.positions.add(self.embed(ids), at)
-        return self._run_blocks(x, state.kv.mask(self.config.window), at, state.kv.caches)
+        masks = {window: state.kv.mask(window) for window in self._windows()}
+        return self._run_blocks(x, masks, at, state.kv.caches)
 
-    def _run_blocks(self, x: Tensor, mask: Mask, at: Tensor, caches: Sequence[Cache | None] = ()) -> Tensor:
+    def _windows(self) -> set[int | None]:
+        """The windows of its blocks."""
+        return {self.config.window_of(i) for i in range(self.config.depth)}
+
+    def _run_blocks(
+        self, x: Tensor, masks: Mapping[int | None, Mask], at: Tensor, caches: Sequence[Cache | None] = ()
+    ) -> Tensor:
+        """The blocks and the final norm; `masks` has the mask of each window."""
         x = F.dropout(x, self.config.dropout, self.training)
-        for block, cache in zip(self.blocks, caches or [None] * len(self.blocks), strict=False):
-            x = block(x, mask=mask, positions=self.positions, at=at, cache=cache)
+        for i, (block, cache) in enumerate(zip(self.blocks, caches or [None] * len(self.blocks), strict=False)):
+            window = self.config.window_of(i)
+            local = window is not None and self.window_positions is not None
+            positions = self.window_positions if local else self.positions
+            x = block(x, mask=masks[window], positions=positions, at=at, cache=cache)
         return self.norm(x)
+
+
+def _positions(c: Config, **rotary: Any) -> Positions:
+    more = {**rotary, "columns": c.rotated} if c.positions == "rotary" else {}
+    context = c.context if c.positions == "learned" else c.trained or int(c.context / c.factor)
+    return make_positions(
+        c.positions, width=c.width, heads=c.heads, head=c.head_width, causal=True, context=context, **more
+    )

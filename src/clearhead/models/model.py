@@ -53,7 +53,7 @@ CAPABILITIES = {
 class DecoderStack:
     """The parts of a decoder by their roles, for a faster implementation of its steps.
 
-    A step is head(norm(blocks(positions.add(embed(ids), at)))), each block with a KV cache.
+    A step is head(norm(blocks(embed_norm(positions.add(embed(ids), at))))), each block with a KV cache.
 
     Examples:
         >>> model = clearhead.build("gpt", vocab=11, context=16, width=8, depth=2, heads=2)
@@ -68,6 +68,7 @@ class DecoderStack:
     head: nn.Module  # linear map to the logits
     window: int | None = None  # keys that a query may attend to, itself included; None: all before it
     cross: bool = False  # blocks also attend to a source
+    embed_norm: nn.Module | None = None  # of the embeddings with their positions; None or nn.Identity if there is none
     owner: nn.Module | None = None  # the module whose output is that of `norm`, if it is not the model itself
 
 

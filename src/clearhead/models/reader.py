@@ -46,7 +46,7 @@ class Config:
     positions: Position = "none"  # how token order is encoded
     hidden: int | None = None  # width inside the MLP; None: 4 x width
     norm: Norm = "layer"  # normalisation of the memory's output: a sum grows with the sequence
-    mlp: MLPKind = "gelu"  # activation of the MLP; swiglu has a gate
+    mlp: MLPKind = "gelu"  # activation of the MLP; swiglu and geglu have a gate
 
     def __post_init__(self) -> None:
         at_least(self, 1, "vocab", "context", "width", "heads", "hidden")

@@ -1,6 +1,8 @@
 """The Transformer: an encoder reads a sentence, and a decoder that attends to it writes another.
 
-Vaswani et al. 2017, section 3; the defaults are their base model (table 3), and every other choice is one option.
+Vaswani et al. 2017, section 3; the defaults are their base model (table 3), and every other choice is one option: a
+norm of the embeddings gives BART (Lewis et al. 2020), norms before each sublayer M2M-100 and NLLB (Fan et al. 2020),
+relative positions, RMS norms and unscaled scores T5 (Raffel et al. 2020).
 
     source -> embed (+ positions) -> encoder blocks -> memory
     ids    -> embed (+ positions) -> decoder blocks, which attend to the memory -> head -> logits
@@ -19,12 +21,18 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ..checks import at_least, fraction
-from ..layers import Block, Linear, Mask, Positions, Tokens, make_norm, make_positions
-from ..layers.words import MLPKind, Norm, Order, Pairs, Position
+from ..checks import above_zero, at_least, fraction
+from ..errors import InputError
+from ..layers import Block, Linear, Mask, Positions, Readout, Tokens, make_norm, make_positions
+from ..layers.words import DotScore, MLPKind, Norm, Order, Pairs, Position
 from .heads import check_heads
 from .model import DecoderStack, Model, random_ids
 from .state import DecoderState, KVState, SourceMemory
+
+# Options of some kinds of positions only.
+POSITION_OPTIONS = {
+    "base": ("sinusoid", "rotary"), "offset": ("sinusoid", "learned"), "buckets": ("relative",), "reach": ("relative",),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,27 +49,48 @@ class Config:
     decoder_depth: int | None = None  # number of decoder blocks; None: depth
     heads: int = 8  # attention heads per block
     kv_heads: int | None = None  # key and value heads, each shared by heads / kv_heads query heads; None: heads
+    head: int | None = None  # head dimension; None: width / heads
     hidden: int | None = None  # width inside the MLP; None: 4 x width
     positions: Position = "sinusoid"  # how token order is encoded
     pairs: Pairs | None = None  # sinusoid, rotary: columns that make a pair; None: the usual ones
-    order: Order = "post"  # norm before each sublayer, or after each residual addition
+    base: float = 10_000.0  # sinusoid, rotary: the longest wavelength is almost 2 pi base tokens
+    offset: int = 0  # sinusoid, learned: position of the first token; those before are not used (BART, M2M-100)
+    buckets: int = 32  # relative: number of buckets of distances, each with a bias per head
+    reach: int = 128  # relative: distance from which all share the last bucket
+    score: DotScore = "scaled"  # how a query is compared with a key
+    order: Order = "post"  # norms before each sublayer, after each addition, of each output, or before and of output
     norm: Norm = "layer"  # kind of normalisation
     eps: float = 1e-5  # added to the variance in a norm
-    mlp: MLPKind = "relu"  # activation of the MLP; swiglu has a gate
+    mlp: MLPKind = "relu"  # activation of the MLP; swiglu and geglu have a gate
     bias: bool = True  # linear maps have a bias
     scaled: bool = True  # embeddings are multiplied by sqrt(width) (section 3.4)
+    embed_norm: bool = False  # embeddings with their positions are normalised (BART)
     tied: bool = True  # the weights of the output layer are the target's embedding table (section 3.4)
     readout_bias: bool = False  # the output layer has a bias (Marian)
+    readout_scaled: bool = False  # the input of the output layer is divided by sqrt(width) (T5)
     dropout: float = 0.1  # share dropped in training: of embeddings and what each sublayer adds (section 5.4)
     inner_dropout: float = 0.0  # share dropped in training: of attention weights and inside the MLP
 
     def __post_init__(self) -> None:
         at_least(
-            self, 1, "vocab", "target_vocab", "context", "width", "heads", "kv_heads", "hidden", "decoder_depth"
+            self, 1, "vocab", "target_vocab", "context", "width", "heads", "kv_heads", "head", "hidden",
+            "decoder_depth", "buckets", "reach",
         )  # fmt: skip
-        at_least(self, 0, "depth")
+        at_least(self, 0, "depth", "offset")
+        above_zero(self, "base")
         fraction(self, "dropout", "inner_dropout")
-        check_heads(self.width, self.heads, positions=self.positions, kv_heads=self.kv_heads)
+        check_heads(self.width, self.heads, positions=self.positions, head=self.head, kv_heads=self.kv_heads)
+        for name, kinds in POSITION_OPTIONS.items():
+            usual = type(self).__dataclass_fields__[name].default
+            if getattr(self, name) != usual and self.positions not in kinds:
+                raise InputError(
+                    f"{name}={getattr(self, name)} is for positions={' or '.join(kinds)}, not {self.positions!r}"
+                )
+
+    @property
+    def head_width(self) -> int:
+        """The head dimension."""
+        return self.head or self.width // self.heads
 
 
 class Encoder(nn.Module):
@@ -71,11 +100,13 @@ class Encoder(nn.Module):
         super().__init__()
         self.embed, self.dropout = embed, c.dropout
         self.positions = _positions(c, causal=False)
+        self.embed_norm = make_norm(c.norm if c.embed_norm else "none", c.width, eps=c.eps)
         self.blocks = nn.ModuleList(_block(c, cross=False) for _ in range(c.depth))
-        self.norm = make_norm(c.norm if c.order == "pre" else "none", c.width, eps=c.eps)
+        self.norm = make_norm("none" if c.order == "post" else c.norm, c.width, eps=c.eps)
 
     def forward(self, source: Int[Tensor, "b s"], mask: Mask) -> Float[Tensor, "b s d"]:
-        x = F.dropout(self.positions.add(self.embed(source)), self.dropout, self.training)
+        x = self.embed_norm(self.positions.add(self.embed(source)))
+        x = F.dropout(x, self.dropout, self.training)
         for block in self.blocks:
             x = block(x, mask=mask, positions=self.positions)
         return self.norm(x)
@@ -88,8 +119,9 @@ class Decoder(nn.Module):
         super().__init__()
         self.embed, self.dropout = embed, c.dropout
         self.positions = _positions(c, causal=True)
+        self.embed_norm = make_norm(c.norm if c.embed_norm else "none", c.width, eps=c.eps)
         self.blocks = nn.ModuleList(_block(c, cross=True) for _ in range(c.decoder_depth or c.depth))
-        self.norm = make_norm(c.norm if c.order == "pre" else "none", c.width, eps=c.eps)
+        self.norm = make_norm("none" if c.order == "post" else c.norm, c.width, eps=c.eps)
 
     def forward(
         self,
@@ -114,7 +146,7 @@ class Decoder(nn.Module):
         """
         mask = Mask(causal=True, documents=documents) if kv is None else kv.mask()
         at = at if kv is None else kv.positions(ids.shape[1])
-        x = F.dropout(self.positions.add(self.embed(ids), at), self.dropout, self.training)
+        x = F.dropout(self.embed_norm(self.positions.add(self.embed(ids), at)), self.dropout, self.training)
         for i, block in enumerate(self.blocks):
             x = block(
                 x, memory[i] if isinstance(memory, list) else memory, mask=mask, context_mask=context_mask,
@@ -138,7 +170,8 @@ class Transformer(Model):
         self.encoder = Encoder(c, embed)
         target = embed if c.target_vocab is None else Tokens(c.target_vocab, c.width, scale=c.scaled)
         self.decoder = Decoder(c, target)
-        self.head = Linear(c.width, c.target_vocab or c.vocab, bias=c.readout_bias)
+        sizes = (c.width, c.target_vocab or c.vocab, c.readout_bias)
+        self.head = Readout(*sizes, scale=c.width**-0.5) if c.readout_scaled else Linear(*sizes)
         if c.tied:
             self.head.weight = target.table
 
@@ -146,7 +179,8 @@ class Transformer(Model):
     def decoder_stack(self) -> DecoderStack:
         d = self.decoder
         return DecoderStack(
-            embed=d.embed, positions=d.positions, blocks=d.blocks, norm=d.norm, head=self.head, cross=True, owner=d
+            embed=d.embed, positions=d.positions, blocks=d.blocks, norm=d.norm, head=self.head, cross=True, owner=d,
+            embed_norm=d.embed_norm,
         )  # fmt: skip
 
     def example_inputs(self, rows: int, size: int, generator: torch.Generator) -> dict[str, Tensor]:
@@ -196,9 +230,18 @@ class Transformer(Model):
         memory = [cast(Block, block).cross.remember(x) for block in self.decoder.blocks]  # type: ignore[union-attr]
         c, like = self.config, memory[0][0]
         kv = KVState(
-            len(memory), rows, c.kv_heads or c.heads, limit, c.width // c.heads, dtype=like.dtype, device=like.device
+            len(memory), rows, c.kv_heads or c.heads, limit, c.head_width, dtype=like.dtype, device=like.device
         )
         return DecoderState(kv, SourceMemory(memory, lengths))
+
+    def read(
+        self, ids: Int[Tensor, "b t"], state: DecoderState, counts: Int[Tensor, "b"] | None = None
+    ) -> DecoderState:
+        """Append target tokens without computing logits: the first `counts[i]` of row i, or all of them."""
+        assert state.source is not None
+        self.decoder(ids, state.source.memory, state.source.mask, kv=state.kv)
+        state.kv.advance(ids.shape[1] if counts is None else counts)
+        return state
 
     def step(self, ids: Int[Tensor, "b t"], state: DecoderState) -> tuple[Float[Tensor, "b t v"], DecoderState]:
         """Append tokens to every row, and return the logits after each of them."""
@@ -210,13 +253,15 @@ class Transformer(Model):
 
 def _block(c: Config, cross: bool) -> Block:
     return Block(
-        c.width, c.heads, kv_heads=c.kv_heads, hidden=c.hidden, order=c.order, norm=c.norm, eps=c.eps, mlp=c.mlp,
-        cross=cross, bias=c.bias, dropout=c.dropout, inner_dropout=c.inner_dropout,
+        c.width, c.heads, kv_heads=c.kv_heads, head=c.head, hidden=c.hidden, order=c.order, norm=c.norm, eps=c.eps,
+        mlp=c.mlp, cross=cross, score=c.score, cross_score=c.score, bias=c.bias, dropout=c.dropout,
+        inner_dropout=c.inner_dropout,
     )  # fmt: skip
 
 
 def _positions(c: Config, causal: bool) -> Positions:
+    more = {name: getattr(c, name) for name, kinds in POSITION_OPTIONS.items() if c.positions in kinds}
     return make_positions(
-        c.positions, width=c.width, heads=c.heads, head=c.width // c.heads, context=c.context, causal=causal,
-        pairs=c.pairs,
+        c.positions, width=c.width, heads=c.heads, head=c.head_width, context=c.context, causal=causal, pairs=c.pairs,
+        **more,
     )  # fmt: skip

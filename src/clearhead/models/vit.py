@@ -45,10 +45,10 @@ class Config:
     antialias: bool = False  # learned: smooth positions where they are interpolated to a smaller grid
     join: Join = "add"  # learned, sincos2d: add position vectors to the patches, or concatenate them
     registers: int = 0  # number of extra tokens that belong to no place
-    order: Order = "pre"  # norm before each sublayer, or after each residual addition
+    order: Order = "pre"  # norms before each sublayer, after each addition, of each output, or before and of output
     norm: Norm = "layer"  # kind of normalisation
     eps: float = 1e-6  # added to the variance in a norm
-    mlp: MLPKind = "gelu"  # activation of the MLP; swiglu has a gate
+    mlp: MLPKind = "gelu"  # activation of the MLP; swiglu and geglu have a gate
     bias: bool = True  # linear maps have a bias
     pool: Literal["cls", "mean", "both", "attention", "distilled"] = (
         "cls"  # one vector: the class token, the mean of the patches, both side by side, a learned weighted mean, or
@@ -113,7 +113,7 @@ class ViT(Model):
             )
             for i in range(c.depth)
         )  # fmt: skip
-        self.norm = make_norm(c.norm if c.order == "pre" else "none", c.width, eps=c.eps)
+        self.norm = make_norm("none" if c.order == "post" else c.norm, c.width, eps=c.eps)
         learned = c.pool == "attention"
         self.pool = Attention(c.width, project="none", out=False, score="dot") if learned else None
         self.pool_query = nn.Parameter(torch.empty(1, 1, c.width).normal_(std=0.02)) if learned else None

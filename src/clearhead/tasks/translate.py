@@ -16,7 +16,7 @@ from ..tokens.ids import as_row
 from ..weights import Bundle
 from .batching import batches
 from .seeds import seeds_of
-from .translation import Pass, Translation, source_inputs, start_id, translator_tokens
+from .translation import Pass, Translation, source_inputs, start_ids, translator_tokens, with_languages
 
 EMPTY = Translation(text="", score=0.0, logprob=0.0, source=[], target=[])  # the translation of white space
 
@@ -29,6 +29,8 @@ def translate(
     best: int = 1,
     penalty: float = 1.0,
     limit: int | None = None,
+    source_language: str | None = None,
+    target_language: str | None = None,
     batch_tokens: int = 2048,
     sample: bool = False,
     temperature: float = 1.0,
@@ -48,6 +50,9 @@ def translate(
         penalty: The search ranks by log-probability / length^penalty.
         limit: Largest number of tokens of a translation; twice the source's plus 20 if not given, and never more than
             the model's context.
+        source_language: Token of the source's language, of a model of many languages: "eng_Latn" of NLLB. If not given,
+            that of the folder.
+        target_language: Token of the translation's language.
         batch_tokens: Source tokens that are translated at a time, padding included.
         sample: Sample instead of searching.
         temperature: Of sampling: below 1 prefers likelier tokens, above 1 flattens the distribution.
@@ -62,6 +67,7 @@ def translate(
         >>> translate(clearhead.load("en-de"), "A dog runs.").text
         'Ein Hund rennt.'
     """
+    bundle = with_languages(bundle, source_language, target_language)
     tokens = translator_tokens(bundle)
     texts = [text] if isinstance(text, str) else list(text)
     sources = _sources(bundle, tokens, texts)
@@ -73,8 +79,8 @@ def translate(
     for rows in batches([len(sources[i][0]) for i in waiting], bundle.model, batch_tokens):
         batch = [waiting[row] for row in rows]
         plan = Plan(
-            start=start_id(tokens), end=_end(tokens), beams=beams, best=best, penalty=penalty, choice=choice,
-            seed=[seeds[i] for i in batch], limit=[_limit(bundle, sources[i][0], limit) for i in batch],
+            start=[start_ids(bundle)] * len(batch), end=_end(tokens), beams=beams, best=best, penalty=penalty,
+            choice=choice, seed=[seeds[i] for i in batch], limit=[_limit(bundle, sources[i][0], limit) for i in batch],
             banned=_banned(tokens),
         )  # fmt: skip
         answers = search(bundle.model, source_inputs(bundle, [sources[i][0] for i in batch]), plan)
@@ -100,7 +106,7 @@ def translating(
         yield [EMPTY]
         return
     plan = Plan(
-        start=start_id(tokens), end=_end(tokens), beams=beams, best=beams, penalty=penalty, banned=_banned(tokens),
+        start=[start_ids(bundle)], end=_end(tokens), beams=beams, best=beams, penalty=penalty, banned=_banned(tokens),
         limit=_limit(bundle, ids, limit),
     )  # fmt: skip
     for hypotheses in follow(bundle.model, source_inputs(bundle, [ids]), plan):
@@ -117,8 +123,11 @@ def given_translation(bundle: Bundle, source: str, target: str | Sequence[int]) 
     written = tokens.written(target) if isinstance(target, str) else as_row(target, len(tokens.target))
     if not len(written):
         raise InputError("the translation has no tokens: expected one or more")
-    before = torch.from_numpy(np.concatenate([[start_id(tokens)], written[:-1]]))[None].to(bundle.device)
-    targets = torch.from_numpy(written)[None].to(bundle.device)
+    start = start_ids(bundle)
+    before = torch.from_numpy(np.concatenate([start, written[:-1]]))[None].to(bundle.device)
+    targets = torch.from_numpy(np.concatenate([[-1] * (len(start) - 1), written]).astype(np.int64))[None].to(
+        bundle.device
+    )
     logprob = float(forced(bundle.model, source_inputs(bundle, [ids]), before, targets).sum())
     finished = int(written[-1]) == _end(tokens)
     own = written[:-1] if finished else written

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from ..errors import InputError
+from ..errors import InputError, nearest
 from ..look import Tape, watch
-from ..tokens import Pair
-from ..weights import Bundle
+from ..tokens import Pair, Tokenizer
+from ..weights import Bundle, Special
 from .batching import padded
 
 CROSS = "decoder.blocks.*.cross.weights"  # the addresses of the attention to the source
@@ -39,8 +39,7 @@ class Pass:
         Up to rounding, this is the attention of the search itself, because a decoder's states depend only on the
         tokens before them.
         """
-        tokens = translator_tokens(self.bundle)
-        before = torch.tensor([[start_id(tokens), *self.target[:-1]]], device=self.bundle.device)
+        before = torch.tensor([[*start_ids(self.bundle), *self.target[:-1]]], device=self.bundle.device)
         try:
             with watch(self.bundle.model, *names) as tape:
                 self.bundle.model(before, **source_inputs(self.bundle, [self.source]))
@@ -102,7 +101,8 @@ class Translation:
         if self.forced is None:
             return np.zeros((len(self.target), len(self.source)), np.float32)
         tape = self.forced.watch(CROSS)
-        layers = [tape[name].dense()[0].float().cpu().numpy() for name in tape.names]  # (h, t, s) each
+        layers = [tape[name].dense()[0].float().cpu().numpy() for name in tape.names]  # (h, n + t, s) each
+        layers = [x[:, -len(self.target) :] for x in layers]  # without a forced first token
         for name, number, most in (("layer", layer, len(layers)), ("head", head, layers[0].shape[0])):
             if number is not None and not -most <= number < most:
                 raise InputError(f"{name}={number}: there are {most}, counted from 0")
@@ -169,9 +169,32 @@ def source_inputs(bundle: Bundle, rows: Sequence[np.ndarray]) -> dict[str, torch
     return {"source": source, "lengths": lengths}
 
 
-def start_id(tokens: Pair) -> int:
-    """The first token of a target: BOS, or padding if there is none (Marian)."""
-    start = tokens.target.start
-    first = tokens.target.pad if start is None else start
-    assert first is not None
-    return int(first)
+def with_languages(bundle: Bundle, source: str | None, target: str | None) -> Bundle:
+    """The bundle of a translator between many languages, such as NLLB, with the languages of source and target set.
+
+    A language is named by its token: "fra_Latn" of NLLB, "fr" or "__fr__" of M2M-100. None leaves it as it is.
+    """
+    tokens = translator_tokens(bundle)
+    if source is not None:
+        tokens = replace(tokens, before=_language(tokens.source, source))
+        bundle = replace(bundle, tokens=tokens)
+    if target is not None:
+        special = replace(bundle.special or Special(), first=_language(tokens.target, target))
+        bundle = replace(bundle, special=special)
+    return bundle
+
+
+def _language(tokens: Tokenizer, name: str) -> int:
+    known = tokens.special_names
+    for token in (name, f"__{name}__"):
+        if token in known:
+            return int(known[token])
+    raise InputError(f"language {name!r}: expected a special token of this model{nearest(name, known)}")
+
+
+def start_ids(bundle: Bundle) -> list[int]:
+    """What a target begins with: BOS, or padding if there is none; and the forced first token, if there is one."""
+    tokens, special = translator_tokens(bundle), bundle.special or Special()
+    start = tokens.target.pad if special.start is None else special.start
+    assert start is not None
+    return [int(start)] if special.first is None else [int(start), int(special.first)]

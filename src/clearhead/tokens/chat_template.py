@@ -124,7 +124,7 @@ def _generation_tag() -> Any:
     from jinja2.ext import Extension
 
     class Generation(Extension):
-        tags = {"generation"}  # noqa: RUF012 - as the base class declares it
+        tags = {"generation"}  # noqa: RUF012  (as in jinja2, whose type is that of an instance)
 
         def parse(self, parser: Any) -> Any:
             next(parser.stream)

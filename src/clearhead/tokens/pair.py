@@ -22,6 +22,8 @@ class Pair:
         source: The tokenizer of the text that the encoder reads.
         target: The tokenizer of the text that the decoder writes; if it equals `source`, both sides may share one
             embedding table.
+        before: The id of a source's language, which it begins with, or ends with after <end> if its tokenizer puts
+            that there (mBART); None: what its tokenizer puts there.
 
     Raises:
         InputError: One of them has no `pad` or no `end`.
@@ -38,6 +40,7 @@ class Pair:
     file: ClassVar[str] = "tokens.json"  # names the file of each side
     source: Tokenizer
     target: Tokenizer
+    before: int | None = None
 
     def __post_init__(self) -> None:
         for side, tokens in self._sides.items():
@@ -56,8 +59,14 @@ class Pair:
         return self.joint or (isinstance(one, Pieces) and isinstance(other, Pieces) and one.vocab == other.vocab)
 
     def read(self, text: str) -> Int[np.ndarray, "s"]:
-        """Encode a source text for the encoder, with <end>."""
-        return np.append(self.source.encode(text), np.int64(self.source.end or 0))
+        """Encode a source text for the encoder, with <end>, and with what its tokenizer puts around a text."""
+        end = self.source.end or 0
+        if self.before is not None:
+            ids, around = self.source.encode(text).tolist(), self.source.wrapped("").tolist()
+            last = len(around) > 1 and around[0] == end
+            return np.array([*ids, end, self.before] if last else [self.before, *ids, end], np.int64)
+        ids = self.source.wrapped(text)
+        return ids if end in ids else np.append(ids, np.int64(end))
 
     def written(self, text: str) -> Int[np.ndarray, "t"]:
         """Encode a target text as the decoder should write it, with <end>."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -28,6 +28,7 @@ class Pieces(Tokenizer):
         vocab: The id of each piece; None: its index in the model.
         special: Ids of pad, start, end and unknown that their usual names in the vocabulary do not give.
         first: `wrapped` puts <s> before a text.
+        languages: Pieces of the vocabulary that name a language, as special tokens (M2M-100).
 
     Examples:
         >>> from clearhead.tokens.sentencepiece import Model
@@ -48,6 +49,7 @@ class Pieces(Tokenizer):
         *,
         special: Mapping[str, int] | None = None,
         first: bool = False,
+        languages: Iterable[str] = (),
     ) -> None:
         self._model = Model.of(model) if isinstance(model, bytes) else model
         self.vocab = {p: i for i, p in enumerate(self._model.pieces)} if vocab is None else dict(vocab)
@@ -74,7 +76,12 @@ class Pieces(Tokenizer):
         self.codes = frozenset(piece for piece in self.vocab if piece.startswith(">>") and piece.endswith("<<"))
         types = zip(self._model.pieces, self._model.types, strict=True)
         control = [self.vocab.get(piece) for piece, kind in types if kind in (CONTROL, UNKNOWN)]
-        special_ids = (self.pad, self.start, self.end, self.unknown, *control)
+        self.languages = tuple(languages)
+        for name in self.languages:
+            if name not in self.vocab:
+                raise InputError(f"the language {name!r} has no id in the vocabulary")
+        named = (self.vocab[name] for name in self.languages)
+        special_ids = (self.pad, self.start, self.end, self.unknown, *control, *named)
         self._special = frozenset(i for i in special_ids if i is not None)
 
     def encode(self, text: str) -> Int[np.ndarray, "t"]:
@@ -127,8 +134,8 @@ class Pieces(Tokenizer):
     def __eq__(self, other: object) -> bool:
         return (
             isinstance(other, Pieces)
-            and (self._model, self.vocab, self._overrides, self._first)
-            == (other._model, other.vocab, other._overrides, other._first)
+            and (self._model, self.vocab, self._overrides, self._first, self.languages)
+            == (other._model, other.vocab, other._overrides, other._first, other.languages)
         )  # fmt: skip
 
     def __hash__(self) -> int:
@@ -151,12 +158,13 @@ class Pieces(Tokenizer):
             "special": self._overrides,
         }
         values |= {"first": True} if self._first else {}
+        values |= {"languages": list(self.languages)} if self.languages else {}
         return values if self._own else values | {"vocab": self.vocab}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Pieces:
         """Make a tokenizer from the result of `to_dict`."""
-        if set(values) - {"vocab", "first"} != {"kind", "model", "special"} or values["kind"] != cls.kind:
+        if set(values) - {"vocab", "first", "languages"} != {"kind", "model", "special"} or values["kind"] != cls.kind:
             raise InputError(f"expected kind = {cls.kind!r}, model, special and vocab, got {', '.join(values)}")
         model, vocab, special = values["model"], values.get("vocab"), values["special"]
         for name, table in (("vocab", vocab or {}), ("special", special)):
@@ -164,4 +172,10 @@ class Pieces(Tokenizer):
                 raise InputError(f"{name} = {table!r:.200}: expected whole numbers by their names")
         if not isinstance(model, str):
             raise InputError(f"model = {model!r:.200}: expected text in base 64")
-        return cls(base64.b64decode(model, validate=True), vocab, special=special, first=values.get("first") is True)
+        languages = values.get("languages", [])
+        if not isinstance(languages, list):
+            raise InputError(f"languages = {languages!r:.200}: expected a list of pieces")
+        return cls(
+            base64.b64decode(model, validate=True), vocab, special=special, first=values.get("first") is True,
+            languages=languages,
+        )  # fmt: skip

@@ -1,8 +1,9 @@
 """Fused output layer and cross-entropy, which never holds all logits of a large vocabulary in memory.
 
-loss = - sum over tokens of ln softmax(W x)[target]. For one chunk of tokens at a time the logits are computed, replaced
-in place by their gradient softmax - onehot, and multiplied into the gradients of x and W. So memory is of the size of x
-and W. The gradients are computed in the forward pass, and the backward pass only scales them.
+loss = - sum over tokens of ln softmax(W x)[target], where the logits W x may be capped. For one chunk of tokens at a
+time the logits are computed, replaced in place by their gradient softmax - onehot, and multiplied into the gradients of
+x and W. So memory is of the size of x and W. The gradients are computed in the forward pass, and the backward pass only
+scales them.
 """
 
 from __future__ import annotations
@@ -23,16 +24,18 @@ def linear_cross_entropy(
     targets: Int[Tensor, "*n"],
     *,
     smoothing: float = 0.0,
+    cap: float | None = None,
 ) -> Float[Tensor, ""]:
     """The summed cross-entropy of softmax(x W') against `targets`, in float32 or better.
 
-    With `smoothing` a share of each target is spread evenly over the vocabulary (Szegedy et al. 2016, section 7).
+    With `smoothing` a share of each target is spread evenly over the vocabulary (Szegedy et al. 2016, section 7). With
+    `cap` the logits are cap * tanh(x W' / cap).
     """
     x, targets = x.reshape(-1, x.shape[-1]), targets.reshape(-1)
     if torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad):
-        loss: Tensor = _loss_and_gradients(x, weight, targets, smoothing)[0]
+        loss: Tensor = _loss_and_gradients(x, weight, targets, smoothing, cap or 0.0)[0]
         return loss
-    return measured(x, weight, targets, smoothing=smoothing)[0]
+    return measured(x, weight, targets, smoothing=smoothing, cap=cap)[0]
 
 
 @torch.no_grad()
@@ -42,6 +45,7 @@ def measured(
     targets: Int[Tensor, "*n"],
     *,
     smoothing: float = 0.0,
+    cap: float | None = None,
 ) -> tuple[Float[Tensor, ""], Int[Tensor, ""]]:
     """The summed cross-entropy and the number of correct predictions, without gradients, for evaluation."""
     x, targets = x.reshape(-1, x.shape[-1]), targets.reshape(-1)
@@ -50,6 +54,7 @@ def measured(
     part = _rows(x, weight) if x.device.type == "cpu" else -(-_rows(x, weight) // 8)  # these logits are float32
     for rows, wanted in zip(x.split(part), targets.split(part), strict=True):
         logits = (rows @ weight.T).to(_wide(x))
+        _cap_logits(logits, cap or 0.0)
         loss += F.cross_entropy(logits, wanted, ignore_index=IGNORED, label_smoothing=smoothing, reduction="sum")
         correct += (logits.argmax(-1) == wanted).sum()
     return loss, correct
@@ -58,9 +63,11 @@ def measured(
 @torch.library.custom_op(
     "clearhead::linear_cross_entropy",
     mutates_args=(),
-    schema="(Tensor x, Tensor weight, Tensor targets, float smoothing) -> (Tensor, Tensor, Tensor)",
+    schema="(Tensor x, Tensor weight, Tensor targets, float smoothing, float cap) -> (Tensor, Tensor, Tensor)",
 )
-def _loss_and_gradients(x: Tensor, weight: Tensor, targets: Tensor, smoothing: float) -> tuple[Tensor, Tensor, Tensor]:
+def _loss_and_gradients(
+    x: Tensor, weight: Tensor, targets: Tensor, smoothing: float, cap: float
+) -> tuple[Tensor, Tensor, Tensor]:
     """The summed loss and its gradients with respect to x and weight, chunk by chunk."""
     rows = _rows(x, weight)
     loss = torch.zeros((), dtype=_wide(x), device=x.device)
@@ -68,14 +75,17 @@ def _loss_and_gradients(x: Tensor, weight: Tensor, targets: Tensor, smoothing: f
     for start in range(0, x.shape[0], rows):
         part, wanted = x[start : start + rows], targets[start : start + rows]
         logits = part @ weight.T
+        slope = _cap_logits(logits, cap)
         loss += _logits_to_gradient(logits, wanted, smoothing)
+        if slope is not None:
+            logits *= slope
         torch.mm(logits, weight, out=dx[start : start + rows])
         dw = _add(dw, logits, part, whole=x.shape[0] <= rows)
     return loss, dx, torch.zeros_like(weight) if dw is None else dw.to(weight.dtype)
 
 
 @_loss_and_gradients.register_fake
-def _(x: Tensor, weight: Tensor, targets: Tensor, smoothing: float) -> tuple[Tensor, Tensor, Tensor]:
+def _(x: Tensor, weight: Tensor, targets: Tensor, smoothing: float, cap: float) -> tuple[Tensor, Tensor, Tensor]:
     return x.new_empty((), dtype=_wide(x)), torch.empty_like(x), torch.empty_like(weight)
 
 
@@ -91,10 +101,19 @@ def _scale_gradients(ctx: torch.autograd.function.FunctionCtx, *grads: Tensor | 
     g = grads[0]
     if grads[1] is not None or grads[2] is not None:
         raise RuntimeError("linear_cross_entropy has no second derivative: its gradients are constants for autograd")
-    return (None, None, None, None) if g is None else (dx * g, dw * g, None, None)
+    return (None,) * 5 if g is None else (dx * g, dw * g, None, None, None)
 
 
 _loss_and_gradients.register_autograd(_scale_gradients, setup_context=_save_gradients)
+
+
+def _cap_logits(logits: Float[Tensor, "n v"], cap: float) -> Float[Tensor, "n v"] | None:
+    """Replace logits by cap * tanh(logits / cap), in place; returns the derivative. A cap of 0 is none: None."""
+    if not cap:
+        return None
+    t = torch.tanh(logits / cap)
+    torch.mul(t, cap, out=logits)
+    return 1.0 - t * t
 
 
 def _wide(x: Tensor) -> torch.dtype:

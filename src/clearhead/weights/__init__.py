@@ -8,7 +8,8 @@ quantise      a model with 8-bit weights
 certificate   which tensors of a checkpoint were used, and how far its outputs are from the reference's
 """
 
-from .bundle import Bundle, Special
+from ..tokens.special import Special
+from .bundle import Bundle
 from .fill import WeightsError
 from .folder import load, read_config, save
 from .parity import Certificate, certificate, write_probe

@@ -25,10 +25,11 @@ from .. import config
 from ..checks import at_least
 from ..errors import InputError
 from ..models.bert import Config
-from .bundle import Special
+from ..tokens.special import Special
 from .fill import Shapes, WeightsError
-from .table import Layout, Row, pairs
-from .tokenizer_files import folder_tokens, write_subwords
+from .table import Layout, Row, check_options, pairs
+from .tokenizer_files import write_subwords
+from .tokenizer_schemes import read_tokenizer
 
 # Layers of a block. Ours: theirs.
 PARTS = {
@@ -44,6 +45,10 @@ ACTIVATIONS = {
 # Variants that our BERT does not have are refused.
 FIXED = {"is_decoder": False, "add_cross_attention": False, "position_embedding_type": "absolute"}
 WORDS, CLASSES, POOLER = "cls.predictions.transform.dense.weight", "classifier.weight", "bert.pooler.dense.weight"
+FREE = {
+    "vocab", "context", "width", "depth", "heads", "hidden", "types", "eps", "mlp", "answer", "classes", "pool",
+    "pooler", "dropout",
+}  # fmt: skip
 POOLING = Path("1_Pooling") / "config.json"  # of the sentence-transformers library
 
 
@@ -120,9 +125,7 @@ def write_pooling(c: Config, folder: Path) -> None:
 
 def to_theirs(c: Config, special: Special) -> dict[str, Any]:
     """Their config.json; raises for options that a BERT folder does not have."""
-    for name, value in {"positions": "learned", "order": "post", "norm": "layer", "bias": True}.items():
-        if getattr(c, name) != value:
-            raise WeightsError(f"{name}={getattr(c, name)!r}: a BERT folder has {name}={value!r}")
+    check_options(c, "a BERT folder", FREE, {})
     words = {mlp: word for word, mlp in reversed(ACTIVATIONS.items())}
     if c.mlp not in words:
         raise WeightsError(f"mlp={c.mlp!r}: a BERT folder has one of {', '.join(words)}")
@@ -141,10 +144,15 @@ def to_theirs(c: Config, special: Special) -> dict[str, Any]:
         "max_position_embeddings": c.context, "type_vocab_size": c.types, "layer_norm_eps": c.eps,
         "pad_token_id": special.pad, "tie_word_embeddings": True, **FIXED,
     }  # fmt: skip
-    if c.classes is not None:
-        theirs["id2label"] = {str(i): f"LABEL_{i}" for i in range(c.classes)}
-        theirs["label2id"] = {f"LABEL_{i}": i for i in range(c.classes)}
-    return theirs
+    return theirs | class_keys(c)
+
+
+def class_keys(c: Config) -> dict[str, Any]:
+    """The keys of config.json for the classes of a classifier."""
+    if c.classes is None:
+        return {}
+    names = {str(i): f"LABEL_{i}" for i in range(c.classes)}
+    return {"id2label": names, "label2id": {name: int(i) for i, name in names.items()}}
 
 
 def rows(c: Config) -> Iterator[Row]:
@@ -181,7 +189,11 @@ def ignored(c: Config) -> dict[str, None]:
 def reference(pretrained: Callable[[str], Any], inputs: dict[str, Tensor], c: Config) -> Tensor:
     """The output of transformers: the logits of its head, or the vector of each text."""
     kinds = {"words": "BertForMaskedLM", "class": "BertForSequenceClassification", "sentence": "BertModel"}
-    out = pretrained(kinds[c.answer])(inputs["ids"])
+    return pooled(pretrained(kinds[c.answer])(inputs["ids"]), c)
+
+
+def pooled(out: Any, c: Config) -> Tensor:
+    """The logits in an output of transformers, or the vector of each text."""
     if c.answer != "sentence":
         return cast(Tensor, out.logits)
     if c.pooler:
@@ -196,7 +208,8 @@ def rename(name: str) -> str:
 
 
 LAYOUT = Layout(
-    model="bert", theirs=Theirs, to_ours=Theirs.to_ours, to_theirs=to_theirs, rows=rows, read_tokens=folder_tokens,
-    write_tokens=write_subwords, fixed=FIXED, prefix="bert.", ignored=ignored, rename=rename, read_extra=read_pooling,
-    write_extra=write_pooling, reference=reference,
+    model="bert", theirs=Theirs, to_ours=Theirs.to_ours, to_theirs=to_theirs, rows=rows,
+    read_tokens=lambda folder, theirs: read_tokenizer(folder), write_tokens=write_subwords, fixed=FIXED,
+    prefix="bert.", ignored=ignored, rename=rename, read_extra=read_pooling, write_extra=write_pooling,
+    reference=reference,
 )  # fmt: skip

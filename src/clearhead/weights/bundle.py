@@ -37,6 +37,7 @@ class Bundle:
         chat: The Jinja template that turns a conversation into one text.
         labels: The names of the classes of a classifier.
         preprocessing: How an image becomes its input; None if it reads no images.
+        model_type: Of the Hugging Face folder it was loaded from; the layout "huggingface" saves it as such again.
 
     Examples:
         >>> model = clearhead.build("gpt", vocab=3, context=8, width=8, depth=1, heads=2)
@@ -52,6 +53,7 @@ class Bundle:
     chat: str | None = None
     labels: tuple[str, ...] | None = None
     preprocessing: Preprocessing | None = field(default=None, kw_only=True)
+    model_type: str | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         accelerate(self.model.eval())

@@ -18,7 +18,7 @@ from torch import Tensor
 from ..checks import at_least
 from ..errors import InputError
 from ..models.convnext import Config
-from .bundle import Special
+from ..tokens.special import Special
 from .fill import Shapes, WeightsError
 from .table import Layout, Row, pairs
 from .vit import label_keys

@@ -181,6 +181,6 @@ def _layout(folder: Path) -> str:
     keys = [("model_type",), *huggingface.MARKS.values()]
     if "clearhead" in table or not any(all(key in table for key in marks) for marks in keys):
         return "clearhead"
-    if transformers_folder.knows(table.get("model_type")):
+    if transformers_folder.knows(table):
         return "transformers"
     return f"huggingface {huggingface.model_type(table)}"

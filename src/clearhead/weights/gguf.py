@@ -23,6 +23,7 @@ from .bundle import Bundle
 from .fill import WeightsError
 from .gguf_file import read_file
 from .gguf_tokens import read_special, read_tokens
+from .rope import BASE
 from .table import Conversion, Row, Used
 from .tensor_files import Tensors
 
@@ -111,7 +112,7 @@ class _Metadata:
 
 
 def _rope_parameters(get: _Metadata, tensors: Tensors) -> dict[str, Any]:
-    base = {"rope_theta": get.number("rope.freq_base", llama.BASE)}
+    base = {"rope_theta": get.number("rope.freq_base", BASE)}
     scaling = get.values.get("llama.rope.scaling.type", "none")
     if 0 not in tensors.shapes.get(ROPE_FACTORS, (0,)):
         factor = float(tensors[ROPE_FACTORS].max())

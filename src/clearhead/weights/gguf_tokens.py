@@ -10,7 +10,7 @@ from tokenizers import Tokenizer as Backend
 
 from ..tokens import Pieces, Subwords, Tokenizer
 from ..tokens.sentencepiece import CONTROL, DEFINED, Model
-from .bundle import Special
+from ..tokens.special import Special
 from .fill import WeightsError
 
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"

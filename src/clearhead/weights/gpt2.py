@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from ..checks import at_least
 from ..models.gpt import Config
-from .bundle import Special
+from ..tokens.special import Special
 from .fill import Shapes, WeightsError
 from .table import JOINED, JOINED_TRANSPOSED, TRANSPOSED, Layout, Row, causal_lm_logits, pairs
 from .tokenizer_files import folder_tokens, write_subwords

@@ -19,8 +19,8 @@ from ..atomic_files import atomic_write
 from ..errors import nearest
 from ..models import Model, family, family_of
 from ..tokens.chat_template import read_template
-from ..tokens.special import ID_KEYS, special_ids
-from .bundle import Bundle, Special, check_tokens
+from ..tokens.special import ID_KEYS, Special, special_ids
+from .bundle import Bundle, check_tokens
 from .fill import WeightsError, build_empty
 from .preprocessor import read_preprocessing, write_preprocessing
 from .table import Layout, Used, dtype_name, export, fill
@@ -30,15 +30,17 @@ from .tokenizer_files import remove_tokens, write_chat
 
 # model_type: the file of this folder with its Layout.
 LAYOUT_FILES = {
-    "marian": "marian", "gpt2": "gpt2", "llama": "llama", "mistral": "llama", "qwen2": "llama", "bert": "bert",
-    "vit": "vit", "deit": "vit", "dinov2": "dinov2", "dinov2_with_registers": "dinov2", "resnet": "resnet",
-    "convnext": "convnext", "vision-encoder-decoder": "vision_encoder_decoder",
+    "marian": "marian", "gpt2": "gpt2", "llama": "llama", "mistral": "llama", "qwen2": "llama", "qwen3": "llama",
+    "phi3": "phi3", "olmo2": "olmo2", "gemma2": "gemma", "gemma3_text": "gemma", "bert": "bert", "roberta": "roberta",
+    "xlm-roberta": "roberta", "distilbert": "distilbert", "bart": "bart", "mbart": "bart", "m2m_100": "bart",
+    "t5": "t5", "vit": "vit", "deit": "vit", "dinov2": "dinov2", "dinov2_with_registers": "dinov2",
+    "resnet": "resnet", "convnext": "convnext", "vision-encoder-decoder": "vision_encoder_decoder",
 }  # fmt: skip
-# Our family: the model types to save it as, in order of preference.
+# Our family: the model types to save it as, in order of preference; one of those that share a table stands for all.
 SAVED_AS = {
-    "transformer": ("marian",), "gpt": ("gpt2", "llama"), "bert": ("bert",),
-    "vit": ("vit", "deit", "dinov2", "dinov2_with_registers"), "resnet": ("resnet",), "convnext": ("convnext",),
-    "captioner": ("vision-encoder-decoder",),
+    "transformer": ("marian", "bart", "t5"), "gpt": ("gpt2", "llama", "phi3", "olmo2", "gemma2"),
+    "bert": ("bert", "roberta", "distilbert"), "vit": ("vit", "deit", "dinov2", "dinov2_with_registers"),
+    "resnet": ("resnet",), "convnext": ("convnext",), "captioner": ("vision-encoder-decoder",),
 }  # fmt: skip
 # Keys that tell the model type of a config.json that is older than the key model_type.
 MARKS = {"gpt2": ("n_embd", "n_head"), "bert": ("type_vocab_size", "hidden_size")}
@@ -67,7 +69,8 @@ def model_type(table: config.Table) -> str:
 def load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> tuple[Bundle, Used]:
     """Load a folder of theirs; returns the bundle, and which tensors it was loaded from."""
     table = config.load(folder / "config.json")
-    layout = get_layout(model_type(table))
+    kind = model_type(table)
+    layout = get_layout(kind)
     theirs = read_theirs(layout, config.Table({**table, **layout.read_extra(folder)}, origin=table.origin))
     with open_tensors(folder) as tensors:
         model, used = build(layout, theirs, tensors, device, dtype, folder / "config.json")
@@ -76,7 +79,7 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> tuple
     special, labels = special_ids(folder, table), class_names(folder, table, getattr(model.config, "classes", None))
     bundle = Bundle(
         model, tokens, model.config, folder, special, read_template(folder), labels,
-        preprocessing=read_preprocessing(folder) if model.reads in ("images", "captions") else None,
+        preprocessing=read_preprocessing(folder) if model.reads in ("images", "captions") else None, model_type=kind,
     )  # fmt: skip
     return bundle, used
 
@@ -171,13 +174,14 @@ def _token_files(bundle: Bundle, layout: Layout, special: Special) -> dict[str, 
 
 
 def _their_config(bundle: Bundle, special: Special) -> tuple[Layout, dict[str, Any]]:
-    """The first model type that can express a model, and its config.json."""
+    """The first model type that can express a model, and its config.json; that of its own folder comes first."""
     name = family_of(bundle.model)
     if name not in SAVED_AS:
         known = ", ".join(SAVED_AS)
         raise WeightsError(f"{name}: there is no Hugging Face layout for such a model here: expected one of {known}")
     reasons = []
-    for kind in SAVED_AS[name]:
+    own = [bundle.model_type] if bundle.model_type is not None else []
+    for kind in (*own, *(kind for kind in SAVED_AS[name] if kind not in own)):
         layout = get_layout(kind)
         try:
             return layout, layout.to_theirs(bundle.config, special)

@@ -1,4 +1,4 @@
-"""Llama (Touvron et al. 2023), Mistral and Qwen2 in Hugging Face's format, to and from our GPT.
+"""Llama (Touvron et al. 2023), Mistral, Qwen2 and Qwen3 in Hugging Face's format, to and from our GPT.
 
     ours (models/gpt.py)                   theirs
     embed.table                            model.embed_tokens.weight, and lm_head.weight if tied
@@ -8,11 +8,11 @@
 llama      also SmolLM2 and many others: rotary positions, grouped key heads, RMS norms, a gated MLP, no biases
 mistral    the same with sliding-window attention (Jiang et al. 2023)
 qwen2      the same with biases of queries, keys and values (Yang et al. 2024)
+qwen3      the same with norms of the queries and keys of each head, and no biases (Yang et al. 2025)
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -20,9 +20,10 @@ from typing import Any, Literal
 from ..checks import at_least
 from ..errors import InputError
 from ..models.gpt import Config
-from .bundle import Special
+from ..tokens.special import Special
 from .fill import Shapes, WeightsError
-from .table import Layout, Row, causal_lm_logits, pairs
+from .rope import read_rope, write_rope
+from .table import Layout, Row, causal_lm_logits, check_options, pairs
 from .tokenizer_files import folder_tokens, write_subwords
 
 # Layers of a block. Ours: theirs. The first three may have biases where the others have none.
@@ -31,14 +32,20 @@ LINEAR = {
     "attn.out": "self_attn.o_proj", "mlp.gate": "mlp.gate_proj", "mlp.up": "mlp.up_proj", "mlp.down": "mlp.down_proj",
 }  # fmt: skip
 NORMS = {"attn_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"}
-BASE = 10_000.0  # default of rope_theta
+QK_NORMS = {"attn.query_norm": "self_attn.q_norm", "attn.key_norm": "self_attn.k_norm"}  # only qwen3 has them
+QWEN3_HEAD = 128  # default of head_dim
+# Options of our Config that a Llama or a relative of it has as well. They have no dropout, so ours is left out.
+FREE = {
+    "vocab", "context", "width", "depth", "heads", "kv_heads", "head", "hidden", "base", "scaling", "factor", "trained",
+    "window", "qk_norm", "eps", "bias", "tied", "dropout",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Theirs:
     """The keys of their config.json that we read, with their defaults."""
 
-    model_type: Literal["llama", "mistral", "qwen2"] = "llama"
+    model_type: Literal["llama", "mistral", "qwen2", "qwen3"] = "llama"
     vocab_size: int = 32000
     hidden_size: int = 4096
     intermediate_size: int = 11008
@@ -68,7 +75,7 @@ class Theirs:
             raise InputError(
                 f"attention_bias={self.attention_bias} and mlp_bias={self.mlp_bias}: expected both or neither"
             )
-        if self.model_type == "qwen2" and self.use_sliding_window:
+        if self.model_type in ("qwen2", "qwen3") and self.use_sliding_window:
             raise InputError("use_sliding_window=True: windows in some of the layers are not supported")
         if self.model_type != "llama" and self.num_key_value_heads is None:
             raise InputError(f"model_type={self.model_type!r} without num_key_value_heads: expected a number")
@@ -78,56 +85,28 @@ class Theirs:
     def to_ours(self, shapes: Shapes) -> Config:
         """Our Config."""
         window = self.sliding_window if self.model_type == "mistral" else None
-        head = self.head_dim if self.head_dim not in (None, self.hidden_size // self.num_attention_heads) else None
+        head = self.head_dim or (QWEN3_HEAD if self.model_type == "qwen3" else None)
+        head = None if head == self.hidden_size // self.num_attention_heads else head
         return Config(
             vocab=self.vocab_size, context=self.max_position_embeddings, width=self.hidden_size,
             depth=self.num_hidden_layers, heads=self.num_attention_heads, kv_heads=self.num_key_value_heads, head=head,
             hidden=self.intermediate_size, positions="rotary", norm="rms", eps=self.rms_norm_eps, mlp="swiglu",
             bias="qkv" if self.model_type == "qwen2" else self.attention_bias, tied=self.tie_word_embeddings,
-            window=window, **self._rotary(),
+            window=window, qk_norm="head" if self.model_type == "qwen3" else None,
+            **read_rope(self._rope(), self.max_position_embeddings),
         )  # fmt: skip
 
-    def _rotary(self) -> dict[str, Any]:
-        """Our options of rotary positions. Older files have three keys for them, newer ones only rope_parameters."""
-        rope: dict[str, Any] = {
-            "rope_theta": self.rope_theta,
-            **(self.rope_scaling or {}),
-            **(self.rope_parameters or {}),
-        }
-        kind = rope.get("rope_type", rope.get("type", "default"))
-        options: dict[str, Any] = {"base": _number(rope, "rope_theta") or BASE}
-        if kind == "default":
-            return options
-        if kind not in ("linear", "llama3"):
-            raise InputError(f"rope_type={kind!r}: expected default, linear or llama3")
-        if kind == "llama3":
-            for name, usual in (("low_freq_factor", 1.0), ("high_freq_factor", 4.0)):
-                if rope.get(name, usual) != usual:
-                    raise InputError(f"{name}={rope[name]}: expected {usual}")
-            trained = _number(rope, "original_max_position_embeddings") or self.max_position_embeddings
-            options["trained"] = int(trained)
-        return options | {"scaling": kind, "factor": _number(rope, "factor") or 1.0}
-
-
-def _number(rope: dict[str, Any], name: str) -> float | None:
-    """A value of rope_parameters, whose dictionary may hold anything."""
-    value = rope.get(name)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise InputError(f"{name}={value!r}: expected a number above 0")
-    return float(value)
+    def _rope(self) -> dict[str, Any]:
+        """Their options of rotary positions. Older files have three keys for them, newer ones only rope_parameters."""
+        return {"rope_theta": self.rope_theta, **(self.rope_scaling or {}), **(self.rope_parameters or {})}
 
 
 def to_theirs(c: Config, special: Special) -> dict[str, Any]:
-    """Their config.json; raises for options that a Llama does not have. It has no dropout, so ours is left out."""
-    expected = {
-        "positions": "rotary", "order": "pre", "norm": "rms", "mlp": "swiglu", "score": "scaled", "project": "qkv",
-    }  # fmt: skip
-    for name, value in expected.items():
-        if getattr(c, name) != value:
-            raise WeightsError(f"{name}={getattr(c, name)!r}: a Llama has {name}={value!r}")
-    kind = "qwen2" if c.bias == "qkv" else "mistral" if c.window is not None else "llama"
+    """Their config.json; raises for options that a Llama does not have."""
+    check_options(c, "a Llama", FREE, {"positions": "rotary", "norm": "rms", "mlp": "swiglu"})
+    if c.qk_norm == "width" or (c.qk_norm and (c.bias or c.window is not None)):
+        raise WeightsError(f"qk_norm={c.qk_norm!r}: a Llama has none, and a Qwen3 'head', no biases and no window")
+    kind = "qwen3" if c.qk_norm else "qwen2" if c.bias == "qkv" else "mistral" if c.window is not None else "llama"
     if kind != "llama" and (c.window is not None and c.bias):
         raise WeightsError(f"window={c.window} with bias={c.bias!r}: a Mistral has no biases, and a Qwen2 no window")
     theirs: dict[str, Any] = {
@@ -141,25 +120,15 @@ def to_theirs(c: Config, special: Special) -> dict[str, Any]:
         theirs |= {"attention_bias": c.bias, "mlp_bias": c.bias}
     elif kind == "mistral":
         theirs["sliding_window"] = c.window
-    elif c.head_width * c.heads != c.width:
+    elif kind == "qwen2" and c.head_width * c.heads != c.width:
         raise WeightsError(f"head={c.head}: a Qwen2 has heads of width / heads")
-    theirs["rope_parameters"] = _rope_parameters(c)
-    theirs["rope_theta"] = c.base  # read by older versions of their library
-    if c.scaling is not None:
-        theirs["rope_scaling"] = theirs["rope_parameters"]
+    return theirs | write_rope(c) | special_keys(special)
+
+
+def special_keys(special: Special) -> dict[str, Any]:
+    """The keys of config.json for the special ids of a language model."""
     ends = special.ends[0] if len(special.ends) == 1 else list(special.ends) or None
-    return theirs | {"pad_token_id": special.pad, "bos_token_id": special.start, "eos_token_id": ends}
-
-
-def _rope_parameters(c: Config) -> dict[str, Any]:
-    rope: dict[str, Any] = {"rope_theta": c.base, "rope_type": c.scaling or "default"}
-    if c.scaling not in (None, "linear", "llama3"):
-        raise WeightsError(f"scaling={c.scaling!r}: a Llama has none, linear or llama3")
-    if c.scaling is not None:
-        rope["factor"] = c.factor
-    if c.scaling == "llama3":
-        rope |= {"original_max_position_embeddings": c.trained, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
-    return rope
+    return {"pad_token_id": special.pad, "bos_token_id": special.start, "eos_token_id": ends}
 
 
 def rows(c: Config) -> Iterator[Row]:
@@ -169,7 +138,8 @@ def rows(c: Config) -> Iterator[Row]:
         yield Row(("head.weight",), ("lm_head.weight",))
     yield from pairs({"norm": "model.norm"}, ("weight",))
     both, one = ("weight", "bias"), ("weight",)
-    for names, leaves in ((QKV, both if c.bias else one), (LINEAR, both if c.bias is True else one), (NORMS, one)):
+    groups = [(QKV, both if c.bias else one), (LINEAR, both if c.bias is True else one), (NORMS, one)]
+    for names, leaves in [*groups, (QK_NORMS, one)] if c.qk_norm else groups:
         for i in range(c.depth):
             yield from pairs({f"blocks.{i}.{a}": f"model.layers.{i}.{b}" for a, b in names.items()}, leaves)
 

@@ -32,7 +32,7 @@ from ..tokens import Pair, Pieces, Subwords, Tokenizer
 from ..tokens.marian import SPECIAL_TOKENS, read_marian
 from ..tokens.special import Special
 from .fill import Shapes, WeightsError
-from .table import ROW, Layout, Row, pairs
+from .table import ROW, Layout, Row, check_options, pairs
 from .tokenizer_files import read_subwords, write_subwords
 
 # Layers of a block. Ours: theirs. Only the decoder has cross-attention.
@@ -45,6 +45,10 @@ PARTS = {
 }  # fmt: skip
 SHARED, SOURCE, TARGET = "model.shared.weight", "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
 READOUT, BIAS = "lm_head.weight", "final_logits_bias"
+FREE = {
+    "vocab", "target_vocab", "context", "width", "depth", "decoder_depth", "heads", "kv_heads", "hidden", "mlp",
+    "scaled", "tied", "readout_bias", "dropout", "inner_dropout",
+}  # fmt: skip
 # Theirs: ours.
 ACTIVATIONS = {
     "swish": "silu", "silu": "silu", "relu": "relu", "gelu": "gelu", "gelu_new": "gelu_tanh", "tanh": "tanh",
@@ -114,12 +118,7 @@ class Theirs:
     @staticmethod
     def of(c: Config, special: Special) -> Theirs:
         """Their keys of a Config of ours; raises for options that a Marian model does not have."""
-        expected = {
-            "positions": "sinusoid", "pairs": "halves", "order": "post", "norm": "layer", "eps": 1e-5, "bias": True,
-        }  # fmt: skip
-        for name, value in expected.items():
-            if getattr(c, name) != value:
-                raise WeightsError(f"{name}={getattr(c, name)!r}: a Marian model has {name}={value!r}")
+        check_options(c, "a Marian model", FREE, {"pairs": "halves"})
         if c.kv_heads not in (None, c.heads):
             raise WeightsError(f"kv_heads={c.kv_heads}: a Marian model has as many as heads={c.heads}")
         words = {mlp: word for word, mlp in reversed(ACTIVATIONS.items())}

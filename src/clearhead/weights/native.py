@@ -25,7 +25,8 @@ from .. import __version__, config
 from .. import tokens as text
 from ..models import family, family_of
 from ..tokens.chat_template import read_template
-from .bundle import Bundle, Special, check_tokens
+from ..tokens.special import Special
+from .bundle import Bundle, check_tokens
 from .compact import compress, open_compact, without_shared
 from .fill import WeightsError, build_empty, check_dtype, check_shapes, set_tensor, slots, state
 from .preprocessor import read_preprocessing, write_preprocessing

@@ -19,7 +19,7 @@ from ..checks import at_least
 from ..errors import InputError
 from ..layers.conv import EXPANSION
 from ..models.resnet import Config
-from .bundle import Special
+from ..tokens.special import Special
 from .fill import Shapes, WeightsError
 from .table import Layout, Row, conv_norms, pairs, with_counters
 from .vit import label_keys

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from ..tokens import Pair, Tokenizer
-from .bundle import Special
+from ..tokens.special import Special
 from .fill import Shapes, Slot, WeightsError, check_dtype, check_shapes, set_tensor, slots
 from .tensor_files import Tensors
 
@@ -98,6 +98,22 @@ class Layout:
     read_extra: Callable[[Path], dict[str, Any]] = lambda folder: {}  # keys from files beside config.json
     write_extra: Callable[[Any, Path], None] = lambda c, folder: None  # writes or removes those files
     extra_tensors: Callable[[Any], dict[str, Tensor]] = lambda model: {}  # tensors that they expect and we do not have
+
+
+def check_options(c: Any, name: str, free: Iterable[str], fixed: Mapping[str, Any]) -> None:
+    """Raise unless a Config of ours has these fixed values and, where an option is not free either, its default.
+
+    Args:
+        c: Our Config.
+        name: What the layout's model is called, for the message.
+        free: Options that the layout can express.
+        fixed: Options that are always the same in this layout.
+    """
+    for option in fields(c):
+        value = getattr(c, option.name)
+        expected = fixed.get(option.name, option.default)
+        if option.name not in free and value != expected:
+            raise WeightsError(f"{option.name}={value!r}: {name} has {option.name}={expected!r}")
 
 
 def pairs(

@@ -4,6 +4,7 @@ tokenizer.json                  a whole tokenizer of any kind
 vocab.json and merges.txt       GPT-2's byte-pair encoding
 vocab.txt                       BERT's WordPiece, one token per line
 tokenizer.model                 a SentencePiece model
+spiece.model, sentencepiece.bpe.model    see tokenizer_schemes.py
 tokenizer_config.json, special_tokens_map.json    settings, and which tokens are special
 chat_template.jinja             the Jinja template that turns a conversation into one text
 """
@@ -28,7 +29,7 @@ from .fill import WeightsError
 
 FILES = (
     "tokenizer.json", "vocab.json", "merges.txt", "vocab.txt", "tokenizer.model", "source.spm", "target.spm",
-    "target_vocab.json", "tokenizer_config.json", "special_tokens_map.json",
+    "spiece.model", "sentencepiece.bpe.model", "target_vocab.json", "tokenizer_config.json", "special_tokens_map.json",
 )  # fmt: skip
 
 
@@ -45,7 +46,7 @@ def read_subwords(folder: Path) -> Subwords | Pieces | None:
     if (folder / "tokenizer.json").is_file():
         return Subwords.read(folder / "tokenizer.json")
     if (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
-        return _read_byte_pairs(folder)
+        return read_byte_pairs(folder)
     if (folder / "vocab.txt").is_file():
         return _read_word_pieces(folder)
     if (folder / "tokenizer.model").is_file():
@@ -84,8 +85,8 @@ def remove_tokens(folder: Path) -> None:
         (folder / name).unlink(missing_ok=True)
 
 
-def _read_byte_pairs(folder: Path) -> Subwords:
-    """GPT-2's byte-pair encoding (Radford et al. 2019)."""
+def byte_pairs(folder: Path, space: bool = False) -> Backend:
+    """GPT-2's byte-pair encoding (Radford et al. 2019), without special tokens; `space`: a text begins with a space."""
     try:
         vocab = read_vocab(folder / "vocab.json")
     except InputError as cause:
@@ -99,9 +100,15 @@ def _read_byte_pairs(folder: Path) -> Subwords:
                 raise WeightsError(f"{folder / 'merges.txt'}:{number}: {line!r}: expected two tokens that make a third")
             merges.append((parts[0], parts[1]))
     backend = Backend(models.BPE(vocab, merges))
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=space)
     backend.decoder = decoders.ByteLevel()
-    settings = tokenizer_settings(folder)
+    return backend
+
+
+def read_byte_pairs(folder: Path) -> Subwords:
+    """GPT-2's byte-pair encoding with its special tokens."""
+    backend, settings = byte_pairs(folder), tokenizer_settings(folder)
+    vocab = backend.get_vocab()
     special = [settings.get(name) for name in ("bos_token", "eos_token", "unk_token", "pad_token")] + ["<|endoftext|>"]
     backend.add_special_tokens([token for token in dict.fromkeys(special) if isinstance(token, str) and token in vocab])
     return Subwords(backend.to_str())

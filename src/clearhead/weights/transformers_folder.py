@@ -28,6 +28,7 @@ from .bert import read_pooling
 from .bundle import Bundle, check_tokens
 from .fill import WeightsError
 from .huggingface import LAYOUT_FILES, class_names
+from .rope import trained_length
 from .table import Used
 from .tensor_files import open_tensors
 from .tokenizer_files import read_subwords
@@ -49,9 +50,11 @@ LAYERS = 100  # layers that may share their tensors, as those of ALBERT do
 CONTEXT = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length")  # keys of its length
 
 
-def knows(model_type: object) -> bool:
-    """Whether transformers is installed and has a model type that our families do not have."""
-    if not isinstance(model_type, str) or model_type in LAYOUT_FILES or find_spec("transformers") is None:
+def knows(table: config.Table) -> bool:
+    """Whether transformers is installed and has the model of a config.json, and our families do not have it."""
+    model_type = table.get("model_type")
+    ours = model_type in LAYOUT_FILES and trained_length(table) is None
+    if not isinstance(model_type, str) or ours or find_spec("transformers") is None:
         return False
     from transformers import CONFIG_MAPPING
 
@@ -62,16 +65,17 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> tuple
     """Load a folder with transformers; returns the bundle, and which tensors it was loaded from."""
     table = config.load(folder / "config.json")
     theirs, can, used = _pretrained(folder, table, dtype)
-    theirs = theirs.to(device).eval()
+    theirs, trained = theirs.to(device).eval(), trained_length(table)
     pool = read_pooling(folder).get("pooling", "mean")
     try:
-        model = TransformersModel(theirs, can, context=_context(theirs), pool=pool)
+        model = TransformersModel(theirs, can, context=_context(theirs) if trained is None else trained, pool=pool)
     except InputError as cause:
         raise WeightsError(f"{folder}: {cause}") from cause
     tokens = _tokens(folder)
     check_tokens(tokens, model.config, str(folder))
     special, labels = special_ids(folder, table), class_names(folder, table, model.config.classes)
-    warnings.warn(f"{folder.name}: {model.note}{_left_out(table, theirs, used)}", Notice, stacklevel=2)
+    limit = "" if trained is None else f"; reads {trained} tokens at once, since its angles are others beyond"
+    warnings.warn(f"{folder.name}: {model.note}{_left_out(table, theirs, used)}{limit}", Notice, stacklevel=2)
     return Bundle(model, tokens, model.config, folder, special, read_template(folder), labels), used
 
 

@@ -23,8 +23,8 @@ from torch import Tensor
 from .. import config
 from ..models import gpt
 from ..models.captioner import Config
+from ..tokens.special import Special
 from . import gpt2, vit
-from .bundle import Special
 from .fill import Shapes, WeightsError
 from .huggingface import read_theirs
 from .table import JOINED, JOINED_TRANSPOSED, TRANSPOSED, Layout, Row, pairs

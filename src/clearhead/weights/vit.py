@@ -23,8 +23,8 @@ from torch import Tensor
 
 from ..checks import at_least
 from ..models.vit import Config
+from ..tokens.special import Special
 from .bert import ACTIVATIONS
-from .bundle import Special
 from .fill import Shapes, WeightsError
 from .table import TABLE, Layout, Row, pairs
 from .tensor_files import Tensors

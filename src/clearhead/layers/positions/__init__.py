@@ -51,7 +51,7 @@ def make_positions(
     causal: bool = False,
     join: Join = "add",
     pairs: Pairs | None = None,
-    **rotary: Any,
+    **more: Any,
 ) -> Positions:
     """Build a position encoding from its name and the sizes of the model that uses it.
 
@@ -65,7 +65,7 @@ def make_positions(
         join: sinusoid, learned, sincos2d: "add" to the tokens or "concatenate" with them.
         pairs: sinusoid, rotary: which columns make a pair, "halves" or "neighbours"; that of the paper or of Llama if
             not given.
-        **rotary: further arguments of Rotary.
+        **more: further arguments of the class: Sinusoid, Learned, SinCos2d, Rotary or Relative.
 
     Examples:
         >>> positions = make_positions("alibi", width=12, heads=3, head=4, context=64)
@@ -74,12 +74,12 @@ def make_positions(
     """
     makers: dict[str, Callable[[], Positions]] = {
         "none": Positions,
-        "sinusoid": lambda: Sinusoid(width, join=join, pairs=pairs or "neighbours"),
-        "learned": lambda: Learned(width, context, join=join),
-        "sincos2d": lambda: SinCos2d(width, join=join),
-        "rotary": lambda: Rotary(head, pairs=pairs or "halves", context=context, **rotary),
+        "sinusoid": lambda: Sinusoid(width, join=join, pairs=pairs or "neighbours", **more),
+        "learned": lambda: Learned(width, context, join=join, **more),
+        "sincos2d": lambda: SinCos2d(width, join=join, **more),
+        "rotary": lambda: Rotary(head, pairs=pairs or "halves", context=context, **more),
         "alibi": lambda: Alibi(heads),
-        "relative": lambda: Relative(heads, causal=causal),
+        "relative": lambda: Relative(heads, causal=causal, **more),
     }
     one_of("positions", kind, makers)
     if join != "add" and kind not in VECTORS:

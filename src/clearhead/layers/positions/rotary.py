@@ -26,7 +26,7 @@ class Rotary(Positions):
     Su et al. 2021, Eq. 15: q . k then depends only on the distance of the two positions.
 
     Args:
-        head: head dimension, an even number.
+        head: head dimension.
         base: the longest wavelength is almost 2 pi base tokens.
         pairs: which columns make a pair: "halves" i with i + e/2 (Llama, NeoX), "neighbours" 2i with 2i + 1 (the
             paper).
@@ -36,6 +36,7 @@ class Rotary(Positions):
             and blends between.
         factor: by how much it is stretched.
         context: tokens that it was trained on, before it was stretched.
+        columns: columns of a head that are rotated, the first ones, an even number; all if not given.
 
     Examples:
         >>> q = torch.randn(1, 2, 5, 8)
@@ -53,10 +54,14 @@ class Rotary(Positions):
         scaling: Rope | None = None,
         factor: float = 1.0,
         context: int | None = None,
+        columns: int | None = None,
     ) -> None:
         super().__init__()
-        if head < 2 or head % 2:
-            raise InputError(f"head={head}: rotary positions rotate pairs of columns, expected an even head dimension")
+        columns = head if columns is None else columns
+        if columns < 2 or columns % 2 or columns > head:
+            raise InputError(
+                f"head={head}, columns={columns}: rotary positions rotate pairs of columns, expected an even number"
+            )
         one_of("pairs", pairs, PAIRS)
         if scaling is not None:
             one_of("scaling", scaling, SCALINGS)
@@ -64,9 +69,9 @@ class Rotary(Positions):
             raise InputError(f"scaling={scaling!r} needs context, the number of tokens that the model was trained on")
         if factor < 1.0:
             raise InputError(f"factor={factor}: expected 1 or more, since scaling stretches a context")
-        self.head, self.pairs = head, pairs
+        self.head, self.columns, self.pairs = head, columns, pairs
         self.attention_factor = 0.1 * math.log(factor) + 1.0 if scaling == "yarn" else 1.0
-        self.constant("speed", _speeds(head, base, scaling, factor, context))
+        self.constant("speed", _speeds(columns, base, scaling, factor, context))
         self.speed: Tensor
 
     def turn(
@@ -106,9 +111,15 @@ class Rotary(Positions):
 
     def turned(self, x: Float[Tensor, "b h t e"], cos: Tensor, sin: Tensor) -> Float[Tensor, "b h t e"]:
         """Return x rotated by the angles that `angles` returned."""
+        if self.columns < self.head:
+            first, rest = x.split([self.columns, self.head - self.columns], dim=-1)
+            return torch.cat([self._turned(first, cos, sin), rest], dim=-1)
+        return self._turned(x, cos, sin)
+
+    def _turned(self, x: Float[Tensor, "b h t c"], cos: Tensor, sin: Tensor) -> Float[Tensor, "b h t c"]:
         y = x.to(cos.dtype)
         if self.pairs == "halves":
-            partner = y.roll(self.head // 2, -1)
+            partner = y.roll(self.columns // 2, -1)
         else:
             partner = y.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
         return torch.addcmul(y * cos, partner, sin).to(x.dtype)
@@ -136,7 +147,7 @@ class Rotary2d(Rotary):
                 f"head={head}: expected a multiple of 4, for pairs that rotate with the row and the column"
             )
         super().__init__(head // 2, base=base)
-        self.head = head
+        self.head = self.columns = head
 
     def angle(self, at: Float[Tensor, "*b t 2"]) -> Float[Tensor, "*b t pairs"]:
         return (at[..., None] * self.speed.to(at.dtype)).flatten(-2)

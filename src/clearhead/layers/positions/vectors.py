@@ -59,19 +59,28 @@ class Sinusoid(Vectors):
         pairs: "neighbours" has sine and cosine of a frequency in columns 2i and 2i + 1 (the paper); "halves" has all
             sines before all cosines (tensor2tensor, Marian).
         join: "add" them to the tokens, or "concatenate" them with the tokens.
+        offset: the first token is at this position (M2M-100: 2).
 
     Examples:
         >>> Sinusoid(4).vectors(torch.tensor([0])).tolist()
         [[0.0, 1.0, 0.0, 1.0]]
     """
 
-    def __init__(self, width: int, *, base: float = 10_000.0, pairs: Pairs = "neighbours", join: Join = "add") -> None:
+    def __init__(
+        self,
+        width: int,
+        *,
+        base: float = 10_000.0,
+        pairs: Pairs = "neighbours",
+        join: Join = "add",
+        offset: int = 0,
+    ) -> None:
         super().__init__(width, join=join)
         one_of("pairs", pairs, PAIRS)
-        self.base, self.pairs = base, pairs
+        self.base, self.pairs, self.offset = base, pairs, offset
 
     def vectors(self, at: Tensor) -> Float[Tensor, "*b t d"]:
-        waves = _waves(at, self.width, self.base)
+        waves = _waves(at + self.offset, self.width, self.base)
         return waves if self.pairs == "neighbours" else torch.cat([waves[..., 0::2], waves[..., 1::2]], dim=-1)
 
 
@@ -82,16 +91,17 @@ class Learned(Vectors):
         width: width of the position vectors.
         context: number of positions.
         join: "add" them to the tokens, or "concatenate" them with the tokens.
+        offset: rows of the table before that of the first token, which no token uses (RoBERTa and BART: 2).
 
     Examples:
         >>> Learned(4, context=16, join="concatenate").add(torch.zeros(2, 7, 12)).shape
         torch.Size([2, 7, 16])
     """
 
-    def __init__(self, width: int, context: int, *, join: Join = "add") -> None:
+    def __init__(self, width: int, context: int, *, join: Join = "add", offset: int = 0) -> None:
         super().__init__(width, join=join)
-        self.context = context
-        self.table = nn.Parameter(torch.empty(context, width).normal_(std=0.02))
+        self.context, self.offset = context, offset
+        self.table = nn.Parameter(torch.empty(context + offset, width).normal_(std=0.02))
 
     def vectors(self, at: Tensor) -> Float[Tensor, "*b t d"]:
         if at.device.type == "cpu" and not torch.compiler.is_compiling() and at.numel():
@@ -100,7 +110,7 @@ class Learned(Vectors):
                 raise InputError(
                     f"position {least if least < 0 else most}: the learned table has positions 0 to {self.context - 1}"
                 )
-        return self.table[at]
+        return self.table[at + self.offset] if self.offset else self.table[at]
 
 
 class SinCos2d(Vectors):

@@ -3,6 +3,7 @@
 registry         View, and the conditions that a model has to meet
 attention        attention, cls, rollout, gradient-rollout
 salience         saliency, perturbation
+sinks            sinks
 appearance       fields, features, filters, positions, patch-colours, neighbours
 causes           lens, attribution, patching, heads, effects
 image_attention  results of the view attention for images and captions
@@ -18,7 +19,7 @@ from ...errors import InputError, nearest
 from ...look.maps import MapSizeError
 from ...weights import Bundle
 from ..example_inputs import example_input
-from . import appearance, attention, causes, salience  # noqa: F401  (each registers its views)
+from . import appearance, attention, causes, salience, sinks  # noqa: F401  (each registers its views)
 from .registry import VIEWS, View, check_fit, fitting
 
 __all__ = ["VIEWS", "View", "fitting", "view"]

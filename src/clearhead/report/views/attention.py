@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...draw import Drawn
-from ...look import ClsMaps, Saliency, TextAttention, attention, attention_view, cls_maps, saliency
-from ...look.sinks import View as Sinks
+from ...look import ClsMaps, Saliency, TextAttention, attention, cls_maps, saliency
 from ...weights import Bundle
 from ..example_inputs import own_translation
 from .image_attention import caption_attention, image_attention
@@ -28,16 +27,10 @@ class TextMaps(Drawn):
     layer: int = -1
     head: int | None = None  # None: all heads
     kind: str | None = None  # None: cross of a translator, otherwise self
-    sinks: Sinks | None = None  # None: as it is
 
     def figure(self) -> Figure:
         """Draw one head, or all heads of the layer as small multiples."""
         kind = self.maps.main if self.kind is None else self.kind
-        if self.sinks is not None:
-            queries, keys = self.maps.labels(kind)
-            layer = self.maps.maps[kind][self.maps.layer_number(kind, self.layer)]
-            shown = attention_view(layer, self.sinks)
-            return shown.figure(self.head, tokens=queries if queries == keys else None)
         if self.head is None:
             return self.maps.heads_figure(self.layer, kind=kind)
         return self.maps.figure(self.layer, self.head, kind=kind)
@@ -76,7 +69,6 @@ def attention_maps(
     layer: int = -1,
     head: int | None = None,
     kind: str | None = None,
-    sinks: str | None = None,
     target: str | None = None,
     done: Done | None = None,
 ) -> Any:
@@ -86,10 +78,9 @@ def attention_maps(
         layer: The layer, counted from 0, or from the end if negative.
         head: The head; all of them if not given.
         kind: For a translator: encoder, decoder or cross; cross if not given.
-        sinks: For a text: without-sink or raw, with the weight on attention sinks in the title.
         target: The translation or caption; the model's own if not given.
     """
-    result = ATTENTION[bundle.reads](bundle, given, target, layer=layer, head=head, kind=kind, sinks=sinks)
+    result = ATTENTION[bundle.reads](bundle, given, target, layer=layer, head=head, kind=kind)
     if isinstance(result, TextMaps):  # what is out of range raises here, and not when it is drawn
         shown = result.maps
         name = shown.main if kind is None else kind

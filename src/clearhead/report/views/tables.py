@@ -24,6 +24,7 @@ from .appearance import WordNeighbours
 from .attention import TextMaps
 from .image_attention import CaptionMaps, ImageAttention
 from .salience import RegionShare
+from .sinks import Sinks
 
 MOST = 24  # rows of a table of tokens or channels
 
@@ -59,6 +60,15 @@ def _(result: TextMaps) -> Table:
         for i, query in enumerate(queries[:MOST])
     ]
     return _table(f"layer {layer}, {kind}: the key with the largest weight of each query", ("query", *names), lines)
+
+
+@table.register
+def _(result: Sinks) -> Table:
+    found, lines = result.shown, []
+    for head, (keys, removed) in enumerate(zip(found.sinks[0], found.removed[0], strict=True)):
+        names = [repr(result.tokens[int(key)]) for key in keys.nonzero()]
+        lines.append((f"head {head}", ", ".join(names[:8]) or "none", float(removed.mean())))
+    return _table(f"{result.layer}: tokens that are sinks", ("head", "sinks", "weight on them"), lines)
 
 
 @table.register

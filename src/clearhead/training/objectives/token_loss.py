@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ...checks import fraction
 from ...data import IGNORE
+from ...layers import Readout
 from ..loss import linear_cross_entropy, measured
 from .objective import Losses, Measurement, Objective, Tensors
 
@@ -40,18 +41,26 @@ class TokenObjective(Objective):
 
     def loss(self, batch: Tensors) -> Losses:
         """The summed cross-entropy, in nats."""
-        return linear_cross_entropy(*self.readout(batch), smoothing=self.config.smoothing)
+        return linear_cross_entropy(*self.readout(batch), smoothing=self.config.smoothing, cap=self.cap)
 
     @torch.no_grad()
     def measure(self, batch: Tensors) -> Tensors:
-        loss, right = measured(*self.readout(batch))
+        loss, right = measured(*self.readout(batch), cap=self.cap)
         return {"loss": loss, "accuracy": right.to(loss.dtype)}
+
+    @property
+    def cap(self) -> float | None:
+        """The bound of the model's logits, if it has one."""
+        head = self.player("model").head
+        return head.cap if isinstance(head, Readout) else None
 
     def readout(self, batch: Tensors) -> tuple[Tensor, Tensor, Tensor]:
         """The input of the output layer, its weights, and the targets."""
         model = self.player("model")
         inputs = {name: x for name, x in batch.items() if name not in ("targets", "weight")}
         x, targets = self.select(model.states(**inputs), batch["targets"])
+        if isinstance(model.head, Readout):
+            x = x * model.head.scale
         if model.head.bias is None:
             return x, model.head.weight, targets
         # The fused loss has no bias: one more input, which is always 1, adds it.

@@ -1,0 +1,75 @@
+"""What `clearhead data FILE` prints: what was understood, the first rows, lengths, and the [data] section to write."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..data import Understood
+from ..data.delimited import DELIMITERS
+from ..data.splits import counted
+from .output import rows, show
+
+WIDTH = 100  # characters of a value that are shown
+LABELS = 12  # labels that are listed
+
+
+def show_data(found: Understood) -> None:
+    """Print what is in a file."""
+    show(rows(*_facts(found)), False)
+    show("\nFirst rows", False)
+    show(rows(*(row for i, values in enumerate(found.first, 1) for row in _row(i, values))), False)
+    show("\nLengths: median, 95 % are no longer, largest", False)
+    lengths = [
+        (column, unit, f"{one.median:,}", f"{one.most:,}", f"{one.largest:,}")
+        for column, units in found.lengths.items()
+        for unit, one in units.items()
+    ]
+    show(rows(*lengths), False)
+    show("\n" + section(found), False)
+
+
+def section(found: Understood) -> str:
+    """The [data] section of a recipe for a file, as TOML."""
+    import tomli_w
+
+    text = tomli_w.dumps({"data": found.options}).rstrip()
+    if found.kind == "chats" and "tokens" not in found.options:
+        text += '\ntokens = "FOLDER"  # a checkpoint with a chat template'
+    return text
+
+
+def _facts(found: Understood) -> list[tuple[str, str]]:
+    noun = "row" if found.columns else "line"
+    total = f"about {found.rows:,}, estimated from the first {found.read:,}" if found.sampled else f"{found.rows:,}"
+    facts = {
+        "file": "\n".join(found.files),
+        "format": ", ".join(part for part in (found.format, found.encoding, _delimiter(found)) if part),
+        "header": {True: "yes", False: "no: the columns are called by their numbers", None: ""}[found.header],
+        "columns": ", ".join(found.columns),
+        "kind": f"{found.kind}: {found.why}",
+        f"{noun}s": total,
+        "labels": _labels(found.labels),
+        "empty": f"{counted(found.empty, 'row')}, which a training refuses" if found.empty and found.columns else "",
+        "duplicates": f"{counted(found.duplicates, noun)} with the texts of an earlier one" * bool(found.duplicates),
+        "split": found.split,
+        "cut": found.cut,
+    }
+    return [(name, value) for name, value in facts.items() if value]
+
+
+def _delimiter(found: Understood) -> str:
+    return f"{DELIMITERS[found.delimiter]}-separated" if found.delimiter else ""
+
+
+def _labels(labels: dict[str, int]) -> str:
+    shown = [f"{label}: {number:,}" for label, number in list(labels.items())[:LABELS]]
+    more = [f"and {len(labels) - LABELS:,} more"] if len(labels) > LABELS else []
+    return ", ".join([*shown, *more])
+
+
+def _row(number: int, values: dict[str, Any]) -> list[tuple[str, str, str]]:
+    shown = [(name, value if isinstance(value, str) else repr(value)) for name, value in values.items()]
+    cut = [
+        (name, (text[: WIDTH - 3] + "..." if len(text) > WIDTH else text).replace("\n", " / ")) for name, text in shown
+    ]
+    return [(str(number) if i == 0 else "", name, text) for i, (name, text) in enumerate(cut)]

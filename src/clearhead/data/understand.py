@@ -1,0 +1,268 @@
+"""Understand a file as a person has it: its format, its columns, what kind of data it is, and its [data] section.
+
+A file is read up to a number of rows and characters, so that one of any size needs little memory and time; the number
+of rows beyond is estimated from the share of the file that was read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+from ..errors import InputError
+from ..tokens import Tokenizer
+from .chats import ChatsConfig
+from .documents import Documents
+from .files import DataError, locate
+from .kinds import Guess, Kind, guess
+from .labelled import LabelledConfig
+from .measured import Lengths, Measured
+from .pairs import PairConfig
+from .progress import Stage, progress_bar
+from .splits import counted
+from .streams import Source
+from .tables import Row, Table, is_table, open_table
+from .tokenizer_folder import find_tokenizer, open_pair, open_tokenizer
+from .windows import WindowConfig
+
+ROWS = 200_000  # rows that are read
+CHARACTERS = 1 << 28  # characters that are read
+SAMPLE = 100  # rows by which the kind is recognised
+FIRST = 3  # rows that are shown
+EVERY = 5000  # rows between two moves of the progress bar
+VALIDATION = ("valid", "validation", "val", "dev")  # names of a file for validation beside train
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Understood:
+    """What is in a file or folder of data.
+
+    Examples:
+        >>> path = tmp / "reviews.csv"
+        >>> _ = path.write_text("sentence,label\\nA fine film,1\\nDull,0\\nA good one,1\\n")
+        >>> found = understand(path)
+        >>> found.kind, found.rows, found.labels
+        ('labelled', 3, {'1': 2, '0': 1})
+        >>> {**found.options, "path": "reviews.csv"}
+        {'name': 'labelled', 'path': 'reviews.csv', 'text': 'sentence', 'label': 'label'}
+    """
+
+    path: str  # what was given
+    files: tuple[str, ...]  # the files that are read
+    format: str  # text, csv, tsv, jsonl, json or parquet
+    encoding: str | None  # None for Parquet
+    delimiter: str | None  # of CSV and TSV
+    header: bool | None  # of CSV and TSV
+    columns: tuple[str, ...]  # none for text
+    kind: Kind
+    why: str  # why it is taken for this kind
+    options: dict[str, Any]  # a [data] section
+    rows: int  # the number of rows, or of lines of text
+    read: int  # of which this many were read
+    first: tuple[dict[str, Any], ...]  # the first rows
+    lengths: dict[str, dict[str, Lengths]]  # by column, and by unit: characters, words, and tokens if they are given
+    labels: dict[str, int]  # the number of rows of each label, most frequent first
+    empty: int  # rows of which a needed value is empty
+    duplicates: int  # rows whose texts are those of an earlier row
+    split: str  # how training and validation are divided
+    cut: str  # what a context would cut, if one is given
+
+    @property
+    def sampled(self) -> bool:
+        """Whether only a part was read, so that `rows` is an estimate."""
+        return self.read < self.rows
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as JSON values."""
+        return asdict(self) | {"sampled": self.sampled}
+
+
+def understand(
+    path: str | Path, root: Path | None = None, *, tokens: str | None = None, context: int | None = None
+) -> Understood:
+    """Read a file or folder of data, as far as needed, and say what it is.
+
+    Args:
+        path: A text file, a table (.csv, .tsv, .jsonl, .ndjson, .json, .parquet), compressed (.gz, .bz2, .xz) or not,
+            or a folder: of text files, of one table, or of train and valid.
+        root: A data folder in which the path is searched too.
+        tokens: A folder with a tokenizer, for lengths in tokens.
+        context: A number of tokens, for what would be cut; without `tokens` words are counted instead.
+
+    Raises:
+        DataError: The file cannot be read, or its columns tell nothing; the message names the place.
+    """
+    if context is not None and context < 1:
+        raise InputError(f"context={context}: expected 1 or more")
+    place, valid = _files(locate(path, root))
+    given = {"path": str(path)} if place == locate(path, root) else {"path": str(place)}
+    given |= {} if valid is None else {"valid_path": str(valid)}
+    found = _text(place) if place.is_dir() else _table(place) or _text(place)
+    guessed = found.guessed
+    tokenizers = _tokenizers(tokens, root, guessed)
+    measured = Measured(guessed.columns or ("line",), tokenizers)
+    first: list[dict[str, Any]] = []
+    with progress_bar() as stage:
+        _measure(found, measured, first, stage)
+    share = found.share_read()
+    whole = measured.rows if found.ended else round(measured.rows / share) if share else measured.rows
+    rows = found.table.known_rows if found.table and found.table.known_rows else whole
+    more = {} if tokens is None else {"tokens": tokens}
+    table = found.table
+    return Understood(
+        path=str(path), files=(str(place), *([str(valid)] if valid else [])), format=table.format if table else "text",
+        encoding=found.encoding, delimiter=table.delimiter if table else None,
+        header=table.header if table and table.delimiter else None, columns=table.columns if table else (),
+        kind=guessed.kind, why=guessed.why, options={"name": guessed.kind, **given, **guessed.options, **more},
+        rows=rows, read=measured.rows, first=tuple(first), lengths=measured.lengths(),
+        labels=dict(measured.labels.most_common()), empty=measured.empty, duplicates=measured.duplicates,
+        split=_split(guessed.kind, rows, measured, valid), cut=_cut(guessed.kind, measured, context, tokens),
+    )  # fmt: skip
+
+
+@dataclass
+class Found:
+    """A file that was opened: its rows, and what kind of data it is."""
+
+    guessed: Guess
+    rows: Iterator[Row]
+    encoding: str | None
+    share_read: Any  # () -> float
+    table: Table | None = None
+    ended: bool = False  # whether all of it has been read
+
+
+def _table(path: Path) -> Found | None:
+    """Open a table, or a text file whose lines all have TABs; None for other text files."""
+    if not is_table(path) and not _has_tabs(path):
+        return None
+    table = open_table(path)
+    reading = table.rows()
+    sample = list(islice(reading, SAMPLE))
+    if not sample:
+        raise DataError(f"{path} has no rows")
+    return Found(guess(table, sample), chain(sample, reading), table.encoding, table.share_read, table)
+
+
+def _text(path: Path) -> Found:
+    """Open a text file, or a folder of text files, as lines."""
+    files = Documents([path]).files
+    sources = [Source(file) for file in files]
+    size = sum(source.size for source in sources)
+    why = (
+        "it is a text file without columns" if path.is_file() else f"the folder has {counted(len(files), 'text file')}"
+    )
+    lines = (
+        Row({"line": line.rstrip("\r\n")}, f"{source.path}:{number}")
+        for source in sources
+        for number, line in enumerate(source.lines(), 1)
+    )
+
+    def share() -> float:
+        return sum(source.position for source in sources) / size
+
+    for source in sources:
+        source.position = 0
+    return Found(Guess("text", {}, why), lines, sources[0].encoding, share)
+
+
+def _has_tabs(path: Path) -> bool:
+    """Whether the first lines of a file have the same number of TABs, one or two each."""
+    numbers = {line.count("\t") for line in islice(Source(path).lines(), SAMPLE)}
+    return numbers in ({1}, {2})
+
+
+def _files(path: Path) -> tuple[Path, Path | None]:
+    """Return the file or the folder of text files to read, and a file for validation."""
+    if not path.is_dir():
+        return path, None
+    tables = sorted(file for file in path.iterdir() if file.is_file() and is_table(file))
+    by_name = {file.name.split(".")[0].lower(): file for file in tables}
+    if "train" in by_name:
+        return by_name["train"], next((by_name[name] for name in VALIDATION if name in by_name), None)
+    if len(tables) == 1 and Documents([path]).files == tuple(tables):
+        return tables[0], None
+    if tables and all(is_table(file) for file in Documents([path]).files):
+        listed = ", ".join(file.name for file in tables[:10])
+        raise DataError(
+            f"{path} has {counted(len(tables), 'table')}, and none is called train: expected one of {listed}"
+        )
+    return path, None
+
+
+def _tokenizers(tokens: str | None, root: Path | None, guessed: Guess) -> dict[str, Tokenizer]:
+    """Return the tokenizer of each column of texts."""
+    if tokens is None:
+        return {}
+    if guessed.kind == "pairs":
+        pair, _ = open_pair(tokens, root)
+        return {guessed.options["source"]: pair.source, guessed.options["target"]: pair.target}
+    tokenizer = open_tokenizer(tokens, find_tokenizer(tokens, root))
+    return {name: tokenizer for name in guessed.columns or ("line",) if name != guessed.options.get("label")}
+
+
+def _measure(found: Found, measured: Measured, first: list[dict[str, Any]], stage: Stage) -> None:
+    """Read the rows, up to the limits."""
+    label = found.guessed.options.get("label")
+    columns = [name for name in found.guessed.columns if name != label] or ["line"]
+    for row in found.rows:
+        values = dict(row.values)
+        if len(first) < FIRST and (found.table or values["line"].strip()):
+            first.append(values)
+        told = None if label is None else "" if values.get(label) is None else row.label(label)
+        measured.add({name: _as_text(values.get(name)) for name in columns}, told)
+        if measured.rows % EVERY == 0:
+            stage("reading", max(found.share_read(), measured.rows / ROWS, measured.characters / CHARACTERS))
+        if measured.rows >= ROWS or measured.characters >= CHARACTERS:
+            found.ended = next(found.rows, None) is None
+            return
+    found.ended = True
+
+
+def _as_text(value: Any) -> str:
+    """Return a value as text; of a conversation, what its messages say."""
+    if isinstance(value, list):
+        said: Iterable[Any] = (one.get("content", one.get("value")) if isinstance(one, dict) else one for one in value)
+        return "\n".join(str(one) for one in said if one)
+    return "" if value is None else str(value)
+
+
+def _split(kind: Kind, rows: int, measured: Measured, valid: Path | None) -> str:
+    if valid is not None:
+        return f"{valid.name} is for validation"
+    options, part = _SHARES[kind]
+    share = options.__dataclass_fields__["share"].default
+    if kind == "text":
+        return f"{part}, share = {share}, is kept for validation"
+    good = rows - round(rows * measured.empty / max(measured.rows, 1))
+    return f"share = {share} of {part} is kept for validation: about {round(share * good):,} of {good:,} rows"
+
+
+def _cut(kind: Kind, measured: Measured, context: int | None, tokens: str | None) -> str:
+    if context is None:
+        return ""
+    if kind == "text":
+        return f"nothing: text is read in windows of {context} tokens"
+    unit = "words" if tokens is None else "tokens"
+    number = measured.longer(context, unit)
+    share = f"{number / max(measured.rows, 1):.1%}"
+    note = "; a word is a token or more, which --tokens FOLDER counts" if tokens is None else ""
+    return f"{number:,} of {measured.rows:,} rows ({share}) have more than {context} {unit}: {_LONG[kind]}{note}"
+
+
+# By kind: the options that have the share of validation, and what it is a share of.
+_SHARES: dict[Kind, tuple[type[Any], str]] = {
+    "text": (WindowConfig, "the end of the text"),
+    "labelled": (LabelledConfig, "the different texts"),
+    "pairs": (PairConfig, "the different sources"),
+    "chats": (ChatsConfig, "the questions"),
+}
+# By kind: what happens to rows that are longer than `longest`.
+_LONG: dict[Kind, str] = {
+    "labelled": "longest cuts them",
+    "pairs": "longest leaves them out",
+    "chats": "longest takes their oldest turns, or leaves them out",
+}

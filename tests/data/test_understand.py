@@ -1,0 +1,197 @@
+"""What is understood of a file: its kind and why, its lengths, its [data] section, in bounded memory."""
+
+import json
+import subprocess
+import sys
+from importlib import import_module
+
+import pytest
+
+from clearhead.data import DataError, data_config, make_data, understand
+from clearhead.tokens import Pair, Words, save
+
+REVIEWS = [(f"film {i}, it was {'good ' * (i % 4)}in the end", i % 2) for i in range(40)]
+PAIRS = [(f"It is {i}.", f"Es ist {i}.") for i in range(40)]
+CHAT = [{"role": "user", "content": "What is it?"}, {"role": "assistant", "content": "A dog."}]
+
+
+def table(head, rows, delimiter=","):
+    return "".join(delimiter.join(f'"{value}"' for value in row) + "\n" for row in [head, *rows])
+
+
+def plain(rows):
+    return "".join("\t".join(map(str, row)) + "\n" for row in rows)
+
+
+def lines(*rows):
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+FILES = {
+    "names.csv": (table(("sentence", "label"), REVIEWS), "labelled", {"text": "sentence", "label": "label"}),
+    "other.csv": (table(("review", "mood"), REVIEWS), "labelled", {"text": "review", "label": "mood"}),
+    "ids.csv": (table(("id", "Text", "Stars"), [(i, *row) for i, row in enumerate(REVIEWS)]), "labelled",
+                {"text": "Text", "label": "Stars"}),
+    "bare.tsv": (plain(REVIEWS), "labelled", {"text": "1", "label": "2"}),
+    "numbers.jsonl": (lines(*({"text": a, "label": b} for a, b in REVIEWS)), "labelled",
+                      {"text": "text", "label": "label"}),
+    "pairs.tsv": (plain(PAIRS), "pairs", {"source": "1", "target": "2", "join": False}),
+    "tatoeba.txt": (plain((*pair, "CC-BY") for pair in PAIRS), "pairs", {"source": "1", "target": "2", "join": False}),
+    "languages.csv": (table(("id", "en", "de"), [(i, *row) for i, row in enumerate(PAIRS)], ";"), "pairs",
+                      {"source": "en", "target": "de", "join": False}),
+    "pairs.json": (json.dumps([{"src": a, "tgt": b} for a, b in PAIRS]), "pairs",
+                   {"source": "src", "target": "tgt", "join": False}),
+    "book.txt": ("It was a dark night.\n\nThe end.\n" * 20, "text", {}),
+    "posts.jsonl": (lines(*({"id": i, "text": a, "more": {"x": 1}} for i, (a, _) in enumerate(REVIEWS))), "text",
+                    {"column": "text"}),
+    "chats.jsonl": (lines(*({"messages": CHAT} for _ in range(5))), "chats", {"messages": "messages"}),
+    "answers.csv": (table(("question", "answer"), PAIRS), "chats", {"prompt": "question", "answer": "answer"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_the_kind_and_the_section_of_a_file(tmp_path, name):
+    content, kind, columns = FILES[name]
+    (tmp_path / name).write_text(content)
+    found = understand(name, tmp_path)
+    assert found.kind == kind, found.why
+    assert found.options == {"name": kind, "path": name, **columns}
+    assert found.rows == found.read > 0
+    assert not found.sampled
+    json.dumps(found.to_dict())
+    assert set(found.options) - {"name"} <= set(data_config(kind).__dataclass_fields__)
+    if kind in ("labelled", "pairs"):
+        data = make_data(kind, {k: v for k, v in found.options.items() if k != "name"}, seed=0, root=tmp_path)
+        assert data.steps_per_epoch > 0
+        assert "for validation (share = " in data.description
+
+
+def test_numbers_of_a_file(tmp_path):
+    rows = [*REVIEWS, REVIEWS[0], ("", 1), ("a " * 30, "")]
+    (tmp_path / "a.csv").write_text(table(("text", "label"), rows))
+    found = understand(tmp_path / "a.csv", context=9)
+    assert (found.rows, found.empty, found.duplicates) == (43, 2, 1)
+    assert found.labels == {"0": 21, "1": 20}
+    words = sorted(len(text.split()) for text, _ in [*REVIEWS, REVIEWS[0]])
+    assert vars_of(found.lengths["text"]["words"]) == (words[20], words[38], words[-1])
+    longer = sum(n > 9 for n in words)
+    assert found.cut.startswith(f"{longer} of 43 rows ({longer / 43:.1%}) have more than 9 words: longest cuts them")
+    assert found.first[0] == {"text": REVIEWS[0][0], "label": "0"}
+    assert found.split == "share = 0.1 of the different texts is kept for validation: about 4 of 41 rows"
+
+
+def vars_of(lengths):
+    return lengths.median, lengths.most, lengths.largest
+
+
+def test_tokens_are_counted_with_the_tokenizers_of_a_folder(tmp_path):
+    (tmp_path / "a.csv").write_text(table(("text", "label"), [("a dog runs", 1), ("a", 0)]))
+    save(Words(["a", "dog", "runs"]), tmp_path / "words")
+    found = understand("a.csv", tmp_path, tokens="words", context=2)
+    assert vars_of(found.lengths["text"]["tokens"]) == (3, 3, 3)
+    assert found.cut == "1 of 2 rows (50.0%) have more than 2 tokens: longest cuts them"
+    assert found.options["tokens"] == "words"
+    (tmp_path / "b.csv").write_text(table(("en", "de"), [("a dog", "ein Hund rennt"), ("a", "ein")]))
+    save(Pair(Words(["a", "dog"]), Words(["ein", "Hund", "rennt"])), tmp_path / "pair")
+    lengths = understand("b.csv", tmp_path, tokens="pair").lengths
+    assert [lengths[side]["tokens"].largest for side in ("en", "de")] == [2, 3]
+    with pytest.raises(DataError, match="tokenizers of a translation model"):
+        understand("a.csv", tmp_path, tokens="pair")
+
+
+def test_folders(tmp_path):
+    with pytest.raises(DataError, match=r"has no text files .* and no tables"):
+        understand(tmp_path)
+    (tmp_path / "picture.png").write_bytes(b"\x89PNG")
+    with pytest.raises(DataError, match=r"has no text files .* and no tables"):
+        understand(tmp_path)
+    (tmp_path / "x.csv").write_text(table(("text", "label"), REVIEWS))
+    assert understand(tmp_path).options["path"] == str(tmp_path / "x.csv")
+    (tmp_path / "y.csv").write_text(table(("text", "label"), REVIEWS))
+    with pytest.raises(DataError, match=r"has 2 tables, and none is called train: expected one of x\.csv, y\.csv"):
+        understand(tmp_path)
+    (tmp_path / "train.csv").write_text(table(("text", "label"), REVIEWS))
+    (tmp_path / "dev.csv").write_text(table(("text", "label"), REVIEWS[:4]))
+    found = understand(tmp_path)
+    assert found.options["valid_path"] == str(tmp_path / "dev.csv")
+    assert found.split == "dev.csv is for validation"
+    (tmp_path / "texts").mkdir()
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / "texts" / name).write_text("one\ntwo\n")
+    found = understand("texts", tmp_path)
+    assert (found.kind, found.options, found.rows) == ("text", {"name": "text", "path": "texts"}, 4)
+
+
+def test_columns_that_tell_nothing_are_refused(tmp_path):
+    (tmp_path / "a.csv").write_text("a,b,c,d\ne f,g,h,i\n")
+    with pytest.raises(DataError, match=r"a\.csv: the columns 1, 2, 3, 4 do not tell what is in them: expected"):
+        understand(tmp_path / "a.csv")
+    with pytest.raises(ValueError, match="context=0"):
+        understand(tmp_path / "a.csv", context=0)
+
+
+def test_a_bad_row_is_told_by_its_line(tmp_path):
+    rows = table(("text", "label"), REVIEWS * 5)
+    (tmp_path / "a.csv").write_text(rows + "ragged\n")
+    with pytest.raises(DataError, match=r"a\.csv:202: expected 2 columns"):
+        understand(tmp_path / "a.csv")
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.txt"])
+def test_a_large_file_is_sampled(tmp_path, monkeypatch, name):
+    module = import_module("clearhead.data.understand")
+    head = "text,label\n" if name == "a.csv" else ""
+    (tmp_path / name).write_text(head + "the same text,1\n" * 200_000)
+    monkeypatch.setattr(module, "ROWS", 1000)
+    monkeypatch.setattr(import_module("clearhead.data.streams"), "CHUNK", 1 << 12)
+    found = understand(tmp_path / name)
+    assert found.sampled
+    assert found.read == 1000
+    assert found.rows == pytest.approx(200_000, rel=0.3)
+    monkeypatch.setattr(module, "CHARACTERS", 5000)
+    assert understand(tmp_path / name).read < 500
+
+
+MEASURE = """
+import resource, sys
+from clearhead.data import DataError, understand
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+try:
+    found = understand(sys.argv[1])
+    print(found.rows, found.read)
+except DataError as problem:
+    print(problem)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+def measured(path):
+    out = subprocess.run([sys.executable, "-c", MEASURE, str(path)], capture_output=True, text=True, check=True)
+    *said, grown = out.stdout.splitlines()
+    return said[0], int(grown) * (1 if sys.platform == "linux" else 1 / 1024)  # KiB
+
+
+@pytest.mark.slow
+def test_ten_gigabytes_need_little_memory(tmp_path):
+    """A sparse file of 10 GB that begins as a CSV file, one that is empty, and one whose quote is never closed."""
+    size, limit = 10 * 1000**3, 400 * 1024  # KiB
+    path = tmp_path / "a.csv"
+    with path.open("wb") as file:
+        file.write(b"text,label\n" + b"some text of a row,1\n" * 400_000)
+        file.truncate(size)
+    said, grown = measured(path)
+    rows, read = map(int, said.split())
+    assert read == 200_000
+    assert rows == pytest.approx(size / 21, rel=0.3)
+    assert grown < limit
+    with path.open("wb") as file:
+        file.truncate(size)
+    said, grown = measured(path)
+    assert "a.csv:1: column 1: a NUL character" in said
+    assert grown < limit
+    with path.open("wb") as file:
+        file.write(b'text,label\na,1\n"b,2\n' + b"some text of a row,1\n" * 2_000_000)
+        file.truncate(size)
+    said, grown = measured(path)
+    assert "a.csv:3: a double quote that is opened in this row is not closed within 16,777,216 characters" in said
+    assert grown < limit
