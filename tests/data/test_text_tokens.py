@@ -223,3 +223,16 @@ def test_a_generated_text_ends_with_its_document(folder):
         written = ch.generate(model, prompt, max_new=12)
         assert prompt + written.text == "the cat\nsat."
         assert written.ended == "end"
+
+
+def test_a_checkpoint_with_more_embeddings_than_tokens_is_trained_further(folder):
+    tokens = Subwords.of([TEXT], size=300)
+    model = ch.build("gpt", vocab=len(tokens) + 12, context=16, width=16, depth=1, heads=2)
+    ch.save(model, folder / "wide", tokens=tokens)
+    table = recipe(tokens="wide") | {"pretrained": str(folder / "wide"), "steps": 2}
+    del table["model"]
+    run = ch.train(table, out=folder / "run", data=folder, device="cpu", quiet=True)
+    assert run.finished
+    again = ch.load(folder / "run", device="cpu")
+    assert again.config.vocab == len(tokens) + 12
+    assert again.tokens == tokens

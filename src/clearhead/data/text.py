@@ -18,7 +18,7 @@ from .documents import Documents, find_files
 from .fetch import find
 from .parallel import load_split
 from .tokenized import Learn, Reading, Tokenized, tokenize
-from .tokenizer_folder import find_tokenizer, open_tokenizer
+from .tokenizer_folder import find_tokenizer, open_tokenizer, vocabulary_size
 from .vocabulary import TokenizerConfig
 from .windows import WindowConfig, Windows
 
@@ -85,19 +85,18 @@ class Text(Windows):
             source = open_tokenizer(config.tokens, folder)
             joined, how = source.end is None, [hashlib.sha256(source.content()).hexdigest()]
             self.chat, self.special = read_template(folder), read_special(folder, source)
+            vocab = vocabulary_size(folder, source)
         documents = Documents(files, separator=config.separator, column=config.column, joined=joined)
         key = {"tokens": how, "separator": config.separator, "column": config.column}
         made = tokenize(documents, source, share=config.share, key=key)
         if learned and made.tokens.end is not None:  # an empty prompt begins where a document ends
             self.special = Special(pad=made.tokens.pad, start=made.tokens.end, ends=(made.tokens.end,))
         self.description = _described(made, config)
-        self._open(config, seed, made, ", ".join(paths))
+        self._open(config, seed, made, ", ".join(paths), vocab=len(made.tokens) if learned else vocab)
 
-    def _open(self, config: WindowConfig, seed: int, made: Tokenized, name: str) -> None:
+    def _open(self, config: WindowConfig, seed: int, made: Tokenized, name: str, *, vocab: int) -> None:
         self.tokens = made.tokens
-        super().__init__(
-            config, seed=seed, ids=made.ids, ends=made.ends, vocab=len(made.tokens), name=name, cut=made.facts.cut
-        )
+        super().__init__(config, seed=seed, ids=made.ids, ends=made.ends, vocab=vocab, name=name, cut=made.facts.cut)
 
 
 def _described(made: Tokenized, config: TextConfig) -> str:
@@ -119,7 +118,7 @@ class Shakespeare(Text):
     def __init__(self, config: WindowConfig, *, seed: int, root: Path | None = None) -> None:
         documents = Documents([find("shakespeare", root)], separator="\n\n")
         made = tokenize(documents, lambda reading: Characters(sorted(reading.alphabet)), share=config.share, key={})
-        self._open(config, seed, made, "shakespeare")
+        self._open(config, seed, made, "shakespeare", vocab=len(made.tokens))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
