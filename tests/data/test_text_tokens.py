@@ -121,6 +121,18 @@ def _with_start(folder):
     return ch.tokens.save(Subwords(backend.to_str()), folder / "start").parent
 
 
+def test_special_ids_of_a_checkpoint_are_around_its_documents(folder):
+    """Names of tokens that are not the usual ones: the ids come from the files of the folder."""
+    text = _with_start(folder).joinpath("tokenizer.json")
+    text.write_text(text.read_text().replace("<start>", "<|begin|>").replace("<end>", "<|over|>"))
+    (folder / "start" / "config.json").write_text(json.dumps({"model_type": "llama", "bos_token_id": 1}))
+    (folder / "start" / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|over|>"}))
+    data = open_text(folder, tokens="start")
+    assert data.tokens.start is data.tokens.end is None
+    assert data.tokens.pieces(data.ids[[0, -1]].astype(np.int64)) == ["<|begin|>", "<|over|>"]
+    assert (data.special.start, data.special.ends) == (1, (2,))
+
+
 def test_folders_and_compressed_files_are_read_in_order(folder):
     inside = folder / "texts"
     (inside / "b").mkdir(parents=True)

@@ -17,7 +17,7 @@ from ..tokens.special import Special, read_special
 from .documents import Documents, find_files
 from .fetch import find
 from .parallel import load_split
-from .tokenized import Learn, Reading, Tokenized, tokenize
+from .tokenized import Reading, Source, Tokenized, around, tokenize
 from .tokenizer_folder import find_tokenizer, open_tokenizer, vocabulary_size
 from .vocabulary import TokenizerConfig
 from .windows import WindowConfig, Windows
@@ -77,18 +77,18 @@ class Text(Windows):
         paths = (config.path,) if isinstance(config.path, str) else config.path
         files, learned = find_files(paths, root), config.tokens in LEARNED
         if learned:
-            source: Tokenizer | Learn = lambda reading: LEARNED[config.tokens](config, reading)  # noqa: E731
+            source: Source = lambda reading: LEARNED[config.tokens](config, reading)  # noqa: E731
             joined, how = config.tokens == "characters", [config.tokens, config.size, config.minimum, config.lower]
         else:
             expected = f": expected {', '.join(LEARNED)}, or a folder with one{nearest(config.tokens, LEARNED)}"
             folder = find_tokenizer(config.tokens, root, expected)
             source = open_tokenizer(config.tokens, folder)
-            joined, how = source.end is None, [hashlib.sha256(source.content()).hexdigest()]
             self.chat, self.special = read_template(folder), read_special(folder, source)
+            joined, how = not len(around(source, self.special)[1]), [hashlib.sha256(source.content()).hexdigest()]
             vocab = vocabulary_size(folder, source)
         documents = Documents(files, separator=config.separator, column=config.column, joined=joined)
         key = {"tokens": how, "separator": config.separator, "column": config.column}
-        made = tokenize(documents, source, share=config.share, key=key)
+        made = tokenize(documents, source, share=config.share, key=key, special=self.special)
         if learned and made.tokens.end is not None:  # an empty prompt begins where a document ends
             self.special = Special(pad=made.tokens.pad, start=made.tokens.end, ends=(made.tokens.end,))
         self.description = _described(made, config)
