@@ -12,8 +12,9 @@ batches, and AdamW. They train as their users would:
                   bfloat16 weights, float32 adapters, autocast
     peft, plain   in bfloat16 only: adapters in bfloat16 too, without autocast and without float32 masters
 Times are medians of interleaved rounds, so that a machine that is busy slows all alike; on a CPU also of the seconds
-that the processors worked, which other programs do not change. The losses of the first steps are printed. Memory is measured in a process of its own for each: the peak of a step, of what torch has allocated on a
-GPU, or of the whole process on a CPU.
+that the processors worked, which other programs do not change. The losses of the first steps are printed. Memory is
+measured in a process of its own for each: the peak of a step, of what torch has allocated on a GPU, or of the whole
+process on a CPU.
 """
 
 from __future__ import annotations
