@@ -245,3 +245,17 @@ def test_sigterm_to_the_workers_saves_and_the_same_command_resumes(tmp_path):
     found = state(tmp_path / "run")
     assert found["step"] == step + 5
     assert all(x.isfinite().all() for x in found.values() if isinstance(x, torch.Tensor))
+
+
+@pytest.mark.slow
+def test_two_workers_train_adapters_as_one(tmp_path):
+    go(table(**PLAIN), tmp_path / "base")
+    lora = table(**PLAIN, pretrained=str(tmp_path / "base"), lora={"rank": 2})
+    lora["model"] = {}
+    spreads = {"ddp": {}, "fsdp": {"spread": "fsdp", "recompute": True}}
+    entries = [{"recipe": {**lora, **more}, "out": str(tmp_path / name)} for name, more in spreads.items()]
+    process = torchrun(entries, tmp_path / "run")
+    go(lora, tmp_path / "one")
+    finish(process, tmp_path / "run")
+    for name in spreads:
+        compare(tmp_path / name, tmp_path / "one", rtol=1e-4, atol=1e-6)

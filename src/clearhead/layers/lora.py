@@ -146,9 +146,10 @@ class _LowRank(torch.autograd.Function):
             inner = F.linear(x, a)
         g, rows, scale = grads[0].reshape(-1, b.shape[0]), x.reshape(-1, x.shape[-1]), ctx.scale
         back = (g @ b).mul_(scale)  # (n, rank)
-        dx = torch.addmm(g @ weight, back, a).view_as(x) if ctx.needs_input_grad[0] else None
+        dx = (g @ weight).addmm_(back, a).view_as(x) if ctx.needs_input_grad[0] else None
         da = back.t() @ rows if ctx.needs_input_grad[3] else None
-        db = (g.t() @ inner.reshape(-1, inner.shape[-1])).mul_(scale) if ctx.needs_input_grad[4] else None
+        # (inner' g)', which is faster than g' inner, since its result has few and long rows
+        db = (inner.reshape(-1, inner.shape[-1]).t() @ g).mul_(scale).t() if ctx.needs_input_grad[4] else None
         return dx, None, None, da, db, None
 
 

@@ -70,7 +70,7 @@ def _loss_and_gradients(
     x: Tensor, weight: Tensor, targets: Tensor, smoothing: float, cap: float, learned: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The summed loss and its gradients with respect to x and weight (empty unless it is learned), chunk by chunk."""
-    rows = _rows(x, weight)
+    rows = _rows(x, weight, least=64 if learned else 256)
     loss = torch.zeros((), dtype=_wide(x), device=x.device)
     dx, dw = torch.empty_like(x), None
     for start in range(0, x.shape[0], rows):
@@ -131,10 +131,10 @@ def _wide(x: Tensor) -> torch.dtype:
     return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
-def _rows(x: Tensor, weight: Tensor) -> int:
-    """The number of tokens per chunk; chunks are of equal size."""
+def _rows(x: Tensor, weight: Tensor, least: int = 64) -> int:
+    """The number of tokens per chunk, `least` or more if there are as many; chunks are of equal size."""
     room = (CACHE if x.device.type == "cpu" else ROOM) // (weight.shape[0] * x.element_size())
-    parts = -(-x.shape[0] // max(room, 64))
+    parts = -(-x.shape[0] // max(room, least))
     return max(-(-x.shape[0] // max(parts, 1)), 1)
 
 
