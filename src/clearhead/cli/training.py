@@ -31,6 +31,7 @@ def train(
     """Train a recipe in a run folder, or resume the run there."""
     from ..config import load
     from ..training import train
+    from ..training.recipe import read_recipe
     from ..training.run_folder import Folder
 
     run = train(recipe, *overrides or (), out=out, data=data, device=device, quiet=quiet)
@@ -44,12 +45,16 @@ def train(
         for record in run.metrics:
             if record.get("step") == run.best:
                 last |= {name: value for name, value in record.items() if name.startswith("valid")}
+    if steps := read_recipe(recipe, *overrides or ()).averaged_steps if run.finished else []:
+        facts["averaged"] = steps
+        last |= run.mean
     if as_json:
         show(facts | last, True)
         return
     shown = {"folder": str(run.folder), "finished": "yes" if run.finished else "no: the same command resumes it"}
     shown |= {"step": f"{last.pop('step', 0)} of {facts['steps']}"}
     shown |= {} if run.best is None else {"model of step": str(run.best)}
+    shown |= {"mean of steps": ", ".join(map(str, steps))} if steps else {}
     rate, plain = last.pop("rate", None), {n: x for n, x in last.items() if not n.startswith(NOT_SHOWN)}
     shown |= {name.replace("_", " "): f"{value:.4g}" for name, value in plain.items() if value is not None}
     unit = Folder(run.folder, create=False, lock=False).about().get("unit", "tokens")
