@@ -124,6 +124,18 @@ def test_the_validation_in_the_table_is_that_of_the_best_step(recipe, tmp_path):
     assert found["valid_loss"] == losses[found["best"]]
 
 
+def test_the_validation_in_the_table_is_that_of_the_mean(recipe, tmp_path):
+    words = ("steps=6", "run.valid_every=6", "run.save_every=2", "run.average=2", "--device", "cpu", "--quiet")
+    table = call("train", recipe, *words, "--out", tmp_path / "run").stdout
+    assert re.search(r"^mean of steps +4, 6 *$", table, re.MULTILINE)
+    found = json.loads(call("train", recipe, *words, "--out", tmp_path / "run", "--json").stdout)
+    assert found["averaged"] == [4, 6]
+    records = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    last = next(one["valid_loss"] for one in records if "valid_loss" in one)
+    assert found["valid_loss"] != last
+    assert f"{found['valid_loss']:.4g}" in table
+
+
 def test_sigterm_saves_a_checkpoint_and_exits_with_0(recipe, tmp_path):
     child = start("train", recipe, "steps=100000", "--out", tmp_path / "run", "--json")
     while not (tmp_path / "run" / "metrics.jsonl").exists() and child.poll() is None:

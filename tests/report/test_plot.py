@@ -91,6 +91,20 @@ def test_the_axes_have_the_units_of_the_objective(tmp_path):
     }  # fmt: skip
 
 
+def test_scores_have_linear_axes_and_perplexity_may_be_logarithmic(tmp_path):
+    scores = {f"valid_{name}": {"unit": "score from 0 to 100", "better": "higher"} for name in ("bleu", "chrf")}
+    measurements = scores | {"valid_perplexity": {"unit": "tokens", "better": "lower"}}
+    records = [
+        {"step": step, "valid_bleu": 0.01 * 10**step, "valid_chrf": 30.5, "valid_perplexity": 10.0 ** (5 - step)}
+        for step in range(1, 5)
+    ]
+    write(tmp_path / "run", records, {"unit": "tokens", "losses": ["loss"], "measurements": measurements})
+    (figure,) = plot(tmp_path / "run")
+    scales = {axes.get_title(loc="left") or axes.get_title(): axes.get_yscale() for axes in figure.axes}
+    scales.pop("", None)  # of an empty place in the grid
+    assert scales == {"bleu": "linear", "chrf": "linear", "perplexity": "log"}
+
+
 TWO_PLAYERS = {
     "unit": "rows",
     "losses": ["discriminator_loss", "generator_loss"],

@@ -9,6 +9,7 @@ from clearhead.errors import InputError
 from clearhead.training.checkpoint import Checkpoint, step_name
 from clearhead.training.loop import TrainingError
 from clearhead.training.recipe import read_recipe
+from clearhead.training.run import train
 
 pytestmark = pytest.mark.usefixtures("own_models")
 EVERY = {"steps": 9, "run__save_every": 2, "run__valid_every": 3}
@@ -77,10 +78,13 @@ def test_a_finished_run_can_be_averaged_later(tmp_path):
 
 
 def test_the_mean_is_validated(tmp_path, capfd):
-    from clearhead.training import train
-
-    train(recipe(**EVERY), "run.average=2", out=tmp_path, device="cpu")
-    assert "mean of the weights of steps 8, 9: valid loss " in capfd.readouterr().err
+    run = train(recipe(**EVERY), "run.average=2", out=tmp_path / "mean", device="cpu")
+    said = capfd.readouterr()
+    assert f"mean of the weights of steps 8, 9: valid loss {run.mean['valid_loss']:.4f}" in said.err + said.out
+    start = {"pretrained": str(run.folder), "optim__lr": 1e-30, "steps": 1}
+    again = go(recipe(**{**EVERY, **start}), tmp_path / "again")  # the validation of the model that was saved
+    assert run.mean["valid_loss"] == pytest.approx(again.metrics[-1]["valid_loss"], rel=1e-6)
+    assert go(recipe(**EVERY), tmp_path / "last").mean == {}
 
 
 @pytest.mark.parametrize(

@@ -95,25 +95,30 @@ def finetune(
 
 def _show_run(run: Run, as_json: bool) -> None:
     """Print the outcome of a training."""
-    from ..config import load
+    from ..training import read_recipe
     from ..training.run_folder import Folder
 
+    recipe = read_recipe(run.folder / "recipe.toml")
     last: dict[str, Any] = {}
     for record in run.metrics:
         last |= {name: value for name, value in record.items() if name not in ("inside", "samples")}
-    facts = {"folder": str(run.folder), "finished": run.finished, "steps": load(run.folder / "recipe.toml")["steps"]}
+    facts = {"folder": str(run.folder), "finished": run.finished, "steps": recipe.steps}
     last["step"] = run.step
     if run.best is not None:  # the validation is that of the model, which is not of the last step
         facts["best"] = run.best
         for record in run.metrics:
             if record.get("step") == run.best:
                 last |= {name: value for name, value in record.items() if name.startswith("valid")}
+    if steps := recipe.averaged_steps if run.finished else []:
+        facts["averaged"] = steps
+        last |= run.mean
     if as_json:
         show(facts | last, True)
         return
     shown = {"folder": str(run.folder), "finished": "yes" if run.finished else "no: the same command resumes it"}
     shown |= {"step": f"{last.pop('step', 0)} of {facts['steps']}"}
     shown |= {} if run.best is None else {"model of step": str(run.best)}
+    shown |= {"mean of steps": ", ".join(map(str, steps))} if steps else {}
     rate, plain = last.pop("rate", None), {n: x for n, x in last.items() if not n.startswith(NOT_SHOWN)}
     shown |= {name.replace("_", " "): f"{value:.4g}" for name, value in plain.items() if value is not None}
     unit = Folder(run.folder, create=False, lock=False).about().get("unit", "tokens")

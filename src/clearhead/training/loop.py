@@ -54,6 +54,7 @@ class Loop:
     def __init__(self, recipe: Recipe, out: Path, root: Path | None, world: World, quiet: bool) -> None:
         self.recipe, self.world = recipe, world
         self.stopping = self._agreed = False
+        self.mean: dict[str, float] = {}  # validation of the mean of the last checkpoints, of a run with run.average
         with ExitStack() as stack:
             self.data = self._open(recipe.data, root, stack)
             feeds = {name: self._open(table, root, stack) for name, table in recipe.feeds.items()}
@@ -404,14 +405,15 @@ class Loop:
         return load(self.folder.path / "model", device=str(self.world.device))
 
     def _average(self) -> None:
-        """Replace the weights by the mean of those of the last checkpoints, and print its validation."""
+        """Replace the weights by the mean of those of the last checkpoints, and validate it."""
         checkpoints = [Checkpoint(self.folder.checkpoints / step_name(step)) for step in self.recipe.averaged_steps]
         for checkpoint in checkpoints:
             checkpoint.check()
         self.trainer.load_mean(checkpoints)
         steps = ", ".join(str(checkpoint.step) for checkpoint in checkpoints)
-        record = self.trainer.measure(self.feed.valid()) if self.data.valid_batches else {}
-        self.talk.say(f"mean of the weights of steps {steps}" + (f": {_shown(record)}" if record else ""))
+        if self.data.valid_batches:
+            self.mean = self.trainer.measure(self.feed.valid())
+        self.talk.say(f"mean of the weights of steps {steps}" + (f": {_shown(self.mean)}" if self.mean else ""))
 
 
 def _shown(record: Mapping[str, float]) -> str:

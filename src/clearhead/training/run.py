@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ class Run:
         model: The trained model, a Bundle; None if the training was stopped before its last step.
         step: The last step that was completed.
         best: The step whose weights are the model's, if run.best or run.patience chose it; None: the last step.
+        mean: The validation of the model, if run.average made it the mean of several checkpoints; it is not in metrics.
 
     Examples:
         >>> run = Run(folder=tmp / "run", metrics=[{"step": 1, "loss": 2.3}], model=None)
@@ -39,6 +40,7 @@ class Run:
     model: Bundle | None
     step: int = 0
     best: int | None = None
+    mean: dict[str, float] = field(default_factory=dict)
 
     @property
     def finished(self) -> bool:
@@ -89,6 +91,7 @@ def train(
             return Run(
                 folder=loop.folder.path, metrics=loop.folder.metrics(), model=model, step=loop.step,
                 best=loop.best.step if loop.best.kept and loop.best.step else None,
+                mean=loop.mean,
             )  # fmt: skip
     finally:
         world.leave()
