@@ -35,5 +35,5 @@ def test_texts_are_generated_scored_and_described(tmp_path):
 
 def test_texts_are_embedded(tmp_path):
     answer = run("embed", foreign_folder("electra", tmp_path / "electra"), "the cat", "a dog", "--device", "cpu")
-    assert [len(vector) for vector in json.loads(answer.stdout)] == [24, 24]
+    assert [len(json.loads(line)["vector"]) for line in answer.stdout.splitlines()] == [24, 24]
     assert SAYS in answer.stderr
