@@ -13,7 +13,12 @@ import typer
 from . import completion
 
 RecipeFile = Annotated[
-    str, typer.Argument(metavar="RECIPE", help="A recipe, .toml or .json.", autocompletion=completion.recipes)
+    str,
+    typer.Argument(
+        metavar="RECIPE",
+        help="A recipe, .toml or .json; `train` also takes a file of data.",
+        autocompletion=completion.recipes,
+    ),
 ]
 Overrides = Annotated[
     list[str] | None, typer.Argument(metavar="OVERRIDE", help="Values to change, like optim.lr=1e-3.")

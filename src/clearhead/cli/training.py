@@ -20,6 +20,8 @@ NOT_SHOWN = ("norm", "seconds", "share")  # prefixes of metrics that are only in
 
 @verb(
     "clearhead train configs/reverse.toml optim.lr=1e-3 --out runs/a",
+    "clearhead train diary.txt data.tokens=bpe epochs=20",
+    "clearhead train pairs.tsv",
     "torchrun --nproc-per-node 2 -m clearhead train configs/reverse.toml --out runs/b",
 )
 def train(
@@ -31,7 +33,7 @@ def train(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Train a recipe in a run folder, or resume the run there."""
+    """Train a recipe, or a new model on a file of data, in a run folder, or resume the run there."""
     from ..training import train
 
     run = train(recipe, *overrides or (), out=out, data=data, device=device, quiet=quiet)
@@ -70,7 +72,7 @@ def finetune(
     as_json: Json = False,
 ) -> None:
     """Fine-tune a model on your own data, or resume the run: a checkpoint, a file, and one command."""
-    from ..config import dump, dumps
+    from ..config import dumps
     from ..errors import InputError
     from ..training import finetune, finetune_recipe
 
@@ -83,7 +85,7 @@ def finetune(
         "valid": valid, "out": out, "root": root, "device": device,
     }  # fmt: skip
     if recipe:
-        table = dump(finetune_recipe(model, data, *overrides or (), **options))
+        table = finetune_recipe(model, data, *overrides or (), **options)
         if as_json:
             show(table, True)
         else:

@@ -13,19 +13,20 @@ from typing import Any
 
 import torch
 
-from .. import config
+from .. import __version__, config
 from .. import tokens as text
-from ..data import Data, data_config, make_data, understand
+from ..checks import one_of
+from ..data import data_config
 from ..devices import find_device
 from ..errors import InputError
 from ..weights import Bundle, load
 from ..weights.tokenizer_files import write_chat
+from .data_recipe import batch_size, understood, with_steps
 from .memory import check_memory
-from .recipe import Recipe, read_recipe
+from .recipe import read_recipe
 from .run import Run, train
 
 EPOCHS = 3.0
-VALIDATIONS = 10  # at most this many in a training
 CONTEXT = 512  # tokens per window of text, where the model's context is longer
 
 
@@ -53,15 +54,16 @@ class Task:
     kind: str  # what `understand` finds in the data
     about: str
     lr: float  # peak learning rate of full fine-tuning
+    rows: int = 16  # rows per step, of a usual length
     best: str = "valid_loss"  # measurement of the best checkpoint
     data: Callable[[Bundle, dict[str, Any]], dict[str, Any]] = lambda bundle, options: options
     model: Mapping[str, Any] = field(default_factory=dict)  # options that differ from the checkpoint's
-    objective: Mapping[str, Any] = field(default_factory=dict)
 
 
 def _text(bundle: Bundle, options: dict[str, Any]) -> dict[str, Any]:
     context = min(bundle.max_tokens or CONTEXT, CONTEXT)
-    return {**options, "context": context, "rows": max(4096 // context, 1), "valid_rows": max(4096 // context, 1)}
+    rows = max(4096 // context, 1)
+    return {**options, "context": context, "rows": rows, "valid_rows": rows}
 
 
 def _chats(bundle: Bundle, options: dict[str, Any]) -> dict[str, Any]:
@@ -95,16 +97,17 @@ def _images(bundle: Bundle, options: dict[str, Any]) -> dict[str, Any]:
 # By name; the first that fits the checkpoint and the data is chosen.
 TASKS = {
     "chat": Task(
-        can=frozenset({"generate"}), kind="chats", data=_chats, lr=5e-5,
+        can=frozenset({"generate"}), kind="chats", data=_chats, lr=5e-5, rows=8,
         about="the answers of conversations, token by token; questions do not count",
     ),
     "text": Task(can=frozenset({"generate"}), kind="text", data=_text, lr=5e-5, about="each token of texts"),
     "translation": Task(
-        can=frozenset({"translate"}), kind="pairs", data=_translations, lr=1e-4, about="the target of each source",
+        can=frozenset({"translate"}), kind="pairs", data=_translations, lr=5e-5, rows=64,
+        about="the target of each source",
     ),
     "classification": Task(
-        can=frozenset({"fill", "classify", "embed"}), kind="labelled", lr=5e-5, best="valid_accuracy",
-        model={"answer": "class"}, about="the label of each text",
+        can=frozenset({"fill", "classify", "embed", "encode"}), kind="labelled", lr=1e-4, rows=64,
+        best="valid_accuracy", model={"answer": "class"}, about="the label of each text",
     ),
     "masked": Task(can=frozenset({"fill"}), kind="text", data=_masked, lr=5e-5, about="masked tokens of texts"),
     "images": Task(
@@ -184,7 +187,7 @@ def finetune_recipe(
     out: str | Path | None = None,
     root: str | Path | None = None,
     device: str = "auto",
-) -> Recipe:
+) -> config.Table:
     """The recipe with which `finetune` trains; its arguments are the same.
 
     The tokenizer of the checkpoint is written into the run folder, from which the recipe reads it.
@@ -192,53 +195,36 @@ def finetune_recipe(
     Examples:
         >>> _ = (tmp / "lines.txt").write_text("Tom bought a red car. Mary sold it.\\n" * 60)
         >>> recipe = finetune_recipe("everyday", tmp / "lines.txt", "data.rows=1", out=tmp / "run")
-        >>> recipe.pretrained, recipe.optim.lr, recipe.data["name"]
+        >>> recipe["pretrained"], recipe["optim"]["lr"], recipe["data"]["name"]
         ('everyday', 5e-05, 'text')
     """
-    if method not in METHODS:
-        raise InputError(f"method={method!r}: expected one of {', '.join(METHODS)}")
-    if not epochs > 0:
-        raise InputError(f"epochs={epochs}: expected more than 0")
+    one_of("method", method, METHODS)
     place = Path(out) if out is not None else default_folder(model, data)
-    where = None if root is None else Path(root)
-    options = understand(Path(data), root=where).options
+    where, runs_on = None if root is None else Path(root), find_device(device)
     bundle = load(model, device="cpu")
-    task = choose_task(bundle, str(options["name"]), data)
-    section = task.data(bundle, dict(options))
+    kind, options = understood(data, where)
+    task = choose_task(bundle, kind, data)
+    section = task.data(bundle, options)
     if valid is not None:
         section["valid_path"] = str(valid)
     if bundle.tokens is not None:
         section["tokens"] = str(write_tokens(bundle, place / "tokens"))
+    section |= batch_size(data, section, where, task.rows, bundle.max_tokens)
+    how = METHODS[method]
     table: dict[str, Any] = {
-        "steps": 1,
         "pretrained": str(model),
+        **how.recipe,
+        "precision": "bfloat16" if runs_on.type == "cuda" and torch.cuda.is_bf16_supported() else "float32",
         "data": section,
-        **METHODS[method].recipe,
-        "optim": {"lr": task.lr * METHODS[method].rate, "decay": 0.01, "betas": [0.9, 0.999]},
+        "optim": {"lr": task.lr * how.rate, "decay": 0.01, "betas": [0.9, 0.999]},
         "schedule": {"shape": "linear", "final": 0.0},
-        "precision": "bfloat16" if find_device(device).type == "cuda" and torch.cuda.is_bf16_supported() else "float32",
     }
     if changed := _changed_options(bundle, task):
         table["model"] = changed
-    if task.objective:
-        table["objective"] = dict(task.objective)
     if method == "lora":
         table["lora"] = {"rank": rank, "merge": merge}
-    given = config.override(config.Table(table), *overrides)
-    opened = _open(given["data"], seed=given.get("seed", 0), root=where)
-    try:
-        steps = given["steps"] if any(word.startswith("steps=") for word in overrides) else _steps(opened, epochs)
-        has_validation = bool(opened.valid_batches)
-    finally:
-        opened.close()
-    interval = max(-(-int(steps) // VALIDATIONS), 1)
-    logs: dict[str, Any] = {"log_every": max(min(int(steps) // 20, 10), 1), "save_every": interval}
-    if has_validation:
-        logs |= {"valid_every": interval, "best": task.best}
-    table |= {"steps": steps, "run": logs}
-    table["schedule"] |= {"warmup": max(int(steps) // 16, 1)}
-    recipe = read_recipe(config.override(config.Table(table), *overrides))
-    check_memory(bundle.model, recipe, method, find_device(device))
+    recipe = with_steps(table, overrides, epochs=epochs, best=task.best, root=where)
+    check_memory(bundle.model, read_recipe(recipe), method, runs_on)
     return recipe
 
 
@@ -263,10 +249,11 @@ def choose_task(bundle: Bundle, kind: str, data: str | Path) -> Task:
 
 
 def write_tokens(bundle: Bundle, folder: Path) -> Path:
-    """Write the tokenizer and the chat template of a checkpoint into a folder; returns the folder."""
+    """Write the tokenizer, the chat template and the special ids of a checkpoint into a folder; returns the folder."""
     assert bundle.tokens is not None
     text.save(bundle.tokens, folder)
     write_chat(bundle.chat, folder)
+    config.write({"clearhead": __version__, "special": config.dump(bundle.special)}, folder / "config.json")
     return folder
 
 
@@ -274,16 +261,3 @@ def _changed_options(bundle: Bundle, task: Task) -> dict[str, Any]:
     """The options of a task that the checkpoint's family has, and has with another value."""
     known = {f.name for f in fields(bundle.config)} if bundle.config is not None else set()
     return {name: x for name, x in task.model.items() if name in known and getattr(bundle.config, name) != x}
-
-
-def _open(section: Mapping[str, Any], *, seed: int, root: Path | None) -> Data:
-    table = section if isinstance(section, config.Table) else config.Table(section)
-    return make_data(str(table["name"]), table.without("name"), seed=seed, root=root)
-
-
-def _steps(data: Data, epochs: float) -> int:
-    """The number of steps in which each example is used `epochs` times."""
-    per_epoch = data.steps_per_epoch
-    if per_epoch is None:
-        raise InputError("this data has no end, so that it has no epochs: expected steps=N")
-    return max(round(per_epoch * epochs), 1)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from ..weights import Bundle
+from .data_recipe import is_data, new_recipe
 from .distributed import World
 from .loop import Loop
 from .recipe import Recipe, read_recipe
@@ -62,8 +63,9 @@ def train(
     not finished, and the same call resumes it. A second Ctrl-C interrupts at once.
 
     Args:
-        recipe: A .toml or .json file, a table, or a Recipe.
-        overrides: Values to change: "optim.lr=1e-3".
+        recipe: A .toml or .json file, a table, or a Recipe; or a file of data (.txt, .csv, .tsv, .jsonl, .parquet, or a
+            folder), for a new model of a family that fits it.
+        overrides: Values to change: "optim.lr=1e-3"; with a file of data also "epochs=20".
         out: The run folder; runs/NAME if not given.
         data: A folder to search for data files first.
         device: auto, cpu, cuda, cuda:1 or mps.
@@ -75,9 +77,13 @@ def train(
         >>> run.finished, "valid_loss" in run.metrics[-1]
         (True, True)
     """
-    settings = read_recipe(recipe, *overrides)
     if out is None:
-        out = Path("runs") / (Path(recipe).stem if isinstance(recipe, str | Path) else "run")
+        out = Path("runs") / (Path(recipe).name.split(".")[0] if isinstance(recipe, str | Path) else "run")
+    if is_data(recipe):
+        assert isinstance(recipe, str | Path)
+        settings = read_recipe(new_recipe(recipe, *overrides, root=None if data is None else Path(data)))
+    else:
+        settings = read_recipe(recipe, *overrides)
     # cuBLAS reads this when it starts; without it the order of its sums may vary.
     if settings.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")

@@ -1,0 +1,149 @@
+"""Recipes from a file of data alone: what it holds, how long a training of it takes, and a new model that fits it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from .. import config
+from ..data import Data, make_data, understand
+from ..data.files import locate
+from ..data.image_files import images_in
+from ..errors import InputError
+
+VALIDATIONS = 10  # at most this many in a training
+ROUND = 32  # tokens that limits are rounded up to
+NEW_EPOCHS = 10.0
+CHARACTERS_PER_TOKEN = 500  # characters of text for each token of a vocabulary that is trained on it
+
+# Sections of the recipe of a new model, by the kind of data.
+NEW: dict[str, dict[str, Any]] = {
+    "text": {
+        "data": {"tokens": "bpe", "context": 256, "rows": 16, "valid_rows": 16},
+        "model": {"name": "gpt", "width": 256, "depth": 6, "heads": 8, "positions": "rotary", "dropout": 0.2},
+        "optim": {"lr": 1e-3},
+    },
+    "pairs": {
+        "data": {"join": False, "size": 8000, "batch_tokens": 4096},
+        "model": {"name": "transformer", "width": 256, "depth": 4, "heads": 4, "order": "pre", "dropout": 0.3},
+        "objective": {"smoothing": 0.1},
+        "optim": {"lr": 2e-3, "betas": [0.9, 0.98], "decay": 0.0, "ema": 0.999},
+    },
+    "labelled": {
+        "data": {"size": 8000},
+        "model": {"name": "bert", "answer": "class", "width": 128, "depth": 4, "heads": 4, "dropout": 0.3},
+        "optim": {"lr": 5e-4},
+        "run": {"best": "valid_accuracy"},
+    },
+    "images": {
+        "data": {"size": 64},
+        "model": {"name": "resnet"},
+        "optim": {"lr": 1e-3},
+        "run": {"best": "valid_accuracy"},
+    },
+}  # fmt: skip
+
+
+def is_data(source: object) -> bool:
+    """Whether what should be a recipe is a file or folder of data: no .toml, and no .json that begins as a table."""
+    if not isinstance(source, str | Path) or not Path(source).exists():
+        return False
+    path = Path(source)
+    if path.suffix == ".json":
+        return path.read_bytes()[:1000].lstrip()[:1] == b"["
+    return path.suffix != ".toml"
+
+
+def understood(data: str | Path, root: Path | None) -> tuple[str, dict[str, Any]]:
+    """The kind of a file or folder of data, and its [data] section."""
+    place = locate(data, root)
+    if place.suffix == ".zip" or (place.is_dir() and images_in(place)):
+        return "images", {"name": "images", "path": str(data)}
+    found = understand(data, root)
+    return found.kind, dict(found.options)
+
+
+def new_recipe(data: str | Path, *overrides: str, root: Path | None = None) -> config.Table:
+    """The recipe of a new model for a file of data, of a size that two CPU cores can train.
+
+    Args:
+        data: A file or folder, as `clearhead data FILE` understands it.
+        overrides: Values to change: "model.width=384", "epochs=20".
+        root: A folder to search for data files first.
+    """
+    epochs = [word.partition("=")[2] for word in overrides if word.startswith("epochs=")]
+    others = [word for word in overrides if not word.startswith("epochs=")]
+    kind, section = understood(data, root)
+    if kind not in NEW:
+        raise InputError(
+            f"{data} holds {kind}, which need a pretrained model: expected `clearhead finetune MODEL {data}`; a new "
+            f"model learns from {', '.join(NEW)}"
+        )
+    given = NEW[kind]
+    size = {"size": vocabulary_size(locate(data, root))} if kind == "text" else {}
+    table = {**given, "data": {**section, **given["data"], **size}, "schedule": {"final": 0.0}}
+    try:
+        times = float(epochs[-1]) if epochs else NEW_EPOCHS
+    except ValueError:
+        raise InputError(f"epochs={epochs[-1]}: expected a number") from None
+    best = given.get("run", {}).get("best", "valid_loss")
+    return with_steps(table, others, epochs=times, best=best, root=root)
+
+
+def vocabulary_size(path: Path) -> int:
+    """A vocabulary that a text is large enough for."""
+    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
+    size = sum(file.stat().st_size for file in files)
+    return min(max(size // CHARACTERS_PER_TOKEN, 512), 16_000)
+
+
+def batch_size(
+    data: str | Path, section: Mapping[str, Any], root: Path | None, rows: int, context: int | None
+) -> dict[str, int]:
+    """Limits in tokens for about this many rows per step; none for data whose rows all have the same length."""
+    if section["name"] not in ("chats", "labelled", "pairs"):
+        return {}
+    lengths = understand(data, root, tokens=str(section["tokens"])).lengths
+    sizes = [unit["tokens"] for unit in lengths.values() if "tokens" in unit]
+    usual, largest = (max((getattr(one, name) for one in sizes), default=128) for name in ("median", "largest"))
+    longest = min(_rounded_up(largest + 8), context or 1024, 1024)
+    limits = {"batch_tokens": max(_rounded_up(rows * (usual + 2)), longest), "longest": longest}
+    return {name: value for name, value in limits.items() if name not in section}
+
+
+def _rounded_up(tokens: int) -> int:
+    return -(-tokens // ROUND) * ROUND
+
+
+def with_steps(
+    table: Mapping[str, Any], overrides: Sequence[str], *, epochs: float, best: str, root: Path | None
+) -> config.Table:
+    """A recipe with its overrides, the number of steps of these epochs, and validations in between."""
+    if not epochs > 0:
+        raise InputError(f"epochs={epochs}: expected more than 0")
+    given = config.override(config.Table({"steps": 0, **table}), *overrides)
+    section = given["data"]
+    opened = _open(section if isinstance(section, config.Table) else config.Table(section), given.get("seed", 0), root)
+    try:
+        steps = given["steps"] or _steps(opened, epochs)
+        validates = bool(opened.valid_batches)
+    finally:
+        opened.close()
+    interval = max(-(-int(steps) // VALIDATIONS), 1)
+    run: dict[str, Any] = {"log_every": max(min(int(steps) // 20, 10), 1), "save_every": interval}
+    if validates:
+        run |= {"valid_every": interval, "best": best}
+    complete = {**table, "run": run, "schedule": {**table.get("schedule", {}), "warmup": max(int(steps) // 16, 1)}}
+    return config.override(config.Table({"steps": steps, **complete}), *overrides)
+
+
+def _open(section: config.Table, seed: int, root: Path | None) -> Data:
+    return make_data(str(section["name"]), section.without("name"), seed=seed, root=root)
+
+
+def _steps(data: Data, epochs: float) -> int:
+    """The number of steps in which each example is used `epochs` times."""
+    if data.steps_per_epoch is None:
+        raise InputError("this data has no end, so that it has no epochs: expected steps=N")
+    return max(round(data.steps_per_epoch * epochs), 1)
