@@ -51,5 +51,5 @@ def vocabulary_size(folder: Path, tokenizer: Tokenizer) -> int:
     """Return the vocabulary of the model in a folder, which may have more embeddings than its tokenizer has tokens."""
     path = folder / "config.json"
     table = config.load(path) if path.is_file() else config.Table()
-    size = table["options"].get("vocab") if "clearhead" in table else table.get("vocab_size")
+    size = table.get("options", {}).get("vocab") if "clearhead" in table else table.get("vocab_size")
     return max(len(tokenizer), size) if isinstance(size, int) else len(tokenizer)
