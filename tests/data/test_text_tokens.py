@@ -121,6 +121,18 @@ def _with_start(folder):
     return ch.tokens.save(Subwords(backend.to_str()), folder / "start").parent
 
 
+def test_special_ids_of_a_checkpoint_are_around_its_documents(folder):
+    """Names of tokens that are not the usual ones: the ids come from the files of the folder."""
+    text = _with_start(folder).joinpath("tokenizer.json")
+    text.write_text(text.read_text().replace("<start>", "<|begin|>").replace("<end>", "<|over|>"))
+    (folder / "start" / "config.json").write_text(json.dumps({"model_type": "llama", "bos_token_id": 1}))
+    (folder / "start" / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|over|>"}))
+    data = open_text(folder, tokens="start")
+    assert data.tokens.start is data.tokens.end is None
+    assert data.tokens.pieces(data.ids[[0, -1]].astype(np.int64)) == ["<|begin|>", "<|over|>"]
+    assert (data.special.start, data.special.ends) == (1, (2,))
+
+
 def test_folders_and_compressed_files_are_read_in_order(folder):
     inside = folder / "texts"
     (inside / "b").mkdir(parents=True)
@@ -215,10 +227,24 @@ def test_a_run_can_generate_and_be_evaluated(folder, tokens):
 def test_a_generated_text_ends_with_its_document(folder):
     """A model of short documents learns to end them."""
     (folder / "d.jsonl").write_text("".join(json.dumps({"text": "the cat\nsat."}) + "\n" for _ in range(200)))
-    table = recipe(path="d.jsonl", tokens="bpe", rows=16) | {"steps": 60, "optim": {"lr": 0.01}}
+    table = recipe(path="d.jsonl", tokens="bpe", rows=8) | {"steps": 80, "optim": {"lr": 0.02}}
+    table["model"] |= {"positions": "rotary"}
     ch.train(table, out=folder / "run", data=folder, device="cpu", quiet=True)
     model = ch.load(folder / "run", device="cpu")
     for prompt in ("", "the"):
         written = ch.generate(model, prompt, max_new=12)
         assert prompt + written.text == "the cat\nsat."
         assert written.ended == "end"
+
+
+def test_a_checkpoint_with_more_embeddings_than_tokens_is_trained_further(folder):
+    tokens = Subwords.of([TEXT], size=300)
+    model = ch.build("gpt", vocab=len(tokens) + 12, context=16, width=16, depth=1, heads=2)
+    ch.save(model, folder / "wide", tokens=tokens)
+    table = recipe(tokens="wide") | {"pretrained": str(folder / "wide"), "steps": 2}
+    del table["model"]
+    run = ch.train(table, out=folder / "run", data=folder, device="cpu", quiet=True)
+    assert run.finished
+    again = ch.load(folder / "run", device="cpu")
+    assert again.config.vocab == len(tokens) + 12
+    assert again.tokens == tokens

@@ -26,7 +26,7 @@ from .conversations import Chat, Chats, Columns, read_chats
 from .files import DataError, locate
 from .ragged import Ragged
 from .splits import told
-from .tokenizer_folder import find_tokenizer, open_tokenizer
+from .tokenizer_folder import find_tokenizer, open_tokenizer, vocabulary_size
 
 SPLIT = 2  # stream of random numbers beside those of Bucketed
 
@@ -75,7 +75,7 @@ class ChatRows(Bucketed):
                 "chat_template in tokenizer_config.json, as chat models have"
             )
         self.config, self.keys = config, ("ids", "targets", *(("documents", "at") if config.pack else ()))
-        self.sizes = {"vocab": len(self.tokens)}
+        self.sizes = {"vocab": vocabulary_size(folder, self.tokens)}
         rendering = Rendering(self.chat, token_names(special, self.tokens), self.tokens, config.longest)
         columns = Columns(messages=config.messages, prompt=config.prompt, answer=config.answer)
         train = read_chats(locate(config.path, root), columns)

@@ -17,8 +17,8 @@ from ..tokens.special import Special, read_special
 from .documents import Documents, find_files
 from .fetch import find
 from .parallel import load_split
-from .tokenized import Learn, Reading, Tokenized, tokenize
-from .tokenizer_folder import find_tokenizer, open_tokenizer
+from .tokenized import Reading, Source, Tokenized, around, tokenize
+from .tokenizer_folder import find_tokenizer, open_tokenizer, vocabulary_size
 from .vocabulary import TokenizerConfig
 from .windows import WindowConfig, Windows
 
@@ -77,27 +77,26 @@ class Text(Windows):
         paths = (config.path,) if isinstance(config.path, str) else config.path
         files, learned = find_files(paths, root), config.tokens in LEARNED
         if learned:
-            source: Tokenizer | Learn = lambda reading: LEARNED[config.tokens](config, reading)  # noqa: E731
+            source: Source = lambda reading: LEARNED[config.tokens](config, reading)  # noqa: E731
             joined, how = config.tokens == "characters", [config.tokens, config.size, config.minimum, config.lower]
         else:
             expected = f": expected {', '.join(LEARNED)}, or a folder with one{nearest(config.tokens, LEARNED)}"
             folder = find_tokenizer(config.tokens, root, expected)
             source = open_tokenizer(config.tokens, folder)
-            joined, how = source.end is None, [hashlib.sha256(source.content()).hexdigest()]
             self.chat, self.special = read_template(folder), read_special(folder, source)
+            joined, how = not len(around(source, self.special)[1]), [hashlib.sha256(source.content()).hexdigest()]
+            vocab = vocabulary_size(folder, source)
         documents = Documents(files, separator=config.separator, column=config.column, joined=joined)
         key = {"tokens": how, "separator": config.separator, "column": config.column}
-        made = tokenize(documents, source, share=config.share, key=key)
+        made = tokenize(documents, source, share=config.share, key=key, special=self.special)
         if learned and made.tokens.end is not None:  # an empty prompt begins where a document ends
             self.special = Special(pad=made.tokens.pad, start=made.tokens.end, ends=(made.tokens.end,))
         self.description = _described(made, config)
-        self._open(config, seed, made, ", ".join(paths))
+        self._open(config, seed, made, ", ".join(paths), vocab=len(made.tokens) if learned else vocab)
 
-    def _open(self, config: WindowConfig, seed: int, made: Tokenized, name: str) -> None:
+    def _open(self, config: WindowConfig, seed: int, made: Tokenized, name: str, *, vocab: int) -> None:
         self.tokens = made.tokens
-        super().__init__(
-            config, seed=seed, ids=made.ids, ends=made.ends, vocab=len(made.tokens), name=name, cut=made.facts.cut
-        )
+        super().__init__(config, seed=seed, ids=made.ids, ends=made.ends, vocab=vocab, name=name, cut=made.facts.cut)
 
 
 def _described(made: Tokenized, config: TextConfig) -> str:
@@ -119,7 +118,7 @@ class Shakespeare(Text):
     def __init__(self, config: WindowConfig, *, seed: int, root: Path | None = None) -> None:
         documents = Documents([find("shakespeare", root)], separator="\n\n")
         made = tokenize(documents, lambda reading: Characters(sorted(reading.alphabet)), share=config.share, key={})
-        self._open(config, seed, made, "shakespeare")
+        self._open(config, seed, made, "shakespeare", vocab=len(made.tokens))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from .. import config
 from .. import tokens as text
 from ..tokens import Tokenizer
+from ..tokens.special import Special
 from .documents import Documents, Piece
 from .progress import Stage, progress_bar
 from .token_cache import cached, file_facts
@@ -97,30 +98,35 @@ class Reading:
 
 
 Learn = Callable[[Reading], Tokenizer]  # trains a tokenizer
+Source = Tokenizer | Learn
 
 
-def tokenize(documents: Documents, source: Tokenizer | Learn, *, share: float, key: dict[str, Any]) -> Tokenized:
+def tokenize(
+    documents: Documents, source: Source, *, share: float, key: dict[str, Any], special: Special | None = None
+) -> Tokenized:  # fmt: skip
     """Return documents as ids, in memory or in a token file.
 
     Args:
         documents: The documents.
         source: A tokenizer, or a function that trains one.
         share: The share of the characters, at the end, that is kept for validation.
-        key: The options that the ids depend on; the files and the share are added.
+        key: The options that the ids depend on; the files, the share and the special ids are added.
+        special: Special ids of the tokenizer's model; None: those of the tokenizer.
     """
     if documents.bytes <= LARGE:
-        return _in_memory(documents, source, share)
-    whole = {"version": VERSION, "files": file_facts(documents.files), "share": share, **key}
-    folder = cached(whole, lambda folder: _write(documents, source, share, folder))
+        return _in_memory(documents, source, share, special)
+    ids_of = None if special is None else config.dump(special)
+    whole = {"version": VERSION, "files": file_facts(documents.files), "share": share, "special": ids_of, **key}
+    folder = cached(whole, lambda folder: _write(documents, source, share, special, folder))
     tokens = text.load(folder)
     assert isinstance(tokens, Tokenizer)
     ids, ends, _ = map_tokens(folder / "ids.bin")
     return Tokenized(tokens=tokens, ids=ids, ends=ends, facts=config.read(Facts, config.load(folder / "facts.json")))
 
 
-def _in_memory(documents: Documents, source: Tokenizer | Learn, share: float) -> Tokenized:
+def _in_memory(documents: Documents, source: Source, share: float, special: Special | None) -> Tokenized:
     with progress_bar() as stage:
-        encoder = Encoder(documents, source, share, stage)
+        encoder = Encoder(documents, source, share, special, stage)
         dtype = np.min_scalar_type(len(encoder.tokens))
         rows, ends, size = [np.zeros(0, dtype)], [0], 0
         for row, is_last in encoder.rows():
@@ -133,10 +139,10 @@ def _in_memory(documents: Documents, source: Tokenizer | Learn, share: float) ->
     )
 
 
-def _write(documents: Documents, source: Tokenizer | Learn, share: float, folder: Path) -> None:
+def _write(documents: Documents, source: Source, share: float, special: Special | None, folder: Path) -> None:
     """Fill a folder with a token file, its tokenizer and its facts."""
     with progress_bar() as stage:
-        encoder = Encoder(documents, source, share, stage)
+        encoder = Encoder(documents, source, share, special, stage)
         write_parts(folder / "ids.bin", encoder.rows(), vocab=len(encoder.tokens))
     text.save(encoder.tokens, folder)
     config.write(config.dump(encoder.facts), folder / "facts.json")
@@ -145,8 +151,10 @@ def _write(documents: Documents, source: Tokenizer | Learn, share: float, folder
 class Encoder:
     """Encodes documents, each with the special ids around it that language models expect."""
 
-    def __init__(self, documents: Documents, source: Tokenizer | Learn, share: float, stage: Stage) -> None:
-        self.documents, self.stage = documents, stage
+    def __init__(
+        self, documents: Documents, source: Source, share: float, special: Special | None, stage: Stage
+    ) -> None:  # fmt: skip
+        self.documents, self.special, self.stage = documents, special, stage
         self.facts, self.limit = Facts(), None
         if isinstance(source, Tokenizer):
             self.tokens = source
@@ -157,7 +165,7 @@ class Encoder:
 
     def rows(self) -> Iterator[tuple[np.ndarray, bool]]:
         """Yield rows of ids, and whether a document ends with each; completes `facts`."""
-        first, last = around(self.tokens)
+        first, last = around(self.tokens, self.special)
         filled, cut = False, 0  # whether the current document has ids; ids of the training part
         for pieces in _batches(split_at(self.documents.pieces(), self.limit)):
             self.stage("tokenizing", self.documents.share_read)
@@ -175,11 +183,12 @@ class Encoder:
         )  # fmt: skip
 
 
-def around(tokens: Tokenizer) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The ids before and after a document: BOS where the tokenizer begins texts with it, and EOS if it has one."""
-    begins = tokens.start is not None and tokens.start in tokens.wrapped("").tolist()
-    first, last = ([tokens.start] if begins else []), ([] if tokens.end is None else [tokens.end])
-    return np.array(first, np.int64), np.array(last, np.int64)
+def around(tokens: Tokenizer, special: Special | None = None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The ids before and after a document: BOS where the tokenizer begins texts with it, and EOS if there is one."""
+    given = special or Special.of(tokens)
+    ends = given.ends[:1] if tokens.end is None else (tokens.end,)
+    begins = given.start is not None and given.start in tokens.wrapped("").tolist()
+    return np.array([given.start] if begins else [], np.int64), np.array(ends, np.int64)
 
 
 def split_at(pieces: Iterator[Piece], limit: int | None) -> Iterator[tuple[Piece, bool]]:

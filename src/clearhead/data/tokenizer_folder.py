@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from .. import tokens
+from .. import config, tokens
 from ..tokens import Pair, Tokenizer
 from ..tokens.special import Special, read_special
 from .files import DataError
@@ -45,3 +45,11 @@ def open_pair(name: str, root: Path | None) -> tuple[Pair, Special]:
     found = tokens.load(folder)
     pair = found if isinstance(found, Pair) else Pair(found, found)
     return pair, read_special(folder, pair.target)
+
+
+def vocabulary_size(folder: Path, tokenizer: Tokenizer) -> int:
+    """Return the vocabulary of the model in a folder, which may have more embeddings than its tokenizer has tokens."""
+    path = folder / "config.json"
+    table = config.load(path) if path.is_file() else config.Table()
+    size = table["options"].get("vocab") if "clearhead" in table else table.get("vocab_size")
+    return max(len(tokenizer), size) if isinstance(size, int) else len(tokenizer)

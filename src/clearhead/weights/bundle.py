@@ -18,7 +18,7 @@ from ..errors import InputError, MissingFileError
 from ..fast import accelerate
 from ..models import Model
 from ..tokens import Pair, Tokenizer
-from ..tokens.special import Special
+from ..tokens.special import Special as Special
 from .fill import WeightsError
 
 
