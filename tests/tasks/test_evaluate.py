@@ -139,7 +139,7 @@ def test_hypotheses_are_single_lines(tmp_path, monkeypatch):
         ("good.tsv", {"join": 2}, "join=2 is for multi30k and tatoeba"),
         ("good.tsv", {"protocol": "mose"}, "protocol.*'mose'"),
         ("good.tsv", {"batch_tokens": 0}, "batch_tokens=0"),
-        ("bad.tsv", {}, r"bad.tsv:2: expected two columns"),
+        ("bad.tsv", {}, r"bad.tsv:2: expected 2 columns"),
         ("empty.tsv", {}, "empty.tsv is empty"),
         (["a", "b", "c"], {}, "3 files: expected one of source TAB target"),
         (["short.txt", "good.tsv"], {}, r"short.txt has 2 lines and .*good.tsv has 4"),

@@ -360,7 +360,7 @@ def bad_data(folder):
     yield {**text, "path": f"{folder}/none.txt"}, "none.txt"
     yield {**text, "path": f"{folder}/empty.txt"}, r"empty\.txt"
     yield {**text, "path": f"{folder}/short.txt", "context": 16}, r"short\.txt has 2 tokens to train on"
-    yield {**pairs, "path": f"{folder}/bad.tsv"}, r"bad\.tsv:2: expected two columns"
+    yield {**pairs, "path": f"{folder}/bad.tsv"}, r"bad\.tsv:2: expected 2 columns"
     yield {**pairs, "path": f"{folder}/empty.tsv"}, r"empty\.tsv"
     yield {**pairs, "path": f"{folder}/none.tsv"}, r"none\.tsv"
     yield {"name": "images", "path": f"{folder}/no-such-folder"}, "no-such-folder"

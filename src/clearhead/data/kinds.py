@@ -120,4 +120,6 @@ def _is_label(column: str, rows: Sequence[Row]) -> bool:
         return False
     values = [str(value) for value in given]
     different, words = len(set(values)), sum(len(value.split()) for value in values)
+    if different == len(values):  # none is there twice
+        return different <= 2 and words == len(values) and all(value[-1:].isalnum() for value in values)
     return words < WORDS * len(values) and different <= min(CLASSES, max(2, len(values) // 2))

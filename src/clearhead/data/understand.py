@@ -57,7 +57,7 @@ class Understood:
     delimiter: str | None  # of CSV and TSV
     header: bool | None  # of CSV and TSV
     columns: tuple[str, ...]  # none for text
-    kind: Kind
+    kind: Kind  # text, labelled, pairs or chats
     why: str  # why it is taken for this kind
     options: dict[str, Any]  # a [data] section
     rows: int  # the number of rows, or of lines of text
@@ -94,6 +94,14 @@ def understand(
 
     Raises:
         DataError: The file cannot be read, or its columns tell nothing; the message names the place.
+
+    Examples:
+        >>> _ = (tmp / "pairs.tsv").write_text("A dog.\\tEin Hund.\\nTwo dogs run.\\tZwei Hunde rennen.\\n")
+        >>> found = understand("pairs.tsv", tmp)
+        >>> found.kind, found.header, found.lengths["1"]["words"].largest
+        ('pairs', False, 3)
+        >>> found.options
+        {'name': 'pairs', 'path': 'pairs.tsv', 'source': '1', 'target': '2', 'join': False}
     """
     if context is not None and context < 1:
         raise InputError(f"context={context}: expected 1 or more")
