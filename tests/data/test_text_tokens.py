@@ -160,7 +160,7 @@ def test_each_row_of_a_table_is_a_document(folder, name, content, column):
     data = open_text(folder, path=name, column=column, tokens="characters", context=3)
     assert data.tokens.decode(data.ids.astype(np.int64)) == f"the cat\n{dog}\n"
     assert data.ends.tolist() == [8, 8 + len(dog) + 1]
-    assert "1 rows without text left out" in data.description
+    assert "1 row without text left out" in data.description
     subwords = open_text(folder, path=name, column=column, context=3)
     parts = np.split(subwords.ids.astype(np.int64), subwords.ends)
     assert [subwords.tokens.decode(part) for part in parts[:2]] == ["the cat", dog]

@@ -17,6 +17,7 @@ from ..tokens.special import Special, read_special
 from .documents import Documents, find_files
 from .fetch import find
 from .parallel import load_split
+from .splits import counted
 from .tokenized import Reading, Source, Tokenized, around, tokenize
 from .tokenizer_folder import find_tokenizer, open_tokenizer, vocabulary_size
 from .vocabulary import TokenizerConfig
@@ -102,13 +103,13 @@ class Text(Windows):
 def _described(made: Tokenized, config: TextConfig) -> str:
     """A sentence about the text: its size, its split, and what was left out."""
     facts = made.facts
-    size = f"{len(made.ends):,} documents of {len(made.ids):,} tokens"
+    size = f"{counted(len(made.ends), 'document')} of {len(made.ids):,} tokens"
     parts = [size if facts.characters is None else f"{size} ({facts.characters:,} characters)"]
     parts.append(f"the last {config.share:.0%} are for validation")
     if facts.sampled is not None:
         parts.append(f"a vocabulary of {len(made.tokens):,} tokens, learned from {facts.sampled:,} characters")
     if facts.empty:
-        parts.append(f"{facts.empty:,} rows without text left out")
+        parts.append(f"{counted(facts.empty, 'row')} without text left out")
     return "; ".join(parts)
 
 
