@@ -14,10 +14,10 @@ from ..errors import InputError
 
 VALIDATIONS = 10  # at most this many in a training
 ROUND = 32  # tokens that limits are rounded up to
-NEW_EPOCHS = 10.0
 CHARACTERS_PER_TOKEN = 500  # characters of text for each token of a vocabulary that is trained on it
 
-# Sections of the recipe of a new model, by the kind of data.
+# Sections of the recipe of a new model, by the kind of data, and how often each example is used.
+NEW_EPOCHS = {"text": 10.0, "pairs": 40.0, "labelled": 10.0, "images": 30.0}
 NEW: dict[str, dict[str, Any]] = {
     "text": {
         "data": {"tokens": "bpe", "context": 256, "rows": 16, "valid_rows": 16},
@@ -25,7 +25,7 @@ NEW: dict[str, dict[str, Any]] = {
         "optim": {"lr": 1e-3},
     },
     "pairs": {
-        "data": {"join": False, "size": 8000, "batch_tokens": 4096},
+        "data": {"join": False, "size": 4000, "batch_tokens": 4096},
         "model": {"name": "transformer", "width": 256, "depth": 4, "heads": 4, "order": "pre", "dropout": 0.3},
         "objective": {"smoothing": 0.1},
         "optim": {"lr": 2e-3, "betas": [0.9, 0.98], "decay": 0.0, "ema": 0.999},
@@ -84,7 +84,7 @@ def new_recipe(data: str | Path, *overrides: str, root: Path | None = None) -> c
     size = {"size": vocabulary_size(locate(data, root))} if kind == "text" else {}
     table = {**given, "data": {**section, **given["data"], **size}, "schedule": {"final": 0.0}}
     try:
-        times = float(epochs[-1]) if epochs else NEW_EPOCHS
+        times = float(epochs[-1]) if epochs else NEW_EPOCHS[kind]
     except ValueError:
         raise InputError(f"epochs={epochs[-1]}: expected a number") from None
     best = given.get("run", {}).get("best", "valid_loss")
