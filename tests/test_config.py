@@ -210,7 +210,7 @@ def test_importing_config_imports_neither_torch_nor_numpy():
             "sizes = 3",
             "run.toml:15: model.sizes = 3: expected a list (each a whole number), got a whole number",
         ),
-        ("width = 3", "labels = [1]", "run.toml:15: model.labels.0 = 1: expected text, got a whole number"),
+        ("width = 3", "labels = [1.5]", "run.toml:15: model.labels.0 = 1.5: expected text, got 1.5"),
         (
             "width = 3",
             "length = 'x'",

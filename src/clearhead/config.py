@@ -308,6 +308,8 @@ def _read_value(kind: Any, value: Any, key: Key, origin: Origin) -> Any:
     with suppress(msgspec.ValidationError):
         if scalars:
             return value if Any in scalars else msgspec.convert(value, Union[scalars], strict=True)  # noqa: UP007
+    if str in scalars and type(value) is int:  # such as a column called 2: the command line has no quotes
+        return str(value)
     words = [x for m in members if get_origin(m) is Literal for x in get_args(m) if isinstance(x, str)]
     got = json.dumps(value) if isinstance(value, float | bool) else _describe(type(value))
     hint = nearest(value, words) if words and isinstance(value, str) else f", got {got}"

@@ -144,7 +144,7 @@ CONVNEXT = {"image_processor_type": "ConvNextImageProcessor"}
     ("changes", "message"),
     [
         ({"image_processor_type": "VitImageProcessor"}, "'VitImageProcessor': .*the nearest .*ViTImageProcessor"),
-        ({"image_processor_type": 3}, r":\d+: image_processor_type = 3: expected text"),
+        ({"image_processor_type": 3.5}, r":\d+: image_processor_type = 3.5: expected text"),
         ({"resample": 6}, r":\d+: resample = 6: expected one of 0, 1"),
         ({"resample": True}, r":\d+: resample = True: expected one of 0, 1"),
         ({"resample": [2]}, r":\d+: resample = \[2\]: expected one of 0, 1"),
