@@ -96,9 +96,13 @@ def ask(folder: str) -> None:
     print(f"{right} of {len(UNSEEN)} unseen questions answered")
 
 
-if __name__ == "__main__":
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", help="folder for the files, or with --ask the model")
     parser.add_argument("--ask", action="store_true", help="ask a fine-tuned chat model")
     args = parser.parse_args()
     ask(args.folder) if args.ask else write(Path(args.folder))
+
+
+if __name__ == "__main__":
+    main()

@@ -207,7 +207,8 @@ def test_a_missing_recipe_names_the_nearest_file(recipe, tmp_path):
     assert re.search(
         "tony.toml: there is no such file; the nearest is .*tiny.toml", fails("train", tmp_path / "tony.toml")
     )
-    assert "expected a name that ends in .toml or .json" in fails("train", tmp_path)
+    (tmp_path / "nothing").mkdir()
+    assert "nothing has no text files" in fails("train", tmp_path / "nothing")
 
 
 @pytest.mark.parametrize(

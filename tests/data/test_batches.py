@@ -18,6 +18,7 @@ from clearhead.config import ConfigError
 from clearhead.data.bucketed import Buckets
 from clearhead.data.labelled import Labelled
 from clearhead.data.masked import Masked
+from clearhead.tokens import Words, save
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +47,13 @@ def folder(tmp_path_factory):
         pixels = rng.integers(0, 255, (9 + i % 4, 11, 3), dtype=np.uint8)
         Image.fromarray(pixels).save(path / "pics" / f"class {i % 3}" / f"{i}.png")
     (path / "a.txt").write_text("".join(rng.choice(letters, 900)))
+    save(Words(sorted({*words, "Q", "A"})), path / "chatty")
+    (path / "chatty" / "chat_template.jinja").write_text(
+        "{% for m in messages %}{{ 'Q ' if m.role == 'user' else 'A ' }}{{ m.content }} {% endfor %}"
+        "{% if add_generation_prompt %}A {% endif %}"
+    )
+    chats = [{"prompt": " ".join(rng.choice(words, k)), "answer": words[k]} for k in rng.integers(1, 6, 40)]
+    (path / "chats.jsonl").write_text("".join(json.dumps(chat) + "\n" for chat in chats))
     (path / "cifar10").mkdir()
     (np.arange(28) % 10).astype(np.uint8).tofile(path / "cifar10" / "labels.u8")
     for name, tiles in (("train_00", 20), ("test_00", 8)):
@@ -88,6 +96,7 @@ KINDS = {
     "everyday": {"rows": 7, "context": 11, "valid_rows": 5, "size": 300, "documents": True},
     "text": {"path": "a.txt", "rows": 7, "context": 11, "valid_rows": 5},
     "tokens": {"path": "x.bin", "rows": 7, "context": 11, "valid_rows": 5, "documents": True},
+    "chats": {"path": "chats.jsonl", "tokens": "chatty", "batch_tokens": 100, "longest": 40, "share": 0.3},
     "pairs": {"path": "p.tsv", "batch_tokens": 100, "rounding": 4, "share": 0.2},
     "multi30k": {"batch_tokens": 100, "size": 300, "vocabulary": "subwords"},
     "tatoeba": {"batch_tokens": 60, "valid_share": 0.2, "vocabulary": "characters", "source": "fr", "target": "en"},

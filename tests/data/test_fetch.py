@@ -166,7 +166,7 @@ def test_only_files_that_are_replaced_by_new_releases_have_no_checksum():
         "tatoeba",
         "sst2",
     }
-    assert len(fetch.HOMES) == 2 + 1 + 12 + 2 + 4
+    assert len(fetch.HOMES) == 2 + 1 + 12 + 3 + 4
 
 
 def test_a_package_without_npm_is_a_sentence(cache, monkeypatch):

@@ -118,7 +118,7 @@ def test_effects_on_a_class_of_images_and_of_texts(monkeypatch):
     texts = head_effects(bert, "a dog", target="1")
     assert texts.logprobs.exp().tolist() == pytest.approx([dict(ch.classify(bert, "a dog"))["1"]], abs=1e-6)
     assert head_effects(bert, "a dog").logprobs is None  # without a class, of its vectors as before
-    with pytest.raises(ValueError, match="no class 'e'"):
+    with pytest.raises(ValueError, match="target='e': expected one of a, b, c, d"):
         head_effects(bundle, picture, target="e")
     with pytest.raises(ValueError, match="'self'-attention only"):
         head_effects(bundle, picture, kind="cross")

@@ -176,7 +176,7 @@ def test_a_vocabulary_that_differs_from_the_checkpoints_names_its_source(tmp_pat
     table = recipe(
         steps=1, data=text | {"path": str(tmp_path / "other.txt")}, model={}, pretrained=str(checkpoint.folder)
     )
-    with pytest.raises(ConfigError, match=r"model\.vocab = \d+ comes from the checkpoint \S+, and the data has 4$"):
+    with pytest.raises(ConfigError, match=r"model\.vocab = \d+ comes from the checkpoint \S+, and the data has 4;"):
         go(table, tmp_path / "run")
 
 
@@ -223,7 +223,7 @@ def saved(folder, name, **options):
 def test_a_part_of_a_model_is_filled_and_its_patch_positions_are_interpolated(tmp_path):
     source = saved(tmp_path / "grid", "grid", grid=2, classes=3)
     tower = build("tower", grid=4, classes=3)
-    left = fill_pretrained(tower, Pretrained(folder=str(tmp_path / "grid"), into="encoder"))
+    left = fill_pretrained(tower, Pretrained(folder=str(tmp_path / "grid"), into="encoder")).left_out
     assert left == []
     wanted = resize(source.patches.places, (2, 2), (4, 4))
     torch.testing.assert_close(tower.encoder.patches.places, wanted)
@@ -235,7 +235,7 @@ def test_unused_pretrained_weights_are_listed(tmp_path):
     tower = build("tower", classes=2)
     before = tower.encoder.head.weight.clone()
     folder = str(tmp_path / "grid")
-    left = fill_pretrained(tower, Pretrained(folder=folder, into="encoder"))
+    left = fill_pretrained(tower, Pretrained(folder=folder, into="encoder")).left_out
     assert left == [f"{folder}: head.weight", f"{folder}: head.bias"]
     assert torch.equal(tower.encoder.head.weight, before)
 
@@ -261,7 +261,8 @@ def test_a_submodule_that_does_not_exist_or_does_not_fit_is_refused(tmp_path):
     saved(tmp_path / "more", "grid")
     with pytest.raises(WeightsError, match=r"blocks\.0\.\S+ has no place in the model of this recipe"):
         fill_pretrained(build("grid", attention=False), Pretrained(folder=str(tmp_path / "more")))
-    more = fill_pretrained(build("tower", attention=False), Pretrained(folder=str(tmp_path / "more"), into="encoder"))
+    start = Pretrained(folder=str(tmp_path / "more"), into="encoder")
+    more = fill_pretrained(build("tower", attention=False), start).left_out
     assert all("blocks.0." in name for name in more)
     assert more
 
@@ -272,10 +273,10 @@ def test_a_part_of_a_checkpoint_fills_a_part_of_a_model_or_a_whole_one(tmp_path)
         (Pretrained(folder=folder, part="encoder", into="encoder"), tower := build("tower", classes=3), tower.encoder),
         (Pretrained(folder=folder, part="encoder"), grid := build("grid", classes=3), grid),
     ):
-        assert fill_pretrained(model, start) == [f"{folder}: head.weight", f"{folder}: head.bias"]
+        assert fill_pretrained(model, start).left_out == [f"{folder}: head.weight", f"{folder}: head.bias"]
         same_bits(filled.state_dict(), source.encoder.state_dict())
     blocks = build("tower", classes=3)
-    left = fill_pretrained(blocks, Pretrained(folder=folder, part="encoder.blocks", into="encoder.blocks"))
+    left = fill_pretrained(blocks, Pretrained(folder=folder, part="encoder.blocks", into="encoder.blocks")).left_out
     assert f"{folder}: encoder.patches.places" in left
     same_bits(blocks.encoder.blocks.state_dict(), source.encoder.blocks.state_dict())
     assert not torch.equal(blocks.encoder.patches.places, source.encoder.patches.places)
@@ -311,7 +312,7 @@ def test_the_options_of_a_checkpoint_for_a_submodule_are_compared(tmp_path, pair
 
     vocab = go(recipe(steps=1, data=pairs, model=TRANSLATOR), tmp_path / "translator").model.config.vocab
     sizes = {name: size for name, size in TRANSLATOR.items() if name != "name"}
-    saved(tmp_path / "gpt", "gpt", vocab=vocab, positions="sinusoid", dropout=0.3, **sizes)
+    saved(tmp_path / "gpt", "gpt", vocab=vocab, positions="sinusoid", scaled=True, dropout=0.3, **sizes)
     options = r"model\.order = 'post', model\.mlp = 'relu': the checkpoint \S+ has order = 'pre', mlp = 'gelu_tanh'"
     written = f'pretrained = {{folder = "{tmp_path / "gpt"}", into = "encoder", differ = ["order", "mlp"]}}'
     with pytest.raises(ConfigError, match=rf"{options}; expected the same or, if .*, {re.escape(written)}$"):
@@ -329,6 +330,7 @@ def test_the_options_of_a_checkpoint_for_a_submodule_are_compared(tmp_path, pair
         "gpt",
         vocab=vocab,
         positions="sinusoid",
+        scaled=True,
         mlp="relu",
         order="post",
         **sizes | {"width": 20, "heads": 5},
@@ -337,7 +339,8 @@ def test_the_options_of_a_checkpoint_for_a_submodule_are_compared(tmp_path, pair
         WeightsError, match=r"pretrained='.*gpt': embed\.table has the shape \(\d+, 20\), expected \(\d+, 12"
     ):
         tune()
-    saved(tmp_path / "gpt", "gpt", vocab=vocab, positions="sinusoid", mlp="relu", order="post", **sizes | {"heads": 4})
+    same = {"positions": "sinusoid", "scaled": True, "mlp": "relu", "order": "post"}
+    saved(tmp_path / "gpt", "gpt", vocab=vocab, **same, **sizes | {"heads": 4})
     with pytest.raises(ConfigError, match=r"model\.heads = 3: the checkpoint \S+ has heads = 4; expected the same"):
         tune()
 

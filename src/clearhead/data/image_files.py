@@ -86,6 +86,11 @@ def images_in(folder: Path) -> list[Path]:
     return files
 
 
+def has_images(folder: Path) -> bool:
+    """Return whether there is an image in a folder, or in those inside it."""
+    return any(_visible_images(folder))
+
+
 def loose_images(root: Path) -> list[str]:
     """Return the names of all images of a folder or zip file without classes: some lie in no folder of a class.
 

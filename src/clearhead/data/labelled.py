@@ -83,7 +83,9 @@ class Labelled(Bucketed):
         self.config = config
         self.tokens = config.tokenizer([line.text for line in train], root)
         self.classes = tuple(sorted({line.label for line in train}))
-        self.sizes = {"vocab": mask_of(self.tokens)[1], "classes": len(self.classes)}
+        # A model that was or will be trained on masked tokens needs an embedding of the mask; a checkpoint has its own.
+        vocab = mask_of(self.tokens)[1] if config.tokens is None else len(self.tokens)
+        self.sizes = {"vocab": vocab, "classes": len(self.classes)}
         numbers = {label: i for i, label in enumerate(self.classes)}
         for line in valid:
             if line.label not in numbers:

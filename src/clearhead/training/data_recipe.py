@@ -9,7 +9,7 @@ from typing import Any
 from .. import config
 from ..data import Data, make_data, understand
 from ..data.files import locate
-from ..data.image_files import images_in
+from ..data.image_files import has_images
 from ..errors import InputError
 
 VALIDATIONS = 10  # at most this many in a training
@@ -50,6 +50,8 @@ def is_data(source: object) -> bool:
     if not isinstance(source, str | Path) or not Path(source).exists():
         return False
     path = Path(source)
+    if (path / "recipe.toml").exists():  # a run folder
+        return False
     if path.suffix == ".json":
         return path.read_bytes()[:1000].lstrip()[:1] == b"["
     return path.suffix != ".toml"
@@ -58,7 +60,7 @@ def is_data(source: object) -> bool:
 def understood(data: str | Path, root: Path | None) -> tuple[str, dict[str, Any]]:
     """The kind of a file or folder of data, and its [data] section."""
     place = locate(data, root)
-    if place.suffix == ".zip" or (place.is_dir() and images_in(place)):
+    if place.suffix == ".zip" or (place.is_dir() and has_images(place)):
         return "images", {"name": "images", "path": str(data)}
     found = understand(data, root)
     return found.kind, dict(found.options)

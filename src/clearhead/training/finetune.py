@@ -188,9 +188,22 @@ def finetune_recipe(
     root: str | Path | None = None,
     device: str = "auto",
 ) -> config.Table:
-    """The recipe with which `finetune` trains; its arguments are the same.
+    """The recipe with which `finetune` trains.
 
     The tokenizer of the checkpoint is written into the run folder, from which the recipe reads it.
+
+    Args:
+        model: As in `finetune`.
+        data: As in `finetune`.
+        overrides: Values of the recipe to change.
+        method: Which weights are trained: "full", "lora" or "head".
+        rank: The rank of LoRA's updates.
+        merge: Add LoRA's updates to the weights in the end.
+        epochs: The number of times that each example is used.
+        valid: A file for validation; a share of the data if not given.
+        out: The run folder; runs/MODEL-DATA if not given.
+        root: A folder to search for data files first.
+        device: auto, cpu, cuda, cuda:1 or mps.
 
     Examples:
         >>> _ = (tmp / "lines.txt").write_text("Tom bought a red car. Mary sold it.\\n" * 60)

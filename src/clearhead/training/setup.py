@@ -223,8 +223,9 @@ class _Sources:
         return options
 
     def _has_spare_rows(self, size: str, theirs: Any, value: int) -> bool:
-        """True if a checkpoint has embeddings for more ids than its tokenizer: many tables are rounded up."""
-        return size.endswith("vocab") and self._from_checkpoint(size) and isinstance(theirs, int) and theirs > value
+        """True if a checkpoint has more embeddings than its tokenizer, which the data uses, has ids."""
+        padded = size.endswith("vocab") and self._from_checkpoint(size) and bool(self.recipe.data.get("tokens"))
+        return padded and isinstance(theirs, int) and theirs > value
 
     def _value(self, option: str, value: Any) -> str:
         """How a message begins about an option that does not fit the data: its place, its value and its source."""
