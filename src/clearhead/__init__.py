@@ -44,7 +44,8 @@ if TYPE_CHECKING:
     from .tasks.score import score
     from .tasks.text import embed, fill, likelihood
     from .tasks.translate import translate
-    from .training import finetune, train, verify_resume
+    from .training import train, verify_resume
+    from .training.finetune import finetune
     from .weights import Bundle, load, quantise, save
 
 # OpenMP reads this when torch is loaded. By default its idle threads spin, which beside one other busy process makes a
