@@ -932,6 +932,20 @@ def randomised() -> Figure:
     )  # fmt: skip
 
 
+# 16: bring your own
+
+
+@picture
+def io_la_sto_mangiando() -> Figure:
+    """Cross-attention of a translator that was trained from a file of Italian and English sentences."""
+    found = _results("own_data")
+    names = {side: [name.strip() for name in found[side]] for side in ("queries", "keys")}
+    return ch.draw.heatmap(
+        found["weights"], rows=names["queries"], columns=names["keys"], xlabel="read", ylabel="written", digits=2,
+        most=1.0,
+    )  # fmt: skip
+
+
 def save(drawn: Figure | Image | None, path: Path) -> Path:
     """Write a picture; None keeps the file that exists."""
     if isinstance(drawn, Image):
