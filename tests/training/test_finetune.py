@@ -128,6 +128,13 @@ def test_a_training_that_cannot_fit_into_memory_is_refused_before_it_starts(chec
     finetune_recipe(checkpoints / "gpt", files / "lines.txt", method="lora", out=tmp_path / "run", device="cpu")
 
 
+def test_adapters_are_not_averaged(checkpoints, files, tmp_path):
+    made = finetune_recipe(checkpoints / "gpt", files / "lines.txt", "steps=4", method="lora", out=tmp_path / "run")
+    run = {name: value for name, value in made["run"].items() if name != "best"}
+    with pytest.raises(ConfigError, match="the mean of adapters is not the adapter of the mean weights"):
+        read_recipe({**made, "run": {**run, "save_every": 1, "average": 2}})
+
+
 def test_the_recipe_can_be_written_and_trained_by_itself(checkpoints, files, tmp_path):
     made = finetune_recipe(
         checkpoints / "gpt", files / "lines.txt", "steps=2", "data.context=16", out=tmp_path / "run", device="cpu"
@@ -187,3 +194,14 @@ def test_recipes_and_run_folders_are_no_data(files, tmp_path):
         name: is_data(tmp_path / name) for name in ("a.toml", "a.json", "b.json", "run", "lines.txt", "missing.txt")
     }
     assert [name for name, yes in found.items() if yes] == ["b.json", "lines.txt"]
+
+
+def test_rows_are_as_long_as_their_chats_with_the_template(checkpoints, files, tmp_path):
+    long = "Q " * 20
+    template = "{{ '" + long + "' }}" + TEMPLATE
+    ch.save(replace(bundle(), chat=template), tmp_path / "wordy")
+    made = finetune_recipe(tmp_path / "wordy", files / "chats.jsonl", out=tmp_path / "run", device="cpu")
+    opened = ch.data.make_data("chats", dict(made["data"].without("name")), seed=0)
+    assert "left out" not in opened.description
+    assert "oldest turns" not in opened.description
+    assert opened.longest <= 64

@@ -6,14 +6,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from .. import config
 from ..data import Data, make_data, understand
+from ..data.bucketed import Bucketed
 from ..data.files import locate
 from ..data.image_files import has_images
 from ..errors import InputError
 
 VALIDATIONS = 10  # at most this many in a training
 ROUND = 32  # tokens that limits are rounded up to
+LONGEST = 2048  # tokens of a row, whatever the context of a model
 CHARACTERS_PER_TOKEN = 500  # characters of text for each token of a vocabulary that is trained on it
 
 # Sections of the recipe of a new model, by the kind of data, and how often each example is used.
@@ -100,18 +104,23 @@ def vocabulary_size(path: Path) -> int:
     return min(max(size // CHARACTERS_PER_TOKEN, 512), 16_000)
 
 
-def batch_size(
-    data: str | Path, section: Mapping[str, Any], root: Path | None, rows: int, context: int | None
-) -> dict[str, int]:
-    """Limits in tokens for about this many rows per step; none for data whose rows all have the same length."""
+def batch_size(section: Mapping[str, Any], root: Path | None, rows: int, context: int | None) -> dict[str, int]:
+    """Limits in tokens for about this many rows per step; none for data whose rows all have the same length.
+
+    A row may be as long as the model's context, up to LONGEST; the limit is that of the longest row, if it is shorter.
+    """
     if section["name"] not in ("chats", "labelled", "pairs"):
         return {}
-    lengths = understand(data, root, tokens=str(section["tokens"])).lengths
-    sizes = [unit["tokens"] for unit in lengths.values() if "tokens" in unit]
-    usual, largest = (max((getattr(one, name) for one in sizes), default=128) for name in ("median", "largest"))
-    longest = min(_rounded_up(largest + 8), context or 1024, 1024)
-    limits = {"batch_tokens": max(_rounded_up(rows * (usual + 2)), longest), "longest": longest}
-    return {name: value for name, value in limits.items() if name not in section}
+    most = min(context or LONGEST, LONGEST)
+    limits = {"longest": most, "batch_tokens": max(most, 1 << 14)} | dict(section)
+    opened = _open(config.Table(limits), 0, root)
+    assert isinstance(opened, Bucketed)
+    widths = opened.training.buckets.widths
+    opened.close()
+    longest = min(_rounded_up(int(widths.max())), most)
+    usual = int(np.median(widths))
+    found = {"longest": longest, "batch_tokens": max(_rounded_up(rows * usual), longest)}
+    return {name: value for name, value in found.items() if name not in section}
 
 
 def _rounded_up(tokens: int) -> int:

@@ -222,7 +222,8 @@ def finetune_recipe(
         section["valid_path"] = str(valid)
     if bundle.tokens is not None:
         section["tokens"] = str(write_tokens(bundle, place / "tokens"))
-    section |= batch_size(data, section, where, task.rows, bundle.max_tokens)
+    chosen = config.override(config.Table({"data": section}), *(word for word in overrides if word.startswith("data.")))
+    section |= batch_size(chosen["data"], where, task.rows, bundle.max_tokens)
     how = METHODS[method]
     table: dict[str, Any] = {
         "pretrained": str(model),

@@ -243,6 +243,11 @@ def _check_lora(recipe: Recipe) -> None:
     if recipe.lora is None:
         return
     place = place_of(recipe, ("lora",))
+    if recipe.run.average > 1:
+        raise config.ConfigError(
+            f"{place}lora with run.average = {recipe.run.average}: the mean of adapters is not the adapter of the mean "
+            "weights: expected one of the two"
+        )
     for player, role in _roles(recipe).items():
         if role.average_of is not None:
             raise config.ConfigError(
