@@ -205,3 +205,14 @@ def test_rows_are_as_long_as_their_chats_with_the_template(checkpoints, files, t
     assert "left out" not in opened.description
     assert "oldest turns" not in opened.description
     assert opened.longest <= 64
+
+
+def test_packed_chats_have_as_many_tokens_per_step(checkpoints, files, tmp_path):
+    sizes = []
+    for words in ([], ["data.pack=true"]):
+        made = finetune_recipe(checkpoints / "chat", files / "chats.jsonl", *words, out=tmp_path / "run", device="cpu")
+        sizes.append((made["data"]["batch_tokens"], made["data"]["longest"], made["steps"]))
+    (tokens, longest, steps), packed = sizes
+    assert packed[0] == tokens
+    assert packed[1] == tokens // -(-tokens // 64) > longest
+    assert packed[2] <= steps

@@ -23,6 +23,7 @@ class Buckets:
     """
 
     def __init__(self, lengths: NDArray[np.int64], batch_tokens: int, rounding: int = 1) -> None:
+        self.lengths = lengths
         # A length up to batch_tokens itself still fits, as the only row of its batch.
         self.widths = np.where(
             lengths > batch_tokens, lengths, np.minimum(-(-lengths // rounding) * rounding, batch_tokens)

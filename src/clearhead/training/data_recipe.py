@@ -108,18 +108,22 @@ def batch_size(section: Mapping[str, Any], root: Path | None, rows: int, context
     """Limits in tokens for about this many rows per step; none for data whose rows all have the same length.
 
     A row may be as long as the model's context, up to LONGEST; the limit is that of the longest row, if it is shorter.
+    With pack=true a step has as many tokens, in as few rows as the context allows.
     """
     if section["name"] not in ("chats", "labelled", "pairs"):
         return {}
     most = min(context or LONGEST, LONGEST)
     limits = {"longest": most, "batch_tokens": max(most, 1 << 14)} | dict(section)
+    packs = bool(limits.pop("pack", False))
     opened = _open(config.Table(limits), 0, root)
     assert isinstance(opened, Bucketed)
-    widths = opened.training.buckets.widths
+    lengths, others = (part.buckets.lengths for part in (opened.training, opened.validation))
     opened.close()
-    longest = min(_rounded_up(int(widths.max())), most)
-    usual = int(np.median(widths))
-    found = {"longest": longest, "batch_tokens": max(_rounded_up(rows * usual), longest)}
+    longest = min(_rounded_up(int(np.concatenate([lengths, others]).max())), most)
+    usual = int(np.median(lengths))
+    step = max(_rounded_up(rows * usual), longest)
+    packed = max(step // -(-step // most), longest)  # as few rows as the context allows
+    found = {"longest": packed if packs else longest, "batch_tokens": step}
     return {name: value for name, value in found.items() if name not in section}
 
 
