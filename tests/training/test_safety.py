@@ -440,3 +440,18 @@ def test_the_saved_model_equals_the_model_of_the_run(tmp_path, table):
     run = go(table, tmp_path)
     same_bits(weights(load(tmp_path, device="cpu")), weights(run.model))
     assert torch.equal(state(tmp_path)["model/weight/embed.table"], run.model.model.embed.table)
+
+
+@pytest.mark.parametrize("real", [True, False], ids=["allocated", "raised"])
+def test_an_exhausted_memory_is_told_with_what_needs_less(table, tmp_path, monkeypatch, real):
+    def exhaust():
+        if real:  # torch's own error on a CPU, which has no class of its own
+            torch.empty(1 << 60, dtype=torch.uint8)
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    at_step(monkeypatch, 3, exhaust)
+    told = r"out of memory on cpu in step 3: expected a smaller batch, or accumulate=2 or recompute=true"
+    with pytest.raises(TrainingError, match=told):
+        go(table, tmp_path / "run")
+    assert finite(tmp_path / "run") == [2]
+    assert go(table, tmp_path / "run", "accumulate=2", "recompute=true").finished

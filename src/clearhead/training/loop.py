@@ -25,6 +25,7 @@ from . import progress
 from .best import Best
 from .checkpoint import Checkpoint, CheckpointError, DamagedError, Writer, latest, step_name
 from .distributed import World
+from .memory import is_exhausted
 from .pending import Pending
 from .prefetch import Feed, Part
 from .pretrained import describe
@@ -264,7 +265,8 @@ class Loop:
         probes = self._due(recipe.run.inside_every)
         if probes:
             self.trainer.probe_next()
-        reports, batch = self.trainer.step(parts, index, counted)
+        with self._memory():
+            reports, batch = self.trainer.step(parts, index, counted)
         self.pending.add(self.step, reports)
         self._units += int(units)
         logs = self._due(recipe.run.log_every) or self.step == recipe.steps
@@ -326,6 +328,22 @@ class Loop:
             if self.events is not None:
                 self.events.scalars(self.step, dict(_flat(record)))
                 self.events.flush()
+
+    @contextmanager
+    def _memory(self) -> Iterator[None]:
+        """Turn an exhausted memory into an error that says what needs less."""
+        try:
+            yield
+        except (MemoryError, RuntimeError) as cause:
+            if not is_exhausted(cause):
+                raise
+            recipe, device = self.recipe, self.world.device
+            less = [f"accumulate={2 * recipe.accumulate}"]
+            less += [] if recipe.recompute else ["recompute=true"]
+            raise TrainingError(
+                f"{self.folder.path}: out of memory on {device} in step {self.step}: expected a smaller batch, or "
+                f"{' or '.join(less)}, with which the same command goes on"
+            ) from cause
 
     @contextmanager
     def _disk(self) -> Iterator[None]:
