@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from clearhead.cli import text_input
-from clearhead.cli.text_input import read_texts, text_or_stdin, total_size
+from clearhead.cli.text_input import Column, read_texts, text_or_stdin, total_size
 from clearhead.errors import UserError
 
 
@@ -87,3 +87,37 @@ def test_the_size_of_stdin_and_of_compressed_files_is_unknown(tmp_path):
     (tmp_path / "a.gz").write_bytes(b"")
     assert total_size(["-"]) is total_size([str(tmp_path / "a.gz")]) is None
     assert total_size(["a text", "another"]) == 2
+
+
+TABLES = {
+    "a.csv": 'id,Text,label\n1,"A dog, and\na cat",x\n2,Two,y\n',
+    "a.tsv": "Text\tlabel\nA dog, and\tx\nTwo\ty\n",
+    "a.jsonl": '{"id": 1, "Text": "A dog, and\\na cat"}\n{"id": 2, "Text": "Two"}\n',
+    "a.json": '[{"id": 1, "Text": "A dog, and\\na cat"}, {"id": 2, "Text": "Two"}]',
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_table_gives_its_column_of_texts(tmp_path, name):
+    path, column = tmp_path / name, Column(usual=("sentence", "text"))
+    path.write_text(TABLES[name])
+    items = [item for block in read_texts([str(path), "third"], column) for item in block]
+    expected = "A dog, and" if name == "a.tsv" else "A dog, and\na cat"
+    assert [item.text for item in items] == [expected, "Two", "third"]
+    assert items[1].place.startswith(f"{path}:")
+    assert total_size([str(path)], column) is None
+    assert [item.text for block in read_texts([str(path)], Column(name="Text")) for item in block][-1] == "Two"
+    assert lines_of(str(path))[0] == TABLES[name].split("\n")[0]  # without a column, lines
+
+
+def test_the_column_of_texts_is_named_where_it_cannot_be_recognised(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"id": 1, "body": "One"}\n{"id": 2}\n{"id": 3, "body": 4}\n')
+    with pytest.raises(UserError, match="has the columns id, body: expected --column with the one of the texts"):
+        list(read_texts([str(path)], Column(usual=("text",))))
+    items = [item for block in read_texts([str(path)], Column(name="body")) for item in block]
+    assert [(item.text, item.problem) for item in items] == [
+        ("One", ""), ("", ""), ("4", "the column 'body' is a number, 4: expected text")
+    ]  # fmt: skip
+    with pytest.raises(UserError, match="there is no column 'bodi': expected one of id, body; the nearest is body"):
+        list(read_texts([str(path)], Column(name="bodi")))

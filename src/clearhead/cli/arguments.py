@@ -41,11 +41,19 @@ Model = Annotated[
         autocompletion=completion.models,
     ),
 ]
-Text = Annotated[str, typer.Argument(metavar="TEXT", help="A text, a file with one text per line, or - for stdin.")]
+Text = Annotated[
+    str, typer.Argument(metavar="TEXT", help="A text, a file with one text per line, a table, or - for stdin.")
+]  # fmt: skip
 Texts = Annotated[
     list[str],
-    typer.Argument(metavar="INPUT", help="Texts, files with one text per line, - for stdin; or image files, folders."),
-]  # fmt: skip
+    typer.Argument(
+        metavar="INPUT", help="Texts, files with one text per line, tables, - for stdin; or image files, folders."
+    ),
+]
+TextColumn = Annotated[
+    str | None,
+    typer.Option("--column", help="The column of a table (.csv, .tsv, .jsonl, .parquet) that has the texts."),
+]
 Type = Annotated[
     str | None,
     typer.Option(

@@ -11,10 +11,22 @@ import typer
 
 from . import completion
 from .answers import print_answers, shift_seed
-from .arguments import DataFolder, Device, Json, JsonLines, Model, Options, Text, Texts, Type, keyword_options
+from .arguments import (
+    DataFolder,
+    Device,
+    Json,
+    JsonLines,
+    Model,
+    Options,
+    Text,
+    TextColumn,
+    Texts,
+    Type,
+    keyword_options,
+)
 from .image_input import images_of
 from .output import progress, rows, show
-from .text_input import Item, is_text, read_texts, total_size
+from .text_input import Column, Item, is_text, read_texts, total_size
 from .verb import verb
 
 
@@ -24,9 +36,15 @@ from .verb import verb
     options=("tasks/translate.py", "translate"),
 )
 def translate(
-    model: Model, text: Text, options: Options = None, device: Device = "auto", as_json: JsonLines = False
-) -> None:  # fmt: skip
+    model: Model,
+    text: Text,
+    options: Options = None,
+    column: TextColumn = None,
+    device: Device = "auto",
+    as_json: JsonLines = False,
+) -> None:
     """Translate a sentence, or each line of a file as it comes; --json adds scores, tokens and the alignment."""
+    from ..data.column_names import SOURCES, TEXTS
     from ..data.files import as_line
     from ..tasks.translate import translate
     from ..weights import load
@@ -34,11 +52,12 @@ def translate(
     is_text(text)  # raises before the model is loaded
     chosen = keyword_options(translate, options)
     bundle = load(model, device=device)
+    where = Column(name=column, usual=(*SOURCES, *TEXTS))
     print_answers(
-        read_texts([text]),
+        read_texts([text], where),
         lambda texts, first: translate(bundle, texts, **shift_seed(chosen, first)),  # type: ignore[arg-type, return-value]
         as_json=as_json, plain=lambda one: as_line(one.text), record=lambda one: one.to_dict(), named=False,
-        total=total_size([text]),
+        total=total_size([text], where),
     )  # fmt: skip
 
 
@@ -103,6 +122,7 @@ def score(
     target: Annotated[
         str | None, typer.Argument(metavar="TRANSLATION", help="Its translation, for a translator.")
     ] = None,
+    column: TextColumn = None,
     device: Device = "auto",
     dtype: Type = None,
     as_json: JsonLines = False,
@@ -121,9 +141,10 @@ def score(
         result = score(bundle, text, target)
         show({"input": text, **result.to_dict()} if as_json else _score_table(result), as_json)
         return
+    where = None if "translate" in bundle.can else _text_column(column)
     print_answers(
-        read_texts([text]), _scorer(bundle), as_json=as_json, record=lambda one: one.to_dict(), plain=_score_fields,
-        total=total_size([text]),
+        read_texts([text], where), _scorer(bundle), as_json=as_json, record=lambda one: one.to_dict(),
+        plain=_score_fields, total=total_size([text], where),
     )  # fmt: skip
 
 
@@ -174,6 +195,7 @@ def fill(
         ),
     ],
     top: Annotated[int, typer.Option(help="Words to show for each mask.")] = 5,
+    column: TextColumn = None,
     device: Device = "auto",
     as_json: JsonLines = False,
 ) -> None:
@@ -183,10 +205,11 @@ def fill(
 
     alone = is_text(text)
     bundle = load(model, device=device)
+    where = _text_column(column)
     print_answers(
-        read_texts([text]), lambda texts, first: [fill(bundle, one, top=top) for one in texts], as_json=as_json,
-        plain=lambda masks: ("\n" if alone else "\t").join(map(_shares, masks)), record=lambda masks: {"masks": masks},
-        named=not alone, total=total_size([text]),
+        read_texts([text], where), lambda texts, first: [fill(bundle, one, top=top) for one in texts],
+        as_json=as_json, plain=lambda masks: ("\n" if alone else "\t").join(map(_shares, masks)),
+        record=lambda masks: {"masks": masks}, named=not alone, total=total_size([text], where),
     )  # fmt: skip
 
 
@@ -199,16 +222,17 @@ def classify(
     model: Model,
     inputs: Texts,
     top: Annotated[int | None, typer.Option(help="Classes to show for each; all if not given.")] = None,
+    column: TextColumn = None,
     device: Device = "auto",
     as_json: JsonLines = False,
 ) -> None:
-    """Classify texts (or each line of a file), or images: the classes with their probabilities."""
+    """Classify texts (or each line of a file or row of a table), or images: the classes with their probabilities."""
     from ..tasks.classify import CLASSIFIERS, classify
     from ..weights import load
 
     bundle = load(model, device=device)
     bundle.require("classify", CLASSIFIERS)
-    items, total = _items(bundle, inputs)
+    items, total = _items(bundle, inputs, column)
     alone = bundle.reads != "images" and len(inputs) == 1 and is_text(inputs[0])
     print_answers(
         items, lambda texts, first: classify(bundle, texts, top=top), as_json=as_json, plain=_shares,
@@ -223,10 +247,18 @@ def _shares(classes: list[tuple[str, float]]) -> str:
     return as_line("  ".join(f"{name} {share:.1%}" for name, share in classes))
 
 
-def _items(bundle: Any, inputs: list[str]) -> tuple[Iterator[list[Item]], int | None]:
+def _text_column(name: str | None) -> Column:
+    """The column of a table that has the texts."""
+    from ..data.column_names import TEXTS
+
+    return Column(name=name, usual=TEXTS)
+
+
+def _items(bundle: Any, inputs: list[str], column: str | None) -> tuple[Iterator[list[Item]], int | None]:
     """The texts or images that a model is to read, and the size of all."""
     if bundle.reads != "images":
-        return read_texts(inputs), total_size(inputs)
+        where = _text_column(column)
+        return read_texts(inputs, where), total_size(inputs, where)
     images = images_of(inputs)
     return iter([[Item(text=path, place=path, given=True, key="image") for path in images]]), len(images)
 
@@ -236,7 +268,7 @@ def _items(bundle: Any, inputs: list[str]) -> tuple[Iterator[list[Item]], int | 
     "clearhead embed minilm/ questions.txt > vectors.jsonl",
     "clearhead embed dinov2-small/ cat.jpg photos/",
 )
-def embed(model: Model, inputs: Texts, device: Device = "auto") -> None:
+def embed(model: Model, inputs: Texts, column: TextColumn = None, device: Device = "auto") -> None:
     """Print an embedding of each text (or line of a file) or image; the dot product of two is their cosine.
 
     Each is a JSON object on a line of its own, with the text or the name of the image file.
@@ -245,7 +277,7 @@ def embed(model: Model, inputs: Texts, device: Device = "auto") -> None:
     from ..weights import load
 
     bundle = load(model, device=device)
-    items, total = _items(bundle, inputs)
+    items, total = _items(bundle, inputs, column)
     print_answers(
         items, lambda texts, first: embed(bundle, texts).tolist(), as_json=True, plain=str,
         record=lambda vector: {"vector": vector}, total=total,

@@ -1,4 +1,4 @@
-"""Texts from the command line: as given, the lines of files, or stdin, read bit by bit.
+"""Texts from the command line: as given, the lines of files, a column of tables, or stdin, read bit by bit.
 
 Memory is bounded: a file of any size is read in blocks, and a line that is too long is not kept. Lines of stdin are
 passed on as soon as they have come.
@@ -12,12 +12,22 @@ import sys
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
 
-FILES = (".txt", ".tsv", ".csv", ".md", ".gz")  # a single word with such an ending is taken for a file name
+FILES = (
+    ".txt",
+    ".tsv",
+    ".csv",
+    ".jsonl",
+    ".json",
+    ".parquet",
+    ".md",
+    ".gz",
+)  # a single word with such an ending is taken for a file name
 BLOCK = 1 << 16  # bytes that are read at a time
+ROWS = 64  # rows of a table that are read at a time
 LONGEST = 1 << 24  # bytes that a line may have
 MARK = b"\xef\xbb\xbf"  # byte order mark: some editors begin a file with it
 
@@ -32,6 +42,28 @@ class Item:
     problem: str = ""  # why it cannot be used, if so
     given: bool = False  # whether it is an argument, and not a line
     key: str = "input"  # its name in JSON
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Column:
+    """The column of a table that has the texts."""
+
+    name: str | None = None  # None: the only one, or the first of the usual names
+    usual: tuple[str, ...] = ()  # usual names of such a column, in lower case
+
+    def find(self, table: Any) -> str:
+        """The name of the column in a table; raises with the names of all."""
+        from ..data.files import DataError
+
+        by_name = {name.lower(): name for name in reversed(table.columns)}
+        usual = next((by_name[name] for name in self.usual if name in by_name), None)
+        if self.name is not None:
+            return str(table.column(self.name))
+        if len(table.columns) == 1 or usual is not None:
+            return str(usual or table.columns[0])
+        raise DataError(
+            f"{table.path} has the columns {', '.join(table.columns)}: expected --column with the one of the texts"
+        )
 
 
 def is_text(text: str) -> bool:
@@ -49,8 +81,14 @@ def is_text(text: str) -> bool:
     return True
 
 
-def read_texts(inputs: Sequence[str]) -> Iterator[list[Item]]:
-    """Yield texts as given, the lines of text files, and the lines of stdin for "-", as many at a time as are there."""
+def read_texts(inputs: Sequence[str], column: Column | None = None) -> Iterator[list[Item]]:
+    """Yield texts as given, the lines of text files, and the lines of stdin for "-", as many at a time as are there.
+
+    Args:
+        inputs: Texts and names of files.
+        column: Which column of tables (.csv, .tsv, .jsonl, .json, .parquet) has the texts; None: tables are read as
+            lines.
+    """
     number = 0
     for given, group in groupby(inputs, is_text):
         if given:
@@ -59,12 +97,15 @@ def read_texts(inputs: Sequence[str]) -> Iterator[list[Item]]:
             number += len(texts)
             continue
         for name in group:
-            yield from _read_lines(name)
+            yield from _read_lines(name) if column is None or not _has_columns(name) else _read_rows(name, column)
 
 
-def total_size(inputs: Sequence[str]) -> int | None:
+def total_size(inputs: Sequence[str], column: Column | None = None) -> int | None:
     """The sum of the sizes of all items that `read_texts` yields; None if it is unknown before they are read."""
-    if any(not is_text(name) and (name.endswith(".gz") or not Path(name).is_file()) for name in inputs):
+    files = [name for name in inputs if not is_text(name)]
+    if any(name.endswith(".gz") or not Path(name).is_file() for name in files):
+        return None
+    if column is not None and any(map(_has_columns, files)):
         return None
     return sum(1 if is_text(name) else os.path.getsize(name) for name in inputs)
 
@@ -74,6 +115,31 @@ def text_or_stdin(text: str) -> str:
     from ..data.files import as_text
 
     return as_text(sys.stdin.buffer.read(), "stdin") if text == "-" else text
+
+
+def _has_columns(name: str) -> bool:
+    from ..data.tables import is_table
+
+    return name != "-" and is_table(Path(name))
+
+
+def _read_rows(name: str, column: Column) -> Iterator[list[Item]]:
+    """Yield the texts of a column of a table; a row without one has a problem."""
+    from ..data.files import DataError
+    from ..data.tables import Row, open_table
+
+    def item(row: Row) -> Item:
+        try:
+            value = row.values.get(chosen)
+            return Item(text="" if value is None else row.text(chosen), place=row.where)
+        except DataError as problem:
+            return Item(text=str(value), place=row.where, problem=str(problem).removeprefix(f"{row.where}: "))
+
+    table = open_table(Path(name), named=(column.name,) if column.name else ())
+    chosen = column.find(table)
+    rows = table.rows()
+    while block := [item(row) for row in islice(rows, ROWS)]:
+        yield block
 
 
 def _read_lines(name: str) -> Iterator[list[Item]]:
