@@ -191,9 +191,15 @@ def test_recipes_and_run_folders_are_no_data(files, tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "recipe.toml").write_text("steps = 1")
     found = {
-        name: is_data(tmp_path / name) for name in ("a.toml", "a.json", "b.json", "run", "lines.txt", "missing.txt")
+        name: is_data(tmp_path / name) for name in ("a.toml", "a.json", "b.json", "run", "lines.txt", "missing.toml")
     }
     assert [name for name, yes in found.items() if yes] == ["b.json", "lines.txt"]
+
+
+def test_a_missing_file_of_data_is_told_with_the_nearest(files, tmp_path):
+    told = r"line.txt: there is no such file: expected a recipe.* or a file of data; the nearest.* lines.txt"
+    with pytest.raises(FileNotFoundError, match=told):
+        train(tmp_path / "line.txt")
 
 
 def test_rows_are_as_long_as_their_chats_with_the_template(checkpoints, files, tmp_path):
@@ -216,3 +222,14 @@ def test_packed_chats_have_as_many_tokens_per_step(checkpoints, files, tmp_path)
     assert packed[0] == tokens
     assert packed[1] == tokens // -(-tokens // 64) > longest
     assert packed[2] <= steps
+
+
+@pytest.mark.parametrize(("steps", "ema"), [(6, 0.5), (30, 0.9), (9000, 0.999)])
+def test_the_average_of_a_short_training_is_short(files, steps, ema):
+    assert new_recipe(files / "pairs.tsv", f"steps={steps}")["optim"]["ema"] == pytest.approx(ema)
+
+
+def test_a_finished_training_can_be_continued_for_more_epochs(checkpoints, files, tmp_path):
+    how = {"method": "head", "out": tmp_path / "run", "device": "cpu", "quiet": True}
+    assert finetune(checkpoints / "bert", files / "labels.csv", epochs=1.0, **how).step == 2
+    assert finetune(checkpoints / "bert", files / "labels.csv", "epochs=20", **how).step == 40

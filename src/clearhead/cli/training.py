@@ -58,7 +58,9 @@ def finetune(
         False
     ),
     head: Annotated[bool, typer.Option("--head", help="Train only the head.")] = False,
-    rank: Annotated[int, typer.Option("--rank", min=1, help="The rank of LoRA's updates.")] = 16,
+    rank: Annotated[
+        int | None, typer.Option("--rank", min=1, help="The rank of LoRA's updates; 16 if not given.")
+    ] = None,
     apart: Annotated[
         bool, typer.Option("--apart", help="Keep LoRA's updates apart: a small folder in PEFT's layout.")
     ] = False,
@@ -75,14 +77,16 @@ def finetune(
     from ..config import dumps
     from ..errors import InputError
     from ..training import finetune, finetune_recipe
+    from ..training.finetune import RANK
 
     if lora and head:
         raise InputError("--lora and --head: expected one of them")
-    if apart and not lora:
-        raise InputError("--apart is for --lora")
+    for option, given in (("--apart", apart), ("--rank", rank is not None)):
+        if given and not lora:
+            raise InputError(f"{option} is for --lora")
     options: dict[str, Any] = {
-        "method": "lora" if lora else "head" if head else "full", "rank": rank, "merge": not apart, "epochs": epochs,
-        "valid": valid, "out": out, "root": root, "device": device,
+        "method": "lora" if lora else "head" if head else "full", "rank": rank or RANK, "merge": not apart,
+        "epochs": epochs, "valid": valid, "out": out, "root": root, "device": device,
     }  # fmt: skip
     if recipe:
         table = finetune_recipe(model, data, *overrides or (), **options)

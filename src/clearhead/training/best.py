@@ -10,11 +10,16 @@ from ..errors import InputError, nearest
 from .objectives import Measurement
 from .recipe import RunConfig
 
-NONE_YET: dict[str, float] = {"value": sys.float_info.max, "step": 0, "waited": 0}  # state before any validation
+NONE_YET: dict[str, float] = {  # state before any validation
+    "value": sys.float_info.max, "loss": sys.float_info.max, "step": 0, "waited": 0
+}  # fmt: skip
 
 
 class Best:
-    """Tracks the best value of a measurement; `facts` is its state in checkpoints."""
+    """Tracks the best value of a measurement; `facts` is its state in checkpoints.
+
+    Of equal values, as accuracies of few examples often are, the one with the lowest validation loss is the best.
+    """
 
     def __init__(self, run: RunConfig, measurements: Mapping[str, Measurement]) -> None:
         self.patience, self.kept = run.patience, bool(run.best or run.patience)
@@ -62,10 +67,12 @@ class Best:
     def take(self, record: Mapping[str, float], step: int) -> bool:
         """Record a validation; returns True if it is the best so far."""
         value = self._sign * record[self.name] if self.name in record else sys.float_info.max
-        if value < self.facts["value"]:
-            self.facts = {"name": self.name, "value": value, "step": step, "waited": 0}
+        loss, before = record.get("valid_loss", sys.float_info.max), self.facts["value"]
+        waited = 0 if value < before else self.waited + 1  # patience is for the measurement alone
+        if (value, loss) < (before, self.facts.get("loss", sys.float_info.max)):
+            self.facts = {"name": self.name, "value": value, "loss": loss, "step": step, "waited": waited}
             return True
-        self.facts["waited"] += 1
+        self.facts["waited"] = waited
         return False
 
     def forget(self) -> None:

@@ -13,7 +13,7 @@ from ..data import Data, make_data, understand
 from ..data.bucketed import Bucketed
 from ..data.files import locate
 from ..data.image_files import has_images
-from ..errors import InputError
+from ..errors import InputError, MissingFileError, nearest
 
 VALIDATIONS = 10  # at most this many in a training
 ROUND = 32  # tokens that limits are rounded up to
@@ -50,10 +50,22 @@ NEW: dict[str, dict[str, Any]] = {
 
 
 def is_data(source: object) -> bool:
-    """Whether what should be a recipe is a file or folder of data: no .toml, and no .json that begins as a table."""
-    if not isinstance(source, str | Path) or not Path(source).exists():
+    """Whether what should be a recipe is a file or folder of data: no .toml, and no .json that begins as a table.
+
+    Raises:
+        MissingFileError: There is no such file, and a recipe has another ending.
+    """
+    if not isinstance(source, str | Path):
         return False
     path = Path(source)
+    if not path.exists():
+        if path.suffix in (".toml", ".json"):
+            return False
+        others = [file.name for file in path.parent.iterdir()] if path.parent.is_dir() else []
+        raise MissingFileError(
+            f"{source}: there is no such file: expected a recipe, .toml or .json, or a file of data"
+            f"{nearest(path.name, others)}"
+        )
     if (path / "recipe.toml").exists():  # a run folder
         return False
     if path.suffix == ".json":
@@ -78,8 +90,6 @@ def new_recipe(data: str | Path, *overrides: str, root: Path | None = None) -> c
         overrides: Values to change: "model.width=384", "epochs=20".
         root: A folder to search for data files first.
     """
-    epochs = [word.partition("=")[2] for word in overrides if word.startswith("epochs=")]
-    others = [word for word in overrides if not word.startswith("epochs=")]
     kind, section = understood(data, root)
     if kind not in NEW:
         raise InputError(
@@ -89,12 +99,8 @@ def new_recipe(data: str | Path, *overrides: str, root: Path | None = None) -> c
     given = NEW[kind]
     size = {"size": vocabulary_size(locate(data, root))} if kind == "text" else {}
     table = {**given, "data": {**section, **given["data"], **size}, "schedule": {"final": 0.0}}
-    try:
-        times = float(epochs[-1]) if epochs else NEW_EPOCHS[kind]
-    except ValueError:
-        raise InputError(f"epochs={epochs[-1]}: expected a number") from None
     best = given.get("run", {}).get("best", "valid_loss")
-    return with_steps(table, others, epochs=times, best=best, root=root)
+    return with_steps(table, overrides, epochs=NEW_EPOCHS[kind], best=best, root=root)
 
 
 def vocabulary_size(path: Path) -> int:
@@ -134,7 +140,16 @@ def _rounded_up(tokens: int) -> int:
 def with_steps(
     table: Mapping[str, Any], overrides: Sequence[str], *, epochs: float, best: str, root: Path | None
 ) -> config.Table:
-    """A recipe with its overrides, the number of steps of these epochs, and validations in between."""
+    """A recipe with its overrides, the number of steps of these epochs, and validations in between.
+
+    An override such as "epochs=20" changes their number.
+    """
+    times = [word.partition("=")[2] for word in overrides if word.startswith("epochs=")]
+    overrides = [word for word in overrides if not word.startswith("epochs=")]
+    try:
+        epochs = float(times[-1]) if times else epochs
+    except ValueError:
+        raise InputError(f"epochs={times[-1]}: expected a number") from None
     if not epochs > 0:
         raise InputError(f"epochs={epochs}: expected more than 0")
     given = config.override(config.Table({"steps": 0, **table}), *overrides)
@@ -150,6 +165,8 @@ def with_steps(
     if validates:
         run |= {"valid_every": interval, "best": best}
     complete = {**table, "run": run, "schedule": {**table.get("schedule", {}), "warmup": max(int(steps) // 16, 1)}}
+    if "ema" in table["optim"]:  # an average over more steps than there are would be that of the initial weights
+        complete["optim"] = {**table["optim"], "ema": min(table["optim"]["ema"], round(1 - 3 / max(steps, 6), 4))}
     return config.override(config.Table({"steps": steps, **complete}), *overrides)
 
 

@@ -27,6 +27,7 @@ from .recipe import read_recipe
 from .run import Run, train
 
 EPOCHS = 3.0
+RANK = 16  # of low-rank updates
 CONTEXT = 512  # tokens per window of text, where the model's context is longer
 
 
@@ -122,7 +123,7 @@ def finetune(
     data: str | Path,
     *overrides: str,
     method: str = "full",
-    rank: int = 16,
+    rank: int = RANK,
     merge: bool = True,
     epochs: float = EPOCHS,
     valid: str | Path | None = None,
@@ -180,7 +181,7 @@ def finetune_recipe(
     data: str | Path,
     *overrides: str,
     method: str = "full",
-    rank: int = 16,
+    rank: int = RANK,
     merge: bool = True,
     epochs: float = EPOCHS,
     valid: str | Path | None = None,

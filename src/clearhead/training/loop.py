@@ -278,7 +278,9 @@ class Loop:
             self._restart_clock()
             share = rate / world.size * self._flops(batch, parts[-1].units) / self._peak
             losses = {name: f"{now[name]:.4f}" for name in self.loss_names if name in now}
-            shown = losses | {f"{self.data.unit}/s": f"{rate:,.0f}", "of peak": f"{share:.0%}"}
+            shown = losses | {f"{self.data.unit}/s": f"{rate:,.0f}"}
+            if world.device.type != "cpu":  # what other processes leave of a CPU varies too much
+                shown["of peak"] = f"{share:.0%}"
             record = now | self.trainer.scheduled
             self._log(record | {"seconds": seconds, "rate": rate, "share": share})
         if probes:

@@ -145,7 +145,7 @@ class Recipe:
 
 
 # Keys that may change when a run is resumed: its length, what it logs and saves, and what changes only rounding.
-MAY_CHANGE = ("steps", "run", "spread", "compile", "recompute", "accumulate")
+MAY_CHANGE = ("steps", "run", "spread", "compile", "recompute", "accumulate", "schedule.warmup", "optim.ema")
 
 
 def read_recipe(source: str | Path | Mapping[str, Any] | Recipe, *overrides: str) -> Recipe:
