@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 
 import pytest
 import typer
@@ -112,6 +113,29 @@ def test_train_prints_a_table_and_resumes_its_folder(recipe, tmp_path):
     assert result["folder"] == str(tmp_path / "run")
     assert (result["finished"], result["step"], result["steps"]) == (True, 40, 40)
     assert {"loss", "norm", "lr", "valid_loss", "valid_accuracy"} <= result.keys()
+
+
+def test_a_recipe_is_printed_instead_of_trained(recipe, tmp_path):
+    printed = call("train", recipe, "steps=7", "--recipe").stdout
+    assert tomllib.loads(printed)["steps"] == 7
+    (tmp_path / "diary.txt").write_text("Tom bought a red car.\n" * 300)
+    made = json.loads(
+        call("train", tmp_path / "diary.txt", "epochs=2", "data.tokens=characters", "--recipe", "--json").stdout
+    )
+    assert made["data"]["tokens"] == "characters"
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("command", ["train", "finetune"])
+def test_options_that_are_values_of_the_recipe_are_told_how_to_write_them(command):
+    found = call(command, "a", "b", "--lr", "3")
+    assert "No such option: --lr. Values of the recipe are written NAME=VALUE" in " ".join(
+        found.stderr.replace("│", "").split()
+    )
+
+
+def test_rank_is_for_lora(tmp_path):
+    assert call("finetune", "everyday", "x.txt", "--rank", "4").stderr.strip() == "--rank is for --lora"
 
 
 def test_the_validation_in_the_table_is_that_of_the_best_step(recipe, tmp_path):

@@ -10,10 +10,13 @@ import typer
 from . import completion
 from .arguments import DataFolder, Device, Json, Model, Overrides, Quiet, RecipeFile
 from .output import rows, show
-from .verb import verb
+from .verb import RecipeCommand, verb
 
 if TYPE_CHECKING:
+    from ..config import Table
     from ..training import Run
+
+OnlyRecipe = Annotated[bool, typer.Option("--recipe", help="Print the recipe instead of training it.")]
 
 NOT_SHOWN = ("norm", "seconds", "share")  # prefixes of metrics that are only in --json and in the curves
 
@@ -23,6 +26,8 @@ NOT_SHOWN = ("norm", "seconds", "share")  # prefixes of metrics that are only in
     "clearhead train diary.txt data.tokens=bpe epochs=20",
     "clearhead train pairs.tsv",
     "torchrun --nproc-per-node 2 -m clearhead train configs/reverse.toml --out runs/b",
+    "clearhead train diary.txt --recipe > diary.toml",
+    command=RecipeCommand,
 )
 def train(
     recipe: RecipeFile,
@@ -30,12 +35,20 @@ def train(
     out: Annotated[Path | None, typer.Option("--out", help="The run folder; runs/NAME if not given.")] = None,
     data: DataFolder = None,
     device: Device = "auto",
+    only_recipe: OnlyRecipe = False,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Train a recipe, or a new model on a file of data, in a run folder, or resume the run there."""
     from ..training import train
+    from ..training.data_recipe import is_data, new_recipe
 
+    if only_recipe:
+        from ..config import load, override
+
+        made = new_recipe(recipe, *overrides or (), root=data) if is_data(recipe) else None
+        _show_recipe(override(load(recipe), *overrides or ()) if made is None else made, as_json)
+        return
     run = train(recipe, *overrides or (), out=out, data=data, device=device, quiet=quiet)
     _show_run(run, as_json)
 
@@ -47,6 +60,7 @@ def train(
     "clearhead finetune everyday diary.txt --recipe > diary.toml",
     more="What is learned follows from the model and the data: the answers of chats, texts, translations, labels or "
     "masked words, classes of images. `clearhead data FILE` shows how a file is read.",
+    command=RecipeCommand,
 )
 def finetune(
     model: Model,
@@ -69,12 +83,11 @@ def finetune(
     out: Annotated[Path | None, typer.Option("--out", help="The run folder; runs/MODEL-DATA if not given.")] = None,
     root: DataFolder = None,
     device: Device = "auto",
-    recipe: Annotated[bool, typer.Option("--recipe", help="Print the recipe instead of training it.")] = False,
+    recipe: OnlyRecipe = False,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Fine-tune a model on your own data, or resume the run: a checkpoint, a file, and one command."""
-    from ..config import dumps
     from ..errors import InputError
     from ..training import finetune, finetune_recipe
     from ..training.finetune import RANK
@@ -89,14 +102,20 @@ def finetune(
         "epochs": epochs, "valid": valid, "out": out, "root": root, "device": device,
     }  # fmt: skip
     if recipe:
-        table = finetune_recipe(model, data, *overrides or (), **options)
-        if as_json:
-            show(table, True)
-        else:
-            print(dumps(table), end="")
+        _show_recipe(finetune_recipe(model, data, *overrides or (), **options), as_json)
         return
     run = finetune(model, data, *overrides or (), quiet=quiet, **options)
     _show_run(run, as_json)
+
+
+def _show_recipe(recipe: Table, as_json: bool) -> None:
+    """Print a recipe as TOML, or as JSON."""
+    from ..config import dumps
+
+    if as_json:
+        show(recipe, True)
+    else:
+        print(dumps(recipe), end="")
 
 
 def _show_run(run: Run, as_json: bool) -> None:

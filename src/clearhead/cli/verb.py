@@ -9,9 +9,10 @@ import os
 import re
 import sys
 from collections.abc import Callable
-from typing import Annotated, ParamSpec, TypeVar
+from typing import Annotated, Any, ParamSpec, TypeVar
 
 import typer
+import typer.core
 
 from .. import __version__
 from ..errors import UserError
@@ -32,20 +33,36 @@ app = typer.Typer(
 )
 
 
+class RecipeCommand(typer.core.TyperCommand):
+    """A subcommand that takes values of a recipe: an unknown option is told how these are written."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as problem:
+            if type(problem).__name__ == "NoSuchOption":  # of click, or of typer's copy of it
+                problem.message += ". Values of the recipe are written NAME=VALUE"  # type: ignore[attr-defined]
+                problem.message += ": steps=100, seed=1, optim.lr=1e-4, data.batch_tokens=2048"  # type: ignore[attr-defined]
+            raise
+
+
 def verb(
-    *examples: str, options: tuple[str, str] | None = None, more: str = ""
+    *examples: str,
+    options: tuple[str, str] | None = None,
+    more: str = "",
+    command: type[typer.core.TyperCommand] = typer.core.TyperCommand,
 ) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """Decorator that makes a function a subcommand of the same name, with its docstring and examples as help.
 
     `options` is the file and the name of the function whose keyword arguments the subcommand takes as name=value;
-    `more` is a further paragraph of help.
+    `more` is a further paragraph of help; `command` the class of the subcommand.
     """
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
         listed = "" if options is None else f"\n\n{options_help(*options)}"
         help_text = _escape(inspect.cleandoc(function.__doc__ or "") + listed + (f"\n\n{more}" if more else ""))
 
-        @app.command(epilog="\n\n".join(_escape(one) for one in examples), help=help_text)
+        @app.command(cls=command, epilog="\n\n".join(_escape(one) for one in examples), help=help_text)
         @functools.wraps(function)
         def run(*args: P.args, **kwargs: P.kwargs) -> T:
             try:
