@@ -59,6 +59,9 @@ class Tree:
     def __init__(self, root: nn.Module) -> None:
         self.root = root
         self.parts = list(root.named_modules())
+        self.compiled = any(  # by torch.compile(module) or module.compile()
+            "_orig_mod" in module._modules or module._compiled_call_impl is not None for _, module in self.parts
+        )
         if any(wrapper in path for path, _ in self.parts for wrapper in WRAPPERS):
             self.parts = [(".".join(x for x in path.split(".") if x not in WRAPPERS), m) for path, m in self.parts]
 

@@ -10,7 +10,6 @@ import sys
 import threading
 import warnings
 from collections.abc import Container, Mapping, Sequence
-from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -26,6 +25,7 @@ from .missing import listed
 from .multihead import uses_fast_path
 from .recordable import why_not
 from .running import Frame, Place, Running, user_level
+from .session import Session
 from .tap import Edit, WatchTap, recomputing
 from .tape import Keep, Tape
 from .text_counter import TextCounter
@@ -84,9 +84,9 @@ class Foreign:
         self.missed: dict[str, tuple[tuple[int, ...], str]] = {}  # softmaxes that were not taken, by path, and why
         self._noticed = False
 
-    def follow(self, stack: ExitStack) -> None:
-        """Follow the running modules until the stack is closed."""
-        self.running.follow(stack, self._left)
+    def follow(self, session: Session) -> None:
+        """Follow the running modules until the session ends."""
+        self.running.follow(session, self._left)
 
     def join(self, tap: WatchTap) -> Place | None:
         """Add what this watch or edit wants of the attention call that happens now to its tap."""

@@ -10,13 +10,13 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable
-from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, _pop_mode, _push_mode
 
 from ..errors import Notice
 from ..layers import attend
@@ -29,6 +29,7 @@ from .foreign_call import Masks, SDPACall, editable_mask_and_bias, first_positio
 from .multihead import SIGNATURE, ExplicitMultihead, multihead_forward
 from .recordable import why_not
 from .running import Frame, Place, user_level
+from .session import Session
 from .tap import WatchTap
 from .twin import answer
 
@@ -82,42 +83,42 @@ class Interception(TorchFunctionMode):
         for foreign in self.foreign:
             foreign.miss(softmax, reason)
 
-    def add(self, foreign: Foreign, stack: ExitStack) -> None:
-        """Give attention calls to a watch or an edit until the stack is closed."""
-        foreign.follow(stack)
-        if not self.foreign:
-            _push_mode(self)
+    def add(self, foreign: Foreign, session: Session) -> None:
+        """Give attention calls to a watch or an edit until the session ends."""
+        session.undo_with(partial(self._drop, foreign))
+        foreign.follow(session)
         self.foreign.append(foreign)
-        stack.callback(self._drop, foreign)
+        if self not in _get_current_function_mode_stack():
+            _push_mode(self)
 
     def _drop(self, foreign: Foreign) -> None:
-        self.foreign.remove(foreign)
+        self.foreign[:] = [other for other in self.foreign if other is not foreign]
         self._pass = None
         self.masks.clear()
         self.explicit = Explicit()
-        if not self.foreign:
-            _remove(self)
+        if not self.foreign and getattr(_THREAD, "interception", None) is self:
+            _remove(self)  # from another thread it cannot be removed, and passes all calls on
 
 
 _THREAD = threading.local()
 
 
-def intercept(foreign: Foreign, stack: ExitStack) -> None:
-    """Give the attention calls of this thread to a watch or an edit until the stack is closed."""
+def intercept(foreign: Foreign, session: Session) -> None:
+    """Give the attention calls of this thread to a watch or an edit until the session ends."""
     if not hasattr(_THREAD, "interception"):
         _THREAD.interception = Interception()
-    _THREAD.interception.add(foreign, stack)
+    _THREAD.interception.add(foreign, session)
 
 
 def _remove(mode: TorchFunctionMode) -> None:
     """Remove a mode from torch's stack, wherever in it: a `with` need not end in the order of its beginning."""
-    above = []
-    while torch._C._len_torch_function_stack():
-        top = _pop_mode()
-        if top is mode:
-            break
-        above.append(top)
-    for other in reversed(above):
+    modes = _get_current_function_mode_stack()
+    if mode not in modes:
+        return
+    above = modes[modes.index(mode) + 1 :]
+    for _ in range(len(above) + 1):
+        _pop_mode()
+    for other in above:
         _push_mode(other)
 
 

@@ -6,14 +6,16 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from types import FrameType
 from typing import Any
 
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
+
+from .hooks import call_after, call_before
+from .session import Session
 
 
 @dataclass(eq=False)
@@ -94,30 +96,29 @@ class Running:
         self.passes = 0  # calls from outside of the model, of itself or of a part
         self._calls: Counter[str] = Counter()  # attention calls of each module in the present pass
 
-    def follow(self, stack: ExitStack, left: Callable[[Frame, Any], None]) -> None:
-        """Follow the modules until the stack is closed; `left` is called with each frame that ends and its output."""
+    def follow(self, session: Session, left: Callable[[Frame, Any], None]) -> None:
+        """Follow the modules until the session ends; `left` is called with each frame that ends and its output."""
+        session.undo_with(self.frames.clear)
+        modules = {self.root: "", **self.paths}
+        call_before(session, modules, self._enter, first=True)
+        call_after(session, modules, partial(self._leave, left), always=True)
 
-        def enter(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
-            if threading.get_ident() != self.thread or not (module is self.root or module in self.paths):
-                return
-            self._forget_interrupted()
-            if not self.frames:
-                self.passes += 1
-                self._calls.clear()
-            self.frames.append(Frame(module, self.paths.get(module), (args, kwargs), call=_caller()))
+    def _enter(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
+        if threading.get_ident() != self.thread or not (module is self.root or module in self.paths):
+            return
+        self._forget_interrupted()
+        if not self.frames:
+            self.passes += 1
+            self._calls.clear()
+        self.frames.append(Frame(module, self.paths.get(module), (args, kwargs), call=_caller()))
 
-        def leave(module: nn.Module, _: Any, out: Any) -> None:
-            if threading.get_ident() != self.thread or all(frame.module is not module for frame in self.frames):
-                return
-            while (frame := self.frames.pop()).module is not module:
-                pass  # a module that ended in an error before its hooks were called
-            if out is not None:  # None: it ended in an error
-                left(frame, out)
-
-        for module in {self.root: "", **self.paths}:
-            stack.callback(module.register_forward_pre_hook(enter, with_kwargs=True, prepend=True).remove)
-            stack.callback(module.register_forward_hook(leave, always_call=True).remove)
-        stack.callback(self.frames.clear)
+    def _leave(self, left: Callable[[Frame, Any], None], module: nn.Module, _: Any, out: Any) -> None:
+        if threading.get_ident() != self.thread or all(frame.module is not module for frame in self.frames):
+            return
+        while (frame := self.frames.pop()).module is not module:
+            pass  # a module that ended in an error before its hooks were called
+        if out is not None:  # None: it ended in an error
+            left(frame, out)
 
     def place(self, frame: Frame | None = None) -> Place | None:
         """The place of the attention call that happens now, or of one in `frame`; None outside of the model."""

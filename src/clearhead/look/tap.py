@@ -121,6 +121,10 @@ class WatchTap(Tap):
     def __deepcopy__(self, memo: object) -> None:
         """Nothing: a copy of an attention is not watched."""
 
+    def __reduce__(self) -> tuple[type[None], tuple[()]]:
+        """Nothing: a saved attention is not watched."""
+        return type(None), ()
+
     @property
     def explicit(self) -> bool:  # type: ignore[override]
         """Whether scores and weights must really be computed in this thread."""
