@@ -31,6 +31,7 @@ class LazyCall:
     scale: float
     given: Float[Tensor, "b h q"] | None = None  # log-sum-exp of each query's scores, if the kernel returned it
     copied: bool = False  # mask and bias are copies already
+    first_key: int = 0  # position of key 0 in the text, where a sliding window has forgotten the keys before it
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -112,6 +113,14 @@ class LazyCall:
         lse = None if self.given is None else self.given[:, own]
         return replace(self, q=self.q[:, own], k=self.k[:, group : group + 1], bias=bias, mask=mask, given=lse)
 
+    def cut(self, queries: int) -> LazyCall:
+        """The first queries of the call; keys that end with the queries are cut, too."""
+        keys = _keys_left(self, queries)
+        mask = replace(self.mask, allow=_corner(self.mask.allow, queries, keys))
+        bias = None if self.bias is None else replace(self.bias, dense=_corner(self.bias.dense, queries, keys))
+        lse = None if self.given is None else self.given[:, :, :queries]
+        return replace(self, q=self.q[:, :, :queries], k=self.k[:, :, :keys], mask=mask, bias=bias, given=lse)
+
     @cached_property
     def _lse(self) -> Float[Tensor, "b h q 1"]:
         """The log-sum-exp of each query; NaN where it is not computed yet."""
@@ -137,6 +146,7 @@ class DenseCall:
 
     weights: Float[Tensor, "b h q k"]
     offset: int | Tensor = 0  # position of query 0 among the keys, for all rows or per row
+    first_key: int = 0  # position of key 0 in the text
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -178,12 +188,31 @@ class DenseCall:
         """One head of the call."""
         return replace(self, weights=self.weights[:, head : head + 1])
 
+    def cut(self, queries: int) -> DenseCall:
+        """The first queries of the call; keys that end with the queries are cut, too."""
+        return replace(self, weights=self.weights[:, :, :queries, : _keys_left(self, queries)])
+
     def lse(self, rows: tuple[int, int]) -> Float[Tensor, "b h r 1"]:
         """Zeros: the scores are already logarithms of weights."""
         return self.zeros(*self.shape[:2], rows[1] - rows[0], 1)
 
 
 Call = LazyCall | DenseCall
+
+
+def _keys_left(call: Call, queries: int) -> int:
+    """The number of keys of the first queries of a call, if later keys are those of its other queries."""
+    _, _, all_queries, keys = call.shape
+    ends_with_queries = isinstance(call.offset, int) and call.offset + all_queries == keys
+    return keys - (all_queries - queries) if ends_with_queries else keys
+
+
+def _corner(x: Tensor | None, queries: int, keys: int) -> Tensor | None:
+    """The first queries and keys of a tensor that broadcasts to (b, h, q, k)."""
+    if x is None or x.ndim == 0:
+        return x
+    x = x[..., :keys] if x.shape[-1] > 1 else x
+    return x if x.ndim < 2 or x.shape[-2] == 1 else x[..., :queries, :]
 
 
 def _head(x: Tensor | None, own: slice) -> Tensor | None:

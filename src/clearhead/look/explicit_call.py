@@ -19,7 +19,7 @@ from ..errors import InputError
 from .call import DenseCall
 from .explicit_layout import Layout, einsum_layout, matmul_layout
 from .explicit_tokens import Product, Source, refusal, sources
-from .foreign_call import first_position
+from .foreign_steps import position_of
 from .running import Frame, Place
 from .tap import WatchTap, own
 
@@ -196,16 +196,14 @@ class Explicit:
         shown = edited if edited is not whole or before is None else view(before)
         if tap.listeners:
             rows, _, queries, keys = shown.shape
-            given = any(place.frame.was_given(rows, queries, keys) for place in places)
-            allowed = None if given or queries == keys else shown.detach() > 0
-            offset = first_position(queries, keys, allowed, False, given)
-        for listener in tap.listeners:  # one that wants nothing still counts the steps of a text
+            at = position_of(places, rows, queries, keys, lambda: shown.detach() > 0)
+        for listener in tap.listeners:
             grad = listener.grad and listener.explicit
             if grad and before is not None and shown is not before and shown is not edited:
                 kept = _with_gradient(before, view)
             else:
-                kept = own(shown, grad) if listener.wanted else shown
-            listener.record_call(DenseCall(weights=kept, offset=offset))
+                kept = own(shown, grad)
+            listener.record_call(DenseCall(weights=kept, offset=at.offset, first_key=at.first_key))
         out = func(layout.back(edited, layout.weights), layout.back(v, layout.values))
         return layout.back(tap.heads(layout.four(out, layout.out)), layout.out)
 

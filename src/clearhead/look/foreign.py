@@ -19,8 +19,7 @@ from ..errors import InputError, Notice
 from .addresses import INSIDE, Tree, matching
 from .call import DenseCall
 from .explicit_call import UNMET
-from .foreign_call import first_position
-from .foreign_steps import ForeignListener, Steps
+from .foreign_steps import ForeignListener, Steps, position_of
 from .missing import listed
 from .multihead import uses_fast_path
 from .recordable import why_not
@@ -88,12 +87,18 @@ class Foreign:
         """Follow the running modules until the session ends."""
         self.running.follow(session, self._left)
 
-    def join(self, tap: WatchTap) -> Place | None:
-        """Add what this watch or edit wants of the attention call that happens now to its tap."""
+    def join(self, tap: WatchTap, q: Tensor, k: Tensor) -> Place | None:
+        """Add what this watch or edit wants of the attention call that happens now to its tap.
+
+        Args:
+            tap: The tap.
+            q: The queries of the call, or a tensor with as many rows and tokens.
+            k: The keys, or a tensor with as many tokens.
+        """
         place = self.running.place()
         if place is not None:
             self.seen[place.path] = None
-            self.enter(tap, place)
+            self.enter(tap, place, q, k)
         return place
 
     def miss(self, softmax: torch.Size | None, reason: str) -> None:
@@ -102,7 +107,7 @@ class Foreign:
         if path is not None and (softmax is not None or path in self.missed):
             self.missed[path] = (tuple(softmax) if softmax is not None else self.missed[path][0], reason)
 
-    def enter(self, tap: WatchTap, place: Place) -> None:
+    def enter(self, tap: WatchTap, place: Place, q: Tensor, k: Tensor) -> None:
         """Add listeners or edits to the tap of a call at a place."""
         raise NotImplementedError
 
@@ -192,33 +197,39 @@ class ForeignWatch(Foreign):
         super().__init__(tree, patterns, taken)
         self.tape, self.grad, self.keep, self.text = tape, grad, keep, text
         self.steps = Steps(text)
-        self._listeners: dict[tuple[str, int], ForeignListener] = {}
+        self._listeners: dict[tuple[str, int], ForeignListener | None] = {}  # None: nothing is wanted there
 
-    def enter(self, tap: WatchTap, place: Place) -> None:
-        """Add the listener of a place to the tap."""
-        if self.running.passes != self.steps.passes and not recomputing():
+    def enter(self, tap: WatchTap, place: Place, q: Tensor, k: Tensor) -> None:
+        """Add the listener of a place to the tap, if anything is wanted there."""
+        if recomputing():
+            return
+        if self.running.passes != self.steps.passes:
             self.steps.begin(self.running.passes)
         listener = self._listener(place)
+        if listener is None:
+            self.steps.skip(place, q.shape[0], q.shape[-2], k.shape[-2])
+            return
         listener.meet(place.frame.cache)
         tap.listeners.append(listener)
 
     def weights_returned(self, place: Place, weights: Tensor) -> None:
         """Record weights."""
-        queries, keys = weights.shape[2:]
-        given = place.frame.was_given(weights.shape[0], queries, keys)
-        offset = first_position(queries, keys, weights.detach() > 0, False, given)
         tap = WatchTap()
-        self.enter(tap, place)
+        self.enter(tap, place, weights, weights.mT)
+        if not tap.listeners:
+            return
+        at = position_of([place], weights.shape[0], *weights.shape[2:], lambda: weights.detach() > 0)
         tap.withhold(("q", "k", "v", "scores", "heads"), "its module computes attention itself and returns the weights")
-        tap.record(DenseCall(weights=weights.detach().clone(), offset=offset))
+        tap.record(DenseCall(weights=weights.detach().clone(), offset=at.offset, first_key=at.first_key))
 
-    def _listener(self, place: Place) -> ForeignListener:
+    def _listener(self, place: Place) -> ForeignListener | None:
         key = (place.path, place.index)
         if key not in self._listeners:
             wanted = self.wanted.at(place)
             for leaf, address in wanted.items():
                 self.tape.add(address, leaf)
-            self._listeners[key] = ForeignListener(self.tape, wanted, self.grad, self.keep, self.text, self.steps)
+            made = ForeignListener(self.tape, wanted, self.grad, self.keep, self.text, self.steps)
+            self._listeners[key] = made if wanted else None
         return self._listeners[key]
 
 
@@ -235,7 +246,7 @@ class ForeignEdit(Foreign):
         super().__init__(tree, list(changes), taken)
         self.changes = [(Wanted([pattern], taken), change) for pattern, change in changes.items()]
 
-    def enter(self, tap: WatchTap, place: Place) -> None:
+    def enter(self, tap: WatchTap, place: Place, q: Tensor, k: Tensor) -> None:
         """Add the edits of a place to the tap."""
         self.wanted.at(place)  # so that its patterns count as used
         for wanted, change in self.changes:

@@ -203,7 +203,7 @@ def editable_mask_and_bias(call: SDPACall, offset: int) -> tuple[Mask, Bias | No
     return Mask(offset=offset or None, allow=allowed), bias
 
 
-def first_position(queries: int, keys: int, allowed: Tensor | None, causal: bool, given: bool) -> int:
+def first_position(queries: int, keys: int, allowed: Tensor | None, given: bool) -> int:
     """The position of the first query among the keys: where distances start, and whether a step continues a text.
 
     As many queries as keys are the same tokens. A mask whose last allowed key moves by one per query is causal, and
@@ -214,17 +214,18 @@ def first_position(queries: int, keys: int, allowed: Tensor | None, causal: bool
         queries: Number of queries.
         keys: Number of keys.
         allowed: A mask, True where attention is allowed, with the axes queries and keys last.
-        causal: The mask is torch's causal flag.
         given: The module was called with as many tokens as there are keys.
     """
-    if queries == keys or causal or given or 0 in (queries, keys):
+    if queries == keys or given or 0 in (queries, keys):
         return 0
     if allowed is not None and not allowed.is_meta:
         some = allowed.expand(*allowed.shape[:-2], queries, keys).reshape(-1, queries, keys).any(0)
-        last = keys - 1 - some.flip(-1).int().argmax(-1)  # of a query without any key this means nothing
-        first = (last - torch.arange(queries, device=last.device))[some.any(-1)]
-        if first.numel() and int(first.min()) == int(first.max()) >= 0:
-            return int(first[0])
+        last = keys - 1 - some.flip(-1).int().argmax(-1)
+        first, none = last - torch.arange(queries, device=last.device), ~some.any(-1)  # queries without any key
+        ends = torch.stack([first.masked_fill(none, keys).min(), first.masked_fill(none, -queries).max()])
+        low, high = ends.tolist()  # one read of the device
+        if low == high >= 0:
+            return int(low)
         if queries > 1:
             return 0
     return max(0, keys - queries)

@@ -25,7 +25,8 @@ from .call import DenseCall, LazyCall, full_precision
 from .explicit_call import UNMET, Explicit
 from .flex_call import check_flex, flex_weights
 from .foreign import Foreign
-from .foreign_call import Masks, SDPACall, editable_mask_and_bias, first_position, mask_and_bias
+from .foreign_call import Masks, SDPACall, editable_mask_and_bias, mask_and_bias
+from .foreign_steps import position_of
 from .multihead import SIGNATURE, ExplicitMultihead, multihead_forward
 from .recordable import why_not
 from .running import Frame, Place, user_level
@@ -49,22 +50,23 @@ class Interception(TorchFunctionMode):
         handle = HANDLERS.get(func)
         return func(*args, **(kwargs or {})) if handle is None else handle(self, func, args, kwargs or {})
 
-    def join(self, *tensors: Tensor) -> tuple[WatchTap, list[Place]]:
+    def join(self, q: Tensor, k: Tensor) -> tuple[WatchTap, list[Place]]:
         """The tap of the attention call that happens now, and its place in each model that is watched or edited.
 
         Args:
-            tensors: Its queries and keys, or its weights; if they cannot be recorded, a Notice says so.
+            q: Its queries, or its weights; if they cannot be recorded, a Notice says so.
+            k: Its keys, or its transposed weights.
         """
         tap, places = WatchTap(), list[Place]()
         for foreign in list(self.foreign):
-            place = foreign.join(tap)
+            place = foreign.join(tap, q, k)
             if place is not None:
                 places.append(place)
         present = [(foreign.running, foreign.running.passes) for foreign in self.foreign]
         if present != self._pass:
             self.masks.clear()
             self._pass = present
-        reason = why_not(*tensors) if tap.listeners else ""
+        reason = why_not(q, k) if tap.listeners else ""
         if reason:
             tap.listeners.clear()
             _notice_unrecorded(places[0], reason)
@@ -141,13 +143,13 @@ def _sdpa(mode: Interception, func: Callable[..., Tensor], args: Any, kwargs: An
     call = SDPACall.of(args, kwargs)
     mask = call.four_mask()
     before = call.four(call.q), call.four(call.k), call.four(call.v)
-    given = any(place.frame.was_given(before[0].shape[0], call.queries, call.keys) for place in places)
-    offset = first_position(call.queries, call.keys, call.allowed(), call.causal, given)
+    at = position_of(places, before[0].shape[0], call.queries, call.keys, call.allowed, call.causal)
     if tap.explicit:
         q, k, v = (x.to(call.dtype) for x in before)
         if k.shape[1] != v.shape[1]:
             k, v = repeat_heads(k, q.shape[1]), repeat_heads(v, q.shape[1])
-        which, bias = editable_mask_and_bias(call, offset)
+        which, bias = editable_mask_and_bias(call, at.offset)
+        tap.first_key = at.first_key
         out = attend(q, k, v, mask=which, bias=bias, score=call.score, dropout=call.dropout, tap=tap)
         return call.shaped(out)
     after = tap.inputs(*before)
@@ -161,9 +163,13 @@ def _sdpa(mode: Interception, func: Callable[..., Tensor], args: Any, kwargs: An
         out = func(*args, **kwargs)
     if tap.listeners:
         copy = None if mask is None else mode.masks.copy(mask)
-        which, bias = mask_and_bias(call, copy, offset)
+        which, bias = mask_and_bias(call, copy, at.offset)
         q, k = (x.detach().to(out.dtype) for x in after[:2])
-        tap.record(LazyCall(q=q, k=k, mask=which, bias=bias, scale=call.scale, given=lse, copied=True))
+        tap.record(
+            LazyCall(
+                q=q, k=k, mask=which, bias=bias, scale=call.scale, given=lse, copied=True, first_key=at.first_key
+            )
+        )  # fmt: skip
     return call.shaped(tap.heads(call.four(out)))
 
 
@@ -262,7 +268,7 @@ def _weighted_sum(mode: Interception, func: Callable[..., Tensor], args: Any, eq
 
 def _flex(mode: Interception, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Answer the operator behind flex_attention."""
-    tap, places = mode.join(*args[:2])
+    tap, places = mode.join(args[0], args[1])
     if not tap.listeners and not tap.edits:
         return func(*args, **kwargs)
     q, k, v, *rest = args
@@ -272,10 +278,9 @@ def _flex(mode: Interception, func: Callable[..., Any], args: Any, kwargs: Any) 
     if tap.listeners:
         with torch.no_grad(), full_precision(q.device):
             weights = flex_weights(func, q, k, tuple(rest))
-        given = any(place.frame.was_given(q.shape[0], q.shape[2], k.shape[2]) for place in places)
-        offset = first_position(q.shape[2], k.shape[2], weights > 0, False, given)
+        at = position_of(places, q.shape[0], q.shape[2], k.shape[2], lambda: weights > 0)
         tap.withhold(("scores",), "FlexAttention returns no scores; use attn_implementation='sdpa'")
-        tap.record(DenseCall(weights=weights, offset=offset))
+        tap.record(DenseCall(weights=weights, offset=at.offset, first_key=at.first_key))
     return tap.heads(out), *more
 
 

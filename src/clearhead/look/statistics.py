@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -60,6 +61,7 @@ class Places:
             return self.k
         offset, device = self.source.offset, self.source.device
         first = offset.to(device)[:, None] if isinstance(offset, Tensor) else offset
+        first = first + self.source.first_key
         return (first + torch.arange(self.source.shape[2], device=device)[None]).float()[..., None]
 
     @cached_property
@@ -67,7 +69,8 @@ class Places:
         """The places of the keys."""
         device = self.source.device
         if self.grid is None:
-            return torch.arange(self.source.shape[3], device=device).float()[None, :, None]
+            first = self.source.first_key
+            return torch.arange(first, first + self.source.shape[3], device=device).float()[None, :, None]
         patch = torch.arange(self.grid[0] * self.grid[1], device=device)
         points = torch.stack([patch // self.grid[1], patch % self.grid[1]], dim=-1).float()
         return torch.cat([points.new_zeros(self.special, 2), points])[None]
@@ -133,12 +136,12 @@ def tiled(source: Call, names: Sequence[str], places: Places | None) -> dict[str
         if received is not None:
             received[:, :, slice(*band.keys)] += band.weights.sum(-2)
         for name, parts in rows.items():
-            parts.append(_of(name, band, places, causal))
+            parts.append(_of(name, band, source.first_key, places, causal))
     result = {name: torch.cat(parts, dim=2) for name, parts in rows.items()}
-    return result if received is None else result | {"received": received}
+    return result if received is None else result | {"received": F.pad(received, (source.first_key, 0))}
 
 
-def _of(name: str, band: Band, places: Places | None, causal: bool) -> Tensor:
+def _of(name: str, band: Band, first_key: int, places: Places | None, causal: bool) -> Tensor:
     """One statistic of a band's queries; `causal`: none of them attends to a later key."""
     p = band.weights
     if p.shape[-1] == 0:  # all keys are masked
@@ -147,12 +150,12 @@ def _of(name: str, band: Band, places: Places | None, causal: bool) -> Tensor:
     if name == "entropy":
         return -band.log().mul_(p).sum(-1)  # nothing else needs the logarithms
     if name == "sink":
-        return p[..., 0] if band.keys[0] == 0 else torch.zeros_like(p[..., 0])
+        return p[..., 0] if first_key + band.keys[0] == 0 else torch.zeros_like(p[..., 0])
     if name == "maximum":
         return p.amax(-1)
     if name == "peak":
         most, peak = p.max(-1)
-        return torch.where(most > 0, peak + band.keys[0], 0)
+        return torch.where(most > 0, peak + first_key + band.keys[0], 0)
     assert places is not None
     there, here = places.k[:, slice(*band.keys)], places.q[:, slice(*band.rows)]
     if name == "position":

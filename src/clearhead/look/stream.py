@@ -51,6 +51,7 @@ def serves(source: Call, grid: tuple[int, int] | None = None) -> bool:
         and source.q.dtype in (torch.float32, torch.float16, torch.bfloat16)
         and source.q.shape[-1] <= 256
         and 0 not in source.shape
+        and source.first_key == 0
         and source.shape[0] * source.shape[1] < 1 << 16  # the limit of a launch's second axis
     )
 
