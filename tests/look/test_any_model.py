@@ -5,7 +5,26 @@ from contextlib import nullcontext
 
 import pytest
 import torch
-from foreign_models import EAGER, IMAGES, PAIRS, SDPA, SOUNDS, VOCAB, WRITERS, B, T, build, eager_maps, inputs, outputs
+import transformers as tf
+from foreign_models import (
+    BART,
+    EAGER,
+    IMAGES,
+    LLAMA,
+    PAIRS,
+    SDPA,
+    SMALL,
+    SOUNDS,
+    SPECIAL,
+    VOCAB,
+    WRITERS,
+    B,
+    T,
+    build,
+    eager_maps,
+    inputs,
+    outputs,
+)  # fmt: skip
 
 import clearhead as ch
 from clearhead.look import AttentionMap, Notice
@@ -420,3 +439,60 @@ def test_the_maps_of_a_text_and_its_target(name, tokenizer):
     assert result.labels("cross") == (["ein", "hund", "rennt"], ["a", "dog", "runs", "a"])
     with pytest.raises(ValueError, match="expected target="):
         ch.look.attention(model, "a dog runs", tokenizer=tokenizer)
+
+
+# Attention in forms of its own
+
+WINDOWED = {
+    "longformer": (tf.LongformerModel, {**SMALL, **SPECIAL, "attention_window": 4}),
+    "led": (tf.LEDModel, {**BART, "attention_window": 4, "max_encoder_position_embeddings": 64,
+                          "max_decoder_position_embeddings": 64}),
+}  # fmt: skip
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", WINDOWED)
+def test_returned_weights_whose_axes_are_not_tokens_are_not_recorded(name):
+    kind, options = WINDOWED[name]
+    options = {key: x for key, x in options.items() if name == "longformer" or key != "max_position_embeddings"}
+    model, ids = kind(kind.config_class(**options)).eval(), torch.randint(5, VOCAB, (B, 8))
+    reason = r"weights of shape \(2, 8, 3, 5\) were returned in '.*their queries and keys are not the tokens"
+    with pytest.warns(Notice, match=reason), ch.watch(model, "**.weights") as tape:
+        model(ids, output_attentions=True)
+    assert not [at for at in tape if "encoder" in at and "decoder" not in at]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("tokens", [2, 3, 4])  # 3 heads
+def test_heads_are_not_rows_where_there_are_as_many_as_tokens(tokens):
+    options = {key: x for key, x in BART.items() if key not in ("vocab_size", "forced_eos_token_id")}
+    config = tf.FSMTConfig(**options, src_vocab_size=VOCAB, tgt_vocab_size=VOCAB, langs=["a", "b"])
+    model = tf.FSMTModel(config).eval()
+    given = {"input_ids": torch.randint(5, VOCAB, (B, tokens)), "decoder_input_ids": torch.randint(5, VOCAB, (B, 3))}
+    with ch.watch(model, "**.weights") as tape:
+        model(**given)
+    expected = eager_maps(model, given)
+    for address, weights in zip(in_order(tape.names), expected, strict=True):
+        torch.testing.assert_close(tape[address].dense(), weights)
+
+
+@torch.no_grad()
+def test_weights_beside_a_sink_are_those_that_the_model_returns():
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_local_experts": 2, "num_experts_per_tok": 1}
+    config = tf.GptOssConfig(**{**LLAMA, **sizes, "max_position_embeddings": 131072, "sliding_window": 4})
+    model, given = tf.GptOssForCausalLM(config).eval(), inputs("llama")
+    expected = eager_maps(model, given)
+    with ch.watch(model, "**.weights") as tape:
+        model(**given)
+    for map, weights in zip(tape.match("**.weights").values(), expected, strict=True):
+        torch.testing.assert_close(map.dense(), weights)
+        assert (map.dense().sum(-1) < 0.99).all()
+
+
+@torch.no_grad()
+def test_a_model_without_attention_is_not_said_to_hide_it():
+    config = tf.MambaConfig(vocab_size=VOCAB, hidden_size=24, num_hidden_layers=1, state_size=4)
+    model = tf.MambaForCausalLM(config).eval()
+    with pytest.warns(Notice, match="took no softmax") as said, ch.watch(model, "**.weights"):
+        model(**inputs("llama"))
+    assert "output_attentions" not in str(said[0].message)

@@ -42,9 +42,9 @@ def watch(model: Any, *names: str, grad: bool = False, keep: Keep = "all") -> It
     inside each attention q, k, v, scores, weights (a lazy AttentionMap), heads, and every statistic of look.MEANING. An
     attention is a `layers.Attention`, or any module that calls torch's scaled_dot_product_attention, is an
     nn.MultiheadAttention, or multiplies a softmax over its tokens with values, in a model of transformers, timm,
-    torch.nn or your own. A Notice says if none was seen, or if nothing was recorded at an address. Calls from other
-    threads are not recorded. A search over several texts runs them one by one while its model is watched:
-    see `Tape.texts`.
+    torch.nn or your own. A Notice says if none was seen, if nothing was recorded at an address, and if a softmax was
+    seen that may be one of attention and was not taken as such. Calls from other threads are not recorded. A search
+    over several texts runs them one by one while its model is watched: see `Tape.texts`.
 
     Args:
         model: A torch module, or a Bundle.
@@ -133,7 +133,8 @@ def edit(model: Any, changes: Mapping[str, Edit]) -> Iterator[None]:
     masked key. Calls from other threads are not edited.
 
     Under gradient checkpointing an edit raises an InputError, because the backward pass would not repeat it. So does,
-    at the end, an edit of which nothing ran inside the `with`.
+    at the end, an edit of which nothing ran inside the `with`. A Notice names a softmax in a module that an address
+    means and that was not taken as attention, so that it is not edited.
 
     Args:
         model: A torch module, or a Bundle.
@@ -182,8 +183,11 @@ def edit(model: Any, changes: Mapping[str, Edit]) -> Iterator[None]:
         unused = [pattern for pattern in changes if pattern not in used]
         if unused:
             seen = foreign is not None and foreign.running.passes and set(unused) <= set(awaited)
-            why = foreign.why() if foreign is not None and seen else IDLE
+            why = foreign.why(unused) if foreign is not None and seen else IDLE
             raise InputError(f"the edit of {', '.join(map(repr, unused))} changed nothing: {why}")
+        partial = foreign.partial(awaited) if foreign is not None else ""
+        if partial:
+            _notice(f"attention may be left unedited: {partial}")
 
 
 def _counted(pattern: str, change: Edit, used: set[str]) -> Edit:

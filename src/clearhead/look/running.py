@@ -63,16 +63,6 @@ class Frame:
             return self.parent is not None and self.parent.was_given(rows, queries, keys)
         return any(x.is_floating_point() and _is_source(x, rows, queries, keys) for x in self.inputs)
 
-    def tokens(self) -> list[tuple[int, int]]:
-        """Rows and tokens of what the module was called with: (b, n, d), or an image (b, y, x, c) or (b, c, y, x)."""
-        sizes = []
-        for x in self.inputs:
-            if x.is_floating_point() and x.ndim == 3:
-                sizes.append((x.shape[0], x.shape[1]))
-            elif x.is_floating_point() and x.ndim == 4:
-                sizes += [(x.shape[0], x.shape[1] * x.shape[2]), (x.shape[0], x.shape[2] * x.shape[3])]
-        return sizes
-
 
 @dataclass(frozen=True, eq=False)
 class Place:
