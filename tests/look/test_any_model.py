@@ -441,6 +441,44 @@ def test_the_maps_of_a_text_and_its_target(name, tokenizer):
         ch.look.attention(model, "a dog runs", tokenizer=tokenizer)
 
 
+def titles(result) -> list[str]:
+    return [result.figure(i, 0).axes[0].get_title() for i in range(len(result.maps["self"]))]
+
+
+def test_a_map_is_named_by_its_module_where_maps_are_not_one_per_layer(tokenizer):
+    sizes = {**LLAMA, "num_hidden_layers": 4, "hidden_size": 32, "intermediate_size": 32}
+    mamba = {"use_mamba_kernels": False, "mamba_d_state": 4, "mamba_dt_rank": 4, "num_experts": 2}
+    jamba = tf.JambaForCausalLM(tf.JambaConfig(**sizes, **mamba, attn_layer_period=2, attn_layer_offset=1)).eval()
+    result = ch.look.attention(jamba, "a dog runs", tokenizer=tokenizer)
+    assert result.addresses["self"] == ["model.layers.1.self_attn", "model.layers.3.self_attn"]
+    assert titles(result)[1] == "self-attention, model.layers.3.self_attn, head 0"
+    albert = ch.look.attention(build("albert"), "a dog runs", tokenizer=tokenizer)  # whose layers are one module
+    assert titles(albert)[1] == "self-attention, layer 1, head 0"
+
+
+def test_queries_that_are_not_one_per_token_are_named_by_numbers(tokenizer):
+    config = tf.FunnelConfig(
+        vocab_size=VOCAB, block_sizes=[1, 1], d_model=24, n_head=3, d_head=8, d_inner=30, num_decoder_layers=1
+    )
+    result = ch.look.attention(tf.FunnelModel(config).eval(), "a dog runs a dog", tokenizer=tokenizer)
+    shapes = [map.shape[2:] for map in result.maps["self"]]
+    assert (3, 5) in shapes
+    assert len(titles(result)) == len(shapes)
+    pooled = shapes.index((3, 5))
+    assert result.labels("self", pooled) == (["0", "1", "2"], ["a", "dog", "runs", "a", "dog"])
+    assert result.heads_figure(pooled)
+
+
+def test_two_texts_of_a_pair_are_one_row(tokenizer):
+    result = ch.look.attention(build("bert"), ("a dog", "runs"), tokenizer=tokenizer)
+    assert result.pieces == ["a", "dog", "runs"]
+
+
+def test_the_heads_of_a_live_model_are_refused_with_what_to_do():
+    with pytest.raises(ValueError, match=r"LlamaForCausalLM is a model of transformers without its tokens: .* `load`"):
+        ch.look.head_effects(build("llama"), "a dog runs")
+
+
 # Attention in forms of its own
 
 WINDOWED = {

@@ -58,7 +58,6 @@ class Explicit:
         self._open: list[Softmax] = []
         self._flat: deque[tuple[weakref.ref[Tensor], int, int]] = deque(maxlen=FLAT)  # with their rows and heads
         self._product: weakref.ref[Tensor] | None = None  # the last product of two tensors of as many axes
-        self._scores: tuple[torch.Size, list[weakref.ref[Frame]]] | None = None  # its shape, and the running modules
         self.reason = ""  # why the last product with weights was no attention
 
     def begin(self, frames: Sequence[Frame], scores: Tensor, weights: Tensor, dim: int | None) -> bool:
@@ -77,7 +76,7 @@ class Explicit:
         if weights.ndim < 3 or dim is None or not frames:
             return False
         dim, last = dim % weights.ndim, weights.ndim - 1
-        scored = self._is_product(frames, weights.shape, dim) and not wide(scores)
+        scored = not wide(scores) and all(_is_product(frame, weights.shape, dim) for frame in frames)
         if weights.ndim <= 4 and (dim == last or (scored and dim)):
             refs = [weakref.ref(frame) for frame in frames]
             self._open.append(Softmax(refs, weakref.ref(weights), weights.ndim, dim, scored))
@@ -86,13 +85,6 @@ class Explicit:
             for frame in frames:
                 frame.features |= {weights.ndim}
         return scored
-
-    def _is_product(self, frames: Sequence[Frame], shape: torch.Size, dim: int) -> bool:
-        """Whether the last product of the running modules has this shape, perhaps transposed."""
-        if self._scores is None or not _running(self._scores[1], frames):
-            return False
-        size = self._scores[0]
-        return _same(size, shape, dim) or (len(size) > 2 and _same((*size[:-2], size[-1], size[-2]), shape, dim))
 
     def follow(self, x: Any) -> Softmax | None:
         """The softmax whose weights a tensor is."""
@@ -121,7 +113,7 @@ class Explicit:
         if new.shape != (*x.shape[:-1], x.shape[-1] - 1) or softmax.before is not None:
             return
         softmax.weights = weakref.ref(new)
-        softmax.scored = self._scores is not None and self._scores[0] == new.shape
+        softmax.scored = all(new.shape in frame.products for ref in softmax.frames if (frame := ref()) is not None)
 
     def multiplied(self, frames: Sequence[Frame], x: Any, y: Any, out: Tensor) -> None:
         """Take a product that is not attention: perhaps one of queries and keys.
@@ -130,7 +122,8 @@ class Explicit:
         """
         if isinstance(x, Tensor) and isinstance(y, Tensor) and x.ndim == y.ndim > 2:
             self._product = weakref.ref(out)
-            self._scores = (out.shape, [weakref.ref(frame) for frame in frames])
+            for frame in frames:
+                frame.products.add(out.shape)
 
     def layout(
         self, softmax: Softmax, stacks: Sequence[Sequence[Frame]], weights: Tensor, v: Any, equation: Any
@@ -234,7 +227,8 @@ class Explicit:
         before = softmax.before
         self._open.remove(softmax)
         if not self._open:
-            self._scores = None
+            for place in places:
+                place.frame.products.clear()
         for listener in tap.listeners:
             listener.begin()
         whole = layout.four(weights, layout.weights)
@@ -278,6 +272,13 @@ def wide(x: Tensor) -> bool:
 def _running(refs: Sequence[weakref.ref[Frame]], frames: Sequence[Frame]) -> bool:
     """Whether the modules that were running are those that run now."""
     return [ref() for ref in refs] == [*frames]
+
+
+def _is_product(frame: Frame, shape: torch.Size, dim: int) -> bool:
+    """Whether a module has computed a product of this shape, perhaps transposed."""
+    return any(
+        _same(size, shape, dim) or _same((*size[:-2], size[-1], size[-2]), shape, dim) for size in frame.products
+    )
 
 
 def _same(scores: Sequence[int], weights: Sequence[int], dim: int) -> bool:

@@ -7,11 +7,12 @@ import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 from types import FrameType
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from .hooks import call_after, call_before
@@ -37,6 +38,7 @@ class Frame:
     attended: bool = False  # an attention call was seen inside
     fused: bool = False  # ... of a fused kernel, made by the module itself
     features: frozenset[int] = frozenset()  # axes of softmaxes over the last but one, as linear attention takes them
+    products: set[torch.Size] = field(default_factory=set)  # shapes of products of two tensors of as many axes
     call: FrameType | None = None  # the frame of Python that runs the module
     parent: Frame | None = None  # that of the module around it
     own_cache: CacheState | None = None  # the KV cache that the module was called with
