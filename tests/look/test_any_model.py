@@ -320,12 +320,14 @@ def test_a_module_that_runs_for_several_layers_has_an_address_per_call():
     with ch.watch(model, f"{path}@1.weights") as second:
         outputs(model, given)
     assert second.names == [f"{path}@1.weights"]
-    both, one = [], []
-    for change, seen in (({f"{path}.heads": lambda x: both.append(0) or x}, both),
-                         ({f"{path}@1.heads": lambda x: one.append(0) or x}, one)):  # fmt: skip
-        with ch.edit(model, change):
+    with ch.watch(model, f"{path}@0.weights") as first:
+        outputs(model, given)
+    assert first.names == [f"{path}.weights"]
+    for call, count in (("", 2), ("@0", 1), ("@1", 1)):
+        seen = []
+        with ch.edit(model, {f"{path}{call}.heads": lambda x, seen=seen: seen.append(0) or x}):
             outputs(model, given)
-        assert len(seen) == (2 if seen is both else 1)
+        assert len(seen) == count
 
 
 @torch.no_grad()
@@ -472,11 +474,6 @@ def test_queries_that_are_not_one_per_token_are_named_by_numbers(tokenizer):
 def test_two_texts_of_a_pair_are_one_row(tokenizer):
     result = ch.look.attention(build("bert"), ("a dog", "runs"), tokenizer=tokenizer)
     assert result.pieces == ["a", "dog", "runs"]
-
-
-def test_the_heads_of_a_live_model_are_refused_with_what_to_do():
-    with pytest.raises(ValueError, match=r"LlamaForCausalLM is a model of transformers without its tokens: .* `load`"):
-        ch.look.head_effects(build("llama"), "a dog runs")
 
 
 # Attention in forms of its own

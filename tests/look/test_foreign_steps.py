@@ -273,3 +273,13 @@ def test_a_part_of_a_model_is_placed_by_its_own_layer_of_the_cache():
     with ch.watch(part, "**.weights", "**.distance") as whole:
         model(text)
     torch.testing.assert_close(tape["self_attn.distance"], whole["self_attn.distance"], rtol=1e-4, atol=1e-4)
+
+
+@torch.no_grad()
+def test_steps_of_which_a_function_keeps_less_do_not_join():
+    model, text = llama_text(4)
+    name = "model.layers.0.self_attn.entropy"
+    with ch.watch(model, name, keep=lambda entropy: entropy.mean(-1)) as tape:
+        model.generate(text, max_new_tokens=3, min_new_tokens=3, pad_token_id=0)
+    with pytest.raises(ValueError, match=r"do not join: take them apart with tape\.calls"):
+        tape[name]

@@ -32,7 +32,7 @@ LENS = {  # the names of TransformerLens, and what they are called here
     "hook_resid_post": "the address of a block",
 }
 
-# Classes of these packages never call attention themselves; torch's own exception is named in `can_attend`.
+# Classes of these packages never call attention themselves; torch's own exceptions are named in `can_attend`.
 PLAIN = ("torch", "clearhead", "builtins", "typing", "abc", "collections")
 
 # Each address with its module and, inside an attention, the name of the activation; None for the module's output.
@@ -103,12 +103,13 @@ class Tree:
 
 @cache
 def can_attend(kind: type[nn.Module]) -> bool:
-    """Whether modules of a class may call torch's attention: it is neither torch's nor ours, or nn.MultiheadAttention.
+    """Whether modules of a class may call torch's attention: it is neither torch's nor ours, or one of the exceptions.
 
     A class that is made later has no effect on it, so that the answer is kept.
     """
     packages = {base.__module__.partition(".")[0] for base in kind.__mro__}
-    return issubclass(kind, nn.MultiheadAttention) or not packages <= set(PLAIN)
+    traced = any(base.__module__ == "torch.fx.graph_module" for base in kind.__mro__)  # it runs what it was traced from
+    return issubclass(kind, nn.MultiheadAttention) or traced or not packages <= set(PLAIN)
 
 
 def resolve(pattern: str, names: Mapping[str, Any]) -> list[str]:

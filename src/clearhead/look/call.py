@@ -122,22 +122,28 @@ class LazyCall:
         return replace(self, q=self.q[:, :, :queries], k=self.k[:, :, :keys], mask=mask, bias=bias, given=lse)
 
     @cached_property
-    def _lse(self) -> Float[Tensor, "b h q 1"]:
-        """The log-sum-exp of each query; NaN where it is not computed yet."""
-        if self.given is not None:
-            return self.given.to(_wide(self.k.dtype))[..., None]
+    def _norm(self) -> Float[Tensor, "2 b h q 1"]:
+        """What `norm` returns for each query; NaN where it is not computed yet."""
         with torch.inference_mode(False):  # it is written to later, perhaps outside of inference mode
-            return self.zeros(*self.shape[:3], 1).fill_(float("nan"))
+            return self.zeros(2, *self.shape[:3], 1).fill_(float("nan"))
 
-    def lse(self, rows: tuple[int, int]) -> Float[Tensor, "b h r 1"]:
-        """The log-sum-exp of the scores of some queries: the logarithm of the denominator of their softmax."""
-        lse = self._lse[:, :, slice(*rows)]
-        if self.given is None and lse.isnan().any():  # computed on first use, and kept
+    def norm(self, rows: tuple[int, int]) -> Float[Tensor, "2 b h r 1"]:
+        """The largest score of some queries, and the log-sum-exp of their scores after it is subtracted.
+
+        Their sum is the logarithm of the denominator of the softmax. Apart, they hold it where all scores are very low.
+        """
+        if self.given is not None:
+            lse = self.given[:, :, slice(*rows)].to(_wide(self.k.dtype))[..., None]
+            return torch.stack([lse, torch.zeros_like(lse)])
+        norm = self._norm[:, :, :, slice(*rows)]
+        if norm.isnan().any():  # computed on first use, and kept
             scores, allowed = self.scores(rows, self.reach(*rows))
             if allowed is not None:
                 scores.masked_fill_(~allowed, float("-inf"))
-            lse.copy_(scores.logsumexp(-1, keepdim=True))
-        return lse
+            largest = scores.amax(-1, keepdim=True) if scores.shape[-1] else scores.new_zeros(*scores.shape[:3], 1)
+            norm[0].copy_(largest.masked_fill(largest.isneginf(), 0.0))
+            norm[1].copy_((scores - norm[0]).logsumexp(-1, keepdim=True))
+        return norm
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -192,9 +198,9 @@ class DenseCall:
         """The first queries of the call; keys that end with the queries are cut, too."""
         return replace(self, weights=self.weights[:, :, :queries, : _keys_left(self, queries)])
 
-    def lse(self, rows: tuple[int, int]) -> Float[Tensor, "b h r 1"]:
+    def norm(self, rows: tuple[int, int]) -> Float[Tensor, "2 b h r 1"]:
         """Zeros: the scores are already logarithms of weights."""
-        return self.zeros(*self.shape[:2], rows[1] - rows[0], 1)
+        return self.zeros(2, *self.shape[:2], rows[1] - rows[0], 1)
 
 
 Call = LazyCall | DenseCall
@@ -269,7 +275,8 @@ def tile(source: Call, rows: tuple[int, int], keys: tuple[int, int]) -> Float[Te
         if keys[0] <= first and last <= keys[1]:  # a softmax of the scores themselves, exact however large they are
             return band(source, rows, keys).weights
     scores, allowed = source.scores(rows, keys)
-    weights = (scores - source.lse(rows)).exp_()
+    largest, rest = source.norm(rows)
+    weights = (scores - largest - rest).exp_()
     return weights if allowed is None else weights.masked_fill_(~allowed, 0.0)
 
 

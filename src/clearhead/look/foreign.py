@@ -48,7 +48,7 @@ class Wanted:
 
     Args:
         patterns: Addresses; a module that attends several times in one pass is meant with all its calls, unless the
-            pattern names one of them, as "...attention@1.weights" does.
+            pattern names one of them, as "...attention@0.weights" names the first.
         taken: Addresses that belong to modules: T5's "...SelfAttention.q" is the output of its module q.
     """
 
@@ -61,14 +61,14 @@ class Wanted:
         """The activations that are asked for at a place, and their addresses."""
         key = (place.path, place.index)
         if key not in self._found:
-            names = {place.address(leaf, numbered): leaf for numbered in (False, True) for leaf in INSIDE}
+            names = {place.address(leaf, call): leaf for call in ("", f"@{place.index}") for leaf in INSIDE}
             leaves = set()
             for pattern in self.patterns:
                 matched = {names[name] for name in matching(pattern, names)}
                 leaves |= matched
                 if matched:
                     self.unused.pop(pattern, None)
-            free = [leaf for leaf in INSIDE if leaf in leaves and place.address(leaf, False) not in self.taken]
+            free = [leaf for leaf in INSIDE if leaf in leaves and place.address(leaf, "") not in self.taken]
             self._found[key] = {leaf: place.address(leaf) for leaf in free}
         return self._found[key]
 

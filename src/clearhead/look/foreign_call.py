@@ -85,13 +85,16 @@ class SDPACall:
         return mask.detach() > torch.finfo(mask.dtype).min / 2
 
     def edited(self, sdpa: Callable[..., Tensor], q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """The output of the same call with other queries, keys and values, which have four axes."""
+        """The output of the same call, in its shape, with other queries, keys and values, which have four axes."""
         mask, new = self.attn_mask, (q, k, v)
         if all(x.numel() == y.numel() for x, y in zip((self.q, self.k, self.v), new, strict=True)):
             q, k, v = (y.reshape(x.shape) for x, y in zip((self.q, self.k, self.v), new, strict=True))
         else:  # keys or values were broadcast over rows or heads
             mask = self.four_mask()
-        return sdpa(q, k, v, mask, self.dropout, self.causal, scale=self.scale, enable_gqa=self.grouped)
+        if mask is not None and q.dtype == torch.float64 and mask.is_floating_point():
+            mask = mask.double()  # a fused kernel, which these shapes may take, reads it as float64
+        out = sdpa(q, k, v, mask, self.dropout, self.causal, scale=self.scale, enable_gqa=self.grouped)
+        return out if out.ndim == self.q.ndim else self.shaped(out)
 
     def score(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, float]:
         """The score of `attend` that this call computes."""
@@ -124,7 +127,7 @@ def _bind(
 ) -> SDPACall:
     if query.is_nested:
         raise InputError("attention over nested tensors cannot be edited: expected a padded batch and a mask")
-    scale = query.shape[-1] ** -0.5 if scale is None else float(scale)
+    scale = max(1, query.shape[-1]) ** -0.5 if scale is None else float(scale)
     return SDPACall(
         q=query, k=key, v=value, attn_mask=attn_mask, dropout=dropout_p, causal=is_causal, scale=scale,
         grouped=enable_gqa and query.ndim > 2 and not query.shape[-3] == key.shape[-3] == value.shape[-3],

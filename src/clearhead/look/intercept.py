@@ -303,6 +303,7 @@ FACTORS = ("input", "other", "mat2", "tensor2")  # the names of the factors of t
 # The functions of torch that are intercepted.
 HANDLERS: dict[Any, Callable[..., Any]] = {
     F.scaled_dot_product_attention: _sdpa,
+    torch.ops.aten.scaled_dot_product_attention.default: _sdpa,  # of an exported model
     F.multi_head_attention_forward: _multihead,
     torch.ops.higher_order.flex_attention: _flex,
     torch.bmm: _batched_product,

@@ -6,8 +6,10 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
+from ..errors import InputError
 from .addresses import INPUT
 from .hooks import call_after, call_before
 from .session import Session
@@ -39,7 +41,14 @@ def watch_module(
         continues = tokens and (text.searching or out.shape[1] == 1)
         tape.record(name, own(out, grad), keep, continues, text.number)
 
+    _check(module, name)
     OUTSIDE[leaf](session, module, record)
+
+
+def _check(module: nn.Module, name: str) -> None:
+    """Raise for a module whose calls have no hooks."""
+    if isinstance(module, torch.jit.ScriptModule):
+        raise InputError(f"{name!r} is compiled by TorchScript, which calls no hooks: expected another module")
 
 
 def _on_output(session: Session, module: nn.Module, act: Callable[[Any], Any]) -> None:
@@ -87,4 +96,5 @@ def edit_module(module: nn.Module, leaf: str | None, name: str, change: Edit, se
     def act(x: Any) -> Any:
         return changed(name, change, x) if threading.get_ident() == session.thread else None
 
+    _check(module, name)
     OUTSIDE[leaf](session, module, act)

@@ -74,9 +74,15 @@ class Place:
     path: str
     index: int
 
-    def address(self, leaf: str, numbered: bool = True) -> str:
-        """The address of an activation here; from the second call of one pass on, its path ends in @1, @2 and so on."""
-        path = f"{self.path}@{self.index}" if numbered and self.index else self.path
+    def address(self, leaf: str, call: str | None = None) -> str:
+        """The address of an activation here.
+
+        Args:
+            leaf: The name of the activation.
+            call: What stands for the number of the call; if not given, @1, @2 and so on from the second call on.
+        """
+        call = (f"@{self.index}" if self.index else "") if call is None else call
+        path = f"{self.path}{call}"
         return f"{path}.{leaf}" if path else leaf
 
 

@@ -148,7 +148,7 @@ def _of(name: str, band: Band, first_key: int, places: Places | None, causal: bo
         p = p.new_zeros(*p.shape[:-1], 1)
         band = Band(band.rows, (0, 1), p, p, normal=True)
     if name == "entropy":
-        return -band.log().mul_(p).sum(-1)  # nothing else needs the logarithms
+        return 0.0 - band.log().mul_(p).sum(-1)  # nothing else needs the logarithms; not -x, which would be -0.0
     if name == "sink":
         return p[..., 0] if first_key + band.keys[0] == 0 else torch.zeros_like(p[..., 0])
     if name == "maximum":

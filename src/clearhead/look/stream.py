@@ -80,7 +80,7 @@ def statistics(source: Call, names: Sequence[str], places: Places | None, specia
 def _read(total: Callable[[int], Tensor], names: set[str], places: Places | None) -> dict[str, Tensor]:
     """The statistics of sums per query: those of p log2 p, p d, p d^2, p y and p x."""
     read: dict[str, Callable[[], Tensor]] = {
-        "entropy": lambda: -total(0) / LOG2E,
+        "entropy": lambda: 0.0 - total(0) / LOG2E,
         "distance": lambda: total(1),
         "rms": lambda: total(2).sqrt(),
         "position": lambda: torch.stack([total(3 + c) for c in range(places.axes if places else 0)], dim=-1),

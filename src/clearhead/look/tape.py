@@ -43,7 +43,7 @@ class Tape:
     def __init__(
         self, leaves: dict[str, str | None], grad: bool, possible: Mapping[str, str | None] | None = None
     ) -> None:
-        self._leaves = leaves
+        self._leaves, self._known = leaves, frozenset(leaves)
         self._calls: dict[str, list[Any]] = {name: [] for name in leaves}
         self._starts: dict[str, list[int]] = {name: [] for name in leaves}  # indices of calls that begin another text
         self._replaced: dict[str, dict[int, int]] = {name: {} for name in leaves}  # by call: queries that it replaces
@@ -56,8 +56,8 @@ class Tape:
 
     @property
     def names(self) -> list[str]:
-        """The addresses with a record, in the model's order; before the first record, all that are watched."""
-        return list(self) or [name for name in self._calls if name not in self.withheld]
+        """The addresses with a record, in the model's order; before the first record, those that are known to exist."""
+        return list(self) or [name for name in self._calls if name in self._known and name not in self.withheld]
 
     def calls(self, name: str) -> list[Any]:
         """The records of an address, one per call."""

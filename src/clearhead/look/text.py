@@ -45,6 +45,10 @@ class TextAttention(draw.Drawn):
     decoder_input: list[str] | None = None  # the text of each token that its decoder reads: the start, then the target
     addresses: dict[str, list[str]] = field(default_factory=dict)  # of the modules that attend, by kind
 
+    def __repr__(self) -> str:
+        maps = ", ".join(f"{kind}={len(layers)}" for kind, layers in self.maps.items())
+        return f"TextAttention(tokens={len(self.pieces)}, {maps})"
+
     def labels(self, kind: str, layer: int | None = None) -> tuple[list[str], list[str]]:
         """The pieces that name the queries and the keys of a kind of attention.
 
@@ -211,7 +215,7 @@ def text_inputs(bundle: Bundle | nn.Module, text: str, target: str | None = None
     name, tree = type(model).__name__, Tree(model)
     if not isinstance(model, Model) and hasattr(model, "save_pretrained"):
         raise InputError(
-            f"this {name} is a model of transformers without its tokens: expected a folder with both, opened by `load`"
+            f"this {name} is a model of transformers without its tokens: `load` opens a folder of transformers with both"
         )
     known = tree.possible | tree.known
     kinds = {kind: pattern for kind, pattern in KINDS.items() if matching(pattern, known)}
