@@ -32,8 +32,11 @@ LENS = {  # the names of TransformerLens, and what they are called here
     "hook_resid_post": "the address of a block",
 }
 
-# Classes of these packages never call attention themselves; torch's own exceptions are named in `can_attend`.
-PLAIN = ("torch", "clearhead", "builtins", "typing", "abc", "collections")
+# Classes of these packages and files never call attention themselves; torch's own exceptions are named in `can_attend`.
+PLAIN = {
+    "torch", "clearhead", "builtins", "typing", "abc", "collections",
+    "transformers.activations", "transformers.pytorch_utils",
+}  # fmt: skip
 
 # Each address with its module and, inside an attention, the name of the activation; None for the module's output.
 Addresses = dict[str, tuple[nn.Module, str | None]]
@@ -107,9 +110,9 @@ def can_attend(kind: type[nn.Module]) -> bool:
 
     A class that is made later has no effect on it, so that the answer is kept.
     """
-    packages = {base.__module__.partition(".")[0] for base in kind.__mro__}
+    plain = all(not PLAIN.isdisjoint((base.__module__, base.__module__.partition(".")[0])) for base in kind.__mro__)
     traced = any(base.__module__ == "torch.fx.graph_module" for base in kind.__mro__)  # it runs what it was traced from
-    return issubclass(kind, nn.MultiheadAttention) or traced or not packages <= set(PLAIN)
+    return issubclass(kind, nn.MultiheadAttention) or traced or not plain
 
 
 def resolve(pattern: str, names: Mapping[str, Any]) -> list[str]:

@@ -258,7 +258,8 @@ class ForeignWatch(Foreign):
         self.enter(tap, place, weights, weights.mT)
         if not tap.listeners:
             return
-        at = position_of([place], weights.shape[0], *weights.shape[2:], lambda: weights.detach() > 0)
+        rows, _, queries, keys = weights.shape
+        at = position_of([place], rows, queries, keys, lambda: weights.detach() > 0)
         tap.withhold(("q", "k", "v", "scores", "heads"), "its module computes attention itself and returns the weights")
         tap.record(DenseCall(weights=weights.detach().clone(), offset=at.offset, first_key=at.first_key))
 

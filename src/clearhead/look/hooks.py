@@ -11,7 +11,8 @@ from torch import nn
 
 from .session import Session
 
-_NOTHING = nullcontext().__exit__  # takes any arguments and returns None; pickles of it open without this library
+_IDLE = nullcontext()
+_NOTHING = _IDLE.__exit__  # takes any arguments and returns None; a pickle of it opens without this library
 _TABLES = ("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs", "_forward_hooks", "_forward_hooks_always_called")
 
 
@@ -28,7 +29,7 @@ class Hook:
         return _NOTHING
 
     def __reduce__(self) -> Any:
-        return getattr, (_NOTHING.__self__, "__exit__")
+        return getattr, (_IDLE, "__exit__")
 
 
 def call_before(

@@ -48,7 +48,9 @@ class Interception(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         handle = HANDLERS.get(func)
-        return func(*args, **(kwargs or {})) if handle is None else handle(self, func, args, kwargs or {})
+        if handle is not None:
+            return handle(self, func, args, kwargs or {})
+        return func(*args, **kwargs) if kwargs else func(*args)
 
     def join(self, q: Tensor, k: Tensor) -> tuple[WatchTap, list[Place]]:
         """The tap of the attention call that happens now, and its place in each model that is watched or edited.

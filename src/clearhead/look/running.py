@@ -155,7 +155,8 @@ class Running:
     def _cache(self, frame: Frame) -> CacheState | None:
         """The cache that a module is called with, with its length when the first module of the pass was."""
         args, kwargs = frame.given
-        cache = next((x for some in (args, kwargs.values()) for x in some if _is_cache(type(x))), None)
+        given = (*args, *kwargs.values())
+        cache: Any = next((x for x in given if _is_cache(type(x))), None)  # type: ignore[arg-type]
         if cache is None:
             return None
         for state in self._caches:

@@ -63,9 +63,9 @@ def statistics(source: Call, names: Sequence[str], places: Places | None, specia
     lse, peak, most = _normalise(source, bool(wanted & {"peak", "maximum"}))
     result: dict[str, Tensor] = {"peak": peak, "maximum": most}
     if "sink" in wanted:
-        scores, allowed = source.scores((0, n), (0, 1))
+        scores, pattern = source.scores((0, n), (0, 1))
         sink = (scores[..., 0] - lse / LOG2E).exp()
-        result["sink"] = sink if allowed is None else sink.masked_fill(~allowed[..., 0], 0.0)
+        result["sink"] = sink if pattern is None else sink.masked_fill(pattern.forbidden[..., 0], 0.0)
     rest = wanted & {"entropy", *PLACED}
     if "received" in wanted:
         beside = rest - set(PLACED) if special else rest

@@ -215,7 +215,7 @@ def text_inputs(bundle: Bundle | nn.Module, text: str, target: str | None = None
     name, tree = type(model).__name__, Tree(model)
     if not isinstance(model, Model) and hasattr(model, "save_pretrained"):
         raise InputError(
-            f"this {name} is a model of transformers without its tokens: `load` opens a folder of transformers with both"
+            f"this {name} is a model of transformers without its tokens: `load` opens a folder of transformers"
         )
     known = tree.possible | tree.known
     kinds = {kind: pattern for kind, pattern in KINDS.items() if matching(pattern, known)}
