@@ -5,7 +5,26 @@ from contextlib import nullcontext
 
 import pytest
 import torch
-from foreign_models import EAGER, IMAGES, PAIRS, SDPA, SOUNDS, VOCAB, WRITERS, B, T, build, eager_maps, inputs, outputs
+import transformers as tf
+from foreign_models import (
+    BART,
+    EAGER,
+    IMAGES,
+    LLAMA,
+    PAIRS,
+    SDPA,
+    SMALL,
+    SOUNDS,
+    SPECIAL,
+    VOCAB,
+    WRITERS,
+    B,
+    T,
+    build,
+    eager_maps,
+    inputs,
+    outputs,
+)  # fmt: skip
 
 import clearhead as ch
 from clearhead.look import AttentionMap, Notice
@@ -153,8 +172,7 @@ def test_generate_writes_the_same_and_its_steps_join(name, cache):
     for address, map in whole.match("**.weights").items():
         steps, n = tape[address], map.shape[2]
         assert steps.shape[2] == n
-        if steps.shape[3] >= n:  # a full sliding window holds fewer keys
-            torch.testing.assert_close(steps.tile((0, n), (0, n)), map.dense(), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(steps.tile((0, n), (0, n)), map.dense(), rtol=1e-4, atol=1e-5)
         distance = address.removesuffix("weights") + "distance"
         torch.testing.assert_close(tape[distance], whole[distance], rtol=1e-4, atol=1e-4)
 
@@ -302,12 +320,14 @@ def test_a_module_that_runs_for_several_layers_has_an_address_per_call():
     with ch.watch(model, f"{path}@1.weights") as second:
         outputs(model, given)
     assert second.names == [f"{path}@1.weights"]
-    both, one = [], []
-    for change, seen in (({f"{path}.heads": lambda x: both.append(0) or x}, both),
-                         ({f"{path}@1.heads": lambda x: one.append(0) or x}, one)):  # fmt: skip
-        with ch.edit(model, change):
+    with ch.watch(model, f"{path}@0.weights") as first:
+        outputs(model, given)
+    assert first.names == [f"{path}.weights"]
+    for call, count in (("", 2), ("@0", 1), ("@1", 1)):
+        seen = []
+        with ch.edit(model, {f"{path}{call}.heads": lambda x, seen=seen: seen.append(0) or x}):
             outputs(model, given)
-        assert len(seen) == (2 if seen is both else 1)
+        assert len(seen) == count
 
 
 @torch.no_grad()
@@ -421,3 +441,93 @@ def test_the_maps_of_a_text_and_its_target(name, tokenizer):
     assert result.labels("cross") == (["ein", "hund", "rennt"], ["a", "dog", "runs", "a"])
     with pytest.raises(ValueError, match="expected target="):
         ch.look.attention(model, "a dog runs", tokenizer=tokenizer)
+
+
+def titles(result) -> list[str]:
+    return [result.figure(i, 0).axes[0].get_title() for i in range(len(result.maps["self"]))]
+
+
+def test_a_map_is_named_by_its_module_where_maps_are_not_one_per_layer(tokenizer):
+    sizes = {**LLAMA, "num_hidden_layers": 4, "hidden_size": 32, "intermediate_size": 32}
+    mamba = {"use_mamba_kernels": False, "mamba_d_state": 4, "mamba_dt_rank": 4, "num_experts": 2}
+    jamba = tf.JambaForCausalLM(tf.JambaConfig(**sizes, **mamba, attn_layer_period=2, attn_layer_offset=1)).eval()
+    result = ch.look.attention(jamba, "a dog runs", tokenizer=tokenizer)
+    assert result.addresses["self"] == ["model.layers.1.self_attn", "model.layers.3.self_attn"]
+    assert titles(result)[1] == "self-attention, model.layers.3.self_attn, head 0"
+    albert = ch.look.attention(build("albert"), "a dog runs", tokenizer=tokenizer)  # whose layers are one module
+    assert titles(albert)[1] == "self-attention, layer 1, head 0"
+
+
+def test_queries_that_are_not_one_per_token_are_named_by_numbers(tokenizer):
+    config = tf.FunnelConfig(
+        vocab_size=VOCAB, block_sizes=[1, 1], d_model=24, n_head=3, d_head=8, d_inner=30, num_decoder_layers=1
+    )
+    result = ch.look.attention(tf.FunnelModel(config).eval(), "a dog runs a dog", tokenizer=tokenizer)
+    shapes = [map.shape[2:] for map in result.maps["self"]]
+    assert (3, 5) in shapes
+    assert len(titles(result)) == len(shapes)
+    pooled = shapes.index((3, 5))
+    assert result.labels("self", pooled) == (["0", "1", "2"], ["a", "dog", "runs", "a", "dog"])
+    assert result.heads_figure(pooled)
+
+
+def test_two_texts_of_a_pair_are_one_row(tokenizer):
+    result = ch.look.attention(build("bert"), ("a dog", "runs"), tokenizer=tokenizer)
+    assert result.pieces == ["a", "dog", "runs"]
+
+
+# Attention in forms of its own
+
+WINDOWED = {
+    "longformer": (tf.LongformerModel, {**SMALL, **SPECIAL, "attention_window": 4}),
+    "led": (tf.LEDModel, {**BART, "attention_window": 4, "max_encoder_position_embeddings": 64,
+                          "max_decoder_position_embeddings": 64}),
+}  # fmt: skip
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", WINDOWED)
+def test_returned_weights_whose_axes_are_not_tokens_are_not_recorded(name):
+    kind, options = WINDOWED[name]
+    options = {key: x for key, x in options.items() if name == "longformer" or key != "max_position_embeddings"}
+    model, ids = kind(kind.config_class(**options)).eval(), torch.randint(5, VOCAB, (B, 8))
+    reason = r"weights of shape \(2, 8, 3, 5\) were returned in '.*their queries and keys are not the tokens"
+    with pytest.warns(Notice, match=reason), ch.watch(model, "**.weights") as tape:
+        model(ids, output_attentions=True)
+    assert not [at for at in tape if "encoder" in at and "decoder" not in at]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("tokens", [2, 3, 4])  # 3 heads
+def test_heads_are_not_rows_where_there_are_as_many_as_tokens(tokens):
+    options = {key: x for key, x in BART.items() if key not in ("vocab_size", "forced_eos_token_id")}
+    config = tf.FSMTConfig(**options, src_vocab_size=VOCAB, tgt_vocab_size=VOCAB, langs=["a", "b"])
+    model = tf.FSMTModel(config).eval()
+    given = {"input_ids": torch.randint(5, VOCAB, (B, tokens)), "decoder_input_ids": torch.randint(5, VOCAB, (B, 3))}
+    with ch.watch(model, "**.weights") as tape:
+        model(**given)
+    expected = eager_maps(model, given)
+    for address, weights in zip(in_order(tape.names), expected, strict=True):
+        torch.testing.assert_close(tape[address].dense(), weights)
+
+
+@torch.no_grad()
+def test_weights_beside_a_sink_are_those_that_the_model_returns():
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_local_experts": 2, "num_experts_per_tok": 1}
+    config = tf.GptOssConfig(**{**LLAMA, **sizes, "max_position_embeddings": 131072, "sliding_window": 4})
+    model, given = tf.GptOssForCausalLM(config).eval(), inputs("llama")
+    expected = eager_maps(model, given)
+    with ch.watch(model, "**.weights") as tape:
+        model(**given)
+    for map, weights in zip(tape.match("**.weights").values(), expected, strict=True):
+        torch.testing.assert_close(map.dense(), weights)
+        assert (map.dense().sum(-1) < 0.99).all()
+
+
+@torch.no_grad()
+def test_a_model_without_attention_is_not_said_to_hide_it():
+    config = tf.MambaConfig(vocab_size=VOCAB, hidden_size=24, num_hidden_layers=1, state_size=4)
+    model = tf.MambaForCausalLM(config).eval()
+    with pytest.warns(Notice, match="took no softmax") as said, ch.watch(model, "**.weights"):
+        model(**inputs("llama"))
+    assert "output_attentions" not in str(said[0].message)

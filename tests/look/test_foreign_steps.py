@@ -1,8 +1,11 @@
 """Decoding steps of foreign models: they join into one text, and have the distances of one pass over it."""
 
+import copy
+
 import pytest
 import torch
 import torch.nn.functional as F
+import transformers as tf
 from foreign_models import PAIRS, VOCAB, build, inputs
 from torch import Tensor, nn
 
@@ -128,3 +131,155 @@ def test_rows_are_not_taken_for_tokens(rows):
         model(written[:, :-1])
     for at in whole.names:
         torch.testing.assert_close(tape[at], whole[at], rtol=1e-4, atol=1e-4)
+
+
+# Steps that do not follow one another
+
+
+def llama_text(tokens: int) -> tuple[nn.Module, Tensor]:
+    return build("llama"), torch.randint(5, VOCAB, (1, tokens), generator=torch.Generator().manual_seed(tokens))
+
+
+LEAVES = ("weights", "heads", "entropy", "distance", "position", "sink", "peak")
+
+
+def same_as_one_pass(tape, model: nn.Module, text: Tensor, leaves=LEAVES) -> None:
+    with ch.watch(model, *(f"**.{leaf}" for leaf in leaves)) as whole:
+        model(text)
+    assert whole.names
+    for name in whole.names:
+        got, want = (x[name].dense() if name.endswith("weights") else x[name] for x in (tape, whole))
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4, msg=lambda m, name=name: f"{name}: {m}")
+
+
+DRAFTS = {"prompt lookup": {"prompt_lookup_num_tokens": 3}, "an assistant": {}}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", DRAFTS)
+def test_rows_of_rejected_drafts_are_replaced(kind):
+    model = build("llama")
+    ids = torch.tensor([[7, 8, 9, 10, 7, 8, 9, 10, 7, 8, 9]])
+    how = {"max_new_tokens": 9, "min_new_tokens": 9, "do_sample": False, "pad_token_id": 0, **DRAFTS[kind]}
+    if kind == "an assistant":
+        how["assistant_model"] = type(model)(model.config).eval()
+    with ch.watch(model, *(f"**.{leaf}" for leaf in LEAVES), "**.received") as tape:
+        written = model.generate(ids, **how)
+    name = "model.layers.0.self_attn.weights"
+    assert sum(call.shape[2] for call in tape.calls(name)) > written.shape[1] - 1  # some drafts were rejected
+    same_as_one_pass(tape, model, written[:, :-1])
+    with pytest.raises(ValueError, match=r"rejected drafts: .* or watch weights"):
+        tape["model.layers.0.self_attn.received"]
+    torch.testing.assert_close(tape[name].received(), tape[name].dense().sum(-2))
+
+
+@torch.no_grad()
+def test_a_cropped_cache_rewinds_the_text():
+    model, text = llama_text(9)
+    cache = tf.DynamicCache(config=model.config)
+    with ch.watch(model, *(f"**.{leaf}" for leaf in LEAVES)) as tape:
+        model(text[:, :4], past_key_values=cache)
+        model(text[:, 2:6].flip(1), past_key_values=cache)
+        model(text[:, :1], past_key_values=cache)
+        cache.crop(-3)
+        model(text[:, 5:8], past_key_values=cache)
+    same_as_one_pass(tape, model, torch.cat([text[:, :4], text[:, 2:6].flip(1)[:, :2], text[:, 5:8]], dim=1))
+
+
+ALTERNATIVES = {
+    "copies": lambda model, cache, ids: model(ids, past_key_values=copy.deepcopy(cache)),
+    "crop": lambda model, cache, ids: (model(ids, past_key_values=cache), cache.crop(-ids.shape[1])),
+}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("tokens", [1, 2])
+@pytest.mark.parametrize("kind", ALTERNATIVES)
+def test_alternatives_after_a_shared_prefix_are_texts_of_their_own(kind, tokens):
+    model, text = llama_text(7)
+    cache = tf.DynamicCache(config=model.config)
+    model(text, past_key_values=cache)
+    with ch.watch(model, "model.layers.0.self_attn.weights") as tape:
+        for i in range(3):
+            ALTERNATIVES[kind](model, cache, text[:, i : i + tokens])
+    found = [map.shape[2:] for map in tape.texts("model.layers.0.self_attn.weights")]
+    assert found == [(tokens, 7 + tokens)] * 3
+
+
+class Core(nn.Module):
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(q, k, v)
+
+
+class Pool(nn.Module):
+    """Attention pooling with one learned query; `core` calls attention in a module of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.kv, self.core = nn.Parameter(torch.randn(1, H, 1, E)), nn.Linear(WIDTH, 2 * WIDTH), Core()
+
+    def forward(self, x: Tensor) -> Tensor:
+        k, v = self.kv(x).unflatten(-1, (2, H, E)).permute(2, 0, 3, 1, 4)
+        return self.core(self.query.expand(len(x), -1, -1, -1), k, v)
+
+
+@torch.no_grad()
+def test_pooling_with_one_query_is_no_decoding_step():
+    model = Pool()
+    with ch.watch(model, "core.weights", "core.distance") as tape:
+        for _ in range(3):
+            model(torch.randn(B, 5, WIDTH))
+    assert [map.shape for map in tape.texts("core.weights")] == [(B, H, 1, 5)] * 3
+    for map, distance in zip(tape.texts("core.weights"), tape.texts("core.distance"), strict=True):
+        torch.testing.assert_close(
+            distance, map.dense() @ torch.arange(5.0)
+        )  # keys count from 0, and so does the query
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+@pytest.mark.parametrize("name", ["mistral", "gemma3"])
+def test_keys_of_a_sliding_window_are_placed_in_the_text(name, cache):
+    model, ids = build(name), inputs(name)["input_ids"]
+    leaves = (*LEAVES, "rms", "maximum", "received")
+    how = {"max_new_tokens": 6, "min_new_tokens": 6, "do_sample": False, "pad_token_id": 0}
+    if cache == "static":
+        how["cache_implementation"] = "static"
+    with ch.watch(model, *(f"**.{leaf}" for leaf in leaves)) as tape:
+        written = model.generate(ids, **how)
+    if cache == "dynamic":
+        same_as_one_pass(tape, model, written[:, :-1], leaves)
+    with ch.watch(model, "**.weights") as whole:
+        model(written[:, :-1])
+    for at, map in whole.match("**.weights").items():
+        n, dense, steps = written.shape[1] - 1, map.dense(), tape[at]
+        torch.testing.assert_close(steps.dense()[..., :n], dense, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(steps.tile((6, 12), (5, 9)), dense[:, :, 6:12, 5:9], rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(steps.mass([2, 9, 11]), dense[..., [2, 9, 11]].sum(-1), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(steps.top(3)[0], dense.topk(3)[0], rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(steps.pool(4).sum(-1), torch.ones(2, 4, 4))
+        assert torch.equal(steps.top(1)[1][..., 0], dense.argmax(-1))
+        torch.testing.assert_close(steps.received()[..., :n], dense.sum(-2), rtol=1e-4, atol=1e-4)
+
+
+@torch.no_grad()
+def test_a_part_of_a_model_is_placed_by_its_own_layer_of_the_cache():
+    model, text = llama_text(6)
+    part, cache = model.model.layers[1], tf.DynamicCache(config=model.config)
+    with ch.watch(part, "**.weights", "**.distance") as tape:
+        model(text[:, :4], past_key_values=cache)
+        for i in (4, 5):
+            model(text[:, i : i + 1], past_key_values=cache)
+    with ch.watch(part, "**.weights", "**.distance") as whole:
+        model(text)
+    torch.testing.assert_close(tape["self_attn.distance"], whole["self_attn.distance"], rtol=1e-4, atol=1e-4)
+
+
+@torch.no_grad()
+def test_steps_of_which_a_function_keeps_less_do_not_join():
+    model, text = llama_text(4)
+    name = "model.layers.0.self_attn.entropy"
+    with ch.watch(model, name, keep=lambda entropy: entropy.mean(-1)) as tape:
+        model.generate(text, max_new_tokens=3, min_new_tokens=3, pad_token_id=0)
+    with pytest.raises(ValueError, match=r"do not join: take them apart with tape\.calls"):
+        tape[name]

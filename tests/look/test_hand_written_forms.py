@@ -162,9 +162,48 @@ class Ids(Base):
         return self.out(out.transpose(1, 2).flatten(2))
 
 
+class Values(Base):
+    """The weights as the second factor of an einsum, as arguments by name, or copied."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (y.transpose(1, 2) for y in self.three(x))
+        weights = (q @ k.mT * E**-0.5).softmax(-1)
+        out = self.times(weights, v)
+        self.keep(weights, out)
+        return self.out(out.transpose(1, 2).flatten(2))
+
+
+class ValuesFirst(Values):
+    def times(self, weights: Tensor, v: Tensor) -> Tensor:
+        return torch.einsum("bhkd,bhqk->bhqd", v, weights)
+
+
+class ByName(Values):
+    def times(self, weights: Tensor, v: Tensor) -> Tensor:
+        return torch.matmul(input=weights, other=v)
+
+
+class Copied(Values):
+    def times(self, weights: Tensor, v: Tensor) -> Tensor:
+        return weights.clone() @ v
+
+
+class Sink(Base):
+    """A key without a value that takes weight: the others sum to less than 1 (GPT-OSS)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (y.transpose(1, 2) for y in self.three(x))
+        scores = torch.cat([q @ k.mT * E**-0.5, torch.ones(*q.shape[:3], 1)], dim=-1)
+        weights = F.dropout(scores.softmax(-1)[..., :-1], 0.1, self.training)
+        out = weights @ v
+        self.keep(weights, out)
+        return self.out(out.transpose(1, 2).flatten(2))
+
+
 INPUTS = {TimeFirst: (T, B, WIDTH), Unbatched: (T, WIDTH)}
 TAKEN = [
     Head, Untransposed, HeadsLast, Flat, TimeFirst, HeadsFirst, Returned, WithCore, Unbatched, ClassToken, Ids,
+    ValuesFirst, ByName, Copied, Sink,
 ]  # fmt: skip
 
 
@@ -278,6 +317,35 @@ class ChannelHeads(Base):
         return (q @ k.mT).softmax(-1) @ v
 
 
+class ImageChannelHeads(Base):
+    """Attention between the channels of a head of an image (b, c, y, x), as in Restormer."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.flatten(2).unflatten(1, (H, E))
+        return (x @ x.mT).softmax(-1) @ x
+
+
+class Prototypes(Base):
+    """A mixture of as many prototypes as there are tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.prototypes = nn.Parameter(torch.randn(1, H, T, E))
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, _, _ = (y.transpose(1, 2) for y in self.three(x))
+        return (q @ self.prototypes.mT).softmax(-1) @ self.prototypes.expand(len(x), -1, -1, -1)
+
+
+class ScaledContext(Base):
+    """Linear attention without a softmax of the keys, with as many features of a head as tokens."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (y.transpose(1, 2) for y in self.three(x))
+        context = k.sigmoid().mT @ v / x.shape[1]
+        return q.softmax(-1) @ context
+
+
 class ChannelCore(WithCore):
     """The same in a module of its own, which is called with (b, h, c, n)."""
 
@@ -311,8 +379,12 @@ NOT_TAKEN = {
     "image": (ImageChannels, (B, 16, 4, 4), "not for certain"),
     "heads": (ChannelHeads, (B, 3, WIDTH), "not for certain"),
     "heads, as many channels as rows": (ChannelHeads, (E, T, WIDTH), "not for certain"),
+    "as many channels of a head as tokens": (ChannelHeads, (B, E, WIDTH), "not for certain"),
+    "image, as many channels of a head as tokens": (ImageChannelHeads, (B, WIDTH, 2, 2), "not for certain"),
     "core": (ChannelCore, (B, T, WIDTH), "'core' and not taken"),
-    "transposed": (Elsewhere, (B, T, WIDTH), "were not multiplied with values"),
+    "prototypes": (Prototypes, (B, T, WIDTH), "its values are parameters"),
+    "scaled context": (ScaledContext, (B, E, WIDTH), "scores are no product"),
+    "transposed": (Elsewhere, (B, T, WIDTH), "no product of its weights with values was seen"),
     "exponentials": (Exponentials, (B, T, WIDTH), "took no softmax.*scaled_dot_product_attention is always seen"),
 }
 
@@ -326,3 +398,90 @@ def test_what_only_looks_like_attention_is_not_taken_and_the_notice_says_why(cas
     with pytest.warns(Notice, match=reason), ch.watch(model, "**.weights") as tape:
         assert torch.equal(model(x), before)
     assert tape.names == []
+
+
+class Contiguous(Values):
+    def times(self, weights: Tensor, v: Tensor) -> Tensor:
+        return weights @ v.contiguous()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", [Untransposed, ValuesFirst, ByName, Contiguous])
+def test_attention_is_seen_with_as_many_tokens_as_features_of_a_head(kind):
+    model = seeded(kind)
+    with ch.watch(model, "weights") as tape:
+        model(torch.randn(B, E, WIDTH))
+    torch.testing.assert_close(tape["weights"].dense(), model.weights)
+
+
+class TwoWays(Base):
+    """Both softmaxes of one matrix of scores, each multiplied after both were taken."""
+
+    def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        (q, _, v), (_, k, u) = ((z.transpose(1, 2) for z in self.three(some)) for some in (x, y))
+        scores = q @ k.mT * E**-0.5
+        self.both = one, two = scores.softmax(-1), scores.mT.softmax(-1)
+        return one @ u, two @ v
+
+
+@torch.no_grad()
+def test_two_softmaxes_before_two_products_are_both_seen_and_edited():
+    model, x, y = seeded(TwoWays), torch.randn(B, T, WIDTH), torch.randn(B, 9, WIDTH)
+    with ch.watch(model, "weights") as tape:
+        model(x, y)
+    assert tape.names == ["weights", "@1.weights"]
+    for name, expected in zip(tape.names, model.both, strict=True):
+        torch.testing.assert_close(tape[name].dense(), expected)
+    with ch.edit(model, {"heads": torch.zeros_like}):
+        assert not any(out.any() for out in model(x, y))
+
+
+# Attention of which a part is not seen
+
+
+class HeadMask(Base):
+    """Weights that are multiplied with something else before they meet their values."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (y.transpose(1, 2) for y in self.three(x))
+        return self.out(((q @ k.mT).softmax(-1) * torch.ones(H, 1, 1) @ v).transpose(1, 2).flatten(2))
+
+
+class Routed(nn.Module):
+    """A mixture of two linear experts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.experts = nn.Linear(WIDTH, 2), nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        weights = self.gate(x).softmax(-1)
+        return sum(weights[..., i : i + 1] * expert(x) for i, expert in enumerate(self.experts))
+
+
+def stack(*kinds: type[nn.Module]) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(*(kind() for kind in kinds)).eval()
+
+
+@torch.no_grad()
+def test_a_notice_names_a_module_whose_softmax_was_seen_and_not_taken_where_others_are():
+    model, x = stack(Head, HeadMask, HeadMask), torch.randn(B, T, WIDTH)
+    reason = r"a softmax of shape \(2, 3, 6, 6\) was seen in '1' \(and in 1 other module\) and not taken as"
+    with pytest.warns(Notice, match=f"attention may be missing on this tape: {reason}"), ch.watch(model, "**.weights"):
+        model(x)
+    changes = {"**.heads": ch.look.silence([0])}
+    with pytest.warns(Notice, match=f"attention may be left unedited: {reason}"), ch.edit(model, changes):
+        model(x)
+    with ch.watch(model, "0.weights"), ch.edit(model, {"0.heads": ch.look.silence([0])}):  # no other module is meant
+        model(x)
+    reason = r"no attention call at '1.weights': a softmax .* in '1' and not taken"
+    with pytest.warns(Notice, match=reason), ch.watch(model, "1.weights", "0.weights"):
+        model(x)
+
+
+@torch.no_grad()
+def test_a_softmax_of_a_router_is_not_said_to_be_missing():
+    model = stack(Head, Routed)
+    with ch.watch(model, "**.weights"), ch.edit(model, {"**.heads": ch.look.silence([0])}):
+        model(torch.randn(B, T, WIDTH))

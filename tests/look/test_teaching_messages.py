@@ -266,6 +266,8 @@ def test_texts_of_a_model_of_transformers(text, tokenizer, message, gpt2):
 
 
 def test_head_effects_of_a_model_of_transformers_advise_load(gpt2):
-    with pytest.raises(ValueError, match="`load` opens a folder of transformers") as caught:
+    with pytest.raises(
+        ValueError, match="a model of transformers without its tokens: `load` opens a folder of transformers"
+    ) as caught:
         ch.look.head_effects(gpt2, "a")
     assert "tokenizer" not in str(caught.value)

@@ -105,10 +105,31 @@ def test_gradients_of_queries_keys_and_values(kind):
         torch.testing.assert_close(found.reshape(x.shape), x)
 
 
+SHARED = {  # keys and values of one row or head for several of the queries
+    "three axes": (r(3, 9, 8), r(1, 5, 8), r(1, 5, 8)),
+    "four axes": (r(3, 2, 9, 8), r(1, 2, 5, 8), r(1, 1, 5, 8)),
+    "five axes": (r(2, 3, 4, 9, 8), r(2, 1, 4, 5, 8), r(1, 1, 4, 5, 8)),
+    "float64, with a float32 mask": (r(3, 2, 9, 8).double(), r(1, 2, 5, 8).double(), r(1, 2, 5, 8).double()),
+}
+
+
+@pytest.mark.parametrize("leaf", ["q", "k", "v"])
+@pytest.mark.parametrize("kind", SHARED)
+def test_edits_where_rows_broadcast(kind, leaf):
+    given, how = SHARED[kind], {"attn_mask": torch.linspace(-1, 1, 45).view(9, 5)} if "mask" in kind else {}
+    model = Plain()
+    with ch.edit(model, {leaf: lambda x: 2 * x}):
+        edited = model(*given, **how)
+    doubled = [2 * x if name == leaf else x for name, x in zip("qkv", given, strict=True)]
+    torch.testing.assert_close(edited, model(*doubled, **how))
+
+
 NONE = torch.ones(0, 5, dtype=torch.bool)
 UNRECORDED = {
     "no keys": (lambda model: model(r(1, 4, 5, 8), r(1, 4, 0, 8), r(1, 4, 0, 8)), "no queries or no keys"),
     "no queries": (lambda model: model(r(1, 4, 0, 8), *[r(1, 4, 5, 8)] * 2, attn_mask=NONE), "no queries or no keys"),
+    "no features": (lambda model: model(r(1, 4, 5, 0), r(1, 4, 5, 0), r(1, 4, 5, 8)), "no heads or no features"),
+    "no heads": (lambda model: model(*[r(1, 0, 5, 8)] * 3), "no heads or no features"),
     "meta": (lambda model: model(*[r(1, 2, 3, 4, device="meta")] * 3), "hold no numbers"),
     "vmap": (lambda model: torch.func.vmap(model)(*[r(2, 1, 2, 3, 4)] * 3), r"torch\.func"),
 }
@@ -124,6 +145,7 @@ def test_calls_that_cannot_be_recorded_run_and_a_notice_says_why(kind, leaf):
         out = run(model)
     assert out.shape == run(model).shape
     assert leaf not in tape
+    assert tape.names == []
     with quiet(), ch.edit(model, {"heads": torch.zeros_like}):
         run(model)
 
@@ -202,3 +224,56 @@ def test_returned_maps_whose_rows_do_not_sum_to_1_are_no_attention():
     with pytest.warns(Notice, match="no attention call at 'weights'"), ch.watch(model, "weights") as tape:
         model(r(1, 3, 6, 6))
     assert tape.names == []
+
+
+class Scripted(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.script, self.attends = torch.jit.script(nn.Sequential(nn.Linear(4, 4))), Plain()
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.script(x)
+        return self.attends(x, x, x)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_a_module_of_torchscript_is_refused_and_others_are_watched():
+    model, x = Scripted(), r(1, 2, 3, 4)
+    with ch.watch(model, "**.weights", "attends") as tape:
+        model(x)
+    assert tape.names == ["attends", "attends.weights"]
+    for enter in (ch.watch(model, "script"), ch.edit(model, {"script": torch.neg})):
+        with pytest.raises(ValueError, match="'script' is compiled by TorchScript"), enter:
+            model(x)
+
+
+class OneInput(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(x, x, x)
+
+
+@pytest.mark.parametrize("kind", ["fx", "export"])
+def test_a_traced_model_is_watched(kind):
+    x = r(1, 2, 3, 4)
+    model = torch.fx.symbolic_trace(OneInput()) if kind == "fx" else torch.export.export(OneInput(), (x,)).module()
+    with ch.watch(model, "weights") as tape:
+        model(x)
+    assert tape["weights"].shape == (1, 2, 3, 3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_tile_of_a_query_whose_scores_are_all_very_low(dtype):
+    model, n = Plain(), 40
+    q, mask = torch.randn(1, 1, n, 4, dtype=dtype), torch.zeros(n, n, dtype=dtype)
+    mask[0], mask[1] = torch.finfo(dtype).min, -1e4
+    with ch.watch(model, "weights", "entropy") as tape:
+        model(q, q, q, attn_mask=mask)
+    map = tape["weights"]
+    torch.testing.assert_close(map.tile((0, 2), (1, 3)), map.dense()[:, :, :2, 1:3])
+
+
+def test_entropy_has_no_negative_zero():
+    x = r(1, 2, 3, 4)
+    with ch.watch(model := Plain(), "entropy") as tape:
+        model(x, x, x, is_causal=True)
+    assert not torch.signbit(tape["entropy"]).any()

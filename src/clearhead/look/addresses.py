@@ -32,8 +32,11 @@ LENS = {  # the names of TransformerLens, and what they are called here
     "hook_resid_post": "the address of a block",
 }
 
-# Classes of these packages never call attention themselves; torch's own exception is named in `can_attend`.
-PLAIN = ("torch", "clearhead", "builtins", "typing", "abc", "collections")
+# Classes of these packages and files never call attention themselves; torch's own exceptions are named in `can_attend`.
+PLAIN = {
+    "torch", "clearhead", "builtins", "typing", "abc", "collections",
+    "transformers.activations", "transformers.pytorch_utils",
+}  # fmt: skip
 
 # Each address with its module and, inside an attention, the name of the activation; None for the module's output.
 Addresses = dict[str, tuple[nn.Module, str | None]]
@@ -59,6 +62,9 @@ class Tree:
     def __init__(self, root: nn.Module) -> None:
         self.root = root
         self.parts = list(root.named_modules())
+        self.compiled = any(  # by torch.compile(module) or module.compile()
+            "_orig_mod" in module._modules or module._compiled_call_impl is not None for _, module in self.parts
+        )
         if any(wrapper in path for path, _ in self.parts for wrapper in WRAPPERS):
             self.parts = [(".".join(x for x in path.split(".") if x not in WRAPPERS), m) for path, m in self.parts]
 
@@ -100,12 +106,13 @@ class Tree:
 
 @cache
 def can_attend(kind: type[nn.Module]) -> bool:
-    """Whether modules of a class may call torch's attention: it is neither torch's nor ours, or nn.MultiheadAttention.
+    """Whether modules of a class may call torch's attention: it is neither torch's nor ours, or one of the exceptions.
 
     A class that is made later has no effect on it, so that the answer is kept.
     """
-    packages = {base.__module__.partition(".")[0] for base in kind.__mro__}
-    return issubclass(kind, nn.MultiheadAttention) or not packages <= set(PLAIN)
+    plain = all(not PLAIN.isdisjoint((base.__module__, base.__module__.partition(".")[0])) for base in kind.__mro__)
+    traced = any(base.__module__ == "torch.fx.graph_module" for base in kind.__mro__)  # it runs what it was traced from
+    return issubclass(kind, nn.MultiheadAttention) or traced or not plain
 
 
 def resolve(pattern: str, names: Mapping[str, Any]) -> list[str]:

@@ -12,21 +12,22 @@ import sys
 import threading
 import warnings
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
-from torch import nn
 
 from ..errors import InputError, InputTypeError, Notice
 from ..layers import Attention
 from .addresses import EDITABLE, INPUT, Addresses, Tree, module_of, resolve
+from .eager_stance import run_eagerly
 from .edits import checked_edit
 from .foreign import Foreign, ForeignEdit, ForeignWatch
 from .intercept import intercept
 from .missing import IDLE, missing_records
 from .module_hooks import OUTSIDE, edit_module, watch_module
+from .session import Session
 from .statistics import MEANING
 from .tap import Edit, Listener, WatchTap
 from .tape import Keep, Tape
@@ -41,9 +42,9 @@ def watch(model: Any, *names: str, grad: bool = False, keep: Keep = "all") -> It
     inside each attention q, k, v, scores, weights (a lazy AttentionMap), heads, and every statistic of look.MEANING. An
     attention is a `layers.Attention`, or any module that calls torch's scaled_dot_product_attention, is an
     nn.MultiheadAttention, or multiplies a softmax over its tokens with values, in a model of transformers, timm,
-    torch.nn or your own. A Notice says if none was seen, or if nothing was recorded at an address. Calls from other
-    threads are not recorded. A search over several texts runs them one by one while its model is watched:
-    see `Tape.texts`.
+    torch.nn or your own. A Notice says if none was seen, if nothing was recorded at an address, and if a softmax was
+    seen that may be one of attention and was not taken as such. Calls from other threads are not recorded. A search
+    over several texts runs them one by one while its model is watched: see `Tape.texts`.
 
     Args:
         model: A torch module, or a Bundle.
@@ -94,23 +95,24 @@ def watch(model: Any, *names: str, grad: bool = False, keep: Keep = "all") -> It
     if grad and {"scores", "weights"} & set(order.values()):
         draws = ", which draws other dropout" if root.training else ""
         _notice(f"gradients of scores and weights are asked for: fused attention is computed explicitly{draws}")
-    with _alone(tree) as stack:
-        text.follow(stack)
+    with Session(root) as session, session:
+        _begin(session, tree)
+        text.follow(session)
         inside: dict[Attention, dict[str, str]] = {}
         for name in watched:
             module, leaf = known[name]
             if leaf in OUTSIDE:
-                watch_module(module, leaf, name, tape, grad, keep, text, stack)
+                watch_module(module, leaf, name, tape, grad, keep, text, session)
             else:
                 assert isinstance(module, Attention)
                 assert leaf is not None
                 inside.setdefault(module, {})[leaf] = name
         for attention, wanted in inside.items():
-            _enter_tap(attention, "listeners", Listener(tape, wanted, grad, keep, text), stack)
+            _enter_tap(attention, "listeners", Listener(tape, wanted, grad, keep, text), session)
         foreign = None
         if awaited:
             foreign = ForeignWatch(tree, names, known, tape=tape, grad=grad, keep=keep, text=text)
-            _intercept(foreign, stack)
+            _intercept(foreign, session)
         yield tape
         for message in missing_records(tape, names, known, root, foreign):
             _notice(message)
@@ -131,7 +133,8 @@ def edit(model: Any, changes: Mapping[str, Edit]) -> Iterator[None]:
     masked key. Calls from other threads are not edited.
 
     Under gradient checkpointing an edit raises an InputError, because the backward pass would not repeat it. So does,
-    at the end, an edit of which nothing ran inside the `with`.
+    at the end, an edit of which nothing ran inside the `with`. A Notice names a softmax in a module that an address
+    means and that was not taken as attention, so that it is not edited.
 
     Args:
         model: A torch module, or a Bundle.
@@ -155,7 +158,8 @@ def edit(model: Any, changes: Mapping[str, Edit]) -> Iterator[None]:
     known = _known(tree, changes)
     both = known | tree.possible
     used: set[str] = set()
-    with _alone(tree) as stack:
+    with Session(tree.root) as session, session:
+        _begin(session, tree)
         awaited: dict[str, Edit] = {}
         for pattern, given in changes.items():
             names = resolve(pattern, both)
@@ -167,20 +171,23 @@ def edit(model: Any, changes: Mapping[str, Edit]) -> Iterator[None]:
                     continue
                 module, leaf = known[name]
                 if leaf in OUTSIDE:
-                    edit_module(module, leaf, name, change, stack)
+                    edit_module(module, leaf, name, change, session)
                 else:
                     assert isinstance(module, Attention)
-                    _enter_tap(module, "edits", (leaf, change, threading.get_ident()), stack)
+                    _enter_tap(module, "edits", (leaf, change, session.thread), session)
         foreign = None
         if awaited:
             foreign = ForeignEdit(tree, awaited, known)
-            _intercept(foreign, stack)
+            _intercept(foreign, session)
         yield
         unused = [pattern for pattern in changes if pattern not in used]
         if unused:
             seen = foreign is not None and foreign.running.passes and set(unused) <= set(awaited)
-            why = foreign.why() if foreign is not None and seen else IDLE
+            why = foreign.why(unused) if foreign is not None and seen else IDLE
             raise InputError(f"the edit of {', '.join(map(repr, unused))} changed nothing: {why}")
+        partial = foreign.partial(awaited) if foreign is not None else ""
+        if partial:
+            _notice(f"attention may be left unedited: {partial}")
 
 
 def _counted(pattern: str, change: Edit, used: set[str]) -> Edit:
@@ -193,11 +200,10 @@ def _counted(pattern: str, change: Edit, used: set[str]) -> Edit:
     return apply
 
 
-def _intercept(foreign: Foreign, stack: ExitStack) -> None:
-    """Give the attention calls of a foreign model to a watch or an edit until the stack is closed."""
-    if "torch._dynamo" in sys.modules:  # a model may compile itself meanwhile, as generate() of transformers does
-        stack.enter_context(torch.compiler.set_stance("force_eager"))
-    intercept(foreign, stack)
+def _intercept(foreign: Foreign, session: Session) -> None:
+    """Give the attention calls of a foreign model to a watch or an edit until the session ends."""
+    run_eagerly(session)  # a model may compile itself meanwhile, as generate() of transformers does
+    intercept(foreign, session)
 
 
 def _check_editable(pattern: str, names: list[str], known: Addresses) -> None:
@@ -210,46 +216,40 @@ def _check_editable(pattern: str, names: list[str], known: Addresses) -> None:
         _notice(f"{pattern!r} is edited: these layers compute their attention explicitly", 5)
 
 
-_LOCKS: WeakKeyDictionary[nn.Module, threading.RLock] = WeakKeyDictionary()
-_LOCK = threading.Lock()
+def _begin(session: Session, tree: Tree) -> None:
+    """Wait until no other thread watches or edits the model; a compiled model runs eagerly meanwhile."""
+    session.wait_for_turn()
+    if tree.compiled:
+        _notice("the model is compiled: while it is watched or edited it runs eagerly, equal up to rounding", 5)
+        run_eagerly(session)
 
 
-@contextmanager
-def _alone(tree: Tree) -> Iterator[ExitStack]:
-    """Let one thread at a time watch or edit a model; what it sets up on the stack is undone at the end."""
-    with _LOCK:
-        lock = _LOCKS.setdefault(tree.root, threading.RLock())
-    with lock, ExitStack() as stack:
-        if any(_compiled(module) for _, module in tree.parts):
-            _notice("the model is compiled: while it is watched or edited it runs eagerly, equal up to rounding", 6)
-            stack.enter_context(torch.compiler.set_stance("force_eager"))
-        yield stack
+_LOCK = threading.RLock()
 
 
-def _compiled(module: nn.Module) -> bool:
-    return hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
-
-
-def _enter_tap(attention: Attention, part: str, entry: Any, stack: ExitStack) -> None:
-    """Add a listener or an edit to an attention's tap until the stack is closed; an empty tap is removed."""
+def _enter_tap(attention: Attention, part: str, entry: Any, session: Session) -> None:
+    """Add a listener or an edit to an attention's tap until the session ends; an empty tap is removed."""
+    session.undo_with(partial(_leave_tap, attention, part, entry))
     with _LOCK:
         if attention.tap is None:
-            attention.tap = WatchTap()
+            tap = WatchTap()
             if "torch._dynamo" in sys.modules:  # else nothing is compiled, and importing it takes a second
-                attention.tap.seen = torch.compiler.disable(attention.tap.seen)  # type: ignore[method-assign]
+                tap.seen = torch.compiler.disable(tap.seen)  # type: ignore[method-assign]
+            attention.tap = tap
         elif not isinstance(attention.tap, WatchTap):
             raise InputError(f"this attention has a {type(attention.tap).__name__} of its own as its tap")
-        tap: Any = attention.tap
+        getattr(attention.tap, part).append(entry)
+
+
+def _leave_tap(attention: Attention, part: str, entry: Any) -> None:
+    with _LOCK:
+        tap = attention.tap
+        if not isinstance(tap, WatchTap):
+            return
         entries: list[Any] = getattr(tap, part)
-        entries.append(entry)
-
-    def leave() -> None:
-        with _LOCK:
-            entries.remove(entry)
-            if not tap.listeners and not tap.edits:
-                attention.tap = None
-
-    stack.callback(leave)
+        entries[:] = [other for other in entries if other is not entry]
+        if not tap.listeners and not tap.edits:
+            attention.tap = None
 
 
 def _notice(message: str, level: int = 4) -> None:

@@ -41,6 +41,7 @@ class Source:
     tokens: int
     features: int | None
     other: int | None = None  # of (n, b, d): the tokens, if its rows come first
+    channels_first: bool = False  # of an image (b, c, y, x)
 
 
 def sources(frame: Frame, v: Tensor, around: Sequence[Frame]) -> list[Source]:
@@ -60,8 +61,22 @@ def sources(frame: Frame, v: Tensor, around: Sequence[Frame]) -> list[Source]:
         elif n == 3:
             found += [Source(size[0], size[1], size[2]), Source(size[1], size[0], size[2], other=size[1])]
         elif n == 4:
-            found += [Source(size[0], size[1] * size[2], size[3]), Source(size[0], size[2] * size[3], size[1])]
+            found += _images(x)
     return found or [Source(1, x.shape[0], x.shape[1]) for x in frame.inputs if x.ndim == 2 and x.is_floating_point()]
+
+
+def _images(x: Tensor) -> list[Source]:
+    """The readings of (b, y, x, c) or (b, c, y, x)."""
+    b, n, m, last = x.shape
+    return [Source(b, n * m, last), Source(b, m * last, n, channels_first=True)]
+
+
+def _own(frame: Frame) -> list[Source]:
+    """What a module was called with, read as tokens (b, n, d) or images."""
+    floats = [x for x in frame.inputs if x.is_floating_point()]
+    return [
+        source for x in floats if x.ndim in (3, 4) for source in (_images(x) if x.ndim == 4 else [Source(*x.shape)])
+    ]
 
 
 def _is_core(frame: Frame, v: Tensor) -> bool:
@@ -75,7 +90,7 @@ def refusal(frame: Frame, found: Sequence[Source], v: Tensor, product: Product) 
     Its keys must be tokens that the module was called with; or every such token is a query once, among as many keys, as
     in windows. Of a module that has attended, the tokens may be the queries alone: the keys are then those of a cache.
     With three axes, or with more keys than tokens, as where a class token is put before them, the scores must be a
-    product, too, and a shape that may be one of channels is refused.
+    product, too. A shape that may be one of channels is refused, unless the values lie in memory as those of tokens do.
 
     A softmax of queries over features is no attention even if there are as many features as tokens: its module also
     takes one of keys over tokens.
@@ -90,9 +105,13 @@ def refusal(frame: Frame, found: Sequence[Source], v: Tensor, product: Product) 
         return "its module also calls a fused attention"
     if product.axes in frame.features:
         return "its module also takes a softmax over another axis, as linear attention does"
+    if _is_parameter(v, frame.module):
+        return "its values are parameters, which are no tokens"
     p, cached = product, product.queries <= product.keys and frame.module in _ATTENDED
-    if p.axes == 4 and p.last and any(_fits(b, n, p, cached) for b, n in frame.tokens()):
-        return _accept(frame)
+    if p.axes == 4 and p.last:
+        fitting = [source for source in _own(frame) if _fits(source.rows, source.tokens, p, cached)]
+        if any(not _may_be_channels(source, p) for source in fitting):
+            return _accept(frame)
     if not p.scored:
         return f"{_NOT_TOKENS}, and its scores are no product of queries and keys in the same module"
     if (not found and _is_core(frame, v)) or any(_is_source(source, p, cached) for source in found):
@@ -101,6 +120,25 @@ def refusal(frame: Frame, found: Sequence[Source], v: Tensor, product: Product) 
 
 
 _NOT_TOKENS = "the axis that sums to 1 is not, or not for certain, that of the tokens that its module was called with"
+
+
+def _is_parameter(v: Tensor, module: nn.Module) -> bool:
+    """Whether values are a parameter of their module, or a view of one."""
+    if v.is_meta:
+        return False
+    own = {parameter.untyped_storage().data_ptr() for parameter in module._parameters.values() if parameter is not None}
+    return bool(own) and v.untyped_storage().data_ptr() in own
+
+
+def _may_be_channels(source: Source, p: Product) -> bool:
+    """Whether four axes that fit the tokens of a module would fit its channels or features as well.
+
+    The weights of features are no product. The values of attention between channels have a number per token, and those
+    of one token do not lie side by side: unless the module was called with channels first.
+    """
+    if not p.scored:
+        return p.heads * p.keys == source.features
+    return p.features == source.tokens and (not p.apart and not p.wide if source.channels_first else p.apart)
 
 
 def _accept(frame: Frame) -> str:
@@ -132,3 +170,17 @@ def _is_source(source: Source, p: Product, cached: bool) -> bool:
         return p.wide or not (channels and p.features == source.tokens)
     more = source.features is not None and source.tokens < p.keys == p.queries
     return more and (p.wide or not (channels or p.features == source.tokens))
+
+
+def fits_tokens(frame: Frame, weights: Tensor) -> bool:
+    """Whether weights (b, h, q, k) that a module returns have the tokens that it was called with as queries and keys.
+
+    The keys may be more if it was called with a cache, an object or keys (b, h, n, e).
+    """
+    b, h, q, k = weights.shape
+    heads = [x for x in frame.inputs if x.ndim == 4 and x.is_floating_point() and x.shape[:1] == (b,)]
+    split = [x for x in heads if x.shape[:3] == (b, h, q)]  # queries of heads
+    found = [s for s in sources(frame, weights, ()) if s.rows == b and s.tokens == q]
+    windows = q == k and any(s.rows * s.tokens == b * q for s in sources(frame, weights, ()))
+    cached = frame.cache is not None or any(x.shape[2] in (k, k - q) for x in heads)
+    return windows or bool((found or split) and (q == k or cached or frame.was_given(b, q, k)))

@@ -9,8 +9,8 @@ from __future__ import annotations
 import sys
 import threading
 import warnings
-from collections.abc import Container, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Collection, Container, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,13 +19,14 @@ from torch import Tensor
 from ..errors import InputError, Notice
 from .addresses import INSIDE, Tree, matching
 from .call import DenseCall
-from .explicit_call import UNMET
-from .foreign_call import first_position
-from .foreign_steps import ForeignListener, Steps
+from .explicit_call import AXES, UNMET
+from .explicit_tokens import fits_tokens
+from .foreign_steps import ForeignListener, Steps, position_of
 from .missing import listed
 from .multihead import uses_fast_path
 from .recordable import why_not
 from .running import Frame, Place, Running, user_level
+from .session import Session
 from .tap import Edit, WatchTap, recomputing
 from .tape import Keep, Tape
 from .text_counter import TextCounter
@@ -36,6 +37,10 @@ HINTS = {  # what to do if no attention was seen, by the package of the model
     "models call scaled_dot_product_attention",
 }
 HINT = "; attention that calls torch.nn.functional.scaled_dot_product_attention is always seen"
+EAGER = (  # of a model of transformers with eager attention
+    "; call it with output_attentions=True, or set this in its config, so that its modules return their weights"
+)
+NOT_RETURNED = "their queries and keys are not the tokens that the module was called with"
 
 
 class Wanted:
@@ -43,7 +48,7 @@ class Wanted:
 
     Args:
         patterns: Addresses; a module that attends several times in one pass is meant with all its calls, unless the
-            pattern names one of them, as "...attention@1.weights" does.
+            pattern names one of them, as "...attention@0.weights" names the first.
         taken: Addresses that belong to modules: T5's "...SelfAttention.q" is the output of its module q.
     """
 
@@ -56,16 +61,30 @@ class Wanted:
         """The activations that are asked for at a place, and their addresses."""
         key = (place.path, place.index)
         if key not in self._found:
-            names = {place.address(leaf, numbered): leaf for numbered in (False, True) for leaf in INSIDE}
+            names = {place.address(leaf, call): leaf for call in ("", f"@{place.index}") for leaf in INSIDE}
             leaves = set()
             for pattern in self.patterns:
                 matched = {names[name] for name in matching(pattern, names)}
                 leaves |= matched
                 if matched:
                     self.unused.pop(pattern, None)
-            free = [leaf for leaf in INSIDE if leaf in leaves and place.address(leaf, False) not in self.taken]
+            free = [leaf for leaf in INSIDE if leaf in leaves and place.address(leaf, "") not in self.taken]
             self._found[key] = {leaf: place.address(leaf) for leaf in free}
         return self._found[key]
+
+    def names(self, path: str, patterns: Collection[str]) -> bool:
+        """Whether one of some patterns names an activation of a module."""
+        names = {f"{path}.{leaf}" if path else leaf: leaf for leaf in INSIDE}
+        return any(name not in self.taken for pattern in patterns for name in matching(pattern, names))
+
+
+@dataclass(frozen=True)
+class Missed:
+    """What was seen in a module and is not taken as attention."""
+
+    what: str  # "a softmax of shape (2, 3, 7, 7) was seen"
+    reason: str  # why it is not taken
+    likely: bool  # it is probably attention
 
 
 class Foreign:
@@ -81,28 +100,37 @@ class Foreign:
         self.root, self.wanted = tree.root, Wanted(patterns, taken)
         self.running = Running(tree.root, tree.attending, threading.get_ident())
         self.seen: dict[str, None] = {}  # the paths of modules with attention calls, in order
-        self.missed: dict[str, tuple[tuple[int, ...], str]] = {}  # softmaxes that were not taken, by path, and why
+        self.missed: dict[str, Missed] = {}  # by path, where no attention was seen
         self._noticed = False
 
-    def follow(self, stack: ExitStack) -> None:
-        """Follow the running modules until the stack is closed."""
-        self.running.follow(stack, self._left)
+    def follow(self, session: Session) -> None:
+        """Follow the running modules until the session ends."""
+        self.running.follow(session, self._left)
 
-    def join(self, tap: WatchTap) -> Place | None:
-        """Add what this watch or edit wants of the attention call that happens now to its tap."""
+    def join(self, tap: WatchTap, q: Tensor, k: Tensor) -> Place | None:
+        """Add what this watch or edit wants of the attention call that happens now to its tap.
+
+        Args:
+            tap: The tap.
+            q: The queries of the call, or a tensor with as many rows and tokens.
+            k: The keys, or a tensor with as many tokens.
+        """
         place = self.running.place()
         if place is not None:
             self.seen[place.path] = None
-            self.enter(tap, place)
+            self.enter(tap, place, q, k)
         return place
 
-    def miss(self, softmax: torch.Size | None, reason: str) -> None:
-        """Remember a softmax of the running module that is not taken as attention; None: the last one."""
-        path = self.running.frames[-1].path if self.running.frames else None
-        if path is not None and (softmax is not None or path in self.missed):
-            self.missed[path] = (tuple(softmax) if softmax is not None else self.missed[path][0], reason)
+    def miss(self, what: str, reason: str, likely: bool, frame: Frame | None = None) -> None:
+        """Remember what was seen in a module, the running one if not given, and is not taken as attention."""
+        frame = frame or (self.running.frames[-1] if self.running.frames else None)
+        if frame is None or frame.path is None:
+            return
+        known = self.missed.get(frame.path)
+        if likely or known is None or not known.likely:
+            self.missed[frame.path] = Missed(what, reason, likely)
 
-    def enter(self, tap: WatchTap, place: Place) -> None:
+    def enter(self, tap: WatchTap, place: Place, q: Tensor, k: Tensor) -> None:
         """Add listeners or edits to the tap of a call at a place."""
         raise NotImplementedError
 
@@ -127,42 +155,59 @@ class Foreign:
         """The patterns that matched no attention call, if the model ran at all."""
         return list(self.wanted.unused) if self.running.passes else []
 
-    def why(self) -> str:
-        """Why attention was not seen where it was expected, and what to do."""
+    def why(self, patterns: Sequence[str] = ()) -> str:
+        """Why attention was not seen where patterns expected it, and what to do."""
+        named = {path: miss for path, miss in self.missed.items() if self.wanted.names(path, patterns)}
         if self.seen:
-            return f"the attention of this model is in {listed(self.seen)}"
+            return self._miss(named) if named else f"the attention of this model is in {listed(self.seen)}"
         configs = (getattr(module, "config", None) for module in self.root.modules())
         how = next((how for x in configs if isinstance(how := getattr(x, "_attn_implementation", None), str)), None)
-        if how == "eager":
-            return (
-                f"this {type(self.root).__name__} computes attention itself, in a form that is not seen: call it with "
-                "output_attentions=True, or set this in its config, so that its modules return their weights"
-            )
-        if how is not None and how != "sdpa":
+        if how not in (None, "sdpa", "eager"):
             return (
                 f"this {type(self.root).__name__} computes attention by its implementation {how!r}, which neither "
                 "calls scaled_dot_product_attention nor returns weights: load it with attn_implementation='sdpa', or "
                 "with 'eager' if it refuses that"
             )
+        missed = named or self.missed
         hint = HINTS.get(type(self.root).__module__.partition(".")[0], HINT)
-        if self.missed:
-            met = {path: miss for path, miss in self.missed.items() if miss[1] != UNMET} or self.missed
-            path, (shape, reason) = next(iter(met.items()))
-            where = f" in {path!r}" if path else ""
-            return f"a softmax of shape {shape} was seen{where} and not taken as attention: {reason}{hint}"
+        if how == "eager" and not any(miss.reason == NOT_RETURNED for miss in missed.values()):
+            hint = EAGER
+        if missed:
+            return f"{self._miss(missed)}{hint}"
         return (
             f"this {type(self.root).__name__} called neither torch's scaled_dot_product_attention nor "
-            f"nn.MultiheadAttention, took no softmax, and no module of it returned attention weights{hint}"
+            f"nn.MultiheadAttention, took no softmax, and no module of it returned attention weights"
+            f"{'' if how == 'eager' else hint}"
         )
+
+    def partial(self, patterns: Collection[str]) -> str:
+        """What was probably attention and not seen where patterns that did see some expected it; empty if nothing."""
+        used = [pattern for pattern in patterns if pattern not in self.wanted.unused]
+        found = {path: miss for path, miss in self.missed.items() if miss.likely and path not in self.seen}
+        found = {path: miss for path, miss in found.items() if self.wanted.names(path, used)}
+        return self._miss(found) if found else ""
+
+    def _miss(self, missed: dict[str, Missed]) -> str:
+        """A sentence about the first of what is not taken as attention, preferably one that has met values."""
+        ranked = sorted(missed.items(), key=lambda item: (not item[1].likely, item[1].reason in (UNMET, AXES)))
+        path, miss = ranked[0]
+        where = f" in {path!r}" if path else ""
+        others = len(missed) - 1
+        more = f" (and in {others} other module{'s' if others > 1 else ''})" if others else ""
+        return f"{miss.what}{where}{more} and not taken as attention: {miss.reason}"
 
     def _left(self, frame: Frame, out: Any) -> None:
         """Look for weights in the output of a module in which no attention call was seen."""
         weights = None if frame.attended or frame.path is None else _weights_in(out)
-        if weights is not None and not recomputing():
+        if weights is None or recomputing():
+            return
+        if fits_tokens(frame, weights):
             place = self.running.place(frame)
             assert place is not None
             self.seen[place.path] = None
             self.weights_returned(place, weights)
+        else:
+            self.miss(f"weights of shape {tuple(weights.shape)} were returned", NOT_RETURNED, True, frame)
 
 
 class ForeignWatch(Foreign):
@@ -192,33 +237,40 @@ class ForeignWatch(Foreign):
         super().__init__(tree, patterns, taken)
         self.tape, self.grad, self.keep, self.text = tape, grad, keep, text
         self.steps = Steps(text)
-        self._listeners: dict[tuple[str, int], ForeignListener] = {}
+        self._listeners: dict[tuple[str, int], ForeignListener | None] = {}  # None: nothing is wanted there
 
-    def enter(self, tap: WatchTap, place: Place) -> None:
-        """Add the listener of a place to the tap."""
-        if self.running.passes != self.steps.passes and not recomputing():
+    def enter(self, tap: WatchTap, place: Place, q: Tensor, k: Tensor) -> None:
+        """Add the listener of a place to the tap, if anything is wanted there."""
+        if recomputing():
+            return
+        if self.running.passes != self.steps.passes:
             self.steps.begin(self.running.passes)
         listener = self._listener(place)
+        if listener is None:
+            self.steps.skip(place, q.shape[0], q.shape[-2], k.shape[-2])
+            return
         listener.meet(place.frame.cache)
         tap.listeners.append(listener)
 
     def weights_returned(self, place: Place, weights: Tensor) -> None:
         """Record weights."""
-        queries, keys = weights.shape[2:]
-        given = place.frame.was_given(weights.shape[0], queries, keys)
-        offset = first_position(queries, keys, weights.detach() > 0, False, given)
         tap = WatchTap()
-        self.enter(tap, place)
+        self.enter(tap, place, weights, weights.mT)
+        if not tap.listeners:
+            return
+        rows, _, queries, keys = weights.shape
+        at = position_of([place], rows, queries, keys, lambda: weights.detach() > 0)
         tap.withhold(("q", "k", "v", "scores", "heads"), "its module computes attention itself and returns the weights")
-        tap.record(DenseCall(weights=weights.detach().clone(), offset=offset))
+        tap.record(DenseCall(weights=weights.detach().clone(), offset=at.offset, first_key=at.first_key))
 
-    def _listener(self, place: Place) -> ForeignListener:
+    def _listener(self, place: Place) -> ForeignListener | None:
         key = (place.path, place.index)
         if key not in self._listeners:
             wanted = self.wanted.at(place)
             for leaf, address in wanted.items():
                 self.tape.add(address, leaf)
-            self._listeners[key] = ForeignListener(self.tape, wanted, self.grad, self.keep, self.text, self.steps)
+            made = ForeignListener(self.tape, wanted, self.grad, self.keep, self.text, self.steps)
+            self._listeners[key] = made if wanted else None
         return self._listeners[key]
 
 
@@ -235,7 +287,7 @@ class ForeignEdit(Foreign):
         super().__init__(tree, list(changes), taken)
         self.changes = [(Wanted([pattern], taken), change) for pattern, change in changes.items()]
 
-    def enter(self, tap: WatchTap, place: Place) -> None:
+    def enter(self, tap: WatchTap, place: Place, q: Tensor, k: Tensor) -> None:
         """Add the edits of a place to the tap."""
         self.wanted.at(place)  # so that its patterns count as used
         for wanted, change in self.changes:

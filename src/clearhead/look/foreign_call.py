@@ -14,7 +14,7 @@ from ..errors import InputError
 from ..layers import Bias, Mask
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(kw_only=True, eq=False)
 class SDPACall:
     """One call of F.scaled_dot_product_attention, bound to the names of its arguments."""
 
@@ -46,8 +46,9 @@ class SDPACall:
     def lead(self) -> torch.Size:
         """All axes of the output but the last two."""
         axes = 3 if self.grouped else 2  # grouped heads do not broadcast
-        leads = [x.shape[:-axes] for x in (self.q, self.k, self.v)]
-        return torch.broadcast_shapes(*leads) + self.q.shape[-axes:-2]
+        q, k, v = (x.shape[:-axes] for x in (self.q, self.k, self.v))
+        lead = q if q == k == v else torch.broadcast_shapes(q, k, v)  # which takes 30 us
+        return lead + self.q.shape[-axes:-2]
 
     def four(self, x: Tensor) -> Tensor:
         """q, k, v or the output with axes (b, h, tokens, e): three axes have one head, more than four many rows.
@@ -85,13 +86,16 @@ class SDPACall:
         return mask.detach() > torch.finfo(mask.dtype).min / 2
 
     def edited(self, sdpa: Callable[..., Tensor], q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """The output of the same call with other queries, keys and values, which have four axes."""
+        """The output of the same call, in its shape, with other queries, keys and values, which have four axes."""
         mask, new = self.attn_mask, (q, k, v)
         if all(x.numel() == y.numel() for x, y in zip((self.q, self.k, self.v), new, strict=True)):
             q, k, v = (y.reshape(x.shape) for x, y in zip((self.q, self.k, self.v), new, strict=True))
         else:  # keys or values were broadcast over rows or heads
             mask = self.four_mask()
-        return sdpa(q, k, v, mask, self.dropout, self.causal, scale=self.scale, enable_gqa=self.grouped)
+        if mask is not None and q.dtype == torch.float64 and mask.is_floating_point():
+            mask = mask.double()  # a fused kernel, which these shapes may take, reads it as float64
+        out = sdpa(q, k, v, mask, self.dropout, self.causal, scale=self.scale, enable_gqa=self.grouped)
+        return out if out.ndim == self.q.ndim else self.shaped(out)
 
     def score(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, float]:
         """The score of `attend` that this call computes."""
@@ -124,7 +128,7 @@ def _bind(
 ) -> SDPACall:
     if query.is_nested:
         raise InputError("attention over nested tensors cannot be edited: expected a padded batch and a mask")
-    scale = query.shape[-1] ** -0.5 if scale is None else float(scale)
+    scale = max(1, query.shape[-1]) ** -0.5 if scale is None else float(scale)
     return SDPACall(
         q=query, k=key, v=value, attn_mask=attn_mask, dropout=dropout_p, causal=is_causal, scale=scale,
         grouped=enable_gqa and query.ndim > 2 and not query.shape[-3] == key.shape[-3] == value.shape[-3],
@@ -203,7 +207,7 @@ def editable_mask_and_bias(call: SDPACall, offset: int) -> tuple[Mask, Bias | No
     return Mask(offset=offset or None, allow=allowed), bias
 
 
-def first_position(queries: int, keys: int, allowed: Tensor | None, causal: bool, given: bool) -> int:
+def first_position(queries: int, keys: int, allowed: Tensor | None, given: bool) -> int:
     """The position of the first query among the keys: where distances start, and whether a step continues a text.
 
     As many queries as keys are the same tokens. A mask whose last allowed key moves by one per query is causal, and
@@ -214,17 +218,18 @@ def first_position(queries: int, keys: int, allowed: Tensor | None, causal: bool
         queries: Number of queries.
         keys: Number of keys.
         allowed: A mask, True where attention is allowed, with the axes queries and keys last.
-        causal: The mask is torch's causal flag.
         given: The module was called with as many tokens as there are keys.
     """
-    if queries == keys or causal or given or 0 in (queries, keys):
+    if queries == keys or given or 0 in (queries, keys):
         return 0
     if allowed is not None and not allowed.is_meta:
         some = allowed.expand(*allowed.shape[:-2], queries, keys).reshape(-1, queries, keys).any(0)
-        last = keys - 1 - some.flip(-1).int().argmax(-1)  # of a query without any key this means nothing
-        first = (last - torch.arange(queries, device=last.device))[some.any(-1)]
-        if first.numel() and int(first.min()) == int(first.max()) >= 0:
-            return int(first[0])
+        last = keys - 1 - some.flip(-1).int().argmax(-1)
+        first, none = last - torch.arange(queries, device=last.device), ~some.any(-1)  # queries without any key
+        ends = torch.stack([first.masked_fill(none, keys).min(), first.masked_fill(none, -queries).max()])
+        low, high = ends.tolist()  # one read of the device
+        if low == high >= 0:
+            return int(low)
         if queries > 1:
             return 0
     return max(0, keys - queries)

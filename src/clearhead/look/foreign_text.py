@@ -13,13 +13,15 @@ from .capture import watch
 from .maps import AttentionMap
 
 
-def foreign_attention(model: nn.Module, tokenizer: Any, text: str, target: str | None) -> dict[str, Any]:
-    """The fields of a TextAttention: pieces, maps by kind, and for an encoder-decoder target and decoder_input.
+def foreign_attention(
+    model: nn.Module, tokenizer: Any, text: str | tuple[str, str], target: str | None
+) -> tuple[dict[str, Any], dict[str, dict[str, AttentionMap]]]:
+    """The pieces of a TextAttention, with target and decoder_input of an encoder-decoder, and its maps by kind.
 
     Args:
         model: A model of transformers.
         tokenizer: Its tokenizer.
-        text: The text; for an encoder-decoder the source.
+        text: The text, or two of them; for an encoder-decoder the source.
         target: What its decoder writes, for an encoder-decoder only.
     """
     if not callable(tokenizer):
@@ -32,7 +34,7 @@ def foreign_attention(model: nn.Module, tokenizer: Any, text: str, target: str |
     if not pair and target is not None:
         raise InputError(f"this {type(model).__name__} is no encoder-decoder: expected a text without a target")
     device = next(model.parameters()).device
-    given = {key: x.to(device) for key, x in tokenizer(text, return_tensors="pt").items()}
+    given = {key: x.to(device) for key, x in _read(tokenizer, text).items()}
     if not given["input_ids"].numel():
         raise InputError("the text is empty: expected a token or more")
     pieces = _pieces(tokenizer, given["input_ids"][0].tolist())
@@ -47,7 +49,16 @@ def foreign_attention(model: nn.Module, tokenizer: Any, text: str, target: str |
     maps = tape.match("**.weights")
     if not maps:
         raise InputError(f"no attention was seen in this {type(model).__name__}: {tape.unseen}")
-    return {**fields, "maps": _by_kind(maps) if pair else {"self": list(maps.values())}}
+    return fields, _by_kind(maps) if pair else {"self": maps}
+
+
+def _read(tokenizer: Any, text: str | tuple[str, str]) -> Any:
+    """The inputs of a text, or of two texts in one row."""
+    texts = (text,) if isinstance(text, str) else text
+    try:
+        return tokenizer(*texts, return_tensors="pt")
+    except (TypeError, ValueError) as cause:
+        raise InputError(f"this tokenizer does not read {text!r}: {cause}") from cause
 
 
 def _run(model: nn.Module, given: dict[str, Any]) -> None:
@@ -61,17 +72,17 @@ def _run(model: nn.Module, given: dict[str, Any]) -> None:
         raise InputError(f"the text has {tokens} tokens: this model reads {most} at once") from cause
 
 
-def _by_kind(maps: dict[str, AttentionMap]) -> dict[str, list[AttentionMap]]:
+def _by_kind(maps: dict[str, AttentionMap]) -> dict[str, dict[str, AttentionMap]]:
     """The maps of an encoder-decoder: in each layer of a decoder self-attention comes before cross-attention."""
-    found: dict[str, list[AttentionMap]] = {"encoder": [], "decoder": [], "cross": []}
+    found: dict[str, dict[str, AttentionMap]] = {"encoder": {}, "decoder": {}, "cross": {}}
     order: dict[str, str] = {}  # a name without its numbers, and the kind of attention that it has
     for name, map in maps.items():
         if "decoder" not in name.split("."):
-            found["encoder"].append(map)
+            found["encoder"][name] = map
             continue
         family = re.sub(r"\d+", "", name)
         kind = order.setdefault(family, "cross" if "decoder" in order.values() else "decoder")
-        found[kind].append(map)
+        found[kind][name] = map
     return {kind: layers for kind, layers in found.items() if layers}
 
 

@@ -10,25 +10,27 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable
-from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, _pop_mode, _push_mode
 
 from ..errors import Notice
 from ..layers import attend
 from ..layers.scores import repeat_heads
 from .call import DenseCall, LazyCall, full_precision
-from .explicit_call import UNMET, Explicit
+from .explicit_call import AXES, UNMET, Explicit
 from .flex_call import check_flex, flex_weights
 from .foreign import Foreign
-from .foreign_call import Masks, SDPACall, editable_mask_and_bias, first_position, mask_and_bias
+from .foreign_call import Masks, SDPACall, editable_mask_and_bias, mask_and_bias
+from .foreign_steps import position_of
 from .multihead import SIGNATURE, ExplicitMultihead, multihead_forward
 from .recordable import why_not
 from .running import Frame, Place, user_level
+from .session import Session
 from .tap import WatchTap
 from .twin import answer
 
@@ -46,24 +48,27 @@ class Interception(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         handle = HANDLERS.get(func)
-        return func(*args, **(kwargs or {})) if handle is None else handle(self, func, args, kwargs or {})
+        if handle is not None:
+            return handle(self, func, args, kwargs or {})
+        return func(*args, **kwargs) if kwargs else func(*args)
 
-    def join(self, *tensors: Tensor) -> tuple[WatchTap, list[Place]]:
+    def join(self, q: Tensor, k: Tensor) -> tuple[WatchTap, list[Place]]:
         """The tap of the attention call that happens now, and its place in each model that is watched or edited.
 
         Args:
-            tensors: Its queries and keys, or its weights; if they cannot be recorded, a Notice says so.
+            q: Its queries, or its weights; if they cannot be recorded, a Notice says so.
+            k: Its keys, or its transposed weights.
         """
         tap, places = WatchTap(), list[Place]()
         for foreign in list(self.foreign):
-            place = foreign.join(tap)
+            place = foreign.join(tap, q, k)
             if place is not None:
                 places.append(place)
         present = [(foreign.running, foreign.running.passes) for foreign in self.foreign]
         if present != self._pass:
             self.masks.clear()
             self._pass = present
-        reason = why_not(*tensors) if tap.listeners else ""
+        reason = why_not(q, k) if tap.listeners else ""
         if reason:
             tap.listeners.clear()
             _notice_unrecorded(places[0], reason)
@@ -77,47 +82,47 @@ class Interception(TorchFunctionMode):
         """The running modules of each model that is watched or edited, outermost first."""
         return [foreign.running.frames for foreign in self.foreign if foreign.running.frames]
 
-    def missed(self, softmax: torch.Size | None, reason: str) -> None:
-        """Remember a softmax that is not taken as attention, and why; without a shape, the reason of the last one."""
+    def missed(self, softmax: torch.Size, reason: str, likely: bool) -> None:
+        """Remember a softmax that is not taken as attention, and why; `likely`: it is probably one of attention."""
         for foreign in self.foreign:
-            foreign.miss(softmax, reason)
+            foreign.miss(f"a softmax of shape {tuple(softmax)} was seen", reason, likely)
 
-    def add(self, foreign: Foreign, stack: ExitStack) -> None:
-        """Give attention calls to a watch or an edit until the stack is closed."""
-        foreign.follow(stack)
-        if not self.foreign:
-            _push_mode(self)
+    def add(self, foreign: Foreign, session: Session) -> None:
+        """Give attention calls to a watch or an edit until the session ends."""
+        session.undo_with(partial(self._drop, foreign))
+        foreign.follow(session)
         self.foreign.append(foreign)
-        stack.callback(self._drop, foreign)
+        if self not in _get_current_function_mode_stack():
+            _push_mode(self)
 
     def _drop(self, foreign: Foreign) -> None:
-        self.foreign.remove(foreign)
+        self.foreign[:] = [other for other in self.foreign if other is not foreign]
         self._pass = None
         self.masks.clear()
         self.explicit = Explicit()
-        if not self.foreign:
-            _remove(self)
+        if not self.foreign and getattr(_THREAD, "interception", None) is self:
+            _remove(self)  # from another thread it cannot be removed, and passes all calls on
 
 
 _THREAD = threading.local()
 
 
-def intercept(foreign: Foreign, stack: ExitStack) -> None:
-    """Give the attention calls of this thread to a watch or an edit until the stack is closed."""
+def intercept(foreign: Foreign, session: Session) -> None:
+    """Give the attention calls of this thread to a watch or an edit until the session ends."""
     if not hasattr(_THREAD, "interception"):
         _THREAD.interception = Interception()
-    _THREAD.interception.add(foreign, stack)
+    _THREAD.interception.add(foreign, session)
 
 
 def _remove(mode: TorchFunctionMode) -> None:
     """Remove a mode from torch's stack, wherever in it: a `with` need not end in the order of its beginning."""
-    above = []
-    while torch._C._len_torch_function_stack():
-        top = _pop_mode()
-        if top is mode:
-            break
-        above.append(top)
-    for other in reversed(above):
+    modes = _get_current_function_mode_stack()
+    if mode not in modes:
+        return
+    above = modes[modes.index(mode) + 1 :]
+    for _ in range(len(above) + 1):
+        _pop_mode()
+    for other in above:
         _push_mode(other)
 
 
@@ -140,13 +145,13 @@ def _sdpa(mode: Interception, func: Callable[..., Tensor], args: Any, kwargs: An
     call = SDPACall.of(args, kwargs)
     mask = call.four_mask()
     before = call.four(call.q), call.four(call.k), call.four(call.v)
-    given = any(place.frame.was_given(before[0].shape[0], call.queries, call.keys) for place in places)
-    offset = first_position(call.queries, call.keys, call.allowed(), call.causal, given)
+    at = position_of(places, before[0].shape[0], call.queries, call.keys, call.allowed, call.causal)
     if tap.explicit:
         q, k, v = (x.to(call.dtype) for x in before)
         if k.shape[1] != v.shape[1]:
             k, v = repeat_heads(k, q.shape[1]), repeat_heads(v, q.shape[1])
-        which, bias = editable_mask_and_bias(call, offset)
+        which, bias = editable_mask_and_bias(call, at.offset)
+        tap.first_key = at.first_key
         out = attend(q, k, v, mask=which, bias=bias, score=call.score, dropout=call.dropout, tap=tap)
         return call.shaped(out)
     after = tap.inputs(*before)
@@ -160,9 +165,13 @@ def _sdpa(mode: Interception, func: Callable[..., Tensor], args: Any, kwargs: An
         out = func(*args, **kwargs)
     if tap.listeners:
         copy = None if mask is None else mode.masks.copy(mask)
-        which, bias = mask_and_bias(call, copy, offset)
+        which, bias = mask_and_bias(call, copy, at.offset)
         q, k = (x.detach().to(out.dtype) for x in after[:2])
-        tap.record(LazyCall(q=q, k=k, mask=which, bias=bias, scale=call.scale, given=lse, copied=True))
+        tap.record(
+            LazyCall(
+                q=q, k=k, mask=which, bias=bias, scale=call.scale, given=lse, copied=True, first_key=at.first_key
+            )
+        )  # fmt: skip
     return call.shaped(tap.heads(call.four(out)))
 
 
@@ -195,18 +204,19 @@ def _softmax(mode: Interception, func: Callable[..., Tensor], args: Any, kwargs:
     if mode.multihead is not None:
         return mode.multihead.softmax(args[0], func, kwargs["dim"])
     out = func(*args, **kwargs)
-    mode.explicit.begin(mode.frames(), out, kwargs["dim"] if "dim" in kwargs else args[1] if len(args) > 1 else None)
-    mode.missed(out.shape, UNMET)
+    dim = kwargs["dim"] if "dim" in kwargs else args[1] if len(args) > 1 else None
+    scores = args[0] if args else kwargs["input"]
+    mode.missed(out.shape, UNMET if out.ndim in (3, 4) else AXES, mode.explicit.begin(mode.frames(), scores, out, dim))
     return out
 
 
 def _pass_on(mode: Interception, func: Callable[..., Tensor], args: Any, kwargs: Any) -> Tensor:
-    """Answer dropout and casts, which the weights of attention may pass through."""
-    follows = bool(args) and mode.explicit.follows(args[0])
-    copy = args[0].clone() if follows and _in_place(func, args, kwargs) else None
+    """Answer dropout, casts and copies, which the weights of attention may pass through."""
+    softmax = mode.explicit.follow(args[0]) if args else None
+    copy = args[0].clone() if softmax is not None and _in_place(func, args, kwargs) else None
     out = func(*args, **kwargs)
-    if follows:
-        mode.explicit.passed(args[0] if copy is None else copy, out)
+    if softmax is not None:
+        mode.explicit.passed(softmax, args[0] if copy is None else copy, out)
     return out
 
 
@@ -218,6 +228,13 @@ def _reshape(mode: Interception, func: Callable[..., Tensor], args: Any, kwargs:
     return out
 
 
+def _slice(mode: Interception, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Answer indexing, which removes the weight of a sink."""
+    out = func(*args, **kwargs)
+    mode.explicit.sliced(args[0], out)
+    return out
+
+
 def _in_place(func: Any, args: Any, kwargs: Any) -> bool:
     """Whether dropout overwrites its input, as nn.Dropout(inplace=True) does."""
     return func is torch.dropout_ or bool(kwargs.get("inplace") or (func is F.dropout and len(args) > 3 and args[3]))
@@ -225,8 +242,9 @@ def _in_place(func: Any, args: Any, kwargs: Any) -> bool:
 
 def _product(mode: Interception, func: Callable[..., Tensor], args: Any, kwargs: Any) -> Tensor:
     """Answer matrix products."""
-    if len(args) == 2 and not kwargs:
-        return _weighted_sum(mode, func, args)
+    factors = (*args, *(kwargs[name] for name in FACTORS if name in kwargs))
+    if len(factors) == len(args) + len(kwargs) == 2:
+        return _weighted_sum(mode, func, factors)
     out = func(*args, **kwargs)
     x, y = args[1:] if len(args) == 3 else (kwargs.get("batch1"), kwargs.get("batch2"))  # of baddbmm
     mode.explicit.multiplied(mode.frames(), x, y, out)
@@ -240,28 +258,33 @@ def _einsum(mode: Interception, func: Callable[..., Tensor], args: Any, kwargs: 
         factors = list(factors[0])
     if len(factors) != 2 or kwargs:
         return func(*args, **kwargs)
-    return _weighted_sum(mode, lambda weights, v: func(equation, weights, v), factors, equation)
+    if mode.explicit.follow(factors[1]) is None:
+        return _weighted_sum(mode, lambda weights, v: func(equation, weights, v), factors, equation)
+    values, _, rest = str(equation).partition(",")  # the weights are the second factor
+    weights, arrow, out = rest.partition("->")
+    swapped = f"{weights},{values}{arrow}{out}"
+    return _weighted_sum(mode, lambda weights, v: func(equation, v, weights), factors[::-1], swapped)
 
 
 def _weighted_sum(mode: Interception, func: Callable[..., Tensor], args: Any, equation: Any = None) -> Tensor:
     """Answer a product that is attention if its first factor is the weights of a softmax: see explicit_call.py."""
     explicit, (weights, v) = mode.explicit, args
-    follows = explicit.follows(weights)
-    layout = explicit.layout(mode.stacks(), weights, v, equation) if follows else None
-    if layout is None:
-        if follows:
-            mode.missed(None, explicit.reason)
+    softmax = explicit.follow(weights)
+    layout = None if softmax is None else explicit.layout(softmax, mode.stacks(), weights, v, equation)
+    if softmax is None or layout is None:
+        if softmax is not None:
+            mode.missed(weights.shape, explicit.reason, softmax.likely)
         out = func(weights, v)
         explicit.multiplied(mode.frames(), weights, v, out)
         return out
     whole = layout.four(weights, layout.weights)
     tap, places = mode.join(whole, whole.mT)
-    return explicit.product(tap, places, func, weights, v, layout)
+    return explicit.product(softmax, tap, places, func, weights, v, layout)
 
 
 def _flex(mode: Interception, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Answer the operator behind flex_attention."""
-    tap, places = mode.join(*args[:2])
+    tap, places = mode.join(args[0], args[1])
     if not tap.listeners and not tap.edits:
         return func(*args, **kwargs)
     q, k, v, *rest = args
@@ -271,16 +294,18 @@ def _flex(mode: Interception, func: Callable[..., Any], args: Any, kwargs: Any) 
     if tap.listeners:
         with torch.no_grad(), full_precision(q.device):
             weights = flex_weights(func, q, k, tuple(rest))
-        given = any(place.frame.was_given(q.shape[0], q.shape[2], k.shape[2]) for place in places)
-        offset = first_position(q.shape[2], k.shape[2], weights > 0, False, given)
+        at = position_of(places, q.shape[0], q.shape[2], k.shape[2], lambda: weights > 0)
         tap.withhold(("scores",), "FlexAttention returns no scores; use attn_implementation='sdpa'")
-        tap.record(DenseCall(weights=weights, offset=offset))
+        tap.record(DenseCall(weights=weights, offset=at.offset, first_key=at.first_key))
     return tap.heads(out), *more
 
+
+FACTORS = ("input", "other", "mat2", "tensor2")  # the names of the factors of torch's matrix products
 
 # The functions of torch that are intercepted.
 HANDLERS: dict[Any, Callable[..., Any]] = {
     F.scaled_dot_product_attention: _sdpa,
+    torch.ops.aten.scaled_dot_product_attention.default: _sdpa,  # of an exported model
     F.multi_head_attention_forward: _multihead,
     torch.ops.higher_order.flex_attention: _flex,
     torch.bmm: _batched_product,
@@ -288,7 +313,8 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     Tensor.baddbmm: _batched_product,
     **dict.fromkeys((F.softmax, torch.softmax, Tensor.softmax), _softmax),
     **dict.fromkeys((F.dropout, torch.dropout, torch.dropout_, Tensor.to, Tensor.type_as, Tensor.type), _pass_on),
-    **dict.fromkeys((Tensor.float, Tensor.half, Tensor.bfloat16, Tensor.double), _pass_on),
+    **dict.fromkeys((Tensor.float, Tensor.half, Tensor.bfloat16, Tensor.double, Tensor.clone, torch.clone), _pass_on),
+    Tensor.__getitem__: _slice,
     **dict.fromkeys((Tensor.view, Tensor.reshape, torch.reshape, Tensor.flatten, torch.flatten), _reshape),
     **dict.fromkeys((torch.matmul, Tensor.matmul, Tensor.bmm), _product),
     torch.einsum: _einsum,

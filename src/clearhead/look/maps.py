@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..errors import InputError, InputIndexError, InputTypeError
-from .call import Call, DenseCall, band, bands, full_precision, steps, tile
+from .call import Band, Call, DenseCall, band, bands, full_precision, steps, tile
 from .statistics import statistics
 
 DENSE_LIMIT = 1 << 26  # the most weights that dense() returns: 256 MB in float32
@@ -23,7 +23,8 @@ class MapSizeError(InputError):
 class AttentionMap:
     """The weights (batch, heads, queries, keys) of a watched attention, computed on request.
 
-    The calls of a decoding loop follow one another as queries; a key that a step did not have yet has weight 0 there.
+    The calls of a decoding loop follow one another as queries; a key that a step did not have yet, or that a sliding
+    window has forgotten, has weight 0 there.
     Nothing of size queries x keys is stored, except in the result of dense().
 
     Args:
@@ -54,7 +55,8 @@ class AttentionMap:
     def shape(self) -> tuple[int, int, int, int]:
         """(batch, heads, queries, keys)."""
         b, h = self.sources[0].shape[:2]
-        return b, h, sum(s.shape[2] for s in self.sources), max(s.shape[3] for s in self.sources)
+        keys = max(s.first_key + s.shape[3] for s in self.sources)
+        return b, h, sum(s.shape[2] for s in self.sources), keys
 
     def __repr__(self) -> str:
         b, h, q, k = self.shape
@@ -82,14 +84,16 @@ class AttentionMap:
         parts = []
         for source, first in self._placed():
             own = (max(rows[0] - first, 0), min(rows[1] - first, source.shape[2]))
-            present = (keys[0], min(keys[1], source.shape[3]))  # an early step does not have the later keys
+            low = max(keys[0] - source.first_key, 0)
+            high = max(min(keys[1] - source.first_key, source.shape[3]), low)  # an early step lacks the later keys
+            left = min(low + source.first_key, keys[1]) - keys[0]
             for some in steps(source, own) if own[0] < own[1] else ():
                 part = (
-                    tile(source, some, present)
-                    if present[0] < present[1]
+                    tile(source, some, (low, high))
+                    if low < high
                     else source.zeros(*self.shape[:2], some[1] - some[0], 0)
                 )
-                parts.append(F.pad(part, (0, keys[1] - keys[0] - part.shape[3])))
+                parts.append(F.pad(part, (left, keys[1] - keys[0] - left - part.shape[3])))
         return torch.cat(parts, dim=2)
 
     def top(self, k: int) -> tuple[Float[Tensor, "b h q n"], Int[Tensor, "b h q n"]]:
@@ -103,14 +107,16 @@ class AttentionMap:
                 padded = F.pad(b.weights, (0, max(0, k - b.weights.shape[-1])))
                 value, at = padded.topk(k, dim=-1)
                 weights.append(value)
-                index.append(torch.where(value > 0, at + b.keys[0], 0) if b.keys[0] else at)
+                first = b.keys[0] + source.first_key
+                index.append(torch.where(value > 0, at + first, 0) if first else at)
         return torch.cat(weights, dim=2), torch.cat(index, dim=2)
 
     def reach(self, rows: tuple[int, int]) -> tuple[int, int]:
         """The range of keys outside which queries rows[0]..rows[1]-1 have weight 0."""
         own = [(s, max(rows[0] - first, 0), min(rows[1] - first, s.shape[2])) for s, first in self._placed()]
-        reaches = [source.reach(low, high) for source, low, high in own if low < high]
-        return min((low for low, _ in reaches), default=0), max((high for _, high in reaches), default=0)
+        reaches = [(s.first_key, *s.reach(low, high)) for s, low, high in own if low < high]
+        low = min((first + low for first, low, _ in reaches), default=0)
+        return low, max((first + high for first, _, high in reaches), default=0)
 
     def pool(self, size: int | tuple[int, int]) -> Float[Tensor, "b h y x"]:
         """An overview of at most size x size cells: the mean over a cell's queries of the sum over its keys.
@@ -128,7 +134,7 @@ class AttentionMap:
         for source, first in self._placed():
             for part in bands(source):
                 x = sums.new_zeros(b, h, part.weights.shape[2], nx)
-                x.index_add_(3, columns[slice(*part.keys)], part.weights.to(sums.dtype))
+                x.index_add_(3, columns[_columns(source, part)], part.weights.to(sums.dtype))
                 sums.index_add_(2, cells[part.rows[0] + first : part.rows[1] + first], x)
         return sums / torch.bincount(cells, minlength=ny)[:, None]
 
@@ -187,11 +193,13 @@ class AttentionMap:
                 raise InputIndexError(f"keys from {int(index.min())} to {int(index.max())}: there are {k}")
             chosen = torch.zeros(k, dtype=torch.bool, device=index.device)
             chosen[index.long()] = True
-        return self._rows(lambda b: b.weights @ chosen[slice(*b.keys)].to(b.weights.dtype))
-
-    def _rows(self, of: Callable[..., Tensor]) -> Tensor:
         with full_precision(self.sources[0].device):
-            return torch.cat([of(b) for source in self.sources for b in bands(source)], dim=2)
+            parts = [
+                part.weights @ chosen[_columns(source, part)].to(part.weights.dtype)
+                for source in self.sources
+                for part in bands(source)
+            ]
+        return torch.cat(parts, dim=2)
 
     def _placed(self) -> Iterator[tuple[Call, int]]:
         """Each call with the index of its first query in the map."""
@@ -199,6 +207,11 @@ class AttentionMap:
         for source in self.sources:
             yield source, first
             first += source.shape[2]
+
+
+def _columns(source: Call, part: Band) -> slice:
+    """The columns of a map that the keys of a band are."""
+    return slice(part.keys[0] + source.first_key, part.keys[1] + source.first_key)
 
 
 def join(name: str, parts: list[Tensor]) -> Tensor:
@@ -217,4 +230,4 @@ def settle(source: Call) -> Call:
     if b * h * q * k > source.q.numel() + source.k.numel():
         return source.owned()
     part = band(source, (0, q), (0, k))
-    return DenseCall(weights=part.weights, offset=source.offset)
+    return DenseCall(weights=part.weights, offset=source.offset, first_key=source.first_key)

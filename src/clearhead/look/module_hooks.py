@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from contextlib import ExitStack
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
+from ..errors import InputError
 from .addresses import INPUT
+from .hooks import call_after, call_before
+from .session import Session
 from .tap import Edit, changed, own, recomputing
 from .tape import Keep, Tape
 from .text_counter import TextCounter
@@ -23,9 +26,9 @@ def watch_module(
     grad: bool,
     keep: Keep,
     text: TextCounter,
-    stack: ExitStack,
+    session: Session,
 ) -> None:
-    """Record the outputs or inputs of a module until the stack is closed."""
+    """Record the outputs or inputs of a module until the session ends."""
 
     def record(out: Any) -> None:
         if threading.get_ident() != text.thread or recomputing():
@@ -38,31 +41,38 @@ def watch_module(
         continues = tokens and (text.searching or out.shape[1] == 1)
         tape.record(name, own(out, grad), keep, continues, text.number)
 
-    stack.callback(OUTSIDE[leaf](module, record).remove)
+    _check(module, name)
+    OUTSIDE[leaf](session, module, record)
 
 
-def _on_output(module: nn.Module, act: Callable[[Any], Any]) -> Any:
+def _check(module: nn.Module, name: str) -> None:
+    """Raise for a module whose calls have no hooks."""
+    if isinstance(module, torch.jit.ScriptModule):
+        raise InputError(f"{name!r} is compiled by TorchScript, which calls no hooks: expected another module")
+
+
+def _on_output(session: Session, module: nn.Module, act: Callable[[Any], Any]) -> None:
     """Call `act` with each output of a module, and use what it returns, unless None.
 
     Of a tuple of one tensor and None otherwise, as attention of transformers returns it, this is the tensor.
     """
 
     def hook(self: nn.Module, _: Any, out: Any) -> Any:
-        if self is not module:  # a copy of it
+        if self is not module:  # a copy of it, which shares its hooks
             return None
         if type(out) is not tuple or sum(x is not None for x in out) != 1:
             return act(out)
         new = act(next(x for x in out if x is not None))
         return None if new is None else tuple(None if x is None else new for x in out)
 
-    return module.register_forward_hook(hook)
+    call_after(session, [module], hook)
 
 
-def _on_input(module: nn.Module, act: Callable[[Any], Any]) -> Any:
+def _on_input(session: Session, module: nn.Module, act: Callable[[Any], Any]) -> None:
     """Call `act` with the first tensor that a module is called with, and use what it returns, unless None."""
 
     def hook(self: nn.Module, args: Any, kwargs: dict[str, Any]) -> Any:
-        if self is not module:  # a copy of it
+        if self is not module:  # a copy of it, which shares its hooks
             return None
         for i, x in enumerate(args):
             if isinstance(x, Tensor):
@@ -74,17 +84,17 @@ def _on_input(module: nn.Module, act: Callable[[Any], Any]) -> Any:
                 return None if new is None else (args, {**kwargs, key: new})
         return None
 
-    return module.register_forward_pre_hook(hook, with_kwargs=True)
+    call_before(session, [module], hook)
 
 
 OUTSIDE = {None: _on_output, INPUT: _on_input}  # what hooks a module, for its output and its input
 
 
-def edit_module(module: nn.Module, leaf: str | None, name: str, change: Edit, stack: ExitStack) -> None:
-    """Edit the outputs or inputs of a module until the stack is closed."""
-    mine = threading.get_ident()
+def edit_module(module: nn.Module, leaf: str | None, name: str, change: Edit, session: Session) -> None:
+    """Edit the outputs or inputs of a module until the session ends."""
 
     def act(x: Any) -> Any:
-        return changed(name, change, x) if threading.get_ident() == mine else None
+        return changed(name, change, x) if threading.get_ident() == session.thread else None
 
-    stack.callback(OUTSIDE[leaf](module, act).remove)
+    _check(module, name)
+    OUTSIDE[leaf](session, module, act)

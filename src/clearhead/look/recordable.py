@@ -17,4 +17,6 @@ def why_not(*tensors: Tensor) -> str:
     fake = getattr(sys.modules.get("torch._subclasses.fake_tensor"), "FakeTensor", ())
     if any(x.is_meta or isinstance(x, fake) for x in tensors):
         return "its tensors hold no numbers"
-    return "" if all(x.shape[-2] for x in tensors) else "it has no queries or no keys"
+    if not all(x.shape[-2] for x in tensors):
+        return "it has no queries or no keys"
+    return "" if all(x.numel() for x in tensors) else "it has no rows, no heads or no features"

@@ -4,16 +4,28 @@ from __future__ import annotations
 
 import sys
 import threading
+import weakref
 from collections import Counter
-from collections.abc import Callable
-from contextlib import ExitStack
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cache, cached_property, partial
 from types import FrameType
 from typing import Any
 
+import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
+
+from .hooks import call_after, call_before
+from .session import Session
+
+
+@dataclass(frozen=True, eq=False)
+class CacheState:
+    """A KV cache object like those of transformers, as a pass of the model found it."""
+
+    ref: weakref.ref[Any]
+    length: int  # tokens that it has seen before the pass
+    forgets: bool  # it has a sliding window, and keeps only the last keys
 
 
 @dataclass(eq=False)
@@ -26,40 +38,32 @@ class Frame:
     attended: bool = False  # an attention call was seen inside
     fused: bool = False  # ... of a fused kernel, made by the module itself
     features: frozenset[int] = frozenset()  # axes of softmaxes over the last but one, as linear attention takes them
+    products: set[torch.Size] = field(default_factory=set)  # shapes of products of two tensors of as many axes
     call: FrameType | None = None  # the frame of Python that runs the module
+    parent: Frame | None = None  # that of the module around it
+    own_cache: CacheState | None = None  # the KV cache that the module was called with
 
     @cached_property
     def inputs(self) -> list[Tensor]:
         """The tensors that the module was called with."""
-        return [x for x in self._leaves if isinstance(x, Tensor)]
+        return list(_tensors(self.given))
 
     @property
-    def cache(self) -> object | None:
-        """The KV cache that the module was called with, if it is an object like those of transformers."""
-        return next(filter(_is_cache, self._leaves), None)
-
-    @cached_property
-    def _leaves(self) -> list[Any]:
-        return tree_leaves(self.given, is_leaf=_is_cache)
+    def cache(self) -> CacheState | None:
+        """The KV cache that the module, or the one around it, was called with."""
+        return self.own_cache or (None if self.parent is None else self.parent.own_cache)
 
     def was_given(self, rows: int, queries: int, keys: int) -> bool:
         """Whether the module was called with as many tokens as keys: then the keys are made of them, and of no cache.
 
-        The tokens are (b, n, d), (n, b, d) or an image; rows, queries and keys are those of the attention.
+        The tokens are (b, n, d), (n, b, d) or an image; rows, queries and keys are those of the attention. If the
+        module was called with queries, keys and values (b, h, n, e), these are tokens of the module around it.
         """
         if isinstance(self.module, nn.MultiheadAttention):  # it never has a cache, but may add keys (bias_k)
             return True
+        if sum(x.ndim == 4 and x.is_floating_point() for x in self.inputs) >= 3:
+            return self.parent is not None and self.parent.was_given(rows, queries, keys)
         return any(x.is_floating_point() and _is_source(x, rows, queries, keys) for x in self.inputs)
-
-    def tokens(self) -> list[tuple[int, int]]:
-        """Rows and tokens of what the module was called with: (b, n, d), or an image (b, y, x, c) or (b, c, y, x)."""
-        sizes = []
-        for x in self.inputs:
-            if x.is_floating_point() and x.ndim == 3:
-                sizes.append((x.shape[0], x.shape[1]))
-            elif x.is_floating_point() and x.ndim == 4:
-                sizes += [(x.shape[0], x.shape[1] * x.shape[2]), (x.shape[0], x.shape[2] * x.shape[3])]
-        return sizes
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,9 +74,15 @@ class Place:
     path: str
     index: int
 
-    def address(self, leaf: str, numbered: bool = True) -> str:
-        """The address of an activation here; from the second call of one pass on, its path ends in @1, @2 and so on."""
-        path = f"{self.path}@{self.index}" if numbered and self.index else self.path
+    def address(self, leaf: str, call: str | None = None) -> str:
+        """The address of an activation here.
+
+        Args:
+            leaf: The name of the activation.
+            call: What stands for the number of the call; if not given, @1, @2 and so on from the second call on.
+        """
+        call = (f"@{self.index}" if self.index else "") if call is None else call
+        path = f"{self.path}{call}"
         return f"{path}.{leaf}" if path else leaf
 
 
@@ -93,31 +103,36 @@ class Running:
         self.frames: list[Frame] = []
         self.passes = 0  # calls from outside of the model, of itself or of a part
         self._calls: Counter[str] = Counter()  # attention calls of each module in the present pass
+        self._caches: list[CacheState] = []  # the KV caches of the present pass
+        self._layers: dict[nn.Module, int] = {}  # modules that were given a cache first, and their first layer
 
-    def follow(self, stack: ExitStack, left: Callable[[Frame, Any], None]) -> None:
-        """Follow the modules until the stack is closed; `left` is called with each frame that ends and its output."""
+    def follow(self, session: Session, left: Callable[[Frame, Any], None]) -> None:
+        """Follow the modules until the session ends; `left` is called with each frame that ends and its output."""
+        session.undo_with(self.frames.clear)
+        modules = {self.root: "", **self.paths}
+        call_before(session, modules, self._enter, first=True)
+        call_after(session, modules, partial(self._leave, left), always=True)
 
-        def enter(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
-            if threading.get_ident() != self.thread or not (module is self.root or module in self.paths):
-                return
-            self._forget_interrupted()
-            if not self.frames:
-                self.passes += 1
-                self._calls.clear()
-            self.frames.append(Frame(module, self.paths.get(module), (args, kwargs), call=_caller()))
+    def _enter(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
+        if threading.get_ident() != self.thread or not (module is self.root or module in self.paths):
+            return
+        self._forget_interrupted()
+        if not self.frames:
+            self.passes += 1
+            self._calls.clear()
+            self._caches.clear()
+        frame = Frame(module, self.paths.get(module), (args, kwargs), call=_caller())
+        frame.parent = self.frames[-1] if self.frames else None
+        frame.own_cache = self._cache(frame)
+        self.frames.append(frame)
 
-        def leave(module: nn.Module, _: Any, out: Any) -> None:
-            if threading.get_ident() != self.thread or all(frame.module is not module for frame in self.frames):
-                return
-            while (frame := self.frames.pop()).module is not module:
-                pass  # a module that ended in an error before its hooks were called
-            if out is not None:  # None: it ended in an error
-                left(frame, out)
-
-        for module in {self.root: "", **self.paths}:
-            stack.callback(module.register_forward_pre_hook(enter, with_kwargs=True, prepend=True).remove)
-            stack.callback(module.register_forward_hook(leave, always_call=True).remove)
-        stack.callback(self.frames.clear)
+    def _leave(self, left: Callable[[Frame, Any], None], module: nn.Module, _: Any, out: Any) -> None:
+        if threading.get_ident() != self.thread or all(frame.module is not module for frame in self.frames):
+            return
+        while (frame := self.frames.pop()).module is not module:
+            pass  # a module that ended in an error before its hooks were called
+        if out is not None:  # None: it ended in an error
+            left(frame, out)
 
     def place(self, frame: Frame | None = None) -> Place | None:
         """The place of the attention call that happens now, or of one in `frame`; None outside of the model."""
@@ -137,6 +152,28 @@ class Running:
         self._calls[frame.path] += 1
         return Place(frame, frame.path, index)
 
+    def _cache(self, frame: Frame) -> CacheState | None:
+        """The cache that a module is called with, with its length when the first module of the pass was."""
+        args, kwargs = frame.given
+        given = (*args, *kwargs.values())
+        cache: Any = next((x for x in given if _is_cache(type(x))), None)  # type: ignore[arg-type]
+        if cache is None:
+            return None
+        for state in self._caches:
+            if state.ref() is cache:
+                return state
+        if frame.module not in self._layers:
+            layers = [getattr(part, "layer_idx", None) for part in frame.module.modules()]
+            self._layers[frame.module] = min((i for i in layers if isinstance(i, int)), default=0)
+        try:
+            length = int(cache.get_seq_length(self._layers[frame.module]))
+        except (TypeError, ValueError, RuntimeError):  # its layers have no length
+            return None
+        forgets = getattr(cache, "is_sliding", False)
+        state = CacheState(weakref.ref(cache), length, any(forgets) if isinstance(forgets, list) else bool(forgets))
+        self._caches.append(state)
+        return state
+
     def _forget_interrupted(self) -> None:
         """Forget modules that no longer run: torch calls no hook after a KeyboardInterrupt or a SystemExit."""
         while self.frames and self.frames[-1].call is not None:
@@ -148,9 +185,21 @@ class Running:
             self.frames.pop()
 
 
-def _is_cache(x: Any) -> bool:
-    """Whether an argument of a module is a KV cache of transformers."""
-    return hasattr(x, "get_seq_length")
+@cache
+def _is_cache(kind: type) -> bool:
+    """Whether objects of a class are KV caches like those of transformers."""
+    return hasattr(kind, "get_seq_length")
+
+
+def _tensors(given: Any) -> Iterator[Tensor]:
+    """The tensors in the arguments of a module."""
+    if isinstance(given, Tensor):
+        yield given
+    elif isinstance(given, tuple | list):
+        for x in given:
+            yield from _tensors(x)
+    elif isinstance(given, dict):
+        yield from _tensors(tuple(given.values()))
 
 
 def _is_source(x: Tensor, rows: int, queries: int, keys: int) -> bool:

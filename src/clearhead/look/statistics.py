@@ -9,9 +9,10 @@ entropy, distance and received together, the pass takes about half of its time.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -31,6 +32,21 @@ MEANING = {
     "peak": "argmax_j p_ij, the key with the largest weight",
     "received": "sum_i p_ij, the weight that key j receives from all queries",
 }
+
+
+LINE = 4096  # the most tokens on a line whose numbers are kept for the other layers
+
+
+@lru_cache(maxsize=64)
+def _short_line(first: int, count: int, device: torch.device) -> Float[Tensor, "n"]:
+    with torch.inference_mode(False):  # it is kept, and may be used outside of inference mode
+        return torch.arange(first, first + count, device=device, dtype=torch.float32)
+
+
+def line(first: int, count: int, device: torch.device) -> Float[Tensor, "n"]:
+    """The places of tokens on a line."""
+    kept = count <= LINE and device.type == "cpu"  # on a GPU another stream might read them before they are written
+    return (_short_line if kept else _short_line.__wrapped__)(first, count, device)
 
 
 class Places:
@@ -53,6 +69,12 @@ class Places:
         """Numbers of a place."""
         return 1 if self.grid is None else 2
 
+    @property
+    def start(self) -> int | None:
+        """The position of the first query among the keys, on a line and if all rows have the same."""
+        offset = self.source.offset
+        return offset if self.grid is None and isinstance(offset, int) else None
+
     @cached_property
     def q(self) -> Float[Tensor, "b q axes"]:
         """The places of the queries, for all rows or per row."""
@@ -60,14 +82,14 @@ class Places:
             return self.k
         offset, device = self.source.offset, self.source.device
         first = offset.to(device)[:, None] if isinstance(offset, Tensor) else offset
-        return (first + torch.arange(self.source.shape[2], device=device)[None]).float()[..., None]
+        return (first + line(self.source.first_key, self.source.shape[2], device)[None])[..., None]
 
     @cached_property
     def k(self) -> Float[Tensor, "1 k axes"]:
         """The places of the keys."""
         device = self.source.device
         if self.grid is None:
-            return torch.arange(self.source.shape[3], device=device).float()[None, :, None]
+            return line(self.source.first_key, self.source.shape[3], device)[None, :, None]
         patch = torch.arange(self.grid[0] * self.grid[1], device=device)
         points = torch.stack([patch // self.grid[1], patch % self.grid[1]], dim=-1).float()
         return torch.cat([points.new_zeros(self.special, 2), points])[None]
@@ -125,44 +147,51 @@ def statistics(
 
 def tiled(source: Call, names: Sequence[str], places: Places | None) -> dict[str, Tensor]:
     """The reference implementation: statistics of each band's weights."""
-    b, h, _, k = source.shape
+    b, h, n, k = source.shape
     rows: dict[str, list[Tensor]] = {name: [] for name in names if name != "received"}
-    received = source.zeros(b, h, k) if "received" in names else None
+    received: Tensor | None = None
     causal = isinstance(source, LazyCall) and source.mask.causal
     for band in bands(source):
-        if received is not None:
-            received[:, :, slice(*band.keys)] += band.weights.sum(-2)
+        if "received" in names:
+            sums = band.weights.sum(-2)
+            if band.rows == (0, n) and band.keys == (0, k):
+                received = sums
+            else:
+                received = source.zeros(b, h, k) if received is None else received
+                received[:, :, slice(*band.keys)] += sums
         for name, parts in rows.items():
-            parts.append(_of(name, band, places, causal))
-    result = {name: torch.cat(parts, dim=2) for name, parts in rows.items()}
-    return result if received is None else result | {"received": received}
+            parts.append(_of(name, band, source.first_key, places, causal))
+    result = {name: parts[0] if len(parts) == 1 else torch.cat(parts, dim=2) for name, parts in rows.items()}
+    if received is not None:
+        result["received"] = F.pad(received, (source.first_key, 0)) if source.first_key else received
+    return result
 
 
-def _of(name: str, band: Band, places: Places | None, causal: bool) -> Tensor:
+def _of(name: str, band: Band, first_key: int, places: Places | None, causal: bool) -> Tensor:
     """One statistic of a band's queries; `causal`: none of them attends to a later key."""
     p = band.weights
     if p.shape[-1] == 0:  # all keys are masked
         p = p.new_zeros(*p.shape[:-1], 1)
         band = Band(band.rows, (0, 1), p, p, normal=True)
     if name == "entropy":
-        return -band.log().mul_(p).sum(-1)  # nothing else needs the logarithms
+        return 0.0 - band.log().mul_(p).sum(-1)  # nothing else needs the logarithms; not -x, which would be -0.0
     if name == "sink":
-        return p[..., 0] if band.keys[0] == 0 else torch.zeros_like(p[..., 0])
+        return p[..., 0].clone() if first_key + band.keys[0] == 0 else torch.zeros_like(p[..., 0])
     if name == "maximum":
         return p.amax(-1)
     if name == "peak":
         most, peak = p.max(-1)
-        return torch.where(most > 0, peak + band.keys[0], 0)
+        return torch.where(most > 0, peak + first_key + band.keys[0], 0)
     assert places is not None
+    start, (r, c) = places.start, p.shape[2:]
+    if name == "distance" and causal and start is not None:
+        # No key comes after its query, so that sum_j p_ij (i - j) is i sum_j p_ij - sum_j p_ij j: two products with a
+        # vector instead of a matrix of distances. i and j count from the first query, so that little cancels.
+        here = line(0, r, p.device).to(p.dtype)
+        return here * p.sum(-1) - p @ line(band.keys[0] - band.rows[0] - start, c, p.device).to(p.dtype)
     there, here = places.k[:, slice(*band.keys)], places.q[:, slice(*band.rows)]
     if name == "position":
         return p @ there[:, None].to(p.dtype)
-    if name == "distance" and causal and places.grid is None and len(here) == 1:
-        # No key comes after its query, so that sum_j p_ij (i - j) is i sum_j p_ij - sum_j p_ij j: two products with a
-        # vector instead of a matrix of distances. i and j count from the first query, so that little cancels.
-        first = here[:, :1]
-        sums = p @ (there - first)[0, :, 0].to(p.dtype)
-        return (here - first)[0, :, 0].to(p.dtype) * p.sum(-1) - sums
     d = here[:, :, None] - there[:, None]  # (b, q, k, 1 or 2)
     d = d[..., 0].abs() if d.shape[-1] == 1 else torch.hypot(d[..., 0], d[..., 1])
     d = d[:, None].to(p.dtype)

@@ -51,6 +51,7 @@ def serves(source: Call, grid: tuple[int, int] | None = None) -> bool:
         and source.q.dtype in (torch.float32, torch.float16, torch.bfloat16)
         and source.q.shape[-1] <= 256
         and 0 not in source.shape
+        and source.first_key == 0
         and source.shape[0] * source.shape[1] < 1 << 16  # the limit of a launch's second axis
     )
 
@@ -62,9 +63,9 @@ def statistics(source: Call, names: Sequence[str], places: Places | None, specia
     lse, peak, most = _normalise(source, bool(wanted & {"peak", "maximum"}))
     result: dict[str, Tensor] = {"peak": peak, "maximum": most}
     if "sink" in wanted:
-        scores, allowed = source.scores((0, n), (0, 1))
+        scores, pattern = source.scores((0, n), (0, 1))
         sink = (scores[..., 0] - lse / LOG2E).exp()
-        result["sink"] = sink if allowed is None else sink.masked_fill(~allowed[..., 0], 0.0)
+        result["sink"] = sink if pattern is None else sink.masked_fill(pattern.forbidden[..., 0], 0.0)
     rest = wanted & {"entropy", *PLACED}
     if "received" in wanted:
         beside = rest - set(PLACED) if special else rest
@@ -79,7 +80,7 @@ def statistics(source: Call, names: Sequence[str], places: Places | None, specia
 def _read(total: Callable[[int], Tensor], names: set[str], places: Places | None) -> dict[str, Tensor]:
     """The statistics of sums per query: those of p log2 p, p d, p d^2, p y and p x."""
     read: dict[str, Callable[[], Tensor]] = {
-        "entropy": lambda: -total(0) / LOG2E,
+        "entropy": lambda: 0.0 - total(0) / LOG2E,
         "distance": lambda: total(1),
         "rms": lambda: total(2).sqrt(),
         "position": lambda: torch.stack([total(3 + c) for c in range(places.axes if places else 0)], dim=-1),

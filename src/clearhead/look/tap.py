@@ -41,6 +41,7 @@ class Listener:
         self.measures = [leaf for leaf in wanted if leaf in MEANING]
         self.end = self.calls = 0  # the position after the last call, and the model's calls by then
         self.continues = False  # the present call is the next step of the text of the call before
+        self.replaced = 0  # the last queries of that text that it replaces
         self.pending: list[tuple[str, Any]] = []  # recorded when the present call's mask is known
 
     @property
@@ -86,7 +87,7 @@ class Listener:
             self._record("heads", own(x, self.grad))
 
     def _record(self, leaf: str, value: Any) -> None:
-        self.tape.record(self.wanted[leaf], value, self.keep, self.continues, self.text.number)
+        self.tape.record(self.wanted[leaf], value, self.keep, self.continues, self.text.number, self.replaced)
 
     def is_next_step(self, source: Call) -> bool:
         """Whether a call is the next decoding step of the text of the call before.
@@ -117,9 +118,14 @@ class WatchTap(Tap):
     def __init__(self) -> None:
         self.listeners: list[Listener] = []
         self.edits: list[tuple[str, Edit, int]] = []  # what is edited, how, and in which thread
+        self.first_key = 0  # the position of the first key in the text
 
     def __deepcopy__(self, memo: object) -> None:
         """Nothing: a copy of an attention is not watched."""
+
+    def __reduce__(self) -> tuple[type[None], tuple[()]]:
+        """Nothing: a saved attention is not watched."""
+        return type(None), ()
 
     @property
     def explicit(self) -> bool:  # type: ignore[override]
@@ -154,7 +160,8 @@ class WatchTap(Tap):
         weights = self.edited("weights", weights)
         offset = mask.offset if isinstance(mask.offset, int | Tensor) else 0
         for listener in list(self.listeners):
-            listener.record_call(DenseCall(weights=own(weights, listener.grad and listener.explicit), offset=offset))
+            kept = own(weights, listener.grad and listener.explicit)
+            listener.record_call(DenseCall(weights=kept, offset=offset, first_key=self.first_key))
         return weights
 
     def seen(self, q: Tensor, k: Tensor, mask: Mask, bias: Bias | None, scale: float, lse: Tensor | None) -> None:

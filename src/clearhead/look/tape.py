@@ -43,9 +43,10 @@ class Tape:
     def __init__(
         self, leaves: dict[str, str | None], grad: bool, possible: Mapping[str, str | None] | None = None
     ) -> None:
-        self._leaves = leaves
+        self._leaves, self._known = leaves, frozenset(leaves)
         self._calls: dict[str, list[Any]] = {name: [] for name in leaves}
         self._starts: dict[str, list[int]] = {name: [] for name in leaves}  # indices of calls that begin another text
+        self._replaced: dict[str, dict[int, int]] = {name: {} for name in leaves}  # by call: queries that it replaces
         self._possible = dict(possible or {})
         self._order = {name: i for i, name in enumerate(self._possible)}
         self.withheld: dict[str, str] = {}  # addresses that cannot be recorded, and why
@@ -55,8 +56,8 @@ class Tape:
 
     @property
     def names(self) -> list[str]:
-        """The addresses with a record, in the model's order; before the first record, all that are watched."""
-        return list(self) or [name for name in self._calls if name not in self.withheld]
+        """The addresses with a record, in the model's order; before the first record, those that are known to exist."""
+        return list(self) or [name for name in self._calls if name in self._known and name not in self.withheld]
 
     def calls(self, name: str) -> list[Any]:
         """The records of an address, one per call."""
@@ -87,7 +88,7 @@ class Tape:
         """
         records = self.calls(name)
         bounds = [*self._starts[name], len(records)]
-        return [self._joined(name, records[a:b]) for a, b in pairwise(bounds)]
+        return [self._joined(name, records[a:b], a) for a, b in pairwise(bounds)]
 
     def __getitem__(self, name: str) -> Any:
         """The record of an address: a tensor, or an AttentionMap for weights; the steps of a decoding loop joined."""
@@ -99,9 +100,10 @@ class Tape:
             )
         return self._joined(name, records)
 
-    def _joined(self, name: str, records: list[Any]) -> Any:
-        """The records of one text as one."""
+    def _joined(self, name: str, records: list[Any], first: int = 0) -> Any:
+        """The records of one text as one; `first` is the index of its first call."""
         leaf = self._leaves[name]
+        records = self._without_replaced(name, records, first)
         if len(records) == 1:
             return records[0]
         problem = f"{len(records)} calls of {name!r} do not join: take them apart with tape.calls"
@@ -113,8 +115,31 @@ class Tape:
         try:
             measured = leaf is not None and leaf in MEANING
             return join(str(leaf), records) if measured else torch.cat(records, dim=2 if leaf else 1)
-        except (RuntimeError, TypeError) as cause:
+        except (RuntimeError, TypeError, IndexError) as cause:
             raise InputError(problem) from cause
+
+    def _without_replaced(self, name: str, records: list[Any], first: int) -> list[Any]:
+        """The records of one text without the queries that later steps of it have replaced."""
+        replaced = {i - first: n for i, n in self._replaced[name].items() if first <= i < first + len(records)}
+        if not replaced or self._leaves[name] in GROWING:
+            return records
+        whole = self._leaves[name] == "received" or not all(isinstance(r, AttentionMap | Tensor) for r in records)
+        if whole or any(len(r.shape) < 3 for r in records):
+            raise InputError(
+                f"{len(records)} calls of {name!r} do not join, because some steps replace queries of steps before "
+                "them, as those of rejected drafts: take the calls apart with tape.calls, or watch weights"
+            )
+        kept: list[Any] = []
+        for i, record in enumerate(records):
+            over = replaced.get(i, 0)
+            while over and kept:
+                last = kept.pop()
+                queries = last.shape[2] - over
+                over = max(0, -queries)
+                if queries > 0:
+                    kept.append(_cut(last, queries))
+            kept.append(record)
+        return kept
 
     def __contains__(self, name: str) -> bool:
         """Whether anything was recorded at an address."""
@@ -151,14 +176,15 @@ class Tape:
             raise InputError(
                 f"{len(missing)} of {len(kept)} calls of {name!r} have no gradient: run backward on the model's output"
             )
-        if len(grads) > 1 and (len(self._starts[name]) > 1 or self._leaves[name] in (*GROWING, "weights")):
+        apart = len(self._starts[name]) > 1 or self._leaves[name] in (*GROWING, "weights") or self._replaced[name]
+        if len(grads) > 1 and apart:
             raise InputError(f"the gradients of {len(grads)} calls of {name!r} do not join: watch them one by one")
         return torch.cat(grads, dim=2 if self._leaves[name] else 1)
 
     def add(self, name: str, leaf: str) -> None:
         """Add an address that a foreign model turns out to have, after those that come before it in the model."""
         before = next(reversed(self._calls), None)
-        self._leaves[name], self._calls[name], self._starts[name] = leaf, [], []
+        self._leaves[name], self._calls[name], self._starts[name], self._replaced[name] = leaf, [], [], {}
         if before is not None and self._place(name) < self._place(before):
             self._calls = {name: self._calls[name] for name in sorted(self._calls, key=self._place)}
 
@@ -181,8 +207,13 @@ class Tape:
         """Keep the reason why possible addresses have no record, for the error of a reader."""
         self._unseen = why
 
-    def record(self, name: str, value: Any, keep: Keep, continues: bool, text: int = 0) -> None:
-        """Add a call; it continues the one before if `continues` is True and it belongs to the same text."""
+    def record(
+        self, name: str, value: Any, keep: Keep, continues: bool, text: int = 0, replaced: int = 0
+    ) -> None:  # fmt: skip
+        """Add a call; it continues the one before if `continues` is True and it belongs to the same text.
+
+        `replaced` is the number of queries at the end of this text that it replaces.
+        """
         if callable(keep):
             value = keep(AttentionMap([value]) if isinstance(value, LazyCall | DenseCall) else value)
         if keep == "last":
@@ -190,6 +221,8 @@ class Tape:
             self._starts[name].clear()
         if not self._calls[name] or not continues or self._text.get(name) != text:
             self._starts[name].append(len(self._calls[name]))
+        elif replaced:
+            self._replaced[name][len(self._calls[name])] = replaced
         self._text[name] = text
         self._calls[name].append(value)
 
@@ -198,6 +231,13 @@ def described(value: Any) -> str:
     """What a record or an output is, for a message: "a tuple (Tensor, NoneType)"."""
     inside = f" ({', '.join(type(x).__name__ for x in value)})" if isinstance(value, tuple | list) else ""
     return f"a {type(value).__name__}{inside}"
+
+
+def _cut(record: AttentionMap | Tensor, queries: int) -> AttentionMap | Tensor:
+    """The first queries of a record of one call."""
+    if isinstance(record, Tensor):
+        return record[:, :, :queries]
+    return AttentionMap([source.cut(queries) for source in record.sources])
 
 
 def _repeat_rows(records: list[Any]) -> list[Any]:

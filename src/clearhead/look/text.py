@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,18 +43,41 @@ class TextAttention(draw.Drawn):
     maps: dict[str, list[AttentionMap]]  # one per layer, by kind: "self", or "encoder", "decoder" and "cross"
     target: list[str] | None = None  # the text of each token that a translator writes, the end token included
     decoder_input: list[str] | None = None  # the text of each token that its decoder reads: the start, then the target
+    addresses: dict[str, list[str]] = field(default_factory=dict)  # of the modules that attend, by kind
 
-    def labels(self, kind: str) -> tuple[list[str], list[str]]:
+    def __repr__(self) -> str:
+        maps = ", ".join(f"{kind}={len(layers)}" for kind, layers in self.maps.items())
+        return f"TextAttention(tokens={len(self.pieces)}, {maps})"
+
+    def labels(self, kind: str, layer: int | None = None) -> tuple[list[str], list[str]]:
         """The pieces that name the queries and the keys of a kind of attention.
 
-        A decoder's queries are named by the piece that is written there, one after the piece that is read.
+        A decoder's queries are named by the piece that is written there, one after the piece that is read. Queries or
+        keys of a layer that are not one per piece, as where Funnel pools them, are named by their numbers.
         """
         self._check(kind)
         if kind in ("self", "encoder"):
-            return self.pieces, self.pieces
-        assert self.target is not None
-        assert self.decoder_input is not None
-        return self.target, self.pieces if kind == "cross" else self.decoder_input
+            queries, keys = self.pieces, self.pieces
+        else:
+            assert self.target is not None
+            assert self.decoder_input is not None
+            queries, keys = self.target, self.pieces if kind == "cross" else self.decoder_input
+        if layer is None:
+            return queries, keys
+        sizes = self.maps[kind][self.layer_number(kind, layer)].shape[2:]
+        fitting = [x if len(x) == n else [*map(str, range(n))] for x, n in zip((queries, keys), sizes, strict=True)]
+        return fitting[0], fitting[1]
+
+    def layer_name(self, kind: str, layer: int) -> str:
+        """The name of a map: "layer 2", or the address of its module where maps are not one per layer.
+
+        So it is in models in which only some layers attend (Jamba), or attend twice (DiffLlama).
+        """
+        layer, names = self.layer_number(kind, layer), self.addresses.get(kind, [])
+        numbers = [re.search(r"(?<![^.])\d+(?![^.@])", name) for name in names]
+        in_order = all(n is not None and int(n[0]) == i for i, n in enumerate(numbers))
+        shared = len({name.partition("@")[0] for name in names}) == 1  # one module runs for all layers (ALBERT)
+        return f"layer {layer}" if in_order or shared else names[layer]
 
     def figure(
         self, layer: int = -1, head: int | None = None, *, kind: str | None = None, most: float | None = 1.0
@@ -60,19 +85,20 @@ class TextAttention(draw.Drawn):
         """Draw one layer and head as a heat map, its rows the queries and its columns the keys.
 
         Args:
-            layer: The layer, counted from 0, or from the end if negative.
+            layer: The number of the map in `maps`, counted from 0, or from the end if negative: the layer, unless only
+                some layers attend.
             head: The head, counted from 0; None: the mean over all heads.
             kind: A key of `maps`; if not given, "cross" for a translator and otherwise "self".
             most: The weight at the end of the colours, 1 so that heads can be compared; None: the largest of this map.
         """
         kind = self.main if kind is None else kind
-        queries, keys = self.labels(kind)
-        layers = self.maps[kind]
-        layer = self.layer_number(kind, layer)
-        weights = layers[layer].dense() if head is None else layers[layer].only(head).dense()
+        queries, keys = self.labels(kind, layer)
+        one = self.maps[kind][self.layer_number(kind, layer)]
+        weights = one.dense() if head is None else one.only(head).dense()
         return draw.heatmap(
             weights[0].mean(0).float().cpu().numpy(), rows=queries, columns=keys,
-            title=f"{_title(kind)}, layer {layer}, " + ("mean over heads" if head is None else f"head {head}"),
+            title=f"{_title(kind)}, {self.layer_name(kind, layer)}, "
+            + ("mean over heads" if head is None else f"head {head}"),
             most=most,
         )  # fmt: skip
 
@@ -80,14 +106,14 @@ class TextAttention(draw.Drawn):
         """Draw all heads of one layer as small heat maps on one colour scale.
 
         Args:
-            layer: The layer, counted from 0, or from the end if negative.
+            layer: The number of the map in `maps`, as for `figure`.
             kind: A key of `maps`, as for `figure`.
         """
         kind = self.main if kind is None else kind
-        queries, keys = self.labels(kind)
-        layer = self.layer_number(kind, layer)
-        weights = self.maps[kind][layer].dense()[0].float().cpu().numpy()
-        return draw.heads(weights, rows=queries, columns=keys, title=f"{_title(kind)}, layer {layer}")
+        queries, keys = self.labels(kind, layer)
+        weights = self.maps[kind][self.layer_number(kind, layer)].dense()[0].float().cpu().numpy()
+        title = f"{_title(kind)}, {self.layer_name(kind, layer)}"
+        return draw.heads(weights, rows=queries, columns=keys, title=title)
 
     @property
     def main(self) -> str:
@@ -117,13 +143,13 @@ def _title(kind: str) -> str:
 
 @torch.no_grad()
 def attention(
-    bundle: Bundle | nn.Module, text: str, *, target: str | None = None, tokenizer: Any = None
+    bundle: Bundle | nn.Module, text: str | tuple[str, str], *, target: str | None = None, tokenizer: Any = None
 ) -> TextAttention:
     """Return the attention maps of a text, layer by layer, from one forward pass.
 
     Args:
         bundle: A model with its tokens: a GPT, a BERT, or a translator; or a model of transformers.
-        text: The text; for a translator the source.
+        text: The text; for a translator the source. With a tokenizer that reads pairs, as BERT's, also two texts.
         target: The translation, for a translator only: one of its own (`translate(...).text`) or any other.
         tokenizer: The tokenizer of a model of transformers; a Bundle has its own.
 
@@ -145,19 +171,30 @@ def attention(
     if tokenizer is not None:
         if isinstance(bundle, Bundle):
             raise InputError("a Bundle has tokens of its own: expected no tokenizer")
-        return TextAttention(**foreign_attention(bundle, tokenizer, text, target))
+        fields, found = foreign_attention(bundle, tokenizer, text, target)
+        return TextAttention(**fields, **named_maps(found))
     if hasattr(bundle, "config") and isinstance(bundle, nn.Module) and not isinstance(bundle, Model):
         raise InputError(f"this {type(bundle).__name__} has no tokens: expected its tokenizer, as tokenizer=...")
+    if not isinstance(text, str):
+        raise InputError("two texts are read by the tokenizer of a model of transformers, tokenizer=...: expected one")
     inputs = text_inputs(bundle, text, target)
     assert isinstance(bundle, Bundle)
     with watch(bundle, *inputs.kinds.values()) as tape:
         bundle.model(**inputs.row)
-    maps = {kind: list(tape.match(pattern).values()) for kind, pattern in inputs.kinds.items()}
-    if not any(maps.values()):
+    found = {kind: tape.match(pattern) for kind, pattern in inputs.kinds.items()}
+    if not any(found.values()):
         raise InputError(f"no attention was seen in this {bundle.name}: {tape.unseen}")
     return TextAttention(
-        pieces=inputs.pieces, target=inputs.target, decoder_input=inputs.decoder_input, maps=maps
+        pieces=inputs.pieces, target=inputs.target, decoder_input=inputs.decoder_input, **named_maps(found)
     )  # fmt: skip
+
+
+def named_maps(found: Mapping[str, Mapping[str, AttentionMap]]) -> dict[str, Any]:
+    """The fields `maps` and `addresses` of a TextAttention, from maps by kind and address."""
+    return {
+        "maps": {kind: list(maps.values()) for kind, maps in found.items()},
+        "addresses": {kind: [name.removesuffix(".weights") for name in maps] for kind, maps in found.items()},
+    }
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -176,6 +213,10 @@ def text_inputs(bundle: Bundle | nn.Module, text: str, target: str | None = None
     """The inputs of a model with attention for a text, or for a text and its translation; raises for other models."""
     model: Any = bundle.model if isinstance(bundle, Bundle) else bundle
     name, tree = type(model).__name__, Tree(model)
+    if not isinstance(model, Model) and hasattr(model, "save_pretrained"):
+        raise InputError(
+            f"this {name} is a model of transformers without its tokens: `load` opens a folder of transformers"
+        )
     known = tree.possible | tree.known
     kinds = {kind: pattern for kind, pattern in KINDS.items() if matching(pattern, known)}
     if not kinds:

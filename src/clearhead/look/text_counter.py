@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import threading
-from contextlib import ExitStack
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from torch import nn
 
 from .addresses import module_of
+from .hooks import call_before
+from .session import Session
 
-_LOCK = threading.Lock()
+_LOCK = threading.RLock()
 
 
 class TextCounter:
@@ -47,16 +48,17 @@ class TextCounter:
             self.searching = False
             self.number += 1
 
-    def follow(self, stack: ExitStack) -> None:
-        """Count texts and calls until the stack is closed."""
+    def follow(self, session: Session) -> None:
+        """Count texts and calls until the session ends."""
+        session.undo_with(self._leave)
         with _LOCK:
             _COUNTERS.setdefault(self.root, []).append(self)
-        stack.callback(self._leave)
-        stack.callback(self.root.register_forward_pre_hook(self.called).remove)
+        call_before(session, [self.root], self.called)
 
     def _leave(self) -> None:
         with _LOCK:
-            _COUNTERS[self.root].remove(self)
+            if self in _COUNTERS.get(self.root, ()):
+                _COUNTERS[self.root].remove(self)
 
 
 _COUNTERS: WeakKeyDictionary[nn.Module, list[TextCounter]] = WeakKeyDictionary()

@@ -49,9 +49,8 @@ def _table(title: str, columns: Sequence[str], lines: Iterable[Sequence[Any]]) -
 @table.register
 def _(result: TextMaps) -> Table:
     maps, kind = result.maps, result.maps.main if result.kind is None else result.kind
-    queries, keys = maps.labels(kind)
-    layer = maps.layer_number(kind, result.layer)
-    own = maps.maps[kind][layer]
+    queries, keys = maps.labels(kind, result.layer)
+    own = maps.maps[kind][maps.layer_number(kind, result.layer)]
     own = own if result.head is None else own.only(result.head)
     weights = own.dense()[0].float().cpu().numpy()
     names = [f"head {i}" for i in (range(len(weights)) if result.head is None else [result.head])]
@@ -59,7 +58,8 @@ def _(result: TextMaps) -> Table:
         (repr(query), *(f"{keys[int(head[i].argmax())]!r} {head[i].max():.2f}" for head in weights))
         for i, query in enumerate(queries[:MOST])
     ]
-    return _table(f"layer {layer}, {kind}: the key with the largest weight of each query", ("query", *names), lines)
+    name = maps.layer_name(kind, result.layer)
+    return _table(f"{name}, {kind}: the key with the largest weight of each query", ("query", *names), lines)
 
 
 @table.register
