@@ -77,6 +77,27 @@ def test_a_model_that_fits_no_view_says_why(trained):
     assert trained.get("/api/models/one?model=run-none").status_code == 404
 
 
+def test_a_run_that_is_trained_again_opens_with_its_new_model(tmp_path):
+    def train(letters, depth):
+        torch.manual_seed(depth)
+        ch.save(gpt(Characters(letters), depth=depth), tmp_path / "run" / "model")
+
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0}\n')
+    train("ab", 1)
+    with TestClient(make_app(runs=tmp_path, device="cpu"), base_url=HOME) as client:
+        before = line(client, "run-run")
+        assert line(client, "run-run") == before
+        train("abc", 2)
+        after = line(client, "run-run")
+        assert (before.examples, after.examples) == (["ab"], ["abc"])
+        assert before.parameters < after.parameters
+        assert before.version != after.version
+        body = {"model": "run-run", "text": "cab", "max_new": 0}
+        events = [json.loads(one) for one in client.post("/api/write", json=body).text.splitlines()]
+        assert events[-1]["look"]["groups"][0]["layers"] == 2
+
+
 def test_every_kind_of_model_has_a_view_or_a_reason():
     words = Words(["a", "dog"])
     bert = ch.Bundle(ch.build("bert", vocab=7, **SMALL), words)

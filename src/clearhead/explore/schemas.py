@@ -181,6 +181,7 @@ class ModelLine(BaseModel):
     max_new: int | None = None  # tokens that answer an example, if all examples have answers of one length
     examples: list[str] = []  # texts to try it with, or names of example images
     error: str | None = None  # why it cannot be loaded
+    version: str | None = None  # changes when its files do
 
 
 class ImageShape(BaseModel):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 import threading
+import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ import anyio
 from .. import config
 from ..errors import InputError, UserError
 from ..weights import Bundle, load, shipped
+from ..weights.folder import find
 from .captions import captions_images
 from .comparison import Study
 from .example_images import examples_for
@@ -28,6 +30,9 @@ MEMORY = 512 << 20  # bytes of inspections to keep
 MOST_INSPECTIONS = 256  # inspections to keep, however small
 RUN_PREFIX = "run-"  # the model of a finished run has the id run-ID
 MOST_RUN_MODELS = 4  # models of runs to keep loaded
+
+
+Stamp = tuple[tuple[str, int, int], ...]  # name, time of change and size of each file
 
 
 class UnknownError(UserError, LookupError):
@@ -46,22 +51,32 @@ class Model:
     lock: anyio.Lock = field(default_factory=anyio.Lock)  # held for one step at a time, so that requests alternate
     study: Study | None = None  # what the view Compare has measured of it
     _bundle: Bundle | None = None
+    _path: Path | None = None  # where it was loaded from
+    _stamp: Stamp = ()  # of its files when they were loaded
     _loading: threading.Lock = field(default_factory=threading.Lock)
 
     def bundle(self, device: str) -> Bundle:
-        """The loaded model."""
+        """The loaded model; loaded again if its files have changed, as those of a run that was trained again have."""
         with self._loading:
-            if self._bundle is None:
-                self._bundle = load(self.folder, device=device)
+            if self._bundle is None or self._stamp != stamp(self._path):
+                self._bundle = self.study = None  # memory for the new one
+                self._path = find(self.folder)[0]
+                self._stamp = stamp(self._path)  # before loading: files may be replaced meanwhile
+                self._bundle = load(self._path, device=device)
             return self._bundle
+
+    @property
+    def version(self) -> str:
+        """A text that changes when the files of the loaded model do."""
+        return version_of(self._stamp)
 
     def to_dict(self, device: str) -> dict[str, Any]:
         """Plain values, for JSON; loads the model."""
         bundle = self.bundle(device)
         kinds = views(bundle)
         return {
-            "id": self.id, "about": "; ".join(filter(None, (self.about, bundle.note))), "kinds": kinds,
-            "family": bundle.name,
+            "id": self.id, "version": self.version, "about": "; ".join(filter(None, (self.about, bundle.note))),
+            "kinds": kinds, "family": bundle.name,
             "parameters": sum(p.numel() for p in bundle.model.parameters()),
             "context": getattr(bundle.config, "context", None), "why": None if kinds else why_no_view(bundle),
             "mask": mask_name(bundle), "max_new": answer_length(bundle, self.task),
@@ -72,6 +87,19 @@ class Model:
         if reads_images(bundle) or captions_images(bundle):
             return examples_for(bundle)
         return list(self.examples) or examples_of(bundle, self.task)
+
+
+def stamp(path: Path | None) -> Stamp:
+    """The state of a model's files; () if there are none."""
+    if path is None or not path.exists():
+        return ()
+    files = [path] if path.is_file() else sorted(one for one in path.iterdir() if one.is_file())
+    return tuple((file.name, (state := file.stat()).st_mtime_ns, state.st_size) for file in files)
+
+
+def version_of(files: Stamp) -> str:
+    """A short text that differs where the state of the files does."""
+    return f"{zlib.crc32(repr(files).encode()):08x}"
 
 
 VIEWS: dict[str, Callable[[Bundle], bool]] = {  # the views of the page that show models, and which ones each shows
@@ -123,9 +151,8 @@ class ModelStore:
         finished = self.finished() if self.finished is not None and id_.startswith(RUN_PREFIX) else {}
         if id_.removeprefix(RUN_PREFIX) in finished:
             folder = finished[id_.removeprefix(RUN_PREFIX)]
-            about = f"trained in {folder.name}"
-            new = Model(id_, str(folder / "model"), about, task=_trained_on(folder))
-            model = self._trained.setdefault(id_, new)
+            model = self._trained.setdefault(id_, Model(id_, str(folder / "model"), f"trained in {folder.name}"))
+            model.task = _trained_on(folder)
             self._trained.move_to_end(id_)
             while len(self._trained) > MOST_RUN_MODELS:
                 self._trained.popitem(last=False)
