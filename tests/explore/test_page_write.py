@@ -219,6 +219,10 @@ def test_two_inputs_side_by_side(page):
     )
     page.until(lambda: page.count(".lens tr") == 10)
     assert [text[:7] for text in page.texts(".flow")] == ["The man", "The men"]
+    for pane in page.all(".pane"):  # also the rows of the chosen token and of the output
+        assert pane.find_element("css selector", ".lens tr:last-child").text.startswith("output")
+    page.until(lambda: page.count(".candidates .own") == 2)
+    assert all(row.is_displayed() for row in page.all(".candidates .own, .lens .own"))
 
 
 @pytest.mark.parametrize(("name", "text"), [("short", "Two dogs"), ("long", DOCUMENT)])
@@ -256,6 +260,18 @@ def test_the_address_leads_to_the_text_on_screen_after_sliders_were_moved(page):
     page.click(".write .go")
     written(page, 3)
     assert page.state()["temperature"] == "0.1"
+
+
+def test_the_address_of_a_greedy_text_leads_to_it(page):
+    page.open("write", model="everyday", text="The man", temperature=0)
+    written(page, 24)
+    text = page.text(".flow")
+    assert page.state()["temperature"] == "0"
+    assert reopened(page) == text
+    assert page.state()["temperature"] == "0"
+    page.choose(".write .choice select", "tiny")  # another model keeps the choice
+    page.until(lambda: page.state()["model"] == "tiny" and " s." in page.text(".write .status") and settled(page))
+    assert page.state()["temperature"] == "0"
 
 
 def test_the_address_of_a_stopped_text_has_as_many_tokens(page):

@@ -57,6 +57,9 @@ export class Pane {
     this.suggest();
   }
 
+  // The state that a model starts with, which the address leaves out.
+  initial(model = this.model) { return this.constructor.START; }
+
   // The model to start with.
   usual(all) { return all[0]; }
 
@@ -85,6 +88,7 @@ export class Pane {
     try { await this.ready(); } catch (trouble) { return this.lost(trouble); }
     if (this.entering !== mine) return; // the user has started something else meanwhile
     if (!this.model) return this.none();
+    for (const [key, value] of Object.entries(this.initial())) if (!(key in given) && value !== this.constructor.START[key]) this.state[key] = value;
     if (!(this.constructor.INPUT in given) && !this.input.value) this.input.value = this.given = this.model.examples?.[0] ?? "";
     this.sync();
     this.ran = { model: this.state.model, text: this.input.value };
@@ -234,7 +238,7 @@ export class PanedView extends View {
   }
 
   state() {
-    const own = (pane, end) => Object.entries(pane.state).filter(([key, value]) => JSON.stringify(value) !== JSON.stringify(pane.constructor.START[key]) || key === "model").map(([key, value]) => [key + end, value]);
+    const own = (pane, end) => Object.entries(pane.state).filter(([key, value]) => JSON.stringify(value) !== JSON.stringify(pane.initial()[key]) || key === "model").map(([key, value]) => [key + end, value]);
     return Object.fromEntries([...own(this.panes[0], ""), ...(this.panes[1] ? own(this.panes[1], "2") : [])]);
   }
 

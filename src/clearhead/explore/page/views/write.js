@@ -79,12 +79,18 @@ class WritePane extends Pane {
     this.patching.enter(id, this.state.patch);
   }
 
-  offer(all) { super.offer(all); if (this.state.max_new === WritePane.START.max_new) this.suit(this.model); }
-
   // Models of generated tasks answer in a few symbols, the likeliest ones.
+  initial(model = this.model) { return model?.max_new ? { ...WritePane.START, max_new: model.max_new, temperature: 0 } : WritePane.START; }
+
+  // Another model: settings that are as the model before starts become those of this one; other settings stay.
   suit(model) {
-    Object.assign(this.state, model?.max_new ? { max_new: model.max_new, temperature: 0 } : { max_new: WritePane.START.max_new, temperature: this.state.temperature || WritePane.START.temperature });
-    for (const key of ["max_new", "temperature"]) { delete this.state.next[key]; this.controls[key].set(this.state[key]); }
+    const before = this.initial(), after = this.initial(model);
+    for (const key of ["max_new", "temperature"]) {
+      if (this.setting(key) !== before[key] && !model.max_new) continue;
+      delete this.state.next[key];
+      this.state[key] = after[key];
+      this.controls[key].set(after[key]);
+    }
   }
 
   clear() {
