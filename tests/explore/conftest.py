@@ -14,7 +14,7 @@ from starlette.testclient import TestClient
 import clearhead as ch
 from clearhead.data import make_data
 from clearhead.explore.server import make_app
-from clearhead.tokens import Characters
+from clearhead.tokens import Characters, Words
 from clearhead.weights import shipped
 
 HOME = "http://127.0.0.1:8000"
@@ -94,8 +94,8 @@ def adversarial(folder):
 
 
 @pytest.fixture(scope="session")
-def app(tiny, runs):
-    return make_app([tiny], runs=runs, device="cpu")
+def app(tiny, talker, runs):
+    return make_app([tiny, talker], runs=runs, device="cpu")
 
 
 @pytest.fixture
@@ -131,6 +131,26 @@ def chrome():
     found.quit()
 
 
+TALK = ["a", "dog", "runs", "."]  # each follows the one before; <end> follows the last, and "a" follows <end>
+
+
+@pytest.fixture(scope="session")
+def talker(tmp_path_factory):
+    """The folder of a chat model over words that reads 16 tokens: it answers "a dog runs." and ends any other text."""
+    tokens = Words(TALK)
+    model = ch.build("gpt", vocab=len(tokens), context=16, width=8, depth=1, heads=2, positions="rotary", tied=False)
+    after = {tokens.end: 4} | {i: i + 1 for i in (4, 5, 6)}
+    with torch.no_grad():
+        for p in model.blocks.parameters():
+            p.zero_()  # so that the next token depends on the last one only
+        model.embed.table.copy_(3 * torch.eye(len(tokens)))
+        model.head.weight.zero_()
+        for i in range(len(tokens)):
+            model.head.weight[after.get(i, tokens.end), i] = 9.0
+    bundle = ch.Bundle(model, tokens, chat="<start>{{ messages[-1].content }}<end>")
+    return ch.save(bundle, tmp_path_factory.mktemp("models") / "talker")
+
+
 @pytest.fixture(scope="session")
 def vectors(tmp_path_factory):
     """The folder of a model that no view shows."""
@@ -139,8 +159,8 @@ def vectors(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def server(chrome, tiny, vectors, captioners, runs):
-    found = web.Server(str(tiny), str(vectors), *map(str, captioners.values()), "--runs", str(runs))
+def server(chrome, tiny, talker, vectors, captioners, runs):
+    found = web.Server(str(tiny), str(talker), str(vectors), *map(str, captioners.values()), "--runs", str(runs))
     chrome.get(found.address)
     while time.monotonic() < found.began + 60 and not chrome.execute_script(
         "return document.querySelectorAll('.steps li').length"

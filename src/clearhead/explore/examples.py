@@ -7,8 +7,9 @@ from ..errors import UserError
 from ..tokens import Pair, Symbols, Tokenizer
 from ..weights import Bundle
 
-TEXTS = {  # by what the model can do; the first that fits is used
+TEXTS = {  # by what the model can do ("chat": with a chat template); the first that fits is used
     "translate": ("I know that you like it.", "Two dogs run across the green field."),
+    "chat": ("What is the capital of France?", "Write a sentence about the sea.", "Who are you?"),
     "generate": ("Once upon a time", "The man", "It was"),
     "fill": ("The capital of France is [MASK].", "A dog is [MASK] across the field."),
     "classify": ("A wonderful film from beginning to end.", "I have rarely been so bored."),
@@ -32,7 +33,8 @@ def examples_of(bundle: Bundle, task: str | None = None) -> list[str]:
         return []
     if isinstance(tokens, Symbols):
         return _of_symbols(tokens, bundle.max_tokens or 2 * LENGTH, task)
-    texts = next((texts for capability, texts in TEXTS.items() if capability in bundle.can), ())
+    able = bundle.can | ({"chat"} if bundle.chat is not None else set())
+    texts = next((texts for capability, texts in TEXTS.items() if capability in able), ())
     mask = mask_name(bundle)
     found = [text if mask is None else text.replace(MASKS[0], mask) for text in texts]
     return [text for text in found if _fits(tokens, text)] or _of_vocabulary(tokens, mask)

@@ -51,6 +51,7 @@ class Write(RequestBody):
 
     model: Id
     text: Text
+    chat: bool = False  # the text is the user's message of a conversation, written with the model's chat template
     written: Annotated[list[TokenId], Field(max_length=500)] = []  # ids that were written after the text already
     max_new: Annotated[int, Field(ge=0, le=500)] = 40
     temperature: Temperature = 0.0
@@ -178,6 +179,7 @@ class ModelLine(BaseModel):
     context: int | None = None
     why: str | None = None  # why no view can use it, if none can
     mask: str | None = None  # how a mask is written, if it predicts masked tokens
+    chat: bool = False  # whether it has a chat template
     max_new: int | None = None  # tokens that answer an example, if all examples have answers of one length
     examples: list[str] = []  # texts to try it with, or names of example images
     error: str | None = None  # why it cannot be loaded
@@ -198,6 +200,14 @@ class AxisShape(BaseModel):
     names: list[str]
     special: list[int]  # indices of special tokens: start, end, padding, mask; of an image class token and registers
     grid: tuple[int, int] | None  # height and width, if the other tokens are patches of an image, row by row
+
+
+class TextShape(BaseModel):
+    """The tokens of a single text."""
+
+    names: list[str]
+    special: list[int]  # indices of special tokens
+    spaces: list[int]  # indices of tokens that follow a space which no token holds
 
 
 class GroupShape(BaseModel):
@@ -225,6 +235,7 @@ class InspectionShape(BaseModel):
 
     id: str
     groups: list[GroupShape]
+    text: TextShape | None = None  # of a single text
     lens: bool  # whether it has a logit lens and candidates
     reason: str | None = None  # why there are no groups, of a model whose attention was not seen
     seen: tuple[int, int] | None = None  # of an image: height and width as the model read it
@@ -313,11 +324,12 @@ class NeighboursShape(BaseModel):
 
 
 class CutShape(BaseModel):
-    """How many tokens of a text the model reads."""
+    """Which tokens of a text the model reads, if it is too long."""
 
     read: int
     of: int
     first: int  # the index of the first of them
+    most: int  # the number of tokens that the model reads at once
 
 
 class TokenShape(BaseModel):
@@ -325,6 +337,7 @@ class TokenShape(BaseModel):
 
     id: int
     piece: str
+    text: str  # the piece, with the space before it that no token holds
     share: float
     candidates: list[Reshaped]
 
@@ -448,7 +461,9 @@ class Event(BaseModel):
     sentences: list[str] | None = None  # of the text to translate
     sentence: int | None = None  # the number of the sentence that the other values belong to, from 0
     beams: list[TranslationShape] | None = None  # the hypotheses so far, the best first
+    prompt: TextShape | None = None  # the prompt of a conversation, as its template writes it
     token: TokenShape | None = None
+    ended: str | None = None  # the end token, if the model has ended the text
     cut: CutShape | None = None  # the text is longer than the model reads at once
     translations: list[TranslationShape] | None = None  # the results
     look: InspectionShape | None = None

@@ -79,7 +79,8 @@ class Model:
             "kinds": kinds, "family": bundle.name,
             "parameters": sum(p.numel() for p in bundle.model.parameters()),
             "context": getattr(bundle.config, "context", None), "why": None if kinds else why_no_view(bundle),
-            "mask": mask_name(bundle), "max_new": answer_length(bundle, self.task),
+            "mask": mask_name(bundle), "chat": bundle.chat is not None and "write" in kinds,
+            "max_new": answer_length(bundle, self.task),
             "examples": self._examples(bundle) if kinds else [],
         }  # fmt: skip
 

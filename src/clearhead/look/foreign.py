@@ -14,9 +14,10 @@ from contextlib import ExitStack
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..errors import InputError, Notice
+from ..models import Model
 from .addresses import INSIDE, Tree, matching
 from .call import DenseCall
 from .explicit_call import UNMET
@@ -133,14 +134,17 @@ class Foreign:
             return f"the attention of this model is in {listed(self.seen)}"
         configs = (getattr(module, "config", None) for module in self.root.modules())
         how = next((how for x in configs if isinstance(how := getattr(x, "_attn_implementation", None), str)), None)
+        named = any("att" in type(module).__name__.lower() for module in self.root.modules())
+        if how == "eager" and not self.missed and not named:  # as in a state-space model of transformers
+            return f"this {_name(self.root)} has no attention: it took no softmax, and no module of it is an attention"
         if how == "eager":
             return (
-                f"this {type(self.root).__name__} computes attention itself, in a form that is not seen: call it with "
+                f"this {_name(self.root)} computes attention itself, in a form that is not seen: call it with "
                 "output_attentions=True, or set this in its config, so that its modules return their weights"
             )
         if how is not None and how != "sdpa":
             return (
-                f"this {type(self.root).__name__} computes attention by its implementation {how!r}, which neither "
+                f"this {_name(self.root)} computes attention by its implementation {how!r}, which neither "
                 "calls scaled_dot_product_attention nor returns weights: load it with attn_implementation='sdpa', or "
                 "with 'eager' if it refuses that"
             )
@@ -151,7 +155,7 @@ class Foreign:
             where = f" in {path!r}" if path else ""
             return f"a softmax of shape {shape} was seen{where} and not taken as attention: {reason}{hint}"
         return (
-            f"this {type(self.root).__name__} called neither torch's scaled_dot_product_attention nor "
+            f"this {_name(self.root)} called neither torch's scaled_dot_product_attention nor "
             f"nn.MultiheadAttention, took no softmax, and no module of it returned attention weights{hint}"
         )
 
@@ -250,6 +254,11 @@ class ForeignEdit(Foreign):
                 "attention by itself and does not call scaled_dot_product_attention; a model of transformers does with "
                 "attn_implementation='sdpa', unless it refuses that"
             )
+
+
+def _name(root: nn.Module) -> str:
+    """The class of a model, for messages; of one that was opened with transformers, its class there."""
+    return root.name if isinstance(root, Model) else type(root).__name__
 
 
 def _weights_in(out: Any) -> Tensor | None:
