@@ -3,7 +3,6 @@
 import json
 import os
 import time
-import urllib.parse
 
 import browser as web
 import pytest
@@ -174,60 +173,5 @@ def server(chrome, tiny, talker, vectors, captioners, runs):
 @pytest.fixture
 def page(server, chrome):
     """A fresh page; errors and warnings in its console fail the test."""
-    from selenium.webdriver.common.by import By
-    from selenium.webdriver.support.wait import WebDriverWait
-
-    class Page:
-        driver = chrome
-
-        def open(self, view="", **state):
-            chrome.get("about:blank")
-            chrome.execute_cdp_cmd("Page.resetNavigationHistory", {})  # a full history would drop entries of this page
-            chrome.get_log("browser")
-            chrome.get(f"{server.address}#{view}{'?' + urllib.parse.urlencode(state) if state else ''}")
-
-        def find(self, css):
-            return chrome.find_element(By.CSS_SELECTOR, css)
-
-        def all(self, css):
-            return chrome.find_elements(By.CSS_SELECTOR, css)
-
-        def texts(self, css):
-            return self.run("return [...document.querySelectorAll(arguments[0])].map((node) => node.textContent)", css)
-
-        def count(self, css):
-            return self.run("return document.querySelectorAll(arguments[0]).length", css)
-
-        def until(self, what, seconds=20.0):
-            return WebDriverWait(chrome, seconds, poll_frequency=0.02).until(lambda _: what())
-
-        def text(self, css):
-            # In one script: an element that is redrawn in between would be stale.
-            script = (
-                "const node = document.querySelector(arguments[0]); return node?.innerText ?? node?.textContent ?? ''"
-            )
-            return self.run(script, css).strip()
-
-        def run(self, script, *given):
-            return chrome.execute_script(script, *given)
-
-        def click(self, css):
-            click = "const node = document.querySelector(arguments[0]); node?.click(); return node !== null"
-            self.until(lambda: self.run(click, css))
-
-        def choose(self, css, value):
-            self.run(
-                "arguments[0].value = arguments[1]; arguments[0].dispatchEvent(new Event('change'))",
-                self.find(css), value,
-            )  # fmt: skip
-
-        def type(self, css, text):
-            self.run("arguments[0].value = ''; arguments[0].focus()", self.find(css))
-            self.find(css).send_keys(text)
-
-        def state(self):
-            return dict(urllib.parse.parse_qsl(chrome.current_url.partition("?")[2]))
-
-    yield Page()
-    problems = [one for one in chrome.get_log("browser") if one["level"] in ("SEVERE", "WARNING")]
-    assert problems == []
+    yield web.Page(chrome, server.address)
+    assert web.problems(chrome) == []

@@ -26,7 +26,10 @@ def foreigners(tmp_path_factory):
 def test_the_list_says_how_models_were_opened_and_why_one_was_not(foreigners):
     lines = {one["id"]: one for one in foreigners.get("/api/models").json()}
     assert [lines[kind]["kinds"] for kind in KINDS] == [["write"]] * 4 + [["read"]] * 4 + [[]]
-    assert lines["neox"]["about"] == "the folder neox; opened with transformers, watched by interception"
+    assert lines["neox"]["about"] == "the folder neox"
+    assert lines["neox"]["note"] == "opened with transformers, watched by interception"
+    without = "read as ElectraModel, without the head of ElectraForPreTraining; 4 tensors are not used, such as "
+    assert without in lines["electra"]["note"]
     assert lines["neox"]["family"] == "GPTNeoXForCausalLM"
     assert "reads a text and writes another" in lines["umt5"]["error"]
 

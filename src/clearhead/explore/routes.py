@@ -63,7 +63,10 @@ class Explorer:
             return model.to_dict(self.device)
         except (ValueError, OSError, RuntimeError) as problem:
             message = error_message(problem) or "it cannot be loaded"
-            return {"id": model.id, "about": model.about, "kinds": [], "error": message}
+            name, trained = model.name or model.id, model.training is not None
+            return {
+                "id": model.id, "name": name, "about": model.about, "trained": trained, "kinds": [], "error": message
+            }  # fmt: skip
 
 
 async def _explorer(request: Request) -> AsyncIterator[Explorer]:
@@ -100,6 +103,12 @@ async def list_models(explorer: Shared) -> Response:
     """The models that can be used."""
     every = list(explorer.models.models.values())
     return json_response(await explorer.queue.run(lambda: [explorer.describe(model) for model in every]))
+
+
+@models.get("/models/trained", response_model=list[schemas.TrainedLine])
+async def list_trained_models(explorer: Shared) -> Response:
+    """The models of finished runs that a view can use, the most recent first; they are not loaded for it."""
+    return json_response(await explorer.queue.run(explorer.models.trained))
 
 
 @models.get("/models/one", response_model=schemas.ModelLine)

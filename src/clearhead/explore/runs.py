@@ -11,7 +11,7 @@ from .. import config
 from ..training.run_folder import Folder, FolderError
 from .run_state import run_state
 from .schemas import RunLine
-from .store import UnknownError, unique_id
+from .store import FinishedRun, UnknownError, unique_id
 
 DEPTH = 3  # levels of subfolders to search for runs
 MOST = 200  # runs to list
@@ -42,13 +42,19 @@ class Runs:
         with self._lock:
             for folder in runs[:MOST]:
                 if folder not in self._ids:
-                    name = folder.relative_to(self.root).as_posix() if folder != self.root else folder.name
-                    self._ids[folder] = unique_id(name, self._ids.values())
+                    self._ids[folder] = unique_id(self._name(folder), self._ids.values())
             return {self._ids[folder]: folder for folder in runs[:MOST]}
 
-    def finished(self) -> dict[str, Path]:
-        """The folders of the runs that have saved their model."""
-        return {id_: folder for id_, folder in self.folders().items() if (folder / "model").is_dir()}
+    def finished(self) -> dict[str, FinishedRun]:
+        """The runs that have saved their model, by id."""
+        folders = self.folders().items()
+        return {id_: FinishedRun(self._name(folder), folder) for id_, folder in folders if (folder / "model").is_dir()}
+
+    def _name(self, folder: Path) -> str:
+        """The path of a run below the folder of all runs."""
+        if self.root is None or folder == self.root:
+            return folder.name if self.root is not None else Path(EXAMPLE_RECIPE).stem
+        return folder.relative_to(self.root).as_posix()
 
     def listed(self) -> list[dict[str, Any]]:
         """A summary of each run; a run that cannot be read has an error instead of numbers."""
@@ -58,8 +64,8 @@ class Runs:
                 lines.append(self._line(id_, folder))
             except (FolderError, ValueError, OSError) as problem:
                 lines.append(dict.fromkeys(RunLine.model_fields) | {
-                    "id": id_, "step": 0, "finished": False, "state": "stopped", "players": {}, "losses": [],
-                    "measurements": {}, "error": str(problem),
+                    "id": id_, "name": self._name(folder), "step": 0, "finished": False, "state": "stopped",
+                    "players": {}, "losses": [], "measurements": {}, "error": str(problem),
                 })  # fmt: skip
         return lines
 
@@ -70,7 +76,7 @@ class Runs:
         """
         folders = self.folders()
         if id_ not in folders:
-            raise UnknownError(f"there is no run {id_!r} here: it may have been moved")
+            raise UnknownError(f"there is no run {id_!r} here: it may have been moved or deleted")
         folder = folders[id_]
         metrics = self._metrics(folder)
         begin = since if since <= len(metrics) else 0
@@ -84,7 +90,7 @@ class Runs:
         values = [record[losses[0]] for record in metrics if record.get(losses[0]) is not None]
         steps, players = recipe.get("steps"), _players(recipe, setup)
         return {
-            "id": id_, "step": metrics[-1]["step"] if metrics else 0, "steps": steps,
+            "id": id_, "name": self._name(folder), "step": metrics[-1]["step"] if metrics else 0, "steps": steps,
             "finished": (folder / "model").is_dir(), "state": run_state(folder, metrics, steps),
             "model": _name(recipe.get("model")) or players.get("model"), "data": _name(recipe.get("data")),
             "objective": _name(setup, "objective") or _name(recipe.get("objective")),

@@ -172,8 +172,11 @@ class ModelLine(BaseModel):
     """A model, and the views of the page that can use it."""
 
     id: str
+    name: str  # what the page calls it
     about: str
+    note: str | None = None  # how it was opened, and what of it is not used, if not as a family of this library
     kinds: list[str]
+    trained: bool = False  # whether it is the model of a run
     family: str | None = None
     parameters: int | None = None
     context: int | None = None
@@ -184,6 +187,17 @@ class ModelLine(BaseModel):
     examples: list[str] = []  # texts to try it with, or names of example images
     error: str | None = None  # why it cannot be loaded
     version: str | None = None  # changes when its files do
+
+
+class TrainedLine(BaseModel):
+    """The model of a finished run, without what is known only when it is loaded."""
+
+    id: str
+    name: str
+    kinds: list[str]
+    family: str
+    parameters: int
+    version: str  # changes when its files do
 
 
 class ImageShape(BaseModel):
@@ -526,6 +540,7 @@ class RunLine(BaseModel):
     """A run in one line."""
 
     id: str
+    name: str  # its path below the folder of all runs
     step: int
     steps: int | None
     finished: bool  # whether it has saved its model

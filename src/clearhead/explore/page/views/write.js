@@ -35,7 +35,7 @@ class WritePane extends Pane {
     });
     const { max_new, temperature, top_k, top_p } = this.controls;
     this.form = h("form", { class: "ask", onsubmit: (event) => { event.preventDefault(); this.start(0); } }, this.input,
-      h("div", { class: "row" }, this.choice, max_new, temperature, top_k, top_p, h("label", { class: "field short" }, h("span", {}, "seed"), seed), this.asChat, this.go, h("button", { type: "button", class: "read", title: "Inspect this text without continuing it", onclick: () => this.start(1) }, "Inspect"), this.activity.root), this.chips);
+      h("div", { class: "row" }, this.choice, max_new, temperature, top_k, top_p, h("label", { class: "field short" }, h("span", {}, "seed"), seed), this.asChat, this.go, h("button", { type: "button", class: "read", title: "Inspect this text without continuing it", onclick: () => this.start(1) }, "Inspect"), this.activity.root), this.about, this.chips);
     this.text = new TokenText({ pick: (at) => this.pick(at), point: (at) => this.hover(at) });
     this.under = h("p", { class: "note" }, " ");
     this.remark = h("p", { class: "remark", hidden: true });
