@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from .. import config
+from ..tokens import saved
 from ..training.run_folder import Folder, FolderError
 from .run_state import run_state
 from .schemas import RunLine
@@ -27,6 +29,7 @@ class Runs:
         self.root = root
         self._ids: dict[Path, str] = {}
         self._read: dict[Path, tuple[tuple[int, int], list[dict[str, Any]]]] = {}  # metrics, with their file's state
+        self._digests: dict[Path, tuple[Any, str]] = {}  # of tokenizers, with the state of their files
         self._lock = threading.Lock()
 
     def folders(self) -> dict[str, Path]:
@@ -89,14 +92,42 @@ class Runs:
         losses = list(setup.get("losses") or DEFAULT_LOSSES)
         values = [record[losses[0]] for record in metrics if record.get(losses[0]) is not None]
         steps, players = recipe.get("steps"), _players(recipe, setup)
+        attempt = _last_attempt(folder)
+        state: str = run_state(folder, metrics, steps)
+        if state == "stopped" and attempt.get("problem"):
+            state = "failed"
         return {
             "id": id_, "name": self._name(folder), "step": metrics[-1]["step"] if metrics else 0, "steps": steps,
-            "finished": (folder / "model").is_dir(), "state": run_state(folder, metrics, steps),
+            "finished": (folder / "model").is_dir(), "state": state,
+            "problem": attempt.get("problem") if state == "failed" else None, "model_step": attempt.get("model_step"),
+            "best": _name(recipe.get("run"), "best"), "tokens": self._tokens(folder, recipe, setup),
             "model": _name(recipe.get("model")) or players.get("model"), "data": _name(recipe.get("data")),
             "objective": _name(setup, "objective") or _name(recipe.get("objective")),
             "players": players if len(players) > 1 else {}, "losses": losses, "loss": values[-1] if values else None,
             "measurements": setup.get("measurements", {}), "example": EXAMPLE_RECIPE if folder == EXAMPLE else None,
         }  # fmt: skip
+
+    def _tokens(self, folder: Path, recipe: Mapping[str, Any], setup: Mapping[str, Any]) -> dict[str, Any]:
+        """What is known of the tokens that losses are counted in: a digest of their files, their number and kind."""
+        places = [place for place in (folder / "model", folder / "tokens") if saved(place) is not None]
+        model = (setup.get("players") or {}).get("model") or {}
+        options = model.get("options") or {}
+        return {
+            "files": self._digest(places[0]) if places else None,
+            "vocab": options.get("target_vocab") or options.get("vocab"), "kind": _name(recipe.get("data"), "tokens"),
+        }  # fmt: skip
+
+    def _digest(self, folder: Path) -> str:
+        """A text that is the same for the same files of a tokenizer; that of a source does not count."""
+        files = [file for file in sorted(folder.glob("*token*")) if not file.name.startswith("source")]
+        states = tuple((file.name, (state := file.stat()).st_mtime_ns, state.st_size) for file in files)
+        with self._lock:
+            if self._digests.get(folder, ((), ""))[0] != states:
+                crc = 0
+                for file in files:
+                    crc = zlib.crc32(file.read_bytes(), crc)
+                self._digests[folder] = states, f"{crc:08x}"
+            return self._digests[folder][1]
 
     def _metrics(self, folder: Path) -> list[dict[str, Any]]:
         state = (folder / "metrics.jsonl").stat()
@@ -106,6 +137,16 @@ class Runs:
             if cached is None or cached[0] != key:
                 cached = self._read[folder] = key, Folder(folder, create=False, lock=False).metrics()
             return cached[1]
+
+
+def _last_attempt(folder: Path) -> dict[str, Any]:
+    """What facts.json says of the last attempt; {} if it cannot be read."""
+    try:
+        attempts = Folder(folder, create=False, lock=False).facts().get("attempts")
+    except (FolderError, OSError):
+        return {}
+    last = attempts[-1] if isinstance(attempts, list) and attempts else None
+    return last if isinstance(last, dict) else {}
 
 
 def _players(recipe: Mapping[str, Any], setup: Mapping[str, Any]) -> dict[str, str | None]:

@@ -536,6 +536,14 @@ class MeasurementShape(BaseModel):
     better: Literal["lower", "higher"]
 
 
+class TokensOfRun(BaseModel):
+    """What is known of the tokens that the losses of a run are counted in."""
+
+    files: str | None  # the same for the same files of a tokenizer; null before they are saved
+    vocab: int | None  # number of tokens
+    kind: str | None  # as the recipe says: words, characters, a folder
+
+
 class RunLine(BaseModel):
     """A run in one line."""
 
@@ -544,7 +552,11 @@ class RunLine(BaseModel):
     step: int
     steps: int | None
     finished: bool  # whether it has saved its model
-    state: Literal["running", "stopped", "finished"]
+    state: Literal["running", "stopped", "failed", "finished"]
+    problem: str | None  # why it has failed
+    model_step: int | None  # the step that its model is of
+    best: str | None  # the measurement by which that step was chosen
+    tokens: TokensOfRun | None  # what its losses are counted in
     model: str | None
     data: str | None
     objective: str | None
