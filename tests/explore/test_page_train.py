@@ -383,19 +383,19 @@ def test_the_list_of_runs_shows_the_chosen_one_and_that_there_are_more(chrome, m
         page.open(runs="failed")
         page.drawn()
         place = (
-            "const [card, list] = ['[data-run=failed]', '.choices'].map((css) =>"
+            "const [card, list] = ['[data-run=failed]', '.scroller'].map((css) =>"
             " document.querySelector(css).getBoundingClientRect());"
             " return card.top >= list.top && card.bottom <= list.bottom"
         )
         page.until(lambda: page.run(place))
-        assert page.run("return document.querySelector('.choices').className") == "choices above"
+        assert page.run("return document.querySelector('.scroller').className") == "scroller above"
         assert page.run("return scrollY") == 0
         web.shot(page.driver, "train-many")
-        page.run("document.querySelector('.choices').scrollTop = 0")
-        page.until(lambda: page.run("return document.querySelector('.choices').className") == "choices below")
+        page.run("document.querySelector('.scroller').scrollTop = 0")
+        page.until(lambda: page.run("return document.querySelector('.scroller').className") == "scroller below")
         page.run("window.asked = 0; const get = fetch; fetch = (...given) => { asked += 1; return get(...given); }")
         page.until(lambda: page.run("return asked") > 2)
-        assert page.run("return document.querySelector('.choices').scrollTop") == 0  # it stays where the user put it
+        assert page.run("return document.querySelector('.scroller').scrollTop") == 0  # it stays where the user put it
 
 
 def test_a_failed_run_says_why_and_runs_have_their_own_names(chrome, many):

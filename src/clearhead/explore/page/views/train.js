@@ -35,9 +35,10 @@ export class Train extends View {
       (this.texts = h("ul", { class: "samples", "aria-label": "Samples" })));
     this.heads = h("section", { hidden: true }, h("h2", {}, "Statistics of every head during training"), (this.kinds = choose("measure", KINDS.map(([kind, name, unit]) => [kind, unit.startsWith("share") ? name : `${name} (${unit})`]), this.choice.kind, (kind) => { this.choice.kind = kind; this.remember(true); this.draw(); })), (this.perHead = h("div", { class: "panels" })));
     this.blocks = h("section", { hidden: true }, h("h2", {}, "Gradients and outputs of every block"), (this.perBlock = h("div", { class: "panels" })));
-    this.choices = h("div", { class: "choices", onscroll: () => this.more() }, h("label", { class: "tick" }, this.several, "Compare several runs"), this.list);
+    this.scroller = h("div", { class: "scroller", onscroll: () => this.more() }, this.list);
     new ResizeObserver(() => this.more()).observe(this.list);
-    this.root.append(this.activity.root, h("div", { class: "beside" }, this.choices,
+    this.root.append(this.activity.root, h("div", { class: "beside" },
+      h("div", { class: "choices" }, h("label", { class: "tick" }, this.several, "Compare several runs"), this.scroller),
       h("div", {}, this.shipped, this.empty, this.measures, this.made, this.details, this.samples, this.heads, this.blocks)));
   }
 
@@ -133,15 +134,15 @@ export class Train extends View {
     const key = String(this.choice.runs), node = this.list.querySelector("[aria-pressed=true]");
     if (this.revealed === key || !node) return;
     this.revealed = key;
-    const top = node.offsetTop - this.choices.offsetTop, over = top + node.offsetHeight - this.choices.clientHeight;
-    if (top < this.choices.scrollTop || over > this.choices.scrollTop) this.choices.scrollTop = Math.max(0, top - 40);
+    const { scroller } = this, top = node.getBoundingClientRect().top - this.list.getBoundingClientRect().top, over = top + node.offsetHeight - scroller.clientHeight;
+    if (top < scroller.scrollTop || over > scroller.scrollTop) scroller.scrollTop = Math.max(0, top - 60);
   }
 
   // Whether the list of runs goes on above or below what is seen of it.
   more() {
-    const { scrollTop, scrollHeight, clientHeight } = this.choices;
-    this.choices.classList.toggle("above", scrollTop > 4);
-    this.choices.classList.toggle("below", scrollHeight - clientHeight - scrollTop > 4);
+    const { scrollTop, scrollHeight, clientHeight, classList } = this.scroller;
+    classList.toggle("above", scrollTop > 4);
+    classList.toggle("below", scrollHeight - clientHeight - scrollTop > 4);
   }
 
   card(run) {
