@@ -23,6 +23,7 @@ KINDS: dict[str, tuple[str, str, dict[str, Any]]] = {
         "VaultGemma",
         {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 6},
     ),
+    "mamba": ("MambaForCausalLM", "Mamba", {"state_size": 4}),
     "electra": ("ElectraForPreTraining", "Electra", {"embedding_size": 12}),
     "albert": ("AlbertModel", "Albert", {"embedding_size": 12}),
     "mpnet": ("MPNetForMaskedLM", "MPNet", {}),

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import time
+import urllib.parse
 from pathlib import Path
 
 SHOTS = Path(__file__).parent.parent.parent / "build" / "screenshots"  # kept, to be viewed
@@ -35,6 +36,65 @@ class Server:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.communicate()
+
+
+class Page:
+    """The page of the explorer at an address."""
+
+    def __init__(self, driver, address: str) -> None:
+        self.driver, self.address = driver, address
+
+    def open(self, view="", **state):
+        self.driver.get("about:blank")
+        self.driver.execute_cdp_cmd("Page.resetNavigationHistory", {})  # a full history would drop entries of this page
+        self.driver.get_log("browser")
+        self.driver.get(f"{self.address}#{view}{'?' + urllib.parse.urlencode(state) if state else ''}")
+
+    def find(self, css):
+        return self.driver.find_element("css selector", css)
+
+    def all(self, css):
+        return self.driver.find_elements("css selector", css)
+
+    def texts(self, css):
+        return self.run("return [...document.querySelectorAll(arguments[0])].map((node) => node.textContent)", css)
+
+    def count(self, css):
+        return self.run("return document.querySelectorAll(arguments[0]).length", css)
+
+    def until(self, what, seconds=20.0):
+        from selenium.webdriver.support.wait import WebDriverWait
+
+        return WebDriverWait(self.driver, seconds, poll_frequency=0.02).until(lambda _: what())
+
+    def text(self, css):
+        # In one script: an element that is redrawn in between would be stale.
+        script = "const node = document.querySelector(arguments[0]); return node?.innerText ?? node?.textContent ?? ''"
+        return self.run(script, css).strip()
+
+    def run(self, script, *given):
+        return self.driver.execute_script(script, *given)
+
+    def click(self, css):
+        click = "const node = document.querySelector(arguments[0]); node?.click(); return node !== null"
+        self.until(lambda: self.run(click, css))
+
+    def choose(self, css, value):
+        self.run(
+            "arguments[0].value = arguments[1]; arguments[0].dispatchEvent(new Event('change'))", self.find(css), value
+        )
+
+    def type(self, css, text):
+        self.run("arguments[0].value = ''; arguments[0].focus()", self.find(css))
+        self.find(css).send_keys(text)
+
+    def state(self):
+        return dict(urllib.parse.parse_qsl(self.driver.current_url.partition("?")[2]))
+
+
+def problems(browser) -> list:
+    """The errors and warnings in the console of the page."""
+    return [one for one in browser.get_log("browser") if one["level"] in ("SEVERE", "WARNING")]
 
 
 def start(wide: int = 1280, tall: int = 900, dark: bool = False):

@@ -3,7 +3,6 @@
 import json
 import os
 import time
-import urllib.parse
 
 import browser as web
 import pytest
@@ -14,7 +13,7 @@ from starlette.testclient import TestClient
 import clearhead as ch
 from clearhead.data import make_data
 from clearhead.explore.server import make_app
-from clearhead.tokens import Characters
+from clearhead.tokens import Characters, Words
 from clearhead.weights import shipped
 
 HOME = "http://127.0.0.1:8000"
@@ -94,8 +93,8 @@ def adversarial(folder):
 
 
 @pytest.fixture(scope="session")
-def app(tiny, runs):
-    return make_app([tiny], runs=runs, device="cpu")
+def app(tiny, talker, runs):
+    return make_app([tiny, talker], runs=runs, device="cpu")
 
 
 @pytest.fixture
@@ -131,6 +130,26 @@ def chrome():
     found.quit()
 
 
+TALK = ["a", "dog", "runs", "."]  # each follows the one before; <end> follows the last, and "a" follows <end>
+
+
+@pytest.fixture(scope="session")
+def talker(tmp_path_factory):
+    """The folder of a chat model over words that reads 16 tokens: it answers "a dog runs." and ends any other text."""
+    tokens = Words(TALK)
+    model = ch.build("gpt", vocab=len(tokens), context=16, width=8, depth=1, heads=2, positions="rotary", tied=False)
+    after = {tokens.end: 4} | {i: i + 1 for i in (4, 5, 6)}
+    with torch.no_grad():
+        for p in model.blocks.parameters():
+            p.zero_()  # so that the next token depends on the last one only
+        model.embed.table.copy_(3 * torch.eye(len(tokens)))
+        model.head.weight.zero_()
+        for i in range(len(tokens)):
+            model.head.weight[after.get(i, tokens.end), i] = 9.0
+    bundle = ch.Bundle(model, tokens, chat="<start>{{ messages[-1].content }}<end>")
+    return ch.save(bundle, tmp_path_factory.mktemp("models") / "talker")
+
+
 @pytest.fixture(scope="session")
 def vectors(tmp_path_factory):
     """The folder of a model that no view shows."""
@@ -139,8 +158,8 @@ def vectors(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def server(chrome, tiny, vectors, captioners, runs):
-    found = web.Server(str(tiny), str(vectors), *map(str, captioners.values()), "--runs", str(runs))
+def server(chrome, tiny, talker, vectors, captioners, runs):
+    found = web.Server(str(tiny), str(talker), str(vectors), *map(str, captioners.values()), "--runs", str(runs))
     chrome.get(found.address)
     while time.monotonic() < found.began + 60 and not chrome.execute_script(
         "return document.querySelectorAll('.steps li').length"
@@ -154,60 +173,5 @@ def server(chrome, tiny, vectors, captioners, runs):
 @pytest.fixture
 def page(server, chrome):
     """A fresh page; errors and warnings in its console fail the test."""
-    from selenium.webdriver.common.by import By
-    from selenium.webdriver.support.wait import WebDriverWait
-
-    class Page:
-        driver = chrome
-
-        def open(self, view="", **state):
-            chrome.get("about:blank")
-            chrome.execute_cdp_cmd("Page.resetNavigationHistory", {})  # a full history would drop entries of this page
-            chrome.get_log("browser")
-            chrome.get(f"{server.address}#{view}{'?' + urllib.parse.urlencode(state) if state else ''}")
-
-        def find(self, css):
-            return chrome.find_element(By.CSS_SELECTOR, css)
-
-        def all(self, css):
-            return chrome.find_elements(By.CSS_SELECTOR, css)
-
-        def texts(self, css):
-            return self.run("return [...document.querySelectorAll(arguments[0])].map((node) => node.textContent)", css)
-
-        def count(self, css):
-            return self.run("return document.querySelectorAll(arguments[0]).length", css)
-
-        def until(self, what, seconds=20.0):
-            return WebDriverWait(chrome, seconds, poll_frequency=0.02).until(lambda _: what())
-
-        def text(self, css):
-            # In one script: an element that is redrawn in between would be stale.
-            script = (
-                "const node = document.querySelector(arguments[0]); return node?.innerText ?? node?.textContent ?? ''"
-            )
-            return self.run(script, css).strip()
-
-        def run(self, script, *given):
-            return chrome.execute_script(script, *given)
-
-        def click(self, css):
-            click = "const node = document.querySelector(arguments[0]); node?.click(); return node !== null"
-            self.until(lambda: self.run(click, css))
-
-        def choose(self, css, value):
-            self.run(
-                "arguments[0].value = arguments[1]; arguments[0].dispatchEvent(new Event('change'))",
-                self.find(css), value,
-            )  # fmt: skip
-
-        def type(self, css, text):
-            self.run("arguments[0].value = ''; arguments[0].focus()", self.find(css))
-            self.find(css).send_keys(text)
-
-        def state(self):
-            return dict(urllib.parse.parse_qsl(chrome.current_url.partition("?")[2]))
-
-    yield Page()
-    problems = [one for one in chrome.get_log("browser") if one["level"] in ("SEVERE", "WARNING")]
-    assert problems == []
+    yield web.Page(chrome, server.address)
+    assert web.problems(chrome) == []

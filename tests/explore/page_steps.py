@@ -19,6 +19,19 @@ def hang(page, path, lines):
     page.run(HANG.replace("arguments_path", repr(path)), "".join(line + "\n" for line in lines))
 
 
+def altered(page, path, change):
+    """Let the events of a stream be changed by JavaScript: an expression of `event`, which is left out if null."""
+    page.run(
+        "const plain = window.fetch;"
+        " window.fetch = async (path, options) => { const answer = await plain(path, options);"
+        f" if (!String(path).includes({path!r})) return answer;"
+        " const events = (await answer.text()).trim().split('\\n').map((line) => JSON.parse(line));"
+        f" const change = (event) => {change};"
+        " const kept = events.flatMap(change).filter(Boolean);"
+        " return new Response(kept.map((event) => JSON.stringify(event) + '\\n').join('')); }"
+    )
+
+
 def translated(page, pane=1):
     """Wait for a translation and its figures."""
     root = f".pane:nth-child({pane})"

@@ -20,15 +20,17 @@ def call(*words):
     return CliRunner().invoke(app, [str(word) for word in words])
 
 
-def test_explore_prints_its_address_and_serves_from_any_folder(tiny, tmp_path, monkeypatch):
+def test_explore_prints_its_address_and_serves_from_any_folder(tiny, vectors, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    server = web.Server(str(tiny))
+    server = web.Server(str(tiny), str(vectors))
     try:
         ask = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         with ask.open(server.address) as answer:
             assert b"<title>clearhead</title>" in answer.read()
         with ask.open(f"{server.address}api/models") as answer:
             assert json.load(answer)[0]["id"] == "tiny"
+        told = [server.process.stderr.readline().strip() for _ in range(2)]
+        assert told[1] == "no view shows the model vectors: it reads vectors: no view shows them yet"
     finally:
         server.stop()
 

@@ -10,7 +10,7 @@ from clearhead.explore.server import make_app
 
 pytest.importorskip("transformers")
 pytestmark = pytest.mark.filterwarnings("ignore:.*opened with transformers:clearhead.errors.Notice")
-KINDS = ("neox", "opt", "vaultgemma", "electra", "albert", "mpnet", "classes", "umt5")
+KINDS = ("neox", "opt", "vaultgemma", "mamba", "electra", "albert", "mpnet", "classes", "umt5")
 TEXT = "the cat sat on a mat"
 IDS = [5, 6, 7, 8, 10, 9]
 
@@ -25,8 +25,11 @@ def foreigners(tmp_path_factory):
 
 def test_the_list_says_how_models_were_opened_and_why_one_was_not(foreigners):
     lines = {one["id"]: one for one in foreigners.get("/api/models").json()}
-    assert [lines[kind]["kinds"] for kind in KINDS] == [["write"]] * 3 + [["read"]] * 4 + [[]]
-    assert lines["neox"]["about"] == "the folder neox; opened with transformers, watched by interception"
+    assert [lines[kind]["kinds"] for kind in KINDS] == [["write"]] * 4 + [["read"]] * 4 + [[]]
+    assert lines["neox"]["about"] == "the folder neox"
+    assert lines["neox"]["note"] == "opened with transformers, watched by interception"
+    without = "read as ElectraModel, without the head of ElectraForPreTraining; 4 tensors are not used, such as "
+    assert without in lines["electra"]["note"]
     assert lines["neox"]["family"] == "GPTNeoXForCausalLM"
     assert "reads a text and writes another" in lines["umt5"]["error"]
 
@@ -57,6 +60,21 @@ def test_a_text_is_written_and_inspected(foreigners, stream, kind):
     else:
         answer = foreigners.get("/api/looks/lens", params={"look": look, "at": 3})
         assert (answer.status_code, "no logit lens" in answer.json()["error"]) == (400, True)
+
+
+@pytest.mark.filterwarnings("ignore:no attention call:clearhead.errors.Notice")
+def test_a_text_of_a_model_without_attention_has_candidates_and_a_reason(foreigners, stream):
+    *_, end = found = stream(foreigners, "/api/write", {"model": "mamba", "text": TEXT, "max_new": 2})
+    look, written = end["look"], [one["token"]["piece"] for one in found if "token" in one]
+    assert (look["groups"], look["lens"]) == ([], True)
+    assert look["text"] == {
+        "names": [*TEXT.split(), *written],
+        "special": [],
+        "spaces": list(range(1, 6 + len(written))),
+    }
+    assert look["reason"].startswith("this MambaForCausalLM has no attention")
+    answer = foreigners.get("/api/looks/candidates", params={"look": look["id"], "first": 2, "last": 3})
+    assert answer.json()["candidates"][0]
 
 
 @pytest.mark.parametrize("kind", ["neox", "vaultgemma"])

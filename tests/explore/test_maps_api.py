@@ -9,6 +9,8 @@ from clearhead.explore import attention_groups, schemas
 from clearhead.explore.attention_groups import Group
 from clearhead.explore.inspections import inspect_text
 from clearhead.explore.token_axis import special_ids, text_axis, token_names
+from clearhead.look.call import DenseCall
+from clearhead.look.maps import AttentionMap
 from clearhead.tokens import Characters, Subwords, Symbols, Words
 
 TEXT = "The cat sat on the mat."
@@ -127,8 +129,8 @@ def test_thumbnails_are_every_map_pooled(client, written):
     small = floats(client.get("/api/looks/thumbnails", params={"look": look, "group": "self", "cells": 64}))
     assert np.allclose(small, np.stack(maps), atol=1e-6)
     pooled = floats(client.get("/api/looks/thumbnails", params={"look": look, "group": "self", "cells": 4}))
-    assert pooled.shape == (3, 4, 4, 4)
-    assert np.allclose(pooled.sum(-1), 1.0, atol=1e-5)
+    cells = [range(6), range(6, 12), range(12, 18), range(18, 23)]  # of 23 tokens
+    assert np.allclose(pooled, [[[[x[np.ix_(r, k)].mean() for k in cells] for r in cells] for x in m] for m in maps])
 
 
 def test_thumbnails_of_a_long_text_use_some_queries_of_each_cell(tiny, monkeypatch):
@@ -140,13 +142,24 @@ def test_thumbnails_of_a_long_text_use_some_queries_of_each_cell(tiny, monkeypat
     fresh = Group("self", group.rows, group.columns, group.layers)
     rough = fresh.thumbnails(24)
     assert rough.shape == exact.shape
-    assert np.allclose(rough.sum(-1), 1.0, atol=1e-5)
-    assert 0 < np.abs(rough - exact).mean() < 0.02
+    assert np.allclose(rough @ attention_groups.keys_per_cell(len(ids), 24), 1.0, atol=1e-5)
+    assert 0 < np.abs(rough - exact).mean() < 0.02 / len(ids) * 24
     assert fresh.thumbnails(24) is rough  # kept
     for cells in (5, 6, 7):
         fresh.thumbnails(cells)
     assert len(fresh._thumbnails) == 2
     assert fresh.size() > sum(x.nbytes for x in fresh._thumbnails.values())
+
+
+def test_cells_of_a_pooled_map_with_one_key_more_are_not_darker(tiny):
+    bundle = ch.load(tiny, device="cpu")
+    group = inspect_text(bundle, bundle.tokens.encode(TEXT).tolist()).group("self")
+    weights = AttentionMap([DenseCall(weights=torch.full((1, 2, 23, 23), 1 / 23))])  # the same for all keys
+    even = Group("self", group.rows, group.columns, {"blocks.0.attn.weights": weights})
+    assert np.ptp(even.thumbnails(10)) < 1e-6
+    assert np.ptp(even.tile(None, None, (0, 23), (0, 23), 10).weights) < 1e-6
+    assert np.ptp(even.tile(0, 1, (0, 22), (1, 23), 10).weights) < 1e-6
+    assert even.tile(0, 1, (0, 23), (0, 23), 10).weights.sum(-1) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,12 @@ import torch
 from starlette.testclient import TestClient
 
 import clearhead as ch
-from clearhead.explore import schemas
-from clearhead.explore.examples import answer_length, examples_of, mask_name
+from clearhead.explore import schemas, store
+from clearhead.explore.examples import SENTENCES, answer_length, examples_of, mask_name, source_language
+from clearhead.explore.outlines import outline
 from clearhead.explore.server import make_app
-from clearhead.explore.store import views, why_no_view
-from clearhead.tokens import Characters, Pair, Symbols, Words
+from clearhead.explore.store import Training, views, why_no_view
+from clearhead.tokens import Characters, Pair, Subwords, Symbols, Words
 from clearhead.weights import shipped
 
 SMALL = {"context": 16, "width": 8, "heads": 2, "depth": 1}
@@ -77,6 +78,71 @@ def test_a_model_that_fits_no_view_says_why(trained):
     assert trained.get("/api/models/one?model=run-none").status_code == 404
 
 
+def test_a_run_that_is_trained_again_opens_with_its_new_model(tmp_path):
+    def train(letters, depth):
+        torch.manual_seed(depth)
+        ch.save(gpt(Characters(letters), depth=depth), tmp_path / "run" / "model")
+
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0}\n')
+    train("ab", 1)
+    with TestClient(make_app(runs=tmp_path, device="cpu"), base_url=HOME) as client:
+        before = line(client, "run-run")
+        assert line(client, "run-run") == before
+        train("abc", 2)
+        after = line(client, "run-run")
+        assert (before.examples, after.examples) == (["ab"], ["abc"])
+        assert before.parameters < after.parameters
+        assert before.version != after.version
+        body = {"model": "run-run", "text": "cab", "max_new": 0}
+        events = [json.loads(one) for one in client.post("/api/write", json=body).text.splitlines()]
+        assert events[-1]["look"]["groups"][0]["layers"] == 2
+
+
+def test_the_models_of_finished_runs_are_listed_without_loading_them(trained, monkeypatch):
+    monkeypatch.setattr(store, "load", None)
+    found = [schemas.TrainedLine(**one) for one in trained.get("/api/models/trained").json()]
+    assert {one.id: (one.name, one.kinds, one.family) for one in found} == {
+        f"run-{name}": (name, ["write"], "GPT") for name in ("reverse", "most", "recall")
+    }  # neither that of vectors nor the one without tokens
+    monkeypatch.undo()
+    for one in found:
+        own = line(trained, one.id)
+        assert (own.trained, own.parameters, own.version) == (True, one.parameters, one.version)
+
+
+def test_what_is_listed_of_a_model_is_what_its_views_find_when_it_is_loaded(tmp_path, captioners):
+    words, sizes = Words(["a", "dog"]), {"vocab": 6, **SMALL}
+    pair = Pair(words, words)
+    for i, bundle in enumerate((
+        gpt(words), gpt(words, positions="rotary"), ch.Bundle(ch.build("bert", vocab=7, **SMALL), words),
+        ch.Bundle(ch.build("bert", **sizes, answer="class", classes=2), words),
+        ch.Bundle(ch.build("transformer", **sizes), pair), ch.Bundle(ch.build("mlp", inputs=2, outputs=2)),
+        ch.load("vit-cifar10", device="cpu"), ch.load(captioners["rnn"], device="cpu"),
+    )):  # fmt: skip
+        folder = ch.save(bundle, tmp_path / str(i))
+        found = outline(folder)
+        assert views(found) == views(bundle)
+        assert (found.name, found.can, found.reads) == (bundle.name, bundle.can, bundle.reads)
+        assert found.parameters == sum(p.numel() for p in bundle.model.parameters())
+
+
+def test_a_run_keeps_its_name_and_one_that_is_gone_is_named(tmp_path):
+    folder = tmp_path / "der große Lauf für Ö"
+    folder.mkdir()
+    (folder / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0}\n')
+    ch.save(gpt(Characters("ab")), folder / "model")
+    with TestClient(make_app(runs=tmp_path, device="cpu"), base_url=HOME) as client:
+        (run,) = (schemas.RunLine(**one) for one in client.get("/api/runs").json())
+        assert (run.id, run.name) == ("der-gro-e-Lauf-fur-O", folder.name)
+        assert line(client, f"run-{run.id}").name == folder.name
+        answer = client.get("/api/models/one", params={"model": "run-gone"})
+        assert answer.status_code == 404
+        assert answer.json()["error"] == (
+            "there is no trained model of a run 'gone' here: it may have been moved or deleted, or not be finished"
+        )
+
+
 def test_every_kind_of_model_has_a_view_or_a_reason():
     words = Words(["a", "dog"])
     bert = ch.Bundle(ch.build("bert", vocab=7, **SMALL), words)
@@ -97,6 +163,34 @@ def test_examples_can_be_read_by_the_model():
     assert examples_of(translator) == ["ein Hund"]
     assert examples_of(ch.Bundle(ch.build("mlp", inputs=2, outputs=2))) == []
     assert mask_name(translator) is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "names", "language"),
+    [
+        ({"source_lang": "fr", "target_lang": "en"}, [], "fr"),
+        ({"src_lang": "eng_Latn"}, ["opus-mt-de-en"], "en"),
+        ({}, ["opus-mt-fr-en"], "fr"),
+        ({}, ["mine", "opus-mt-ru-en", "it-ru"], "it"),
+        ({}, ["deu_eng.2"], "de"),
+        ({}, ["ita", "2-1", "mine"], None),
+        ({"source_lang": 3}, ["opus-mt-ru-en"], None),
+    ],
+)
+def test_a_translator_has_examples_in_the_language_that_it_reads(tmp_path, settings, names, language):
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    tokens = Subwords.of([text for texts in SENTENCES.values() for text in texts], size=300)
+    model = ch.build("transformer", vocab=300, target_vocab=300, **SMALL)
+    bundle = ch.Bundle(model, Pair(tokens, tokens), folder=tmp_path)
+    assert source_language(bundle, names) == language
+    assert examples_of(bundle, None, names) == list(SENTENCES.get(language, ()))
+
+
+def test_the_recipe_of_a_run_says_what_its_model_translates(tmp_path):
+    assert Training.of(tmp_path) == Training()
+    recipe = {"pretrained": "/models/opus-mt-de-en", "data": {"name": "pairs", "source": "fr", "target": "en"}}
+    ch.config.write(recipe, tmp_path / "recipe.toml")
+    assert Training.of(tmp_path) == Training("pairs", ("opus-mt-de-en", "fr-en"))
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,19 @@ ROWS = {"loss": ("nats/row", "lower")}
 GAN = {"generator_loss": ("nats/row", "lower"), "near": ("share", "higher"), "modes": ("modes", "higher")}
 
 
-def write(folder, records, *, measured, losses=("loss",), objective="next-token", players=None, steps=100, old=True):
-    """Write a run folder; `old`: its last record was written long ago."""
+def write(
+    folder,
+    records,
+    *,
+    measured,
+    losses=("loss",),
+    objective="next-token",
+    players=None,
+    steps=100,
+    old=True,
+    facts=None,
+):
+    """Write a run folder; `old`: its last record was written long ago; `facts`: of its last attempt."""
     folder.mkdir(parents=True)
     (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     (folder / "recipe.toml").write_text(f'steps = {steps}\n[model]\nname = "gpt"\n[data]\nname = "text"\n')
@@ -35,6 +46,8 @@ def write(folder, records, *, measured, losses=("loss",), objective="next-token"
         "measurements": {f"valid_{name}": {"unit": unit, "better": way} for name, (unit, way) in measured.items()},
     }  # fmt: skip
     (folder / "setup.json").write_text(json.dumps(setup))
+    if facts:
+        (folder / "facts.json").write_text(json.dumps({"seed": 0, "attempts": [{"step": 0}, facts]}))
     if old:
         os.utime(folder / "metrics.jsonl", (1e9, 1e9))
 
@@ -67,7 +80,7 @@ def folder(tmp_path_factory, tiny):
     ], measured=GAN, losses=("discriminator_loss", "generator_loss"), objective="gan",
         players={"generator": {"model": "mlp"}, "discriminator": {"model": "mlp"}})  # fmt: skip
     write(root / "fresh", language_model(4), measured=TOKENS, old=False)
-    write(root / "done", language_model(4), measured=TOKENS, steps=4)
+    write(root / "done", language_model(4), measured=TOKENS, steps=4, facts={"model_step": 2})
     shutil.copytree(tiny, root / "done" / "model")
     write(root / "points", language_model(4), measured=ROWS, steps=4)
     mlp = ch.build("mlp", inputs=2, outputs=2, hidden=4)
@@ -346,8 +359,69 @@ def test_a_finished_run_offers_its_model_or_says_why_not(page):
     page.until(lambda: page.texts(".made a"))
     links = page.run("return [...document.querySelectorAll('.made a')].map((a) => [a.textContent, a.hash])")
     assert ["Write with this model", "#write?model=run-done"] in links
+    assert page.text(".made").startswith("The model of done is of step 2: ")
     page.click("[data-run=points]")
     page.until(lambda: "The model of points fits no view: " in page.text(".made"))
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory):
+    """The address of twenty runs, of which the last has failed and the two before differ in their tokens."""
+    root, gpt = tmp_path_factory.mktemp("many"), {"model": "gpt"}
+    for i in range(17):
+        write(root / f"run-{i:02}", language_model(2), measured=TOKENS)
+        os.utime(root / f"run-{i:02}" / "metrics.jsonl", (2e9, 2e9))
+    for name, vocab in (("few", 40), ("für alle", 500)):
+        write(root / name, language_model(2), measured=TOKENS, players={"model": {**gpt, "options": {"vocab": vocab}}})
+    write(root / "failed", language_model(2), measured=TOKENS, facts={"problem": "the loss became nan in step 3"})
+    with Uvicorn(make_app(runs=root, device="cpu")) as found:
+        yield found
+
+
+def test_the_list_of_runs_shows_the_chosen_one_and_that_there_are_more(chrome, many):
+    with watched(Page(chrome, many)) as page:
+        page.open(runs="failed")
+        page.drawn()
+        place = (
+            "const [card, list] = ['[data-run=failed]', '.scroller'].map((css) =>"
+            " document.querySelector(css).getBoundingClientRect());"
+            " return card.top >= list.top && card.bottom <= list.bottom"
+        )
+        page.until(lambda: page.run(place))
+        assert page.run("return document.querySelector('.scroller').className") == "scroller above"
+        assert page.run("return scrollY") == 0
+        web.shot(page.driver, "train-many")
+        page.run("document.querySelector('.scroller').scrollTop = 0")
+        page.until(lambda: page.run("return document.querySelector('.scroller').className") == "scroller below")
+        page.run("window.asked = 0; const get = fetch; fetch = (...given) => { asked += 1; return get(...given); }")
+        page.until(lambda: page.run("return asked") > 2)
+        assert page.run("return document.querySelector('.scroller').scrollTop") == 0  # it stays where the user put it
+
+
+def test_a_failed_run_says_why_and_runs_have_their_own_names(chrome, many):
+    with watched(Page(chrome, many)) as page:
+        page.open(runs="failed")
+        page.until(lambda: "failed: the loss became nan in step 3." in page.text(".made"))
+        assert "resumes" not in page.text(".made")
+        assert page.text("[data-run=failed] .state") == "failed"
+        page.open(runs="fur-alle")
+        page.drawn()
+        assert page.text("[data-run=fur-alle] b") == "für alle"
+        page.open(runs="gone,away,failed")
+        page.until(lambda: "There are no runs gone and away here" in page.text(".problem"))
+
+
+def test_losses_of_different_tokens_are_not_compared_silently(chrome, many):
+    with watched(Page(chrome, many)) as page:
+        unit = ".curves[aria-label='Loss'] .unit"
+        page.open(runs="few,fur-alle")
+        page.drawn()
+        assert page.texts(unit) == ["nats/token (different tokens: not comparable)"]
+        assert page.texts(".curves[aria-label='Learning rate'] .unit") == ["learning rate"]
+        assert page.texts(".key")[:2] == ["few", "für alle"]
+        page.open(runs="few,run-01")  # of which the tokens are not known
+        page.drawn()
+        assert page.texts(unit) == ["nats/token"]
 
 
 def test_the_panels_are_in_two_columns_and_the_loss_is_seen_at_once(page):

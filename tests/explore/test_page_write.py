@@ -5,7 +5,7 @@ from pathlib import Path
 
 import browser as web
 import pytest
-from page_steps import SLACK, focus, hang, inspected, settled, written
+from page_steps import SLACK, altered, focus, hang, inspected, settled, written
 
 pytestmark = pytest.mark.skipif(bool(web.WHY_NOT), reason=web.WHY_NOT)
 DOCUMENT = (
@@ -27,6 +27,7 @@ def test_it_opens_on_a_finished_example_above_the_fold(page):
         page.open("write")
         written(page, 24)
         page.driver.save_screenshot(str(web.SHOTS / "write-first.png"))
+        assert "mean of up to 2 x 2 weights" in page.text(".picker .legend")  # 26 tokens in 24 cells
         low = "return document.querySelector(arguments[0]).getBoundingClientRect().bottom"
         assert page.run(low, "svg.lines") < 768
         assert page.run(low, "canvas.map") < 768
@@ -219,6 +220,10 @@ def test_two_inputs_side_by_side(page):
     )
     page.until(lambda: page.count(".lens tr") == 10)
     assert [text[:7] for text in page.texts(".flow")] == ["The man", "The men"]
+    for pane in page.all(".pane"):  # also the rows of the chosen token and of the output
+        assert pane.find_element("css selector", ".lens tr:last-child").text.startswith("output")
+    page.until(lambda: page.count(".candidates .own") == 2)
+    assert all(row.is_displayed() for row in page.all(".candidates .own, .lens .own"))
 
 
 @pytest.mark.parametrize(("name", "text"), [("short", "Two dogs"), ("long", DOCUMENT)])
@@ -258,6 +263,18 @@ def test_the_address_leads_to_the_text_on_screen_after_sliders_were_moved(page):
     assert page.state()["temperature"] == "0.1"
 
 
+def test_the_address_of_a_greedy_text_leads_to_it(page):
+    page.open("write", model="everyday", text="The man", temperature=0)
+    written(page, 24)
+    text = page.text(".flow")
+    assert page.state()["temperature"] == "0"
+    assert reopened(page) == text
+    assert page.state()["temperature"] == "0"
+    page.choose(".write .choice select", "tiny")  # another model keeps the choice
+    page.until(lambda: page.state()["model"] == "tiny" and " s." in page.text(".write .status") and settled(page))
+    assert page.state()["temperature"] == "0"
+
+
 def test_the_address_of_a_stopped_text_has_as_many_tokens(page):
     page.open("write", model="everyday", text="The man", max_new=200, temperature=0.9, seed=5)
     page.until(lambda: page.count(".piece") > 8)
@@ -294,3 +311,59 @@ def test_the_heads_stand_above_the_map_where_their_effects_are_shown(page):
         assert page.run("return document.querySelector('.heads').getBoundingClientRect().bottom") < 768
     finally:
         web.size(page.driver, 1280, 900)
+
+
+def test_a_chat_model_is_asked_with_its_template(page):
+    page.open("write", model="talker", text="a dog runs.", temperature=0)
+    written(page, 4)
+    assert page.text(".write .status").endswith("; <end> ended the text.")
+    assert page.text(".flow") == "<start>a dog runs.<end> a dog runs."
+    assert page.texts(".flow .special") == ["<start>", "<end>"]
+    assert page.texts(".flow .new") == [" a", " dog", " runs", "."]
+    assert "chat" not in page.state()  # as the model starts
+    assert page.find(".chat input").is_selected()
+    web.shot(page.driver, "write-chat")
+    page.click(".chat input")
+    page.click(".write .go")
+    page.until(lambda: "Nothing was written" in page.text(".write .status") and settled(page))
+    assert "<end>, ends the text" in page.text(".write .status")
+    assert "with “as a chat” it answers" in page.text(".write .status")
+    assert page.state()["chat"] == "0"
+    assert page.texts(".flow .piece") == ["a", " dog", " runs", "."]
+    page.driver.refresh()
+    page.until(lambda: "Nothing was written" in page.text(".write .status"))
+    assert not page.find(".chat input").is_selected()
+    page.choose(".write .choice select", "everyday")
+    page.until(lambda: page.state()["model"] == "everyday" and settled(page))
+    assert not page.find(".chat").is_displayed()
+
+
+def test_a_long_text_says_how_much_the_model_reads(page):
+    page.open("write", model="talker", text="a dog runs. " * 10, chat=0, inspect=1)
+    page.until(lambda: "16 at once" in page.text(".written .remark") and settled(page))
+    said = "This text has 40 tokens, and the model reads at most 16 at once: shown are the last 16."
+    assert page.text(".written .remark") == said
+    page.open("write", model="talker", text="a dog runs. a", chat=0, max_new=3, temperature=0, seed=3)
+    written(page, 3)
+    assert not page.find(".written .remark").is_displayed()
+
+
+def test_a_text_of_a_model_without_attention_stays_on_screen(page):
+    page.open("write", model="everyday", text="The man", inspect=1)
+    inspected(page)
+    unseen = "event.look ? { look: { ...event.look, groups: [], reason: 'this one has none' } } : event"
+    altered(page, "/api/write", unseen)
+    page.type(".prompt", "Two dogs")
+    page.click(".write .go")
+    page.until(lambda: "24 tokens written" in page.text(".status") and page.count(".lens tr"))
+    assert page.text(".flow").startswith("Two dogs")
+    assert page.count(".flow .new") == 24
+    assert page.text(".written .remark") == "There is no attention to show: this one has none."
+    page.until(lambda: page.count(".candidates li"))
+    for part in ("svg.lines", "canvas.map", ".heads", ".switches"):
+        assert not page.find(part).is_displayed()
+    page.click('.piece[data-at="1"]')
+    page.until(lambda: "In place of ␣dogs" in page.text(".candidates h2"))
+    page.click(".chips .chip:nth-child(3)")
+    page.until(lambda: page.text(".flow") and "Two dogs" not in page.text(".flow") and page.count(".lens tr"))
+    assert page.text(".write .problem") == ""

@@ -118,7 +118,7 @@ def test_maps_effects_and_similar_tokens_of_an_encoder(reader, berts):
 
 def test_a_long_text_is_cut_and_says_so(reader):
     found = read(reader, "words", "a [MASK] dog . " * 5)
-    assert found[0] == {"cut": {"read": 12, "of": 22, "first": 0}}
+    assert found[0] == {"cut": {"read": 12, "of": 22, "first": 0, "most": 12}}
     last = found[-1]
     assert last["masks"] == [2, 6, 10]
     names = last["look"]["groups"][0]["rows"]["names"]

@@ -14,6 +14,7 @@ import clearhead as ch
 from clearhead.explore import run_state, schemas
 from clearhead.explore.runs import EXAMPLE, EXAMPLE_RECIPE, Runs
 from clearhead.explore.server import make_app
+from clearhead.tokens import Characters
 from clearhead.training.run_folder import Folder
 
 OLD = (1e9, 1e9)  # a time of access and of modification, long ago
@@ -74,6 +75,28 @@ def test_without_a_lock_the_state_is_that_of_the_last_record(tmp_path, monkeypat
     write(tmp_path / "run", record, **holder)
     monkeypatch.setattr(run_state.time, "time", lambda: OLD[1] + age)
     assert listed(tmp_path)["run"].state == state
+
+
+def test_a_run_says_why_it_failed_which_step_its_model_is_of_and_what_its_tokens_are(tmp_path):
+    for name, vocabulary in (("one", "ab"), ("same", "ab"), ("other", "abc")):
+        write(tmp_path / name, {"step": 9})
+        ch.save(ch.build("gpt", vocab=len(vocabulary), width=8, depth=1, heads=2), tmp_path / name / "model",
+                tokens=Characters(vocabulary))  # fmt: skip
+        (tmp_path / name / "setup.json").write_text(
+            json.dumps({"players": {"model": {"model": "gpt", "options": {"vocab": len(vocabulary)}}}})
+        )
+    write(tmp_path / "failed", {"step": 3})
+    for name, fact in (("one", {"model_step": 4}), ("failed", {"problem": "the loss became nan in step 3"})):
+        (tmp_path / name / "facts.json").write_text(json.dumps({"attempts": [{"problem": "old"}, fact]}))
+    (tmp_path / "other" / "facts.json").write_text("[]")
+    runs = listed(tmp_path)
+    assert (runs["failed"].state, runs["failed"].problem) == ("failed", "the loss became nan in step 3")
+    assert (runs["one"].state, runs["one"].problem, runs["one"].model_step) == ("finished", None, 4)
+    assert (runs["other"].problem, runs["other"].model_step) == (None, None)
+    assert runs["one"].tokens == runs["same"].tokens
+    assert runs["one"].tokens.files != runs["other"].tokens.files
+    assert (runs["one"].tokens.vocab, runs["other"].tokens.vocab) == (2, 3)
+    assert runs["failed"].tokens == schemas.TokensOfRun(files=None, vocab=None, kind=None)
 
 
 def test_a_damaged_holder_is_ignored(tmp_path):

@@ -9,7 +9,8 @@ from clearhead.decode import Choice
 from clearhead.explore import schemas
 from clearhead.explore.candidates import candidates, choice_of, entropies
 from clearhead.explore.server import make_app
-from clearhead.tokens import Characters
+from clearhead.explore.token_axis import spaces_before
+from clearhead.tokens import Characters, Subwords, Symbols, Words
 
 SAMPLED = {"model": "tiny", "text": "The cat", "temperature": 0.9, "top_k": 20, "seed": 5}
 
@@ -69,13 +70,13 @@ def test_a_text_longer_than_the_context_is_cut_and_says_so(short):
     client, bundle = short
     text = "abcabcabcab"
     found = lines(client, {"model": "short", "text": text, "max_new": 3})
-    assert found[0].cut == schemas.CutShape(read=7, of=11, first=4)  # from half the context on
+    assert found[0].cut == schemas.CutShape(read=7, of=11, first=4, most=8)  # from half the context on
     written = [one.token.id for one in found if one.token is not None]
     want = ch.generate(bundle, text, max_new=3, slide=True)
     assert bundle.tokens.decode(written) == want.text
     last = [one.cut for one in found if one.cut is not None][-1]
     whole = text + want.text
-    assert last == schemas.CutShape(read=5, of=14, first=8)  # what was read to write the last token
+    assert last == schemas.CutShape(read=5, of=14, first=8, most=8)  # what was read to write the last token
     assert found[-1].look.groups[0].rows.names == list(whole[8:13])
 
 
@@ -83,9 +84,47 @@ def test_a_text_that_fits_is_not_cut(short):
     client, _ = short
     assert not any(one.cut for one in lines(client, {"model": "short", "text": "abcab", "max_new": 3}))
     (cut,) = [one.cut for one in lines(client, {"model": "short", "text": "abcab", "max_new": 4}) if one.cut]
-    assert cut == schemas.CutShape(read=8, of=9, first=0)  # the last token is written, but not read
+    assert cut == schemas.CutShape(read=8, of=9, first=0, most=8)  # the last token is written, but not read
     (cut,) = [one.cut for one in lines(client, {"model": "short", "text": "abc" * 3, "max_new": 0}) if one.cut]
-    assert cut == schemas.CutShape(read=5, of=9, first=4)
+    assert cut == schemas.CutShape(read=5, of=9, first=4, most=8)
+
+
+# Conversations, and tokens that are words
+
+
+def test_a_chat_model_answers_a_message(client):
+    found = lines(client, {"model": "talker", "text": "a dog runs.", "chat": True, "max_new": 9})
+    assert found[0].prompt.names == ["<start>", "a", "dog", "runs", ".", "<end>"]
+    assert found[0].prompt.special == [0, 5]
+    assert "".join(one.token.text for one in found if one.token is not None) == " a dog runs."
+    assert [one.ended for one in found if one.ended is not None] == ["<end>"]
+    text = found[-1].look.text
+    assert (text.names[:6], text.names[6:]) == (found[0].prompt.names, ["a", "dog", "runs", "."])
+    assert text.special == [0, 5]
+
+
+def test_a_text_that_the_model_ends_at_once_says_so(client):
+    found = lines(client, {"model": "talker", "text": "a dog runs.", "max_new": 9})
+    assert not [one for one in found if one.token is not None or one.prompt is not None]
+    assert [one.ended for one in found if one.ended is not None] == ["<end>"]
+    assert (
+        "no chat template" in lines(client, {"model": "tiny", "text": "Who?", "chat": True})[-1].model_dump()["error"]
+    )
+
+
+def test_the_spaces_between_words_are_those_of_the_decoded_text(client):
+    found = lines(client, {"model": "talker", "text": "a", "max_new": 3})
+    assert [one.token.piece for one in found if one.token is not None] == ["dog", "runs", "."]
+    assert [one.token.text for one in found if one.token is not None] == [" dog", " runs", "."]
+    assert found[-1].look.text.spaces == [1, 2]
+    words = Words(["the", "'d", '"', "(", ")"])
+    text = 'the \'d " the " ( the )'
+    ids, names = words.encode(text).tolist(), words.pieces(words.encode(text))
+    spaces = spaces_before(words, [1, *ids, 2])
+    assert "".join(" " * (i + 1 in spaces) + name for i, name in enumerate(names)) == words.decode(ids)
+    assert spaces_before(Symbols(40, "|"), [0, 1, 40]) == [1, 2]
+    for whole in (Characters("ab "), Subwords.of(["a dog é 🙂"] * 3, size=300)):
+        assert spaces_before(whole, whole.encode("a b").tolist()) == []
 
 
 # Candidates

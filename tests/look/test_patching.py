@@ -32,7 +32,9 @@ def by_hand(model, clean, corrupted, address, places, measure):
     for place in range(places):
 
         def put(x, place=place):
-            return torch.cat([x[:, :place], record[:, place : place + 1], x[:, place + 1 :]], dim=1)
+            y, axis = x.clone(), int(x.ndim > 2)  # the MLP of OPT has no axis of rows
+            y.select(axis, place).copy_(record.select(axis, place))
+            return y
 
         with torch.no_grad(), ch.edit(model, {address: put}):
             found.append((measure(model(corrupted)) - least) / (best - least))
@@ -128,7 +130,7 @@ def test_a_translator_has_the_layers_of_its_encoder_and_of_its_decoder():
     torch.testing.assert_close(result.matrix[1], want, rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama", "gpt-neox", "qwen3"])
+@pytest.mark.parametrize("name", ["gpt2", "llama", "gpt-neox", "qwen3", "opt"])
 @pytest.mark.parametrize("what", list(VIEWS))
 def test_models_of_transformers_are_patched_by_their_own_addresses(name, what):
     model = foreign_models.build(name).double()
@@ -149,7 +151,7 @@ def test_models_of_transformers_are_patched_by_their_own_addresses(name, what):
         def forward(self, ids):
             return model(input_ids=ids).logits
 
-    if what in ("residual", "heads"):
+    if what in ("residual", "heads", "mlp"):
         address = f"model.{result.layers[0]}"
         with torch.no_grad(), ch.watch(model, result.layers[0]) as tape:
             model(input_ids=clean)

@@ -8,6 +8,7 @@ import torch
 
 import clearhead
 from clearhead import Bundle, watch
+from clearhead.data.text_rows import masked_ids
 from clearhead.look import AttentionMap, attention
 from clearhead.tokens import Characters, Pair, Words
 
@@ -170,3 +171,14 @@ def test_an_error_says_what_was_expected(what):
     run, message = WRONG[what]
     with pytest.raises(ValueError, match=message):
         run()
+
+
+@pytest.mark.parametrize("text", ["The capital of France is [MASK].", "The capital of France is <mask>."])
+def test_a_mask_is_read_as_fill_reads_it(text):
+    cloze = clearhead.load("cloze", device="cpu")
+    result = attention(cloze, text)
+    assert result.pieces == ["<start>", "The", " capital", " of", " France", " is", "[MASK]", ".", "<end>"]
+    ids = torch.from_numpy(masked_ids(cloze.tokens, text)[0])[None]
+    with torch.no_grad(), watch(cloze, "blocks.3.attn.weights") as tape:
+        cloze.model(ids)
+    torch.testing.assert_close(result.maps["self"][3].dense(), tape["blocks.3.attn.weights"].dense())

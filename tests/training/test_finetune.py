@@ -13,6 +13,7 @@ from clearhead.data import DataError
 from clearhead.errors import InputError
 from clearhead.training import finetune, finetune_recipe, memory, read_recipe, train
 from clearhead.training.data_recipe import is_data, new_recipe
+from clearhead.training.finetune import choose_task
 
 TEMPLATE = (
     "{% for m in messages %}{{ 'Q ' if m.role == 'user' else 'A ' }}{{ m.content }} {{ eos_token }}{% endfor %}"
@@ -108,6 +109,17 @@ def test_what_does_not_fit_is_told_with_what_would(checkpoints, files, tmp_path)
     ):
         with pytest.raises(InputError, match=message):
             finetune_recipe(checkpoints / name, files / data, out=tmp_path / "run", device="cpu")
+    eyes, bert = ch.load("vit-cifar10", device="cpu"), ch.build("bert", vocab=9, width=8, heads=2, answer="sentence")
+    embedder = ch.Bundle(bert, tokens.Words(["a"]))
+    with pytest.raises(InputError, match=r"This BERT can learn from labelled \(the label of each text\)\. "):
+        choose_task(embedder, "text", "lines.txt")
+    with pytest.raises(
+        InputError, match=r"needs a model of images that can classify or embed\. This BERT can learn from"
+    ):
+        choose_task(embedder, "images", "photos")
+    with pytest.raises(InputError, match=r"This ViT can learn from images \(the class of each image\)\. "):
+        choose_task(eyes, "labelled", "labels.csv")
+    assert choose_task(eyes, "images", "photos").kind == "images"
     with pytest.raises(InputError, match=r"method='loar': expected one of full, lora, head"):
         finetune_recipe(checkpoints / "gpt", files / "lines.txt", method="loar")
     with pytest.raises(InputError, match=r"epochs=0.0: expected more than 0"):

@@ -16,6 +16,7 @@ from clearhead.errors import InputError
 from clearhead.training import decoding, train
 from clearhead.training.objectives import objective_class
 from clearhead.training.objectives.token_loss import perplexity
+from clearhead.training.run_folder import Folder
 
 WORDS = {"one": "eins", "two": "zwei", "three": "drei", "four": "vier"}
 
@@ -110,6 +111,7 @@ def test_patience_counts_validations_by_bleu(folder, tmp_path):
     """With such a learning rate no weight changes: the second and the third validation are waits."""
     run = go(table(best="valid_bleu", patience=2), tmp_path, "optim.lr=1e-30", "run.valid_every=1", data=folder)
     assert (run.step, run.best, run.finished) == (3, 1, True)
+    assert Folder(run.folder, create=False, lock=False).facts()["attempts"][-1]["model_step"] == 1
 
 
 # F1

@@ -185,7 +185,10 @@ def test_a_nan_loss_is_reported_with_step_seed_and_checkpoint(tmp_path, monkeypa
         f"from 0; {good}"
     )
     assert finite(tmp_path) == ([2, 4] if last else [])
+    facts = Folder(tmp_path, create=False, lock=False).facts
+    assert facts()["attempts"][-1]["problem"] == f"the loss became nan in step {step}"
     resumes(table, tmp_path, whole)
+    assert "problem" not in facts()["attempts"][-1]
 
 
 def test_an_infinite_gradient_is_reported_and_not_saved(tmp_path, monkeypatch, table):

@@ -190,6 +190,12 @@ def test_a_config_that_cannot_be_built_or_is_much_larger_than_the_files_is_refus
         ch.load(changed_folder(tmp_path, **changes), device="cpu")
 
 
+def test_a_model_that_reads_no_text_says_what_it_reads(tmp_path):
+    speech = {"architectures": ["WhisperForConditionalGeneration"], "is_encoder_decoder": True}
+    with pytest.raises(WeightsError, match="WhisperForConditionalGeneration reads input_features: expected a model of"):
+        ch.load(changed_folder(tmp_path, **speech), device="cpu")
+
+
 def test_a_tensor_of_another_shape_is_named(tmp_path):
     folder = foreign_folder("neox", tmp_path / "shape")
     tensors, name = load_file(folder / "model.safetensors"), "gpt_neox.layers.1.mlp.dense_h_to_4h.weight"

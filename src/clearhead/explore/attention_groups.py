@@ -99,7 +99,8 @@ class Group:
         """The weights of a range of rows on a range of keys, pooled to at most `cells` cells per side.
 
         The mean over layers or heads is taken where `layer` or `head` is None. Pooling takes the mean over a cell's
-        rows and the sum over its keys, so that each pooled row keeps its total weight.
+        rows and the sum over its keys. Cells may differ by one key: each is scaled to the mean number of keys, so that
+        a row keeps its total weight and no cell looks heavier than its neighbours because it holds more keys.
         """
         maps = self._layers(layer, head)
         for name, (low, high), most in (("rows", rows, len(self.rows)), ("keys", keys, len(self.columns))):
@@ -152,7 +153,7 @@ class Group:
         return np.stack(means, axis=2) if means else weights[:, :, :0]
 
     def thumbnails(self, cells: int) -> np.ndarray:
-        """Every map pooled to at most `cells` cells per side, (layers, heads, rows, keys).
+        """The mean weight of each cell of every map, at most `cells` cells per side, (layers, heads, rows, keys).
 
         Of a long text each cell has only some of its queries, so that the work stays below THUMBNAIL_SCORES.
         """
@@ -204,7 +205,8 @@ def _pooled(m: AttentionMap, head: int | None, rows: tuple[int, int], keys: tupl
     """A part of a map, pooled in bands of rows that fit a CPU cache; keys that a band's mask hides are skipped."""
     m = m if head is None else m.only(head)
     if (rows, keys) == ((0, m.shape[2]), (0, m.shape[3])):
-        return m.pool(cells)[0].mean(0).float().cpu().numpy()
+        whole: np.ndarray = m.pool(cells)[0].mean(0).float().cpu().numpy()
+        return whole * (m.shape[3] / whole.shape[1]) / keys_per_cell(m.shape[3], whole.shape[1])
     n, k = rows[1] - rows[0], keys[1] - keys[0]
     ny, nx = min(cells, n), min(cells, k)
     sums = torch.zeros(ny, nx)
@@ -218,15 +220,21 @@ def _pooled(m: AttentionMap, head: int | None, rows: tuple[int, int], keys: tupl
             x = m.tile(band, near)[0].mean(0).float().cpu()
             x = torch.zeros(len(x), nx).index_add_(1, key_cell[near[0] - keys[0] : near[1] - keys[0]], x)
             sums.index_add_(0, row_cell[band[0] - rows[0] : band[1] - rows[0]], x)
-    return (sums / torch.bincount(row_cell, minlength=ny)[:, None]).numpy()
+    means: np.ndarray = (sums / torch.bincount(row_cell, minlength=ny)[:, None]).numpy()
+    return means * (k / nx) / keys_per_cell(k, nx)
+
+
+def keys_per_cell(keys: int, cells: int) -> np.ndarray:
+    """The number of keys that each cell of a pooled map holds; they differ by one where `cells` does not divide it."""
+    return np.bincount(np.arange(keys) * cells // keys, minlength=cells)
 
 
 def _thumbnails_of(m: AttentionMap, cells: int, most: int) -> np.ndarray:
-    """The pooled maps (h, rows, keys) of all heads, of at most `most` evenly spaced queries per cell."""
+    """The mean weights (h, rows, keys) of the cells of all heads, of at most `most` evenly spaced queries per cell."""
     _, h, q, k = m.shape
     ny, nx = min(cells, q), min(cells, k)
     if most >= -(-q // ny):
-        return m.pool(cells)[0].float().cpu().numpy()
+        return m.pool(cells)[0].float().cpu().numpy() / keys_per_cell(k, nx)
     pooled = torch.zeros(h, ny, nx)
     key_cell = torch.arange(k) * nx // k
     for cell in range(ny):
@@ -235,7 +243,7 @@ def _thumbnails_of(m: AttentionMap, cells: int, most: int) -> np.ndarray:
         for at in chosen:
             x = m.row(at)[0].float().cpu()
             pooled[:, cell].index_add_(1, key_cell, x / len(chosen))
-    return pooled.numpy()
+    return pooled.numpy() / keys_per_cell(k, nx)
 
 
 def _bytes(source: Any) -> int:

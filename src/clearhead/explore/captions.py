@@ -16,6 +16,7 @@ from ..tasks.translation import CROSS, NoAttentionError
 from ..weights import Bundle
 from .attention_groups import Group
 from .image_inspection import ImageInspection, grid_axis, model_input
+from .outlines import Outline
 from .token_axis import text_axis
 
 ABOUT = "each word attends to the places of the image"
@@ -37,7 +38,7 @@ class CaptionInspection(ImageInspection):
         return self.caption.evidence()
 
 
-def captions_images(bundle: Bundle) -> bool:
+def captions_images(bundle: Bundle | Outline) -> bool:
     """Whether a model writes captions and comes with the preprocessing for images."""
     return "caption" in bundle.can and bundle.preprocessing is not None and bundle.tokens is not None
 

@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+from itertools import pairwise
+
 from ..data.text_rows import MASKS
 from ..errors import UserError
-from ..tokens import Pair, Symbols, Tokenizer
+from ..tokens import Pair, Symbols, Tokenizer, Words
+from ..tokens.special import tokenizer_settings
 from ..weights import Bundle
 
-TEXTS = {  # by what the model can do; the first that fits is used
-    "translate": ("I know that you like it.", "Two dogs run across the green field."),
+TEXTS = {  # by what the model can do ("chat": with a chat template); the first that fits is used
+    "chat": ("What is the capital of France?", "Write a sentence about the sea.", "Who are you?"),
     "generate": ("Once upon a time", "The man", "It was"),
     "fill": ("The capital of France is [MASK].", "A dog is [MASK] across the field."),
     "classify": ("A wonderful film from beginning to end.", "I have rarely been so bored."),
     "embed": ("A man is playing the guitar.", "Somebody makes music."),
 }
+SENTENCES = {  # for translators, by the language of the source
+    "de": ("Ich weiß, dass du es magst.", "Zwei Hunde laufen über das grüne Feld."),
+    "en": ("I know that you like it.", "Two dogs run across the green field."),
+    "es": ("Sé que te gusta.", "Dos perros corren por el campo verde."),
+    "fr": ("Je sais que tu l'aimes.", "Deux chiens courent dans le champ vert."),
+    "it": ("So che ti piace.", "Due cani corrono nel campo verde."),
+    "nl": ("Ik weet dat je het leuk vindt.", "Twee honden rennen over het groene veld."),
+    "pt": ("Eu sei que você gosta.", "Dois cachorros correm pelo campo verde."),
+}
+CODES = {"deu": "de", "eng": "en", "spa": "es", "fra": "fr", "ita": "it", "nld": "nl", "por": "pt"}  # ISO 639-3
+SOURCE_KEYS = ("source_lang", "src_lang")  # of tokenizer_config.json
 LENGTH = 8  # symbols of an example of generated sequences
 MOST = ((0, 1, 0, 2, 0), (2, 1, 1, 0, 1))  # examples of rows whose most frequent symbol is asked for
 
@@ -25,17 +41,41 @@ def mask_name(bundle: Bundle) -> str | None:
     return next((name for name in MASKS if name in bundle.tokenizer().special_names), MASKS[0])
 
 
-def examples_of(bundle: Bundle, task: str | None = None) -> list[str]:
-    """Texts that a model can read; `task` is the name of the data set that it was trained on, if that is known."""
+def examples_of(bundle: Bundle, task: str | None = None, names: Sequence[str] = ()) -> list[str]:
+    """Texts that a model can read; none for a translator from a language that is not known.
+
+    Args:
+        bundle: The model.
+        task: The name of the data set that it was trained on, if that is known.
+        names: Names of the model, which may say what it translates: "opus-mt-fr-en".
+    """
     tokens = bundle.tokens.source if isinstance(bundle.tokens, Pair) else bundle.tokens
     if tokens is None:
         return []
     if isinstance(tokens, Symbols):
         return _of_symbols(tokens, bundle.max_tokens or 2 * LENGTH, task)
-    texts = next((texts for capability, texts in TEXTS.items() if capability in bundle.can), ())
+    if "translate" in bundle.can:
+        found = [text for text in SENTENCES.get(source_language(bundle, names) or "", ()) if _fits(tokens, text)]
+        return found or (_of_vocabulary(tokens, None) if isinstance(tokens, Words) else [])
+    able = bundle.can | ({"chat"} if bundle.chat is not None else set())
+    texts = next((texts for capability, texts in TEXTS.items() if capability in able), ())
     mask = mask_name(bundle)
     found = [text if mask is None else text.replace(MASKS[0], mask) for text in texts]
     return [text for text in found if _fits(tokens, text)] or _of_vocabulary(tokens, mask)
+
+
+def source_language(bundle: Bundle, names: Sequence[str]) -> str | None:
+    """The language that a translator reads, as a key of SENTENCES: by its tokenizer's settings, or else by a name."""
+    settings = {} if bundle.folder is None else tokenizer_settings(bundle.folder)
+    told = next((settings[key] for key in SOURCE_KEYS if isinstance(settings.get(key), str)), "")
+    pairs = [pair for name in names for pair in pairwise(re.split(r"[^a-z]+", name.lower()))]
+    sources = [source for source, target in reversed(pairs) if re.fullmatch("[a-z]{2,3}", target)]
+    return next(filter(None, map(_code, [re.split(r"[^A-Za-z]", told)[0].lower(), *sources])), None)
+
+
+def _code(word: str) -> str | None:
+    """The language that a code such as "fr" or "fra" means, if there are examples of it."""
+    return word if word in SENTENCES else CODES.get(word)
 
 
 def answer_length(bundle: Bundle, task: str | None = None) -> int | None:

@@ -13,10 +13,13 @@ from ..decode import Choice, Plan
 from ..decode.runner import first_read
 from ..errors import InputError
 from ..look import edit, watch
+from ..tasks import conversation
 from ..weights import Bundle
 from .candidates import TOP, candidates, significant
 from .inspections import Off, language_model_tokens, silenced
-from .token_axis import token_names
+from .token_axis import spaces_before, text_axis, token_names
+
+NEAR = 64  # tokens before a new one that decide whether a space comes before it
 
 
 def generate_tokens(
@@ -25,6 +28,7 @@ def generate_tokens(
 ) -> Iterator[dict[str, Any]]:  # fmt: skip
     """Yield each new token of a prompt's continuation: its id, piece, probability and likeliest alternatives.
 
+    If the model ends the text, the last value is the name of its end token: {"ended": "</s>"}.
     `drawn` is the number of tokens at the end of the prompt that were sampled with the same seed, so that a text that
     was stopped continues as if it had not been. `off` names heads to silence, by layer. When the model's context is
     full, the older half of the text is forgotten. The model is watched and edited only while a token is computed, so
@@ -35,26 +39,41 @@ def generate_tokens(
     plan = Plan(
         start=[list(ids)], end=ends, limit=max_new, choice=choice, seed=[seed], drawn=drawn, slide=True
     )  # fmt: skip
-    steps = decode.stream(bundle.model, {}, plan)
+    steps, tail = decode.stream(bundle.model, {}, plan), list(ids[-NEAR:])
     for _ in range(max_new):
         changed = edit(bundle.model, silenced(bundle.model, off))
         with torch.no_grad(), changed, watch(bundle.model, "head", keep="last") as tape:
             new = next(steps, None)
             logits = tape.calls("head")[-1][0, -1:] if new is not None else None
-        if new is None or logits is None or new[0] in ends:
+        if new is None or logits is None:
+            return
+        if new[0] in ends:
+            yield {"ended": token_names(tokens, [new[0]])[0]}
             return
         share = significant(float(logits[0].float().softmax(-1)[new[0]]))
         best = candidates(tokens, logits, choice, top)[0]
-        yield {"id": new[0], "piece": token_names(tokens, [new[0]])[0], "share": share, "candidates": best}
+        tail, piece = [*tail[-NEAR:], new[0]], token_names(tokens, [new[0]])[0]
+        text = f" {piece}" if len(tail) - 1 in spaces_before(tokens, tail) else piece
+        yield {"id": new[0], "piece": piece, "text": text, "share": share, "candidates": best}
 
 
-def prompt_and_written(bundle: Bundle, text: str, written: Sequence[int]) -> list[int]:
-    """The ids of a prompt and of tokens that were written after it; raises for an id that the model cannot write."""
+def prompt_and_written(bundle: Bundle, text: str, written: Sequence[int], chat: bool = False) -> list[int]:
+    """The ids of a prompt and of tokens that were written after it; raises for an id that the model cannot write.
+
+    With `chat`, the text is the user's message of a conversation, written with the model's chat template.
+    """
     size = max(len(language_model_tokens(bundle)), getattr(bundle.config, "vocab", 0))  # some models have spare ids
     wrong = [i for i in written if not 0 <= i < size]
     if wrong:
         raise InputError(f"written has the id {wrong[0]}: expected ids of tokens, 0 to {size - 1}")
-    return [*bundle.prompt(text), *written]
+    prompt = conversation(bundle, [{"role": "user", "content": text}]) if chat else bundle.prompt(text)
+    return [*prompt, *written]
+
+
+def prompt_text(bundle: Bundle, ids: Sequence[int]) -> dict[str, Any]:
+    """The tokens of a prompt as plain values, for JSON."""
+    axis = text_axis(language_model_tokens(bundle), ids)
+    return {"names": axis.names, "special": axis.special, "spaces": spaces_before(bundle.tokenizer(), ids)}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -64,11 +83,14 @@ class Part:
     ids: list[int]
     first: int  # index of its first token in the text
     of: int  # tokens of the text
+    most: int | None  # tokens that the model reads at once; None: any number
 
     @property
     def cut(self) -> dict[str, int] | None:
-        """How many tokens are read, if not all, and from which one on."""
-        return None if len(self.ids) == self.of else {"read": len(self.ids), "of": self.of, "first": self.first}
+        """How many tokens are read, if not all, from which one on, and how many the model reads at most."""
+        if len(self.ids) == self.of or self.most is None:
+            return None
+        return {"read": len(self.ids), "of": self.of, "first": self.first, "most": self.most}
 
 
 def what_fits(bundle: Bundle, ids: Sequence[int], written: int = 0) -> Part:
@@ -81,4 +103,4 @@ def what_fits(bundle: Bundle, ids: Sequence[int], written: int = 0) -> Part:
     if written and bundle.max_tokens is not None and len(before) > bundle.max_tokens:
         before.pop()
     first = first_read(len(before), bundle.max_tokens)
-    return Part(ids=before[first:], first=first, of=len(ids))
+    return Part(ids=before[first:], first=first, of=len(ids), most=bundle.max_tokens)

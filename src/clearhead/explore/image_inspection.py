@@ -23,6 +23,7 @@ from ..weights import Bundle
 from .attention_groups import Group, in_range
 from .candidates import significant
 from .inspections import Inspection
+from .outlines import Outline
 from .token_axis import Axis
 
 MOST_PIXELS = 1 << 20  # of a model's input
@@ -89,7 +90,7 @@ class ImageInspection(Inspection):
         return super().size() + self.seen.nbytes + sum(one.maps.nbytes for one in self.features)
 
 
-def reads_images(bundle: Bundle) -> bool:
+def reads_images(bundle: Bundle | Outline) -> bool:
     """Whether a model reads images and comes with the preprocessing for them."""
     return bundle.reads == "images" and bundle.preprocessing is not None
 

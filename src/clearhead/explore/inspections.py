@@ -25,7 +25,7 @@ from ..tokens import Tokenizer
 from ..weights import Bundle
 from .attention_groups import ABOUT, CELLS, Group, in_range, rounded
 from .candidates import TOP, candidates, entropies, likeliest, significant
-from .token_axis import text_axis
+from .token_axis import Axis, spaces_before, text_axis
 
 EFFECT_TOKENS = 512  # longest text whose effects of heads are measured: it takes a forward pass per head
 BOTH_WAYS = "each token attends to every token"  # the self-attention of an encoder
@@ -43,11 +43,16 @@ class Inspection:
     forced: Pass | None = None  # the source and target of a translation
     lock: anyio.Lock | None = None  # held while its model is used
     reason: str | None = None  # why there are no groups, of a model whose attention was not seen
+    axis: Axis | None = None  # the names of a single text's tokens
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         groups = [group.to_dict() for group in self.groups.values()]
-        return {"groups": groups, "lens": self.has_lens, "reason": self.reason}
+        text = None
+        if self.axis is not None:
+            spaces = spaces_before(self._tokens, self.ids)
+            text = {"names": self.axis.names, "special": self.axis.special, "spaces": spaces}
+        return {"groups": groups, "text": text, "lens": self.has_lens, "reason": self.reason}
 
     @property
     def has_lens(self) -> bool:
@@ -232,7 +237,8 @@ def inspect_output(
     states = [x for name in tape.names if name not in layers for x in tape.calls(name)]  # a layer may run repeatedly
     about = None if "predict" in bundle.can else BOTH_WAYS
     groups = {"self": Group("self", axis, axis, layers, about)} if layers else {}
-    return Inspection(groups, bundle, ids, states, reason=None if layers else tape.unseen or None), out
+    reason = None if layers else tape.unseen or None
+    return Inspection(groups, bundle, ids, states, reason=reason, axis=axis), out
 
 
 def silenced(model: nn.Module, off: Off | None) -> dict[str, Callable[[Tensor], Tensor]]:

@@ -17,6 +17,7 @@ from ..weights import Bundle
 from .attention_groups import rounded
 from .candidates import TOP, likeliest, significant
 from .inspections import Inspection, Off, inspect_output
+from .outlines import Outline
 
 ENCODERS = frozenset({"fill", "classify", "embed"})  # a model that can do one of these reads a whole text at once
 
@@ -30,7 +31,7 @@ class Reading:
     of: int  # number of the text's tokens, if all of them fitted
 
 
-def is_encoder(bundle: Bundle) -> bool:
+def is_encoder(bundle: Bundle | Outline) -> bool:
     """Whether a model reads a whole text at once, instead of continuing or translating it."""
     return bundle.reads == "tokens" and bool(ENCODERS & bundle.can) and "generate" not in bundle.can
 

@@ -19,7 +19,7 @@ from . import schemas
 from .attention_groups import CELLS, Tile
 from .candidates import MOST, TOP, choice_of
 from .captions import CaptionInspection, caption_dict, checked_image, inspect_caption, own_caption
-from .generation import generate_tokens, prompt_and_written, what_fits
+from .generation import generate_tokens, prompt_and_written, prompt_text, what_fits
 from .illustrations import ALIBI_HEADS, memory_decay, position_vectors
 from .image_inspection import MOST_CHANNELS, ImageInspection, inspect_image
 from .images import ImageStore
@@ -63,7 +63,10 @@ class Explorer:
             return model.to_dict(self.device)
         except (ValueError, OSError, RuntimeError) as problem:
             message = error_message(problem) or "it cannot be loaded"
-            return {"id": model.id, "about": model.about, "kinds": [], "error": message}
+            name, trained = model.name or model.id, model.training is not None
+            return {
+                "id": model.id, "name": name, "about": model.about, "trained": trained, "kinds": [], "error": message
+            }  # fmt: skip
 
 
 async def _explorer(request: Request) -> AsyncIterator[Explorer]:
@@ -100,6 +103,12 @@ async def list_models(explorer: Shared) -> Response:
     """The models that can be used."""
     every = list(explorer.models.models.values())
     return json_response(await explorer.queue.run(lambda: [explorer.describe(model) for model in every]))
+
+
+@models.get("/models/trained", response_model=list[schemas.TrainedLine])
+async def list_trained_models(explorer: Shared) -> Response:
+    """The models of finished runs that a view can use, the most recent first; they are not loaded for it."""
+    return json_response(await explorer.queue.run(explorer.models.trained))
 
 
 @models.get("/models/one", response_model=schemas.ModelLine)
@@ -164,15 +173,19 @@ async def align(body: schemas.Align, explorer: Shared) -> Response:
 async def write(body: schemas.Write, request: Request, explorer: Shared) -> Response:
     """A continuation of a text, as lines of JSON: each token, then the inspection of the whole text.
 
-    Of a text longer than the model's context a part is read; a line {"cut"} says how much.
+    With `chat` it is the answer to a message; the first line then has the prompt as the model's template writes it. A
+    line {"ended"} names the token by which the model has ended the text. Of a text longer than the model's context a
+    part is read; a line {"cut"} says how much.
     """
     model, queue = explorer.models[body.model], explorer.queue
     off, choice = heads_off(body.off), choice_of(body.temperature, body.top_k, body.top_p)
 
     async def events() -> AsyncIterator[Any]:
         bundle = await queue.run(lambda: model.bundle(explorer.device))
-        ids = await queue.run(lambda: prompt_and_written(bundle, body.text, body.written))
+        ids = await queue.run(lambda: prompt_and_written(bundle, body.text, body.written, body.chat))
         prompt = len(ids) - len(body.written)
+        if body.chat:
+            yield {"prompt": await queue.run(lambda: prompt_text(bundle, ids[:prompt]))}
         if body.max_new:
             cut = what_fits(bundle, ids).cut
             if cut is not None:
@@ -181,8 +194,11 @@ async def write(body: schemas.Write, request: Request, explorer: Shared) -> Resp
                 bundle, ids, max_new=body.max_new, choice=choice, seed=body.seed, drawn=len(body.written), off=off
             )
             async for token in queue.each(steps, model.lock):
-                ids.append(token["id"])
-                yield {"token": token}
+                if "ended" in token:
+                    yield token
+                else:
+                    ids.append(token["id"])
+                    yield {"token": token}
         part = what_fits(bundle, ids, len(ids) - prompt)
         if part.cut is not None:
             yield {"cut": part.cut}
@@ -201,7 +217,7 @@ async def read(body: schemas.Read, request: Request, explorer: Shared) -> Respon
         bundle = await queue.run(lambda: model.bundle(explorer.device))
         reading = await queue.run(lambda: tokens_to_read(bundle, body.text))
         if len(reading.ids) < reading.of:
-            yield {"cut": {"read": len(reading.ids), "of": reading.of, "first": 0}}
+            yield {"cut": {"read": len(reading.ids), "of": reading.of, "first": 0, "most": len(reading.ids)}}
         async for item in queue.with_progress(lambda done: read_text(bundle, reading, off, done), model.lock):
             if isinstance(item[0], Inspection):
                 yield {"look": explorer.keep(item[0], model), **item[1]}
@@ -436,7 +452,7 @@ async def thumbnails(
     group: GroupName,
     cells: Annotated[int, Query(ge=1, le=64)] = 24,
 ) -> Response:
-    """Every map pooled to at most `cells` cells per side, as float32 (layers, heads, rows, keys)."""
+    """The mean weight of each cell of every map, at most `cells` per side, as float32 (layers, heads, rows, keys)."""
     maps = explorer.inspections[look].group(group)
     return float32_response(await explorer.queue.run(lambda: maps.thumbnails(cells)))
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import threading
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from .. import config
+from ..tokens import saved
 from ..training.run_folder import Folder, FolderError
 from .run_state import run_state
 from .schemas import RunLine
-from .store import UnknownError, unique_id
+from .store import FinishedRun, UnknownError, unique_id
 
 DEPTH = 3  # levels of subfolders to search for runs
 MOST = 200  # runs to list
@@ -27,6 +29,7 @@ class Runs:
         self.root = root
         self._ids: dict[Path, str] = {}
         self._read: dict[Path, tuple[tuple[int, int], list[dict[str, Any]]]] = {}  # metrics, with their file's state
+        self._digests: dict[Path, tuple[Any, str]] = {}  # of tokenizers, with the state of their files
         self._lock = threading.Lock()
 
     def folders(self) -> dict[str, Path]:
@@ -42,13 +45,19 @@ class Runs:
         with self._lock:
             for folder in runs[:MOST]:
                 if folder not in self._ids:
-                    name = folder.relative_to(self.root).as_posix() if folder != self.root else folder.name
-                    self._ids[folder] = unique_id(name, self._ids.values())
+                    self._ids[folder] = unique_id(self._name(folder), self._ids.values())
             return {self._ids[folder]: folder for folder in runs[:MOST]}
 
-    def finished(self) -> dict[str, Path]:
-        """The folders of the runs that have saved their model."""
-        return {id_: folder for id_, folder in self.folders().items() if (folder / "model").is_dir()}
+    def finished(self) -> dict[str, FinishedRun]:
+        """The runs that have saved their model, by id."""
+        folders = self.folders().items()
+        return {id_: FinishedRun(self._name(folder), folder) for id_, folder in folders if (folder / "model").is_dir()}
+
+    def _name(self, folder: Path) -> str:
+        """The path of a run below the folder of all runs."""
+        if self.root is None or folder == self.root:
+            return folder.name if self.root is not None else Path(EXAMPLE_RECIPE).stem
+        return folder.relative_to(self.root).as_posix()
 
     def listed(self) -> list[dict[str, Any]]:
         """A summary of each run; a run that cannot be read has an error instead of numbers."""
@@ -58,8 +67,8 @@ class Runs:
                 lines.append(self._line(id_, folder))
             except (FolderError, ValueError, OSError) as problem:
                 lines.append(dict.fromkeys(RunLine.model_fields) | {
-                    "id": id_, "step": 0, "finished": False, "state": "stopped", "players": {}, "losses": [],
-                    "measurements": {}, "error": str(problem),
+                    "id": id_, "name": self._name(folder), "step": 0, "finished": False, "state": "stopped",
+                    "players": {}, "losses": [], "measurements": {}, "error": str(problem),
                 })  # fmt: skip
         return lines
 
@@ -70,7 +79,7 @@ class Runs:
         """
         folders = self.folders()
         if id_ not in folders:
-            raise UnknownError(f"there is no run {id_!r} here: it may have been moved")
+            raise UnknownError(f"there is no run {id_!r} here: it may have been moved or deleted")
         folder = folders[id_]
         metrics = self._metrics(folder)
         begin = since if since <= len(metrics) else 0
@@ -83,14 +92,42 @@ class Runs:
         losses = list(setup.get("losses") or DEFAULT_LOSSES)
         values = [record[losses[0]] for record in metrics if record.get(losses[0]) is not None]
         steps, players = recipe.get("steps"), _players(recipe, setup)
+        attempt = _last_attempt(folder)
+        state: str = run_state(folder, metrics, steps)
+        if state == "stopped" and attempt.get("problem"):
+            state = "failed"
         return {
-            "id": id_, "step": metrics[-1]["step"] if metrics else 0, "steps": steps,
-            "finished": (folder / "model").is_dir(), "state": run_state(folder, metrics, steps),
+            "id": id_, "name": self._name(folder), "step": metrics[-1]["step"] if metrics else 0, "steps": steps,
+            "finished": (folder / "model").is_dir(), "state": state,
+            "problem": attempt.get("problem") if state == "failed" else None, "model_step": attempt.get("model_step"),
+            "best": _name(recipe.get("run"), "best"), "tokens": self._tokens(folder, recipe, setup),
             "model": _name(recipe.get("model")) or players.get("model"), "data": _name(recipe.get("data")),
             "objective": _name(setup, "objective") or _name(recipe.get("objective")),
             "players": players if len(players) > 1 else {}, "losses": losses, "loss": values[-1] if values else None,
             "measurements": setup.get("measurements", {}), "example": EXAMPLE_RECIPE if folder == EXAMPLE else None,
         }  # fmt: skip
+
+    def _tokens(self, folder: Path, recipe: Mapping[str, Any], setup: Mapping[str, Any]) -> dict[str, Any]:
+        """What is known of the tokens that losses are counted in: a digest of their files, their number and kind."""
+        places = [place for place in (folder / "model", folder / "tokens") if saved(place) is not None]
+        model = (setup.get("players") or {}).get("model") or {}
+        options = model.get("options") or {}
+        return {
+            "files": self._digest(places[0]) if places else None,
+            "vocab": options.get("target_vocab") or options.get("vocab"), "kind": _name(recipe.get("data"), "tokens"),
+        }  # fmt: skip
+
+    def _digest(self, folder: Path) -> str:
+        """A text that is the same for the same files of a tokenizer; that of a source does not count."""
+        files = [file for file in sorted(folder.glob("*token*")) if not file.name.startswith("source")]
+        states = tuple((file.name, (state := file.stat()).st_mtime_ns, state.st_size) for file in files)
+        with self._lock:
+            if self._digests.get(folder, ((), ""))[0] != states:
+                crc = 0
+                for file in files:
+                    crc = zlib.crc32(file.read_bytes(), crc)
+                self._digests[folder] = states, f"{crc:08x}"
+            return self._digests[folder][1]
 
     def _metrics(self, folder: Path) -> list[dict[str, Any]]:
         state = (folder / "metrics.jsonl").stat()
@@ -100,6 +137,16 @@ class Runs:
             if cached is None or cached[0] != key:
                 cached = self._read[folder] = key, Folder(folder, create=False, lock=False).metrics()
             return cached[1]
+
+
+def _last_attempt(folder: Path) -> dict[str, Any]:
+    """What facts.json says of the last attempt; {} if it cannot be read."""
+    try:
+        attempts = Folder(folder, create=False, lock=False).facts().get("attempts")
+    except (FolderError, OSError):
+        return {}
+    last = attempts[-1] if isinstance(attempts, list) and attempts else None
+    return last if isinstance(last, dict) else {}
 
 
 def _players(recipe: Mapping[str, Any], setup: Mapping[str, Any]) -> dict[str, str | None]:

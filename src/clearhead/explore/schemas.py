@@ -51,6 +51,7 @@ class Write(RequestBody):
 
     model: Id
     text: Text
+    chat: bool = False  # the text is the user's message of a conversation, written with the model's chat template
     written: Annotated[list[TokenId], Field(max_length=500)] = []  # ids that were written after the text already
     max_new: Annotated[int, Field(ge=0, le=500)] = 40
     temperature: Temperature = 0.0
@@ -171,16 +172,32 @@ class ModelLine(BaseModel):
     """A model, and the views of the page that can use it."""
 
     id: str
+    name: str  # what the page calls it
     about: str
+    note: str | None = None  # how it was opened, and what of it is not used, if not as a family of this library
     kinds: list[str]
+    trained: bool = False  # whether it is the model of a run
     family: str | None = None
     parameters: int | None = None
     context: int | None = None
     why: str | None = None  # why no view can use it, if none can
     mask: str | None = None  # how a mask is written, if it predicts masked tokens
+    chat: bool = False  # whether it has a chat template
     max_new: int | None = None  # tokens that answer an example, if all examples have answers of one length
     examples: list[str] = []  # texts to try it with, or names of example images
     error: str | None = None  # why it cannot be loaded
+    version: str | None = None  # changes when its files do
+
+
+class TrainedLine(BaseModel):
+    """The model of a finished run, without what is known only when it is loaded."""
+
+    id: str
+    name: str
+    kinds: list[str]
+    family: str
+    parameters: int
+    version: str  # changes when its files do
 
 
 class ImageShape(BaseModel):
@@ -197,6 +214,14 @@ class AxisShape(BaseModel):
     names: list[str]
     special: list[int]  # indices of special tokens: start, end, padding, mask; of an image class token and registers
     grid: tuple[int, int] | None  # height and width, if the other tokens are patches of an image, row by row
+
+
+class TextShape(BaseModel):
+    """The tokens of a single text."""
+
+    names: list[str]
+    special: list[int]  # indices of special tokens
+    spaces: list[int]  # indices of tokens that follow a space which no token holds
 
 
 class GroupShape(BaseModel):
@@ -224,6 +249,7 @@ class InspectionShape(BaseModel):
 
     id: str
     groups: list[GroupShape]
+    text: TextShape | None = None  # of a single text
     lens: bool  # whether it has a logit lens and candidates
     reason: str | None = None  # why there are no groups, of a model whose attention was not seen
     seen: tuple[int, int] | None = None  # of an image: height and width as the model read it
@@ -312,11 +338,12 @@ class NeighboursShape(BaseModel):
 
 
 class CutShape(BaseModel):
-    """How many tokens of a text the model reads."""
+    """Which tokens of a text the model reads, if it is too long."""
 
     read: int
     of: int
     first: int  # the index of the first of them
+    most: int  # the number of tokens that the model reads at once
 
 
 class TokenShape(BaseModel):
@@ -324,6 +351,7 @@ class TokenShape(BaseModel):
 
     id: int
     piece: str
+    text: str  # the piece, with the space before it that no token holds
     share: float
     candidates: list[Reshaped]
 
@@ -447,7 +475,9 @@ class Event(BaseModel):
     sentences: list[str] | None = None  # of the text to translate
     sentence: int | None = None  # the number of the sentence that the other values belong to, from 0
     beams: list[TranslationShape] | None = None  # the hypotheses so far, the best first
+    prompt: TextShape | None = None  # the prompt of a conversation, as its template writes it
     token: TokenShape | None = None
+    ended: str | None = None  # the end token, if the model has ended the text
     cut: CutShape | None = None  # the text is longer than the model reads at once
     translations: list[TranslationShape] | None = None  # the results
     look: InspectionShape | None = None
@@ -506,14 +536,27 @@ class MeasurementShape(BaseModel):
     better: Literal["lower", "higher"]
 
 
+class TokensOfRun(BaseModel):
+    """What is known of the tokens that the losses of a run are counted in."""
+
+    files: str | None  # the same for the same files of a tokenizer; null before they are saved
+    vocab: int | None  # number of tokens
+    kind: str | None  # as the recipe says: words, characters, a folder
+
+
 class RunLine(BaseModel):
     """A run in one line."""
 
     id: str
+    name: str  # its path below the folder of all runs
     step: int
     steps: int | None
     finished: bool  # whether it has saved its model
-    state: Literal["running", "stopped", "finished"]
+    state: Literal["running", "stopped", "failed", "finished"]
+    problem: str | None  # why it has failed
+    model_step: int | None  # the step that its model is of
+    best: str | None  # the measurement by which that step was chosen
+    tokens: TokensOfRun | None  # what its losses are counted in
     model: str | None
     data: str | None
     objective: str | None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,7 @@ def make_app(
     active: int = 8,  # requests that run at a time
     waiting: int = 56,  # requests that may wait
     warm: bool = False,  # load the models at the start, not when they are first used
+    report: Callable[[str], None] = lambda problem: None,  # called with what keeps a warm model from being used
 ) -> Any:
     """The explorer as an ASGI application."""
     trainings = Runs(None if runs is None else Path(runs).resolve())
@@ -50,7 +51,7 @@ def make_app(
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         if warm:
-            threading.Thread(target=_load_all, args=(explorer,), daemon=True).start()
+            threading.Thread(target=_load_all, args=(explorer, report), daemon=True).start()
         yield
 
     app = FastAPI(
@@ -65,9 +66,11 @@ def make_app(
     return Guard(app, host=host, token=token, body=BODY)
 
 
-def _load_all(explorer: Explorer) -> None:
+def _load_all(explorer: Explorer, report: Callable[[str], None]) -> None:
     for model in explorer.models.models.values():
-        explorer.describe(model)
+        line = explorer.describe(model)
+        if not line["kinds"]:
+            report(f"no view shows the model {model.id}: {line.get('error') or line.get('why')}")
 
 
 def _page_routes() -> APIRouter:

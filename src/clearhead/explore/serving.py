@@ -9,6 +9,7 @@ import threading
 import warnings
 import webbrowser
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -70,7 +71,8 @@ def serve(
     if host not in LOOPBACK and token is None:
         token = secrets.token_urlsafe(16)
     warnings.simplefilter("ignore", Notice)  # the page shows them
-    app = make_app(models, runs=runs, device=device, host=host, token=token, warm=True)
+    tell = partial(print, file=sys.stderr, flush=True)
+    app = make_app(models, runs=runs, device=device, host=host, token=token, warm=True, report=tell)
     listening = _listen(host, port)
     address = _address(host, listening.getsockname()[1], token)
     server = uvicorn.Server(
@@ -80,7 +82,7 @@ def serve(
         )
     )  # fmt: skip
     say(address)
-    print("Ctrl-C stops the explorer.", file=sys.stderr, flush=True)
+    tell("Ctrl-C stops the explorer.")
     if browser:
         threading.Timer(0.5, webbrowser.open, [address]).start()
     try:

@@ -5,23 +5,27 @@ from __future__ import annotations
 import re
 import secrets
 import threading
+import unicodedata
+import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import anyio
 
 from .. import config
 from ..errors import InputError, UserError
 from ..weights import Bundle, load, shipped
+from ..weights.folder import find
 from .captions import captions_images
 from .comparison import Study
 from .example_images import examples_for
 from .examples import answer_length, examples_of, mask_name
 from .image_inspection import reads_images
 from .inspections import Inspection
+from .outlines import Outline, outline
 from .reading import is_encoder
 
 MEMORY = 512 << 20  # bytes of inspections to keep
@@ -30,8 +34,37 @@ RUN_PREFIX = "run-"  # the model of a finished run has the id run-ID
 MOST_RUN_MODELS = 4  # models of runs to keep loaded
 
 
+Stamp = tuple[tuple[str, int, int], ...]  # name, time of change and size of each file
+
+
 class UnknownError(UserError, LookupError):
     """No model, run or inspection has this id."""
+
+
+class FinishedRun(NamedTuple):
+    """A run that has saved its model."""
+
+    name: str  # what the page calls it
+    folder: Path
+
+
+class Training(NamedTuple):
+    """What the recipe of a run says about its model."""
+
+    data: str | None = None  # the name of the data set
+    names: tuple[str, ...] = ()  # names that may say what it translates: of a checkpoint, of the columns of its data
+
+    @staticmethod
+    def of(folder: Path) -> Training:
+        """What the recipe of a run folder says; empty if it has none that can be read."""
+        try:
+            recipe = config.load(folder / "recipe.toml")
+        except (UserError, OSError):
+            return Training()
+        data, started = recipe.get("data") or {}, recipe.get("pretrained")
+        texts = [Path(started).name if isinstance(started, str) else None, f"{data.get('source')}-{data.get('target')}"]
+        name = data.get("name")
+        return Training(name if isinstance(name, str) else None, tuple(filter(None, texts)))
 
 
 @dataclass(eq=False)
@@ -42,39 +75,72 @@ class Model:
     folder: str  # argument of `load`; never taken from a request
     about: str  # one line about it
     examples: tuple[str, ...] = ()  # texts to try it with; none: those of examples.py, or example images
-    task: str | None = None  # the data set that it was trained on
+    name: str = ""  # what the page calls it; "": its id
+    training: Training | None = None  # of the model of a run
     lock: anyio.Lock = field(default_factory=anyio.Lock)  # held for one step at a time, so that requests alternate
     study: Study | None = None  # what the view Compare has measured of it
     _bundle: Bundle | None = None
+    _path: Path | None = None  # where it was loaded from
+    _stamp: Stamp = ()  # of its files when they were loaded
     _loading: threading.Lock = field(default_factory=threading.Lock)
 
     def bundle(self, device: str) -> Bundle:
-        """The loaded model."""
+        """The loaded model; loaded again if its files have changed, as those of a run that was trained again have."""
         with self._loading:
-            if self._bundle is None:
-                self._bundle = load(self.folder, device=device)
+            if self._bundle is None or self._stamp != stamp(self._path):
+                self._bundle = self.study = None  # memory for the new one
+                self._path = find(self.folder)[0]
+                self._stamp = stamp(self._path)  # before loading: files may be replaced meanwhile
+                self._bundle = load(self._path, device=device)
             return self._bundle
+
+    @property
+    def version(self) -> str:
+        """A text that changes when the files of the loaded model do."""
+        return version_of(self._stamp)
 
     def to_dict(self, device: str) -> dict[str, Any]:
         """Plain values, for JSON; loads the model."""
         bundle = self.bundle(device)
         kinds = views(bundle)
         return {
-            "id": self.id, "about": "; ".join(filter(None, (self.about, bundle.note))), "kinds": kinds,
-            "family": bundle.name,
+            "id": self.id, "name": self.name or self.id, "version": self.version, "trained": self.training is not None,
+            "about": self.about, "note": bundle.note, "kinds": kinds, "family": bundle.name,
             "parameters": sum(p.numel() for p in bundle.model.parameters()),
             "context": getattr(bundle.config, "context", None), "why": None if kinds else why_no_view(bundle),
-            "mask": mask_name(bundle), "max_new": answer_length(bundle, self.task),
+            "mask": mask_name(bundle), "chat": bundle.chat is not None and "write" in kinds,
+            "max_new": answer_length(bundle, self.task),
             "examples": self._examples(bundle) if kinds else [],
         }  # fmt: skip
+
+    @property
+    def task(self) -> str | None:
+        """The data set that it was trained on, if that is known."""
+        return None if self.training is None else self.training.data
 
     def _examples(self, bundle: Bundle) -> list[str]:
         if reads_images(bundle) or captions_images(bundle):
             return examples_for(bundle)
-        return list(self.examples) or examples_of(bundle, self.task)
+        named = [Path(self.folder).name, *(self.training.names if self.training is not None else ())]
+        return list(self.examples) or examples_of(bundle, self.task, named)
 
 
-VIEWS: dict[str, Callable[[Bundle], bool]] = {  # the views of the page that show models, and which ones each shows
+def stamp(path: Path | None) -> Stamp:
+    """The state of a model's files; () if there are none."""
+    if path is None or not path.exists():
+        return ()
+    files = [path] if path.is_file() else sorted(one for one in path.iterdir() if one.is_file())
+    return tuple((file.name, (state := file.stat()).st_mtime_ns, state.st_size) for file in files)
+
+
+def version_of(files: Stamp) -> str:
+    """A short text that differs where the state of the files does."""
+    return f"{zlib.crc32(repr(files).encode()):08x}"
+
+
+VIEWS: dict[
+    str, Callable[[Bundle | Outline], bool]
+] = {  # the views of the page that show models, and which ones each shows
     "translate": lambda bundle: bundle.tokens is not None and "translate" in bundle.can,
     "write": lambda bundle: bundle.tokens is not None and "generate" in bundle.can,
     "read": lambda bundle: bundle.tokens is not None and is_encoder(bundle),
@@ -83,7 +149,7 @@ VIEWS: dict[str, Callable[[Bundle], bool]] = {  # the views of the page that sho
 }
 
 
-def views(bundle: Bundle) -> list[str]:
+def views(bundle: Bundle | Outline) -> list[str]:
     """The views of the page that can use a model."""
     return [view for view, fits in VIEWS.items() if fits(bundle)]
 
@@ -103,10 +169,11 @@ class ModelStore:
     """The models that the server was started with, those that ship, and those of finished runs."""
 
     def __init__(
-        self, folders: Sequence[str | Path] = (), finished: Callable[[], Mapping[str, Path]] | None = None
+        self, folders: Sequence[str | Path] = (), finished: Callable[[], Mapping[str, FinishedRun]] | None = None
     ) -> None:
-        self.finished = finished  # returns the folders of finished runs by id
+        self.finished = finished  # returns the finished runs by id
         self._trained: OrderedDict[str, Model] = OrderedDict()  # models of runs, the most recently used last
+        self._outlines: dict[Path, tuple[Stamp, Outline | None]] = {}  # of models of runs; None: it cannot be read
         zoo = shipped()
         named = [str(folder) for folder in folders if str(folder) in zoo]
         self.models: dict[str, Model] = {}
@@ -120,19 +187,50 @@ class ModelStore:
         self.models[id_] = Model(id_, folder, about, examples)
 
     def __getitem__(self, id_: str) -> Model:
-        finished = self.finished() if self.finished is not None and id_.startswith(RUN_PREFIX) else {}
-        if id_.removeprefix(RUN_PREFIX) in finished:
-            folder = finished[id_.removeprefix(RUN_PREFIX)]
-            about = f"trained in {folder.name}"
-            new = Model(id_, str(folder / "model"), about, task=_trained_on(folder))
-            model = self._trained.setdefault(id_, new)
+        finished = self._finished() if id_.startswith(RUN_PREFIX) else {}
+        run = finished.get(id_.removeprefix(RUN_PREFIX))
+        if run is not None:
+            about = f"trained in {run.folder.name}"
+            model = self._trained.setdefault(id_, Model(id_, str(run.folder / "model"), about, name=run.name))
+            model.training = Training.of(run.folder)
             self._trained.move_to_end(id_)
             while len(self._trained) > MOST_RUN_MODELS:
                 self._trained.popitem(last=False)
             return model
-        if id_ not in self.models:
-            raise UnknownError(f"there is no model {id_!r} here: expected one of {', '.join(self.models)}")
-        return self.models[id_]
+        if id_ in self.models:
+            return self.models[id_]
+        if id_.startswith(RUN_PREFIX):
+            raise UnknownError(
+                f"there is no trained model of a run {id_.removeprefix(RUN_PREFIX)!r} here: it may have been moved or "
+                "deleted, or not be finished"
+            )
+        raise UnknownError(f"there is no model {id_!r} here: expected one of {', '.join(self.models)}")
+
+    def trained(self) -> list[dict[str, Any]]:
+        """The models of finished runs that a view can use, as plain values for JSON; none is loaded for it."""
+        lines = []
+        for id_, run in self._finished().items():
+            found = self._outline(run.folder / "model")
+            if found is not None and (kinds := views(found)):
+                lines.append({
+                    "id": f"{RUN_PREFIX}{id_}", "name": run.name, "kinds": kinds, "family": found.name,
+                    "parameters": found.parameters, "version": version_of(self._outlines[run.folder / "model"][0]),
+                })  # fmt: skip
+        return lines
+
+    def _finished(self) -> Mapping[str, FinishedRun]:
+        return self.finished() if self.finished is not None else {}
+
+    def _outline(self, folder: Path) -> Outline | None:
+        """The outline of a run's model, read again if its files have changed."""
+        now, known = stamp(folder), self._outlines.get(folder)
+        if known is None or known[0] != now:
+            try:
+                known = now, outline(folder)
+            except (UserError, ValueError, OSError, RuntimeError):  # opening the model says why
+                known = now, None
+            self._outlines[folder] = known
+        return known[1]
 
 
 class InspectionStore:
@@ -175,18 +273,10 @@ class InspectionStore:
         return len(self._kept)
 
 
-def _trained_on(folder: Path) -> str | None:
-    """The name of the data set of a run; None if its recipe does not say."""
-    try:
-        name = (config.load(folder / "recipe.toml").get("data") or {}).get("name")
-    except (UserError, OSError):
-        return None
-    return name if isinstance(name, str) else None
-
-
 def unique_id(name: str, taken: Collection[str]) -> str:
     """An id that is made from a name, is safe in a URL, and is not taken yet."""
-    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:60] or "model"
+    letters = "".join(c for c in unicodedata.normalize("NFKD", name) if not unicodedata.combining(c))
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", letters).strip("-.")[:60] or "model"
     id_, n = plain, 1
     while id_ in taken:
         id_, n = f"{plain}-{n + 1}", n + 1

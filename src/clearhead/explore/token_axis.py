@@ -74,6 +74,25 @@ def token_names(tokens: Tokenizer, ids: Sequence[int]) -> list[str]:
     return [_visible(tokens, i, piece) for i, piece in zip(numbers, pieces, strict=True)]
 
 
+def spaces_before(tokens: Tokenizer, ids: Sequence[int]) -> list[int]:
+    """The indices of tokens that follow a space which no token holds, as between the ids of whole words."""
+    numbers, found, end = [int(i) for i in ids], [], 0
+    if max(numbers, default=0) >= len(tokens):
+        return []
+    row = np.array(numbers, np.int64)
+    text, special = tokens.decode(row), special_ids(tokens)
+    for at, piece in enumerate(tokens.pieces(row)):
+        if numbers[at] in special:
+            continue
+        if text.startswith(f" {piece}", end):
+            found.append(at)
+            end += 1
+        elif not text.startswith(piece, end):
+            return []  # tokens that are parts of characters, or that hold their spaces
+        end += len(piece)
+    return found
+
+
 def _visible(tokens: Tokenizer, i: int, piece: str) -> str:
     if piece.isascii() and piece.isprintable() and "<" not in piece and piece:
         return piece

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..errors import InputError, Notice
+from ..models import Model
 from .addresses import INSIDE, Tree, matching
 from .call import DenseCall
 from .explicit_call import AXES, UNMET
@@ -162,9 +163,12 @@ class Foreign:
             return self._miss(named) if named else f"the attention of this model is in {listed(self.seen)}"
         configs = (getattr(module, "config", None) for module in self.root.modules())
         how = next((how for x in configs if isinstance(how := getattr(x, "_attn_implementation", None), str)), None)
+        attends = any("att" in type(module).__name__.lower() for module in self.root.modules())
+        if how == "eager" and not self.missed and not attends:  # as in a state-space model of transformers
+            return f"this {_name(self.root)} has no attention: it took no softmax, and no module of it is an attention"
         if how not in (None, "sdpa", "eager"):
             return (
-                f"this {type(self.root).__name__} computes attention by its implementation {how!r}, which neither "
+                f"this {_name(self.root)} computes attention by its implementation {how!r}, which neither "
                 "calls scaled_dot_product_attention nor returns weights: load it with attn_implementation='sdpa', or "
                 "with 'eager' if it refuses that"
             )
@@ -175,7 +179,7 @@ class Foreign:
         if missed:
             return f"{self._miss(missed)}{hint}"
         return (
-            f"this {type(self.root).__name__} called neither torch's scaled_dot_product_attention nor "
+            f"this {_name(self.root)} called neither torch's scaled_dot_product_attention nor "
             f"nn.MultiheadAttention, took no softmax, and no module of it returned attention weights"
             f"{'' if how == 'eager' else hint}"
         )
@@ -302,6 +306,11 @@ class ForeignEdit(Foreign):
                 "attention by itself and does not call scaled_dot_product_attention; a model of transformers does with "
                 "attn_implementation='sdpa', unless it refuses that"
             )
+
+
+def _name(root: nn.Module) -> str:
+    """The class of a model, for messages; of one that was opened with transformers, its class there."""
+    return root.name if isinstance(root, Model) else type(root).__name__
 
 
 def _weights_in(out: Any) -> Tensor | None:

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..data.image_files import ImageLike
-from ..data.text_rows import MASKS, masked_ids, with_special
+from ..data.text_rows import MASKS
 from ..errors import InputError
 from ..tokens import Pair
 from ..weights import Bundle
@@ -20,6 +20,7 @@ from .addresses import module_of
 from .capture import edit
 from .edits import Edit
 from .output_names import ClassNames, OutputNames, names_of
+from .text import pieces_of, read_ids
 
 ROW_TOKENS = 1 << 12  # tokens per forward pass on a CPU, all rows together
 ROW_TOKENS_CUDA = 1 << 16  # the same on a GPU
@@ -150,21 +151,11 @@ def model_input(model: Bundle | nn.Module, given: Given, *, written: str | None 
 
 
 def _read_text(bundle: Bundle, given: Any, _: str | None) -> ModelInput:
-    tokens = bundle.tokenizer()
     _check_text(bundle, given)
-    masks: list[int] = []
-    if "fill" in bundle.can:
-        ids, masks = masked_ids(tokens, given)
-    elif "predict" in bundle.can:
-        ids = tokens.wrapped(given)
-    else:
-        ids = with_special(tokens, tokens.encode(given))
-    pieces = tokens.pieces(ids[[i for i in range(len(ids)) if i not in masks]])
-    for i in masks:
-        pieces.insert(i, MASKS[0])  # the mask may have no piece of its own
+    ids, masks = read_ids(bundle, given)
     return ModelInput(
         model=bundle.model, bundle=bundle, args=(row_of(bundle, ids),), row={},
-        pieces=pieces, mask=masks[0] if len(masks) == 1 else None,
+        pieces=pieces_of(bundle, ids), mask=masks[0] if len(masks) == 1 else None,
     )  # fmt: skip
 
 

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 
 from ..data.image_files import images_in
 from ..data.labelled_images import LabelledImages
-from ..data.text_rows import with_special
 from ..errors import InputError, Notice
 from ..tokens import Pair
 from ..weights import Bundle
+from .text import read_ids
 
 Done = Callable[[int, int], None]  # called with the number of inputs just finished, and of all
 Data = Any  # images, texts, pairs of texts, a folder, LabelledImages, a tensor, or tensors by the names of arguments
@@ -170,14 +170,11 @@ def _pixels(bundle: Bundle, images: list[Tensor]) -> Batch:
 
 
 def _text_items(bundle: Bundle, data: Data) -> list[np.ndarray]:
-    tokens, most = bundle.tokenizer(), bundle.max_tokens
     texts = [data] if isinstance(data, str) else list(data)
     for text in texts:
         if not isinstance(text, str):
             raise InputError(f"this {bundle.name} reads text: expected a string, got {type(text).__name__}")
-    causal = "predict" in bundle.can
-    rows = [tokens.wrapped(text) if causal else with_special(tokens, tokens.encode(text)) for text in texts]
-    return [_fitting(bundle, row, most) for row in rows]
+    return [_fitting(bundle, read_ids(bundle, text)[0], bundle.max_tokens) for text in texts]
 
 
 def _fitting(bundle: Bundle, ids: np.ndarray, most: int | None) -> np.ndarray:

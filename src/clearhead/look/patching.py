@@ -142,7 +142,7 @@ def patching(
             f"the clean and the corrupted input give {answer.name!r} the same {best:.4g}: expected another corrupted "
             "input, or another target"
         )
-    records = [_record(tape.calls(address), address) for address in layers]
+    records = [_record(tape.calls(address), address, ours.tokens) for address in layers]
     size, decoder = records[0].shape[0], layers[0].split(".")[0] == "decoder"
     names = [str(i) for i in range(size)] if what == "heads" else ours.names(size, decoder=decoder)
     others = None if what == "heads" else other.names(size, decoder=decoder)
@@ -190,9 +190,10 @@ def _put(record: Tensor, cells: list[tuple[int, int]]) -> Edit:
     def change(x: Any) -> Any:
         if isinstance(x, tuple):  # a foreign layer may return several values
             return (change(x[0]), *x[1:])
-        y = x.clone()
+        flat = x.ndim == record.ndim  # as the MLP of OPT, (rows x tokens, width)
+        y = x.unflatten(0, (-1, len(record))).clone() if flat else x.clone()
         y[rows, places] = record[places].to(y)
-        return y
+        return y.flatten(0, 1) if flat else y
 
     return change
 
@@ -201,15 +202,20 @@ def _first(record: Any) -> Any:
     return record[0] if isinstance(record, tuple) else record
 
 
-def _record(calls: list[Any], address: str) -> Tensor:
-    """The one record of an address without its batch axis: (t, d), or (h, t, e) of heads."""
+def _record(calls: list[Any], address: str, tokens: int) -> Tensor:
+    """The one record of an address without its batch axis: (t, d), or (h, t, e) of heads.
+
+    A layer may join the axes of rows and tokens, as the MLP of OPT does.
+    """
     if len(calls) != 1:
         raise InputError(f"{address} runs {len(calls)} times in one pass: expected a layer that runs once")
     x = calls[0]
     axes = 4 if address.endswith(".heads") else 3
+    if axes == 3 and isinstance(x, Tensor) and x.ndim == 2 and len(x) == tokens:
+        return x
     if not isinstance(x, Tensor) or x.ndim != axes or x.shape[0] != 1:
         shape = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
-        raise InputError(f"{address} is {shape}: expected (1, tokens, width), a vector per token")
+        raise InputError(f"the output of {address} has the shape {shape}: expected a vector per token to exchange")
     return x[0]
 
 

@@ -18,13 +18,13 @@ from torch import Tensor, nn
 
 from ..data.image_files import open_image
 from ..data.preprocessing import Preprocessing
-from ..data.text_rows import MASKS, masked_ids, with_special
+from ..data.text_rows import MASKS
 from ..errors import InputError, InputIndexError
 from ..weights import Bundle
 from .addresses import module_of
 from .embedded_text import call_model, embed_text, output_of
 from .output_names import ClassNames, OutputNames, TokenNames, names_of
-from .text import id_row, translation_inputs
+from .text import id_row, pieces_of, read_ids, translation_inputs
 
 Given = Any  # what a Bundle takes: an image or a text, for a translator (source, target so far); or tensors
 
@@ -100,19 +100,15 @@ def _text(bundle: Bundle, given: Given, at: int | None) -> Subject:
     """A text for a language model, a BERT or a classifier of texts."""
     if not isinstance(given, str):
         raise InputError(f"this {bundle.name} reads text: expected a string, got {type(given).__name__}")
-    tokens = bundle.tokenizer()
+    ids, masks = read_ids(bundle, given)
     if "fill" in bundle.can:
-        ids, masks = masked_ids(tokens, given)
         if at is None and not masks:
             raise InputError(f"{given[:60]!r} has no gap: expected one or more {MASKS[0]}, or at=the number of a token")
         at = masks[0] if at is None else at
     elif "predict" in bundle.can:
-        ids, at = tokens.wrapped(given), -1 if at is None else at
-    else:
-        ids = with_special(tokens, tokens.encode(given))
+        at = -1 if at is None else at
     row = {"ids": id_row(bundle, ids, "text")}
-    pieces = [MASKS[0] if i >= len(tokens) else tokens.pieces([i])[0] for i in ids.tolist()]
-    return _of_tokens(bundle.model, bundle.name, row, names_of(bundle), pieces, at)
+    return _of_tokens(bundle.model, bundle.name, row, names_of(bundle), pieces_of(bundle, ids), at)
 
 
 def _pair(bundle: Bundle, given: Given, at: int | None) -> Subject:

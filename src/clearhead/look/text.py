@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import draw
-from ..data.text_rows import with_special
+from ..data.text_rows import MASKS, masked_ids, with_special
 from ..errors import InputError, InputIndexError, nearest
 from ..models import Model
 from ..tokens import Pair
@@ -233,9 +233,26 @@ def text_inputs(bundle: Bundle | nn.Module, text: str, target: str | None = None
         return translation_inputs(bundle, text, target, kinds)
     if target is not None:
         raise InputError(f"this {name} is no translator: expected a text without a target")
+    ids, _ = read_ids(bundle, text)
+    return TextInputs(row={"ids": id_row(bundle, ids, "text")}, kinds=kinds, pieces=pieces_of(bundle, ids))
+
+
+def read_ids(bundle: Bundle, text: str) -> tuple[np.ndarray, list[int]]:
+    """The ids of a text as a model reads it, and the positions of its masks.
+
+    A model that predicts masked tokens reads "[MASK]" as its mask token, as `fill` does.
+    """
     tokens = bundle.tokenizer()
-    ids = tokens.wrapped(text) if "predict" in bundle.can else with_special(tokens, tokens.encode(text))
-    return TextInputs(row={"ids": id_row(bundle, ids, "text")}, kinds=kinds, pieces=tokens.pieces(ids))
+    if "fill" in bundle.can:
+        return masked_ids(tokens, text)
+    return tokens.wrapped(text) if "predict" in bundle.can else with_special(tokens, tokens.encode(text)), []
+
+
+def pieces_of(bundle: Bundle, ids: np.ndarray) -> list[str]:
+    """The text of each id; a mask may come after the ids of the tokenizer."""
+    tokens = bundle.tokenizer()
+    known = tokens.pieces(ids[ids < len(tokens)])
+    return [known.pop(0) if i < len(tokens) else MASKS[0] for i in ids.tolist()]
 
 
 def translation_inputs(bundle: Bundle, text: str, target: str | None, kinds: dict[str, str]) -> TextInputs:

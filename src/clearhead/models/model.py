@@ -87,7 +87,7 @@ class Model(nn.Module):
         may_differ: Config options that may differ from a checkpoint's, because its weights do not depend on them.
         spare_parts: Weights of a checkpoint that a model with other such options does not need.
         methods: Methods other than `forward` that use parameters; sharded training (FSDP) must register them.
-        note: A sentence about how it was opened, if not as a family of this library.
+        note: How it was opened, and what of its folder is not used, if not as a family of this library.
 
     Examples:
         >>> model = clearhead.build("gpt", vocab=11, context=16, width=8, depth=1, heads=2)
@@ -102,7 +102,7 @@ class Model(nn.Module):
     may_differ: ClassVar[frozenset[str]] = frozenset({"dropout", "inner_dropout"})
     spare_parts: ClassVar[frozenset[str]] = frozenset()
     methods: ClassVar[tuple[str, ...]] = ()
-    note: ClassVar[str | None] = None
+    note: str | None = None
 
     @property
     def name(self) -> str:

@@ -28,6 +28,7 @@ from .run import Run, train
 
 EPOCHS = 3.0
 RANK = 16  # of low-rank updates
+OF = {"images": " of images"}  # what a model is of, by its input, where messages say it
 CONTEXT = 512  # tokens per window of text, where the model's context is longer
 
 
@@ -52,6 +53,7 @@ class Task:
     """What a model learns from a kind of data."""
 
     can: frozenset[str]  # capabilities of the checkpoint, one of which it needs
+    reads: str = "tokens"  # input of the checkpoint, a key of models.model.INPUT_KEYS
     kind: str  # what `understand` finds in the data
     about: str
     lr: float  # peak learning rate of full fine-tuning
@@ -59,6 +61,15 @@ class Task:
     best: str = "valid_loss"  # measurement of the best checkpoint
     data: Callable[[Bundle, dict[str, Any]], dict[str, Any]] = lambda bundle, options: options
     model: Mapping[str, Any] = field(default_factory=dict)  # options that differ from the checkpoint's
+
+    def fits(self, bundle: Bundle) -> bool:
+        """Whether a checkpoint reads what the task gives it, and can do one of the things that it needs."""
+        return self.reads == bundle.reads and bool(self.can & bundle.can)
+
+    @property
+    def needs(self) -> str:
+        """The models that it is for, in words."""
+        return f"a model{OF.get(self.reads, '')} that can {' or '.join(sorted(self.can))}"
 
 
 def _text(bundle: Bundle, options: dict[str, Any]) -> dict[str, Any]:
@@ -103,7 +114,7 @@ TASKS = {
     ),
     "text": Task(can=frozenset({"generate"}), kind="text", data=_text, lr=5e-5, about="each token of texts"),
     "translation": Task(
-        can=frozenset({"translate"}), kind="pairs", data=_translations, lr=5e-5, rows=64,
+        can=frozenset({"translate"}), reads="pairs", kind="pairs", data=_translations, lr=5e-5, rows=64,
         about="the target of each source",
     ),
     "classification": Task(
@@ -112,8 +123,8 @@ TASKS = {
     ),
     "masked": Task(can=frozenset({"fill"}), kind="text", data=_masked, lr=5e-5, about="masked tokens of texts"),
     "images": Task(
-        can=frozenset({"classify", "embed"}), kind="images", data=_images, lr=1e-4, best="valid_accuracy",
-        about="the class of each image",
+        can=frozenset({"classify", "embed"}), reads="images", kind="images", data=_images, lr=1e-4,
+        best="valid_accuracy", about="the class of each image",
     ),
 }  # fmt: skip
 
@@ -246,15 +257,11 @@ def finetune_recipe(
 def choose_task(bundle: Bundle, kind: str, data: str | Path) -> Task:
     """The task that fits a checkpoint and a kind of data; raises with what each of them would need."""
     for task in TASKS.values():
-        if task.kind == kind and task.can & bundle.can:
+        if task.kind == kind and task.fits(bundle):
             return task
-    fits = [f"{task.kind} ({task.about})" for task in TASKS.values() if task.can & bundle.can]
-    models = [", ".join(sorted(task.can)) for task in TASKS.values() if task.kind == kind]
-    wants = (
-        f"a model that can {' or '.join(models)}"
-        if models
-        else f"data with {', '.join(t.kind for t in TASKS.values())}"
-    )
+    fits = [f"{task.kind} ({task.about})" for task in TASKS.values() if task.fits(bundle)]
+    needs = [task.needs for task in TASKS.values() if task.kind == kind]
+    wants = " or ".join(needs) if needs else f"data with {', '.join(task.kind for task in TASKS.values())}"
     learns = (
         f"This {bundle.name} can learn from {'; '.join(fits)}" if fits else f"This {bundle.name} cannot be fine-tuned"
     )

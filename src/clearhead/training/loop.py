@@ -317,6 +317,8 @@ class Loop:
             f"the last good checkpoint is {self.folder.checkpoints / step_name(self.saved)}" if self.saved
             else "there is no checkpoint yet"
         )  # fmt: skip
+        if self.world.rank == 0:
+            self.folder.tell(problem=f"{problem} in step {step}")
         raise TrainingError(
             f"{self.folder.path}: {problem} in step {step}, whose batch is that of seed {self.recipe.seed} and "
             f"step {step - 1} counted from 0; {last}"
@@ -421,6 +423,7 @@ class Loop:
                 for i, (name, bundle) in enumerate(bundles.items()):
                     path = self.folder.path / "players" / name if i else self.folder.path / "model"
                     save(bundle, path, layout="clearhead" if bundle.base is None else "peft")
+                self.folder.tell(model_step=self.step if best is None else best.step)
         self.world.barrier()  # until it is saved
         return load(self.folder.path / "model", device=str(self.world.device))
 

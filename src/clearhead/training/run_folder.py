@@ -124,9 +124,9 @@ class Folder:
             except ValueError as cause:
                 if number == len(lines):
                     break
-                raise FolderError(f"{path}:{number}: this is no line of JSON: {line[:60]!r}") from cause
+                raise FolderError(f"{path}:{number}: this is no line of JSON: {_start(line)}") from cause
             if not isinstance(record, dict) or not isinstance(record.get("step"), int):
-                raise FolderError(f"{path}:{number}: expected an object with a step, found {line[:60]!r}")
+                raise FolderError(f"{path}:{number}: expected an object with a step, found {_start(line)}")
             records.append((line, record))
         return records
 
@@ -232,6 +232,26 @@ class Folder:
         )
         atomic_write(self.path / "facts.json", to_json(facts))
         return name
+
+    def tell(self, **facts: Any) -> None:
+        """Add facts to the record of the last attempt: the step of its model (model_step), or why it failed (problem).
+
+        Examples:
+            >>> folder = Folder(tmp / "run")
+            >>> _ = folder.begin(command=["train"], seed=0, device="cpu")
+            >>> folder.tell(problem="the loss became nan in step 3")
+            >>> folder.facts()["attempts"][-1]["problem"]
+            'the loss became nan in step 3'
+        """
+        known = self.facts()
+        if known.get("attempts"):
+            known["attempts"][-1] |= facts
+            atomic_write(self.path / "facts.json", to_json(known))
+
+
+def _start(line: bytes) -> str:
+    """The first characters of a line, for messages."""
+    return line[:60].decode(errors="replace") + "…" * (len(line) > 60)
 
 
 def to_json(value: Any) -> bytes:

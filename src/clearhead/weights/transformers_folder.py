@@ -75,7 +75,8 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> tuple
     check_tokens(tokens, model.config, str(folder))
     special, labels = special_ids(folder, table), class_names(folder, table, model.config.classes)
     limit = "" if trained is None else f"; reads {trained} tokens at once, since its angles are others beyond"
-    warnings.warn(f"{folder.name}: {model.note}{_left_out(table, theirs, used)}{limit}", Notice, stacklevel=2)
+    model.note = f"{model.note}{_left_out(table, theirs, used)}{limit}"
+    warnings.warn(f"{folder.name}: {model.note}", Notice, stacklevel=2)
     return Bundle(model, tokens, model.config, folder, special, read_template(folder), labels), used
 
 
@@ -85,6 +86,10 @@ def _pretrained(folder: Path, table: config.Table, dtype: torch.dtype | None) ->
 
     named = next(iter(table.get("architectures") or ()), "")
     auto, can = next((found for end, found in ENDINGS.items() if str(named).endswith(end)), BARE)
+    with _explained(folder, auto):
+        reads = getattr(getattr(transformers, str(named), None), "main_input_name", "input_ids")
+    if reads != "input_ids":  # of speech, or of images
+        raise WeightsError(f"{folder}: {named} reads {reads}: expected a model of text")
     if table.get("is_encoder_decoder"):
         raise WeightsError(
             f"{folder}: {named or table['model_type']} reads a text and writes another, which is not opened here: "

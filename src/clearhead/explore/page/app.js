@@ -34,15 +34,23 @@ const frame = {
     return listed;
   },
 
-  // The models that a view can use. The model of a run is not listed: it is requested by its id, and says why if it fits no view.
+  // The models of finished runs, which may have changed since: in outline, until one is opened.
+  async trained(kind) { return (await get("models/trained")).filter((one) => one.kinds.includes(kind)).map((one) => ({ ...one, trained: true })); },
+
+  // All that is known of one model; raises if a view cannot use it.
+  async opened(kind, id) {
+    const own = await get("models/one", { model: id });
+    if (own.error) throw new Problem(`the model ${own.name} cannot be opened: ${own.error}`);
+    if (!own.kinds.includes(kind)) throw new Problem(`the model ${own.name} does not ${kind}${own.why ? `: ${own.why}` : own.kinds.length ? `: open it in ${VIEWS[own.kinds[0]]?.[0] ?? own.kinds[0]}` : ""}`);
+    return own;
+  },
+
+  // The models that a view can use, those of runs last, if they can be listed now; `id` names one that may be of a run, or not be usable.
   async known(kind, id) {
-    const all = (await frame.models()).filter((one) => one.kinds.includes(kind));
-    if (id && !all.some((one) => one.id === id)) {
-      const own = await get("models/one", { model: id });
-      if (!own.kinds.includes(kind)) throw new Problem(`the model ${id} does not ${kind}${own.why ? `: ${own.why}` : own.kinds.length ? `: open it in ${VIEWS[own.kinds[0]]?.[0] ?? own.kinds[0]}` : ""}`);
-      all.unshift(own);
-    }
-    return all;
+    const [all, trained] = await Promise.all([frame.models(), frame.trained(kind).catch(() => [])]), listed = all.filter((one) => one.kinds.includes(kind));
+    if (!id || listed.some((one) => one.id === id)) return [...listed, ...trained];
+    const own = await frame.opened(kind, id);
+    return own.trained ? [...listed, ...trained.filter((one) => one.id !== id), own] : [own, ...listed, ...trained];
   },
 
   remember(view, push) {

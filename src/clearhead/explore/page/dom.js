@@ -24,12 +24,14 @@ function fill(node, options, children) {
 
 // Controls with a name; each has .set(value), which changes what it shows without telling `change`.
 
+// options: ids, or [id, text], or { label, options } for a group of them
 export function choose(label, options, value, change, more = {}) {
-  const select = h("select", { onchange: () => change(select.value), ...more },
-    options.map((one) => {
-      const [id, text] = Array.isArray(one) ? one : [one, one];
-      return h("option", { value: id, selected: String(id) === String(value) }, text);
-    }));
+  const option = (one) => {
+    if (one.options) return h("optgroup", { label: one.label }, one.options.map(option));
+    const [id, text] = Array.isArray(one) ? one : [one, one];
+    return h("option", { value: id, selected: String(id) === String(value) }, text);
+  };
+  const select = h("select", { onchange: () => change(select.value), ...more }, options.map(option));
   return Object.assign(h("label", { class: "field" }, h("span", {}, label), select), { set: (to) => { select.value = to; } });
 }
 

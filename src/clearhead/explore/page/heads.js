@@ -65,10 +65,22 @@ export class HeadGrid {
   // Add numbers of one layer: { layer, entropy: [...], ... }.
   tell(line) { this.told[line.layer] = { ...this.told[line.layer], ...line }; this.draw(); }
 
-  // Add the maps of all heads: { data, shape: [layers, heads, rows, columns] }.
+  // Add the maps of all heads: { data, shape: [layers, heads, rows, columns], tokens: numbers of queries and keys, which may be more }.
   tellMaps(maps) { this.maps = maps; this.draw(); }
 
   forget() { this.told = []; this.maps = null; this.note.textContent = " "; this.draw(); }
+
+  // How many queries and keys a cell of a small map holds at most; null if each has its own cell.
+  get pooled() {
+    const { tokens, shape } = this.maps ?? {}, many = tokens?.map((n, i) => Math.ceil(n / shape[i + 2]));
+    return many?.some((n) => n > 1) ? many : null;
+  }
+
+  // The end of the colours of all small maps: 1, or their largest value where means over many tokens are small.
+  get most() { return this.pooled ? (this.maps.most ??= this.maps.data.reduce((a, x) => Math.max(a, x), 0) || 1) : 1; }
+
+  // What the cells of small maps are, if not the weights themselves.
+  get pooling() { return this.pooled ? `Each cell is the mean of up to ${this.pooled.join(" x ")} weights${this.own ? "" : `; the colours end at ${number(this.most)}`}.` : ""; }
 
   entry(id) { return [...this.means, ...COLOURINGS].find((one) => one[0] === id); }
 
@@ -131,7 +143,7 @@ export class HeadGrid {
 
   tellScale() {
     const [, , unit, meaning] = this.shown, range = this.colouring === "map" ? null : this.range();
-    if (!range) { this.legend.replaceChildren(meaning); return; }
+    if (!range) { this.legend.replaceChildren([meaning, this.colouring === "map" ? this.pooling : ""].filter(Boolean).join(" ")); return; }
     const bar = h("span", { class: "bar" });
     bar.style.setProperty("background", `linear-gradient(90deg, ${Array.from({ length: 9 }, (_, i) => css(this.shade(range[0] + (i / 8) * (range[1] - range[0])))).join(",")})`);
     this.legend.replaceChildren(h("span", { class: "ends" }, number(range[0]), bar, `${number(range[1])} ${unit}`), meaning);
@@ -148,7 +160,7 @@ export class HeadGrid {
   paint(layer, head) {
     const { data, shape: [, heads, n, m] } = this.maps, from = (layer * heads + head) * n * m, own = data.subarray(from, from + n * m);
     const canvas = h("canvas", { width: m, height: n, "aria-hidden": "true" }), c = canvas.getContext("2d"), image = c.createImageData(m, n);
-    const most = this.own ? own.reduce((a, x) => Math.max(a, x), 0) || 1 : 1;
+    const most = this.own ? own.reduce((a, x) => Math.max(a, x), 0) || 1 : this.most;
     own.forEach((x, i) => { const [r, g, b] = colour(Math.sqrt(Math.min(x / most, 1))); image.data.set([r, g, b, 255], 4 * i); });
     c.putImageData(image, 0, 0);
     return canvas;
@@ -197,7 +209,7 @@ export class HeadGrid {
         if (this.at[0] === layer && this.at[1] === head) root.append(s("rect", { ...place, fill: "none", stroke: tint("accent"), "stroke-width": 2.5 }));
       }
     }
-    if (small && this.maps) root.append(scaleBar({ x: left, y: top + this.layers * size + 12, low: "0", high: this.own ? "own largest" : "1", label: "attention weight", root: true }));
+    if (small && this.maps) root.append(scaleBar({ x: left, y: top + this.layers * size + 12, low: "0", high: this.own ? "own largest" : number(this.most), label: this.pooled ? `attention weight, mean of up to ${this.pooled.join(" x ")}` : "attention weight", root: true }));
     if (range) root.append(scaleBar({ x: left, y: top + this.layers * size + 12, low: number(range[0]), high: number(range[1]), label: unit, signed: this.signed }));
     return root;
   }

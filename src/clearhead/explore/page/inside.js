@@ -2,7 +2,7 @@
 
 import { floats, get, perLayer, rowsOf } from "./api.js";
 import { sentence } from "./activity.js";
-import { choose, h, segments } from "./dom.js";
+import { choose, h, number, segments } from "./dom.js";
 import { HeadGrid, headTitle } from "./heads.js";
 import { HeatMap } from "./map.js";
 import { TokenLines } from "./tokens.js";
@@ -43,13 +43,15 @@ export class Inside {
 
   get group() { return this.look?.groups.find((one) => one.name === this.state.group) ?? this.look?.groups[0] ?? null; }
 
-  // Show an inspection with at least one group.
+  // Show an inspection; one without groups, of a model whose attention is not seen, has no figures.
   async open(look) {
     this.controller?.abort();
     this.controller = new AbortController();
     this.look = look;
     this.drawn = null;
     this.words = {};
+    this.lines.root.hidden = !look.groups.length;
+    if (!look.groups.length) { this.map.clear(); this.heads.hide(); return; }
     this.state.group = this.group.name;
     this.heads.own = this.state.scale === "own";
     this.heads.colouring = this.state.colouring ?? "map";
@@ -169,7 +171,7 @@ export class Inside {
       if (heads.colouring === "map") {
         if (heads.maps) return;
         const maps = await floats("looks/thumbnails", { look: look.id, group: group.name, cells: 24 }, signal);
-        if (this.group === group) heads.tellMaps(maps);
+        if (this.group === group) heads.tellMaps({ ...maps, tokens: [group.rows.names.length, group.columns.names.length] });
         return;
       }
       if (heads.range()) return;
@@ -179,7 +181,7 @@ export class Inside {
     }
   }
 
-  figures() { return this.look ? [this.lines.svg(this.title()), this.map.svg(), this.heads.svg()] : []; }
+  figures() { return this.group ? [this.lines.svg(this.title()), this.map.svg(), this.heads.svg()] : []; }
 
   // All names and weights that are shown, in full unless there are millions.
   async data() {
@@ -196,6 +198,6 @@ export class Inside {
         weights.push(...band.map((one) => Float32Array.from(one)));
       }
     } else weights.push(...(await part(0, rows.length, 0, keys.length)).weights);
-    return { attention: group.name, layer: state.layer, head: state.head, title: this.title(), queries: rows, keys, weights, ...(full ? {} : { pooled: `each number is the mean over some queries and the sum over some keys of ${rows.length} x ${keys.length}` }), heads: this.heads.told, small_maps: this.heads.colouring === "map" ? this.heads.maps : null };
+    return { attention: group.name, layer: state.layer, head: state.head, title: this.title(), queries: rows, keys, weights, ...(full ? {} : { pooled: `each number is the mean over some queries and the sum over ${number(keys.length / weights[0].length)} keys of ${rows.length} x ${keys.length}` }), heads: this.heads.told, small_maps: this.heads.colouring === "map" ? this.heads.maps : null };
   }
 }

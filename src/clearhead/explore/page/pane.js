@@ -1,6 +1,6 @@
 // Pane: one model on one input, with its form, result and figures. PanedView: a view with one pane, or two side by side.
 
-import { Activity } from "./activity.js";
+import { Activity, sentence } from "./activity.js";
 import { choose, h } from "./dom.js";
 import { part } from "./figure.js";
 import { HeatMap, largest, whole } from "./map.js";
@@ -34,6 +34,7 @@ export class Pane {
     this.choice = h("div", { class: "choice" });
     this.chips = h("div", { class: "chips", role: "group", "aria-label": "Examples" });
     this.input = h("textarea", { rows: 1, spellcheck: "false", dir: "auto", oninput: () => this.grow() });
+    this.about = h("p", { class: "note about", hidden: true }); // how the model was opened, if not as one of this library's
     this.go = h("button", { type: "submit", class: "go" });
   }
 
@@ -49,18 +50,48 @@ export class Pane {
   }
 
   offer(all) {
+    if (all.some(({ id, version }) => this.known?.[id] && this.known[id].version !== version)) this.results.clear(); // a run was trained again
     this.known = Object.fromEntries(all.map((one) => [one.id, one]));
     if (!this.model) this.state.model = this.usual(all)?.id ?? "";
-    const size = ({ parameters: n }) => (n ? ` · ${n >= 1e6 ? `${(n / 1e6).toFixed(1)}M` : `${Math.ceil(n / 1e3)}k`}` : "");
-    this.controls.model = choose("model", all.map((one) => [one.id, `${one.id} · ${FAMILIES[one.family] ?? one.family}${size(one)}`]), this.state.model, (id) => this.pickModel(id));
-    this.choice.replaceChildren(this.controls.model);
+    this.menu();
     this.suggest();
   }
+
+  menu() {
+    const size = ({ parameters: n }) => (n ? ` · ${n >= 1e6 ? `${(n / 1e6).toFixed(1)}M` : `${Math.ceil(n / 1e3)}k`}` : "");
+    this.controls.model = choose("model", grouped(Object.values(this.known), size), this.state.model, (id) => this.chooseModel(id));
+    this.choice.replaceChildren(this.controls.model);
+  }
+
+  // The models of runs that have finished since, or are gone.
+  async relist() {
+    const trained = await this.frame.trained(this.constructor.KIND), before = Object.values(this.known).filter((one) => one.trained);
+    const key = (list) => JSON.stringify(list.map(({ id, version }) => [id, version]).sort());
+    if (key(trained) === key(before)) return;
+    const open = before.filter((one) => one.id === this.state.model || trained.some(({ id, version }) => id === one.id && version === one.version)); // also what is on screen
+    this.known = Object.fromEntries([...Object.values(this.known).filter((one) => !one.trained), ...trained.filter((one) => !open.some(({ id }) => id === one.id)), ...open].map((one) => [one.id, one]));
+    const focused = this.choice.contains(document.activeElement);
+    this.menu();
+    if (focused) this.choice.querySelector("select").focus();
+  }
+
+  // The user chose a model; that of a run is opened first.
+  async chooseModel(id) {
+    if (this.known[id].examples) return this.pickModel(id);
+    const before = this.state.model, opened = await this.activity.run(`Opening ${this.known[id].name}…`, async () => { this.known[id] = await this.frame.opened(this.constructor.KIND, id); });
+    if (opened) this.pickModel(id); else if (this.state.model === before) this.controls.model.set(before);
+  }
+
+  // The state that a model starts with, which the address leaves out.
+  initial(model = this.model) { return this.constructor.START; }
 
   // The model to start with.
   usual(all) { return all[0]; }
 
   suggest() {
+    this.about.textContent = this.model?.note ? sentence({ message: this.model.note }) : "";
+    this.about.hidden = !this.model?.note;
+    if (this.constructor.HINT) this.input.placeholder = this.model && !this.model.examples?.length ? this.constructor.HINT : "";
     this.chips.replaceChildren(...(this.model?.examples ?? []).map((text) => h("button", { type: "button", class: "chip", onclick: () => { this.input.value = text; this.run(); } }, text)));
   }
 
@@ -78,13 +109,16 @@ export class Pane {
     const { model } = this.state;
     this.state = Object.assign(this.state, parsed(this.constructor.START, given));
     if (!given.model && this.known?.[model]) this.state.model = model;
-    if (this.state.model && this.known && !this.model) this.coming = null; // the model of a run
+    if (this.state.model && this.known && (!this.model || this.model.trained)) this.coming = null; // the model of a run, which may have been trained again
     const mine = (this.entering = {});
     this.input.value = this.given;
     this.sync();
+    const listed = Boolean(this.coming);
     try { await this.ready(); } catch (trouble) { return this.lost(trouble); }
+    if (listed) this.relist().catch(() => {}); // the frame says if the server does not answer
     if (this.entering !== mine) return; // the user has started something else meanwhile
     if (!this.model) return this.none();
+    for (const [key, value] of Object.entries(this.initial())) if (!(key in given) && value !== this.constructor.START[key]) this.state[key] = value;
     if (!(this.constructor.INPUT in given) && !this.input.value) this.input.value = this.given = this.model.examples?.[0] ?? "";
     this.sync();
     this.ran = { model: this.state.model, text: this.input.value };
@@ -170,7 +204,13 @@ export class Pane {
   // Show an error of a request that followed a result.
   fail(trouble) { if (trouble?.name !== "AbortError") this.activity.fail(trouble); }
 
-  source() { const { model } = this; return model ? `${model.id} (${FAMILIES[model.family] ?? model.family}, ${(model.parameters ?? 0).toLocaleString("en")} parameters)` : ""; }
+  source() { const { model } = this; return model ? `${model.name} (${FAMILIES[model.family] ?? model.family}, ${(model.parameters ?? 0).toLocaleString("en")} parameters)` : ""; }
+}
+
+// Models as the options of a menu, those of runs in a group of their own. more: what follows the name and the family
+export function grouped(all, more = () => "") {
+  const option = (one) => [one.id, `${one.name} · ${FAMILIES[one.family] ?? one.family}${more(one)}`], trained = all.filter((one) => one.trained);
+  return [...all.filter((one) => !one.trained).map(option), ...(trained.length ? [{ label: "Trained here", options: trained.map(option) }] : [])];
 }
 
 export const FAMILIES = { RNNSeq2Seq: "RNN", GPT: "language model", BERT: "encoder", ViT: "vision transformer", Captioner: "captioner" }; // the class of a model -> its name for readers; others are their own
@@ -234,7 +274,7 @@ export class PanedView extends View {
   }
 
   state() {
-    const own = (pane, end) => Object.entries(pane.state).filter(([key, value]) => JSON.stringify(value) !== JSON.stringify(pane.constructor.START[key]) || key === "model").map(([key, value]) => [key + end, value]);
+    const own = (pane, end) => Object.entries(pane.state).filter(([key, value]) => JSON.stringify(value) !== JSON.stringify(pane.initial()[key]) || key === "model").map(([key, value]) => [key + end, value]);
     return Object.fromEntries([...own(this.panes[0], ""), ...(this.panes[1] ? own(this.panes[1], "2") : [])]);
   }
 

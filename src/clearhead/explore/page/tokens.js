@@ -198,9 +198,9 @@ export class TokenText {
     themed(this, "shade");
   }
 
-  // from: the number of the first written token; special: the set of special tokens
-  show(tokens, { from = tokens.length, first = null, special = new Set() } = {}) {
-    Object.assign(this, { tokens, from, special, shares: null, signed: false });
+  // from: the number of the first written token; special: the set of special tokens; spaces: those that follow a space which no token holds
+  show(tokens, { from = tokens.length, first = null, special = new Set(), spaces = new Set() } = {}) {
+    Object.assign(this, { tokens, from, special, spaces, shares: null, signed: false });
     if (first !== null) this.first = first;
     if (this.first >= tokens.length) this.first = 0;
     this.draw();
@@ -253,7 +253,7 @@ export class TokenText {
       onkeydown: (event) => {
         const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
         if (by) { event.preventDefault(); go(by); } else if (event.key === "Enter" || event.key === " ") { event.preventDefault(); this.pick?.(i); }
-      } }, piece === "\n" ? "⏎\n" : piece);
+      } }, (this.spaces?.has(i) ? " " : "") + (piece === "\n" ? "⏎\n" : piece));
   }
 
   // shares: for each token, the attention weight that the chosen token gives it; signed: numbers from -1 to 1 instead

@@ -7,7 +7,7 @@ import { SimilarityGrid } from "../compare/similarity_grid.js";
 import { Curves } from "../curves.js";
 import { choose, h } from "../dom.js";
 import { notes, part } from "../figure.js";
-import { FAMILIES } from "../pane.js";
+import { grouped } from "../pane.js";
 import { View } from "../view.js";
 
 const USUAL = ["vit-cifar10", "resnet-cifar10"]; // the example, if both are here
@@ -56,7 +56,7 @@ export class Compare extends View {
   }
 
   controls() {
-    const list = this.known.map((one) => [one.id, `${one.id} · ${FAMILIES[one.family] ?? one.family}`]), pick = (key) => (id) => { this.chosen[key] = id; this.run(); };
+    const list = grouped(this.known), pick = (key) => (id) => { this.chosen[key] = id; this.run(); };
     this.form.replaceChildren(choose("first model", list, this.chosen.model, pick("model"), { name: "model" }), choose("second model", list, this.chosen.other, pick("other"), { name: "other" }));
   }
 

@@ -23,7 +23,7 @@ class ReadPane extends Pane {
     this.input.addEventListener("keydown", (event) => { if (event.key === "Enter" && !event.shiftKey) { event.preventDefault(); this.run(); } });
     this.go.textContent = "Read";
     this.mask = h("button", { type: "button", class: "mask", hidden: true, title: "Put the mask token in place of the selection, or at the cursor, and read the text", onclick: () => this.insertMask() }, "Insert a mask");
-    this.form = h("form", { class: "ask", onsubmit: (event) => { event.preventDefault(); this.run(); } }, this.input, h("div", { class: "row" }, this.choice, this.go, this.mask, this.activity.root), this.chips);
+    this.form = h("form", { class: "ask", onsubmit: (event) => { event.preventDefault(); this.run(); } }, this.input, h("div", { class: "row" }, this.choice, this.go, this.mask, this.activity.root), this.about, this.chips);
     this.inside = new Inside({ state: this.state, changed: () => this.view.remember(), drew: () => this.view.compare(), pick: () => this.tellSimilar(), expired: () => this.again(), tall: 270 });
     this.outputs = h("div", { class: "outputs" });
     this.similar = h("div", { class: "similar", "aria-live": "polite" });

@@ -1,5 +1,6 @@
 // Start: one finished example, and the guided path through the lectures.
 
+import { sentence } from "../activity.js";
 import { floats, get, lines, rowsOf } from "../api.js";
 import { h } from "../dom.js";
 import { STEPS, address, kept, opened } from "../path.js";
@@ -16,8 +17,8 @@ export class Start extends View {
     this.words = h("p", { class: "note" });
     this.example = h("figure", { class: "example" }, this.lines.root, h("figcaption", {}, this.words));
     this.steps = h("ol", { class: "steps" });
-    this.others = h("p", { class: "note" }); // models that no view shows, and why
-    this.root.append(h("div", { class: "welcome" }, this.example, h("div", {}, h("p", {}, `${STEPS.length} steps lead from three inputs to models of text and of images. Each opens a view in a prepared state, with something to see and something to try.`), this.next)), this.steps, this.others);
+    this.others = h("p", { class: "remark", hidden: true }); // models that no view shows, and why
+    this.root.append(h("div", { class: "welcome" }, this.example, h("div", {}, h("p", {}, `${STEPS.length} steps lead from three inputs to models of text and of images. Each opens a view in a prepared state, with something to see and something to try.`), this.next)), this.others, this.steps);
   }
 
   enter() {
@@ -25,7 +26,10 @@ export class Start extends View {
     this.next.replaceChildren(h("a", { class: "button go", href: address(next) }, at < 0 ? "Begin with step 1" : `Continue with step ${next + 1}: ${STEPS[next][0]}`));
     this.steps.replaceChildren(...STEPS.map(([title, , text, task], i) => h("li", { class: i === at ? "now" : done.has(i) ? "done" : "" },
       h("a", { href: address(i) }, h("b", {}, title)), h("p", {}, text), h("p", { class: "try" }, h("b", {}, "Try: "), task))));
-    this.frame.models().then((all) => { this.others.textContent = all.filter((one) => !one.kinds.length).map((one) => `No view shows the model ${one.id}: ${one.error ?? one.why ?? "it does nothing that a view shows"}.`).join(" "); }).catch(() => {});
+    this.frame.models().then((all) => {
+      this.others.textContent = all.filter((one) => !one.kinds.length).map((one) => sentence({ message: `No view shows the model ${one.name}: ${one.error ?? one.why ?? "it does nothing that a view shows"}` })).join(" ");
+      this.others.hidden = !this.others.textContent;
+    }).catch(() => {});
     this.result ??= this.compute().catch(() => { this.result = null; this.example.hidden = true; }); // the frame says if the server does not answer
   }
 

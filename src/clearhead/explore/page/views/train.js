@@ -35,8 +35,10 @@ export class Train extends View {
       (this.texts = h("ul", { class: "samples", "aria-label": "Samples" })));
     this.heads = h("section", { hidden: true }, h("h2", {}, "Statistics of every head during training"), (this.kinds = choose("measure", KINDS.map(([kind, name, unit]) => [kind, unit.startsWith("share") ? name : `${name} (${unit})`]), this.choice.kind, (kind) => { this.choice.kind = kind; this.remember(true); this.draw(); })), (this.perHead = h("div", { class: "panels" })));
     this.blocks = h("section", { hidden: true }, h("h2", {}, "Gradients and outputs of every block"), (this.perBlock = h("div", { class: "panels" })));
+    this.scroller = h("div", { class: "scroller", onscroll: () => this.more() }, this.list);
+    new ResizeObserver(() => this.more()).observe(this.list);
     this.root.append(this.activity.root, h("div", { class: "beside" },
-      h("div", { class: "choices" }, h("label", { class: "tick" }, this.several, "Compare several runs"), this.list),
+      h("div", { class: "choices" }, h("label", { class: "tick" }, this.several, "Compare several runs"), this.scroller),
       h("div", {}, this.shipped, this.empty, this.measures, this.made, this.details, this.samples, this.heads, this.blocks)));
   }
 
@@ -75,7 +77,7 @@ export class Train extends View {
       this.draw();
       this.remember();
       const gone = this.choice.runs.filter((id) => !runs.some((run) => run.id === id));
-      this.report([gone.length ? `There is no run ${gone.join(", ")} here${runs.length ? ": choose one from the list" : ""}.` : "", ...chosen.filter((run) => run.error).map((run) => `The run ${run.id} cannot be read: ${run.error}.`)].filter(Boolean).join(" "));
+      this.report([gone.length ? `There ${gone.length > 1 ? `are no runs ${listed(gone)}` : `is no run ${gone[0]}`} here${runs.length ? ": choose one from the list" : ""}.` : "", ...chosen.filter((run) => run.error).map((run) => `The run ${run.name} cannot be read: ${run.error}.`)].filter(Boolean).join(" "));
     } catch (trouble) {
       if (this.turn === turn && !trouble.offline) this.report(trouble.message); // the frame tells when the server does not answer
     } finally {
@@ -117,6 +119,7 @@ export class Train extends View {
     this.listed = key;
     const focused = this.list.contains(document.activeElement) ? document.activeElement.dataset.run : null;
     this.list.replaceChildren(...this.runs.map((run) => this.card(run)));
+    this.reveal();
     if (focused) this.list.querySelector(`[data-run="${focused}"]`)?.focus({ preventScroll: true });
     const example = this.runs.find((run) => run.example)?.example;
     this.shipped.hidden = !example;
@@ -126,11 +129,27 @@ export class Train extends View {
     this.empty.replaceChildren(...(this.runs.length ? ["No run is chosen."] : ["There are no trainings in this folder yet. This one appears here as soon as it has written its first record: ", h("code", {}, "clearhead train configs/reverse.toml")]));
   }
 
+  // Scroll the list to the first chosen run, once per choice; the page does not move.
+  reveal() {
+    const key = String(this.choice.runs), node = this.list.querySelector("[aria-pressed=true]");
+    if (this.revealed === key || !node) return;
+    this.revealed = key;
+    const { scroller } = this, top = node.getBoundingClientRect().top - this.list.getBoundingClientRect().top, over = top + node.offsetHeight - scroller.clientHeight;
+    if (top < scroller.scrollTop || over > scroller.scrollTop) scroller.scrollTop = Math.max(0, top - 60);
+  }
+
+  // Whether the list of runs goes on above or below what is seen of it.
+  more() {
+    const { scrollTop, scrollHeight, clientHeight, classList } = this.scroller;
+    classList.toggle("above", scrollTop > 4);
+    classList.toggle("below", scrollHeight - clientHeight - scrollTop > 4);
+  }
+
   card(run) {
     const colour = this.colours[run.id], bar = h("span", { class: "done" });
     bar.style.setProperty("width", `${100 * (run.steps ? Math.min(run.step / run.steps, 1) : 0)}%`);
     return h("li", {}, h("button", { type: "button", "aria-pressed": colour !== undefined, "data-run": run.id, onclick: (event) => this.toggle(run.id, this.several.checked || event.shiftKey || event.ctrlKey || event.metaKey) },
-      h("span", { class: "who" }, h("i", { class: "dot", "aria-hidden": "true", style: colour === undefined ? {} : { background: LINES[colour] } }), h("b", {}, run.id), run.error ? null : h("span", { class: `state ${run.state}` }, run.state)),
+      h("span", { class: "who" }, h("i", { class: "dot", "aria-hidden": "true", style: colour === undefined ? {} : { background: LINES[colour] } }), h("b", {}, run.name), run.error ? null : h("span", { class: `state ${run.state}` }, run.state)),
       run.error ? h("small", {}, run.error) : [
         h("small", {}, [subject(run), run.objective && `objective ${run.objective}`].filter(Boolean).join(" · ")),
         Object.keys(run.players).length ? h("small", {}, `players: ${Object.entries(run.players).map(([name, model]) => (model ? `${name} (${model})` : name)).join(", ")}`) : null,
@@ -141,7 +160,7 @@ export class Train extends View {
     if (!more) return this.pick([id]);
     this.several.checked = true;
     const known = this.chosen().map((run) => run.id), runs = known.includes(id) ? known.filter((one) => one !== id) : [...known, id];
-    if (runs.length > MOST) this.frame.say(`At most ${MOST} runs are compared: ${runs[0]} is no longer chosen.`);
+    if (runs.length > MOST) this.frame.say(`At most ${MOST} runs are compared: ${this.chosen()[0].name} is no longer chosen.`);
     this.pick((runs.length ? runs : [id]).slice(-MOST));
   }
 
@@ -163,13 +182,13 @@ export class Train extends View {
     for (const name of [...first, ...valid, ...others].filter((one) => names.includes(one))) {
       const own = runs.filter((run) => has(run, name)), units = unique(own.map((run) => unitOf(run, name)));
       for (const unit of units) found.push({
-        title: titleOf(name) + (units.length > 1 ? ` (${unit || "unit unknown"})` : ""), unit: unit || (units.length > 1 ? "unit unknown" : words(name.replace(/^valid_/, ""))), log: !others.includes(name) && !/^(share|score)/.test(unit) && !name.endsWith("accuracy"),
-        lines: own.filter((run) => unitOf(run, name) === unit).map((run) => ({ name: run.id, run: run.id, colour: this.colours[run.id], points: has(run, name) })),
+        title: titleOf(name) + (units.length > 1 ? ` (${unit || "unit unknown"})` : ""), unit: (unit || (units.length > 1 ? "unit unknown" : words(name.replace(/^valid_/, "")))) + apart(own.filter((run) => unitOf(run, name) === unit), unit), log: !others.includes(name) && !/^(share|score)/.test(unit) && !name.endsWith("accuracy"),
+        lines: own.filter((run) => unitOf(run, name) === unit).map((run) => ({ name: run.name, run: run.id, colour: this.colours[run.id], points: has(run, name) })),
       });
     }
     for (const [some, prefix, title, unit, log] of optimiser) {
       const lines = runs.flatMap((run) => players(some.filter((name) => has(run, name)).map((name) => [name.slice(prefix.length + 1), has(run, name)]))
-        .map(([player, points], dash) => ({ name: [...(runs.length > 1 || !player ? [run.id] : []), ...(player ? [player] : [])].join(": "), run: run.id, colour: this.colours[run.id], dash, points })));
+        .map(([player, points], dash) => ({ name: [...(runs.length > 1 || !player ? [run.name] : []), ...(player ? [player] : [])].join(": "), run: run.id, colour: this.colours[run.id], dash, points })));
       if (lines.length) found.push({ title: lines.length === 1 && lines[0].name === "all players" ? `${title} (all players)` : title, unit, log, lines });
     }
     return found;
@@ -186,7 +205,7 @@ export class Train extends View {
     const inside = records.filter((one) => one.inside && Object.keys(one.inside).length).map((one) => [one.step, byPlayer(one.inside)]);
     this.sampled = records.filter((one) => one.samples?.length);
     this.follow();
-    const prefix = (player) => [chosen.length > 1 ? run.id : "", player].filter(Boolean).map((one) => `${one}: `).join("");
+    const prefix = (player) => [chosen.length > 1 ? run.name : "", player].filter(Boolean).map((one) => `${one}: `).join("");
     const [kind, name, unit] = KINDS.find(([one]) => one === this.choice.kind), every = unique(inside.flatMap(([, all]) => Object.keys(all))).map((player) => [player, inside.filter(([, all]) => all[player]).map(([step, all]) => [step, all[player]])]);
     this.place(this.perHead, every.flatMap(([player, looks]) => unique(looks.flatMap(([, one]) => Object.keys(one))).filter((one) => one.endsWith(`.${kind}`)).map((one) => ({
       title: `${prefix(player)}${one.slice(0, -kind.length - 1)}, ${name}`, unit, log: false, tall: 180,
@@ -206,7 +225,7 @@ export class Train extends View {
   // Of which run the samples and statistics are; a choice if several have them.
   detail(detailed, run) {
     this.details.hidden = this.choice.runs.length < 2 || !run;
-    const ids = detailed.map(({ id }) => id), key = JSON.stringify([ids, run?.id]);
+    const ids = detailed.map(({ id, name }) => [id, name]), key = JSON.stringify([ids, run?.id]);
     if (key === this.offered) return;
     this.offered = key;
     const again = this.details.contains(document.activeElement);
@@ -253,21 +272,22 @@ export class Train extends View {
 
   async model(run) {
     if (run.example) return ["The model of this example does not ship: ", h("code", {}, `clearhead train ${run.example}`), " trains it."];
-    if (!run.finished) return { running: null, finished: `The folder of ${run.id} has no model.`, stopped: `${run.id} stopped before its last step: the command that started it resumes it.` }[run.state];
+    if (!run.finished) return { running: null, finished: `The folder of ${run.name} has no model.`, stopped: `${run.name} stopped before its last step: the command that started it resumes it.`, failed: `${run.name} failed: ${run.problem}. Train it again in another folder with other settings, such as a smaller learning rate.` }[run.state];
     try {
       const own = await get("models/one", { model: `run-${run.id}` }), why = own.error ?? own.why ?? "it neither translates nor writes nor reads";
-      if (!own.kinds.length) return `The model of ${run.id} fits no view: ${why.replace(/\.$/, "")}.`;
-      return [`The model of ${run.id}: `, own.kinds.map((kind) => h("a", { class: "chip", href: `#${kind}?model=${own.id}` }, OPEN[kind] ?? `Open in ${capital(kind)}`))];
+      if (!own.kinds.length) return `The model of ${run.name} ${own.error ? "cannot be opened" : "fits no view"}: ${why.replace(/\.$/, "")}.`;
+      const early = run.model_step !== null && run.model_step < run.step;
+      return [`The model of ${run.name}${early ? ` is of step ${run.model_step.toLocaleString("en")}${run.best ? `, the best by ${titleOf(run.best).replace("Validation: ", "validation ")}` : ""}` : ""}: `, own.kinds.map((kind) => h("a", { class: "chip", href: `#${kind}?model=${own.id}` }, OPEN[kind] ?? `Open in ${capital(kind)}`))];
     } catch (trouble) {
       this.offering = null; // ask again
-      return trouble.offline ? null : `The model of ${run.id} cannot be used: ${trouble.message}`;
+      return trouble.offline ? null : `The model of ${run.name} cannot be used: ${trouble.message}`;
     }
   }
 
   caption() {
-    const runs = this.chosen(), names = runs.map(({ id }) => id);
-    const about = runs.map((run) => `${run.id}: ${[subject(run), run.objective && `objective ${run.objective}`, progress(run), run.state, run.example && `an example that ships, ${run.example}`].filter(Boolean).join(", ")}`);
-    return { title: names.length > 1 ? `Training runs ${names.slice(0, -1).join(", ")} and ${names.at(-1)}` : `Training run ${names[0] ?? ""}`, source: about.join("; "), file: ["train", ...names].join("-") };
+    const runs = this.chosen(), names = runs.map(({ name }) => name);
+    const about = runs.map((run) => `${run.name}: ${[subject(run), run.objective && `objective ${run.objective}`, progress(run), run.state, run.example && `an example that ships, ${run.example}`].filter(Boolean).join(", ")}`);
+    return { title: names.length > 1 ? `Training runs ${listed(names)}` : `Training run ${names[0] ?? ""}`, source: about.join("; "), file: ["train", ...names].join("-") };
   }
 
   // The panels on screen.
@@ -283,6 +303,7 @@ export class Train extends View {
 
 const words = (name) => name.replaceAll("_", " ");
 const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
+const listed = (names) => `${names.slice(0, -1).join(", ")} and ${names.at(-1)}`;
 const unique = (list) => [...new Set(list)];
 const subject = ({ model, data }) => (model && data ? `${model} on ${data}` : model ?? (data ? `data ${data}` : ""));
 const progress = (run) => `step ${run.step.toLocaleString("en")}${run.steps ? ` of ${run.steps.toLocaleString("en")}` : ""}`;
@@ -300,6 +321,16 @@ function unitOf(run, name) {
   const counted = run.measurements[`valid_${run.losses[0]}`]?.unit.split("/")[1];
   return MEASURED[name.replace(/^valid_/, "")]?.[1] ?? (own.unit === "share" && counted ? `share of ${counted}s` : own.unit);
 }
+
+// Whether two runs count in the same tokens, as far as that is known.
+function sameTokens(one, two) {
+  if (!one || !two) return true;
+  if (one.files && two.files) return one.files === two.files;
+  return ["vocab", "kind"].every((key) => one[key] === null || two[key] === null || one[key] === two[key]);
+}
+
+// What is said beside the unit of numbers per token, if the runs do not count in the same tokens.
+const apart = (runs, unit) => (/token/.test(unit) && runs.some((run) => !sameTokens(run.tokens, runs[0].tokens)) ? " (different tokens: not comparable)" : "");
 
 // The lines of players: one for all if they are equal.
 function players(lines) {

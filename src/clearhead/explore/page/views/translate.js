@@ -10,6 +10,7 @@ class TranslatePane extends Pane {
   static KIND = "translate";
   static DOING = "Translating…";
   static EMPTY = "Type a sentence to translate.";
+  static HINT = "A sentence in the language that this model reads";
   static NONE = "There is no translator here: start the explorer with the folder of one.";
   static START = { model: "", text: "", beams: 4, sentence: 0, answer: 0, group: "cross", layer: null, head: null, by: "words", at: null, scale: null, colouring: "map", next: {} };
 
@@ -20,7 +21,7 @@ class TranslatePane extends Pane {
     this.input.addEventListener("keydown", (event) => { if (event.key === "Enter" && !event.shiftKey) { event.preventDefault(); this.run(); } });
     this.go.textContent = "Translate";
     this.controls.beams = slide("beams", { min: 1, max: 8, step: 1, value: this.state.beams, change: (x) => this.set("beams", x) });
-    this.form = h("form", { class: "ask", onsubmit: (event) => { event.preventDefault(); this.run(); } }, this.input, h("div", { class: "row" }, this.choice, this.controls.beams, this.go, this.activity.root), this.chips);
+    this.form = h("form", { class: "ask", onsubmit: (event) => { event.preventDefault(); this.run(); } }, this.input, h("div", { class: "row" }, this.choice, this.controls.beams, this.go, this.activity.root), this.about, this.chips);
     this.sentences = h("ol", { class: "sentences", "aria-label": "Sentences", hidden: true });
     this.answers = new Answers("Translations, the best first", "log-probability divided by length", (i) => { Object.assign(this.state, { answer: i, at: null }); this.view.remember(true); this.show(this.result); });
     this.remark = h("p", { class: "remark", hidden: true });

@@ -13,7 +13,7 @@ class WritePane extends Pane {
   static DOING = "Writing…";
   static EMPTY = "Type a text to continue.";
   static NONE = "There is no language model here: start the explorer with the folder of one, for instance GPT-2's.";
-  static START = { model: "", text: "", max_new: 24, temperature: 0.7, top_k: 0, top_p: 1, seed: 1, inspect: 0, group: "self", layer: null, head: null, by: "pieces", at: null, scale: null, colouring: "map", off: {}, without: {}, next: {}, patch: {} };
+  static START = { model: "", text: "", chat: 0, max_new: 24, temperature: 0.7, top_k: 0, top_p: 1, seed: 1, inspect: 0, group: "self", layer: null, head: null, by: "pieces", at: null, scale: null, colouring: "map", off: {}, without: {}, next: {}, patch: {} };
 
   constructor(view) {
     super(view);
@@ -23,7 +23,10 @@ class WritePane extends Pane {
     this.go.textContent = "Write";
     const reshape = later(() => this.tellCandidates(), 30), set = (key) => (x) => { this.set(key, x); reshape(); };
     const seed = h("input", { type: "number", min: 0, max: 2147483647, value: this.state.seed, onchange: () => { seed.value = Math.min(2147483647, Math.max(0, Math.floor(Number(seed.value) || 0))); this.set("seed", Number(seed.value)); } });
+    const chat = h("input", { type: "checkbox", onchange: () => this.set("chat", Number(chat.checked)) });
+    this.asChat = h("label", { class: "tick chat", hidden: true, title: "Write the text with the model's chat template, as a message that the model answers" }, chat, "as a chat");
     Object.assign(this.controls, {
+      chat: { set: (on) => { chat.checked = Boolean(on); } },
       max_new: slide("new tokens", { min: 1, max: 200, step: 1, value: this.state.max_new, change: (x) => this.set("max_new", x) }),
       temperature: slide("temperature", { min: 0, max: 2, step: 0.1, value: this.state.temperature, show: (x) => (x ? x.toFixed(1) : "0: greedy"), change: set("temperature") }),
       top_k: slide("top-k", { min: 0, max: 50, step: 1, value: this.state.top_k, show: (x) => x || "off", change: set("top_k") }),
@@ -32,7 +35,7 @@ class WritePane extends Pane {
     });
     const { max_new, temperature, top_k, top_p } = this.controls;
     this.form = h("form", { class: "ask", onsubmit: (event) => { event.preventDefault(); this.start(0); } }, this.input,
-      h("div", { class: "row" }, this.choice, max_new, temperature, top_k, top_p, h("label", { class: "field short" }, h("span", {}, "seed"), seed), this.go, h("button", { type: "button", class: "read", title: "Inspect this text without continuing it", onclick: () => this.start(1) }, "Inspect"), this.activity.root), this.chips);
+      h("div", { class: "row" }, this.choice, max_new, temperature, top_k, top_p, h("label", { class: "field short" }, h("span", {}, "seed"), seed), this.asChat, this.go, h("button", { type: "button", class: "read", title: "Inspect this text without continuing it", onclick: () => this.start(1) }, "Inspect"), this.activity.root), this.about, this.chips);
     this.text = new TokenText({ pick: (at) => this.pick(at), point: (at) => this.hover(at) });
     this.under = h("p", { class: "note" }, " ");
     this.remark = h("p", { class: "remark", hidden: true });
@@ -67,8 +70,8 @@ class WritePane extends Pane {
   again() { this.results.clear(); this.run(false); }
 
   request() {
-    const { model, text, temperature, top_k, top_p, seed, without, inspect, max_new } = this.state;
-    return { model, text, max_new: inspect ? 0 : max_new, temperature, ...(temperature && top_k ? { top_k } : {}), ...(temperature && top_p < 1 ? { top_p } : {}), seed, off: structuredClone(without) };
+    const { model, text, chat, temperature, top_k, top_p, seed, without, inspect, max_new } = this.state;
+    return { model, text, ...(chat && this.model?.chat ? { chat: true } : {}), max_new: inspect ? 0 : max_new, temperature, ...(temperature && top_k ? { top_k } : {}), ...(temperature && top_p < 1 ? { top_p } : {}), seed, off: structuredClone(without) };
   }
 
   pickModel(id) {
@@ -79,12 +82,20 @@ class WritePane extends Pane {
     this.patching.enter(id, this.state.patch);
   }
 
-  offer(all) { super.offer(all); if (this.state.max_new === WritePane.START.max_new) this.suit(this.model); }
+  suggest() { super.suggest(); this.asChat.hidden = !this.model?.chat; }
 
-  // Models of generated tasks answer in a few symbols, the likeliest ones.
+  // Models of generated tasks answer in a few symbols, the likeliest ones; models with a chat template answer messages.
+  initial(model = this.model) { return { ...WritePane.START, chat: Number(Boolean(model?.chat)), ...(model?.max_new ? { max_new: model.max_new, temperature: 0 } : {}) }; }
+
+  // Another model: settings that are as the model before starts become those of this one; other settings stay.
   suit(model) {
-    Object.assign(this.state, model?.max_new ? { max_new: model.max_new, temperature: 0 } : { max_new: WritePane.START.max_new, temperature: this.state.temperature || WritePane.START.temperature });
-    for (const key of ["max_new", "temperature"]) { delete this.state.next[key]; this.controls[key].set(this.state[key]); }
+    const before = this.initial(), after = this.initial(model);
+    for (const key of ["chat", "max_new", "temperature"]) {
+      if (this.setting(key) !== before[key] && !model.max_new) continue;
+      delete this.state.next[key];
+      this.state[key] = after[key];
+      this.controls[key].set(after[key]);
+    }
   }
 
   clear() {
@@ -108,7 +119,7 @@ class WritePane extends Pane {
       this.results.set(JSON.stringify(whole), before);
       say(`Writing without ${off} head${off > 1 ? "s" : ""}…`);
     }
-    const result = (this.partial = { request, steps: [], look: null, cut: null, before });
+    const result = (this.partial = { request, steps: [], look: null, cut: null, ended: null, before });
     this.written.hidden = false;
     this.text.show([request.text], { from: 1, first: 0 });
     return this.stream(request, signal, say, result);
@@ -116,11 +127,13 @@ class WritePane extends Pane {
 
   // Follow the events of one continuation; shown: the result that is on screen meanwhile, or null.
   async stream(request, signal, say, shown) {
-    const result = shown ?? { request, steps: [], look: null, cut: null, before: null };
+    const result = shown ?? { request, steps: [], look: null, cut: null, ended: null, before: null };
     for await (const event of lines("write", request, signal)) {
       if (event.waiting) say(`${event.waiting} before you…`);
       if (event.cut) result.cut = event.cut;
-      if (event.token) { result.steps.push(event.token); if (shown) this.text.append(event.token.piece); }
+      if (event.prompt && shown) this.text.show([...event.prompt.names], { first: 0, special: new Set(event.prompt.special), spaces: new Set(event.prompt.spaces) });
+      if (event.token) { result.steps.push(event.token); if (shown) this.text.append(event.token.text); }
+      if (event.ended) result.ended = event.ended;
       if (event.progress) say(`Inspecting: block ${event.progress[0]} of ${event.progress[1]}…`);
       if (event.look) result.look = event.look;
     }
@@ -148,27 +161,37 @@ class WritePane extends Pane {
     }, "stopped");
   }
 
-  summary({ steps, look, seconds }) {
-    const count = look?.groups[0]?.rows.names.length ?? 0;
-    return `${steps.length ? `${steps.length} token${steps.length === 1 ? "" : "s"} written` : `${count.toLocaleString("en")} token${count === 1 ? "" : "s"} inspected`} in ${(seconds ?? 0).toFixed(1)} s.`;
+  summary({ steps, look, ended, request, seconds }) {
+    const count = look?.text.names.length ?? 0, many = (n) => `${n.toLocaleString("en")} token${n === 1 ? "" : "s"}`;
+    if (ended && !steps.length) return `Nothing was written: the first token that the model chose, ${spelt(ended)}, ends the text.${this.model?.chat && !request.chat ? " It was trained on conversations: with “as a chat” it answers." : ""}`;
+    return `${steps.length ? `${many(steps.length)} written` : `${many(count)} inspected`} in ${(seconds ?? 0).toFixed(1)} s${ended ? `; ${spelt(ended)} ended the text` : ""}.`;
+  }
+
+  // What is said above the text.
+  remarks({ cut, look, steps }) {
+    const many = (n) => n.toLocaleString("en"), said = [];
+    if (cut) said.push(`This text has ${many(cut.of)} tokens${steps.length ? ", the written ones included" : ""}, and the model reads at most ${many(cut.most)} at once: shown are ${steps.length ? `the ${many(cut.read)} that it had read when it wrote the last one` : `the last ${many(cut.read)}`}.`);
+    if (look && !look.groups.length) said.push(`There is no attention to show: ${look.reason ?? "this model has none"}.`);
+    return said;
   }
 
   show(result) {
-    const group = result.look?.groups[0], off = Object.values(result.request.off).flat().length;
+    const { look } = result, group = look?.groups[0], off = Object.values(result.request.off).flat().length;
     this.written.hidden = false;
-    this.tokens = group?.rows.names ?? [];
+    this.tokens = look?.text.names ?? [];
+    this.spaces = new Set(look?.text.spaces);
     const count = this.tokens.length, chosen = this.early === null || this.early === undefined ? null : count - result.steps.length + this.early;
     this.early = null;
     if (chosen !== null) this.state.at = chosen;
     if (this.state.at === null || this.state.at >= count) this.state.at = count - 1;
-    const said = [];
-    if (result.cut) said.push(`The model reads at most ${result.cut.read.toLocaleString("en")} tokens of this text's ${result.cut.of.toLocaleString("en")}: the others were left out.`);
+    const said = this.remarks(result);
     this.remark.textContent = said.join(" ");
     this.remark.hidden = !said.length;
-    this.before.replaceChildren(...[result.before ? h("p", { class: "before" }, h("b", {}, "With all heads: "), visible(result.request.text), h("u", {}, visible(result.before.steps.map(({ piece }) => piece).join("")))) : null, off ? h("p", { class: "after" }, `Without ${names(result.request.off)}:`) : null].filter(Boolean));
-    this.text.show(this.tokens, { from: count - result.steps.length, first: Math.floor(Math.max(0, this.state.at) / this.text.page) * this.text.page, special: new Set(group?.rows.special) });
-    this.body.hidden = !group;
-    if (!group) return;
+    this.before.replaceChildren(...[result.before ? h("p", { class: "before" }, h("b", {}, "With all heads: "), visible(result.request.text), result.request.chat ? " " : "", h("u", {}, visible(plain(result.before.steps)))) : null, off ? h("p", { class: "after" }, `Without ${names(result.request.off)}:`) : null].filter(Boolean));
+    this.text.show(this.tokens, { from: count - result.steps.length, first: Math.floor(Math.max(0, this.state.at) / this.text.page) * this.text.page, special: new Set(look?.text.special), spaces: this.spaces });
+    this.body.hidden = !group && !look?.lens;
+    this.switches.hidden = !group;
+    if (!look) return;
     if (count > 2000 && this.state.layer === null) Object.assign(this.state, { layer: 0, head: 0 }); // the mean over all heads of a long text takes long
     this.inside.open(result.look).catch((trouble) => this.fail(trouble));
     this.tellSwitches();
@@ -181,7 +204,7 @@ class WritePane extends Pane {
 
   async shade() {
     const { at } = this.state, asked = (this.shading = {});
-    if (at === null) return;
+    if (at === null || !this.inside.group) return;
     try {
       const row = await this.inside.row(at);
       if (this.shading === asked) this.text.shade(row);
@@ -191,9 +214,9 @@ class WritePane extends Pane {
   // Choose a token; while the text is being written, its candidates are shown, and the rest as soon as it is inspected.
   pick(at, told = true) {
     if (!this.tokens) {
-      const step = this.partial?.steps[at - 1]; // the prompt is one piece until it is inspected
+      const step = this.partial?.steps[at - this.text.from]; // a prompt may be one piece until it is inspected
       if (!step) return;
-      this.early = at - 1;
+      this.early = at - this.text.from;
       this.text.choose(at);
       this.body.hidden = true;
       this.under.textContent = `${spelt(step.piece)}: ${percent(step.share)}. Candidates in its place: ${step.candidates.map(([piece, share]) => `${spelt(piece)} ${percent(share)}`).join(", ")}`;
@@ -257,6 +280,7 @@ class WritePane extends Pane {
   by() { return `by the model${this.lacking()}`; }
 
   tellSwitches() {
+    if (!this.inside.group) return;
     const { off, without } = this.state, some = Object.values(off).flat().length, [layer, head] = this.inside.heads.at, at = this.switches.contains(document.activeElement) ? document.activeElement.className : null;
     const none = layer === null || head === null;
     this.switches.replaceChildren(...[
@@ -278,16 +302,16 @@ class WritePane extends Pane {
       const change = before.map((x, i) => (x === null ? 0 : after[i] - x)), sum = change.reduce((a, b) => a + b, 0), most = Math.max(...change.map(Math.abs)) || 1;
       this.effects = { off: structuredClone(off), tokens, before, after };
       const text = new TokenText({ point: (i) => { note.textContent = i === null || before[i] === null ? " " : `${spelt(tokens[i])}: log-probability ${number(before[i])} → ${number(after[i])} (${number(change[i])})`; } }), note = h("p", { class: "note" }, " ");
-      text.show(tokens);
+      text.show(tokens, { spaces: this.spaces });
       text.shade(change.map((x) => x / most), true);
       this.effect.replaceChildren(h("h2", {}, `Without ${names(off)}`), h("p", {}, `The log-probability of this text changes by ${number(sum)} nats, ${number(sum / Math.max(1, tokens.length - 1))} per token. Orange tokens become less likely, blue ones more.`), text.root, note);
     } catch (trouble) { this.effect.replaceChildren(h("p", { class: "note" }, trouble.message)); }
   }
 
   caption() {
-    const written = this.result?.steps.map(({ piece }) => piece).join("") ?? "";
+    const written = plain(this.result?.steps ?? []);
     const { request } = this.result ?? {}, sampling = written ? ` · ${sampled(request)}${request.temperature ? `, seed ${request.seed}` : ""}` : "";
-    return { title: !request ? "" : written ? `“${request.text.slice(0, 80)}” … “${written.slice(0, 120).trim()}”` : `“${request.text.slice(0, 200)}”`, source: `${this.source()}${Object.keys(request?.off ?? {}).length ? ` without ${names(request.off)}` : ""}${this.body.hidden ? "" : ` · ${this.inside.title()}`}${sampling}`, file: [this.state.model, this.body.hidden ? null : this.state.layer === null ? "all-heads" : `layer${this.state.layer}${this.state.head === null ? "" : `-head${this.state.head}`}`].filter(Boolean).join("-") };
+    return { title: !request ? "" : written ? `“${request.text.slice(0, 80)}” … “${written.slice(0, 120).trim()}”` : `“${request.text.slice(0, 200)}”`, source: `${this.source()}${Object.keys(request?.off ?? {}).length ? ` without ${names(request.off)}` : ""}${request?.chat ? " · as a chat" : ""}${this.inside.group ? ` · ${this.inside.title()}` : ""}${sampling}`, file: [this.state.model, !this.inside.group ? null : this.state.layer === null ? "all-heads" : `layer${this.state.layer}${this.state.head === null ? "" : `-head${this.state.head}`}`].filter(Boolean).join("-") };
   }
 
   figures() {
@@ -301,6 +325,8 @@ class WritePane extends Pane {
 
   async data() { return { ...this.state, tokens: this.tokens ?? [], steps: this.result?.steps ?? [], cut: this.result?.cut ?? null, before: this.result?.before?.steps ?? null, candidates: this.candidateData ?? null, lens: this.lensData ?? null, without: this.effects ?? null, patching: this.patching.data(), attention: await this.inside.data() }; }
 }
+
+const plain = (steps) => steps.map(({ text }) => text).join("");
 
 const sampled = ({ temperature, top_k, top_p }) => (temperature ? `temperature ${temperature}${top_k ? `, top-k ${top_k}` : ""}${top_p ? `, top-p ${top_p}` : ""}` : "greedy sampling");
 
