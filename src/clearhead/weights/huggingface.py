@@ -125,7 +125,11 @@ def read_theirs(layout: Layout, table: config.Table) -> Any:
     hints = get_type_hints(layout.theirs)
     # A null means the default, unless the field itself may be None.
     nulls = {name for name, hint in hints.items() if table.get(name) is None and type(None) not in get_args(hint)}
-    return config.read(layout.theirs, table.without(*(name for name in table if name not in hints or name in nulls)))
+    given = table.without(*(name for name in table if name not in hints or name in nulls))
+    kind = table.get("model_type")
+    return config.read(
+        layout.theirs, given.with_defaults(layout.defaults.get(kind, {}) if isinstance(kind, str) else {})
+    )
 
 
 def class_names(folder: Path, table: config.Table, classes: int | None) -> tuple[str, ...] | None:

@@ -29,6 +29,7 @@ from .tokenizer_schemes import read_tokenizer
 
 WORDS, CLASSES, POOLER = "lm_head.dense.weight", "classifier.out_proj.weight", "roberta.pooler.dense.weight"
 KINDS = {"words": "RobertaForMaskedLM", "class": "RobertaForSequenceClassification", "sentence": "RobertaModel"}
+DEFAULTS = {"xlm-roberta": {"vocab_size": 30522}}  # that differ from a RoBERTa's
 FREE = {
     "vocab", "context", "width", "depth", "heads", "hidden", "types", "offset", "eps", "mlp", "answer", "classes",
     "pool", "pooler", "dropout",
@@ -54,8 +55,8 @@ class Theirs:
     pooling: Literal["first", "mean"] | None = None  # from 1_Pooling/config.json, if there is one
 
     def __post_init__(self) -> None:
-        at_least(self, 1, "vocab_size", "hidden_size", "num_attention_heads", "intermediate_size")
-        at_least(self, 0, "num_hidden_layers", "type_vocab_size", "pad_token_id")
+        at_least(self, 1, "vocab_size", "hidden_size", "num_attention_heads", "intermediate_size", "type_vocab_size")
+        at_least(self, 0, "num_hidden_layers", "pad_token_id")
         at_least(self, self.pad_token_id + 2, "max_position_embeddings")
 
     def to_ours(self, shapes: Shapes) -> Config:
@@ -148,6 +149,6 @@ def reference(pretrained: Callable[[str], Any], inputs: dict[str, Tensor], c: Co
 LAYOUT = Layout(
     model="bert", theirs=Theirs, to_ours=Theirs.to_ours, to_theirs=to_theirs, rows=rows,
     read_tokens=lambda folder, theirs: read_tokenizer(folder, "RobertaTokenizer", "XLMRobertaTokenizer"),
-    write_tokens=write_subwords, fixed=FIXED, prefix="roberta.", ignored=ignored, rename=rename,
+    write_tokens=write_subwords, fixed=FIXED, defaults=DEFAULTS, prefix="roberta.", ignored=ignored, rename=rename,
     read_extra=read_pooling, write_extra=write_pooling, reference=reference,
 )  # fmt: skip

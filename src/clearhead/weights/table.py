@@ -90,6 +90,8 @@ class Layout:
     read_tokens: Callable[[Path, Any], Tokenizer | Pair | None] | None = None
     write_tokens: Callable[[Tokenizer | Pair, Path, Special], None] | None = None  # None: as read_tokens
     fixed: Mapping[str, Any] = field(default_factory=dict)  # keys of config.json that must have this value, if present
+    # Model type: values of keys that config.json lacks, where they differ from the defaults of `theirs`.
+    defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     prefix: str = ""  # of tensor names in a file with a head; a file without a head lacks it
     ignored: Callable[[Any], Ignored] = lambda c: {}  # our Config -> tensors that our model does not need
     rename: Callable[[str], str] | None = None  # tensor names of old files -> today's

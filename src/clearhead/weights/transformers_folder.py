@@ -53,8 +53,9 @@ CONTEXT = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequenc
 def knows(table: config.Table) -> bool:
     """Whether transformers is installed and has the model of a config.json, and our families do not have it."""
     model_type = table.get("model_type")
-    ours = model_type in LAYOUT_FILES and trained_length(table) is None
-    if not isinstance(model_type, str) or ours or find_spec("transformers") is None:
+    if not isinstance(model_type, str) or find_spec("transformers") is None:
+        return False
+    if model_type in LAYOUT_FILES and trained_length(table) is None:
         return False
     from transformers import CONFIG_MAPPING
 
