@@ -20,6 +20,7 @@ from ..weights.fill import on_meta_device
 from ..weights.folder import find as find_folder
 from ..weights.folder import read_settings
 from ..weights.preprocessor import read_preprocessing
+from .adapters import check_apart
 from .checkpoint_options import check_start, check_whole, pretrained_key, written
 from .objectives import Objective, check_data, check_players, checked_sizes, choose, objective_class
 from .recipe import (
@@ -189,6 +190,8 @@ def _resolved(
         for one in starts:
             source = saved if saved is not None and one is start else _checkpoint(recipe, player, one)
             check_start(recipe, player, setup, one, given, source)
+        if recipe.lora is not None and not recipe.lora.merge and start is not None and saved is not None:
+            check_apart(setup, saved, start, data)
     return setup
 
 

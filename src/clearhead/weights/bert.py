@@ -78,10 +78,10 @@ class Theirs:
     def to_ours(self, shapes: Shapes) -> Config:
         """Our Config. Of their dropout rates only that of the residual stream is kept."""
         answer: dict[str, Any] = {"answer": "sentence", "pooler": POOLER in shapes}
-        if self.pooling is not None:
-            answer |= {"pool": self.pooling, "pooler": False}
-        elif CLASSES in shapes:
+        if CLASSES in shapes:  # first, because adapters of a classifier may belong to a model with another head
             answer = {"answer": "class", "classes": shapes[CLASSES][0]}
+        elif self.pooling is not None:
+            answer |= {"pool": self.pooling, "pooler": False}
         elif WORDS in shapes:
             if not self.tie_word_embeddings:
                 raise InputError("tie_word_embeddings=False: expected a head that shares the embedding table")

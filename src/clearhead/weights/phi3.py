@@ -112,6 +112,7 @@ def rows(c: Config) -> Iterator[Row]:
 
 
 LAYOUT = Layout(
+    untied={"tie_word_embeddings": False},
     model="gpt", theirs=Theirs, to_ours=Theirs.to_ours, to_theirs=to_theirs, rows=rows, read_tokens=folder_tokens,
     write_tokens=write_subwords, fixed={"hidden_act": "silu"}, prefix="model.", reference=causal_lm_logits,
     ignored=lambda c: {"model.layers.*.self_attn.rotary_emb.inv_freq": None},

@@ -62,7 +62,9 @@ class Theirs:
     def to_ours(self, shapes: Shapes) -> Config:
         """Our Config. Of their dropout rates only that of the residual stream is kept."""
         answer: dict[str, Any] = {"answer": "sentence", "pooler": POOLER in shapes}
-        if self.pooling is not None:
+        if CLASSES in shapes:  # first, because adapters of a classifier may belong to a model with another head
+            answer = {"answer": "class", "classes": shapes[CLASSES][0]}
+        elif self.pooling is not None:
             answer |= {"pool": self.pooling, "pooler": False}
         elif WORDS in shapes:
             if not self.tie_word_embeddings:
@@ -72,8 +74,6 @@ class Theirs:
                     f"hidden_act={self.hidden_act!r}: a head for masked tokens has gelu, expected the same"
                 )
             answer = {"answer": "words"}
-        elif CLASSES in shapes:
-            answer = {"answer": "class", "classes": shapes[CLASSES][0]}
         offset = self.pad_token_id + 1
         return Config(
             vocab=self.vocab_size, context=self.max_position_embeddings - offset, offset=offset, width=self.hidden_size,

@@ -93,6 +93,8 @@ class Layout:
     # Model type: values of keys that config.json lacks, where they differ from the defaults of `theirs`.
     defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     prefix: str = ""  # of tensor names in a file with a head; a file without a head lacks it
+    # Keys of config.json with which embedding and output layer have a table each; None: there is no such model.
+    untied: Mapping[str, Any] | None = None
     ignored: Callable[[Any], Ignored] = lambda c: {}  # our Config -> tensors that our model does not need
     rename: Callable[[str], str] | None = None  # tensor names of old files -> today's
     merge: Callable[[Tensors], Tensors] | None = None  # where several tensors of theirs become one row of the table
