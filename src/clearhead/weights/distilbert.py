@@ -21,8 +21,9 @@ from ..checks import at_least
 from ..errors import InputError
 from ..models.bert import Config
 from ..tokens.special import Special
-from .bert import ACTIVATIONS, class_keys, pooled, read_pooling, write_pooling
+from .bert import ACTIVATIONS, class_keys, pooled
 from .fill import Shapes, WeightsError
+from .sentence_folder import read_pooling, write_sentences
 from .table import Layout, Row, check_options, pairs
 from .tokenizer_files import write_subwords
 from .tokenizer_schemes import read_tokenizer
@@ -130,5 +131,5 @@ LAYOUT = Layout(
     model="bert", theirs=Theirs, to_ours=Theirs.to_ours, to_theirs=to_theirs, rows=rows,
     read_tokens=lambda folder, theirs: read_tokenizer(folder), write_tokens=write_subwords,
     prefix="distilbert.", ignored=ignored, read_extra=read_pooling,
-    write_extra=write_pooling, reference=reference,
+    write_extra=write_sentences, reference=reference,
 )  # fmt: skip

@@ -27,6 +27,7 @@ from ..tokens.special import ID_KEYS, Special, special_ids
 from .bundle import Bundle, check_tokens
 from .fill import WeightsError, build_empty
 from .preprocessor import read_preprocessing, write_preprocessing
+from .sentence_folder import longest_text
 from .table import Layout, Used, dtype_name, export, fill
 from .tensor_files import Tensors, open_tensors
 from .tensors import replace_tensors
@@ -117,6 +118,7 @@ def load(
     bundle = Bundle(
         model, tokens, model.config, folder, special, read_template(folder), labels,
         preprocessing=read_preprocessing(folder) if model.reads in ("images", "captions") else None, model_type=kind,
+        longest=longest_text(folder, model),
     )  # fmt: skip
     return bundle, used
 
@@ -221,7 +223,7 @@ def save(bundle: Bundle, folder: Path) -> Path:
         atomic_write(folder / name, content)
     write_chat(bundle.chat, folder)
     write_preprocessing(bundle.preprocessing, folder)
-    layout.write_extra(bundle.config, folder)
+    layout.write_extra(bundle.config, folder, bundle.longest)
     if layout.write_tokens is None:
         (folder / "generation_config.json").unlink(missing_ok=True)
     else:

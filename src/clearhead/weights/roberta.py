@@ -21,8 +21,9 @@ from ..checks import at_least
 from ..errors import InputError
 from ..models.bert import Config
 from ..tokens.special import Special
-from .bert import ACTIVATIONS, FIXED, PARTS, class_keys, pooled, read_pooling, rename, write_pooling
+from .bert import ACTIVATIONS, FIXED, PARTS, class_keys, pooled, rename
 from .fill import Shapes, WeightsError
+from .sentence_folder import read_pooling, write_sentences
 from .table import Layout, Row, check_options, pairs
 from .tokenizer_files import write_subwords
 from .tokenizer_schemes import read_tokenizer
@@ -150,5 +151,5 @@ LAYOUT = Layout(
     model="bert", theirs=Theirs, to_ours=Theirs.to_ours, to_theirs=to_theirs, rows=rows,
     read_tokens=lambda folder, theirs: read_tokenizer(folder, "RobertaTokenizer", "XLMRobertaTokenizer"),
     write_tokens=write_subwords, fixed=FIXED, defaults=DEFAULTS, prefix="roberta.", ignored=ignored, rename=rename,
-    read_extra=read_pooling, write_extra=write_pooling, reference=reference,
+    read_extra=read_pooling, write_extra=write_sentences, reference=reference,
 )  # fmt: skip

@@ -100,7 +100,8 @@ class Layout:
     merge: Callable[[Tensors], Tensors] | None = None  # where several tensors of theirs become one row of the table
     split: Callable[[dict[str, Tensor]], dict[str, Tensor]] | None = None  # the inverse, for saving
     read_extra: Callable[[Path], dict[str, Any]] = lambda folder: {}  # keys from files beside config.json
-    write_extra: Callable[[Any, Path], None] = lambda c, folder: None  # writes or removes those files
+    # Our Config, folder, tokens at which texts are cut or None: writes or removes those files.
+    write_extra: Callable[[Any, Path, int | None], None] = lambda c, folder, longest: None
     extra_tensors: Callable[[Any], dict[str, Tensor]] = lambda model: {}  # tensors that they expect and we do not have
 
 

@@ -24,11 +24,11 @@ from ..errors import InputError, Notice
 from ..tokens import Subwords, Tokenizer
 from ..tokens.chat_template import read_template
 from ..tokens.special import special_ids
-from .bert import read_pooling
 from .bundle import Bundle, check_tokens
 from .fill import WeightsError
 from .huggingface import LAYOUT_FILES, class_names
 from .rope import trained_length
+from .sentence_folder import longest_text, read_pooling
 from .table import Used
 from .tensor_files import open_tensors
 from .tokenizer_files import read_subwords
@@ -77,7 +77,10 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> tuple
     special, labels = special_ids(folder, table), class_names(folder, table, model.config.classes)
     limit = "" if trained is None else f"; reads {trained} tokens at once, since its angles are others beyond"
     warnings.warn(f"{folder.name}: {model.note}{_left_out(table, theirs, used)}{limit}", Notice, stacklevel=2)
-    return Bundle(model, tokens, model.config, folder, special, read_template(folder), labels), used
+    bundle = Bundle(
+        model, tokens, model.config, folder, special, read_template(folder), labels, longest=longest_text(folder, model)
+    )  # fmt: skip
+    return bundle, used
 
 
 def _pretrained(folder: Path, table: config.Table, dtype: torch.dtype | None) -> tuple[Any, frozenset[str], Used]:
