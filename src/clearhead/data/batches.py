@@ -95,6 +95,34 @@ class Data(ABC):
         """Stop worker processes, if there are any."""
         return
 
+    def number_classes(self, names: Sequence[str]) -> None:
+        """Number the classes in another order, such as that of the outputs of a checkpoint.
+
+        Args:
+            names: The names of all classes.
+
+        Examples:
+            >>> one = Pictures(images=np.zeros((3, 1, 4, 4), np.uint8), labels=np.array([0, 1, 1]))
+            >>> grey = clearhead.data.Preprocessing(mean=(0.5,), deviation=(0.5,), channels="grey")
+            >>> data = Pixels(PixelConfig(rows=3), one, one, classes=("no", "yes"), preprocessing=grey, seed=0)
+            >>> data.number_classes(("yes", "no"))
+            >>> data.classes, data.valid(0)["labels"].tolist()
+            (('yes', 'no'), [1, 0, 0])
+        """
+        arrays = self._class_numbers()
+        if self.classes is None or not arrays or sorted(names) != sorted(self.classes):
+            raise InputError(
+                f"classes {', '.join(names)}: expected {', '.join(self.classes or ('none',))}, in any order"
+            )
+        table = np.array([list(names).index(name) for name in self.classes], np.int64)
+        for numbers in arrays:
+            numbers[:] = table[numbers]
+        self.classes = tuple(names)
+
+    def _class_numbers(self) -> Sequence[np.ndarray]:
+        """The arrays with the numbers of classes that its batches take theirs from; none if it has no classes."""
+        return ()
+
     def units(self, batch: Batch) -> int:
         """Return the size of a batch in `unit`."""
         return batch["ids"].size if self.unit == "tokens" else len(next(iter(batch.values())))

@@ -194,6 +194,9 @@ class Images(Data):
             self._pool.shutdown(cancel_futures=True)
             self._pool = None
 
+    def _class_numbers(self) -> Sequence[np.ndarray]:
+        return tuple(self.labels.values())
+
     def _rows(self, step: int) -> int:
         index = step % self.steps_per_epoch
         return min(self.config.rows, len(self.sets["train"]) - index * self.config.rows)

@@ -104,6 +104,9 @@ class Labelled(Bucketed):
         cut = training.cut + validation.cut
         self.description = "; ".join(part for part in (description, cut_told(cut, config.longest)) if part)
 
+    def _class_numbers(self) -> Sequence[np.ndarray]:
+        return self._training, self._validation
+
     def _train(self, step: int, rows: Rows) -> Batch:
         batch = super()._train(step, rows)
         return batch | {"labels": self._training[batch.pop("number")]}

@@ -97,6 +97,9 @@ class Pixels(Data):
         labels = [self.classes[i] for i in self.labels[part].tolist()]
         return LabelledImages(labels=labels, opened=lambda i: images[i])
 
+    def _class_numbers(self) -> Sequence[np.ndarray]:
+        return (self.labels,)
+
     def _rows(self, step: int) -> int:
         return int(self.config.rows)
 

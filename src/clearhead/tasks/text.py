@@ -240,8 +240,9 @@ def _pooled(x: Float[Tensor, "b t d"], lengths: Tensor, pool: str) -> Float[Tens
 
 
 def encode_texts(bundle: Bundle, texts: Sequence[str]) -> list[list[int]]:
-    """The ids of each text with its special tokens, cut at the model's context, with a Notice."""
-    tokens, most = bundle.tokenizer(), bundle.max_tokens
+    """The ids of each text with its special tokens, cut at the longest that the model reads, with a Notice."""
+    tokens = bundle.tokenizer()
+    most = min((size for size in (bundle.max_tokens, bundle.longest) if size is not None), default=None)
     causal = "predict" in bundle.can
     wrap = tokens.wrapped if causal else lambda text: with_special(tokens, tokens.encode(text))
     rows = [[int(i) for i in wrap(text)] for text in texts]

@@ -92,9 +92,9 @@ def _first(*values: int | None) -> int | None:
 
 
 def _ids(table: config.Table, name: str) -> tuple[int, ...]:
-    """The token ids of a key: one number, or a list of them."""
+    """The token ids of a key: one number, or a list of them. A number below 0 stands for no token (old Llamas)."""
     ids = table[name] if isinstance(table[name], list) else [table[name]]
     if not all(type(i) is int for i in ids):
         place = table.origin.place((name,))
         raise InputError(f"{place}{name} is {table[name]!r}: expected a token id, or a list of them")
-    return tuple(ids)
+    return tuple(i for i in ids if i >= 0)

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from torch import nn
 
+from ..data import Data
 from ..errors import InputError
 from ..layers.lora import add_adapters
+from ..weights import Bundle, WeightsError
+from ..weights.peft_save import check as check_saved_apart
 from .lora import LoraConfig
 from .pretrained import in_head
 from .recipe import Pretrained
+
+if TYPE_CHECKING:
+    from .setup import PlayerSetup
 
 
 def adapt(model: nn.Module, lora: LoraConfig, filled: Collection[str], *, seed: int, freeze: Sequence[str]) -> None:
@@ -36,6 +43,24 @@ def adapt(model: nn.Module, lora: LoraConfig, filled: Collection[str], *, seed: 
     )  # fmt: skip
     for name in new:
         model.get_parameter(name).requires_grad_(True)
+
+
+def check_apart(setup: PlayerSetup, saved: PlayerSetup, start: Pretrained, data: Data) -> None:
+    """Raise, before a training, if its adapters could not be saved apart from their base model in the end.
+
+    Args:
+        setup: The model that is trained.
+        saved: The checkpoint that it starts from.
+        start: Where that is.
+        data: The data, which has the tokenizer of the result.
+    """
+    model = setup.empty()
+    tokens = data.tokens if model.reads in ("tokens", "pairs", "captions") else None
+    bundle = Bundle(model, tokens, special=setup.special or data.special, base=base_folder(start))
+    try:
+        check_saved_apart(bundle, saved.config)
+    except WeightsError as problem:
+        raise WeightsError(f"lora.merge = false: {problem}") from problem
 
 
 def base_folder(start: Pretrained) -> str:

@@ -18,6 +18,7 @@ from ..errors import InputError, MissingFileError, nearest
 VALIDATIONS = 10  # at most this many in a training
 ROUND = 32  # tokens that limits are rounded up to
 LONGEST = 2048  # tokens of a row, whatever the context of a model
+PADDED = 8  # rows are padded to a multiple of this, which the context must hold
 CHARACTERS_PER_TOKEN = 500  # characters of text for each token of a vocabulary that is trained on it
 
 # Sections of the recipe of a new model, by the kind of data, and how often each example is used.
@@ -119,6 +120,7 @@ def batch_size(section: Mapping[str, Any], root: Path | None, rows: int, context
     if section["name"] not in ("chats", "labelled", "pairs"):
         return {}
     most = min(context or LONGEST, LONGEST)
+    most = most // PADDED * PADDED or most
     limits = {"longest": most, "batch_tokens": max(most, 1 << 14)} | dict(section)
     packs = bool(limits.pop("pack", False))
     opened = _open(config.Table(limits), 0, root)

@@ -7,7 +7,7 @@ options and its tokenizer; the data gives the number of steps.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +60,7 @@ class Task:
     rows: int = 16  # rows per step, of a usual length
     best: str = "valid_loss"  # measurement of the best checkpoint
     data: Callable[[Bundle, dict[str, Any]], dict[str, Any]] = lambda bundle, options: options
-    model: Mapping[str, Any] = field(default_factory=dict)  # options that differ from the checkpoint's
+    model: Callable[[Any], dict[str, Any]] = lambda c: {}  # Config of the checkpoint -> options of the model
 
     def fits(self, bundle: Bundle) -> bool:
         """Whether a checkpoint reads what the task gives it, and can do one of the things that it needs."""
@@ -106,6 +106,12 @@ def _images(bundle: Bundle, options: dict[str, Any]) -> dict[str, Any]:
     return {**options, "size": size, "mean": list(given.mean), "deviation": list(given.deviation)}
 
 
+def _classifier(c: Any) -> dict[str, Any]:
+    """A classifier of first tokens has a pooler, as in transformers; one of means (MiniLM) keeps them as they are."""
+    new = getattr(c, "answer", "class") != "class" and c.pool == "first"
+    return {"answer": "class", **({"pooler": True} if new else {})}
+
+
 # By name; the first that fits the checkpoint and the data is chosen.
 TASKS = {
     "chat": Task(
@@ -119,7 +125,7 @@ TASKS = {
     ),
     "classification": Task(
         can=frozenset({"fill", "classify", "embed", "encode"}), kind="labelled", lr=1e-4, rows=64,
-        best="valid_accuracy", model={"answer": "class"}, about="the label of each text",
+        best="valid_accuracy", model=_classifier, about="the label of each text",
     ),
     "masked": Task(can=frozenset({"fill"}), kind="text", data=_masked, lr=5e-5, about="masked tokens of texts"),
     "images": Task(
@@ -282,4 +288,5 @@ def write_tokens(bundle: Bundle, folder: Path) -> Path:
 def _changed_options(bundle: Bundle, task: Task) -> dict[str, Any]:
     """The options of a task that the checkpoint's family has, and has with another value."""
     known = {f.name for f in fields(bundle.config)} if bundle.config is not None else set()
-    return {name: x for name, x in task.model.items() if name in known and getattr(bundle.config, name) != x}
+    wanted = task.model(bundle.config)
+    return {name: x for name, x in wanted.items() if name in known and getattr(bundle.config, name) != x}

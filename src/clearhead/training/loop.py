@@ -91,6 +91,8 @@ class Loop:
         stack.callback(self.talk.close)
         if self.data.description:
             self.talk.say(f"data: {self.data.description}")
+        for note in self.trainer.notes:
+            self.talk.say(note)
         if left_out := describe(self.trainer.left_out):
             self.talk.say(left_out)
         for warmup in self.trainer.late_warmups:

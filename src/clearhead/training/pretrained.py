@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,8 +12,11 @@ from ..errors import nearest
 from ..layers import Learned, Patches, resize
 from ..models import Model
 from ..tokens import Pair, Tokenizer
-from ..weights import WeightsError, load
+from ..weights import Bundle, WeightsError, load
 from .recipe import Pretrained
+
+OUTPUT = "head"  # the output layer of a classifier
+LISTED = 5  # labels that a message names
 
 
 def in_head(model: nn.Module, name: str) -> bool:
@@ -27,15 +31,24 @@ class Filled:
 
     names: frozenset[str]  # tensors of the model that were filled
     left_out: list[str]  # weights of the folder that were not used, each after the folder
+    note: str = ""  # a sentence about a head that is new although it would fit
 
 
 @torch.no_grad()
-def fill_pretrained(model: nn.Module, start: Pretrained, tokens: Tokenizer | Pair | None = None) -> Filled:
+def fill_pretrained(
+    model: nn.Module, start: Pretrained, tokens: Tokenizer | Pair | None = None,
+    classes: tuple[str, ...] | None = None,
+) -> Filled:  # fmt: skip
     """Copy the weights of a folder into a model, or a part of it; returns which were filled, and which not used.
 
-    A head that the folder lacks, or has in another shape, keeps its random weights. Position embeddings of patches are
-    interpolated to another image size. All other weights must fit. `tokens` are those of the data, which must be the
-    checkpoint's if it has any.
+    A head that the folder lacks, or has in another shape or for other labels, keeps its random weights. Position
+    embeddings of patches are interpolated to another image size. All other weights must fit.
+
+    Args:
+        model: The model.
+        start: The folder, and which part of it goes where.
+        tokens: The tokenizer of the data, which must be the checkpoint's if it has any.
+        classes: The labels of the data.
     """
     bundle = load(start.folder, device="cpu", dtype="float32")
     checkpoint = bundle.model
@@ -44,13 +57,30 @@ def fill_pretrained(model: nn.Module, start: Pretrained, tokens: Tokenizer | Pai
     source, target = chosen_parts(checkpoint, model, start)
     check_fit(checkpoint, model, start)
     theirs, used, names = tensors(source), set(), set()
+    note = _other_labels(bundle, model, classes) if start.is_whole else ""
     for name, slot in tensors(target).items():
+        if note and name.startswith(f"{OUTPUT}."):
+            continue
         if _fits(name, theirs.get(name), slot, source, target):
             slot.copy_(_fitted(name, theirs[name], slot, source, target))
             used.add(id(theirs[name]))
             names.add(name if start.into is None else f"{start.into}.{name}")
     unused = [f"{start.folder}: {name}" for name, x in tensors(checkpoint).items() if id(x) not in used]
-    return Filled(frozenset(names), unused)
+    return Filled(frozenset(names), unused, note)
+
+
+def _other_labels(bundle: Bundle, model: nn.Module, classes: tuple[str, ...] | None) -> str:
+    """A sentence if the outputs of a classifier stand for other labels than those of the data; "" otherwise."""
+    if classes is None or not isinstance(model, Model) or "classify" not in model.can & bundle.can:
+        return ""
+    if (bundle.labels or tuple(map(str, range(bundle.config.classes)))) == classes:
+        return ""
+    theirs = f"are {_few(bundle.labels)}" if bundle.labels else "have no names"
+    return f"the head is new: the labels of the checkpoint {theirs}, and those of the data {_few(classes)}"
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names[:LISTED]) + (f" and {len(names) - LISTED} more" if len(names) > LISTED else "")
 
 
 def _check_same_tokens(theirs: Tokenizer | Pair | None, ours: Tokenizer | Pair | None, start: Pretrained) -> None:

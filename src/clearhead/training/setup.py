@@ -20,6 +20,7 @@ from ..weights.fill import on_meta_device
 from ..weights.folder import find as find_folder
 from ..weights.folder import read_settings
 from ..weights.preprocessor import read_preprocessing
+from .adapters import check_apart
 from .checkpoint_options import check_start, check_whole, pretrained_key, written
 from .objectives import Objective, check_data, check_players, checked_sizes, choose, objective_class
 from .recipe import (
@@ -42,6 +43,7 @@ class PlayerSetup:
     options: dict[str, Any]  # all fields of its Config
     special: Special | None = None  # special ids of the checkpoint that it starts from, where its tokenizer has others
     chat: str | None = None  # chat template of that checkpoint
+    labels: tuple[str, ...] | None = None  # of that checkpoint, if the data has the same: its outputs keep their order
 
     @property
     def config(self) -> Any:
@@ -182,10 +184,14 @@ def _resolved(
     setup = PlayerSetup(model=name, options=config.dump(complete))
     if start is not None and saved is not None and "tokens" not in start.differ:
         setup = replace(setup, special=saved.special, chat=saved.chat)
+    if start is not None and saved is not None and sorted(saved.labels or ()) == sorted(data.classes or ()):
+        setup = replace(setup, labels=saved.labels)
     if past is None:
         for one in starts:
             source = saved if saved is not None and one is start else _checkpoint(recipe, player, one)
             check_start(recipe, player, setup, one, given, source)
+        if recipe.lora is not None and not recipe.lora.merge and start is not None and saved is not None:
+            check_apart(setup, saved, start, data)
     return setup
 
 
@@ -298,4 +304,6 @@ def _checkpoint(recipe: Recipe, player: str, start: Pretrained) -> PlayerSetup:
         place = place_of(recipe, section_key(recipe, player, "pretrained"))
         raise type(problem)(f"{place}{pretrained_key(recipe, player)}: {problem}") from problem
     options = config.dump(config.read(family(saved.model)[1], saved.options))
-    return PlayerSetup(model=saved.model, options=options, special=saved.special, chat=saved.chat)
+    return PlayerSetup(
+        model=saved.model, options=options, special=saved.special, chat=saved.chat, labels=saved.labels
+    )  # fmt: skip

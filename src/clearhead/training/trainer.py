@@ -76,6 +76,10 @@ class Trainer:
         self.datasets = {"": data, **(feeds or {})}
         self.recipe, self.setup, self.data, self.world = recipe, setup, data, world
         self.left_out: list[str] = []  # pretrained weights that were not used
+        self.notes: list[str] = []  # sentences about the pretrained weights
+        labels = next((player.labels for player in setup.players.values() if player.labels), None)
+        if labels is not None and labels != data.classes:
+            data.number_classes(labels)
         kind = setup.objective_class
         roles, options = kind.roles, config.read(kind.Config, setup.options)
         self._log_names = log_names(kind)  # terms of losses are added in the first step
@@ -125,8 +129,9 @@ class Trainer:
         model = self.setup.players[name].build()
         initialise(model, recipe.initial, recipe.seed, prefix="" if name == "model" else f"{name}.")
         for start in pretrained_of(recipe, name) if pretrained else ():
-            done = fill_pretrained(model, start, self.data.tokens)
+            done = fill_pretrained(model, start, self.data.tokens, self.data.classes)
             filled, left_out = filled | done.names, left_out + done.left_out
+            self.notes += [done.note] if done.note and done.note not in self.notes else []
         if recipe.lora is not None:
             adapt(model, recipe.lora, filled, seed=seed_of(recipe.seed, -1, index), freeze=recipe.freeze)
         return model, left_out

@@ -44,6 +44,8 @@ KINDS = {
 TOKENIZERS = {
     "bart": ("BartTokenizer",), "mbart": ("MBartTokenizer",), "m2m_100": ("M2M100Tokenizer", "NllbTokenizer"),
 }  # fmt: skip
+# Defaults that differ from a BART's.
+DEFAULTS = {"m2m_100": {"vocab_size": 128112, "activation_function": "relu", "scale_embedding": True}}
 FREE = {
     "vocab", "context", "width", "depth", "decoder_depth", "heads", "hidden", "mlp", "scaled", "readout_bias",
     "dropout", "inner_dropout",
@@ -66,7 +68,7 @@ class Theirs:
     decoder_ffn_dim: int = 4096
     activation_function: Literal["swish", "silu", "relu", "gelu", "gelu_new", "tanh"] = "gelu"
     dropout: float = 0.1
-    scale_embedding: bool | None = None
+    scale_embedding: bool = False
     tie_word_embeddings: bool = True
     pad_token_id: int = 1
 
@@ -88,12 +90,11 @@ class Theirs:
 
     def to_ours(self, shapes: Shapes) -> Config:
         """Our Config. Of their dropout rates only that of the residual stream is kept."""
-        scaled = self.model_type == "m2m_100" if self.scale_embedding is None else self.scale_embedding
         return Config(
             vocab=self.vocab_size, context=self.max_position_embeddings, width=self.d_model,
             depth=self.encoder_layers, decoder_depth=self.decoder_layers, heads=self.encoder_attention_heads,
             hidden=self.encoder_ffn_dim, mlp=ACTIVATIONS[self.activation_function],  # type: ignore[arg-type]
-            scaled=scaled, readout_bias=BIAS in shapes, dropout=self.dropout,
+            scaled=self.scale_embedding, readout_bias=BIAS in shapes, dropout=self.dropout,
             **_fixed(self.model_type, self.d_model, self.pad_token_id),
         )  # fmt: skip
 
@@ -185,6 +186,6 @@ def _is_wave(table: Tensor, c: Config) -> bool:
 
 LAYOUT = Layout(
     model="transformer", theirs=Theirs, to_ours=Theirs.to_ours, to_theirs=to_theirs, rows=rows, read_tokens=read_tokens,
-    write_tokens=write_pair, prefix="model.", extra_tensors=_zero_bias, reference=reference,
+    write_tokens=write_pair, defaults=DEFAULTS, prefix="model.", extra_tensors=_zero_bias, reference=reference,
     ignored=lambda c: {} if c.positions == "learned" else {"model.*.embed_positions.weights": _is_wave},
 )  # fmt: skip

@@ -8,25 +8,24 @@
     pooler, head                           bert.pooler.dense, classifier: classes
 
 The tensors of a folder tell its task: a head for masked tokens, a head for classes, or no head. Without a head the
-model embeds a text as one vector: that of the first token, or the mean of all tokens if 1_Pooling/config.json says so
-(Reimers and Gurevych 2019).
+model embeds a text as one vector: that of the first token, or the mean of all tokens if the files of
+sentence-transformers say so (sentence_folder.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal, cast
 
 from torch import Tensor
 
-from .. import config
 from ..checks import at_least
 from ..errors import InputError
 from ..models.bert import Config
 from ..tokens.special import Special
 from .fill import Shapes, WeightsError
+from .sentence_folder import read_pooling, write_sentences
 from .table import Layout, Row, check_options, pairs
 from .tokenizer_files import write_subwords
 from .tokenizer_schemes import read_tokenizer
@@ -49,7 +48,6 @@ FREE = {
     "vocab", "context", "width", "depth", "heads", "hidden", "types", "eps", "mlp", "answer", "classes", "pool",
     "pooler", "dropout",
 }  # fmt: skip
-POOLING = Path("1_Pooling") / "config.json"  # of the sentence-transformers library
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,10 +76,10 @@ class Theirs:
     def to_ours(self, shapes: Shapes) -> Config:
         """Our Config. Of their dropout rates only that of the residual stream is kept."""
         answer: dict[str, Any] = {"answer": "sentence", "pooler": POOLER in shapes}
-        if self.pooling is not None:
-            answer |= {"pool": self.pooling, "pooler": False}
-        elif CLASSES in shapes:
+        if CLASSES in shapes:  # first, because adapters of a classifier may belong to a model with another head
             answer = {"answer": "class", "classes": shapes[CLASSES][0]}
+        elif self.pooling is not None:
+            answer |= {"pool": self.pooling, "pooler": False}
         elif WORDS in shapes:
             if not self.tie_word_embeddings:
                 raise InputError("tie_word_embeddings=False: expected a head that shares the embedding table")
@@ -93,34 +91,6 @@ class Theirs:
             mlp=ACTIVATIONS[self.hidden_act],  # type: ignore[arg-type]
             dropout=self.hidden_dropout_prob, **answer,
         )  # fmt: skip
-
-
-def read_pooling(folder: Path) -> dict[str, Any]:
-    """The pooling of 1_Pooling/config.json as a key of `Theirs`; empty if there is no such file."""
-    if not (folder / POOLING).is_file():
-        return {}
-    table = config.load(folder / POOLING)
-    modes = {
-        name.removeprefix("pooling_mode_")
-        for name, on in table.items()
-        if name.startswith("pooling_mode_") and on is True
-    }
-    kinds = {"cls_token": "first", "mean_tokens": "mean"}
-    if len(modes) != 1 or not modes <= kinds.keys():
-        given = ", ".join(sorted(modes)) or "nothing"
-        raise WeightsError(f"{folder / POOLING}: pooling by {given}: expected one of {', '.join(kinds)}")
-    return {"pooling": kinds[modes.pop()]}
-
-
-def write_pooling(c: Config, folder: Path) -> None:
-    """Write 1_Pooling/config.json, which sentence-transformers reads; remove it if the model is not of that kind."""
-    if c.answer != "sentence" or c.pooler:
-        (folder / POOLING).unlink(missing_ok=True)
-        (folder / "modules.json").unlink(missing_ok=True)
-        return
-    (folder / POOLING).parent.mkdir(exist_ok=True)
-    modes = {"pooling_mode_cls_token": c.pool == "first", "pooling_mode_mean_tokens": c.pool == "mean"}
-    config.write({"word_embedding_dimension": c.width, **modes}, folder / POOLING)
 
 
 def to_theirs(c: Config, special: Special) -> dict[str, Any]:
@@ -210,6 +180,6 @@ def rename(name: str) -> str:
 LAYOUT = Layout(
     model="bert", theirs=Theirs, to_ours=Theirs.to_ours, to_theirs=to_theirs, rows=rows,
     read_tokens=lambda folder, theirs: read_tokenizer(folder), write_tokens=write_subwords, fixed=FIXED,
-    prefix="bert.", ignored=ignored, rename=rename, read_extra=read_pooling, write_extra=write_pooling,
+    prefix="bert.", ignored=ignored, rename=rename, read_extra=read_pooling, write_extra=write_sentences,
     reference=reference,
 )  # fmt: skip

@@ -39,6 +39,7 @@ class Bundle:
         preprocessing: How an image becomes its input; None if it reads no images.
         model_type: Of the Hugging Face folder it was loaded from; the layout "huggingface" saves it as such again.
         base: The model that its adapters belong to, if it has any: what `load` takes.
+        longest: The number of tokens at which `embed` cuts a text, as it did in training; None: the model's context.
 
     Examples:
         >>> model = clearhead.build("gpt", vocab=3, context=8, width=8, depth=1, heads=2)
@@ -56,6 +57,7 @@ class Bundle:
     preprocessing: Preprocessing | None = field(default=None, kw_only=True)
     model_type: str | None = field(default=None, kw_only=True)
     base: str | None = field(default=None, kw_only=True)
+    longest: int | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         accelerate(self.model.eval())

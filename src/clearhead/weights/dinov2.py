@@ -150,7 +150,7 @@ def reference(kind: str, pretrained: Callable[[str], Any], inputs: dict[str, Ten
 def _layout(kind: str) -> Layout:
     return Layout(
         model="vit", theirs=Theirs, to_ours=Theirs.to_ours, to_theirs=partial(to_theirs, kind),
-        rows=partial(rows, kind), prefix=f"{kind}.", fixed={"qkv_bias": True},
+        rows=partial(rows, kind), prefix=f"{kind}.", fixed={"qkv_bias": True}, defaults={"dinov2": {"patch_size": 14}},
         ignored=lambda c: {f"{kind}.embeddings.mask_token": None}, extra_tensors=partial(mask_token, kind),
         reference=partial(reference, kind),
     )  # fmt: skip

@@ -21,8 +21,9 @@ from ..checks import at_least
 from ..errors import InputError
 from ..models.bert import Config
 from ..tokens.special import Special
-from .bert import ACTIVATIONS, class_keys, pooled, read_pooling, write_pooling
+from .bert import ACTIVATIONS, class_keys, pooled
 from .fill import Shapes, WeightsError
+from .sentence_folder import read_pooling, write_sentences
 from .table import Layout, Row, check_options, pairs
 from .tokenizer_files import write_subwords
 from .tokenizer_schemes import read_tokenizer
@@ -65,16 +66,17 @@ class Theirs:
     def to_ours(self, shapes: Shapes) -> Config:
         """Our Config. Of their dropout rates only that of the residual stream is kept."""
         answer: dict[str, Any] = {"answer": "sentence", "pooler": False, "pool": self.pooling or "first"}
-        if self.pooling is None and WORDS in shapes:
+        if CLASSES in shapes:  # first, because adapters of a classifier may belong to a model with another head
+            answer = {"answer": "class", "classes": shapes[CLASSES][0]}
+        elif self.pooling is None and WORDS in shapes:
             if not self.tie_word_embeddings:
                 raise InputError("tie_word_embeddings=False: expected a head that shares the embedding table")
             answer = {"answer": "words"}
-        elif self.pooling is None and CLASSES in shapes:
-            answer = {"answer": "class", "classes": shapes[CLASSES][0], "pooler_activation": "relu"}
         return Config(
             vocab=self.vocab_size, context=self.max_position_embeddings, width=self.dim, depth=self.n_layers,
             heads=self.n_heads, hidden=self.hidden_dim, types=0,
             mlp=ACTIVATIONS[self.activation],  # type: ignore[arg-type]
+            pooler_activation="relu",  # also where there is none: of a classifier that is made of this model
             dropout=self.dropout, **answer,
         )  # fmt: skip
 
@@ -129,5 +131,5 @@ LAYOUT = Layout(
     model="bert", theirs=Theirs, to_ours=Theirs.to_ours, to_theirs=to_theirs, rows=rows,
     read_tokens=lambda folder, theirs: read_tokenizer(folder), write_tokens=write_subwords,
     prefix="distilbert.", ignored=ignored, read_extra=read_pooling,
-    write_extra=write_pooling, reference=reference,
+    write_extra=write_sentences, reference=reference,
 )  # fmt: skip

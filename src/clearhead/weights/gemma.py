@@ -25,7 +25,7 @@ from ..models.gpt import Config
 from ..tokens.special import Special
 from .fill import Shapes, WeightsError
 from .llama import FREE, LINEAR, QK_NORMS, QKV, special_keys
-from .rope import read_rope, write_rope
+from .rope import chosen_rope, read_rope, write_rope
 from .table import Layout, Row, causal_lm_logits, check_options, pairs
 from .tokenizer_files import folder_tokens, write_subwords
 
@@ -39,6 +39,11 @@ FIXED: dict[str, Any] = {
 FULL, SLIDING = "full_attention", "sliding_attention"  # their kinds of layers
 EVERY = {"gemma2": 2, "gemma3_text": 6}  # every n-th block has no window, if a config does not say which
 GLOBAL_BASE, LOCAL_BASE = 1e6, 1e4  # default rotary bases of Gemma 3
+# Defaults that differ.
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "gemma2": {"final_logit_softcapping": 30.0, "attn_logit_softcapping": 50.0},
+    "gemma3_text": {"vocab_size": 262208, "max_position_embeddings": 131072},
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,24 +102,30 @@ class Theirs:
     def _windows(self) -> dict[str, Any]:
         """Which blocks have a window, as our options."""
         every = self.sliding_window_pattern or EVERY[self.model_type]
-        layers = self.layer_types or _layer_types(self.num_hidden_layers, self.sliding_window, every)
-        full = [i for i, kind in enumerate(layers) if kind == FULL]
-        every = full[0] + 1 if full else 0
-        if layers != _layer_types(self.num_hidden_layers, None if every == 1 else self.sliding_window, every or None):
-            raise InputError(
-                f"layer_types={layers}: expected {self.num_hidden_layers} of {SLIDING!r} and {FULL!r}, the latter at "
-                "every n-th place"
-            )
+        every = self._listed() if self.layer_types else every if every <= self.num_hidden_layers else 0
         return {} if every == 1 else {"window": self.sliding_window, "full_every": every or None}
 
+    def _listed(self) -> int:
+        """Every how many layers of `layer_types` one has no window; 0: all have one."""
+        layers, depth = self.layer_types or [], self.num_hidden_layers
+        if len(layers) != depth:
+            raise InputError(f"layer_types has {len(layers)} words: expected num_hidden_layers={depth}")
+        every = layers.index(FULL) + 1 if FULL in layers else 0
+        if layers != _layer_types(depth, None if every == 1 else self.sliding_window, every or None):
+            raise InputError(
+                f"layer_types={layers}: expected {depth} of {SLIDING!r} and {FULL!r}, the latter at every n-th place"
+            )
+        return every
+
     def _rope(self) -> dict[str, Any]:
-        rope = {"rope_theta": self.rope_theta, **(self.rope_scaling or {}), **(self.rope_parameters or {})}
+        rope = {"rope_theta": self.rope_theta, **chosen_rope(self.rope_scaling, self.rope_parameters)}
         return read_rope(rope, self.max_position_embeddings)
 
     def _gemma3_rope(self, windows: bool) -> dict[str, Any]:
-        """The options of both kinds of blocks; older files have a key for each base."""
+        """The options of both kinds of blocks; older files have a key for each base. rope_scaling is of full ones."""
         kinds = self.rope_parameters or {}
-        full = {"rope_theta": self.rope_theta or GLOBAL_BASE, **(self.rope_scaling or {}), **(kinds.get(FULL) or {})}
+        given = {**(kinds.get(FULL) or {"rope_type": "default"}), **(self.rope_scaling or {})}
+        full = {"rope_theta": self.rope_theta or GLOBAL_BASE, **given}
         local = {"rope_theta": self.rope_local_base_freq or LOCAL_BASE, **(kinds.get(SLIDING) or {})}
         options = read_rope(full, self.max_position_embeddings) | {"qk_norm": "head"}
         sliding = read_rope(local, self.max_position_embeddings)
@@ -173,7 +184,8 @@ def rows(c: Config) -> Iterator[Row]:
 
 
 LAYOUT = Layout(
+    untied={"tie_word_embeddings": False},
     model="gpt", theirs=Theirs, to_ours=Theirs.to_ours, to_theirs=to_theirs, rows=rows, read_tokens=folder_tokens,
-    write_tokens=write_subwords, prefix="model.", reference=causal_lm_logits,
+    write_tokens=write_subwords, prefix="model.", reference=causal_lm_logits, defaults=DEFAULTS,
     fixed={"hidden_activation": "gelu_pytorch_tanh", "attention_bias": False},
 )  # fmt: skip

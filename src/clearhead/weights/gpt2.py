@@ -100,6 +100,7 @@ def rows(c: Config) -> Iterator[Row]:
 
 
 LAYOUT = Layout(
+    untied={"tie_word_embeddings": False},
     model="gpt", theirs=Theirs, to_ours=Theirs.to_ours, to_theirs=to_theirs, rows=rows, read_tokens=folder_tokens,
     write_tokens=write_subwords, fixed=FIXED, prefix="transformer.", reference=causal_lm_logits,
     ignored=lambda c: dict.fromkeys(["transformer.h.*.attn.bias", "transformer.h.*.attn.masked_bias"]),  # causal masks

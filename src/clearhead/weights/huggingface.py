@@ -6,7 +6,9 @@ shares it with a close relative. To add one, write such a file, and its line in 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,6 +27,7 @@ from ..tokens.special import ID_KEYS, Special, special_ids
 from .bundle import Bundle, check_tokens
 from .fill import WeightsError, build_empty
 from .preprocessor import read_preprocessing, write_preprocessing
+from .sentence_folder import longest_text
 from .table import Layout, Used, dtype_name, export, fill
 from .tensor_files import Tensors, open_tensors
 from .tensors import replace_tensors
@@ -46,6 +49,11 @@ SAVED_AS = {
 }  # fmt: skip
 # Keys that tell the model type of a config.json that is older than the key model_type.
 MARKS = {"gpt2": ("n_embd", "n_head"), "bert": ("type_vocab_size", "hidden_size")}
+# How the names of transformers' classes end whose tensors may look like those of a classifier of texts.
+UNREAD = {
+    "ForTokenClassification": "labels each token", "ForQuestionAnswering": "marks the answer in a text",
+    "ForMultipleChoice": "chooses one of several texts",
+}  # fmt: skip
 INSTALL = "; with transformers (pip install clearhead[transformers]) other models that read one text open, too"
 
 
@@ -68,19 +76,41 @@ def model_type(table: config.Table) -> str:
     return kind
 
 
+def check_class(name: Any, where: str) -> None:
+    """Raise for a class of transformers whose task no family here has; `where` begins the message."""
+    task = next((task for end, task in UNREAD.items() if isinstance(name, str) and name.endswith(end)), None)
+    if task is not None:
+        raise WeightsError(
+            f"{where}: such a model {task}, which no family here does: expected a language model, a translator, or an "
+            "encoder that predicts masked tokens, classifies or embeds texts"
+        )
+
+
 def load(
-    folder: Path, device: torch.device, dtype: torch.dtype | None, changed: Mapping[str, Tensor] | None = None
+    folder: Path, device: torch.device, dtype: torch.dtype | None, changed: Mapping[str, Tensor] | None = None,
+    words: Mapping[str, Any] | None = None,
 ) -> tuple[Bundle, Used]:  # fmt: skip
     """Load a folder of theirs; returns the bundle, and which tensors it was loaded from.
 
-    `changed` are tensors, by their names, that replace those of the folder or are added to them.
+    Args:
+        folder: The folder.
+        device: Where to put the model.
+        dtype: The dtype of the weights; None: the stored one.
+        changed: Tensors, by their names, that replace those of the folder or are added to them.
+        words: Keys that replace those of config.json.
     """
     table = config.load(folder / "config.json")
+    table = config.Table({**table, **(words or {})}, origin=table.origin)
     kind = model_type(table)
     layout = get_layout(kind)
+    if not changed:
+        for name in _listed(table.get("architectures")):
+            check_class(name, f"{table.place('architectures')}architectures names {name}")
     theirs = read_theirs(layout, config.Table({**table, **layout.read_extra(folder)}, origin=table.origin))
     with open_tensors(folder) as tensors:
         model, used = build(layout, theirs, tensors, device, dtype, folder / "config.json", changed or {})
+    if dtype is None:
+        _one_dtype(model, table)
     tokens = None if layout.read_tokens is None else layout.read_tokens(folder, theirs)
     check_tokens(tokens, model.config, str(folder))
     special, classes = special_ids(folder, table), getattr(model.config, "classes", None)
@@ -88,6 +118,7 @@ def load(
     bundle = Bundle(
         model, tokens, model.config, folder, special, read_template(folder), labels,
         preprocessing=read_preprocessing(folder) if model.reads in ("images", "captions") else None, model_type=kind,
+        longest=longest_text(folder, model),
     )  # fmt: skip
     return bundle, used
 
@@ -97,21 +128,51 @@ def build(
     changed: Mapping[str, Tensor] | None = None,
 ) -> tuple[Model, Used]:  # fmt: skip
     """Build our model and fill it with their tensors; `where` is the file with its sizes, for error messages."""
-    if layout.rename is not None:
-        tensors = tensors.renamed(layout.rename)
-    if layout.prefix and not any(name.startswith(layout.prefix) for name in tensors.shapes):
-        tensors = tensors.renamed(lambda name: layout.prefix + name)  # a file saved without a head lacks the prefix
+    tensors = today(layout, tensors)
     if changed:
         tensors = tensors.replaced(changed, changed)
     if layout.merge is not None:
         tensors = layout.merge(tensors)
-    try:
+    with naming(where):
         options = layout.to_ours(theirs, tensors.shapes)
-    except ValueError as cause:
-        raise WeightsError(f"{where}: {cause}") from cause
     model = build_empty(family(layout.model)[0], options, tensors.shapes, where, tensors.path)
     used = fill(model, tensors, layout.rows(model.config), layout.ignored(model.config), device, dtype)
     return model.eval(), used
+
+
+@contextmanager
+def naming(where: Path) -> Iterator[None]:
+    """Let an error about options begin with the file that has them."""
+    try:
+        yield
+    except ValueError as cause:
+        raise WeightsError(f"{where}: {cause}") from cause
+
+
+def today(layout: Layout, tensors: Tensors) -> Tensors:
+    """The tensors of a file under today's names, with the prefix that a file saved without a head lacks."""
+    if layout.rename is not None:
+        tensors = tensors.renamed(layout.rename)
+    if layout.prefix and not any(name.startswith(layout.prefix) for name in tensors.shapes):
+        tensors = tensors.renamed(lambda name: layout.prefix + name)
+    return tensors
+
+
+def _one_dtype(model: Model, table: config.Table) -> None:
+    """Cast a model whose files mix floating-point types to the one that config.json names, or else the most frequent.
+
+    So does transformers; such a model could not be called, because products need one dtype.
+    """
+    counts: Counter[torch.dtype] = Counter()
+    for p in model.parameters():
+        counts[p.dtype] += p.numel()
+    if len(counts) > 1:
+        named = getattr(torch, str(table.get("dtype") or table.get("torch_dtype")), None)
+        model.to(named if named in counts else counts.most_common(1)[0][0])
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def read_theirs(layout: Layout, table: config.Table) -> Any:
@@ -125,7 +186,11 @@ def read_theirs(layout: Layout, table: config.Table) -> Any:
     hints = get_type_hints(layout.theirs)
     # A null means the default, unless the field itself may be None.
     nulls = {name for name, hint in hints.items() if table.get(name) is None and type(None) not in get_args(hint)}
-    return config.read(layout.theirs, table.without(*(name for name in table if name not in hints or name in nulls)))
+    given = table.without(*(name for name in table if name not in hints or name in nulls))
+    kind = table.get("model_type")
+    return config.read(
+        layout.theirs, given.with_defaults(layout.defaults.get(kind, {}) if isinstance(kind, str) else {})
+    )
 
 
 def class_names(folder: Path, table: config.Table, classes: int | None) -> tuple[str, ...] | None:
@@ -158,7 +223,7 @@ def save(bundle: Bundle, folder: Path) -> Path:
         atomic_write(folder / name, content)
     write_chat(bundle.chat, folder)
     write_preprocessing(bundle.preprocessing, folder)
-    layout.write_extra(bundle.config, folder)
+    layout.write_extra(bundle.config, folder, bundle.longest)
     if layout.write_tokens is None:
         (folder / "generation_config.json").unlink(missing_ok=True)
     else:

@@ -22,7 +22,7 @@ from ..errors import InputError
 from ..models.gpt import Config
 from ..tokens.special import Special
 from .fill import Shapes, WeightsError
-from .rope import read_rope, write_rope
+from .rope import chosen_rope, read_rope, write_rope
 from .table import Layout, Row, causal_lm_logits, check_options, pairs
 from .tokenizer_files import folder_tokens, write_subwords
 
@@ -33,7 +33,12 @@ LINEAR = {
 }  # fmt: skip
 NORMS = {"attn_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"}
 QK_NORMS = {"attn.query_norm": "self_attn.q_norm", "attn.key_norm": "self_attn.k_norm"}  # only qwen3 has them
-QWEN3_HEAD = 128  # default of head_dim
+# Defaults that differ from a Llama's.
+QWEN = {"vocab_size": 151936, "intermediate_size": 22016, "num_key_value_heads": 32, "max_position_embeddings": 32768}
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "mistral": {"intermediate_size": 14336, "num_key_value_heads": 8, "max_position_embeddings": 131072},
+    "qwen2": QWEN, "qwen3": QWEN | {"head_dim": 128},
+}  # fmt: skip
 # Options of our Config that a Llama or a relative of it has as well. They have no dropout, so ours is left out.
 FREE = {
     "vocab", "context", "width", "depth", "heads", "kv_heads", "head", "hidden", "base", "scaling", "factor", "trained",
@@ -77,16 +82,13 @@ class Theirs:
             )
         if self.model_type in ("qwen2", "qwen3") and self.use_sliding_window:
             raise InputError("use_sliding_window=True: windows in some of the layers are not supported")
-        if self.model_type != "llama" and self.num_key_value_heads is None:
-            raise InputError(f"model_type={self.model_type!r} without num_key_value_heads: expected a number")
         if self.partial_rotary_factor != 1.0:
             raise InputError(f"partial_rotary_factor={self.partial_rotary_factor}: expected 1.0, all columns rotated")
 
     def to_ours(self, shapes: Shapes) -> Config:
         """Our Config."""
         window = self.sliding_window if self.model_type == "mistral" else None
-        head = self.head_dim or (QWEN3_HEAD if self.model_type == "qwen3" else None)
-        head = None if head == self.hidden_size // self.num_attention_heads else head
+        head = None if self.head_dim == self.hidden_size // self.num_attention_heads else self.head_dim
         return Config(
             vocab=self.vocab_size, context=self.max_position_embeddings, width=self.hidden_size,
             depth=self.num_hidden_layers, heads=self.num_attention_heads, kv_heads=self.num_key_value_heads, head=head,
@@ -98,7 +100,7 @@ class Theirs:
 
     def _rope(self) -> dict[str, Any]:
         """Their options of rotary positions. Older files have three keys for them, newer ones only rope_parameters."""
-        return {"rope_theta": self.rope_theta, **(self.rope_scaling or {}), **(self.rope_parameters or {})}
+        return {"rope_theta": self.rope_theta, **chosen_rope(self.rope_scaling, self.rope_parameters)}
 
 
 def to_theirs(c: Config, special: Special) -> dict[str, Any]:
@@ -145,7 +147,9 @@ def rows(c: Config) -> Iterator[Row]:
 
 
 LAYOUT = Layout(
+    untied={"tie_word_embeddings": False},
     model="gpt", theirs=Theirs, to_ours=Theirs.to_ours, to_theirs=to_theirs, rows=rows, read_tokens=folder_tokens,
-    write_tokens=write_subwords, fixed={"hidden_act": "silu"}, prefix="model.", reference=causal_lm_logits,
+    write_tokens=write_subwords, fixed={"hidden_act": "silu"}, defaults=DEFAULTS, prefix="model.",
+    reference=causal_lm_logits,
     ignored=lambda c: {"model.layers.*.self_attn.rotary_emb.inv_freq": None},
 )  # fmt: skip

@@ -19,7 +19,7 @@ from ..models.gpt import Config
 from ..tokens.special import Special
 from .fill import Shapes
 from .llama import FREE, LINEAR, QK_NORMS, QKV, special_keys
-from .rope import read_rope, write_rope
+from .rope import chosen_rope, read_rope, write_rope
 from .table import Layout, Row, causal_lm_logits, check_options, pairs
 from .tokenizer_files import folder_tokens, write_subwords
 
@@ -60,7 +60,7 @@ class Theirs:
 
     def to_ours(self, shapes: Shapes) -> Config:
         """Our Config."""
-        rope = {"rope_theta": self.rope_theta, **(self.rope_scaling or {}), **(self.rope_parameters or {})}
+        rope = {"rope_theta": self.rope_theta, **chosen_rope(self.rope_scaling, self.rope_parameters)}
         return Config(
             vocab=self.vocab_size, context=self.max_position_embeddings, width=self.hidden_size,
             depth=self.num_hidden_layers, heads=self.num_attention_heads, kv_heads=self.num_key_value_heads,
@@ -93,6 +93,7 @@ def rows(c: Config) -> Iterator[Row]:
 
 
 LAYOUT = Layout(
+    untied={"tie_word_embeddings": False},
     model="gpt", theirs=Theirs, to_ours=Theirs.to_ours, to_theirs=to_theirs, rows=rows, read_tokens=folder_tokens,
     write_tokens=write_subwords, fixed={"hidden_act": "silu", "attention_bias": False}, prefix="model.",
     reference=causal_lm_logits,

@@ -3,7 +3,8 @@
 adapter_config.json         the model that they belong to (base_model_name_or_path), ranks, scales
 adapter_model.safetensors   base_model.model.MODULE.lora_A.weight and .lora_B.weight, by their names of the modules, and
                             whole tensors of modules that differ from the base model's, like a new head
-clearhead.json              our Config, special ids and class names, if we wrote the folder
+clearhead.json              our Config, special ids, class names, and the fingerprint of the base model's weights, if we
+                            wrote the folder
 
 MODULE is translated by the table of the base model's family; a base model in our own layout has our names. Where one
 matrix of theirs holds several of ours (c_attn of GPT-2: queries, keys and values), these share A, and B is split by its
@@ -12,10 +13,9 @@ rows.
 
 from __future__ import annotations
 
-import math
-import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+import warnings
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,63 +24,32 @@ from torch import Tensor, nn
 
 from .. import config
 from .. import tokens as text
+from ..errors import Notice
 from ..layers import Linear
 from ..layers.lora import LoraLinear
-from ..models import family
+from ..models import family, family_of
 from ..tokens.chat_template import read_template
 from . import huggingface, native
 from .bundle import Bundle
 from .fill import WeightsError, build_empty, on_meta_device, state
+from .fingerprint import fingerprint
+from .peft_settings import CONFIG, Settings, read_settings
 from .table import Layout, Row, Used
 from .tensor_files import Tensors, open_file, open_tensors
 from .tokenizer_files import FILES as TOKEN_FILES
 
-CONFIG, OURS = "adapter_config.json", "clearhead.json"
+OURS = "clearhead.json"
 FILES = ("adapter_model.safetensors", "adapter_model.bin")
-PREFIX, A, B = "base_model.model.", ".lora_A.weight", ".lora_B.weight"
-# Settings of PEFT that change what an adapter computes and that we do not support. Name: the value that does not.
-REFUSED: dict[str, Any] = {
-    "use_dora": False, "use_qalora": False, "lora_bias": False, "alora_invocation_tokens": None,
-    "trainable_token_indices": None, "layer_replication": None, "target_parameters": None, "use_bdlora": None,
-    "megatron_config": None, "arrow_config": None, "monteclora_config": None, "velora_config": None,
-    "kasa_config": None,
-}  # fmt: skip
-# Initialisations after which the base model's weights differ from those of its folder.
-CHANGED_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
+PREFIX, A, B, BASE = "base_model.model.", ".lora_A.weight", ".lora_B.weight", ".base_layer."
+LORA = ("lora_a", "lora_b")  # our parameters of adapters
+FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Settings:
-    """The keys of adapter_config.json that we read, with PEFT's defaults."""
+class Saved(native.Saved):
+    """The contents of clearhead.json."""
 
-    peft_type: str = "LORA"
-    task_type: str | None = None
-    base_model_name_or_path: str | None = None
-    r: int = 8
-    lora_alpha: int | float = 8
-    lora_dropout: float = 0.0
-    use_rslora: bool = False  # updates are scaled by alpha / sqrt(rank) instead of alpha / rank
-    fan_in_fan_out: bool = False  # their matrices are transposed; A and B are not
-    bias: str = "none"
-    inference_mode: bool = True
-    target_modules: list[str] | str | None = None
-    modules_to_save: list[str] | None = None
-    rank_pattern: dict[str, int] = field(default_factory=dict)  # rank of modules whose names match
-    alpha_pattern: dict[str, int | float] = field(default_factory=dict)
-
-    def rank(self, module: str) -> int:
-        """The rank of a module's update."""
-        return _matching(self.rank_pattern, module, self.r)
-
-    def scale(self, module: str) -> float:
-        """The factor of a module's update."""
-        rank = self.rank(module)
-        return _matching(self.alpha_pattern, module, self.lora_alpha) / (math.sqrt(rank) if self.use_rslora else rank)
-
-
-def _matching(pattern: Mapping[str, Any], module: str, default: Any) -> Any:
-    """The value of the first pattern that matches the end of a module's name, as in PEFT."""
-    return next((x for key, x in pattern.items() if re.match(rf"(.*\.)?({key})$", module)), default)
+    base: str | None = None  # fingerprint of the base model's weights that the folder does not replace
 
 
 def is_peft(folder: Path) -> bool:
@@ -90,21 +59,23 @@ def is_peft(folder: Path) -> bool:
 
 def load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> tuple[Bundle, Used]:
     """Load the base model of a folder with its adapters, which are kept apart; returns also the tensors used."""
-    settings = _read_settings(folder)
+    settings = read_settings(folder)
     path, name = _find_base(folder, settings)
     updates, changed = _read_tensors(folder)
+    saved = config.read(Saved, config.load(folder / OURS)) if (folder / OURS).is_file() else None
     layout = foreign_layout(name)
     if layout is None:
-        bundle, used = _on_ours(folder, path, name, changed, device, dtype)
+        bundle, used = _on_ours(folder, path, name, changed, device, saved)
     else:
-        bundle, used = _on_huggingface(folder, path, layout, changed, device, dtype)
+        changed = _with_prefix(path, layout, changed)
+        bundle, used = _on_huggingface(folder, path, layout, changed, set(updates), settings, device)
     rows = table_rows(layout, bundle)
+    if saved is not None:
+        _check_base(folder, path, bundle, saved, replaced(rows, changed))
+        bundle = replace(bundle, labels=saved.labels or bundle.labels, special=saved.special or bundle.special)
     for module, (a, b) in updates.items():
         _attach(bundle.model, _row_of(module, rows, layout, folder), module, a, b, settings, folder)
     bundle = replace(bundle, folder=folder, base=str(path), chat=read_template(folder) or bundle.chat)
-    if (folder / OURS).is_file():
-        ours = config.read(native.Saved, config.load(folder / OURS))
-        bundle = replace(bundle, labels=ours.labels or bundle.labels, special=ours.special or bundle.special)
     if dtype is not None:
         bundle.model.to(dtype)
     return bundle, used
@@ -119,28 +90,17 @@ def table_rows(layout: Layout | None, bundle: Bundle) -> list[Row]:
     """The table between our names and those of the base model's layout."""
     if layout is not None:
         return list(layout.rows(bundle.config))
-    names = (n for n in state(bundle.model) if n.rpartition(".")[2] not in ("lora_a", "lora_b"))
-    return [Row((name,), (name,)) for name in names]
+    return [Row((name,), (name,)) for name in own_tensors(bundle.model)]
 
 
-def _read_settings(folder: Path) -> Settings:
-    table = config.load(folder / CONFIG)
-    kind = table.get("peft_type")
-    if kind != "LORA":
-        raise WeightsError(
-            f"{table.place('peft_type')}peft_type is {kind!r}: expected LORA, the only kind that we read"
-        )
-    for name, harmless in REFUSED.items():
-        if table.get(name, harmless) not in (harmless, None, [], {}):
-            raise WeightsError(f"{table.place(name)}{name} is {table[name]!r}: such adapters are not supported")
-    start = str(table.get("init_lora_weights"))
-    if start.startswith(CHANGED_BASE):
-        raise WeightsError(
-            f"{table.place('init_lora_weights')}init_lora_weights is {start!r}, which changes the weights of the base "
-            "model: expected adapters that PEFT has converted to plain LoRA (path_initial_model_for_weight_conversion)"
-        )
-    known = {f.name for f in fields(Settings)}
-    return config.read(Settings, table.without(*(name for name in table if name not in known or table[name] is None)))
+def own_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """The tensors of a model by name, without its adapters."""
+    return {name: x for name, x in state(model).items() if name.rpartition(".")[2] not in LORA}
+
+
+def replaced(rows: Iterable[Row], names: Collection[str]) -> set[str]:
+    """Our names of tensors, given theirs."""
+    return {ours for row in rows if set(row.theirs) & set(names) for ours in row.ours}
 
 
 def _find_base(folder: Path, settings: Settings) -> tuple[Path, str]:
@@ -154,9 +114,41 @@ def _find_base(folder: Path, settings: Settings) -> tuple[Path, str]:
         path, layout = find(folder / name if (folder / name).is_dir() and not Path(name).is_dir() else name)
     except WeightsError as cause:
         raise WeightsError(f"{folder / CONFIG}: the base model cannot be opened: {cause}") from cause
-    if layout == "peft":
-        raise WeightsError(f"{folder / CONFIG}: the base model {path} has adapters itself: expected a whole model")
+    check_whole(path, layout, f"{folder / CONFIG}: ")
     return path, layout
+
+
+def check_whole(path: Path, layout: str, where: str = "") -> None:
+    """Raise if a base model has adapters itself; `where` begins the message."""
+    if layout == "peft":
+        raise WeightsError(
+            f"{where}the base model {path} has adapters itself: expected a whole model, such as "
+            f"clearhead.save(clearhead.load({str(path)!r}), folder) writes"
+        )
+
+
+def _check_base(folder: Path, path: Path, bundle: Bundle, saved: Saved, without: set[str]) -> None:
+    """Raise if the base model has other options than the one that the adapters belong to; a Notice for other weights.
+
+    `without` are our names of the tensors that the folder itself holds.
+    """
+    kind, options = family(saved.model)
+    own = "it is another model than the one that these adapters were trained on"
+    if family_of(bundle.model) != saved.model:
+        raise WeightsError(
+            f"{folder}: the base model {path} is a {family_of(bundle.model)}, not a {saved.model}: {own}"
+        )
+    chosen = config.read(options, config.load(folder / OURS)["options"])
+    for f in fields(chosen):
+        mine, theirs = getattr(chosen, f.name), getattr(bundle.config, f.name)
+        if mine != theirs and f.name not in kind.may_differ:
+            raise WeightsError(f"{folder}: the base model {path} has {f.name}={theirs!r}, not {mine!r}: {own}")
+    kept = {name: x for name, x in own_tensors(bundle.model).items() if name not in without}
+    if saved.base is not None and saved.base != fingerprint(kept):
+        warnings.warn(
+            f"{folder}: the weights of the base model {path} are not those that these adapters were trained on, or "
+            "have another dtype", Notice, stacklevel=2,
+        )  # fmt: skip
 
 
 def _read_tensors(folder: Path) -> tuple[dict[str, tuple[Tensor, Tensor]], dict[str, Tensor]]:
@@ -168,7 +160,10 @@ def _read_tensors(folder: Path) -> tuple[dict[str, tuple[Tensor, Tensor]], dict[
     for name, x in tensors.items():
         if not name.startswith(PREFIX):
             raise WeightsError(f"{path}: the tensor {name}: expected names that begin with {PREFIX}")
-        named[name.removeprefix(PREFIX).replace(".base_layer.", ".")] = x
+        if x.dtype not in FLOATS:
+            raise WeightsError(f"{path}: the tensor {name} is {x.dtype}: expected float32, float16 or bfloat16")
+        if ".original_module." not in name:  # with bias="all" the file also has those of modules that it replaces
+            named[name.removeprefix(PREFIX).replace(BASE, ".").replace(".modules_to_save.", ".")] = x
     first = {name.removesuffix(A) for name in named if name.endswith(A)}
     second = {name.removesuffix(B) for name in named if name.endswith(B)}
     for module in first ^ second:
@@ -176,50 +171,89 @@ def _read_tensors(folder: Path) -> tuple[dict[str, tuple[Tensor, Tensor]], dict[
     for name in named:
         if ".lora_" in name and not name.endswith((A, B)):
             raise WeightsError(f"{path}: the tensor {name}: adapters of this kind are not supported")
+    if not first:
+        raise WeightsError(f"{path}: there are no adapters in this file: expected lora_A and lora_B of some modules")
     updates = {module: (named[module + A], named[module + B]) for module in sorted(first)}
     return updates, {name: x for name, x in named.items() if not name.endswith((A, B))}
 
 
+def _with_prefix(path: Path, layout: Layout, changed: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The same tensors by their names in a model with a head: a class without one leaves the prefix out."""
+    with open_tensors(path) as tensors:
+        known = set(huggingface.today(layout, tensors).shapes)
+    return {layout.prefix + n if layout.prefix + n in known else n: x for n, x in changed.items()}
+
+
 def _on_huggingface(
-    folder: Path, path: Path, layout: Layout, changed: Mapping[str, Tensor], device: torch.device,
-    dtype: torch.dtype | None,
+    folder: Path, path: Path, layout: Layout, changed: Mapping[str, Tensor], adapted: set[str], settings: Settings,
+    device: torch.device,
 ) -> tuple[Bundle, Used]:  # fmt: skip
     """A base model of Hugging Face, some of whose tensors are replaced."""
-    with open_tensors(path) as tensors:
-        known = set(tensors.shapes)
-    if any(name.startswith(layout.prefix) for name in known):  # a class without a head has no prefix in its names
-        changed = {layout.prefix + n if layout.prefix + n in known else n: x for n, x in changed.items()}
-    bundle, used = huggingface.load(path, device, dtype, changed)
+    shared = [] if settings.ensure_weight_tying else _shared(path, layout, changed, adapted, settings)
+    words: Mapping[str, Any] = {}
+    if shared:
+        if layout.untied is None:
+            raise WeightsError(
+                f"{folder}: its adapters change one of {', '.join(shared)}, which are one table in the base model: "
+                "expected adapters of all of them, or none"
+            )
+        with open_tensors(path) as file:
+            tensors = huggingface.today(layout, file)
+            table = tensors[next(name for name in shared if name in tensors.shapes)]
+        words, changed = layout.untied, {**dict.fromkeys(shared, table), **changed}
+    bundle, used = huggingface.load(path, device, None, changed, words)
     if layout.read_tokens is not None and any((folder / name).is_file() for name in TOKEN_FILES):
         theirs = huggingface.read_theirs(layout, config.load(path / "config.json"))
         bundle = replace(bundle, tokens=layout.read_tokens(folder, theirs) or bundle.tokens)
     return bundle, used
 
 
+def _shared(
+    path: Path, layout: Layout, changed: Mapping[str, Tensor], adapted: set[str], settings: Settings
+) -> list[str]:  # fmt: skip
+    """Their names of a table that several modules of the base model share, if adapters change some of them only.
+
+    PEFT trains copies of the modules in modules_to_save, so that a table is not shared any more.
+    """
+    saved = tuple(settings.modules_to_save or ())
+    if layout.merge is not None:
+        return []  # a convolutional network, which shares nothing
+    theirs = huggingface.read_theirs(layout, config.load(path / "config.json"))
+    with open_tensors(path) as tensors, huggingface.naming(path / "config.json"):
+        options = layout.to_ours(theirs, huggingface.today(layout, tensors).shapes)
+    for row in layout.rows(options):
+        names = [name for name in row.theirs if name.endswith(".weight")]
+        modules = {name: name.removesuffix(".weight") for name in names}
+        copies = [name for name in names if name in changed and modules[name].endswith(saved)] if saved else []
+        apart = copies or any(module in adapted for module in modules.values())
+        equal = len(copies) == len(names) and all(torch.equal(changed[names[0]], changed[name]) for name in names)
+        if len(names) > 1 and apart and not equal:
+            return names
+    return []
+
+
 def _on_ours(
-    folder: Path, path: Path, layout: str, changed: Mapping[str, Tensor], device: torch.device,
-    dtype: torch.dtype | None,
+    folder: Path, path: Path, layout: str, changed: Mapping[str, Tensor], device: torch.device, saved: Saved | None
 ) -> tuple[Bundle, Used]:  # fmt: skip
     """A base model in any other layout: the folder has our names and our Config."""
     from .folder import read
 
-    base, used = read(path, layout, device, dtype)
-    if not (folder / OURS).is_file():
+    base, used = read(path, layout, device, None)
+    if saved is None:
         if changed:
             raise WeightsError(f"{folder}: {next(iter(changed))} cannot be placed in a {base.name} without {OURS}")
         return base, used
-    table = config.load(folder / OURS)
-    saved = config.read(native.Saved, table)
+    _check_base(folder, path, base, replace(saved, base=None), set())
     kind, options = family(saved.model)
-    chosen = config.read(options, table["options"])
-    known = {**state(base.model), **changed}
+    chosen = config.read(options, config.load(folder / OURS)["options"])
+    known = {**state(base.model), **{name: x.to(base.dtype) for name, x in changed.items()}}
     with on_meta_device():
         wanted = state(kind(chosen))
     named = {name: known[name] for name in wanted if name in known}
     shapes = {name: tuple(x.shape) for name, x in named.items()}
     tensors = Tensors(folder / FILES[0], shapes, dict.fromkeys(named, folder / FILES[0]), named.__getitem__)
     model = build_empty(kind, chosen, shapes, folder / OURS, folder / FILES[0])
-    native.fill_model(model, tensors, device, dtype)
+    native.fill_model(model, tensors, device, None)
     tokens = text.load(folder) if text.saved(folder) is not None else base.tokens
     return replace(base, model=model.eval(), config=chosen, tokens=tokens), used
 
@@ -237,9 +271,9 @@ def _attach(
     model: nn.Module, row: Row, module: str, a: Tensor, b: Tensor, settings: Settings, folder: Path
 ) -> None:  # fmt: skip
     """Add the adapters of one module of theirs to the maps of ours that it holds."""
-    names = [name.removesuffix(".weight") for name in row.ours]
-    maps = [model.get_submodule(name) for name in names]
-    for name, one in zip(names, maps, strict=True):
+    homes = [name.rpartition(".")[0] for name in row.ours]
+    maps = [model.get_submodule(name) for name in homes]
+    for name, one in zip(homes, maps, strict=True):
         if type(one) is not Linear:
             raise WeightsError(
                 f"{folder}: {module} is {name}, a {type(one).__name__}: expected adapters of linear maps"

@@ -22,18 +22,23 @@ from ..layers.lora import LoraLinear, adapters
 from ..models import family_of
 from ..tokens.special import Special
 from . import huggingface
-from .bundle import Bundle
-from .fill import WeightsError, state
-from .peft import CONFIG, FILES, OURS, PREFIX, A, B, Settings, foreign_layout, table_rows
-from .table import JOINED_TRANSPOSED, TRANSPOSED, Layout, Row, export
+from .bundle import Bundle, check_tokens
+from .fill import WeightsError
+from .peft import FILES, OURS, PREFIX, A, B, check_whole, foreign_layout, table_rows
+from .peft_changes import find_changes
+from .peft_settings import CONFIG, Settings
+from .table import JOINED_TRANSPOSED, TRANSPOSED, Layout, Row
 from .tensors import replace_tensors
 from .tokenizer_files import remove_tokens, write_chat
 
 # PEFT's task by the end of the name of a class of transformers.
 TASKS = {
     "ForSequenceClassification": "SEQ_CLS", "ForCausalLM": "CAUSAL_LM", "LMHeadModel": "CAUSAL_LM",
-    "MTModel": "SEQ_2_SEQ_LM", "ForMaskedLM": None, "ForImageClassification": None, "Model": "FEATURE_EXTRACTION",
+    "MTModel": "SEQ_2_SEQ_LM", "ForConditionalGeneration": "SEQ_2_SEQ_LM", "ForMaskedLM": None,
+    "ForImageClassification": None, "Model": "FEATURE_EXTRACTION",
 }  # fmt: skip
+# Endings of the names of modules that PEFT expects in the file of a task, whether they differ or not.
+EXPECTED = {"SEQ_CLS": ("classifier", "score")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,55 +66,75 @@ def save(bundle: Bundle, folder: Path) -> Path:
     if bundle.base is None or not adapters(bundle.model):
         raise WeightsError("layout='peft' is for a model with adapters, and the base model that they belong to")
     path, name = find(bundle.base)
-    base, layout = read(path, name, torch.device("cpu"), None)[0], foreign_layout(name)
-    _check_options(bundle, base)
-    special, rows = bundle.special or Special(), table_rows(layout, bundle)
-    task, prefix = _task(layout, bundle, special)
+    check_whole(path, name)
+    base = read(path, name, torch.device("cpu"), None)[0]
+    layout, task, prefix = _place(bundle, name, base.config)
+    files, rows = _token_files(bundle, layout), table_rows(layout, bundle)
     updates = {
         _module(row, prefix): _update(row, bundle.model)
         for row in rows if any(isinstance(one, LoraLinear) for one in _maps(row, bundle.model))
     }  # fmt: skip
-    changed = _changed(bundle.model, base.model)
-    whole = export(bundle.model, [row for row in rows if changed & set(row.ours)])
-    whole = {name.removeprefix(prefix): x for name, x in whole.items()}
+    beside = find_changes(bundle.model, base.model, rows, set(updates), prefix, EXPECTED.get(task or "", ()))
     settings = _settings(
         updates, {_module(row, prefix) for row in rows}, base_model_name_or_path=bundle.base, task_type=task,
-        lora_dropout=next(iter(adapters(bundle.model).values())).lora_dropout,
-        modules_to_save=sorted({name.rpartition(".")[0] for name in whole}) or None,
+        lora_dropout=next(iter(adapters(bundle.model).values())).lora_dropout, bias=beside.bias,
+        modules_to_save=beside.modules or None,
         fan_in_fan_out=any(row.conversion in (TRANSPOSED, JOINED_TRANSPOSED) for row in rows),
     )  # fmt: skip
-    tensors = {f"{PREFIX}{module}{A}": update.a for module, update in updates.items()}
-    tensors |= {f"{PREFIX}{module}{B}": update.b for module, update in updates.items()}
-    tensors |= {f"{PREFIX}{name}": x for name, x in whole.items()}
+    tensors = {f"{module}{A}": update.a for module, update in updates.items()}
+    tensors |= {f"{module}{B}": update.b for module, update in updates.items()} | beside.tensors
     folder.mkdir(parents=True, exist_ok=True)
-    replace_tensors(folder / FILES[0], {name: x.contiguous() for name, x in tensors.items()})
-    _write_tokens(bundle, layout, special, folder)
+    replace_tensors(folder / FILES[0], {f"{PREFIX}{name}": x.contiguous() for name, x in tensors.items()})
+    _write_tokens(bundle, layout, files, folder)
     saved = {"clearhead": __version__, "model": family_of(bundle.model), "options": config.dump(bundle.config)}
-    saved |= {"special": config.dump(special)} | ({"labels": list(bundle.labels)} if bundle.labels else {})
-    config.write(saved, folder / OURS)
+    saved |= {"special": config.dump(bundle.special)} | ({"labels": list(bundle.labels)} if bundle.labels else {})
+    config.write({**saved, "base": beside.base}, folder / OURS)
     config.write(asdict(settings), folder / CONFIG)  # last: without it the folder has no adapters
     return folder
 
 
-def _check_options(bundle: Bundle, base: Bundle) -> None:
-    """Raise if an option of the model differs from its base model's, and adapters cannot express that."""
-    free = type(bundle.model).may_differ  # type: ignore[attr-defined]
+def check(bundle: Bundle, base_config: Any) -> None:
+    """Raise if a model could not be saved as adapters of its base model; its weights are not looked at.
+
+    Args:
+        bundle: The model before its training, perhaps on the meta device, with its tokenizer and its base model.
+        base_config: The Config of the base model.
+    """
+    from .folder import find
+
+    assert bundle.base is not None
+    path, name = find(bundle.base)
+    check_whole(path, name)
+    layout, _, _ = _place(bundle, name, base_config)
+    _token_files(bundle, layout)
+
+
+def _place(bundle: Bundle, layout_name: str, base_config: Any) -> tuple[Layout | None, str | None, str]:
+    """The layout of a base model, PEFT's word for the task, and the prefix that names of modules lack in its class.
+
+    Raises if adapters cannot express how the model differs from its base model, or their library has no such model.
+    """
+    layout, free = foreign_layout(layout_name), set(type(bundle.model).may_differ)  # type: ignore[attr-defined]
+    if layout is not None and layout.untied is not None and getattr(base_config, "tied", False):
+        free.add("tied")  # a table of its own is one of modules_to_save
     for f in fields(bundle.config):
-        mine, theirs = getattr(bundle.config, f.name), getattr(base.config, f.name, None)
+        mine, theirs = getattr(bundle.config, f.name), getattr(base_config, f.name, None)
         if mine != theirs and f.name not in free:
             raise WeightsError(
                 f"{f.name}={mine!r}, and the base model has {theirs!r}: adapters alone cannot hold this; expected "
                 "adapters that are merged into the weights"
             )
-
-
-def _task(layout: Layout | None, bundle: Bundle, special: Special) -> tuple[str | None, str]:
-    """PEFT's word for the task of a model, and the prefix that its class leaves out of the names of modules."""
     if layout is None:
-        return None, ""
-    (kind,) = layout.to_theirs(bundle.config, special)["architectures"]
+        return None, None, ""
+    try:
+        (kind,) = layout.to_theirs(bundle.config, bundle.special or Special())["architectures"]
+    except WeightsError as cause:
+        raise WeightsError(
+            f"{cause}. Adapters apart belong to a model that transformers has: expected other options of the model, or "
+            "adapters that are merged into the weights"
+        ) from cause
     end = next(end for end in (*TASKS, "") if kind.endswith(end))
-    return TASKS.get(end), layout.prefix if end == "Model" else ""
+    return layout, TASKS.get(end), layout.prefix if end == "Model" else ""
 
 
 def _module(row: Row, prefix: str) -> str:
@@ -132,16 +157,6 @@ def _update(row: Row, model: nn.Module) -> Update:
     ups = [one.lora_b.detach() if one in adapted else one.weight.new_zeros(one.out_features, 0) for one in maps]
     b = ups[0] if len(ups) == 1 else torch.block_diag(*ups)
     return Update(torch.cat([one.lora_a.detach() for one in adapted]), b, scales.pop())
-
-
-def _changed(model: nn.Module, base: nn.Module) -> set[str]:
-    """The names of the tensors, adapters left out, that differ from the base model's."""
-    theirs = state(base)
-    ours = {n: x for n, x in state(model).items() if n.rpartition(".")[2] not in ("lora_a", "lora_b")}
-    return {
-        n for n, x in ours.items()
-        if n not in theirs or theirs[n].shape != x.shape or not torch.equal(theirs[n].to(x.dtype), x.cpu())
-    }  # fmt: skip
 
 
 def _settings(updates: Mapping[str, Update], known: Collection[str], **options: Any) -> Settings:
@@ -171,11 +186,16 @@ def _endings(chosen: Collection[str], known: Collection[str]) -> list[str]:
     return sorted(found)
 
 
-def _write_tokens(bundle: Bundle, layout: Layout | None, special: Special, folder: Path) -> None:
-    """Write the tokenizer and the chat template, in the format of the base model."""
-    files = {} if layout is None else huggingface.token_files(bundle, layout, special)
+def _token_files(bundle: Bundle, layout: Layout | None) -> dict[str, bytes]:
+    """The files of the tokenizer in the format of the base model; raises if that cannot express it."""
+    check_tokens(bundle.tokens, bundle.config, "cannot be saved")
+    return {} if layout is None else huggingface.token_files(bundle, layout, bundle.special or Special())
+
+
+def _write_tokens(bundle: Bundle, layout: Layout | None, files: Mapping[str, bytes], folder: Path) -> None:
+    """Write the tokenizer and the chat template, in place of those of another model."""
     text.remove(folder)
-    remove_tokens(folder)  # of the model that was here before
+    remove_tokens(folder)
     if layout is None and bundle.tokens is not None:
         text.save(bundle.tokens, folder)
     for name, content in files.items():

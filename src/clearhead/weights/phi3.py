@@ -20,7 +20,7 @@ from ..models.gpt import Config
 from ..tokens.special import Special
 from .fill import Shapes, WeightsError
 from .llama import FREE, NORMS, special_keys
-from .rope import read_rope, write_rope
+from .rope import chosen_rope, read_rope, write_rope
 from .table import JOINED, Layout, Row, causal_lm_logits, check_options, pairs
 from .tokenizer_files import folder_tokens, write_subwords
 
@@ -63,7 +63,7 @@ class Theirs:
 
     def to_ours(self, shapes: Shapes) -> Config:
         """Our Config."""
-        rope = {"rope_theta": self.rope_theta, **(self.rope_scaling or {}), **(self.rope_parameters or {})}
+        rope = {"rope_theta": self.rope_theta, **chosen_rope(self.rope_scaling, self.rope_parameters)}
         share, head = rope.get("partial_rotary_factor", self.partial_rotary_factor), self._head()
         rotated = int(head * share)
         return Config(
@@ -112,6 +112,7 @@ def rows(c: Config) -> Iterator[Row]:
 
 
 LAYOUT = Layout(
+    untied={"tie_word_embeddings": False},
     model="gpt", theirs=Theirs, to_ours=Theirs.to_ours, to_theirs=to_theirs, rows=rows, read_tokens=folder_tokens,
     write_tokens=write_subwords, fixed={"hidden_act": "silu"}, prefix="model.", reference=causal_lm_logits,
     ignored=lambda c: {"model.layers.*.self_attn.rotary_emb.inv_freq": None},

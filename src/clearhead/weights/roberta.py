@@ -21,14 +21,16 @@ from ..checks import at_least
 from ..errors import InputError
 from ..models.bert import Config
 from ..tokens.special import Special
-from .bert import ACTIVATIONS, FIXED, PARTS, class_keys, pooled, read_pooling, rename, write_pooling
+from .bert import ACTIVATIONS, FIXED, PARTS, class_keys, pooled, rename
 from .fill import Shapes, WeightsError
+from .sentence_folder import read_pooling, write_sentences
 from .table import Layout, Row, check_options, pairs
 from .tokenizer_files import write_subwords
 from .tokenizer_schemes import read_tokenizer
 
 WORDS, CLASSES, POOLER = "lm_head.dense.weight", "classifier.out_proj.weight", "roberta.pooler.dense.weight"
 KINDS = {"words": "RobertaForMaskedLM", "class": "RobertaForSequenceClassification", "sentence": "RobertaModel"}
+DEFAULTS = {"xlm-roberta": {"vocab_size": 30522}}  # that differ from a RoBERTa's
 FREE = {
     "vocab", "context", "width", "depth", "heads", "hidden", "types", "offset", "eps", "mlp", "answer", "classes",
     "pool", "pooler", "dropout",
@@ -54,14 +56,16 @@ class Theirs:
     pooling: Literal["first", "mean"] | None = None  # from 1_Pooling/config.json, if there is one
 
     def __post_init__(self) -> None:
-        at_least(self, 1, "vocab_size", "hidden_size", "num_attention_heads", "intermediate_size")
-        at_least(self, 0, "num_hidden_layers", "type_vocab_size", "pad_token_id")
+        at_least(self, 1, "vocab_size", "hidden_size", "num_attention_heads", "intermediate_size", "type_vocab_size")
+        at_least(self, 0, "num_hidden_layers", "pad_token_id")
         at_least(self, self.pad_token_id + 2, "max_position_embeddings")
 
     def to_ours(self, shapes: Shapes) -> Config:
         """Our Config. Of their dropout rates only that of the residual stream is kept."""
         answer: dict[str, Any] = {"answer": "sentence", "pooler": POOLER in shapes}
-        if self.pooling is not None:
+        if CLASSES in shapes:  # first, because adapters of a classifier may belong to a model with another head
+            answer = {"answer": "class", "classes": shapes[CLASSES][0]}
+        elif self.pooling is not None:
             answer |= {"pool": self.pooling, "pooler": False}
         elif WORDS in shapes:
             if not self.tie_word_embeddings:
@@ -71,8 +75,6 @@ class Theirs:
                     f"hidden_act={self.hidden_act!r}: a head for masked tokens has gelu, expected the same"
                 )
             answer = {"answer": "words"}
-        elif CLASSES in shapes:
-            answer = {"answer": "class", "classes": shapes[CLASSES][0]}
         offset = self.pad_token_id + 1
         return Config(
             vocab=self.vocab_size, context=self.max_position_embeddings - offset, offset=offset, width=self.hidden_size,
@@ -148,6 +150,6 @@ def reference(pretrained: Callable[[str], Any], inputs: dict[str, Tensor], c: Co
 LAYOUT = Layout(
     model="bert", theirs=Theirs, to_ours=Theirs.to_ours, to_theirs=to_theirs, rows=rows,
     read_tokens=lambda folder, theirs: read_tokenizer(folder, "RobertaTokenizer", "XLMRobertaTokenizer"),
-    write_tokens=write_subwords, fixed=FIXED, prefix="roberta.", ignored=ignored, rename=rename,
-    read_extra=read_pooling, write_extra=write_pooling, reference=reference,
+    write_tokens=write_subwords, fixed=FIXED, defaults=DEFAULTS, prefix="roberta.", ignored=ignored, rename=rename,
+    read_extra=read_pooling, write_extra=write_sentences, reference=reference,
 )  # fmt: skip

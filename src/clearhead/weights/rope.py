@@ -15,11 +15,11 @@ KINDS = ("default", "linear", "llama3")
 LONG = ("longrope", "su")  # other angles for texts that are longer than those of the first training (Ding et al. 2024)
 
 
-def read_rope(rope: dict[str, Any], context: int) -> dict[str, Any]:
+def read_rope(rope: Mapping[str, Any], context: int) -> dict[str, Any]:
     """Our options of rotary positions.
 
     Args:
-        rope: The keys of rope_parameters; older files have them as rope_theta and rope_scaling.
+        rope: The keys that `chosen_rope` returns, and rope_theta if that is beside them.
         context: Tokens that the model reads.
     """
     kind = rope.get("rope_type", rope.get("type", "default"))
@@ -41,18 +41,26 @@ def read_rope(rope: dict[str, Any], context: int) -> dict[str, Any]:
     return options | {"scaling": kind, "factor": _number(rope, "factor") or 1.0}
 
 
+def chosen_rope(scaling: Any, parameters: Any) -> Mapping[str, Any]:
+    """The keys of rotary positions: those of rope_scaling, or if it has none, those of rope_parameters.
+
+    A config.json may have both, as transformers writes rope_parameters and its users add rope_scaling; transformers
+    itself then reads the latter only.
+    """
+    return next((rope for rope in (scaling, parameters) if isinstance(rope, Mapping) and rope), {})
+
+
 def trained_length(words: Mapping[str, Any]) -> int | None:
     """The tokens up to which a model with other angles for longer texts has one set of them; None for other models.
 
     Args:
         words: The keys of config.json.
     """
-    for key in ("rope_parameters", "rope_scaling"):
-        rope = words.get(key)
-        if isinstance(rope, Mapping) and rope.get("rope_type", rope.get("type")) in LONG:
-            sizes = (rope.get("original_max_position_embeddings"), words.get("original_max_position_embeddings"))
-            return next((size for size in sizes if type(size) is int), words.get("max_position_embeddings"))
-    return None
+    rope = chosen_rope(words.get("rope_scaling"), words.get("rope_parameters"))
+    if rope.get("rope_type", rope.get("type")) not in LONG:
+        return None
+    sizes = (rope.get("original_max_position_embeddings"), words.get("original_max_position_embeddings"))
+    return next((size for size in sizes if type(size) is int), words.get("max_position_embeddings"))
 
 
 def write_rope(c: Config) -> dict[str, Any]:
@@ -67,7 +75,7 @@ def write_rope(c: Config) -> dict[str, Any]:
     return {"rope_parameters": rope, "rope_theta": c.base, **({} if c.scaling is None else {"rope_scaling": rope})}
 
 
-def _number(rope: dict[str, Any], name: str) -> float | None:
+def _number(rope: Mapping[str, Any], name: str) -> float | None:
     """A value of rope_parameters, whose dictionary may hold anything."""
     value = rope.get(name)
     if value is None:

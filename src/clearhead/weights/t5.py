@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ..checks import at_least
+from ..errors import InputError
+from ..layers.words import MLPKind
 from ..models.transformer import Config
 from ..tokens.special import Special
 from .bart import reference
@@ -25,9 +27,15 @@ from .fill import Shapes, WeightsError
 from .table import Layout, Row, check_options
 from .tokenizer_schemes import read_pair, write_pair
 
-# Theirs: ours.
-ACTIVATIONS = {
-    "relu": "relu", "gelu": "gelu", "gelu_new": "gelu_tanh", "gated-gelu": "geglu", "gated-silu": "swiglu",
+# feed_forward_proj: their activation, and whether there is a gate.
+WORDS = {
+    "relu": ("relu", False), "gelu": ("gelu", False), "gelu_new": ("gelu_new", False), "silu": ("silu", False),
+    "gated-gelu": ("gelu_new", True), "gated-silu": ("silu", True),
+}  # fmt: skip
+# Their activation and whether there is a gate: our MLP.
+MLPS: dict[tuple[str, bool], MLPKind] = {
+    ("relu", False): "relu", ("gelu", False): "gelu", ("gelu_new", False): "gelu_tanh", ("silu", False): "silu",
+    ("gelu_new", True): "geglu", ("silu", True): "swiglu",
 }  # fmt: skip
 MAPS = {"query": "q", "key": "k", "value": "v", "out": "o"}
 TABLES = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
@@ -56,7 +64,9 @@ class Theirs:
     relative_attention_max_distance: int = 128
     dropout_rate: float = 0.1
     layer_norm_epsilon: float = 1e-6
-    feed_forward_proj: Literal["relu", "gelu", "gelu_new", "gated-gelu", "gated-silu"] = "relu"
+    feed_forward_proj: Literal["relu", "gelu", "gelu_new", "silu", "gated-gelu", "gated-silu"] = "relu"
+    dense_act_fn: str | None = None  # the activation of feed_forward_proj, if that is another
+    is_gated_act: bool | None = None  # whether there is a gate, if feed_forward_proj says otherwise
     tie_word_embeddings: bool = True
     scale_decoder_outputs: bool | None = None  # newer files; older ones mean it by tie_word_embeddings
     n_positions: int = 512
@@ -76,15 +86,24 @@ class Theirs:
             decoder_depth=self.num_decoder_layers or self.num_layers, heads=self.num_heads,
             head=None if self.d_kv * self.num_heads == self.d_model else self.d_kv, hidden=self.d_ff,
             buckets=self.relative_attention_num_buckets, reach=self.relative_attention_max_distance,
-            eps=self.layer_norm_epsilon, mlp=ACTIVATIONS[self.feed_forward_proj],  # type: ignore[arg-type]
+            eps=self.layer_norm_epsilon, mlp=self._mlp(),
             tied=scaled or READOUT not in shapes, readout_scaled=scaled, dropout=self.dropout_rate, **FIXED,
         )  # fmt: skip
+
+    def _mlp(self) -> MLPKind:
+        """The kind of our MLP: the two newer keys win over the older one."""
+        word, gated = WORDS[self.feed_forward_proj]
+        chosen = self.dense_act_fn or word, gated if self.is_gated_act is None else self.is_gated_act
+        if chosen not in MLPS:
+            known = ", ".join(f"{act} with{'' if gate else 'out'} a gate" for act, gate in MLPS)
+            raise InputError(f"dense_act_fn={chosen[0]!r}, is_gated_act={chosen[1]}: expected one of {known}")
+        return MLPS[chosen]
 
 
 def to_theirs(c: Config, special: Special) -> dict[str, Any]:
     """Their config.json; raises for options that a T5 does not have."""
     check_options(c, "a T5", FREE, FIXED)
-    words = {mlp: word for word, mlp in ACTIVATIONS.items()}
+    words: dict[MLPKind, str] = {MLPS[key]: word for word, key in WORDS.items()}
     if c.mlp not in words:
         raise WeightsError(f"mlp={c.mlp!r}: a T5 has one of {', '.join(words)}")
     if c.readout_scaled and not c.tied:

@@ -90,13 +90,18 @@ class Layout:
     read_tokens: Callable[[Path, Any], Tokenizer | Pair | None] | None = None
     write_tokens: Callable[[Tokenizer | Pair, Path, Special], None] | None = None  # None: as read_tokens
     fixed: Mapping[str, Any] = field(default_factory=dict)  # keys of config.json that must have this value, if present
+    # Model type: values of keys that config.json lacks, where they differ from the defaults of `theirs`.
+    defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     prefix: str = ""  # of tensor names in a file with a head; a file without a head lacks it
+    # Keys of config.json with which embedding and output layer have a table each; None: there is no such model.
+    untied: Mapping[str, Any] | None = None
     ignored: Callable[[Any], Ignored] = lambda c: {}  # our Config -> tensors that our model does not need
     rename: Callable[[str], str] | None = None  # tensor names of old files -> today's
     merge: Callable[[Tensors], Tensors] | None = None  # where several tensors of theirs become one row of the table
     split: Callable[[dict[str, Tensor]], dict[str, Tensor]] | None = None  # the inverse, for saving
     read_extra: Callable[[Path], dict[str, Any]] = lambda folder: {}  # keys from files beside config.json
-    write_extra: Callable[[Any, Path], None] = lambda c, folder: None  # writes or removes those files
+    # Our Config, folder, tokens at which texts are cut or None: writes or removes those files.
+    write_extra: Callable[[Any, Path, int | None], None] = lambda c, folder, longest: None
     extra_tensors: Callable[[Any], dict[str, Tensor]] = lambda model: {}  # tensors that they expect and we do not have
 
 

@@ -24,11 +24,11 @@ from ..errors import InputError, Notice
 from ..tokens import Subwords, Tokenizer
 from ..tokens.chat_template import read_template
 from ..tokens.special import special_ids
-from .bert import read_pooling
 from .bundle import Bundle, check_tokens
 from .fill import WeightsError
 from .huggingface import LAYOUT_FILES, class_names
 from .rope import trained_length
+from .sentence_folder import longest_text, read_pooling
 from .table import Used
 from .tensor_files import open_tensors
 from .tokenizer_files import read_subwords
@@ -53,8 +53,9 @@ CONTEXT = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequenc
 def knows(table: config.Table) -> bool:
     """Whether transformers is installed and has the model of a config.json, and our families do not have it."""
     model_type = table.get("model_type")
-    ours = model_type in LAYOUT_FILES and trained_length(table) is None
-    if not isinstance(model_type, str) or ours or find_spec("transformers") is None:
+    if not isinstance(model_type, str) or find_spec("transformers") is None:
+        return False
+    if model_type in LAYOUT_FILES and trained_length(table) is None:
         return False
     from transformers import CONFIG_MAPPING
 
@@ -77,7 +78,10 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> tuple
     limit = "" if trained is None else f"; reads {trained} tokens at once, since its angles are others beyond"
     model.note = f"{model.note}{_left_out(table, theirs, used)}{limit}"
     warnings.warn(f"{folder.name}: {model.note}", Notice, stacklevel=2)
-    return Bundle(model, tokens, model.config, folder, special, read_template(folder), labels), used
+    bundle = Bundle(
+        model, tokens, model.config, folder, special, read_template(folder), labels, longest=longest_text(folder, model)
+    )  # fmt: skip
+    return bundle, used
 
 
 def _pretrained(folder: Path, table: config.Table, dtype: torch.dtype | None) -> tuple[Any, frozenset[str], Used]:
