@@ -23,7 +23,7 @@ from .answers import Answered, Rendering
 from .batches import IGNORE, Batch, Rows
 from .bucketed import Bucketed, Buckets
 from .conversations import Chat, Chats, Columns, read_chats
-from .files import DataError, locate
+from .files import DataError, given_files, locate
 from .ragged import Ragged
 from .splits import told
 from .tokenizer_folder import find_tokenizer, open_tokenizer, vocabulary_size
@@ -74,6 +74,7 @@ class ChatRows(Bucketed):
                 f"tokens={config.tokens!r} has no chat template: expected a folder with chat_template.jinja, or with "
                 "chat_template in tokenizer_config.json, as chat models have"
             )
+        self.files = given_files(config.path, config.valid_path)
         self.config, self.keys = config, ("ids", "targets", *(("documents", "at") if config.pack else ()))
         self.sizes = {"vocab": vocabulary_size(folder, self.tokens)}
         rendering = Rendering(self.chat, token_names(special, self.tokens), self.tokens, config.longest)

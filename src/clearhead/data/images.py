@@ -128,6 +128,7 @@ class Images(Data):
         self.config, self.seed = config, seed
         given = locate(config.path, root) if isinstance(config, ImageConfig) else path
         assert given is not None
+        self.files = (config.path,) if isinstance(config, ImageConfig) else ()
         train, valid = image_files.find_images(given)
         self.path = image_files.image_root(given)
         self.bad: tuple[str, ...] = ()  # files that were left out because they cannot be read

@@ -19,7 +19,7 @@ from .batches import Batch, Rows
 from .bucketed import Bucketed
 from .columns import LABELLED, two_columns
 from .fetch import find
-from .files import DataError, locate
+from .files import DataError, given_files, locate
 from .splits import cut_told, told
 from .tables import open_table
 from .text_rows import EncodedTexts, TextRowConfig, mask_of
@@ -122,7 +122,9 @@ def sst2(config: Sst2Config, *, seed: int, root: Path | None = None) -> Labelled
 def labelled(config: LabelledConfig, *, seed: int, root: Path | None = None) -> Labelled:
     """Open a table of texts and labels; the same text is never in both training and validation by a split made here."""
     train, valid, description = divided(config, root)
-    return Labelled(config, train, valid, seed=seed, root=root, description=description)
+    data = Labelled(config, train, valid, seed=seed, root=root, description=description)
+    data.files = given_files(config.path, config.valid_path)
+    return data
 
 
 def divided(config: LabelledConfig, root: Path | None) -> tuple[list[Label], list[Label], str]:

@@ -21,7 +21,7 @@ from ..tokens import Tokenizer
 from .batches import IGNORE, Batch, Rows
 from .bucketed import Bucketed
 from .column_names import TEXTS
-from .files import DataError, locate
+from .files import DataError, given_files, locate
 from .labelled import read_sst2
 from .splits import cut_told, told
 from .tables import is_table, open_table, read_lines
@@ -29,6 +29,7 @@ from .text import read_everyday
 from .text_rows import EncodedTexts, TextRowConfig, mask_of
 
 CHOICE, KINDS, OTHERS, SPLIT = 2, 3, 4, 5  # streams of random numbers, beside those of Bucketed
+SETS = ("sst2", "everyday")  # data that has a name
 VALID_SEED = 0  # for the split and for the masks of validation
 
 
@@ -62,6 +63,7 @@ class Masked(Bucketed):
 
     def __init__(self, config: MaskedConfig, *, seed: int, root: Path | None = None) -> None:
         self.config = config
+        self.files = tuple(name for name in given_files(config.of) if name not in SETS)
         texts = list(dict.fromkeys(_texts(config, root)))
         trains = counter_rng.uniform(VALID_SEED, 0, np.arange(len(texts)), 1, SPLIT)[:, 0] >= config.valid_share
         train = [text for text, yes in zip(texts, trains, strict=True) if yes]

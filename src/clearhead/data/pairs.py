@@ -16,7 +16,7 @@ from ..errors import InputError
 from ..tokens import Characters
 from .batches import IGNORE, Batch, Rows
 from .bucketed import Bucketed, Buckets
-from .files import DataError, locate
+from .files import DataError, given_files, locate
 from .parallel import Line, read_pairs
 from .splits import told
 from .vocabulary import TranslationConfig
@@ -77,7 +77,7 @@ class Pairs(Bucketed):
     tokens: Characters
 
     def __init__(self, config: PairConfig, *, seed: int, root: Path | None = None) -> None:
-        self.config = config
+        self.config, self.files = config, given_files(config.path, config.valid_path)
         train, valid, self.description = config.read(root)
         self.tokens = Characters.of("".join({c for pair in (*train, *valid) for c in pair.source + pair.target}))
         self.sep, self.end = len(self.tokens), len(self.tokens) + 1

@@ -16,6 +16,7 @@ from ..tokens.chat_template import read_template
 from ..tokens.special import Special, read_special
 from .documents import Documents, find_files
 from .fetch import find
+from .files import given_files
 from .parallel import load_split
 from .splits import counted
 from .tokenized import Reading, Source, Tokenized, around, tokenize
@@ -92,7 +93,7 @@ class Text(Windows):
         made = tokenize(documents, source, share=config.share, key=key, special=self.special)
         if learned and made.tokens.end is not None:  # an empty prompt begins where a document ends
             self.special = Special(pad=made.tokens.pad, start=made.tokens.end, ends=(made.tokens.end,))
-        self.description = _described(made, config)
+        self.description, self.files = _described(made, config), given_files(paths)
         self._open(config, seed, made, ", ".join(paths), vocab=len(made.tokens) if learned else vocab)
 
     def _open(self, config: WindowConfig, seed: int, made: Tokenized, name: str, *, vocab: int) -> None:

@@ -19,7 +19,7 @@ from ..tokens import Pair, Tokenizer
 from ..tokens.special import Special
 from .batches import IGNORE, Batch, Data, Rows
 from .bucketed import Bucketed, Buckets
-from .files import DataError, locate
+from .files import DataError, given_files, locate
 from .pairs import PairConfig, Pairs, split_pairs
 from .parallel import SPLITS, Line, read_multi30k, read_pairs, read_tatoeba
 from .ragged import Ragged
@@ -151,7 +151,9 @@ def mixture(config: TranslationMixtureConfig, *, seed: int, root: Path | None = 
             more = list(split_pairs(read_pairs(locate(name, root)), config.valid_share))
         train += more[0]
         valid += more[1]
-    return Translations(config, train, valid, seed=seed)
+    data = Translations(config, train, valid, seed=seed)
+    data.files = tuple(name for name in config.of if name not in SPLITS)
+    return data
 
 
 def pairs(config: PairConfig, *, seed: int, root: Path | None = None) -> Data:
@@ -161,7 +163,9 @@ def pairs(config: PairConfig, *, seed: int, root: Path | None = None) -> Data:
     options = TranslationConfig(**{field.name: getattr(config, field.name) for field in fields(TranslationConfig)})
     train, valid, description = config.read(root)
     tokens = None if config.tokens is None else open_pair(config.tokens, root)
-    return Translations(options, train, valid, seed=seed, tokens=tokens, description=description)
+    data = Translations(options, train, valid, seed=seed, tokens=tokens, description=description)
+    data.files = given_files(config.path, config.valid_path)
+    return data
 
 
 class EncodedPairs:
