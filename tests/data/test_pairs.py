@@ -115,7 +115,7 @@ def test_other_line_ends_and_gzip_are_read(folder):
         ("a\tb\na b\nc\td\n", r"bad\.tsv:2: expected 2 columns, as in the first row, got 1 column: 'a b'"),
         ("a\tb\tc\n", r"bad\.tsv:1: .*got 3 columns"),
         ("a\tb\n\nc\td\n", r"bad\.tsv:2: .*got 1 column: ''"),
-        ("a\tb\nc\t\n", r"bad\.tsv:2: the column '2' is empty"),
+        ("a\t\nc\t\n", r"bad\.tsv: no row has a value in '1' and in '2'"),
         (
             "a\tb\n" + "c" * 200 + "\t" + "d" * 200,
             r"bad\.tsv:2: this pair has 401 tokens: expected batch_tokens=300 or fewer",

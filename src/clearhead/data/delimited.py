@@ -44,9 +44,16 @@ def read_quoted(source: Source, delimiter: str) -> Iterator[Fields]:
 
 
 def read_plain(source: Source, delimiter: str) -> Iterator[Fields]:
-    """Yield the rows of a file without quotes, one per line."""
+    """Yield the rows of a file without quotes, one per line; empty lines at the end are left out."""
+    empty: list[int] = []  # lines that are left out if no other follows them
     for number, line in enumerate(source.lines(), 1):
-        yield number, line.removesuffix("\n").removesuffix("\r").split(delimiter)
+        text = line.removesuffix("\n").removesuffix("\r")
+        if not text:
+            empty.append(number)
+            continue
+        yield from ((one, [""]) for one in empty)
+        empty.clear()
+        yield number, text.split(delimiter)
 
 
 def find_delimiter(source: Source) -> str:

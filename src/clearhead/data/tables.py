@@ -53,6 +53,11 @@ class Row:
             raise DataError(f"{self.where}: the column {column!r} is {_described(value)}: expected text")
         return value
 
+    def has(self, column: str) -> bool:
+        """Return whether there is a value in a column; a text of spaces alone is none."""
+        value = self.values.get(column)
+        return not (value is None or value == [] or (isinstance(value, str) and not value.strip()))
+
     def label(self, column: str) -> str:
         """Return a value as the name of a class; a whole number, and true or false, become text."""
         value = self.values[column]
@@ -105,8 +110,7 @@ class Table:
                         f"{row.where}: there is no {column!r} in this row: it has {', '.join(map(str, row.values))}"
                         f"{nearest(column, map(str, row.values))}"
                     )
-                value = row.values[column]
-                if value is None or value == [] or (isinstance(value, str) and not value.strip()):
+                if not row.has(column):
                     raise DataError(f"{row.where}: the column {column!r} is empty: expected a value")
             yield row
 

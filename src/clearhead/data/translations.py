@@ -161,10 +161,11 @@ def pairs(config: PairConfig, *, seed: int, root: Path | None = None) -> Data:
     if config.join:
         return Pairs(config, seed=seed, root=root)
     options = TranslationConfig(**{field.name: getattr(config, field.name) for field in fields(TranslationConfig)})
-    train, valid, description = config.read(root)
+    train, valid, opened, description = config.read(root)
     tokens = None if config.tokens is None else open_pair(config.tokens, root)
     data = Translations(options, train, valid, seed=seed, tokens=tokens, description=description)
     data.files = given_files(config.path, config.valid_path)
+    data.columns = {"source": opened.first, "target": opened.second}
     return data
 
 

@@ -104,7 +104,8 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> tuple
     bundle = replace(bundle, folder=folder, base=str(path), chat=read_template(folder) or bundle.chat)
     if (folder / OURS).is_file():
         ours = config.read(native.Saved, config.load(folder / OURS))
-        bundle = replace(bundle, labels=ours.labels or bundle.labels, special=ours.special or bundle.special)
+        special = ours.special or bundle.special
+        bundle = replace(bundle, labels=ours.labels or bundle.labels, special=special, columns=ours.columns)
     if dtype is not None:
         bundle.model.to(dtype)
     return bundle, used
