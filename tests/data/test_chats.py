@@ -139,6 +139,9 @@ SAME = [{"messages": chat("one", "two")}, {"messages": chat("three\nfour", "five
         ("b.csv", 'Question;Answer\none;two\n"three\nfour";five\n'),
         ("a.json", json.dumps([{"instruction": "one", "output": "two", "input": ""},
                                {"instruction": "three", "input": "four", "output": "five"}])),
+        ("a.json", json.dumps([{"Instruction": "one", "Output": "two", "Input": ""},
+                               {"Instruction": "three", "Input": "four", "Output": "five"}])),
+        ("b.jsonl", "\n".join(json.dumps({"Messages": row["messages"]}) for row in SAME)),
         ("b.jsonl", "\n".join(json.dumps({"conversations": [
             {"from": {"user": "human", "assistant": "gpt"}[m["role"]], "value": m["content"]} for m in row["messages"]
         ]}) for row in SAME)),
@@ -159,6 +162,25 @@ def test_columns_are_chosen_by_name(folder):
         open_chats(folder, prompt="qq")
     with pytest.raises(ConfigError, match="expected a column of messages, or two columns"):
         open_chats(folder, prompt="q", messages="m")
+
+
+def test_columns_of_a_csv_file_are_chosen_by_name_or_number(folder):
+    expected = rows_of(open_chats(folder, SAME))
+    body = 'one,two\n"three\nfour",five\n'
+    for head, columns in (
+        ("Utterance,Reply\n", {"prompt": "Utterance", "answer": "Reply"}),
+        ("x,y\n", {"prompt": "x", "answer": "y", "header": True}),
+        ("", {"prompt": "1", "answer": "2"}),
+    ):
+        (folder / "c.csv").write_text(head + body)
+        assert rows_of(open_chats(folder, path="c.csv", **columns)) == expected
+
+
+def test_a_system_prompt_in_capitals_is_read(folder):
+    rows = [{"Instruction": "one", "Input": "more", "Output": "two", "System": "Be brief."}]
+    text = "".join(open_chats(folder, rows).tokens.pieces(rows_of(open_chats(folder, rows))[0][0]))
+    assert "system\nBe brief." in text
+    assert "user\none\nmore" in text
 
 
 def test_conversations_without_answers_are_left_out_and_counted(folder):
@@ -184,6 +206,8 @@ def test_conversations_without_answers_are_left_out_and_counted(folder):
             [*chat("a", "b"), {"role": "user"}],
             "message 3 is {'role': 'user'}: expected an object with role and content",
         ),
+        ([{"role": [], "content": "a"}], r"message 1: role = \[\]: expected one of system, user, assistant"),
+        ([{"role": "user", "content": "a \ud83d"}], r"message 1: '.ud83d' is half a character, at 2"),
         ([{"role": "user", "content": ["a"]}], r"message 1: content is \['a'\]: expected text"),
         ("hello", "has str: expected a list of messages"),
         ([*chat("a", "b", system="x"), {"role": "system", "content": "y"}], "a system message that is not the first"),
@@ -231,7 +255,7 @@ def test_the_same_question_is_not_in_both_parts(folder):
     assert valid
     write_jsonl(folder / "v.jsonl", rows[:4])
     assert open_chats(folder, valid_path="v.jsonl").description == (
-        "90 conversations to train on, 4 for validation (v.jsonl)"
+        "90 conversations to train on, 4 for validation (v.jsonl); 4 conversations of validation are in training too"
     )
 
 

@@ -1,5 +1,6 @@
 """What is understood of a file: its kind and why, its lengths, its [data] section, in bounded memory."""
 
+import gzip
 import json
 import subprocess
 import sys
@@ -150,6 +151,23 @@ def test_a_large_file_is_sampled(tmp_path, monkeypatch, name):
     assert found.rows == pytest.approx(200_000, rel=0.3)
     monkeypatch.setattr(module, "CHARACTERS", 5000)
     assert understand(tmp_path / name).read < 500
+
+
+def test_a_number_of_rows_that_is_not_known_is_said_to_be_an_estimate(tmp_path, monkeypatch):
+    monkeypatch.setattr(import_module("clearhead.data.understand"), "ROWS", 3000)
+    content = "text,label\n" + "a,1\n" * 4000
+    (tmp_path / "a.csv").write_text(content)  # less than is read at once
+    (tmp_path / "a.csv.gz").write_bytes(gzip.compress(content.encode()))
+    for name in ("a.csv", "a.csv.gz"):
+        found = understand(tmp_path / name)
+        assert found.sampled
+        assert found.to_dict()["sampled"]
+        assert found.read == 3000
+        assert found.rows == pytest.approx(4000, rel=0.01)
+    monkeypatch.setattr(import_module("clearhead.data.streams"), "CHUNK", 1 << 10)
+    assert understand(tmp_path / "a.csv.gz").rows > 3000
+    monkeypatch.setattr(import_module("clearhead.data.understand"), "ROWS", 4000)
+    assert not understand(tmp_path / "a.csv").sampled
 
 
 MEASURE = """

@@ -90,7 +90,7 @@ def two_columns(
         )
     for i, role in enumerate(roles):
         if found[i] is None:
-            found[i] = _usual(table, role, taken=found[1 - i])
+            found[i] = table.usual(*role.usual, taken=found[1 - i])
     languages = [name for name in table.columns if is_language(name) and name not in found]
     if roles == PARALLEL and len(languages) >= found.count(None):
         found = [name or languages.pop(0) for name in found]
@@ -104,8 +104,3 @@ def two_columns(
             f"{', '.join(table.columns)}"
         )
     return first, second
-
-
-def _usual(table: Table, role: Role, taken: str | None) -> str | None:
-    by_name = {name.lower(): name for name in reversed(table.columns) if name != taken}
-    return next((by_name[name] for name in role.usual if name in by_name), None)

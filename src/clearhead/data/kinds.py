@@ -109,8 +109,7 @@ _RULES: tuple[Callable[[Table, Sequence[Row]], Guess | None], ...] = (_chats, _p
 
 
 def _named(table: Table, usual: Sequence[str]) -> str | None:
-    by_name = {name.lower(): name for name in reversed(table.columns)}
-    return next((by_name[name] for name in usual if name in by_name), None) if table.header else None
+    return table.usual(*usual) if table.header else None
 
 
 def _is_label(column: str, rows: Sequence[Row]) -> bool:

@@ -98,10 +98,10 @@ class Labelled(Bucketed):
         training, validation = (
             EncodedTexts([line.text for line in lines], self.tokens, config) for lines in (train, valid)
         )
-        self._open(training, validation, seed=seed, valid_most=config.valid_most)
-        self.longest = config.widest
         cut = training.cut + validation.cut
         self.description = "; ".join(part for part in (description, cut_told(cut, config.longest)) if part)
+        self._open(training, validation, seed=seed, valid_most=config.valid_most)
+        self.longest = config.widest
 
     def _train(self, step: int, rows: Rows) -> Batch:
         batch = super()._train(step, rows)

@@ -76,11 +76,11 @@ class Masked(Bucketed):
         special = (self.tokens.start, self.tokens.end, self.tokens.pad, self.mask)
         self.never_masked = np.array([i for i in special if i is not None], np.int64)
         training, validation = (EncodedTexts(part, self.tokens, config) for part in (train, valid))
-        self._open(training, validation, seed=seed, valid_most=config.valid_most)
-        self.longest = config.widest
         how = f"valid_share = {config.valid_share} of the different texts"
         cut = cut_told(training.cut + validation.cut, config.longest)
         self.description = "; ".join(part for part in (told(train, valid, "text", how), cut) if part)
+        self._open(training, validation, seed=seed, valid_most=config.valid_most)
+        self.longest = config.widest
 
     def _train(self, step: int, rows: Rows) -> Batch:
         return self._masked(super()._train(step, rows), seed=self.seed, step=step)

@@ -62,6 +62,7 @@ class Understood:
     options: dict[str, Any]  # a [data] section
     rows: int  # the number of rows, or of lines of text
     read: int  # of which this many were read
+    sampled: bool  # whether only a part was read, so that `rows` is an estimate
     first: tuple[dict[str, Any], ...]  # the first rows
     lengths: dict[str, dict[str, Lengths]]  # by column, and by unit: characters, words, and tokens if they are given
     labels: dict[str, int]  # the number of rows of each label, most frequent first
@@ -70,14 +71,9 @@ class Understood:
     split: str  # how training and validation are divided
     cut: str  # what a context would cut, if one is given
 
-    @property
-    def sampled(self) -> bool:
-        """Whether only a part was read, so that `rows` is an estimate."""
-        return self.read < self.rows
-
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON values."""
-        return asdict(self) | {"sampled": self.sampled}
+        return asdict(self)
 
 
 def understand(
@@ -115,9 +111,7 @@ def understand(
     first: list[dict[str, Any]] = []
     with progress_bar() as stage:
         _measure(found, measured, first, stage)
-    share = found.share_read()
-    whole = measured.rows if found.ended else round(measured.rows / share) if share else measured.rows
-    rows = found.table.known_rows if found.table and found.table.known_rows else whole
+    rows = _number_of_rows(found, measured.rows)
     more = {} if tokens is None else {"tokens": tokens}
     table = found.table
     return Understood(
@@ -125,7 +119,7 @@ def understand(
         encoding=found.encoding, delimiter=table.delimiter if table else None,
         header=table.header if table and table.delimiter else None, columns=table.columns if table else (),
         kind=guessed.kind, why=guessed.why, options={"name": guessed.kind, **given, **guessed.options, **more},
-        rows=rows, read=measured.rows, first=tuple(first), lengths=measured.lengths(),
+        rows=rows, read=measured.rows, sampled=not found.ended, first=tuple(first), lengths=measured.lengths(),
         labels=dict(measured.labels.most_common()), empty=measured.empty, duplicates=measured.duplicates,
         split=_split(guessed.kind, rows, measured, valid), cut=_cut(guessed.kind, measured, context, tokens),
     )  # fmt: skip
@@ -228,6 +222,14 @@ def _measure(found: Found, measured: Measured, first: list[dict[str, Any]], stag
             found.ended = next(found.rows, None) is None
             return
     found.ended = True
+
+
+def _number_of_rows(found: Found, read: int) -> int:
+    """Return the number of rows of a file: as it says, as they were read, or estimated by the share that was read."""
+    if found.table is not None and found.table.known_rows:
+        return found.table.known_rows
+    share = found.share_read()
+    return read if found.ended or not share else max(round(read / share), read + 1)
 
 
 def _as_text(value: Any) -> str:

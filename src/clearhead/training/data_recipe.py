@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -57,7 +58,8 @@ def is_data(source: object) -> bool:
     if (path / "recipe.toml").exists():  # a run folder
         return False
     if path.suffix == ".json":
-        return path.read_bytes()[:1000].lstrip()[:1] == b"["
+        with path.open("rb") as file:
+            return file.read(1000).removeprefix(BOM_UTF8).lstrip()[:1] == b"["
     return path.suffix != ".toml"
 
 
