@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from chat_folder import spaced_folder
 
 import clearhead as ch
 from clearhead.config import ConfigError
@@ -49,6 +50,18 @@ def test_pieces_of_a_long_text_give_the_ids_of_the_whole(folder, tokens, monkeyp
     assert parts.tokens.decode(parts.ids.astype(np.int64)) == whole.tokens.decode(whole.ids.astype(np.int64))
     given = open_text(folder, tokens=str(ch.tokens.save(whole.tokens, folder / "t").parent))
     assert given.ids.tolist()[:-1] == whole.tokens.encode(TEXT).tolist()
+
+
+@pytest.mark.parametrize("kind", ["prepend", "first", "always"])
+def test_pieces_begin_without_a_space_of_their_own(folder, kind, monkeypatch):
+    model = str(spaced_folder(folder / "model", kind, ""))
+    whole = open_text(folder, tokens=model)
+    assert whole.ids.tolist()[:-1] == whole.tokens.encode(TEXT).tolist()
+    for part in (64, 65, 66):
+        monkeypatch.setattr(streams, "PIECE", part)
+        monkeypatch.setattr(streams, "REACH", 60)
+        monkeypatch.setattr(tokenized, "BATCH", 200)
+        assert open_text(folder, tokens=model).ids.tolist() == whole.ids.tolist()
 
 
 @pytest.mark.parametrize("text", ["x" * 1000, "字" * 1000, "a b " * 300, " " * 999])

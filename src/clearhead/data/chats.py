@@ -175,7 +175,7 @@ def _described(
     twice = sum(_content(chat) in known for chat in valid.chats)
     parts = [told(range(counts[0]), range(counts[1]), "conversation", source, twice)]
     for count, what in (
-        (train.unanswered + valid.unanswered, "left out, which have no answer"),
+        (train.unanswered + valid.unanswered + rendering.unanswered, "left out, which have no answer"),
         (train.empty + valid.empty, "left out, which have an empty message"),
         (rendering.shortened, f"without their oldest turns, to fit into longest={config.longest} tokens"),
         (rendering.left_out, f"left out, whose last question and answer have more than {config.longest} tokens"),
