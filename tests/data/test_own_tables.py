@@ -135,6 +135,24 @@ def test_empty_lines_at_the_end_are_left_out(tmp_path, name):
     assert understand(tmp_path / name).rows == 60
 
 
+def test_masked_texts_of_folders_and_tables_without_empty_ones(tmp_path):
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / "a.txt").write_text("one text\n\nanother text\n")
+    (tmp_path / "set" / "b.txt").write_text("a third text\n")
+    write(tmp_path / "a.jsonl", ("text",), [("in a table",), ("",), (None,), ("one text",)])
+    options = {"of": ["set", "a.jsonl"], "valid_share": 0.0, **WORDS}
+    data = make_data("masked", options, seed=0, root=tmp_path)
+    assert data.description == (
+        "4 texts to train on, 0 for validation (valid_share = 0.0 of the different texts); 2 rows without text left out"
+    )
+    data = make_data("masked", {**options, "of": "set", "valid_path": "a.jsonl"}, seed=0, root=tmp_path)
+    assert data.description == (
+        "3 texts to train on, 2 for validation (from a.jsonl); 1 text of validation is in training too; "
+        "2 rows without text left out"
+    )
+    assert data.files == ("set", "a.jsonl")
+
+
 def test_a_rare_label_stays_in_training(tmp_path):
     (tmp_path / "a.csv").write_text(csv(("text", "label"), [*TEXTS, *((f"rare {i}", f"rare {i}") for i in range(20))]))
     data = labelled(tmp_path, share=0.5)

@@ -75,6 +75,32 @@ def test_no_character_is_lost_between_pieces(text, monkeypatch):
         assert max(len(piece.text) for piece in pieces) < 128
 
 
+@pytest.mark.parametrize("tokens", ["characters", "words", "bpe", "given"])
+def test_validation_may_have_a_file_of_its_own(folder, tokens, monkeypatch):
+    (folder / "v.txt").write_text("the cat sat on a zebra. " * 9)
+    if tokens == "given":
+        ch.tokens.save(open_text(folder).tokens, folder / "given")
+    valid = (folder / "v.txt").read_text()
+    for large in (1 << 26, 10):  # in memory, and in files
+        monkeypatch.setattr(tokenized, "LARGE", large)
+        data = open_text(folder, tokens=tokens, valid_path="v.txt", valid_rows=4)
+        decode = data.tokens.decode
+        ids = np.concatenate([batch["ids"].flatten() for batch in map(data.valid, range(data.valid_batches))])
+        targets = np.concatenate([data.valid(i)["targets"].flatten() for i in range(data.valid_batches)])
+        assert decode(np.append(ids[:1], targets[targets >= 0])).startswith("the cat sat on a ")
+        assert len(data.ids) == data.cut
+        trained = open_text(folder, tokens=tokens, share=0.0)
+        if tokens == "characters":
+            assert "z" in data.tokens.pieces(range(len(data.tokens)))
+            assert decode(targets[targets >= 0]) == valid[1:]
+        else:  # the tokenizer is that of the training text
+            assert data.tokens == trained.tokens
+            assert data.ids.tolist() == trained.ids.tolist()
+        count = int((targets >= 0).sum()) + 1
+        assert f"{count} tokens for validation (from v.txt)" in data.description
+        assert data.files == ("a.txt", "v.txt")
+
+
 @pytest.mark.parametrize("tokens", ["words", "bpe"])
 def test_a_tokenizer_is_trained_on_the_training_part_only(folder, tokens):
     """What only validation has does not change the tokenizer, and the cut is at the share of the characters."""

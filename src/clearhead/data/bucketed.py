@@ -18,17 +18,18 @@ CHOICE = 9  # stream of the choice of validation batches, beside those of all da
 class Buckets:
     """The division of rows into batches of similar length, of at most `batch_tokens` padded tokens each.
 
-    A row's length is rounded up to a multiple of `rounding`, and the batches are cut from the sorted lengths. Each
-    epoch shuffles the rows of equal rounded length among themselves, which moves no cut, and then the batches: so
-    every epoch has the same number of batches, and contains every row once.
+    A row's length is rounded up to a multiple of `rounding`, but not above `longest`, and the batches are cut from the
+    sorted lengths. Each epoch shuffles the rows of equal rounded length among themselves, which moves no cut, and then
+    the batches: so every epoch has the same number of batches, and contains every row once.
     """
 
-    def __init__(self, lengths: NDArray[np.int64], batch_tokens: int, rounding: int = 1) -> None:
+    def __init__(
+        self, lengths: NDArray[np.int64], batch_tokens: int, rounding: int = 1, longest: int | None = None
+    ) -> None:
         self.lengths = lengths
+        most = batch_tokens if longest is None else min(batch_tokens, longest)
         # A length up to batch_tokens itself still fits, as the only row of its batch.
-        self.widths = np.where(
-            lengths > batch_tokens, lengths, np.minimum(-(-lengths // rounding) * rounding, batch_tokens)
-        )
+        self.widths = np.where(lengths > most, lengths, np.minimum(-(-lengths // rounding) * rounding, most))
         ordered = np.sort(self.widths)
         self.starts: list[int] = []
         for i, width in enumerate(ordered.tolist()):

@@ -110,7 +110,7 @@ class EncodedChats:
         sizes_of = [[len(one.ids) for one in row] for row in parts]
         self.documents = Ragged([np.repeat(np.arange(len(row)), row) for row in sizes_of])
         self.at = Ragged([np.concatenate([np.arange(size) for size in row]) for row in sizes_of])
-        self.buckets = Buckets(self.ids.lengths, config.batch_tokens, config.rounding)
+        self.buckets = Buckets(self.ids.lengths, config.batch_tokens, config.rounding, config.longest)
 
     def __len__(self) -> int:
         return len(self.ids.lengths)

@@ -101,7 +101,7 @@ class Labelled(Bucketed):
         cut = training.cut + validation.cut
         self.description = "; ".join(part for part in (description, cut_told(cut, config.longest)) if part)
         self._open(training, validation, seed=seed, valid_most=config.valid_most)
-        self.longest = config.widest
+        self.longest = config.longest
 
     def _train(self, step: int, rows: Rows) -> Batch:
         batch = super()._train(step, rows)

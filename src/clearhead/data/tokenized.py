@@ -50,6 +50,14 @@ class Tokenized:
     facts: Facts
 
 
+def alphabet(documents: Documents) -> set[str]:
+    """Return all different characters of documents."""
+    found: set[str] = set()
+    for piece in documents.pieces():
+        found.update(piece.text)
+    return found
+
+
 class Reading:
     """The first readings of documents, for a tokenizer that is trained: their characters, and a sample of them."""
 

@@ -202,7 +202,7 @@ class EncodedPairs:
                 f"expected batch_tokens={config.batch_tokens} or fewer"
             )
         self.source, self.target = (Ragged([rows[i] for i in kept.tolist()]) for rows in (source, target))
-        self.buckets = Buckets(longer[kept], config.batch_tokens, config.rounding)
+        self.buckets = Buckets(longer[kept], config.batch_tokens, config.rounding, config.longest)
 
     def __len__(self) -> int:
         return len(self.source.lengths)

@@ -6,7 +6,7 @@ of rows beyond is estimated from the share of the file that was read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from itertools import chain, islice
 from pathlib import Path
@@ -17,7 +17,7 @@ from ..tokens import Tokenizer
 from .chats import ChatsConfig
 from .documents import Documents
 from .files import DataError, locate
-from .kinds import Guess, Kind, guess
+from .kinds import COLUMNS, Guess, Kind, guess, named_kind
 from .labelled import LabelledConfig
 from .measured import Lengths, Measured
 from .pairs import PairConfig
@@ -77,8 +77,9 @@ class Understood:
 
 
 def understand(
-    path: str | Path, root: Path | None = None, *, tokens: str | None = None, context: int | None = None
-) -> Understood:
+    path: str | Path, root: Path | None = None, *, tokens: str | None = None, context: int | None = None,
+    given: Mapping[str, Any] | None = None,
+) -> Understood:  # fmt: skip
     """Read a file or folder of data, as far as needed, and say what it is.
 
     Args:
@@ -87,6 +88,8 @@ def understand(
         root: A data folder in which the path is searched too.
         tokens: A folder with a tokenizer, for lengths in tokens.
         context: A number of tokens, for what would be cut; without `tokens` words are counted instead.
+        given: Options of the [data] section that say how to read it: text, label, source, target, messages, prompt,
+            answer and column name columns, and so the kind of data; header says whether the first row has names.
 
     Raises:
         DataError: The file cannot be read, or its columns tell nothing; the message names the place.
@@ -102,9 +105,10 @@ def understand(
     if context is not None and context < 1:
         raise InputError(f"context={context}: expected 1 or more")
     place, valid = _files(locate(path, root))
-    given = {"path": str(path)} if place == locate(path, root) else {"path": str(place)}
-    given |= {} if valid is None else {"valid_path": str(valid)}
-    found = _text(place) if place.is_dir() else _table(place) or _text(place)
+    paths = {"path": str(path)} if place == locate(path, root) else {"path": str(place)}
+    paths |= {} if valid is None else {"valid_path": str(valid)}
+    words = dict(given or {})
+    found = _text(place) if place.is_dir() else _table(place, words) or _text(place)
     guessed = found.guessed
     tokenizers = _tokenizers(tokens, root, guessed)
     measured = Measured(guessed.columns or ("line",), tokenizers)
@@ -113,12 +117,14 @@ def understand(
         _measure(found, measured, first, stage)
     rows = _number_of_rows(found, measured.rows)
     more = {} if tokens is None else {"tokens": tokens}
+    header = {"header": words["header"]} if "header" in words else {}
     table = found.table
     return Understood(
         path=str(path), files=(str(place), *([str(valid)] if valid else [])), format=table.format if table else "text",
         encoding=found.encoding, delimiter=table.delimiter if table else None,
         header=table.header if table and table.delimiter else None, columns=table.columns if table else (),
-        kind=guessed.kind, why=guessed.why, options={"name": guessed.kind, **given, **guessed.options, **more},
+        kind=guessed.kind, why=guessed.why,
+        options={"name": guessed.kind, **paths, **guessed.options, **header, **more},
         rows=rows, read=measured.rows, sampled=not found.ended, first=tuple(first), lengths=measured.lengths(),
         labels=dict(measured.labels.most_common()), empty=measured.empty, duplicates=measured.duplicates,
         split=_split(guessed.kind, rows, measured, valid), cut=_cut(guessed.kind, measured, context, tokens),
@@ -137,16 +143,18 @@ class Found:
     ended: bool = False  # whether all of it has been read
 
 
-def _table(path: Path) -> Found | None:
+def _table(path: Path, given: Mapping[str, Any]) -> Found | None:
     """Open a table, or a text file whose lines all have TABs; None for other text files."""
-    if not is_table(path) and not _has_tabs(path):
+    kind = named_kind(given)
+    if not is_table(path) and (kind in (None, "text") and not _has_tabs(path)):
         return None
-    table = open_table(path)
+    named = [str(given[option]) for option in COLUMNS.get(kind or "text", ()) if option in given]
+    table = open_table(path, header=given.get("header"), named=named)
     reading = table.rows()
     sample = list(islice(reading, SAMPLE))
     if not sample:
         raise DataError(f"{path} has no rows")
-    return Found(guess(table, sample), chain(sample, reading), table.encoding, table.share_read, table)
+    return Found(guess(table, sample, given), chain(sample, reading), table.encoding, table.share_read, table)
 
 
 def _text(path: Path) -> Found:
@@ -182,9 +190,12 @@ def _files(path: Path) -> tuple[Path, Path | None]:
     if not path.is_dir():
         return path, None
     tables = sorted(file for file in path.iterdir() if file.is_file() and is_table(file))
-    by_name = {file.name.split(".")[0].lower(): file for file in tables}
+    by_name: dict[str, list[Path]] = {}
+    for file in tables:
+        by_name.setdefault(file.name.split(".")[0].lower(), []).append(file)
     if "train" in by_name:
-        return by_name["train"], next((by_name[name] for name in VALIDATION if name in by_name), None)
+        valid = next((name for name in VALIDATION if name in by_name), None)
+        return _only(by_name["train"]), None if valid is None else _only(by_name[valid])
     if len(tables) == 1 and Documents([path]).files == tuple(tables):
         return tables[0], None
     if tables and all(is_table(file) for file in Documents([path]).files):
@@ -193,6 +204,16 @@ def _files(path: Path) -> tuple[Path, Path | None]:
             f"{path} has {counted(len(tables), 'table')}, and none is called train: expected one of {listed}"
         )
     return path, None
+
+
+def _only(files: list[Path]) -> Path:
+    """The only one of files with the same name; raises if there are more."""
+    if len(files) > 1:
+        raise DataError(
+            f"{files[0].parent} has {' and '.join(file.name for file in files)}: expected one of them, or the path of "
+            "one file"
+        )
+    return files[0]
 
 
 def _tokenizers(tokens: str | None, root: Path | None, guessed: Guess) -> dict[str, Tokenizer]:
