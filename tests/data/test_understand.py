@@ -2,11 +2,13 @@
 
 import gzip
 import json
+import re
 import subprocess
 import sys
 from importlib import import_module
 
 import pytest
+from chat_folder import chat_folder
 
 from clearhead.data import DataError, data_config, make_data, understand
 from clearhead.data.documents import Documents
@@ -176,9 +178,9 @@ def vars_of(lengths):
 def test_tokens_are_counted_with_the_tokenizers_of_a_folder(tmp_path):
     (tmp_path / "a.csv").write_text(table(("text", "label"), [("a dog runs", 1), ("a", 0)]))
     save(Words(["a", "dog", "runs"]), tmp_path / "words")
-    found = understand("a.csv", tmp_path, tokens="words", context=2)
+    found = understand("a.csv", tmp_path, tokens="words", context=4)
     assert vars_of(found.lengths["text"]["tokens"]) == (3, 3, 3)
-    assert found.cut == "1 of 2 rows (50.0%) have more than 2 tokens: longest cuts them"
+    assert found.cut == "1 of 2 rows (50.0%) have more than 4 tokens: longest cuts them"
     assert found.options["tokens"] == "words"
     (tmp_path / "b.csv").write_text(table(("en", "de"), [("a dog", "ein Hund rennt"), ("a", "ein")]))
     save(Pair(Words(["a", "dog"]), Words(["ein", "Hund", "rennt"])), tmp_path / "pair")
@@ -256,6 +258,29 @@ def test_a_number_of_rows_that_is_not_known_is_said_to_be_an_estimate(tmp_path, 
     assert understand(tmp_path / "a.csv.gz").rows > 3000
     monkeypatch.setattr(import_module("clearhead.data.understand"), "ROWS", 4000)
     assert not understand(tmp_path / "a.csv").sampled
+
+
+def test_what_a_context_cuts_is_what_a_training_cuts(tmp_path):
+    folder = chat_folder(tmp_path / "model")
+    chats = [{"prompt": f"{i} " + "word " * 8 * (i % 3), "answer": f"{i} is it."} for i in range(12)]
+    (tmp_path / "chats.jsonl").write_text(lines(*chats))
+    turns = [{"role": role, "content": f"turn {i}"} for i in range(6) for role in ("user", "assistant")]
+    (tmp_path / "turns.jsonl").write_text(lines({"messages": turns}, {"messages": turns[:2]}))
+    for name, longest in (("chats.jsonl", 60), ("chats.jsonl", 90), ("turns.jsonl", 80)):
+        found = understand(tmp_path / name, tokens=str(folder), context=longest)
+        options = {key: value for key, value in found.options.items() if key != "name"}
+        told = make_data("chats", {**options, "longest": longest, "share": 0.0}, seed=0).description
+        numbers = [int(n) for n in re.findall(r"(\d+) (?:without their oldest|left out, whose)", told)]
+        assert found.cut.startswith(f"{sum(numbers)} of {found.rows} rows")
+        assert numbers
+    texts = [("word " * n, n % 2) for n in range(1, 40)]
+    (tmp_path / "a.csv").write_text(table(("text", "label"), texts))
+    save(Words(["word"]), tmp_path / "words")
+    found = understand(tmp_path / "a.csv", tokens=str(tmp_path / "words"), context=20)
+    options = {key: value for key, value in found.options.items() if key != "name"}
+    told = make_data("labelled", {**options, "longest": 20}, seed=0).description
+    assert "21 texts are cut" in told
+    assert found.cut.startswith("21 of 39 rows (53.8%) have more than 20 tokens: longest cuts them")
 
 
 MEASURE = """

@@ -7,7 +7,7 @@ two columns     prompt and answer, question and answer, or instruction (with inp
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,18 @@ class Chats:
     unanswered: int = 0  # without an answer
     empty: int = 0  # with an empty message
 
+    def take(self, messages: list[Message], where: str) -> Chat | None:
+        """Add a conversation up to its last answer, and return it; without an answer it is counted, and left out."""
+        last = max((i for i, one in enumerate(messages) if one["role"] == "assistant"), default=None)
+        if last is None:
+            self.unanswered += 1
+            return None
+        if not all(one["content"].strip() for one in messages[: last + 1]):
+            self.empty += 1
+            return None
+        self.chats.append(Chat(tuple(messages[: last + 1]), where))
+        return self.chats[-1]
+
 
 def read_chats(path: Path, columns: Columns) -> Chats:
     """Read the conversations of a table.
@@ -67,14 +79,9 @@ def read_chats(path: Path, columns: Columns) -> Chats:
     """
     given = [name for name in (columns.messages, columns.prompt, columns.answer) if name]
     table, found = open_table(path, header=columns.header, named=[*given, *LISTS, *QUESTIONS, *ANSWERS]), Chats()
-    for row, messages in _rows(table, columns):
-        last = max((i for i, one in enumerate(messages) if one["role"] == "assistant"), default=None)
-        if last is None:
-            found.unanswered += 1
-        elif not all(one["content"].strip() for one in messages[: last + 1]):
-            found.empty += 1
-        else:
-            found.chats.append(Chat(tuple(messages[: last + 1]), row.where))
+    messages = message_reader(table, columns)
+    for row in table.rows():
+        found.take(messages(row), row.where)
     if not found.chats:
         raise DataError(
             f"{path} has no conversation with an answer: {found.unanswered} without one, and {found.empty} with an "
@@ -83,21 +90,22 @@ def read_chats(path: Path, columns: Columns) -> Chats:
     return found
 
 
-def _rows(table: Table, columns: Columns) -> Iterator[tuple[Row, list[Message]]]:
-    """Yield each row with its messages."""
+def message_reader(table: Table, columns: Columns) -> Callable[[Row], list[Message]]:
+    """Return the function that reads the messages of a row."""
     given = columns.prompt or columns.answer
     if columns.messages is not None or (given is None and table.usual(*LISTS)):
         column = table.column(columns.messages, *LISTS)
-        for row in table.rows():
-            yield row, _messages(row, column)
-        return
+        return lambda row: _messages(row, column)
     prompt, answer = table.column(columns.prompt, *QUESTIONS), table.column(columns.answer, *ANSWERS)
     more, system_column = table.usual("input") if prompt.lower() == "instruction" else None, table.usual("system")
-    for row in table.rows():
+
+    def read(row: Row) -> list[Message]:
         question = "\n".join(text for name in (prompt, more) if (text := _text(row, name)))
         messages = [{"role": "user", "content": question}, {"role": "assistant", "content": _text(row, answer)}]
         system = _text(row, system_column)
-        yield row, [*([{"role": "system", "content": system}] if system else []), *messages]
+        return [*([{"role": "system", "content": system}] if system else []), *messages]
+
+    return read
 
 
 def _text(row: Row, column: str | None) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 from ..errors import InputError
 from ..tokens import Tokenizer
 from .chats import ChatsConfig
+from .context_cut import Cut, what_is_cut
 from .documents import Documents
 from .files import DataError, locate
 from .kinds import COLUMNS, Guess, Kind, guess, named_kind
@@ -112,9 +113,10 @@ def understand(
     guessed = found.guessed
     tokenizers = _tokenizers(tokens, root, guessed)
     measured = Measured(guessed.columns or ("line",), tokenizers)
+    cut = what_is_cut(guessed, found.table, context, tokens, root)
     first: list[dict[str, Any]] = []
     with progress_bar() as stage:
-        _measure(found, measured, first, stage)
+        _measure(found, measured, cut, first, stage)
     rows = _number_of_rows(found, measured.rows)
     more = {} if tokens is None else {"tokens": tokens}
     header = {"header": words["header"]} if "header" in words else {}
@@ -127,7 +129,7 @@ def understand(
         options={"name": guessed.kind, **paths, **guessed.options, **header, **more},
         rows=rows, read=measured.rows, sampled=not found.ended, first=tuple(first), lengths=measured.lengths(),
         labels=dict(measured.labels.most_common()), empty=measured.empty, duplicates=measured.duplicates,
-        split=_split(guessed.kind, rows, measured, valid), cut=_cut(guessed.kind, measured, context, tokens),
+        split=_split(guessed.kind, rows, measured, valid), cut=cut.told(measured),
     )  # fmt: skip
 
 
@@ -227,7 +229,7 @@ def _tokenizers(tokens: str | None, root: Path | None, guessed: Guess) -> dict[s
     return {name: tokenizer for name in guessed.columns or ("line",) if name != guessed.options.get("label")}
 
 
-def _measure(found: Found, measured: Measured, first: list[dict[str, Any]], stage: Stage) -> None:
+def _measure(found: Found, measured: Measured, cut: Cut, first: list[dict[str, Any]], stage: Stage) -> None:
     """Read the rows, up to the limits."""
     label = found.guessed.options.get("label")
     columns = [name for name in found.guessed.columns if name != label] or ["line"]
@@ -236,7 +238,8 @@ def _measure(found: Found, measured: Measured, first: list[dict[str, Any]], stag
         if len(first) < FIRST and (found.table or values["line"].strip()):
             first.append(values)
         told = None if label is None else "" if values.get(label) is None else row.label(label)
-        measured.add({name: _as_text(values.get(name)) for name in columns}, told)
+        measured.add({name: _as_text(row, name) for name in columns}, told)
+        cut.add(row)
         if measured.rows % EVERY == 0:
             stage("reading", max(found.share_read(), measured.rows / ROWS, measured.characters / CHARACTERS))
         if measured.rows >= ROWS or measured.characters >= CHARACTERS:
@@ -253,12 +256,13 @@ def _number_of_rows(found: Found, read: int) -> int:
     return read if found.ended or not share else max(round(read / share), read + 1)
 
 
-def _as_text(value: Any) -> str:
+def _as_text(row: Row, column: str) -> str:
     """Return a value as text; of a conversation, what its messages say."""
+    value = row.values.get(column)
     if isinstance(value, list):
         said: Iterable[Any] = (one.get("content", one.get("value")) if isinstance(one, dict) else one for one in value)
         return "\n".join(str(one) for one in said if one)
-    return "" if value is None else str(value)
+    return "" if value is None else row.text(column) if isinstance(value, str) else str(value)
 
 
 def _split(kind: Kind, rows: int, measured: Measured, valid: Path | None) -> str:
@@ -272,28 +276,10 @@ def _split(kind: Kind, rows: int, measured: Measured, valid: Path | None) -> str
     return f"share = {share} of {part} is kept for validation: about {round(share * good):,} of {good:,} rows"
 
 
-def _cut(kind: Kind, measured: Measured, context: int | None, tokens: str | None) -> str:
-    if context is None:
-        return ""
-    if kind == "text":
-        return f"nothing: text is read in windows of {context} tokens"
-    unit = "words" if tokens is None else "tokens"
-    number = measured.longer(context, unit)
-    share = f"{number / max(measured.rows, 1):.1%}"
-    note = "; a word is a token or more, which --tokens FOLDER counts" if tokens is None else ""
-    return f"{number:,} of {measured.rows:,} rows ({share}) have more than {context} {unit}: {_LONG[kind]}{note}"
-
-
 # By kind: the options that have the share of validation, and what it is a share of.
 _SHARES: dict[Kind, tuple[type[Any], str]] = {
     "text": (WindowConfig, "the end of the text"),
     "labelled": (LabelledConfig, "the different texts"),
     "pairs": (PairConfig, "the different sources"),
     "chats": (ChatsConfig, "the questions"),
-}
-# By kind: what happens to rows that are longer than `longest`.
-_LONG: dict[Kind, str] = {
-    "labelled": "longest cuts them",
-    "pairs": "longest leaves them out",
-    "chats": "longest takes their oldest turns, or leaves them out",
 }
