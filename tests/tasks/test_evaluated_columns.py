@@ -62,6 +62,7 @@ def test_a_file_is_read_in_the_direction_of_the_model_or_of_the_user(tmp_path, r
         ({}, ("2", "1"), ENGLISH, ("fr", "en")),
         ({}, ("fr", "en"), [("source", "target"), ("un", "one")], ("source", "target")),
         ({}, ("fr", "en"), [("un", "one")], ("1", "2")),
+        ({}, ("eo", "gsw_CH"), [("un", "one")], ("1", "2")),
     ],
 )  # fmt: skip
 def test_columns_of_pairs(tmp_path, columns, words, rows, expected):

@@ -44,3 +44,8 @@ def language_of(name: str) -> str | None:
         return None
     code = next(part for part in re.split(r"[_-]", name.lower()) if part in LANGUAGES)
     return NAMED_LANGUAGES.get(code, code)
+
+
+def may_be_language(word: str) -> bool:
+    """Return whether a word is a language, or looks like the code of one that is not listed, such as eo or gsw_CH."""
+    return is_language(word) or re.fullmatch(r"[A-Za-z]{2,3}([_-][A-Za-z]{2,4})?", word) is not None

@@ -39,7 +39,7 @@ class Guess:
 
 
 def named_kind(given: Mapping[str, Any]) -> Kind | None:
-    """Return the kind of data that a user means by the columns that he names; None if he names none.
+    """Return the kind of data that has the columns which the user names; None if none is named.
 
     Args:
         given: Options of the [data] section, such as {"text": "utterance", "label": "intent"}.
@@ -48,13 +48,12 @@ def named_kind(given: Mapping[str, Any]) -> Kind | None:
         >>> named_kind({"text": "utterance", "label": "intent"}), named_kind({"header": True})
         ('labelled', None)
     """
-    kinds = [kind for kind, options in COLUMNS.items() if given.get("name") == kind or any(o in given for o in options)]
+    named = {kind: [option for option in options if option in given] for kind, options in COLUMNS.items()}
+    kinds: list[Kind] = [kind for kind, options in named.items() if options or given.get("name") == kind]
     if len(kinds) > 1:
-        named = [name for name in ("name", *(o for kind in kinds for o in COLUMNS[kind])) if name in given]
-        raise DataError(
-            f"{', '.join(f'data.{name} = {given[name]}' for name in named)}: expected columns of one kind of data, "
-            f"{' or '.join(f'{kind} ({chr(44).join(COLUMNS[kind])})' for kind in kinds)}"
-        )
+        words = [f"data.{option} = {given[option]}" for kind in kinds for option in named[kind] or ["name"]]
+        listed = [f"{kind} ({' and '.join(COLUMNS[kind])})" for kind in kinds]
+        raise DataError(f"{', '.join(words)}: expected columns of one kind of data, {' or '.join(listed)}")
     return kinds[0] if kinds else None
 
 
@@ -66,9 +65,10 @@ def guess(table: Table, rows: Sequence[Row], given: Mapping[str, Any] | None = N
         rows: Its first rows.
         given: Options of the [data] section that name columns: they decide before anything is guessed.
     """
-    kind = named_kind(given or {})
+    words = given or {}
+    kind = named_kind(words)
     if kind is not None:
-        columns = {option: str((given or {})[option]) for option in COLUMNS[kind] if option in (given or {})}
+        columns = {option: str(words[option]) for option in COLUMNS[kind] if option in words}
         return Guess(kind, _NAMED[kind](table, columns), "its columns are named so" if columns else "data.name says it")
     for rule in _RULES:
         found = rule(table, rows)

@@ -16,6 +16,7 @@ from typing import Any, Literal
 from rich.table import Table
 
 from .. import config
+from ..data.column_names import may_be_language
 from ..data.files import DataError, as_line, locate
 from ..data.parallel import SPLITS, Line, lines_of, load_split, read_two
 from ..errors import InputError, nearest
@@ -189,7 +190,9 @@ def translation_scores(
 ) -> TranslationScores:
     """Translate data, and compute BLEU and chrF."""
     settings = _settings(bundle)
-    settings |= {side: word for side in ("source", "target") if (word := getattr(chosen, side)) is not None}
+    words = {side: word for side in ("source", "target") if (word := getattr(chosen, side)) is not None}
+    is_set = isinstance(data, str) and data in SPLITS
+    settings |= {side: word for side, word in words.items() if is_set or may_be_language(word)}  # not a column's name
     by_protocol = bleu_by(chosen.protocol, settings.get("target"))
     name, sources, references = _texts(bundle, data, chosen, settings, root)
     start = time.perf_counter()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ..data.column_names import is_language, language_of
+from ..data.column_names import is_language, language_of, may_be_language
 from ..data.columns import LABELLED, PARALLEL, Role, TwoColumns, two_columns
 from ..data.files import DataError
 from ..data.tables import Table, open_table
@@ -83,7 +83,7 @@ def _given(table: Table, word: str | None) -> str | None:
     if word is None or word in table.columns:
         return word
     column = _of_language(table, word)
-    if column is None and is_language(word) and not any(map(is_language, table.columns)):
+    if column is None and may_be_language(word) and not any(map(is_language, table.columns)):
         return None
     return column or _column(table, word)
 
