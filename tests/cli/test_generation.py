@@ -158,6 +158,13 @@ def test_messages_that_cannot_be_answered_are_an_error(writer, tmp_path, content
     assert re.search(message, found.stderr)
 
 
+def test_a_message_may_say_messages(writer, tmp_path):
+    path = tmp_path / "messages.jsonl"
+    path.write_text(json.dumps({"role": "user", "content": "messages"}) + "\n")
+    found = run("chat", writer, "max_new=2", "--messages", path)
+    assert (found.exit_code, found.stderr) == (0, "")
+
+
 def test_a_file_of_messages_that_does_not_exist_is_an_error(writer):
     found = run("chat", writer, "--messages", "missing.jsonl")
     assert (found.exit_code, found.stdout) == (1, "")

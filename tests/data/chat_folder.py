@@ -2,7 +2,7 @@
 
 import json
 
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 TEXT = ["What is the capital of France? Paris.", "user assistant system\nYou are helpful.", "1 2 3, hello!"] * 9
 CHATML = (
@@ -27,6 +27,27 @@ def chat_folder(folder, template=CHATML):
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|im_end|>", "pad_token": "<|endoftext|>",
                 "bos_token": "<|im_start|>", "clean_up_tokenization_spaces": False}  # fmt: skip
     (folder / "tokenizer_config.json").write_text(json.dumps(settings | {"chat_template": template}))
+    return folder
+
+
+def spaced_folder(folder, kind, template):
+    """A folder with a tokenizer that puts a space before a text: always, before the first part, or like Llama's."""
+    special, text = ["<unk>", "<s>", "</s>"], ["user: Who is the king? assistant: The king is dead. Why? War."] * 9
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
+    scheme = "always" if kind == "prepend" else kind
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme)
+    tokenizer.decoder = decoders.Metaspace(prepend_scheme=scheme)
+    tokenizer.normalizer = normalizers.Replace("\n", " ")
+    trainer = trainers.BpeTrainer(vocab_size=80, special_tokens=special, show_progress=False)
+    tokenizer.train_from_iterator(text, trainer)
+    if kind == "prepend":
+        tokenizer.pre_tokenizer = None
+        steps = [normalizers.Replace("\n", " "), normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")]
+        tokenizer.normalizer = normalizers.Sequence(steps)
+    folder.mkdir()
+    (folder / "tokenizer.json").write_text(tokenizer.to_str())
+    settings = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "chat_template": template}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     return folder
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from chat_folder import CHATML, chat, chat_folder, write_jsonl
+from chat_folder import CHATML, chat, chat_folder, spaced_folder, write_jsonl
 
 import clearhead as ch
 from clearhead.config import ConfigError
@@ -139,6 +139,9 @@ SAME = [{"messages": chat("one", "two")}, {"messages": chat("three\nfour", "five
         ("b.csv", 'Question;Answer\none;two\n"three\nfour";five\n'),
         ("a.json", json.dumps([{"instruction": "one", "output": "two", "input": ""},
                                {"instruction": "three", "input": "four", "output": "five"}])),
+        ("a.json", json.dumps([{"Instruction": "one", "Output": "two", "Input": ""},
+                               {"Instruction": "three", "Input": "four", "Output": "five"}])),
+        ("b.jsonl", "\n".join(json.dumps({"Messages": row["messages"]}) for row in SAME)),
         ("b.jsonl", "\n".join(json.dumps({"conversations": [
             {"from": {"user": "human", "assistant": "gpt"}[m["role"]], "value": m["content"]} for m in row["messages"]
         ]}) for row in SAME)),
@@ -159,6 +162,25 @@ def test_columns_are_chosen_by_name(folder):
         open_chats(folder, prompt="qq")
     with pytest.raises(ConfigError, match="expected a column of messages, or two columns"):
         open_chats(folder, prompt="q", messages="m")
+
+
+def test_columns_of_a_csv_file_are_chosen_by_name_or_number(folder):
+    expected = rows_of(open_chats(folder, SAME))
+    body = 'one,two\n"three\nfour",five\n'
+    for head, columns in (
+        ("Utterance,Reply\n", {"prompt": "Utterance", "answer": "Reply"}),
+        ("x,y\n", {"prompt": "x", "answer": "y", "header": True}),
+        ("", {"prompt": "1", "answer": "2"}),
+    ):
+        (folder / "c.csv").write_text(head + body)
+        assert rows_of(open_chats(folder, path="c.csv", **columns)) == expected
+
+
+def test_a_system_prompt_in_capitals_is_read(folder):
+    rows = [{"Instruction": "one", "Input": "more", "Output": "two", "System": "Be brief."}]
+    text = "".join(open_chats(folder, rows).tokens.pieces(rows_of(open_chats(folder, rows))[0][0]))
+    assert "system\nBe brief." in text
+    assert "user\none\nmore" in text
 
 
 def test_conversations_without_answers_are_left_out_and_counted(folder):
@@ -184,6 +206,8 @@ def test_conversations_without_answers_are_left_out_and_counted(folder):
             [*chat("a", "b"), {"role": "user"}],
             "message 3 is {'role': 'user'}: expected an object with role and content",
         ),
+        ([{"role": [], "content": "a"}], r"message 1: role = \[\]: expected one of system, user, assistant"),
+        ([{"role": "user", "content": "a \ud83d"}], r"message 1: '.ud83d' is half a character, at 2"),
         ([{"role": "user", "content": ["a"]}], r"message 1: content is \['a'\]: expected text"),
         ("hello", "has str: expected a list of messages"),
         ([*chat("a", "b", system="x"), {"role": "system", "content": "y"}], "a system message that is not the first"),
@@ -231,7 +255,7 @@ def test_the_same_question_is_not_in_both_parts(folder):
     assert valid
     write_jsonl(folder / "v.jsonl", rows[:4])
     assert open_chats(folder, valid_path="v.jsonl").description == (
-        "90 conversations to train on, 4 for validation (v.jsonl)"
+        "90 conversations to train on, 4 for validation (v.jsonl); 4 conversations of validation are in training too"
     )
 
 
@@ -248,6 +272,53 @@ def test_a_template_that_changes_earlier_messages_is_refused(folder):
     assert len(rows_of(open_chats(folder, SAME, template=CHATML))) == 2
     with pytest.raises(DataError, match=r"chats.jsonl:1: the chat template does not write .*the answer in message 2"):
         open_chats(folder, SAME, template=last)
+
+
+def test_a_conversation_may_begin_with_the_assistant(folder):
+    """The answer before the first question is context: the template writes no default system message before it."""
+    rows = [{"messages": [{"role": "assistant", "content": "Hello."}, *chat("hello!", "1 2")]},
+            {"messages": [{"role": "assistant", "content": "Hello."}]}]  # fmt: skip
+    template = CHATML.replace("messages[0].role != 'system'", "messages and messages[0].role != 'system'")
+    data = open_chats(folder, rows, template=template)
+    ((ids, targets),) = rows_of(data)
+    assert "system\nBe kind.<|im_end|>\n<|im_start|>assistant\nHello.<|im_end|>" in "".join(data.tokens.pieces(ids))
+    assert "".join(data.tokens.pieces([i for i in targets if i != IGNORE])) == "1 2<|im_end|>"
+    assert "1 left out, which have no answer" in data.description
+
+
+SPOKEN = (
+    "{% for m in messages %}{{ m.role }}: {{ m.content + (eos_token if m.role == 'assistant' else '\n') }}{% endfor %}"
+    "{% if add_generation_prompt %}assistant: {% endif %}"
+)
+
+
+@pytest.mark.parametrize("kind", ["prepend", "first", "always"])
+def test_tokenizers_that_put_a_space_before_a_text_put_none_inside(tmp_path, kind):
+    """As those of Llama and T5 do; " The" is a token, which crosses the border between "assistant: " and "The"."""
+    folder = spaced_folder(tmp_path / "model", kind, SPOKEN)
+    messages = chat("Who is the king?", "The king is dead.", "Why?", "War.")
+    data = open_chats(tmp_path, [{"messages": messages}], tokens=str(folder), rounding=1)
+    ids, targets = (data.batch(0)[key][0].tolist() for key in ("ids", "targets"))
+    text = "user: Who is the king?\nassistant: The king is dead.</s>user: Why?\nassistant: War.</s>"
+    begin = "</s>user" if kind == "first" else "</s> user"  # the others put one after a special token, too
+    assert "".join(data.tokens.pieces(ids)).lstrip() == text.replace("</s>user", begin).replace("\n", " ")
+    answers = [data.tokens.pieces([i])[0] for i in targets if i != IGNORE]
+    assert "".join(answers) == "The king is dead.</s>War.</s>"
+    model = ch.build("gpt", vocab=len(data.tokens), context=128, width=8, depth=1, heads=2)
+    prompt = conversation(ch.Bundle(model, data.tokens, special=data.special, chat=data.chat), messages[:1])
+    assert ids[: len(prompt)] == prompt
+
+
+def test_the_time_of_a_long_conversation_grows_with_its_length(folder, monkeypatch):
+    encoded = []
+    real = ch.tokens.Subwords.marked
+    monkeypatch.setattr(ch.tokens.Subwords, "marked", lambda self, text: encoded.append(len(text)) or real(self, text))
+    for turns in (40, 80):
+        for longest in (64, 4096):
+            rows = [{"messages": chat(*(f"turn {i} of it" for i in range(turns)))}]
+            before = sum(encoded)
+            open_chats(folder, rows, longest=longest, batch_tokens=4096)
+            assert sum(encoded) - before < 7 * turns * len("<|im_start|>assistant\nturn 00 of it<|im_end|>\n")
 
 
 def test_a_template_that_refuses_a_conversation_is_reported_with_its_line(folder):

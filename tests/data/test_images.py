@@ -64,6 +64,15 @@ def test_every_image_is_seen_once_per_epoch(folder):
     assert source.batch(0)["images"].shape == (6, 3, 4, 4)
 
 
+def test_a_part_of_validation_is_of_all_classes(folder):
+    for i in range(40):
+        paint(folder / "set" / "val" / f"n{i // 10}" / f"{i}.png", 100 + i)
+    whole, part = open_images(folder, valid_rows=8), open_images(folder, valid_rows=8, valid_most=2)
+    assert set(part.valid(0)["labels"]) | set(part.valid(1)["labels"]) == {0, 1, 2, 3}
+    assert part.valid_batches == 2
+    assert sorted(whole.valid(0)["labels"]) == [0] * 8  # all of them, in the order of their files
+
+
 def test_a_zip_file_gives_the_same_batches_as_its_folder(folder):
     plain = open_images(folder)
     for name in (zipped(folder), zipped(folder, "around.zip", "set-128/")):

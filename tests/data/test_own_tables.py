@@ -6,7 +6,7 @@ import json
 import pytest
 
 from clearhead.config import ConfigError
-from clearhead.data import DataError, make_data
+from clearhead.data import DataError, make_data, understand
 from clearhead.data.pairs import split_pairs
 from clearhead.data.parallel import Line
 from clearhead.training import train
@@ -107,6 +107,50 @@ def test_texts_that_are_there_twice_are_in_one_part(tmp_path):
     assert not train & valid
     n = len(seen(data, "valid"))
     assert data.description == f"{180 - n} texts to train on, {n} for validation (share = 0.3 of the different texts)"
+
+
+@pytest.mark.parametrize("valid", [False, True], ids=["a split", "a file for validation"])
+def test_rows_without_a_value_are_left_out_and_counted(tmp_path, valid):
+    write(tmp_path / "a.csv", ("text", "label"), [*TEXTS, ("", "bad"), ("  ", "bad"), ("no label", "")])
+    write(tmp_path / "a.jsonl", ("source", "target"), [*TEXTS, ("nothing", None), ("", "nothing")])
+    more = {"valid_path": "a.csv"} if valid else {}
+    data = labelled(tmp_path, **more)
+    assert len(seen(data, "train")) + (0 if valid else len(seen(data, "valid"))) == 60
+    assert data.classes == ("bad", "very good")
+    number = 6 if valid else 3
+    assert data.description.endswith(f"; {number} rows without a text or a label left out")
+    pairs = make_data("pairs", {"path": "a.jsonl"}, seed=0, root=tmp_path)
+    assert pairs.description.endswith("; 2 rows without a source or a target left out")
+    write(tmp_path / "b.csv", ("text", "label"), [("", "bad"), ("no label", "")])
+    with pytest.raises(DataError, match=r"b\.csv: no row has a value in 'text' and in 'label'"):
+        labelled(tmp_path, path="b.csv")
+
+
+@pytest.mark.parametrize("name", ["a.tsv", "a.csv", "a.jsonl"])
+def test_empty_lines_at_the_end_are_left_out(tmp_path, name):
+    write(tmp_path / name, ("text", "label"), TEXTS)
+    with (tmp_path / name).open("a") as file:
+        file.write("\n\r\n\n")
+    assert labelled(tmp_path, path=name).description.startswith("5")
+    assert understand(tmp_path / name).rows == 60
+
+
+def test_masked_texts_of_folders_and_tables_without_empty_ones(tmp_path):
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / "a.txt").write_text("one text\n\nanother text\n")
+    (tmp_path / "set" / "b.txt").write_text("a third text\n")
+    write(tmp_path / "a.jsonl", ("text",), [("in a table",), ("",), (None,), ("one text",)])
+    options = {"of": ["set", "a.jsonl"], "valid_share": 0.0, **WORDS}
+    data = make_data("masked", options, seed=0, root=tmp_path)
+    assert data.description == (
+        "4 texts to train on, 0 for validation (valid_share = 0.0 of the different texts); 2 rows without text left out"
+    )
+    data = make_data("masked", {**options, "of": "set", "valid_path": "a.jsonl"}, seed=0, root=tmp_path)
+    assert data.description == (
+        "3 texts to train on, 2 for validation (from a.jsonl); 1 text of validation is in training too; "
+        "2 rows without text left out"
+    )
+    assert data.files == ("set", "a.jsonl")
 
 
 def test_a_rare_label_stays_in_training(tmp_path):

@@ -84,6 +84,25 @@ def test_a_source_is_never_in_both_training_and_validation(folder):
     assert open_pairs(folder, share=0.3, valid_most=1).valid_batches == 1
 
 
+def test_a_part_of_validation_is_of_all_lengths(folder):
+    whole, part = (open_pairs(folder, share=0.5, batch_tokens=70, valid_most=most) for most in (None, 5))
+    every, some = ([s.valid(i)["ids"] for i in range(s.valid_batches)] for s in (whole, part))
+    widths = [ids.shape[1] for ids in every]
+    assert len(some) == 5 < len(every)
+    edges = [len(every) * i // 5 for i in range(6)]
+    for ids, first, after in zip(some, edges[:-1], edges[1:], strict=True):  # a batch of each fifth of the lengths
+        assert any(np.array_equal(ids, one) for one in every[first:after])
+    assert some[0].shape[1] < some[-1].shape[1]
+    rows = sum(map(len, some))
+    assert part.description.endswith(
+        f"; validation measures {rows} of its {sum(map(len, every))} rows (valid_most = 5)"
+    )
+    again = open_pairs(folder, share=0.5, batch_tokens=70, valid_most=5, seed=3)
+    assert all(np.array_equal(ids, again.valid(i)["ids"]) for i, ids in enumerate(some))
+    assert "measures" not in whole.description
+    assert widths == sorted(widths)
+
+
 def test_a_second_file_is_used_for_validation(folder):
     write(folder / "v.tsv", [("xyz", "zyx"), ("a", "b")])
     source = open_pairs(folder, valid_path="v.tsv")
@@ -115,7 +134,7 @@ def test_other_line_ends_and_gzip_are_read(folder):
         ("a\tb\na b\nc\td\n", r"bad\.tsv:2: expected 2 columns, as in the first row, got 1 column: 'a b'"),
         ("a\tb\tc\n", r"bad\.tsv:1: .*got 3 columns"),
         ("a\tb\n\nc\td\n", r"bad\.tsv:2: .*got 1 column: ''"),
-        ("a\tb\nc\t\n", r"bad\.tsv:2: the column '2' is empty"),
+        ("a\t\nc\t\n", r"bad\.tsv: no row has a value in '1' and in '2'"),
         (
             "a\tb\n" + "c" * 200 + "\t" + "d" * 200,
             r"bad\.tsv:2: this pair has 401 tokens: expected batch_tokens=300 or fewer",

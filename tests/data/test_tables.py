@@ -4,9 +4,12 @@ import bz2
 import gzip
 import json
 import lzma
+import os
 import random
 import string
+import sys
 import tracemalloc
+from types import SimpleNamespace
 
 import pytest
 
@@ -171,6 +174,18 @@ BAD = {
     "broken list": ("a.json", '[\n{"text": "a"},\n{"text" "b"}]', r"a\.json:3: column 9: not JSON"),
     "open list": ("a.json", '[\n{"text": "a"}\n', r"a\.json: the list is not closed"),
     "list of texts": ("a.json", '["a", "b"]', r"a\.json:1: expected a list of objects, \{\.\.\.\}, got '\"a\""),
+    "two lists": ("a.json", '[{"text": "a"}]\n[{"text": "b"}]', r"a\.json:2: expected the end of the file, or one"),
+    "after the list": ("a.json", '[{"text": "a"}] more', r"a\.json:1: expected the end of the file, .*got 'more'"),
+    "no comma": ("a.json", '[{"text": "a"}\n{"text": "b"}]', r"a\.json:2: expected a comma or \], got '\{"),
+    "two commas": ("a.json", '[{"text": "a"},,{"text": "b"}]', r"a\.json:1: expected an object, .* after the comma"),
+    "last comma": ("a.json", '[{"text": "a"},]', r"a\.json:1: expected an object, .*got '\]'"),
+    "no list": ("a.json", '{"text": "a"}\n]{"text": "b"}', r"a\.json:2: expected another object, .*got '\]"),
+    "deep line": ("a.jsonl", '{"text": ' + "[" * 99_999 + "]" * 99_999 + "}", r"a\.jsonl:1: .*nested too deeply"),
+    "deep list": ("a.json", '[\n{"text": ' + "[" * 99_999 + "]" * 99_999 + "}]", r"a\.json:2: .*nested too deeply"),
+    "long number": ("a.jsonl", '{"text": ' + "1" * 5000 + "}", r"a\.jsonl:1: not JSON: .*4300 digits"),
+    "long number in a list": ("a.json", '[\n{"text": ' + "1" * 5000 + "}]", r"a\.json:2: not JSON: .*4300 digits"),
+    "half a character": ("a.jsonl", '{"text": "a"}\n{"text": "b \\ud83d"}\n',
+                         r"a\.jsonl:2: the column 'text': '.ud83d' is half a character, at 2: expected text"),
     "truncated": ("a.csv.gz", gzip.compress(b"text,label\na,b\n" * 50)[:-9], r"a\.csv\.gz is not a complete gzip file"),
     "no bzip2": ("a.csv.bz2", "text,label\n", r"a\.csv\.bz2 is not a complete bzip2 file"),
     "no xz": ("a.csv.xz", "text,label\n", r"a\.csv\.xz is not a complete xz file"),
@@ -184,6 +199,43 @@ def test_bad_files_are_told_by_place(tmp_path, case):
         table = opened(tmp_path, name, content)
         for row in table.rows(table.columns[0]):
             row.text(table.columns[0])
+
+
+def test_the_column_of_an_error_in_a_long_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(streams, "CHUNK", 64)
+    monkeypatch.setattr(json_rows, "CHUNK", 64)
+    for before in ("", "\n"):
+        text = before + "[" + ",".join(json.dumps({"text": "word " * 5, "n": i}) for i in range(40))
+        at = text.rfind('"n"') + 3
+        with pytest.raises(json.JSONDecodeError) as expected:
+            json.loads(text[:at] + "x" + text[at:] + "]")
+        with pytest.raises(
+            DataError, match=rf"a\.json:{expected.value.lineno}: column {expected.value.colno}: not JSON"
+        ):
+            list(opened(tmp_path, "a.json", text[:at] + "x" + text[at:] + "]").rows())
+
+
+def test_a_pipe_is_no_table(tmp_path):
+    os.mkfifo(tmp_path / "a.csv")
+    with pytest.raises(DataError, match=r"a\.csv is a pipe or a device, which can be read only once: expected a file"):
+        open_table(tmp_path / "a.csv")
+
+
+def test_a_damaged_parquet_file_is_told(tmp_path, monkeypatch):
+    """With stand-ins for the optional package, whose damaged pages raise OSError when they are read."""
+
+    class File:
+        def __init__(self, file):
+            self.metadata, self.schema_arrow = SimpleNamespace(num_rows=3), SimpleNamespace(names=["text"])
+
+        def iter_batches(self, batch_size):
+            raise OSError("Corrupt snappy compressed data.")
+
+    monkeypatch.setitem(sys.modules, "pyarrow", SimpleNamespace(ArrowException=LookupError))
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", SimpleNamespace(ParquetFile=File))
+    table = opened(tmp_path, "a.parquet", "PAR1")
+    with pytest.raises(DataError, match=r"a\.parquet is a damaged Parquet file: Corrupt snappy"):
+        list(table.rows())
 
 
 def test_a_folder_is_no_table(tmp_path):
@@ -240,11 +292,11 @@ def test_places_do_not_depend_on_the_size_of_a_chunk(tmp_path, monkeypatch, size
 def test_memory_does_not_grow_with_the_file(tmp_path, monkeypatch, name):
     monkeypatch.setattr(streams, "CHUNK", 1 << 12)
     monkeypatch.setattr(json_rows, "CHUNK", 1 << 12)
-    row = {"a.csv": '"a text",1\n', "a.jsonl": '{"text": "a"}\n', "a.json": '{"text": "a"},\n'}[name]
-    head, foot = {"a.csv": ("text,label\n", ""), "a.json": ("[", "]")}.get(name, ("", ""))
+    row = {"a.csv": '"a text",1\n', "a.jsonl": '{"text": "a"}\n', "a.json": ',\n{"text": "a"}'}[name]
+    head, foot = {"a.csv": ('text,label\n"a",1\n', ""), "a.json": ('[{"text": "a"}', "]")}.get(name, (row, ""))
     peaks = []
-    for rows in (1, 1_000, 10_000):  # the first fills the caches
-        table = opened(tmp_path, name, head + row * rows + foot)
+    for rows in (2, 1_000, 10_000):  # the first fills the caches
+        table = opened(tmp_path, name, head + row * (rows - 1) + foot)
         tracemalloc.start()
         assert sum(1 for _ in table.rows("text")) == rows
         peaks.append(tracemalloc.get_traced_memory()[1])

@@ -147,7 +147,6 @@ def test_sst2_is_read_from_a_data_folder(tmp_path):
     [
         ("a\t1\nb\n", r":2: expected 2 columns, as in the first row, got 1 column: 'b'"),
         ("a\tb\tc\n", r":1: expected"),
-        ("\t1\n", ":1:"),
     ],
 )
 def test_a_wrong_line_is_reported_with_its_number(tmp_path, content, problem):

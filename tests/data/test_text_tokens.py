@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from chat_folder import spaced_folder
 
 import clearhead as ch
 from clearhead.config import ConfigError
@@ -51,6 +52,18 @@ def test_pieces_of_a_long_text_give_the_ids_of_the_whole(folder, tokens, monkeyp
     assert given.ids.tolist()[:-1] == whole.tokens.encode(TEXT).tolist()
 
 
+@pytest.mark.parametrize("kind", ["prepend", "first", "always"])
+def test_pieces_begin_without_a_space_of_their_own(folder, kind, monkeypatch):
+    model = str(spaced_folder(folder / "model", kind, ""))
+    whole = open_text(folder, tokens=model)
+    assert whole.ids.tolist()[:-1] == whole.tokens.encode(TEXT).tolist()
+    for part in (64, 65, 66):
+        monkeypatch.setattr(streams, "PIECE", part)
+        monkeypatch.setattr(streams, "REACH", 60)
+        monkeypatch.setattr(tokenized, "BATCH", 200)
+        assert open_text(folder, tokens=model).ids.tolist() == whole.ids.tolist()
+
+
 @pytest.mark.parametrize("text", ["x" * 1000, "字" * 1000, "a b " * 300, " " * 999])
 def test_no_character_is_lost_between_pieces(text, monkeypatch):
     monkeypatch.setattr(streams, "PIECE", 64)
@@ -60,6 +73,32 @@ def test_no_character_is_lost_between_pieces(text, monkeypatch):
         assert "".join(piece.text for piece in pieces) == text
         assert [piece.ends for piece in pieces] == [False] * (len(pieces) - 1) + [True]
         assert max(len(piece.text) for piece in pieces) < 128
+
+
+@pytest.mark.parametrize("tokens", ["characters", "words", "bpe", "given"])
+def test_validation_may_have_a_file_of_its_own(folder, tokens, monkeypatch):
+    (folder / "v.txt").write_text("the cat sat on a zebra. " * 9)
+    if tokens == "given":
+        ch.tokens.save(open_text(folder).tokens, folder / "given")
+    valid = (folder / "v.txt").read_text()
+    for large in (1 << 26, 10):  # in memory, and in files
+        monkeypatch.setattr(tokenized, "LARGE", large)
+        data = open_text(folder, tokens=tokens, valid_path="v.txt", valid_rows=4)
+        decode = data.tokens.decode
+        ids = np.concatenate([batch["ids"].flatten() for batch in map(data.valid, range(data.valid_batches))])
+        targets = np.concatenate([data.valid(i)["targets"].flatten() for i in range(data.valid_batches)])
+        assert decode(np.append(ids[:1], targets[targets >= 0])).startswith("the cat sat on a ")
+        assert len(data.ids) == data.cut
+        trained = open_text(folder, tokens=tokens, share=0.0)
+        if tokens == "characters":
+            assert "z" in data.tokens.pieces(range(len(data.tokens)))
+            assert decode(targets[targets >= 0]) == valid[1:]
+        else:  # the tokenizer is that of the training text
+            assert data.tokens == trained.tokens
+            assert data.ids.tolist() == trained.ids.tolist()
+        count = int((targets >= 0).sum()) + 1
+        assert f"{count} tokens for validation (from v.txt)" in data.description
+        assert data.files == ("a.txt", "v.txt")
 
 
 @pytest.mark.parametrize("tokens", ["words", "bpe"])

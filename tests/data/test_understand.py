@@ -1,13 +1,17 @@
 """What is understood of a file: its kind and why, its lengths, its [data] section, in bounded memory."""
 
+import gzip
 import json
+import re
 import subprocess
 import sys
 from importlib import import_module
 
 import pytest
+from chat_folder import chat_folder
 
 from clearhead.data import DataError, data_config, make_data, understand
+from clearhead.data.documents import Documents
 from clearhead.tokens import Pair, Words, save
 
 REVIEWS = [(f"film {i}, it was {'good ' * (i % 4)}in the end", i % 2) for i in range(40)]
@@ -49,6 +53,20 @@ FILES = {
 }  # fmt: skip
 
 
+LABELS = [(f"some text number {i} about it", ["sports", "tech"][i % 2]) for i in range(30)]
+FIRST = [(label, text) for text, label in LABELS]
+FILES |= {
+    "unusual.csv": (table(("Statement", "Verdict"), LABELS), "labelled", {"text": "Statement", "label": "Verdict"}),
+    "spam.csv": (table(("v1", "v2"), FIRST), "labelled", {"text": "v2", "label": "v1"}),
+    "first.tsv": (plain(FIRST), "labelled", {"text": "2", "label": "1"}),
+    "news.csv": (table((3, "Head 0", "A long text, as it is"), [(i % 4 + 1, f"Head {i}", f"A long text {i}, as it is")
+                                                                 for i in range(30)]), "labelled",
+                 {"text": "3", "label": "1"}),
+    "again.tsv": (plain([(["Go.", "Run!", "Hi."][i // 10], f"Va {i} !") for i in range(30)]), "pairs",
+                  {"source": "1", "target": "2", "join": False}),
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("name", FILES)
 def test_the_kind_and_the_section_of_a_file(tmp_path, name):
     content, kind, columns = FILES[name]
@@ -64,6 +82,79 @@ def test_the_kind_and_the_section_of_a_file(tmp_path, name):
         data = make_data(kind, {k: v for k, v in found.options.items() if k != "name"}, seed=0, root=tmp_path)
         assert data.steps_per_epoch > 0
         assert "for validation (share = " in data.description
+
+
+ODD = table(("uid", "utt", "cls", "reply"), [(i, text, label, f"re {text}") for i, (text, label) in enumerate(LABELS)])
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "columns"),
+    [
+        ({"text": "utt", "label": "cls"}, "labelled", {"text": "utt", "label": "cls"}),
+        ({"source": "utt", "target": "reply"}, "pairs", {"source": "utt", "target": "reply", "join": False}),
+        ({"prompt": "utt", "answer": "reply"}, "chats", {"prompt": "utt", "answer": "reply"}),
+        ({"column": "reply"}, "text", {"column": "reply"}),
+        ({"text": "utt", "label": "cls", "header": True}, "labelled", {"text": "utt", "label": "cls", "header": True}),
+    ],
+)
+def test_columns_that_the_user_names_decide_the_kind(tmp_path, given, kind, columns):
+    (tmp_path / "odd.csv").write_text(ODD)
+    with pytest.raises(
+        DataError, match=r"uid, utt, cls, reply do not tell .*named by data.text=COLUMN data.label=COLUMN"
+    ):
+        understand("odd.csv", tmp_path)
+    found = understand("odd.csv", tmp_path, given=given)
+    assert found.kind == kind
+    assert found.options == {"name": kind, "path": "odd.csv", **columns}
+
+
+def test_columns_by_number_and_a_header_alone(tmp_path):
+    (tmp_path / "a.tsv").write_text(plain(PAIRS))
+    found = understand("a.tsv", tmp_path, given={"text": 2, "label": 1})
+    assert {"name": "labelled", "text": "2", "label": "1"}.items() <= found.options.items()
+    (tmp_path / "b.csv").write_text(table(("Alpha", "Beta"), PAIRS))
+    assert understand("b.csv", tmp_path).header is False
+    found = understand("b.csv", tmp_path, given={"header": True})
+    assert found.options == {
+        "name": "pairs", "path": "b.csv", "source": "Alpha", "target": "Beta", "join": False, "header": True
+    }  # fmt: skip
+    assert found.rows == len(PAIRS)
+
+
+def test_columns_that_do_not_fit_together_are_refused(tmp_path):
+    (tmp_path / "odd.csv").write_text(ODD)
+    for given, message in (
+        ({"text": "utt", "target": "reply"}, r"data.text = utt, data.target = reply: expected columns of one kind"),
+        (
+            {"text": "utt", "label": "clas"},
+            r"no column 'clas': expected one of uid, utt, cls, reply; the nearest is cls",
+        ),
+        ({"name": "pairs"}, r"none of the columns uid, utt, cls, reply is called source"),
+    ):
+        with pytest.raises(DataError, match=message):
+            understand("odd.csv", tmp_path, given=given)
+
+
+def test_a_table_in_a_folder_is_read_and_not_what_is_said_about_it(tmp_path):
+    (tmp_path / "README.md").write_text("What this is.\n" * 3)
+    (tmp_path / "LICENSE.txt").write_text("Do as you like.\n")
+    (tmp_path / "reviews.csv").write_text(table(("text", "label"), REVIEWS))
+    found = understand(tmp_path)
+    assert (found.kind, found.files, found.rows) == ("labelled", (str(tmp_path / "reviews.csv"),), len(REVIEWS))
+    assert [file.name for file in Documents([tmp_path]).files] == ["reviews.csv"]
+    (tmp_path / "a.txt").write_text("A text.")
+    assert [file.name for file in Documents([tmp_path]).files] == ["a.txt"]
+    for name in ("a.txt", "reviews.csv"):
+        (tmp_path / name).unlink()
+    assert [file.name for file in Documents([tmp_path]).files] == ["LICENSE.txt", "README.md"]
+
+
+@pytest.mark.parametrize("name", ["train", "valid"])
+def test_two_tables_of_the_same_name_are_refused(tmp_path, name):
+    for file in ("train.csv", f"{name}.en.csv", f"{name}.fr.csv"):
+        (tmp_path / file).write_text(table(("text", "label"), REVIEWS))
+    with pytest.raises(DataError, match=rf"has (train.csv and )?{name}.en.csv and {name}.fr.csv: expected one of them"):
+        understand(tmp_path)
 
 
 def test_numbers_of_a_file(tmp_path):
@@ -87,9 +178,9 @@ def vars_of(lengths):
 def test_tokens_are_counted_with_the_tokenizers_of_a_folder(tmp_path):
     (tmp_path / "a.csv").write_text(table(("text", "label"), [("a dog runs", 1), ("a", 0)]))
     save(Words(["a", "dog", "runs"]), tmp_path / "words")
-    found = understand("a.csv", tmp_path, tokens="words", context=2)
+    found = understand("a.csv", tmp_path, tokens="words", context=4)
     assert vars_of(found.lengths["text"]["tokens"]) == (3, 3, 3)
-    assert found.cut == "1 of 2 rows (50.0%) have more than 2 tokens: longest cuts them"
+    assert found.cut == "1 of 2 rows (50.0%) have more than 4 tokens: longest cuts them"
     assert found.options["tokens"] == "words"
     (tmp_path / "b.csv").write_text(table(("en", "de"), [("a dog", "ein Hund rennt"), ("a", "ein")]))
     save(Pair(Words(["a", "dog"]), Words(["ein", "Hund", "rennt"])), tmp_path / "pair")
@@ -150,6 +241,46 @@ def test_a_large_file_is_sampled(tmp_path, monkeypatch, name):
     assert found.rows == pytest.approx(200_000, rel=0.3)
     monkeypatch.setattr(module, "CHARACTERS", 5000)
     assert understand(tmp_path / name).read < 500
+
+
+def test_a_number_of_rows_that_is_not_known_is_said_to_be_an_estimate(tmp_path, monkeypatch):
+    monkeypatch.setattr(import_module("clearhead.data.understand"), "ROWS", 3000)
+    content = "text,label\n" + "a,1\n" * 4000
+    (tmp_path / "a.csv").write_text(content)  # less than is read at once
+    (tmp_path / "a.csv.gz").write_bytes(gzip.compress(content.encode()))
+    for name in ("a.csv", "a.csv.gz"):
+        found = understand(tmp_path / name)
+        assert found.sampled
+        assert found.to_dict()["sampled"]
+        assert found.read == 3000
+        assert found.rows == pytest.approx(4000, rel=0.01)
+    monkeypatch.setattr(import_module("clearhead.data.streams"), "CHUNK", 1 << 10)
+    assert understand(tmp_path / "a.csv.gz").rows > 3000
+    monkeypatch.setattr(import_module("clearhead.data.understand"), "ROWS", 4000)
+    assert not understand(tmp_path / "a.csv").sampled
+
+
+def test_what_a_context_cuts_is_what_a_training_cuts(tmp_path):
+    folder = chat_folder(tmp_path / "model")
+    chats = [{"prompt": f"{i} " + "word " * 8 * (i % 3), "answer": f"{i} is it."} for i in range(12)]
+    (tmp_path / "chats.jsonl").write_text(lines(*chats))
+    turns = [{"role": role, "content": f"turn {i}"} for i in range(6) for role in ("user", "assistant")]
+    (tmp_path / "turns.jsonl").write_text(lines({"messages": turns}, {"messages": turns[:2]}))
+    for name, longest in (("chats.jsonl", 60), ("chats.jsonl", 90), ("turns.jsonl", 80)):
+        found = understand(tmp_path / name, tokens=str(folder), context=longest)
+        options = {key: value for key, value in found.options.items() if key != "name"}
+        told = make_data("chats", {**options, "longest": longest, "share": 0.0}, seed=0).description
+        numbers = [int(n) for n in re.findall(r"(\d+) (?:without their oldest|left out, whose)", told)]
+        assert found.cut.startswith(f"{sum(numbers)} of {found.rows} rows")
+        assert numbers
+    texts = [("word " * n, n % 2) for n in range(1, 40)]
+    (tmp_path / "a.csv").write_text(table(("text", "label"), texts))
+    save(Words(["word"]), tmp_path / "words")
+    found = understand(tmp_path / "a.csv", tokens=str(tmp_path / "words"), context=20)
+    options = {key: value for key, value in found.options.items() if key != "name"}
+    told = make_data("labelled", {**options, "longest": 20}, seed=0).description
+    assert "21 texts are cut" in told
+    assert found.cut.startswith("21 of 39 rows (53.8%) have more than 20 tokens: longest cuts them")
 
 
 MEASURE = """

@@ -37,7 +37,7 @@ def write(
     old=True,
     facts=None,
 ):
-    """Write a run folder; `old`: its last record was written long ago; `facts`: of its last attempt."""
+    """Write a run folder; `old`: its last record was written long ago; `facts`: the content of facts.json."""
     folder.mkdir(parents=True)
     (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     (folder / "recipe.toml").write_text(f'steps = {steps}\n[model]\nname = "gpt"\n[data]\nname = "text"\n')
@@ -47,7 +47,7 @@ def write(
     }  # fmt: skip
     (folder / "setup.json").write_text(json.dumps(setup))
     if facts:
-        (folder / "facts.json").write_text(json.dumps({"seed": 0, "attempts": [{"step": 0}, facts]}))
+        (folder / "facts.json").write_text(json.dumps({"seed": 0, "attempts": [{"step": 0}], **facts}))
     if old:
         os.utime(folder / "metrics.jsonl", (1e9, 1e9))
 
@@ -80,7 +80,7 @@ def folder(tmp_path_factory, tiny):
     ], measured=GAN, losses=("discriminator_loss", "generator_loss"), objective="gan",
         players={"generator": {"model": "mlp"}, "discriminator": {"model": "mlp"}})  # fmt: skip
     write(root / "fresh", language_model(4), measured=TOKENS, old=False)
-    write(root / "done", language_model(4), measured=TOKENS, steps=4, facts={"model_step": 2})
+    write(root / "done", language_model(4), measured=TOKENS, steps=4, facts={"model": {"step": 4, "best": 2}})
     shutil.copytree(tiny, root / "done" / "model")
     write(root / "points", language_model(4), measured=ROWS, steps=4)
     mlp = ch.build("mlp", inputs=2, outputs=2, hidden=4)
@@ -373,7 +373,7 @@ def many(tmp_path_factory):
         os.utime(root / f"run-{i:02}" / "metrics.jsonl", (2e9, 2e9))
     for name, vocab in (("few", 40), ("für alle", 500)):
         write(root / name, language_model(2), measured=TOKENS, players={"model": {**gpt, "options": {"vocab": vocab}}})
-    write(root / "failed", language_model(2), measured=TOKENS, facts={"problem": "the loss became nan in step 3"})
+    write(root / "failed", language_model(2), measured=TOKENS, facts={"attempts": [{"problem": "the loss became nan in step 3"}]})
     with Uvicorn(make_app(runs=root, device="cpu")) as found:
         yield found
 

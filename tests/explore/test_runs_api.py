@@ -86,8 +86,12 @@ def test_a_run_says_why_it_failed_which_step_its_model_is_of_and_what_its_tokens
             json.dumps({"players": {"model": {"model": "gpt", "options": {"vocab": len(vocabulary)}}}})
         )
     write(tmp_path / "failed", {"step": 3})
-    for name, fact in (("one", {"model_step": 4}), ("failed", {"problem": "the loss became nan in step 3"})):
-        (tmp_path / name / "facts.json").write_text(json.dumps({"attempts": [{"problem": "old"}, fact]}))
+    facts = {
+        "one": {"attempts": [{"problem": "old"}, {}], "model": {"step": 9, "best": 4}},
+        "failed": {"attempts": [{"problem": "old"}, {"problem": "the loss became nan in step 3"}]},
+    }
+    for name, content in facts.items():
+        (tmp_path / name / "facts.json").write_text(json.dumps(content))
     (tmp_path / "other" / "facts.json").write_text("[]")
     runs = listed(tmp_path)
     assert (runs["failed"].state, runs["failed"].problem) == ("failed", "the loss became nan in step 3")

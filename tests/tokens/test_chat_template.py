@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from clearhead.tokens import chat_template
-from clearhead.tokens.chat_template import render
+from clearhead.tokens import Words, chat_template
+from clearhead.tokens.chat_template import render, token_names
 
 MESSAGES = [{"role": "user", "content": "hello"}]
 HOSTILE = {
@@ -49,3 +49,23 @@ def test_usual_templates_render():
         "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}{{ '-' * 3 }}{{ 7 % 4 }}"
     )
     assert render(template, MESSAGES, {"eos_token": "</s>"}) == "<|user|>\nhello</s>\n<|assistant|>---3"
+
+
+@pytest.mark.parametrize(
+    ("template", "expected"),
+    [
+        ("{% if tools is not none %}tools{% endif %}{{ tools is defined }}", "True"),
+        ("{% if documents is none %}none{% endif %}", "none"),
+        ("{{ messages[0].content | tojson }}", '"a<b> é &"'),
+        ("{{ messages[0] | tojson(indent=1) }}", '{\n "role": "user",\n "content": "a<b> é &"\n}'),
+    ],
+)
+def test_templates_find_what_they_find_in_transformers(template, expected):
+    messages = [{"role": "user", "content": "a<b> é &"}]
+    assert render(template, messages, {}) == expected
+    rendered = pytest.importorskip("transformers.utils.chat_template_utils").render_jinja_template
+    assert rendered(conversations=[messages], chat_template=template)[0] == [expected]
+
+
+def test_the_name_of_the_unknown_token_is_given():
+    assert token_names(None, Words(["a"]))["unk_token"] == "<unk>"

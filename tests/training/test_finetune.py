@@ -13,7 +13,8 @@ from clearhead.data import DataError
 from clearhead.errors import InputError
 from clearhead.training import finetune, finetune_recipe, memory, read_recipe, train
 from clearhead.training.data_recipe import is_data, new_recipe
-from clearhead.training.finetune import choose_task
+from clearhead.training.finetune import _check_valid, choose_task
+from clearhead.training.run_folder import FolderError
 
 TEMPLATE = (
     "{% for m in messages %}{{ 'Q ' if m.role == 'user' else 'A ' }}{{ m.content }} {{ eos_token }}{% endfor %}"
@@ -82,6 +83,118 @@ def test_the_objective_follows_from_the_model_and_the_data(name, method, checkpo
     assert any(not torch.equal(before[key], after[key]) for key in before.keys() & after.keys())
     assert run.model.chat == (TEMPLATE if name == "chat" else None)
     assert run.model.tokens == ch.load(checkpoints / name).tokens
+
+
+def test_columns_that_the_user_names_decide_what_is_learned(checkpoints, files, tmp_path):
+    pairs = [(f"{a} {b}", f"{b} {a}") for a in "abcdefgh" for b in "abcdefgh"]
+    (files / "odd.csv").write_text("uid,utt,cls\n" + "".join(f"{i},{a},{a[0]}\n" for i, (a, _) in enumerate(pairs)))
+    (files / "first.tsv").write_text("".join(f"{b} .\t{a}\n" for a, b in pairs))
+    for data, words, columns in (
+        ("odd.csv", ["data.text=utt", "data.label=cls"], ("utt", "cls")),
+        ("first.tsv", ["data.text=2", "data.label=1"], ("2", "1")),
+        ("first.tsv", ["data.name=labelled"], ("1", "2")),
+    ):
+        for made in (
+            finetune_recipe(checkpoints / "bert", files / data, *words, "steps=1", out=tmp_path / "run", device="cpu"),
+            new_recipe(files / data, *words, "steps=1", "data.size=300"),
+        ):
+            assert made["data"]["name"] == "labelled"
+            assert (str(made["data"]["text"]), str(made["data"]["label"])) == columns
+            read_recipe(made)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "valid"),
+    [
+        ("gpt", "lines.txt", "a b a\nb a b\n" * 20),
+        ("bert", "lines.txt", "a b z\nz a b\n" * 20),
+        ("bert", "labels.csv", "text,label\na z,good\nb z,bad\n"),
+        ("translator", "pairs.tsv", "source\ttarget\na z\tz a\n"),
+        (
+            "chat",
+            "chats.jsonl",
+            '{"messages": [{"role": "user", "content": "z"}, {"role": "assistant", "content": "a"}]}',
+        ),
+    ],
+    ids=["text", "masked", "labelled", "pairs", "chats"],
+)
+def test_a_file_for_validation_works_for_every_kind(name, content, valid, checkpoints, files, tmp_path):
+    own = files / f"valid{(files / content).suffix}"
+    own.write_text(valid)
+    made = finetune_recipe(
+        checkpoints / name, files / content, "steps=1", valid=own, out=tmp_path / "run", device="cpu"
+    )
+    assert made["data"]["valid_path"] == str(own)
+    opened = ch.data.make_data(made["data"]["name"], dict(made["data"].without("name")), seed=0)
+    assert opened.valid_batches > 0
+    assert str(own) in opened.description
+
+
+def test_images_have_no_other_file_for_validation(checkpoints, files, tmp_path):
+    with pytest.raises(InputError, match=r"valid='a.zip': images have no other file for validation: expected a folder"):
+        _check_valid("images", "a.zip")
+
+
+def test_masked_texts_are_as_long_as_the_context_allows(checkpoints, files, tmp_path):
+    (files / "long.txt").write_text("".join(f"{'a b ' * n}c\n" for n in range(1, 60)))
+    made = finetune_recipe(checkpoints / "bert", files / "long.txt", out=tmp_path / "run", device="cpu")
+    assert made["data"]["longest"] == 64  # which is its context
+    (files / "folder").mkdir()
+    for i in range(3):
+        (files / "folder" / f"{i}.txt").write_text(f"a b {i}\nb {i}\n" * 9)
+    made = finetune_recipe(checkpoints / "bert", files / "folder", out=tmp_path / "run", device="cpu")
+    assert made["data"]["longest"] == 32
+    assert "for validation" in ch.data.make_data("masked", dict(made["data"].without("name")), seed=0).description
+
+
+@pytest.mark.parametrize(
+    ("name", "data"), [("bert", "labels.csv"), ("translator", "pairs.tsv"), ("chat", "chats.jsonl")]
+)
+def test_batches_may_be_smaller_than_the_context(name, data, checkpoints, files, tmp_path):
+    made = finetune_recipe(
+        checkpoints / name, files / data, "data.batch_tokens=40", "steps=1", out=tmp_path / "run", device="cpu"
+    )
+    assert made["data"]["batch_tokens"] == 40
+    assert made["data"]["longest"] <= 40
+    with pytest.raises(ConfigError, match=r"batch_tokens = 'many'"):
+        finetune_recipe(checkpoints / name, files / data, "data.batch_tokens=many", out=tmp_path / "run", device="cpu")
+
+
+@pytest.mark.parametrize(("name", "data"), [("bert", "labels.csv"), ("bert", "lines.txt"), ("chat", "chats.jsonl")])
+def test_a_context_that_is_no_multiple_of_8_can_be_filled(name, data, checkpoints, files, tmp_path):
+    made = ch.load(checkpoints / name)
+    options = ch.config.dump(made.config) | {"context": 13, "positions": "learned"}
+    options["vocab"] += data == "lines.txt"  # the mask
+    ch.save(replace(made, model=ch.build(made.name.lower(), **options), config=None), tmp_path / "short")
+    chats = [{"prompt": "a", "answer": "b " * n} for n in range(1, 6)]
+    rows = {
+        "labels.csv": "text,label\n" + "".join(f"{'a b ' * 20},{x}\na,{x}\n" for x in "xy"),
+        "lines.txt": "".join(f"{'a b ' * 20}{x}\n" for x in "abcdefgh"),
+        "chats.jsonl": "".join(json.dumps(one) + "\n" for one in chats),
+    }
+    (files / data).write_text(rows[data])
+    run = finetune(tmp_path / "short", files / data, "steps=1", out=tmp_path / "run", device="cpu", quiet=True)
+    assert run.finished
+    section = dict(read_recipe(run.folder / "recipe.toml").data)
+    opened = ch.data.make_data(section.pop("name"), section, seed=0)
+    assert max(opened.batch(i)["ids"].shape[1] for i in range(opened.steps_per_epoch)) <= 13
+
+
+def test_the_tokenizer_of_another_run_is_not_overwritten(checkpoints, files, tmp_path):
+    other = tokens.Subwords.of(["other words entirely"] * 3, size=280)
+    sizes = {"width": 16, "depth": 1, "heads": 2, "vocab": len(other), "context": 64}
+    ch.save(ch.Bundle(ch.build("gpt", positions="rotary", **sizes), other), tmp_path / "other")
+    words = ("steps=1", "data.context=16")
+    first = finetune(checkpoints / "gpt", files / "lines.txt", *words, out=tmp_path / "run", device="cpu", quiet=True)
+    before = {path: path.read_bytes() for path in (first.folder / "tokens").iterdir()}
+    for make in (finetune_recipe, finetune):
+        with pytest.raises(
+            FolderError, match=r"run.tokens has the tokenizer of another model: expected another run fol"
+        ):
+            make(tmp_path / "other", files / "lines.txt", *words, out=tmp_path / "run", device="cpu")
+    assert {path: path.read_bytes() for path in (first.folder / "tokens").iterdir()} == before
+    assert train(first.folder / "recipe.toml", out=first.folder, device="cpu", quiet=True).finished
+    finetune_recipe(checkpoints / "gpt", files / "lines.txt", *words, out=tmp_path / "run", device="cpu")
 
 
 def test_masked_words_and_the_head_alone(checkpoints, files, tmp_path):
@@ -200,12 +313,14 @@ def test_recipes_and_run_folders_are_no_data(files, tmp_path):
     (tmp_path / "a.toml").write_text("steps = 1")
     (tmp_path / "a.json").write_text('{"steps": 1}')
     (tmp_path / "b.json").write_text('[{"text": "a"}]')
+    (tmp_path / "c.json").write_text('\ufeff [{"text": "a"}]')
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "recipe.toml").write_text("steps = 1")
     found = {
-        name: is_data(tmp_path / name) for name in ("a.toml", "a.json", "b.json", "run", "lines.txt", "missing.toml")
+        name: is_data(tmp_path / name)
+        for name in ("a.toml", "a.json", "b.json", "c.json", "run", "lines.txt", "missing.toml")
     }
-    assert [name for name, yes in found.items() if yes] == ["b.json", "lines.txt"]
+    assert [name for name, yes in found.items() if yes] == ["b.json", "c.json", "lines.txt"]
 
 
 def test_a_missing_file_of_data_is_told_with_the_nearest(files, tmp_path):

@@ -111,7 +111,7 @@ def test_patience_counts_validations_by_bleu(folder, tmp_path):
     """With such a learning rate no weight changes: the second and the third validation are waits."""
     run = go(table(best="valid_bleu", patience=2), tmp_path, "optim.lr=1e-30", "run.valid_every=1", data=folder)
     assert (run.step, run.best, run.finished) == (3, 1, True)
-    assert Folder(run.folder, create=False, lock=False).facts()["attempts"][-1]["model_step"] == 1
+    assert Folder(run.folder, create=False, lock=False).facts()["model"]["best"] == 1
 
 
 # F1

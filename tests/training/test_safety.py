@@ -1,6 +1,7 @@
 """Failures while training (signals, NaN, full disks, damaged files, other processes): no intact checkpoint is lost."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -301,6 +302,8 @@ def test_a_damaged_best_checkpoint_is_reported(tmp_path, capsys):
     run = go(table, tmp_path)
     _, best = min((r["valid_loss"], r["step"]) for r in run.metrics if "valid_loss" in r)
     damage(tmp_path / "checkpoints" / f"step-{best:08d}")
+    assert go(table, tmp_path).best == best  # its model was saved
+    shutil.rmtree(tmp_path / "model")
     again = go(table, tmp_path)
     assert again.finished
     assert "the checkpoint of the best validation is lost" in capsys.readouterr().err

@@ -49,7 +49,7 @@ def _facts(found: Understood) -> list[tuple[str, str]]:
         "kind": f"{found.kind}: {found.why}",
         f"{noun}s": total,
         "labels": _labels(found.labels),
-        "empty": f"{counted(found.empty, 'row')}, which a training refuses" if found.empty and found.columns else "",
+        "empty": f"{counted(found.empty, 'row')}, which a training leaves out" if found.empty and found.columns else "",
         "duplicates": f"{counted(found.duplicates, noun)} with the texts of an earlier one" * bool(found.duplicates),
         "split": found.split,
         "cut": found.cut,

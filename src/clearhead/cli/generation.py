@@ -172,7 +172,7 @@ def _answer_file(name: str, begin: list[Message], answers: _Answers) -> None:
     if first is None:
         raise DataError(f"{name} is empty: expected messages, one JSON object per line")
     items = chain([first], blocks)
-    if '"messages"' in first[0].text:
+    if _has_messages(first[0].text):
         print_answers(
             items, lambda lines, _: [answers.answer(_conversation(line, begin)) for line in lines],
             as_json=answers.as_json, plain=lambda one: as_line(one.text), record=_record, describe=_input, named=False,
@@ -188,6 +188,15 @@ def _answer_file(name: str, begin: list[Message], answers: _Answers) -> None:
         except TextError as problem:
             raise DataError(f"{item.place}: {problem}") from problem
     answers.show(_whole(messages, begin))
+
+
+def _has_messages(line: str) -> bool:
+    """Whether a line is a conversation, {"messages": [...]}, and no message; one that is not JSON, by the word."""
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return '"messages"' in line
+    return isinstance(value, dict) and "messages" in value
 
 
 def _conversation(line: str, begin: list[Message]) -> list[Message]:

@@ -79,6 +79,7 @@ def _describe_model(name: str, as_json: bool) -> None:
     "clearhead data",
     "clearhead data reverse",
     "clearhead data reviews.csv --tokens minilm --context 128",
+    "clearhead data reviews.csv data.text=body data.label=stars",
 )
 def data(
     name: Annotated[
@@ -87,6 +88,10 @@ def data(
             metavar="NAME",
             help="A data set, for the options of a recipe's \\[data]; or a file or folder, for what is in it.",
         ),
+    ] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="OVERRIDE", help="Of a file: how it is read, like data.text=body data.label=stars."),
     ] = None,
     context: Annotated[
         int | None, typer.Option("--context", help="Of a file: count the rows with more tokens than this.")
@@ -110,12 +115,16 @@ def data(
         show(listed if as_json else rows(*listed.items()), as_json)
     elif name in names() or not _is_file(name, data):
         _show_fields(data_config(name), as_json)
-    elif as_json:
-        show(understand(name, data, tokens=tokens, context=context), as_json)
     else:
+        from ..config import Table, override
         from .data_report import show_data
 
-        show_data(understand(name, data, tokens=tokens, context=context))
+        given = override(Table({"data": {}}), *overrides or ())["data"]
+        found = understand(name, data, tokens=tokens, context=context, given=given)
+        if as_json:
+            show(found, as_json)
+        else:
+            show_data(found)
 
 
 def _is_file(name: str, root: Path | None) -> bool:

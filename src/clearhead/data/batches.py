@@ -47,6 +47,8 @@ class Data(ABC):
     classes: tuple[str, ...] | None = None  # the names of its classes
     preprocessing: Preprocessing | None = None  # how its images become a model's input
     tables: Mapping[str, np.ndarray] = {}  # by key: arrays that fit into memory, of which its batches are rows
+    columns: Mapping[str, str] = {}  # the columns of a table that it reads, by the options that name them
+    files: tuple[str, ...] = ()  # the user's files and folders that it was read from, as its options name them
     description: str = ""  # which version of the data this is, for the facts of a run
     sizes: dict[str, int]  # sizes that a model must have: {"vocab": 65}, {"width": 16}, {"classes": 10} ...
     defaults: Mapping[str, int] = {}  # options of a model that fit this data, where recipe and checkpoint have none

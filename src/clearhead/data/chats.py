@@ -23,7 +23,7 @@ from .answers import Answered, Rendering
 from .batches import IGNORE, Batch, Rows
 from .bucketed import Bucketed, Buckets
 from .conversations import Chat, Chats, Columns, read_chats
-from .files import DataError, locate
+from .files import DataError, given_files, locate
 from .ragged import Ragged
 from .splits import told
 from .tokenizer_folder import find_tokenizer, open_tokenizer, vocabulary_size
@@ -42,6 +42,7 @@ class ChatsConfig:
     messages: str | None = None  # column of lists of messages; None: messages or conversations
     prompt: str | None = None  # column of questions; None: prompt, question or instruction (with input)
     answer: str | None = None  # column of answers; None: answer, completion, response or output
+    header: bool | None = None  # whether the first row of a CSV or TSV file names the columns; None: recognised
     longest: int = 1024  # largest number of tokens; longer conversations lose their oldest turns, or are left out
     pack: bool = False  # put several conversations in a row, up to `longest` tokens, so that there is little padding
     batch_tokens: int = 4096  # largest number of tokens per step, padding included
@@ -74,10 +75,11 @@ class ChatRows(Bucketed):
                 f"tokens={config.tokens!r} has no chat template: expected a folder with chat_template.jinja, or with "
                 "chat_template in tokenizer_config.json, as chat models have"
             )
+        self.files = given_files(config.path, config.valid_path)
         self.config, self.keys = config, ("ids", "targets", *(("documents", "at") if config.pack else ()))
         self.sizes = {"vocab": vocabulary_size(folder, self.tokens)}
         rendering = Rendering(self.chat, token_names(special, self.tokens), self.tokens, config.longest)
-        columns = Columns(messages=config.messages, prompt=config.prompt, answer=config.answer)
+        columns = Columns(messages=config.messages, prompt=config.prompt, answer=config.answer, header=config.header)
         train = read_chats(locate(config.path, root), columns)
         if config.valid_path is None:
             valid = Chats()
@@ -90,7 +92,8 @@ class ChatRows(Bucketed):
         pad = 0 if special.pad is None else special.pad
         training, validation = (EncodedChats(rows, config, pad) for rows in both)
         self.special = _with_turn_end(special, both[0], self.tokens)
-        self.description = _described(config, train, valid, rendering, [len(rows) for rows in both])
+        counts = [len(rows) for rows in both]
+        self.description = _described(config, train, valid, rendering, counts)
         self._open(training, validation, seed=seed, valid_most=config.valid_most)
 
 
@@ -107,7 +110,7 @@ class EncodedChats:
         sizes_of = [[len(one.ids) for one in row] for row in parts]
         self.documents = Ragged([np.repeat(np.arange(len(row)), row) for row in sizes_of])
         self.at = Ragged([np.concatenate([np.arange(size) for size in row]) for row in sizes_of])
-        self.buckets = Buckets(self.ids.lengths, config.batch_tokens, config.rounding)
+        self.buckets = Buckets(self.ids.lengths, config.batch_tokens, config.rounding, config.longest)
 
     def __len__(self) -> int:
         return len(self.ids.lengths)
@@ -152,6 +155,10 @@ def _split(chats: list[Chat], share: float) -> tuple[list[Chat], list[Chat]]:
     return [one for one in chats if one.question not in kept], [one for one in chats if one.question in kept]
 
 
+def _content(chat: Chat) -> tuple[tuple[str, str], ...]:
+    return tuple((one["role"], one["content"]) for one in chat.messages)
+
+
 def _with_turn_end(special: Special, rows: Sequence[Answered], tokens: Tokenizer) -> Special:
     """Add the special token that ends the answers to those that end a generated text."""
     names = set(tokens.special_names.values())
@@ -164,9 +171,11 @@ def _described(
 ) -> str:  # fmt: skip
     """A sentence about the split, and about conversations that were left out or shortened."""
     source = config.valid_path or f"share = {config.share} of the different first questions"
-    parts = [told(range(counts[0]), range(counts[1]), "conversation", source)]
+    known = {_content(chat) for chat in train.chats}
+    twice = sum(_content(chat) in known for chat in valid.chats)
+    parts = [told(range(counts[0]), range(counts[1]), "conversation", source, twice)]
     for count, what in (
-        (train.unanswered + valid.unanswered, "left out, which have no answer"),
+        (train.unanswered + valid.unanswered + rendering.unanswered, "left out, which have no answer"),
         (train.empty + valid.empty, "left out, which have an empty message"),
         (rendering.shortened, f"without their oldest turns, to fit into longest={config.longest} tokens"),
         (rendering.left_out, f"left out, whose last question and answer have more than {config.longest} tokens"),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from .column_names import LABELS, SOURCES, TARGETS, TEXTS, is_language
 from .files import DataError
-from .tables import Table
+from .tables import Row, Table, open_table
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +21,48 @@ class Role:
 
 LABELLED = (Role("text", TEXTS), Role("label", LABELS))
 PARALLEL = (Role("source", SOURCES), Role("target", TARGETS))
+
+
+@dataclass
+class TwoColumns:
+    """Two columns of a table, and the number of rows that the last reading left out because one of them was empty."""
+
+    table: Table
+    first: str
+    second: str
+    empty: int = 0
+
+    def rows(self, *, skip_empty: bool = False) -> Iterator[Row]:
+        """Yield the rows; one without a value in either column raises, or is left out and counted."""
+        self.empty = 0
+        if not skip_empty:
+            yield from self.table.rows(self.first, self.second)
+            return
+        rows = 0
+        for row in self.table.rows():
+            if row.has(self.first) and row.has(self.second):
+                rows += 1
+                yield row
+            else:
+                self.empty += 1
+        if self.empty and not rows:
+            raise DataError(f"{self.table.path}: no row has a value in {self.first!r} and in {self.second!r}")
+
+
+def open_columns(
+    path: Path, roles: tuple[Role, Role], wanted: tuple[str | None, str | None] = (None, None), *,
+    header: bool | None = None,
+) -> TwoColumns:  # fmt: skip
+    """Open a table, and choose two of its columns.
+
+    Args:
+        path: The file.
+        roles: What the two columns are for.
+        wanted: Their names, each None if it is not given.
+        header: Whether the first row of a CSV or TSV file has the names of the columns; None: it is recognised.
+    """
+    table = open_table(path, header=header, named=[name for name in wanted if name])
+    return TwoColumns(table, *two_columns(table, roles, wanted))
 
 
 def two_columns(
@@ -46,7 +90,7 @@ def two_columns(
         )
     for i, role in enumerate(roles):
         if found[i] is None:
-            found[i] = _usual(table, role, taken=found[1 - i])
+            found[i] = table.usual(*role.usual, taken=found[1 - i])
     languages = [name for name in table.columns if is_language(name) and name not in found]
     if roles == PARALLEL and len(languages) >= found.count(None):
         found = [name or languages.pop(0) for name in found]
@@ -60,8 +104,3 @@ def two_columns(
             f"{', '.join(table.columns)}"
         )
     return first, second
-
-
-def _usual(table: Table, role: Role, taken: str | None) -> str | None:
-    by_name = {name.lower(): name for name in reversed(table.columns) if name != taken}
-    return next((by_name[name] for name in role.usual if name in by_name), None)

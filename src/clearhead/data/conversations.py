@@ -7,14 +7,14 @@ two columns     prompt and answer, question and answer, or instruction (with inp
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..errors import nearest
 from .files import DataError
-from .tables import Row, Table, open_table
+from .tables import Row, Table, open_table, whole_characters
 
 Message = dict[str, str]  # {"role": "user", "content": "..."}
 
@@ -34,6 +34,7 @@ class Columns:
     messages: str | None = None
     prompt: str | None = None
     answer: str | None = None
+    header: bool | None = None  # whether the first row of a CSV or TSV file names the columns; None: recognised
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,18 @@ class Chats:
     unanswered: int = 0  # without an answer
     empty: int = 0  # with an empty message
 
+    def take(self, messages: list[Message], where: str) -> Chat | None:
+        """Add a conversation up to its last answer, and return it; without an answer it is counted, and left out."""
+        last = max((i for i, one in enumerate(messages) if one["role"] == "assistant"), default=None)
+        if last is None:
+            self.unanswered += 1
+            return None
+        if not all(one["content"].strip() for one in messages[: last + 1]):
+            self.empty += 1
+            return None
+        self.chats.append(Chat(tuple(messages[: last + 1]), where))
+        return self.chats[-1]
+
 
 def read_chats(path: Path, columns: Columns) -> Chats:
     """Read the conversations of a table.
@@ -64,15 +77,11 @@ def read_chats(path: Path, columns: Columns) -> Chats:
     What follows the last answer is dropped. A conversation without an answer, or with an empty message, is left out
     and counted; an unknown role, a second or a late system message, and anything that is no message raise.
     """
-    table, found = open_table(path, named=[*LISTS, *QUESTIONS, *ANSWERS]), Chats()
-    for row, messages in _rows(table, columns):
-        last = max((i for i, one in enumerate(messages) if one["role"] == "assistant"), default=None)
-        if last is None:
-            found.unanswered += 1
-        elif not all(one["content"].strip() for one in messages[: last + 1]):
-            found.empty += 1
-        else:
-            found.chats.append(Chat(tuple(messages[: last + 1]), row.where))
+    given = [name for name in (columns.messages, columns.prompt, columns.answer) if name]
+    table, found = open_table(path, header=columns.header, named=[*given, *LISTS, *QUESTIONS, *ANSWERS]), Chats()
+    messages = message_reader(table, columns)
+    for row in table.rows():
+        found.take(messages(row), row.where)
     if not found.chats:
         raise DataError(
             f"{path} has no conversation with an answer: {found.unanswered} without one, and {found.empty} with an "
@@ -81,25 +90,26 @@ def read_chats(path: Path, columns: Columns) -> Chats:
     return found
 
 
-def _rows(table: Table, columns: Columns) -> Iterator[tuple[Row, list[Message]]]:
-    """Yield each row with its messages."""
+def message_reader(table: Table, columns: Columns) -> Callable[[Row], list[Message]]:
+    """Return the function that reads the messages of a row."""
     given = columns.prompt or columns.answer
-    if columns.messages is not None or (given is None and any(name in table.columns for name in LISTS)):
+    if columns.messages is not None or (given is None and table.usual(*LISTS)):
         column = table.column(columns.messages, *LISTS)
-        for row in table.rows():
-            yield row, _messages(row, column)
-        return
+        return lambda row: _messages(row, column)
     prompt, answer = table.column(columns.prompt, *QUESTIONS), table.column(columns.answer, *ANSWERS)
-    for row in table.rows():
-        texts = [_text(row, name) for name in (prompt, *(["input"] if prompt == "instruction" else []))]
-        question = "\n".join(one for one in texts if one)
+    more, system_column = table.usual("input") if prompt.lower() == "instruction" else None, table.usual("system")
+
+    def read(row: Row) -> list[Message]:
+        question = "\n".join(text for name in (prompt, more) if (text := _text(row, name)))
         messages = [{"role": "user", "content": question}, {"role": "assistant", "content": _text(row, answer)}]
-        system = _text(row, "system")
-        yield row, [*([{"role": "system", "content": system}] if system else []), *messages]
+        system = _text(row, system_column)
+        return [*([{"role": "system", "content": system}] if system else []), *messages]
+
+    return read
 
 
-def _text(row: Row, column: str) -> str:
-    return "" if row.values.get(column) is None else row.text(column)
+def _text(row: Row, column: str | None) -> str:
+    return "" if column is None or row.values.get(column) is None else row.text(column)
 
 
 def _messages(row: Row, column: str) -> list[Message]:
@@ -121,8 +131,9 @@ def _message(given: Any, where: str) -> Message:
     if keys is None:
         raise DataError(f"{where} is {given!r:.100}: expected an object with role and content, or from and value")
     role, content = (given[key] for key in keys)
-    if role not in ROLES:
-        raise DataError(f"{where}: {keys[0]} = {role!r}: expected one of {', '.join(ROLES)}{nearest(role, ROLES)}")
+    if not isinstance(role, str) or role not in ROLES:
+        near = nearest(role, ROLES) if isinstance(role, str) else ""
+        raise DataError(f"{where}: {keys[0]} = {role!r:.100}: expected one of {', '.join(ROLES)}{near}")
     if not isinstance(content, str):
         raise DataError(f"{where}: {keys[1]} is {content!r:.100}: expected text")
-    return {"role": ROLES[role], "content": content}
+    return {"role": ROLES[role], "content": whole_characters(content, where)}

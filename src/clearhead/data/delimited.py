@@ -5,7 +5,7 @@ Quotes      of a .csv file: a field in double quotes may have delimiters and lin
             in other files a quote is a character like any other
 Header      the first row has the names of the columns if the caller says so or names one of them; or if all of it looks
             like names, none of which is a value of its column below, and one of them is a usual name, or a column
-            has only numbers below, or all are codes of languages
+            has only numbers below, or short labels that are there again and again, or all are codes of languages
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from .splits import counted
 from .streams import Source
 
 DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
+REPEATED = 5  # times that each label of a column is there, on average, at least
 SAMPLE = 100  # rows by which delimiter and header are recognised
 FIELD = 1 << 24  # largest number of characters in a field; csv's own limit is 131,072
 NAME = re.compile(r"[^\W\d][\w .()/-]{0,39}")  # what the name of a column looks like
@@ -44,9 +45,16 @@ def read_quoted(source: Source, delimiter: str) -> Iterator[Fields]:
 
 
 def read_plain(source: Source, delimiter: str) -> Iterator[Fields]:
-    """Yield the rows of a file without quotes, one per line."""
+    """Yield the rows of a file without quotes, one per line; empty lines at the end are left out."""
+    empty: list[int] = []  # lines that are left out if no other follows them
     for number, line in enumerate(source.lines(), 1):
-        yield number, line.removesuffix("\n").removesuffix("\r").split(delimiter)
+        text = line.removesuffix("\n").removesuffix("\r")
+        if not text:
+            empty.append(number)
+            continue
+        yield from ((one, [""]) for one in empty)
+        empty.clear()
+        yield number, text.split(delimiter)
 
 
 def find_delimiter(source: Source) -> str:
@@ -81,7 +89,23 @@ def has_header(rows: Sequence[Sequence[str]], named: Collection[str] = ()) -> bo
         return False
     if any(name.lower() in USUAL for name in first) or all(is_language(name) for name in first):
         return True
-    return len(first) > 1 and any(column and all(map(_is_number, column)) for column in columns)
+    if len(first) > 1 and any(column and all(map(_is_number, column)) for column in columns):
+        return True
+    return len(first) > 1 and any(map(looks_like_labels, columns)) and _shorter(first, columns)
+
+
+def looks_like_labels(values: Sequence[str]) -> bool:
+    """Return whether values are short names, each of which is there several times, as those of a column of classes."""
+    different = set(values)
+    if len(values) < REPEATED or len(different) > len(values) // REPEATED:
+        return False
+    return all(value and value[-1].isalnum() and len(value.split()) <= 3 for value in different)
+
+
+def _shorter(first: Sequence[str], columns: Sequence[Sequence[str]]) -> bool:
+    """Return whether names are shorter than the texts below them, in the columns that have no labels."""
+    others = [(name, column) for name, column in zip(first, columns, strict=True) if not looks_like_labels(column)]
+    return all(len(name.split()) < sum(len(text.split()) for text in column) / len(column) for name, column in others)
 
 
 def named_columns(source: Source, line: int, header: Sequence[str]) -> tuple[str, ...]:

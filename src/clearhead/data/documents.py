@@ -1,7 +1,8 @@
 """The documents of text files and tables, as a stream of pieces: a large file is never in memory as a whole.
 
 a text file     one document, or several that a separator ends
-a folder        all its text files, in the order of their names; or, if it has none, all its tables
+a folder        all its text files, in the order of their names; or, if it has none, all its tables. Files that tell
+                about the others, such as README.md, are read only if there is nothing else
 a table         a document per row, in one column
 """
 
@@ -19,6 +20,7 @@ from .tables import is_table, open_table
 PIECE = 1 << 16  # characters of a piece
 REACH = 1 << 12  # characters in which a place between two words is searched
 SUFFIXES = (".txt", ".text", ".md")  # of the text files in a folder, compressed or not
+ABOUT = ("readme", "license", "licence", "copying", "notice", "changelog", "citation", "authors")  # about other files
 COMPRESSED = 8  # a compressed file is taken to be this many times as large
 
 
@@ -34,10 +36,11 @@ class Documents:
     """The documents of files, in order; each call of `pieces` reads them from the beginning."""
 
     def __init__(
-        self, paths: Sequence[Path], *, separator: str | None = None, column: str | None = None, joined: bool = True
-    ) -> None:
+        self, paths: Sequence[Path], *, separator: str | None = None, column: str | None = None, joined: bool = True,
+        header: bool | None = None,
+    ) -> None:  # fmt: skip
         self.files = tuple(file for path in paths for file in _files(path))
-        self.separator, self.column = separator, column
+        self.separator, self.column, self.header = separator, column, header
         self.joined = joined  # keep the separator, and end each row of a table with a line feed
         self.empty = 0  # rows without text that the last reading left out
         self.share_read = 0.0  # share of the files that the current reading has read
@@ -64,7 +67,7 @@ class Documents:
             yield piece, source.position / (source.size or 1)
 
     def _rows(self, file: Path) -> Iterator[tuple[Piece, float]]:
-        table = open_table(file, named=(self.column,) if self.column else ())
+        table = open_table(file, header=self.header, named=(self.column,) if self.column else ())
         only = table.columns[0] if len(table.columns) == 1 else None
         column = table.column(self.column or only, *TEXTS)
         for row in table.rows():
@@ -124,7 +127,8 @@ def _files(path: Path) -> list[Path]:
         if file.is_file() and not any(part.startswith(".") for part in file.relative_to(path).parts)
     )  # fmt: skip
     texts = [file for file in inside if bare_suffix(file) in SUFFIXES]
-    found = texts or [file for file in inside if is_table(file)]
+    own = [file for file in texts if file.name.split(".")[0].lower() not in ABOUT]
+    found = own or [file for file in inside if is_table(file)] or texts
     if not found:
         raise DataError(
             f"{path} has no text files ({', '.join(SUFFIXES)}, compressed or not) and no tables: expected one or more"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 
 from ..errors import InputError, MissingFileError
@@ -28,6 +29,12 @@ def locate(path: str | Path, root: Path | None = None) -> Path:
         if place.exists():
             return place
     raise MissingFileError(f"there is no file or folder {' or '.join(str(p.absolute()) for p in places)}")
+
+
+def given_files(*options: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Return the files and folders that options name, each once; None names none."""
+    names = [[] if one is None else [one] if isinstance(one, str) else one for one in options]
+    return tuple(dict.fromkeys(name for some in names for name in some))
 
 
 def read_text(path: Path, *, may_be_empty: bool = False) -> str:

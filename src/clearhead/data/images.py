@@ -26,7 +26,7 @@ from .image_files import ImageFile
 from .labelled_images import LabelledImages, labelled_files
 from .preprocessing import Preprocessing
 
-ORDER, CROPS, SPLIT = 0, 1, 2  # streams of random numbers
+ORDER, CROPS, SPLIT, VALID = 0, 1, 2, 3  # streams of random numbers
 SHOWN = 5  # classes that a notice names
 IMAGENETTE = ("imagenette-128.zip", "imagenette2-160", "imagenette2-320", "imagenette2")  # names in a data folder
 WORDNET = {  # the classes of Imagenette: folders are named by WordNet ids
@@ -128,6 +128,7 @@ class Images(Data):
         self.config, self.seed = config, seed
         given = locate(config.path, root) if isinstance(config, ImageConfig) else path
         assert given is not None
+        self.files = (config.path,) if isinstance(config, ImageConfig) else ()
         train, valid = image_files.find_images(given)
         self.path = image_files.image_root(given)
         self.bad: tuple[str, ...] = ()  # files that were left out because they cannot be read
@@ -158,6 +159,9 @@ class Images(Data):
         self.steps_per_epoch = whole + (rest > 0 and not (config.memory and whole))
         batches = -(-len(valid) // config.valid_rows)
         self.valid_batches = batches if config.valid_most is None else min(batches, config.valid_most)
+        # Files are sorted by class: a part of them must not be of the first classes alone.
+        mixed = self.valid_batches < batches
+        self._valid_order = counter_rng.permutation(0, 0, len(valid), VALID) if mixed else np.arange(len(valid))
         self._orders: dict[int, NDArray[np.int64]] = {}  # by epoch: this one, and the next while workers prefetch it
         self._pool: ProcessPoolExecutor | None = None
         self._coming: dict[Key, list[Future[NDArray[np.uint8]]]] = {}  # batches that workers decode
@@ -257,7 +261,7 @@ class Images(Data):
     def _numbers(self, which: str, step: int, rows: Rows) -> NDArray[np.int64]:
         """Return the numbers of the images of these rows."""
         if which == "valid":
-            return step * self.config.valid_rows + rows
+            return self._valid_order[step * self.config.valid_rows + rows]
         train = self.sets["train"]
         epoch, index = divmod(step, self.steps_per_epoch)
         if epoch not in self._orders:

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from .column_names import LABELS, OTHERS, SOURCES, TARGETS, TEXTS, is_language
+from .columns import LABELLED, PARALLEL, two_columns
 from .conversations import ANSWERS, LISTS, QUESTIONS
+from .delimited import looks_like_labels
 from .files import DataError
 from .tables import Row, Table
 
 Kind = Literal["text", "labelled", "pairs", "chats"]
 CLASSES = 50  # a column with more different values is not one of labels, unless its name says so
 WORDS = 4  # a label has fewer words on average
+COLUMNS: dict[Kind, tuple[str, ...]] = {  # by kind: the options that name its columns
+    "labelled": ("text", "label"),
+    "pairs": ("source", "target"),
+    "chats": ("messages", "prompt", "answer"),
+    "text": ("column",),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,24 +35,79 @@ class Guess:
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns that are read."""
-        return tuple(name for option, name in self.options.items() if option != "join")
+        return tuple(name for option, name in self.options.items() if option in COLUMNS[self.kind])
 
 
-def guess(table: Table, rows: Sequence[Row]) -> Guess:
+def named_kind(given: Mapping[str, Any]) -> Kind | None:
+    """Return the kind of data that has the columns which the user names; None if none is named.
+
+    Args:
+        given: Options of the [data] section, such as {"text": "utterance", "label": "intent"}.
+
+    Examples:
+        >>> named_kind({"text": "utterance", "label": "intent"}), named_kind({"header": True})
+        ('labelled', None)
+    """
+    named = {kind: [option for option in options if option in given] for kind, options in COLUMNS.items()}
+    kinds: list[Kind] = [kind for kind, options in named.items() if options or given.get("name") == kind]
+    if len(kinds) > 1:
+        words = [f"data.{option} = {given[option]}" for kind in kinds for option in named[kind] or ["name"]]
+        listed = [f"{kind} ({' and '.join(COLUMNS[kind])})" for kind in kinds]
+        raise DataError(f"{', '.join(words)}: expected columns of one kind of data, {' or '.join(listed)}")
+    return kinds[0] if kinds else None
+
+
+def guess(table: Table, rows: Sequence[Row], given: Mapping[str, Any] | None = None) -> Guess:
     """Return the kind of a table; raises if nothing tells it.
 
     Args:
         table: The table.
         rows: Its first rows.
+        given: Options of the [data] section that name columns: they decide before anything is guessed.
     """
+    words = given or {}
+    kind = named_kind(words)
+    if kind is not None:
+        columns = {option: str(words[option]) for option in COLUMNS[kind] if option in words}
+        return Guess(kind, _NAMED[kind](table, columns), "its columns are named so" if columns else "data.name says it")
     for rule in _RULES:
         found = rule(table, rows)
         if found is not None:
             return found
     raise DataError(
         f"{table.path}: the columns {', '.join(table.columns)} do not tell what is in them: expected columns called "
-        "text; text and label; source and target, or two languages; messages; or prompt and answer"
+        "text; text and label; source and target, or two languages; messages; or prompt and answer. Columns with other "
+        "names are named by data.text=COLUMN data.label=COLUMN, data.source and data.target, data.messages, "
+        "data.prompt and data.answer, or data.column"
     )
+
+
+def _named_labelled(table: Table, columns: dict[str, str]) -> dict[str, Any]:
+    text, label = two_columns(table, LABELLED, (columns.get("text"), columns.get("label")))
+    return {"text": text, "label": label}
+
+
+def _named_pairs(table: Table, columns: dict[str, str]) -> dict[str, Any]:
+    source, target = two_columns(table, PARALLEL, (columns.get("source"), columns.get("target")))
+    return {"source": source, "target": target, "join": False}
+
+
+def _named_chats(table: Table, columns: dict[str, str]) -> dict[str, Any]:
+    if "prompt" in columns or "answer" in columns:
+        prompt, answer = columns.get("prompt"), columns.get("answer")
+        return {"prompt": table.column(prompt, *QUESTIONS), "answer": table.column(answer, *ANSWERS)}
+    return {"messages": table.column(columns.get("messages"), *LISTS)}
+
+
+def _named_text(table: Table, columns: dict[str, str]) -> dict[str, Any]:
+    only = table.columns[0] if len(table.columns) == 1 else None
+    return {"column": table.column(columns.get("column") or only, *TEXTS)}
+
+
+# By kind: all its columns, given those that the user names.
+_NAMED: dict[Kind, Callable[[Table, dict[str, str]], dict[str, Any]]] = {
+    "labelled": _named_labelled, "pairs": _named_pairs, "chats": _named_chats, "text": _named_text,
+}  # fmt: skip
 
 
 def _chats(table: Table, rows: Sequence[Row]) -> Guess | None:
@@ -90,6 +153,12 @@ def _two(table: Table, rows: Sequence[Row]) -> Guess | None:
     if len(table.columns) != 2 and (table.header or len(table.columns) != 3):
         return None
     first, second = table.columns[:2]
+    values = [str(row.values.get(first)) for row in rows]
+    texts = [name for name in table.columns[1:] if all(isinstance(row.values.get(name), str) for row in rows)]
+    if texts and looks_like_labels(values) and not _is_label(second, rows):
+        longest = max(texts, key=lambda name: sum(len(row.values[name]) for row in rows))
+        why = f"the column {first} has few different values, which are short"
+        return Guess("labelled", {"text": longest, "label": first}, why)
     if any(not isinstance(row.values.get(first), str) for row in rows):
         return None
     if _is_label(second, rows):
@@ -109,8 +178,7 @@ _RULES: tuple[Callable[[Table, Sequence[Row]], Guess | None], ...] = (_chats, _p
 
 
 def _named(table: Table, usual: Sequence[str]) -> str | None:
-    by_name = {name.lower(): name for name in reversed(table.columns)}
-    return next((by_name[name] for name in usual if name in by_name), None) if table.header else None
+    return table.usual(*usual) if table.header else None
 
 
 def _is_label(column: str, rows: Sequence[Row]) -> bool:

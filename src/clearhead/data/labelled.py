@@ -17,11 +17,10 @@ from ..errors import nearest
 from ..tokens import Tokenizer
 from .batches import Batch, Rows
 from .bucketed import Bucketed
-from .columns import LABELLED, two_columns
+from .columns import LABELLED, TwoColumns, open_columns
 from .fetch import find
-from .files import DataError, locate
-from .splits import cut_told, told
-from .tables import open_table
+from .files import DataError, given_files, locate
+from .splits import cut_told, empty_told, told
 from .text_rows import EncodedTexts, TextRowConfig, mask_of
 
 SENTIMENTS = ("negative", "positive")
@@ -99,10 +98,10 @@ class Labelled(Bucketed):
         training, validation = (
             EncodedTexts([line.text for line in lines], self.tokens, config) for lines in (train, valid)
         )
-        self._open(training, validation, seed=seed, valid_most=config.valid_most)
-        self.longest = config.widest
         cut = training.cut + validation.cut
         self.description = "; ".join(part for part in (description, cut_told(cut, config.longest)) if part)
+        self._open(training, validation, seed=seed, valid_most=config.valid_most)
+        self.longest = config.longest
 
     def _class_numbers(self) -> Sequence[np.ndarray]:
         return self._training, self._validation
@@ -124,31 +123,36 @@ def sst2(config: Sst2Config, *, seed: int, root: Path | None = None) -> Labelled
 
 def labelled(config: LabelledConfig, *, seed: int, root: Path | None = None) -> Labelled:
     """Open a table of texts and labels; the same text is never in both training and validation by a split made here."""
-    train, valid, description = divided(config, root)
-    return Labelled(config, train, valid, seed=seed, root=root, description=description)
+    train, valid, columns, description = divided(config, root)
+    data = Labelled(config, train, valid, seed=seed, root=root, description=description)
+    data.columns = {"text": columns.first, "label": columns.second}
+    data.files = given_files(config.path, config.valid_path)
+    return data
 
 
-def divided(config: LabelledConfig, root: Path | None) -> tuple[list[Label], list[Label], str]:
-    """Return the training and validation texts, and a sentence that says how they were divided.
+def divided(config: LabelledConfig, root: Path | None) -> tuple[list[Label], list[Label], TwoColumns, str]:
+    """Return the training and validation texts, the columns they are in, and how they were divided, in a sentence.
 
-    A label that would be in validation alone stays in training with all its texts.
+    A label that would be in validation alone stays in training with all its texts. A row without a text or a label is
+    left out, and counted.
     """
-
-    def table(path: str) -> list[Label]:
-        return read_labels(locate(path, root), config.text, config.label, header=config.header)
-
-    lines = table(config.path)
+    opened = _opened(config, config.path, root)
+    lines = labels_of(opened, skip_empty=True)
+    empty = opened.empty
     if config.valid_path is not None:
-        valid, known = table(config.valid_path), {line.text for line in lines}
+        other = _opened(config, config.valid_path, root)
+        valid, known = labels_of(other, skip_empty=True), {line.text for line in lines}
         both = sum(line.text in known for line in valid)
-        return lines, valid, told(lines, valid, "text", f"from {config.valid_path}", both)
+        description = told(lines, valid, "text", f"from {config.valid_path}", both)
+        return lines, valid, opened, description + empty_told(empty + other.empty, "a text or a label")
     texts = list(dict.fromkeys(line.text for line in lines))
     chance = counter_rng.uniform(0, 0, np.arange(len(texts)), 1, SPLIT)[:, 0]
     kept = {text for text, u in zip(texts, chance, strict=True) if u < config.share}
     known = {line.label for line in lines if line.text not in kept}
     kept -= {line.text for line in lines if line.label not in known}
     train, valid = ([line for line in lines if (line.text in kept) == validates] for validates in (False, True))
-    return train, valid, told(train, valid, "text", f"share = {config.share} of the different texts")
+    description = told(train, valid, "text", f"share = {config.share} of the different texts")
+    return train, valid, opened, description + empty_told(empty, "a text or a label")
 
 
 def read_sst2(part: str, root: Path | None = None, *, phrases: bool = False) -> list[Label]:
@@ -178,11 +182,19 @@ def read_labels(
         label: The column of the labels; None: likewise, or the second of two.
         header: Whether the first row of a CSV or TSV file has the names of the columns; None: it is recognised.
     """
-    table = open_table(path, header=header, named=[name for name in (text, label) if name])
-    one, other = two_columns(table, LABELLED, (text, label))
+    return labels_of(open_columns(path, LABELLED, (text, label), header=header))
+
+
+def _opened(config: LabelledConfig, path: str, root: Path | None) -> TwoColumns:
+    return open_columns(locate(path, root), LABELLED, (config.text, config.label), header=config.header)
+
+
+def labels_of(columns: TwoColumns, *, skip_empty: bool = False) -> list[Label]:
+    """Return the texts and labels of two columns; a row without one of them raises, or is left out and counted."""
+    one, other = columns.first, columns.second
     return [
         Label(text=row.text(one).strip(), label=row.label(other), where=row.where, column=other)
-        for row in table.rows(one, other)
+        for row in columns.rows(skip_empty=skip_empty)
     ]
 
 

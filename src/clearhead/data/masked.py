@@ -8,7 +8,7 @@ ids (b, t)   <start> x1 [MASK] .. xn <end> <pad>     targets (b, t)   -100 excep
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,9 +21,10 @@ from ..tokens import Tokenizer
 from .batches import IGNORE, Batch, Rows
 from .bucketed import Bucketed
 from .column_names import TEXTS
-from .files import DataError, locate
+from .documents import Documents
+from .files import DataError, given_files, locate
 from .labelled import read_sst2
-from .splits import cut_told, told
+from .splits import cut_told, empty_told, told
 from .tables import is_table, open_table, read_lines
 from .text import read_everyday
 from .text_rows import EncodedTexts, TextRowConfig, mask_of
@@ -38,12 +39,13 @@ class MaskedConfig(TextRowConfig):
 
     of: (
         str | tuple[str, ...]
-    )  # sst2 (its training text without labels), everyday, tables, or files with a text per line
+    )  # sst2 (its training text without labels), everyday, tables, files with a text per line, or folders of them
+    valid_path: str | tuple[str, ...] | None = None  # such files for validation; None: a share of the texts
     column: str | None = None  # the column of the texts in tables; None: text, sentence, review, ... or the only one
     header: bool | None = None  # whether the first row of a CSV or TSV file names the columns; None: recognised
     phrases: bool = False  # sst2: its 67,349 phrases too
     share: float = 0.15  # share of the tokens that become targets
-    valid_share: float = 0.02  # share of the texts kept for validation
+    valid_share: float = 0.02  # share of the texts kept for validation, if there is no valid_path
 
     def __post_init__(self) -> None:
         TextRowConfig.__post_init__(self)  # super() loses its class when slots make a new one
@@ -62,23 +64,18 @@ class Masked(Bucketed):
 
     def __init__(self, config: MaskedConfig, *, seed: int, root: Path | None = None) -> None:
         self.config = config
-        texts = list(dict.fromkeys(_texts(config, root)))
-        trains = counter_rng.uniform(VALID_SEED, 0, np.arange(len(texts)), 1, SPLIT)[:, 0] >= config.valid_share
-        train = [text for text, yes in zip(texts, trains, strict=True) if yes]
-        valid = [text for text, yes in zip(texts, trains, strict=True) if not yes]
-        if not train:
-            raise DataError(f"valid_share={config.valid_share} leaves no text to train on")
+        self.files = tuple(name for name in given_files(config.of, config.valid_path) if name not in SETS)
+        train, valid, description = _divided(config, root)
         self.tokens = config.tokenizer(train, root)
         self.mask, vocab = mask_of(self.tokens)
         self.sizes = {"vocab": vocab}
         special = (self.tokens.start, self.tokens.end, self.tokens.pad, self.mask)
         self.never_masked = np.array([i for i in special if i is not None], np.int64)
         training, validation = (EncodedTexts(part, self.tokens, config) for part in (train, valid))
-        self._open(training, validation, seed=seed, valid_most=config.valid_most)
-        self.longest = config.widest
-        how = f"valid_share = {config.valid_share} of the different texts"
         cut = cut_told(training.cut + validation.cut, config.longest)
-        self.description = "; ".join(part for part in (told(train, valid, "text", how), cut) if part)
+        self.description = "; ".join(part for part in (description, cut) if part)
+        self._open(training, validation, seed=seed, valid_most=config.valid_most)
+        self.longest = config.longest
 
     def _train(self, step: int, rows: Rows) -> Batch:
         return self._masked(super()._train(step, rows), seed=self.seed, step=step)
@@ -103,23 +100,41 @@ class Masked(Bucketed):
         }
 
 
-def _texts(config: MaskedConfig, root: Path | None) -> Sequence[str]:
-    names = (config.of,) if isinstance(config.of, str) else config.of
-    texts: list[str] = []
-    for name in names:
-        if name == "sst2":
-            texts += [line.text for line in read_sst2("train", root, phrases=config.phrases)]
-        elif name == "everyday":
-            texts += read_everyday(root)
-        else:
-            texts += read_texts(locate(name, root), config.column, header=config.header)
+def _divided(config: MaskedConfig, root: Path | None) -> tuple[list[str], list[str], str]:
+    """Return the texts of training and validation, each once, and a sentence that says how they were divided."""
+    texts, empty = _texts(config, config.of, root)
+    if config.valid_path is not None:
+        valid, more = _texts(config, config.valid_path, root)
+        known = set(texts)
+        how, both = f"from {', '.join(given_files(config.valid_path))}", sum(text in known for text in valid)
+        return texts, valid, told(texts, valid, "text", how, both) + empty_told(empty + more, "text")
+    trains = counter_rng.uniform(VALID_SEED, 0, np.arange(len(texts)), 1, SPLIT)[:, 0] >= config.valid_share
+    train, valid = ([text for text, yes in zip(texts, trains, strict=True) if yes == part] for part in (True, False))
+    if not train:
+        raise DataError(f"valid_share={config.valid_share} leaves no text to train on")
+    how = f"valid_share = {config.valid_share} of the different texts"
+    return train, valid, told(train, valid, "text", how) + empty_told(empty, "text")
+
+
+def _texts(config: MaskedConfig, of: str | Sequence[str], root: Path | None) -> tuple[list[str], int]:
+    """Return the different texts of named sets and files, and the number of rows of tables that have none."""
+    texts: dict[str, None] = {}
+    empty = 0
+    for name in given_files(of):
+        if name in SETS:
+            texts |= dict.fromkeys(SETS[name](config, root))
+            continue
+        for path in Documents([locate(name, root)]).files:
+            found, left_out = read_texts(path, config.column, header=config.header)
+            texts |= dict.fromkeys(found)
+            empty += left_out
     if not texts:
-        raise DataError(f"of={', '.join(names)}: expected at least one line of text")
-    return texts
+        raise DataError(f"{', '.join(given_files(of))}: expected at least one line of text")
+    return list(texts), empty
 
 
-def read_texts(path: Path, column: str | None = None, *, header: bool | None = None) -> list[str]:
-    """Return the texts of a column of a table, or the lines of another file; empty ones are left out.
+def read_texts(path: Path, column: str | None = None, *, header: bool | None = None) -> tuple[list[str], int]:
+    """Return the texts of a column of a table, and the number of rows without one; or the lines of another file.
 
     Args:
         path: The file.
@@ -127,7 +142,15 @@ def read_texts(path: Path, column: str | None = None, *, header: bool | None = N
         header: Whether the first row of a CSV or TSV file has the names of the columns; None: it is recognised.
     """
     if not is_table(path):
-        return [line for _, line in read_lines(path) if line.strip()]
+        return [line for _, line in read_lines(path) if line.strip()], 0
     table = open_table(path, header=header, named=[column] if column else [])
     name = table.columns[0] if column is None and len(table.columns) == 1 else table.column(column, *TEXTS)
-    return [row.text(name) for row in table.rows(name)]
+    rows = [row.text(name) if row.has(name) else None for row in table.rows()]
+    return [text for text in rows if text is not None], sum(text is None for text in rows)
+
+
+# Texts that have a name.
+SETS: dict[str, Callable[[MaskedConfig, Path | None], Sequence[str]]] = {
+    "sst2": lambda config, root: [line.text for line in read_sst2("train", root, phrases=config.phrases)],
+    "everyday": lambda config, root: read_everyday(root),
+}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
@@ -64,10 +64,20 @@ class Measured:
         found = {name: {u: _lengths(x) for u, x in units.items() if len(x)} for name, units in self._sizes.items()}
         return {name: units for name, units in found.items() if units}
 
-    def longer(self, limit: int, unit: str) -> int:
-        """Return the number of rows in which a text is longer than a limit."""
+    def longer(self, limit: int, unit: str, more: Mapping[str, int]) -> int:
+        """Return the number of rows in which a text is longer than a limit.
+
+        Args:
+            limit: The largest length.
+            unit: characters, words or tokens.
+            more: By column, what is added to the length of each text.
+        """
         self._finish()
-        columns = [np.asarray(units[unit]) > limit for units in self._sizes.values() if len(units[unit])]
+        columns = [
+            np.asarray(units[unit]) + more.get(name, 0) > limit
+            for name, units in self._sizes.items()
+            if len(units[unit])
+        ]
         return int(np.logical_or.reduce(columns).sum()) if columns else 0
 
     def _finish(self) -> None:

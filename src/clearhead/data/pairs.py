@@ -16,9 +16,10 @@ from ..errors import InputError
 from ..tokens import Characters
 from .batches import IGNORE, Batch, Rows
 from .bucketed import Bucketed, Buckets
-from .files import DataError, locate
-from .parallel import Line, read_pairs
-from .splits import told
+from .columns import PARALLEL, TwoColumns, open_columns
+from .files import DataError, given_files, locate
+from .parallel import Line, lines_of
+from .splits import empty_told, told
 from .vocabulary import TranslationConfig
 
 SPLIT = 2  # stream of random numbers beside those of Bucketed
@@ -47,19 +48,27 @@ class PairConfig(TranslationConfig):
         if self.join and self.tokens is not None:
             raise InputError("tokens is for join=false: joined pairs are characters")
 
-    def read(self, root: Path | None) -> tuple[list[Line], list[Line], str]:
-        """Return the training and validation pairs, and a sentence that says how they were divided."""
-        pairs = self._table(self.path, root)
+    def read(self, root: Path | None) -> tuple[list[Line], list[Line], TwoColumns, str]:
+        """Return the training and validation pairs, the columns they are in, and how they were divided, in a sentence.
+
+        A row without a source or a target is left out, and counted.
+        """
+        opened = self._columns(self.path, root)
+        pairs = lines_of(opened, skip_empty=True)
+        empty = opened.empty
         if self.valid_path is not None:
-            valid = self._table(self.valid_path, root)
-            return pairs, valid, told(pairs, valid, "pair", f"from {self.valid_path}", self._both(pairs, valid))
+            other = self._columns(self.valid_path, root)
+            valid = lines_of(other, skip_empty=True)
+            description = told(pairs, valid, "pair", f"from {self.valid_path}", self._both(pairs, valid))
+            return pairs, valid, opened, description + empty_told(empty + other.empty, "a source or a target")
         train, valid = split_pairs(pairs, self.share, self.split_by)
         if not train:
             raise DataError(f"{self.path}: share={self.share} leaves no pair to train on")
-        return train, valid, told(train, valid, "pair", f"share = {self.share} of the different {self.split_by}s")
+        description = told(train, valid, "pair", f"share = {self.share} of the different {self.split_by}s")
+        return train, valid, opened, description + empty_told(empty, "a source or a target")
 
-    def _table(self, path: str, root: Path | None) -> list[Line]:
-        return read_pairs(locate(path, root), self.source, self.target, header=self.header)
+    def _columns(self, path: str, root: Path | None) -> TwoColumns:
+        return open_columns(locate(path, root), PARALLEL, (self.source, self.target), header=self.header)
 
     def _both(self, train: Sequence[Line], valid: Sequence[Line]) -> int:
         known = {getattr(line, self.split_by) for line in train}
@@ -77,8 +86,9 @@ class Pairs(Bucketed):
     tokens: Characters
 
     def __init__(self, config: PairConfig, *, seed: int, root: Path | None = None) -> None:
-        self.config = config
-        train, valid, self.description = config.read(root)
+        self.config, self.files = config, given_files(config.path, config.valid_path)
+        train, valid, opened, self.description = config.read(root)
+        self.columns = {"source": opened.first, "target": opened.second}
         self.tokens = Characters.of("".join({c for pair in (*train, *valid) for c in pair.source + pair.target}))
         self.sep, self.end = len(self.tokens), len(self.tokens) + 1
         self.sizes = {"vocab": len(self.tokens) + 2}

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import InputError, nearest
-from .columns import PARALLEL, two_columns
+from .columns import PARALLEL, TwoColumns, open_columns
 from .fetch import find
 from .files import DataError, as_lines, read_text
-from .tables import open_table
 
 MULTI30K = {
     "train": "train",
@@ -143,11 +142,16 @@ def read_pairs(
         target: The column of the targets; None: likewise, or the second of two.
         header: Whether the first row of a CSV or TSV file has the names of the columns; None: it is recognised.
     """
-    table = open_table(path, header=header, named=[name for name in (source, target) if name])
-    one, other = two_columns(table, PARALLEL, (source, target))
+    return lines_of(open_columns(path, PARALLEL, (source, target), header=header))
+
+
+def lines_of(columns: TwoColumns, *, skip_empty: bool = False) -> list[Line]:
+    """Return the pairs of two columns; a row without one of them raises, or is left out and counted."""
+    one, other = columns.first, columns.second
     return [
-        Line(source=row.text(one), target=row.text(other), where=row.where) for row in table.rows(one, other)
-    ]  # fmt: skip
+        Line(source=row.text(one), target=row.text(other), where=row.where)
+        for row in columns.rows(skip_empty=skip_empty)
+    ]
 
 
 def _languages(name: str, source: str, target: str, known: tuple[str, ...]) -> None:

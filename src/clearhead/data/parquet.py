@@ -20,7 +20,7 @@ BATCH = 1024  # rows that are read at once
 def parquet_file(path: Path) -> Iterator[Any]:
     """Open a Parquet file; raises a sentence if pyarrow is not installed."""
     try:
-        from pyarrow import ArrowInvalid
+        from pyarrow import ArrowException
         from pyarrow.parquet import ParquetFile
     except ModuleNotFoundError as cause:
         raise MissingPackageError(
@@ -31,9 +31,12 @@ def parquet_file(path: Path) -> Iterator[Any]:
             shutil.copyfileobj(packed, unpacked)
         try:
             file = ParquetFile(unpacked if unpacked.tell() else packed)
-        except ArrowInvalid as error:
+        except (ArrowException, OSError) as error:
             raise DataError(f"{path} is not a Parquet file: {error}") from error
-        yield file
+        try:
+            yield file
+        except (ArrowException, OSError) as error:  # a damaged page is noticed when it is read
+            raise DataError(f"{path} is a damaged Parquet file: {error}") from error
 
 
 def parquet_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:

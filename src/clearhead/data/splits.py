@@ -28,6 +28,11 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def empty_told(number: int, what: str) -> str:
+    """Return the end of a sentence that says how many rows without a value were left out, or "" if none was."""
+    return f"; {counted(number, 'row')} without {what} left out" if number else ""
+
+
 def cut_told(number: int, longest: int) -> str:
     """Return how many texts were cut, or "" if none was."""
     verb = "is" if number == 1 else "are"

@@ -33,6 +33,8 @@ def open_bytes(path: Path) -> BufferedIOBase:
     """Open a file for reading, decompressed if its name ends in .gz, .bz2 or .xz."""
     if path.is_dir():
         raise DataError(f"{path} is a folder: expected a file")
+    if path.exists() and not path.is_file():
+        raise DataError(f"{path} is a pipe or a device, which can be read only once: expected a file")
     return cast(BufferedIOBase, DECOMPRESSORS.get(path.suffix.lower(), open)(path, "rb"))
 
 
@@ -49,7 +51,7 @@ class Source:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.position = 0  # bytes of the file, as it is on disk, that have been read
+        self.position = 0.0  # bytes of the file, as it is on disk, that have been read; of lines, those yielded so far
         with open_bytes(path):  # raises for a folder and a missing file
             self.size = path.stat().st_size
         begin = next(self.chunks(), b"")
@@ -99,16 +101,21 @@ class Source:
     def lines(self) -> Iterator[str]:
         """Yield the lines of the file, each with its line feed; no other character ends a line."""
         rest: list[str] = []
-        size = 0
+        size, before = 0, 0.0  # characters of `rest`; the position before this part of the text
         for text, feeds in self.text():
+            after = self.position
             first, *others = text.split("\n")
             rest.append(first)
             size += len(first)
             if others:
+                self.position = before
                 yield "".join(rest) + "\n"
-                for line in others[:-1]:
+                for number, line in enumerate(others[:-1], 1):
+                    self.position = before + (after - before) * number / len(others)
                     yield line + "\n"
+                self.position = after
                 rest, size = [others[-1]], len(others[-1])
+            before = after
             if size > LONGEST:
                 raise DataError(
                     f"{self.path}:{feeds + len(others) + 1}: this line has more than {LONGEST:,} characters: "

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -32,6 +33,8 @@ from .streams import Source, bare_suffix, open_bytes, read_lines
 
 __all__ = ["Row", "Table", "is_table", "open_bytes", "open_table", "read_lines"]
 
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -51,7 +54,12 @@ class Row:
         value = self.values[column]
         if not isinstance(value, str):
             raise DataError(f"{self.where}: the column {column!r} is {_described(value)}: expected text")
-        return value
+        return whole_characters(value, f"{self.where}: the column {column!r}")
+
+    def has(self, column: str) -> bool:
+        """Return whether there is a value in a column; a text of spaces alone is none."""
+        value = self.values.get(column)
+        return not (value is None or value == [] or (isinstance(value, str) and not value.strip()))
 
     def label(self, column: str) -> str:
         """Return a value as the name of a class; a whole number, and true or false, become text."""
@@ -65,7 +73,7 @@ class Row:
                 f"{self.where}: the column {column!r} is {_described(value)}: expected a label, a text or a whole "
                 "number"
             )
-        return value.strip()
+        return whole_characters(value, f"{self.where}: the column {column!r}").strip()
 
 
 @dataclass
@@ -105,10 +113,19 @@ class Table:
                         f"{row.where}: there is no {column!r} in this row: it has {', '.join(map(str, row.values))}"
                         f"{nearest(column, map(str, row.values))}"
                     )
-                value = row.values[column]
-                if value is None or value == [] or (isinstance(value, str) and not value.strip()):
+                if not row.has(column):
                     raise DataError(f"{row.where}: the column {column!r} is empty: expected a value")
             yield row
+
+    def usual(self, *names: str, taken: str | None = None) -> str | None:
+        """Return the first column with one of these names, in lower case or not; None if there is none.
+
+        Args:
+            names: Usual names, in lower case, the most usual first.
+            taken: A column that is not meant.
+        """
+        by_name = {name.lower(): name for name in reversed(self.columns) if name != taken}
+        return next((by_name[name] for name in names if name in by_name), None)
 
     def column(self, wanted: str | None, *usual: str) -> str:
         """Return the name of a column.
@@ -129,10 +146,8 @@ class Table:
                 f"{self.path}: there is no column {wanted!r}: expected one of {listed}{nearest(wanted, self.columns)}"
                 f"{hint}"
             )
-        by_name = {name.lower(): name for name in reversed(self.columns)}
-        for name in usual:
-            if name in by_name:
-                return by_name[name]
+        if (found := self.usual(*usual)) is not None:
+            return found
         raise DataError(
             f"{self.path}: none of the columns {listed} is called {' or '.join(usual[:4])}: expected "
             f'{usual[0]} = "NAME" with one of them'
@@ -219,6 +234,16 @@ def _parquet(path: Path, header: bool | None, named: Collection[str]) -> Table:
             yield Row(values, f"{path}: row {number}")
 
     return Table(path, "parquet", columns, rows, share_read=lambda: read / total, known_rows=total)
+
+
+def whole_characters(text: str, where: str) -> str:
+    """Return a text; raises for half a character, a surrogate alone, which JSON can write, but no tokenizer reads."""
+    if not text.isascii() and (half := _SURROGATE.search(text)):
+        raise DataError(
+            f"{where}: {half[0]!r} is half a character, at {half.start()}: expected text; a text that was cut between "
+            "the two halves of an emoji may end in one"
+        )
+    return text
 
 
 def _described(value: Any) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,10 @@ from ..tokens.chat_template import read_template
 from ..tokens.special import Special, read_special
 from .documents import Documents, find_files
 from .fetch import find
+from .files import given_files
 from .parallel import load_split
 from .splits import counted
-from .tokenized import Reading, Source, Tokenized, around, tokenize
+from .tokenized import Reading, Source, Tokenized, alphabet, around, tokenize
 from .tokenizer_folder import find_tokenizer, open_tokenizer, vocabulary_size
 from .vocabulary import TokenizerConfig
 from .windows import WindowConfig, Windows
@@ -31,8 +32,10 @@ class TextConfig(WindowConfig):
     """Options of text."""
 
     path: str | tuple[str, ...]  # one or many files, folders of text files, or tables; compressed or not
+    valid_path: str | tuple[str, ...] | None = None  # such files for validation; None: a share of the first, at the end
     separator: str | None = None  # ends a document, as does the end of a file; None: each file is a document
     column: str | None = None  # column of a table whose rows are documents; None: one that is called text, or the only
+    header: bool | None = None  # whether the first row of a CSV or TSV file names the columns; None: recognised
     tokens: str = "characters"  # characters, words, bpe, or the folder of a tokenizer, such as a checkpoint's
     size: int = 8000  # largest number of tokens of words and bpe, special tokens included
     minimum: int = 2  # smallest number of occurrences of a word, or of a pair of pieces to be merged (bpe)
@@ -76,7 +79,7 @@ class Text(Windows):
 
     def __init__(self, config: TextConfig, *, seed: int, root: Path | None = None) -> None:
         paths = (config.path,) if isinstance(config.path, str) else config.path
-        files, learned = find_files(paths, root), config.tokens in LEARNED
+        learned = config.tokens in LEARNED
         if learned:
             source: Source = lambda reading: LEARNED[config.tokens](config, reading)  # noqa: E731
             joined, how = config.tokens == "characters", [config.tokens, config.size, config.minimum, config.lower]
@@ -87,29 +90,49 @@ class Text(Windows):
             self.chat, self.special = read_template(folder), read_special(folder, source)
             joined, how = not len(around(source, self.special)[1]), [hashlib.sha256(source.content()).hexdigest()]
             vocab = vocabulary_size(folder, source)
-        documents = Documents(files, separator=config.separator, column=config.column, joined=joined)
-        key = {"tokens": how, "separator": config.separator, "column": config.column}
-        made = tokenize(documents, source, share=config.share, key=key, special=self.special)
+        how_read: dict[str, Any] = {"separator": config.separator, "column": config.column, "header": config.header}
+
+        def documents(path: str | Sequence[str]) -> Documents:
+            return Documents(find_files(path, root), joined=joined, **how_read)
+
+        valid, key = None if config.valid_path is None else documents(config.valid_path), {"tokens": how, **how_read}
+        if valid is not None and config.tokens == "characters":  # those of validation must not be unknown
+            others = sorted(alphabet(valid))
+            source, key["others"] = lambda reading: Characters(sorted({*reading.alphabet, *others})), others
+        share = config.share if valid is None else 0.0
+        made = tokenize(documents(paths), source, share=share, key=key, special=self.special)
+        own = None
+        if valid is not None:
+            key = {"tokens": [hashlib.sha256(made.tokens.content()).hexdigest()], **how_read}
+            own = tokenize(valid, made.tokens, share=0.0, key=key, special=self.special)
         if learned and made.tokens.end is not None:  # an empty prompt begins where a document ends
             self.special = Special(pad=made.tokens.pad, start=made.tokens.end, ends=(made.tokens.end,))
-        self.description = _described(made, config)
-        self._open(config, seed, made, ", ".join(paths), vocab=len(made.tokens) if learned else vocab)
+        self.description, self.files = _described(made, config, own), given_files(paths, config.valid_path)
+        self._open(config, seed, made, ", ".join(paths), vocab=len(made.tokens) if learned else vocab, own=own)
 
-    def _open(self, config: WindowConfig, seed: int, made: Tokenized, name: str, *, vocab: int) -> None:
+    def _open(
+        self, config: WindowConfig, seed: int, made: Tokenized, name: str, *, vocab: int, own: Tokenized | None = None
+    ) -> None:
         self.tokens = made.tokens
-        super().__init__(config, seed=seed, ids=made.ids, ends=made.ends, vocab=vocab, name=name, cut=made.facts.cut)
+        super().__init__(
+            config, seed=seed, ids=made.ids, ends=made.ends, vocab=vocab, name=name, cut=made.facts.cut,
+            valid=None if own is None else (own.ids, own.ends),
+        )  # fmt: skip
 
 
-def _described(made: Tokenized, config: TextConfig) -> str:
+def _described(made: Tokenized, config: TextConfig, own: Tokenized | None) -> str:
     """A sentence about the text: its size, its split, and what was left out."""
     facts = made.facts
     size = f"{counted(len(made.ends), 'document')} of {len(made.ids):,} tokens"
     parts = [size if facts.characters is None else f"{size} ({facts.characters:,} characters)"]
-    parts.append(f"the last {config.share:.0%} are for validation")
+    parts.append(
+        f"the last {config.share:.0%} are for validation" if own is None
+        else f"{len(own.ids):,} tokens for validation (from {', '.join(given_files(config.valid_path))})"
+    )  # fmt: skip
     if facts.sampled is not None:
         parts.append(f"a vocabulary of {len(made.tokens):,} tokens, learned from {facts.sampled:,} characters")
-    if facts.empty:
-        parts.append(f"{counted(facts.empty, 'row')} without text left out")
+    if empty := facts.empty + (0 if own is None else own.facts.empty):
+        parts.append(f"{counted(empty, 'row')} without text left out")
     return "; ".join(parts)
 
 

@@ -48,11 +48,6 @@ class TextRowConfig:
             )
         self._vocabulary()
 
-    @property
-    def widest(self) -> int:
-        """The largest width of a row, padding included."""
-        return min(-(-self.longest // self.rounding) * self.rounding, self.batch_tokens)
-
     def tokenizer(self, texts: Sequence[str], root: Path | None = None) -> Tokenizer:
         """Return the tokenizer of the folder `tokens`, or train one on these texts."""
         if self.tokens is None:
@@ -73,7 +68,7 @@ class EncodedTexts:
         room = config.longest - sum(i is not None for i in (tokens.start, tokens.end))
         self.cut = sum(len(row) > room for row in rows)  # the number of texts that were longer than config.longest
         self.rounding = config.rounding
-        self.buckets = Buckets(self.ids.lengths, config.batch_tokens, config.rounding)
+        self.buckets = Buckets(self.ids.lengths, config.batch_tokens, config.rounding, config.longest)
 
     def __len__(self) -> int:
         return len(self.ids.lengths)

@@ -49,6 +49,7 @@ class Tokens(Windows):
         if config.documents and not len(ends):
             raise DataError(f"{path} has no ends of documents, as its header says: documents=true needs them")
         super().__init__(config, seed=seed, ids=ids, ends=ends, vocab=vocab, name=str(path))
+        self.files = (config.path,)
 
 
 def map_tokens(path: Path) -> tuple[np.ndarray, np.ndarray, int]:

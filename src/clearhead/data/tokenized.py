@@ -27,7 +27,7 @@ from .token_files import map_tokens, write_parts
 LARGE = 1 << 26  # bytes of text above which a token file is written
 SAMPLE = 1 << 25  # most characters that a tokenizer is trained on, evenly spread over the training part
 BATCH = 1 << 20  # characters that are encoded at once
-VERSION = 1  # of the folders in the cache
+VERSION = 2  # of the folders in the cache
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,6 +48,14 @@ class Tokenized:
     ids: np.ndarray
     ends: NDArray[np.int64]  # for each document the place after its last id
     facts: Facts
+
+
+def alphabet(documents: Documents) -> set[str]:
+    """Return all different characters of documents."""
+    found: set[str] = set()
+    for piece in documents.pieces():
+        found.update(piece.text)
+    return found
 
 
 class Reading:
@@ -167,9 +175,11 @@ class Encoder:
         """Yield rows of ids, and whether a document ends with each; completes `facts`."""
         first, last = around(self.tokens, self.special)
         filled, cut = False, 0  # whether the current document has ids; ids of the training part
+        continues = False  # whether the next piece continues a document
         for pieces in _batches(split_at(self.documents.pieces(), self.limit)):
             self.stage("tokenizing", self.documents.share_read)
-            encoded = self.tokens.encode_all([piece.text for piece, _ in pieces])
+            encoded = self._encode(pieces, continues)
+            continues = not pieces[-1][0].ends
             for (piece, trains), ids in zip(pieces, encoded, strict=True):
                 row = np.concatenate([first, ids]) if len(first) and len(ids) and not filled else ids
                 filled = filled or len(ids) > 0
@@ -181,6 +191,14 @@ class Encoder:
             characters=self.facts.characters, sampled=self.facts.sampled, empty=self.documents.empty,
             cut=None if self.limit is None else cut,
         )  # fmt: skip
+
+    def _encode(self, pieces: list[tuple[Piece, bool]], continues: bool) -> list[np.ndarray]:
+        """Encode pieces, of which the first continues a document or not; pieces of a document join without a space."""
+        later = [continues, *(not piece.ends for piece, _ in pieces[:-1])]
+        texts = [piece.text for piece, _ in pieces]
+        firsts = iter(self.tokens.encode_all([text for text, more in zip(texts, later, strict=True) if not more]))
+        others = iter(self.tokens.continued_all([text for text, more in zip(texts, later, strict=True) if more]))
+        return [next(others if more else firsts) for more in later]
 
 
 def around(tokens: Tokenizer, special: Special | None = None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

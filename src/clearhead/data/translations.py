@@ -19,7 +19,7 @@ from ..tokens import Pair, Tokenizer
 from ..tokens.special import Special
 from .batches import IGNORE, Batch, Data, Rows
 from .bucketed import Bucketed, Buckets
-from .files import DataError, locate
+from .files import DataError, given_files, locate
 from .pairs import PairConfig, Pairs, split_pairs
 from .parallel import SPLITS, Line, read_multi30k, read_pairs, read_tatoeba
 from .ragged import Ragged
@@ -151,7 +151,9 @@ def mixture(config: TranslationMixtureConfig, *, seed: int, root: Path | None = 
             more = list(split_pairs(read_pairs(locate(name, root)), config.valid_share))
         train += more[0]
         valid += more[1]
-    return Translations(config, train, valid, seed=seed)
+    data = Translations(config, train, valid, seed=seed)
+    data.files = tuple(name for name in config.of if name not in SPLITS)
+    return data
 
 
 def pairs(config: PairConfig, *, seed: int, root: Path | None = None) -> Data:
@@ -159,9 +161,12 @@ def pairs(config: PairConfig, *, seed: int, root: Path | None = None) -> Data:
     if config.join:
         return Pairs(config, seed=seed, root=root)
     options = TranslationConfig(**{field.name: getattr(config, field.name) for field in fields(TranslationConfig)})
-    train, valid, description = config.read(root)
+    train, valid, opened, description = config.read(root)
     tokens = None if config.tokens is None else open_pair(config.tokens, root)
-    return Translations(options, train, valid, seed=seed, tokens=tokens, description=description)
+    data = Translations(options, train, valid, seed=seed, tokens=tokens, description=description)
+    data.files = given_files(config.path, config.valid_path)
+    data.columns = {"source": opened.first, "target": opened.second}
+    return data
 
 
 class EncodedPairs:
@@ -197,7 +202,7 @@ class EncodedPairs:
                 f"expected batch_tokens={config.batch_tokens} or fewer"
             )
         self.source, self.target = (Ragged([rows[i] for i in kept.tolist()]) for rows in (source, target))
-        self.buckets = Buckets(longer[kept], config.batch_tokens, config.rounding)
+        self.buckets = Buckets(longer[kept], config.batch_tokens, config.rounding, config.longest)
 
     def __len__(self) -> int:
         return len(self.source.lengths)

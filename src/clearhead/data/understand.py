@@ -6,7 +6,7 @@ of rows beyond is estimated from the share of the file that was read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from itertools import chain, islice
 from pathlib import Path
@@ -15,9 +15,10 @@ from typing import Any
 from ..errors import InputError
 from ..tokens import Tokenizer
 from .chats import ChatsConfig
+from .context_cut import Cut, what_is_cut
 from .documents import Documents
 from .files import DataError, locate
-from .kinds import Guess, Kind, guess
+from .kinds import COLUMNS, Guess, Kind, guess, named_kind
 from .labelled import LabelledConfig
 from .measured import Lengths, Measured
 from .pairs import PairConfig
@@ -62,6 +63,7 @@ class Understood:
     options: dict[str, Any]  # a [data] section
     rows: int  # the number of rows, or of lines of text
     read: int  # of which this many were read
+    sampled: bool  # whether only a part was read, so that `rows` is an estimate
     first: tuple[dict[str, Any], ...]  # the first rows
     lengths: dict[str, dict[str, Lengths]]  # by column, and by unit: characters, words, and tokens if they are given
     labels: dict[str, int]  # the number of rows of each label, most frequent first
@@ -70,19 +72,15 @@ class Understood:
     split: str  # how training and validation are divided
     cut: str  # what a context would cut, if one is given
 
-    @property
-    def sampled(self) -> bool:
-        """Whether only a part was read, so that `rows` is an estimate."""
-        return self.read < self.rows
-
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON values."""
-        return asdict(self) | {"sampled": self.sampled}
+        return asdict(self)
 
 
 def understand(
-    path: str | Path, root: Path | None = None, *, tokens: str | None = None, context: int | None = None
-) -> Understood:
+    path: str | Path, root: Path | None = None, *, tokens: str | None = None, context: int | None = None,
+    given: Mapping[str, Any] | None = None,
+) -> Understood:  # fmt: skip
     """Read a file or folder of data, as far as needed, and say what it is.
 
     Args:
@@ -91,6 +89,8 @@ def understand(
         root: A data folder in which the path is searched too.
         tokens: A folder with a tokenizer, for lengths in tokens.
         context: A number of tokens, for what would be cut; without `tokens` words are counted instead.
+        given: Options of the [data] section that say how to read it: text, label, source, target, messages, prompt,
+            answer and column name columns, and so the kind of data; header says whether the first row has names.
 
     Raises:
         DataError: The file cannot be read, or its columns tell nothing; the message names the place.
@@ -106,28 +106,30 @@ def understand(
     if context is not None and context < 1:
         raise InputError(f"context={context}: expected 1 or more")
     place, valid = _files(locate(path, root))
-    given = {"path": str(path)} if place == locate(path, root) else {"path": str(place)}
-    given |= {} if valid is None else {"valid_path": str(valid)}
-    found = _text(place) if place.is_dir() else _table(place) or _text(place)
+    paths = {"path": str(path)} if place == locate(path, root) else {"path": str(place)}
+    paths |= {} if valid is None else {"valid_path": str(valid)}
+    words = dict(given or {})
+    found = _text(place) if place.is_dir() else _table(place, words) or _text(place)
     guessed = found.guessed
     tokenizers = _tokenizers(tokens, root, guessed)
     measured = Measured(guessed.columns or ("line",), tokenizers)
+    cut = what_is_cut(guessed, found.table, context, tokens, root)
     first: list[dict[str, Any]] = []
     with progress_bar() as stage:
-        _measure(found, measured, first, stage)
-    share = found.share_read()
-    whole = measured.rows if found.ended else round(measured.rows / share) if share else measured.rows
-    rows = found.table.known_rows if found.table and found.table.known_rows else whole
+        _measure(found, measured, cut, first, stage)
+    rows = _number_of_rows(found, measured.rows)
     more = {} if tokens is None else {"tokens": tokens}
+    header = {"header": words["header"]} if "header" in words else {}
     table = found.table
     return Understood(
         path=str(path), files=(str(place), *([str(valid)] if valid else [])), format=table.format if table else "text",
         encoding=found.encoding, delimiter=table.delimiter if table else None,
         header=table.header if table and table.delimiter else None, columns=table.columns if table else (),
-        kind=guessed.kind, why=guessed.why, options={"name": guessed.kind, **given, **guessed.options, **more},
-        rows=rows, read=measured.rows, first=tuple(first), lengths=measured.lengths(),
+        kind=guessed.kind, why=guessed.why,
+        options={"name": guessed.kind, **paths, **guessed.options, **header, **more},
+        rows=rows, read=measured.rows, sampled=not found.ended, first=tuple(first), lengths=measured.lengths(),
         labels=dict(measured.labels.most_common()), empty=measured.empty, duplicates=measured.duplicates,
-        split=_split(guessed.kind, rows, measured, valid), cut=_cut(guessed.kind, measured, context, tokens),
+        split=_split(guessed.kind, rows, measured, valid), cut=cut.told(measured),
     )  # fmt: skip
 
 
@@ -143,16 +145,18 @@ class Found:
     ended: bool = False  # whether all of it has been read
 
 
-def _table(path: Path) -> Found | None:
+def _table(path: Path, given: Mapping[str, Any]) -> Found | None:
     """Open a table, or a text file whose lines all have TABs; None for other text files."""
-    if not is_table(path) and not _has_tabs(path):
+    kind = named_kind(given)
+    if not is_table(path) and (kind in (None, "text") and not _has_tabs(path)):
         return None
-    table = open_table(path)
+    named = [str(given[option]) for option in COLUMNS.get(kind or "text", ()) if option in given]
+    table = open_table(path, header=given.get("header"), named=named)
     reading = table.rows()
     sample = list(islice(reading, SAMPLE))
     if not sample:
         raise DataError(f"{path} has no rows")
-    return Found(guess(table, sample), chain(sample, reading), table.encoding, table.share_read, table)
+    return Found(guess(table, sample, given), chain(sample, reading), table.encoding, table.share_read, table)
 
 
 def _text(path: Path) -> Found:
@@ -188,9 +192,12 @@ def _files(path: Path) -> tuple[Path, Path | None]:
     if not path.is_dir():
         return path, None
     tables = sorted(file for file in path.iterdir() if file.is_file() and is_table(file))
-    by_name = {file.name.split(".")[0].lower(): file for file in tables}
+    by_name: dict[str, list[Path]] = {}
+    for file in tables:
+        by_name.setdefault(file.name.split(".")[0].lower(), []).append(file)
     if "train" in by_name:
-        return by_name["train"], next((by_name[name] for name in VALIDATION if name in by_name), None)
+        valid = next((name for name in VALIDATION if name in by_name), None)
+        return _only(by_name["train"]), None if valid is None else _only(by_name[valid])
     if len(tables) == 1 and Documents([path]).files == tuple(tables):
         return tables[0], None
     if tables and all(is_table(file) for file in Documents([path]).files):
@@ -199,6 +206,16 @@ def _files(path: Path) -> tuple[Path, Path | None]:
             f"{path} has {counted(len(tables), 'table')}, and none is called train: expected one of {listed}"
         )
     return path, None
+
+
+def _only(files: list[Path]) -> Path:
+    """The only one of files with the same name; raises if there are more."""
+    if len(files) > 1:
+        raise DataError(
+            f"{files[0].parent} has {' and '.join(file.name for file in files)}: expected one of them, or the path of "
+            "one file"
+        )
+    return files[0]
 
 
 def _tokenizers(tokens: str | None, root: Path | None, guessed: Guess) -> dict[str, Tokenizer]:
@@ -212,7 +229,7 @@ def _tokenizers(tokens: str | None, root: Path | None, guessed: Guess) -> dict[s
     return {name: tokenizer for name in guessed.columns or ("line",) if name != guessed.options.get("label")}
 
 
-def _measure(found: Found, measured: Measured, first: list[dict[str, Any]], stage: Stage) -> None:
+def _measure(found: Found, measured: Measured, cut: Cut, first: list[dict[str, Any]], stage: Stage) -> None:
     """Read the rows, up to the limits."""
     label = found.guessed.options.get("label")
     columns = [name for name in found.guessed.columns if name != label] or ["line"]
@@ -221,7 +238,8 @@ def _measure(found: Found, measured: Measured, first: list[dict[str, Any]], stag
         if len(first) < FIRST and (found.table or values["line"].strip()):
             first.append(values)
         told = None if label is None else "" if values.get(label) is None else row.label(label)
-        measured.add({name: _as_text(values.get(name)) for name in columns}, told)
+        measured.add({name: _as_text(row, name) for name in columns}, told)
+        cut.add(row)
         if measured.rows % EVERY == 0:
             stage("reading", max(found.share_read(), measured.rows / ROWS, measured.characters / CHARACTERS))
         if measured.rows >= ROWS or measured.characters >= CHARACTERS:
@@ -230,12 +248,21 @@ def _measure(found: Found, measured: Measured, first: list[dict[str, Any]], stag
     found.ended = True
 
 
-def _as_text(value: Any) -> str:
+def _number_of_rows(found: Found, read: int) -> int:
+    """Return the number of rows of a file: as it says, as they were read, or estimated by the share that was read."""
+    if found.table is not None and found.table.known_rows:
+        return found.table.known_rows
+    share = found.share_read()
+    return read if found.ended or not share else max(round(read / share), read + 1)
+
+
+def _as_text(row: Row, column: str) -> str:
     """Return a value as text; of a conversation, what its messages say."""
+    value = row.values.get(column)
     if isinstance(value, list):
         said: Iterable[Any] = (one.get("content", one.get("value")) if isinstance(one, dict) else one for one in value)
         return "\n".join(str(one) for one in said if one)
-    return "" if value is None else str(value)
+    return "" if value is None else row.text(column) if isinstance(value, str) else str(value)
 
 
 def _split(kind: Kind, rows: int, measured: Measured, valid: Path | None) -> str:
@@ -249,28 +276,10 @@ def _split(kind: Kind, rows: int, measured: Measured, valid: Path | None) -> str
     return f"share = {share} of {part} is kept for validation: about {round(share * good):,} of {good:,} rows"
 
 
-def _cut(kind: Kind, measured: Measured, context: int | None, tokens: str | None) -> str:
-    if context is None:
-        return ""
-    if kind == "text":
-        return f"nothing: text is read in windows of {context} tokens"
-    unit = "words" if tokens is None else "tokens"
-    number = measured.longer(context, unit)
-    share = f"{number / max(measured.rows, 1):.1%}"
-    note = "; a word is a token or more, which --tokens FOLDER counts" if tokens is None else ""
-    return f"{number:,} of {measured.rows:,} rows ({share}) have more than {context} {unit}: {_LONG[kind]}{note}"
-
-
 # By kind: the options that have the share of validation, and what it is a share of.
 _SHARES: dict[Kind, tuple[type[Any], str]] = {
     "text": (WindowConfig, "the end of the text"),
     "labelled": (LabelledConfig, "the different texts"),
     "pairs": (PairConfig, "the different sources"),
     "chats": (ChatsConfig, "the questions"),
-}
-# By kind: what happens to rows that are longer than `longest`.
-_LONG: dict[Kind, str] = {
-    "labelled": "longest cuts them",
-    "pairs": "longest leaves them out",
-    "chats": "longest takes their oldest turns, or leaves them out",
 }

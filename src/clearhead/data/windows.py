@@ -33,14 +33,15 @@ class WindowConfig:
 class Windows(Data):
     """Windows of `context` ids, with the next ids as targets.
 
-    Validation covers its part from the first id to the last: each id is predicted once, except the very first. With
-    `documents`, a batch also has `documents`, counted from 0 in each row, and `at`, the position in the document, or in
-    the part of it that is in the window; the last id of a document has no target.
+    Validation is the end of the ids, from `cut` on, or has ids of its own. It covers its part from the first id to the
+    last: each id is predicted once, except the very first. With `documents`, a batch also has `documents`, counted from
+    0 in each row, and `at`, the position in the document, or in the part of it that is in the window; the last id of a
+    document has no target.
     """
 
     def __init__(
         self, config: WindowConfig, *, seed: int, ids: np.ndarray, ends: NDArray[np.int64], vocab: int, name: str,
-        cut: int | None = None,
+        cut: int | None = None, valid: tuple[np.ndarray, NDArray[np.int64]] | None = None,
     ) -> None:  # fmt: skip
         self.config, self.seed, self.name = config, seed, name
         self.ids = ids  # in memory or on disk: only windows of it are read
@@ -48,14 +49,18 @@ class Windows(Data):
         self.sizes = {"vocab": vocab}
         self.keys = ("ids", "targets", *(("documents", "at") if config.documents else ()))
         self.longest = config.context
-        self.cut = int(len(ids) * (1 - config.share)) if cut is None else cut  # the first id of validation
+        share = config.share if valid is None else 0.0
+        self.cut = int(len(ids) * (1 - share)) if cut is None else cut  # the number of ids of training
         if self.cut < config.context + 1:
+            kept = f" (share={share} is kept for validation)" if share else ""
             raise DataError(
-                f"{name} has {self.cut} tokens to train on (share={config.share} is kept for validation): "
-                f"context={config.context} needs {config.context + 1} or more"
+                f"{name} has {self.cut} tokens to train on{kept}: context={config.context} needs {config.context + 1} "
+                "or more"
             )
+        # The ids of validation with the ends of its documents, and the first of them.
+        self.validation, self.begin = ((ids, ends), self.cut) if valid is None else (valid, 0)
         self.steps_per_epoch = max(self.cut // (config.rows * config.context), 1)  # which read as many ids as there are
-        self.windows = -(-max(len(ids) - self.cut - 1, 0) // config.context)
+        self.windows = -(-max(len(self.validation[0]) - self.begin - 1, 0) // config.context)
         batches = -(-self.windows // config.valid_rows)
         self.valid_batches = batches if config.valid_most is None else min(batches, config.valid_most)
 
@@ -64,37 +69,38 @@ class Windows(Data):
 
     def _train(self, step: int, rows: Rows) -> Batch:
         starts = counter_rng.integers(self.seed, step, rows, 1, 0, self.cut - self.config.context)
-        return self._cut(starts, self.cut)
+        return self._cut((self.ids, self.ends), starts, self.cut)
 
     def _valid_rows(self, index: int) -> int:
         return min(self.config.valid_rows, self.windows - index * self.config.valid_rows)
 
     def _valid(self, index: int, rows: Rows) -> Batch:
         window = index * self.config.valid_rows + rows[:, None]
-        return self._cut(self.cut + window * self.config.context, len(self.ids))
+        return self._cut(self.validation, self.begin + window * self.config.context, len(self.validation[0]))
 
-    def _cut(self, starts: NDArray[np.int64], limit: int) -> Batch:
-        """Return the windows from starts (b, 1); ids from the limit on are no targets."""
+    def _cut(self, source: tuple[np.ndarray, NDArray[np.int64]], starts: NDArray[np.int64], limit: int) -> Batch:
+        """Return the windows of ids, with the ends of their documents, from starts (b, 1); up to a limit."""
+        ids, ends = source
         places = starts + np.arange(self.config.context + 1)
         inside = places < limit
-        whole = self.ids[np.minimum(places, limit - 1)].astype(np.int64)
+        whole = ids[np.minimum(places, limit - 1)].astype(np.int64)
         if whole.max() >= self.sizes["vocab"]:
             raise DataError(f"{self.name} has the id {whole.max()}: expected ids below vocab={self.sizes['vocab']}")
         batch = {"ids": whole[:, :-1].copy(), "targets": np.where(inside, whole, IGNORE)[:, 1:].copy()}
         if self.config.documents:
-            begins = self._begins(starts)
+            begins = self._begins(ends, starts)
             batch["targets"][begins[:, 1:]] = IGNORE
             batch["documents"] = np.cumsum(begins[:, :-1], axis=1, dtype=np.int64)
             at = np.broadcast_to(np.arange(self.config.context), batch["ids"].shape)
             batch["at"] = at - np.maximum.accumulate(np.where(begins[:, :-1], at, 0), axis=1)
         return batch
 
-    def _begins(self, starts: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def _begins(self, ends: NDArray[np.int64], starts: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return whether a document begins at each place of a window (b, context + 1), except at the first place."""
-        first = np.searchsorted(self.ends, starts[:, 0], side="right")
-        last = np.searchsorted(self.ends, starts[:, 0] + self.config.context, side="right")
+        first = np.searchsorted(ends, starts[:, 0], side="right")
+        last = np.searchsorted(ends, starts[:, 0] + self.config.context, side="right")
         row = np.repeat(np.arange(len(starts)), last - first)
         end = np.arange(len(row)) + np.repeat(first - (np.cumsum(last - first) - (last - first)), last - first)
         begins = np.zeros((len(starts), self.config.context + 1), bool)
-        begins[row, self.ends[end] - starts[row, 0]] = True
+        begins[row, ends[end] - starts[row, 0]] = True
         return begins

@@ -92,14 +92,16 @@ class Runs:
         losses = list(setup.get("losses") or DEFAULT_LOSSES)
         values = [record[losses[0]] for record in metrics if record.get(losses[0]) is not None]
         steps, players = recipe.get("steps"), _players(recipe, setup)
-        attempt = _last_attempt(folder)
+        facts = _facts(folder)
+        attempt, saved_model = _last_attempt(facts), facts.get("model") or {}
         state: str = run_state(folder, metrics, steps)
         if state == "stopped" and attempt.get("problem"):
             state = "failed"
         return {
             "id": id_, "name": self._name(folder), "step": metrics[-1]["step"] if metrics else 0, "steps": steps,
             "finished": (folder / "model").is_dir(), "state": state,
-            "problem": attempt.get("problem") if state == "failed" else None, "model_step": attempt.get("model_step"),
+            "problem": attempt.get("problem") if state == "failed" else None, 
+            "model_step": saved_model.get("best") or saved_model.get("step"),
             "best": _name(recipe.get("run"), "best"), "tokens": self._tokens(folder, recipe, setup),
             "model": _name(recipe.get("model")) or players.get("model"), "data": _name(recipe.get("data")),
             "objective": _name(setup, "objective") or _name(recipe.get("objective")),
@@ -139,12 +141,17 @@ class Runs:
             return cached[1]
 
 
-def _last_attempt(folder: Path) -> dict[str, Any]:
-    """What facts.json says of the last attempt; {} if it cannot be read."""
+def _facts(folder: Path) -> dict[str, Any]:
+    """What facts.json says of a run; {} if it cannot be read."""
     try:
-        attempts = Folder(folder, create=False, lock=False).facts().get("attempts")
+        return Folder(folder, create=False, lock=False).facts()
     except (FolderError, OSError):
         return {}
+
+
+def _last_attempt(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """What the facts of a run say of its last attempt."""
+    attempts = facts.get("attempts")
     last = attempts[-1] if isinstance(attempts, list) and attempts else None
     return last if isinstance(last, dict) else {}
 

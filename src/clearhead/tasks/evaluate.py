@@ -16,15 +16,17 @@ from typing import Any, Literal
 from rich.table import Table
 
 from .. import config
+from ..data.column_names import may_be_language
 from ..data.files import DataError, as_line, locate
-from ..data.parallel import SPLITS, Line, load_split, read_pairs, read_two
+from ..data.parallel import SPLITS, Line, lines_of, load_split, read_two
 from ..errors import InputError, nearest
 from ..metrics import Score, bleu, bleu_by, chrf
 from ..weights import Bundle
 from .evaluate_captions import CaptionOptions, CaptionScores, measure_captions
 from .evaluate_classes import ClassOptions, ClassScores, class_scores
 from .evaluate_text import TextOptions, TextScores, score_rows, table, text_scores
-from .training_data import trained_on
+from .evaluated_columns import pair_columns
+from .training_data import trained_languages, trained_on
 from .translate import translate
 
 Place = str | Path
@@ -36,8 +38,8 @@ class TranslationOptions:
     """The options for translators."""
 
     split: str | None = None  # part of a named set; None: its first test part
-    source: str | None = None  # source language, "en"; None: that of the model's recipe
-    target: str | None = None  # target language; None: that of the model's recipe
+    source: str | None = None  # source language, "en", or column of a file; None: that of the model's training
+    target: str | None = None  # target language, or column; None: that of the model's training
     join: int = 1  # number of neighbouring sentences of a named set that are joined to one text
     protocol: Literal["plain", "moses", "words"] = "plain"  # how texts are tokenised before they are compared
     beams: int = 5  # hypotheses of the beam search; 1 is greedy
@@ -108,6 +110,8 @@ def evaluate(
     split: str | None = None,
     source: str | None = None,
     target: str | None = None,
+    text: str | None = None,
+    label: str | None = None,
     join: int | None = None,
     protocol: Literal["plain", "moses", "words"] | None = None,
     beams: int | None = None,
@@ -135,8 +139,12 @@ def evaluate(
             valid, of data that has both (test instead of valid: cifar10, mnist, fashion-mnist); not train if not given.
             An undivided folder is taken as a whole, unless the model was trained on it: then its parts are those that
             training has made.
-        source: Translator: the source language, "en"; as in the model's own recipe if not given.
-        target: Translator: the target language.
+        source: Translator: the source language, "en", or the column of the sources in a file, by name or number; as in
+            the model's own training if not given.
+        target: Translator: the target language, or the column of the targets.
+        text: Classifier of texts: the column of the texts in a file; the one that the model was trained on, if it is
+            there, or one with a usual name, if not given.
+        label: Classifier of texts: the column of the labels, likewise.
         join: Translator: number of neighbouring sentences of a named set that are joined to one text; 1 if not given.
         protocol: Translator: how texts are tokenised before they are compared; plain if not given.
         beams: Translator, captioner: hypotheses of the beam search; 5 if not given.
@@ -163,9 +171,9 @@ def evaluate(
         True
     """
     options = {
-        "split": split, "source": source, "target": target, "join": join, "protocol": protocol, "beams": beams,
-        "penalty": penalty, "limit": limit, "batch_tokens": batch_tokens, "stride": stride, "last": last,
-        "by": by, "neighbours": neighbours, "skip_bad": skip_bad,
+        "split": split, "source": source, "target": target, "text": text, "label": label, "join": join,
+        "protocol": protocol, "beams": beams, "penalty": penalty, "limit": limit, "batch_tokens": batch_tokens,
+        "stride": stride, "last": last, "by": by, "neighbours": neighbours, "skip_bad": skip_bad,
     }  # fmt: skip
     for capability, (kind, measure) in EVALUATIONS.items():
         if capability in bundle.can:
@@ -182,9 +190,11 @@ def translation_scores(
 ) -> TranslationScores:
     """Translate data, and compute BLEU and chrF."""
     settings = _settings(bundle)
-    settings |= {side: word for side in ("source", "target") if (word := getattr(chosen, side)) is not None}
+    words = {side: word for side in ("source", "target") if (word := getattr(chosen, side)) is not None}
+    is_set = isinstance(data, str) and data in SPLITS
+    settings |= {side: word for side, word in words.items() if is_set or may_be_language(word)}  # not a column's name
     by_protocol = bleu_by(chosen.protocol, settings.get("target"))
-    name, sources, references = _texts(data, chosen, settings, root)
+    name, sources, references = _texts(bundle, data, chosen, settings, root)
     start = time.perf_counter()
     translations = translate(
         bundle, sources, beams=chosen.beams, penalty=chosen.penalty, limit=chosen.limit,
@@ -201,7 +211,11 @@ def translation_scores(
 
 
 def _texts(
-    data: Place | Sequence[Place], chosen: TranslationOptions, settings: dict[str, Any], root: Path | None
+    bundle: Bundle,
+    data: Place | Sequence[Place],
+    chosen: TranslationOptions,
+    settings: dict[str, Any],
+    root: Path | None,
 ) -> tuple[str, list[str], list[str] | list[list[str]]]:
     """The name of the data, its sources and its references."""
     if isinstance(data, str) and data in SPLITS:
@@ -213,7 +227,9 @@ def _texts(
     if len(names) not in (1, 2):
         raise InputError(f"{len(names)} files: expected one of source TAB target, or one of sources and one of targets")
     paths = [_file(name, root) for name in names]
-    lines: list[Line] = read_pairs(paths[0]) if len(paths) == 1 else read_two(*paths)
+    lines: list[Line] = (
+        lines_of(pair_columns(bundle, paths[0], chosen.source, chosen.target)) if len(paths) == 1 else read_two(*paths)
+    )
     return " ".join(map(str, names)), [line.source for line in lines], [line.target for line in lines]
 
 
@@ -247,8 +263,9 @@ def _file(name: Place, root: Path | None) -> Path:
 
 def _settings(bundle: Bundle) -> dict[str, Any]:
     """The languages and the shares of validation and test data that a translator was trained with."""
-    options, shared = trained_on(bundle), ("source", "target", "valid_share", "test_share")
-    return {option: getattr(options, option) for option in shared if hasattr(options, option)}
+    options, shares = trained_on(bundle), ("valid_share", "test_share")
+    kept = {option: getattr(options, option) for option in shares if hasattr(options, option)}
+    return {**trained_languages(bundle), **kept}
 
 
 # By capability: the options, and the function that measures. The first capability that a model has is used.

@@ -16,13 +16,14 @@ from ..data import make_data
 from ..data.files import DataError, locate
 from ..data.image_files import find_images, image_root
 from ..data.images import CropConfig, ImageConfig, Images, divided, readable
-from ..data.labelled import SST2, read_labels, read_sst2
+from ..data.labelled import SST2, labels_of, read_sst2
 from ..data.labelled_images import LabelledImages, labelled_files
 from ..data.pixels import Pixels
 from ..errors import InputError, nearest
 from ..weights import Bundle
 from .classify import class_names, classify
 from .evaluate_text import Done, Place, file_or_set, one_file, table
+from .evaluated_columns import labelled_columns
 from .frozen_features import linear_probe, nearest_neighbours
 from .image_batches import IMAGES
 from .text import embed
@@ -40,6 +41,8 @@ class ClassOptions:
     """The options for classifiers."""
 
     split: str | None = None  # part of a named set or a folder of images; None: its test or validation part
+    text: str | None = None  # column of the texts in a file; None: the one of the model's training, or a usual name
+    label: str | None = None  # column of the labels
     by: Literal["head", "knn", "linear"] | None = None  # images: the model's output layer, or its frozen features
     neighbours: int = 20  # knn: number of neighbours that vote
     skip_bad: bool = False  # images: leave out files that cannot be read, and count them
@@ -164,7 +167,8 @@ def _texts(bundle: Bundle, data: Place, chosen: ClassOptions, root: Path | None)
     elif split is not None:
         raise InputError(f"split={split!r} is for sst2 ({', '.join(SST2)}): a file is taken as it is")
     else:
-        name, lines = str(data), read_labels(file_or_set(data, root, "sst2"))
+        path = file_or_set(data, root, "sst2")
+        name, lines = str(data), labels_of(labelled_columns(bundle, path, chosen.text, chosen.label))
     known = class_names(bundle)
     for line in lines:
         if line.label not in known:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache, wraps
@@ -40,6 +41,7 @@ def token_names(special: Special | None, tokens: Tokenizer) -> dict[str, str]:
         "bos_token": own.start if given.start is None else given.start,
         "eos_token": next(iter(given.ends or own.ends), None),
         "pad_token": own.pad if given.pad is None else given.pad,
+        "unk_token": tokens.unknown,
     }
     return {name: "" if i is None else tokens.pieces([i])[0] for name, i in ids.items()}
 
@@ -60,7 +62,8 @@ def render(
     try:
         compiled = _compiled(template)
         length, parts = 0, []
-        for part in compiled.generate(messages=list(messages), add_generation_prompt=prompt, **names):
+        given = {"messages": list(messages), "tools": None, "documents": None, "add_generation_prompt": prompt}
+        for part in compiled.generate(**given, **names):
             parts.append(part)
             length += len(part)
             if length > LONGEST:
@@ -80,7 +83,8 @@ def _environment() -> Any:
     extensions = ["jinja2.ext.loopcontrols", _generation_tag()]
     sandbox = _sandbox_class()(trim_blocks=True, lstrip_blocks=True, extensions=extensions)
     sandbox.globals |= {"raise_exception": _raise, "strftime_now": lambda form: datetime.now().strftime(form)}
-    for name in ("center", "indent", "wordwrap", "batch", "slice"):  # filters that pad
+    sandbox.filters["tojson"] = _to_json
+    for name in ("tojson", "center", "indent", "wordwrap", "batch", "slice"):  # filters that pad
         sandbox.filters[name] = _checked(sandbox.filters[name])
     sandbox.filters["format"] = sandbox.format_string
     return sandbox
@@ -131,6 +135,13 @@ def _generation_tag() -> Any:
             return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
     return Generation
+
+
+def _to_json(
+    value: Any, ensure_ascii: bool = False, indent: int | None = None, separators: Any = None, sort_keys: bool = False
+) -> str:
+    """The filter tojson as templates of checkpoints expect it: Jinja's own escapes HTML and sorts keys."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 def _check_numbers(*values: Any) -> None:

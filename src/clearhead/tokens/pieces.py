@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -99,6 +100,11 @@ class Pieces(Tokenizer):
         """Encode a text, with <s> before it if its language model expects that."""
         ids = self.encode(text)
         return ids if not self._first or self.start is None else np.insert(ids, 0, self.start)
+
+    @cached_property
+    def adds_space(self) -> bool:
+        """Whether a text is encoded with a space before it, as SentencePiece does."""
+        return "".join(self.pieces(self.encode("a"))).startswith(" ")
 
     @property
     def special_names(self) -> dict[str, int]:

@@ -151,6 +151,11 @@ class Subwords(Tokenizer):
         ends = np.cumsum([0, *map(len, parts)]).tolist()
         return words_of("".join(parts), list(pairwise(ends)))
 
+    @cached_property
+    def adds_space(self) -> bool:
+        """Whether a text is encoded with a space before it, as SentencePiece does."""
+        return "".join(self.pieces(self.encode("a"))).startswith(" ")
+
     @property
     def special_names(self) -> dict[str, int]:
         return {self._name(i): i for i in sorted(self._special)}

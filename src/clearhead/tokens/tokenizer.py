@@ -13,6 +13,9 @@ from jaxtyping import Int
 
 from .ids import Ids
 
+# Texts that another one is made to continue: the first with which no token crosses the border is taken.
+_BEFORE = ("\n", ".", "0", "a", "-", '"')
+
 
 class Tokenizer(ABC):
     """Base class of all tokenizers: encodes text into ids and decodes ids into text.
@@ -79,6 +82,41 @@ class Tokenizer(ABC):
         parts = self._special_pattern.split(text)
         ids = [[self.special_names[part]] if i % 2 else self.encode(part) for i, part in enumerate(parts) if part]
         return np.concatenate([np.zeros(0, np.int64), *ids]).astype(np.int64)
+
+    def continued(self, text: str, *, marked: bool = False) -> Int[np.ndarray, "t"]:
+        """Encode a text that continues another, without the space that SentencePiece puts before a text.
+
+        Args:
+            text: The text.
+            marked: Whether special tokens are written by their names in it, as in `marked`.
+        """
+        encode = self.marked if marked else self.encode
+        for before, alone in self._known_before if self.adds_space else ():
+            both = encode(before + text)
+            if np.array_equal(both[: len(alone)], alone):
+                return both[len(alone) :]
+        return encode(text)
+
+    def continued_all(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Encode each of several texts that continue others."""
+        if not self.adds_space or not self._known_before:
+            return self.encode_all(texts)
+        before, alone = self._known_before[0]
+        return [
+            row[len(alone) :] if np.array_equal(row[: len(alone)], alone) else self.continued(text)
+            for text, row in zip(texts, self.encode_all([before + text for text in texts]), strict=True)
+        ]
+
+    @property
+    def adds_space(self) -> bool:
+        """Whether a text is encoded with a space before it, as SentencePiece does."""
+        return False
+
+    @cached_property
+    def _known_before(self) -> list[tuple[str, np.ndarray]]:
+        """The texts of _BEFORE of which no token is unknown, since several of these may become one; with their ids."""
+        encoded = [(text, self.encode(text)) for text in _BEFORE]
+        return [(text, ids) for text, ids in encoded if len(ids) and self.unknown not in ids.tolist()]
 
     @property
     def special_names(self) -> dict[str, int]:

@@ -65,12 +65,16 @@ def step_name(step: int) -> str:
     return f"step-{step:08d}"
 
 
-def latest(folder: str | Path, say: Callable[[str], None] = _say) -> Checkpoint | None:
-    """The newest intact checkpoint in a folder, with checksums verified; `say` is called for each damaged one."""
+def latest(folder: str | Path, say: Callable[[str], None] = _say, *, verify: bool = True) -> Checkpoint | None:
+    """The newest intact checkpoint in a folder; `say` is called for each damaged one.
+
+    Without `verify` only the sizes of its files are checked, not their checksums, which takes no time.
+    """
     for path in reversed(_checkpoint_folders(Path(folder))):
         try:
             checkpoint = Checkpoint(path)
-            checkpoint.check()
+            if verify:
+                checkpoint.check()
             return checkpoint
         except DamagedError as problem:
             say(f"{problem}: skipping this checkpoint and trying the one before it")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from ..errors import InputError, MissingFileError, nearest
 
 VALIDATIONS = 10  # at most this many in a training
 ROUND = 32  # tokens that limits are rounded up to
+BUCKETED = ("chats", "labelled", "masked", "pairs")  # data in batches of similar length
 LONGEST = 2048  # tokens of a row, whatever the context of a model
 PADDED = 8  # rows are padded to a multiple of this, which the context must hold
 CHARACTERS_PER_TOKEN = 500  # characters of text for each token of a vocabulary that is trained on it
@@ -70,17 +72,24 @@ def is_data(source: object) -> bool:
     if (path / "recipe.toml").exists():  # a run folder
         return False
     if path.suffix == ".json":
-        return path.read_bytes()[:1000].lstrip()[:1] == b"["
+        with path.open("rb") as file:
+            return file.read(1000).removeprefix(BOM_UTF8).lstrip()[:1] == b"["
     return path.suffix != ".toml"
 
 
-def understood(data: str | Path, root: Path | None) -> tuple[str, dict[str, Any]]:
-    """The kind of a file or folder of data, and its [data] section."""
+def understood(data: str | Path, root: Path | None, overrides: Sequence[str] = ()) -> tuple[str, dict[str, Any]]:
+    """The kind of a file or folder of data, and its [data] section; overrides like data.text=COLUMN decide first."""
     place = locate(data, root)
     if place.suffix == ".zip" or (place.is_dir() and has_images(place)):
         return "images", {"name": "images", "path": str(data)}
-    found = understand(data, root)
+    found = understand(data, root, given=data_options(overrides))
     return found.kind, dict(found.options)
+
+
+def data_options(overrides: Sequence[str]) -> dict[str, Any]:
+    """The options of the [data] section that overrides give."""
+    words = [word for word in overrides if word.startswith("data.")]
+    return dict(config.override(config.Table({"data": {}}), *words)["data"])
 
 
 def new_recipe(data: str | Path, *overrides: str, root: Path | None = None) -> config.Table:
@@ -91,7 +100,7 @@ def new_recipe(data: str | Path, *overrides: str, root: Path | None = None) -> c
         overrides: Values to change: "model.width=384", "epochs=20".
         root: A folder to search for data files first.
     """
-    kind, section = understood(data, root)
+    kind, section = understood(data, root, overrides)
     if kind not in NEW:
         raise InputError(
             f"{data} holds {kind}, which need a pretrained model: expected `clearhead finetune MODEL {data}`; a new "
@@ -114,14 +123,17 @@ def vocabulary_size(path: Path) -> int:
 def batch_size(section: Mapping[str, Any], root: Path | None, rows: int, context: int | None) -> dict[str, int]:
     """Limits in tokens for about this many rows per step; none for data whose rows all have the same length.
 
-    A row may be as long as the model's context, up to LONGEST; the limit is that of the longest row, if it is shorter.
-    With pack=true a step has as many tokens, in as few rows as the context allows.
+    A row may be as long as the model's context, up to LONGEST and to batch_tokens, if it is given; the limit is that of
+    the longest row, if it is shorter. With pack=true a step has as many tokens, in as few rows as the context allows.
     """
-    if section["name"] not in ("chats", "labelled", "pairs"):
+    if section["name"] not in BUCKETED:
         return {}
-    most = min(context or LONGEST, LONGEST)
+    tokens = section.get("batch_tokens")
+    most = min(context or LONGEST, LONGEST, tokens if isinstance(tokens, int) else LONGEST)
     most = most // PADDED * PADDED or most
-    limits = {"longest": most, "batch_tokens": max(most, 1 << 14)} | dict(section)
+    limits = {"longest": most} | dict(section)
+    if tokens is None or isinstance(tokens, int):
+        limits["batch_tokens"] = max(most, 1 << 14)  # it does not change the lengths
     packs = bool(limits.pop("pack", False))
     opened = _open(config.Table(limits), 0, root)
     assert isinstance(opened, Bucketed)

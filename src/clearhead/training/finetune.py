@@ -19,12 +19,15 @@ from ..checks import one_of
 from ..data import data_config
 from ..devices import find_device
 from ..errors import InputError
+from ..tokens.chat_template import read_template
 from ..weights import Bundle, load
 from ..weights.tokenizer_files import write_chat
+from .data_facts import tokenizer_hash
 from .data_recipe import batch_size, understood, with_steps
 from .memory import check_memory
 from .recipe import read_recipe
 from .run import Run, train
+from .run_folder import FolderError
 
 EPOCHS = 3.0
 RANK = 16  # of low-rank updates
@@ -233,12 +236,14 @@ def finetune_recipe(
     place = Path(out) if out is not None else default_folder(model, data)
     where, runs_on = None if root is None else Path(root), find_device(device)
     bundle = load(model, device="cpu")
-    kind, options = understood(data, where)
+    kind, options = understood(data, where, overrides)
     task = choose_task(bundle, kind, data)
     section = task.data(bundle, options)
     if valid is not None:
+        _check_valid(section["name"], valid)
         section["valid_path"] = str(valid)
     if bundle.tokens is not None:
+        _check_folder(bundle, place)
         section["tokens"] = str(write_tokens(bundle, place / "tokens"))
     chosen = config.override(config.Table({"data": section}), *(word for word in overrides if word.startswith("data.")))
     section |= batch_size(chosen["data"], where, task.rows, bundle.max_tokens)
@@ -283,6 +288,35 @@ def write_tokens(bundle: Bundle, folder: Path) -> Path:
     write_chat(bundle.chat, folder)
     config.write({"clearhead": __version__, "special": config.dump(bundle.special)}, folder / "config.json")
     return folder
+
+
+def _check_folder(bundle: Bundle, folder: Path) -> None:
+    """Raise if a run folder has the tokenizer or the chat template of another model, before anything is written to it.
+
+    A run that failed before its first step may be replaced.
+    """
+    assert bundle.tokens is not None
+    place = folder / "tokens"
+    if text.saved(place) is None:
+        return
+    has_begun = any((folder / name).exists() for name in ("metrics.jsonl", "checkpoints"))
+    if (folder / "recipe.toml").is_file() and not has_begun:
+        return
+    same_chat = (read_template(place) or "").splitlines() == (bundle.chat or "").splitlines()
+    if tokenizer_hash(text.load(place)) != tokenizer_hash(bundle.tokens) or not same_chat:
+        raise FolderError(
+            f"{place} has the tokenizer of another model: expected another run folder, which out (--out) names, or "
+            "remove this one"
+        )
+
+
+def _check_valid(name: str, valid: str | Path) -> None:
+    """Raise unless data of this name can have a file of its own for validation."""
+    if "valid_path" not in {f.name for f in fields(data_config(name))}:
+        raise InputError(
+            f"valid={str(valid)!r}: {name} have no other file for validation: expected a folder with train/ and val/ "
+            "inside, or leave it out"
+        )
 
 
 def _changed_options(bundle: Bundle, task: Task) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from ..weights import Bundle, load, save
 from . import progress
 from .best import Best
 from .checkpoint import Checkpoint, CheckpointError, DamagedError, Writer, latest, step_name
+from .data_facts import changes, check_same_meaning, data_facts
 from .distributed import World
 from .memory import is_exhausted
 from .pending import Pending
@@ -60,6 +61,9 @@ class Loop:
             self.data = self._open(recipe.data, root, stack)
             feeds = {name: self._open(table, root, stack) for name, table in recipe.feeds.items()}
             resumes = any((out / "checkpoints").glob("step-*"))
+            self.facts = data_facts(self.data, feeds.values(), root)
+            if (newest := latest(out / "checkpoints", say=lambda _: None, verify=False)) is not None:
+                check_same_meaning(newest.facts.get("data", {}), self.facts, out)
             setup = resolve(recipe, self.data, feeds, before=Folder.read_setup(out) if resumes else None)
             self.trainer = Trainer(recipe, setup, self.data, world, feeds=feeds, fresh=not resumes)
             objective = self.trainer.objective
@@ -177,8 +181,7 @@ class Loop:
     def _resume(self, checkpoint: Checkpoint) -> None:
         self.trainer.load(checkpoint)
         self.step = checkpoint.step
-        was, now = checkpoint.facts.get("data", {}), self._data_facts()
-        self.changes += [f"data had {was[name]} {name}, now {now[name]}" for name in was if was[name] != now[name]]
+        self.changes += changes(checkpoint.facts.get("data", {}), self.facts)
         self.best.resume(checkpoint.facts["best"])
         if self.best.kept and self.best.step != checkpoint.step and not self._best_checkpoint():
             self.best.forget()  # it was not kept, or its files are damaged
@@ -194,10 +197,6 @@ class Loop:
                     f"run.average = {self.recipe.run.average} needs {path}, which was not kept: expected a smaller "
                     "number, or 0"
                 )
-
-    def _data_facts(self) -> dict[str, Any]:
-        """Numbers by which a change of the data's files is noticed."""
-        return {"steps per epoch": self.data.steps_per_epoch, "validation batches": self.data.valid_batches}
 
     def _best_checkpoint(self) -> Checkpoint | None:
         """The checkpoint of the best validation, if there is one and it is intact."""
@@ -405,7 +404,7 @@ class Loop:
         if not self.trainer.finite():
             self._refuse(self.step, "a weight became infinite or NaN")
         protect = [*self.recipe.averaged_steps, *([self.best.step] if self.best.kept else [])]
-        facts = {"best": self.best.facts, "data": self._data_facts()}
+        facts = {"best": self.best.facts, "data": self.facts}
         self.writer.save(self.step, self.trainer.tensors(), facts, protect=protect)
         self.saved = self.step
 
@@ -425,7 +424,8 @@ class Loop:
                 for i, (name, bundle) in enumerate(bundles.items()):
                     path = self.folder.path / "players" / name if i else self.folder.path / "model"
                     save(bundle, path, layout="clearhead" if bundle.base is None else "peft")
-                self.folder.tell(model_step=self.step if best is None else best.step)
+                best_step = self.best.step if self.best.kept and self.best.step else None
+                self.folder.keep_model(self.recipe, step=self.step, best=best_step, mean=self.mean)
         self.world.barrier()  # until it is saved
         return load(self.folder.path / "model", device=str(self.world.device))
 

@@ -11,11 +11,15 @@ from typing import Any
 
 import torch
 
-from ..weights import Bundle
+from ..weights import Bundle, load
+from .checkpoint import latest
+from .data_facts import changed_files
 from .data_recipe import is_data, new_recipe
 from .distributed import World
 from .loop import Loop
+from .progress import Talk
 from .recipe import Recipe, read_recipe
+from .run_folder import Folder
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,10 +92,13 @@ def train(
     if settings.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     world = World.join(device)
+    root = None if data is None else Path(data)
     try:
+        if (done := _already_finished(settings, Path(out), root, world, quiet)) is not None:
+            return done
         with (
             _torch_settings(settings, world.device),
-            Loop(settings, Path(out), None if data is None else Path(data), world, quiet) as loop,
+            Loop(settings, Path(out), root, world, quiet) as loop,
         ):
             model = loop.run()
             return Run(
@@ -101,6 +108,36 @@ def train(
             )  # fmt: skip
     finally:
         world.leave()
+
+
+def _already_finished(recipe: Recipe, out: Path, root: Path | None, world: World, quiet: bool) -> Run | None:
+    """The run in a folder, if it is finished and its model is that of this recipe: nothing is computed or written.
+
+    Its data is not opened, and may have changed since.
+    """
+    newest = latest(out / "checkpoints", say=lambda _: None, verify=False) if world.rank == 0 else None
+    folder = None if newest is None else Folder(out, lock=world.rank == 0)
+    try:
+        kept = None if folder is None else folder.kept_model(recipe)
+        is_finished = kept is not None and newest is not None and kept["step"] == newest.step
+        if not world.broadcast("finished" if is_finished else ""):
+            return None
+        folder = folder or Folder(out, lock=False)
+        kept = kept or folder.kept_model(recipe)
+        assert kept is not None
+        step = int(kept["step"])
+        talk = Talk(steps=recipe.steps, start=step, quiet=quiet or world.rank > 0)
+        talk.say(f"{out}: already finished at step {step} of {recipe.steps}")
+        for change in changed_files(newest.facts.get("data", {}), root) if newest is not None else ():
+            talk.say(f"changed: {change}: the model is the one that was saved, trained on the earlier data")
+        talk.close()
+        return Run(
+            folder=folder.path, metrics=folder.metrics(), model=load(out / "model", device=str(world.device)),
+            step=step, best=kept["best"], mean=dict(kept["mean"]),
+        )  # fmt: skip
+    finally:
+        if folder is not None:
+            folder.close()
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 recipe.toml     the recipe
 setup.json      the objective and the models, with the sizes from the data or a checkpoint; units of the metrics
-facts.json      the seed, and command, versions and machine of every attempt
+facts.json      the seed, command, versions and machine of every attempt, and what model/ was made of
 metrics.jsonl   one record per line, its step first
 checkpoints/    see checkpoint.py
 model/          the trained model; players/NAME/ the other networks of the objective
@@ -12,6 +12,7 @@ lock            held by the process that writes here; holder.json names it
 from __future__ import annotations
 
 import datetime
+import hashlib
 import json
 import math
 import os
@@ -33,6 +34,7 @@ from ..errors import InputError, UserError
 
 if TYPE_CHECKING:
     from .objectives import Objective
+    from .recipe import Recipe
     from .setup import Setup
 
 
@@ -234,7 +236,7 @@ class Folder:
         return name
 
     def tell(self, **facts: Any) -> None:
-        """Add facts to the record of the last attempt: the step of its model (model_step), or why it failed (problem).
+        """Add facts to the record of the last attempt, such as why it failed (problem).
 
         Examples:
             >>> folder = Folder(tmp / "run")
@@ -247,6 +249,25 @@ class Folder:
         if known.get("attempts"):
             known["attempts"][-1] |= facts
             atomic_write(self.path / "facts.json", to_json(known))
+
+    def keep_model(self, recipe: Recipe, *, step: int, best: int | None, mean: Mapping[str, float]) -> None:
+        """Record in facts.json that the model of a recipe has been saved in model/.
+
+        Args:
+            recipe: The recipe.
+            step: The last step of the training.
+            best: The step of its weights, if they are not those of the last one.
+            mean: The validation of the mean of several checkpoints, if it is the model.
+        """
+        facts = self.facts()
+        facts["model"] = {"recipe": _recipe_hash(recipe), "step": step, "best": best, "mean": _plain(mean)}
+        atomic_write(self.path / "facts.json", to_json(facts))
+
+    def kept_model(self, recipe: Recipe) -> dict[str, Any] | None:
+        """What `keep_model` recorded of this recipe; None if model/ is missing, or is that of another recipe."""
+        model = self.facts().get("model") or {}
+        there = any((self.path / "model" / name).is_file() for name in ("config.json", "adapter_config.json"))
+        return model if there and model.get("recipe") == _recipe_hash(recipe) else None
 
 
 def _start(line: bytes) -> str:
@@ -277,6 +298,11 @@ def _plain_recipe(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain_recipe(item) for item in value]
     return str(value) if isinstance(value, Path) else value
+
+
+def _recipe_hash(recipe: Recipe) -> str:
+    content = json.dumps(_plain_recipe(config.dump(recipe)), sort_keys=True, default=str)
+    return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
 def _flat(recipe: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

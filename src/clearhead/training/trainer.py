@@ -375,6 +375,7 @@ class Trainer:
                 model, self.data.tokens if reads_text else None,
                 special=special if reads_text else None, chat=chat if reads_text else None,
                 labels=self.data.classes if "classify" in model.can else None,
+                columns=self.data.columns if reads_text else {},
                 preprocessing=self.data.preprocessing if model.reads in ("images", "captions") else None,
                 base=base_folder(pretrained_of(self.recipe, name)[0]) if kept else None,
             )  # fmt: skip

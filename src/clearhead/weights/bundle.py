@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,7 @@ class Bundle:
         labels: The names of the classes of a classifier.
         preprocessing: How an image becomes its input; None if it reads no images.
         model_type: Of the Hugging Face folder it was loaded from; the layout "huggingface" saves it as such again.
+        columns: The columns of the table that it was trained on, such as {"text": "review", "label": "stars"}.
         base: The model that its adapters belong to, if it has any: what `load` takes.
         longest: The number of tokens at which `embed` cuts a text, as it did in training; None: the model's context.
 
@@ -56,6 +58,7 @@ class Bundle:
     labels: tuple[str, ...] | None = None
     preprocessing: Preprocessing | None = field(default=None, kw_only=True)
     model_type: str | None = field(default=None, kw_only=True)
+    columns: Mapping[str, str] = field(default_factory=dict, kw_only=True)
     base: str | None = field(default=None, kw_only=True)
     longest: int | None = field(default=None, kw_only=True)
 

@@ -45,6 +45,7 @@ class Saved:
     options: dict[str, Any]  # fields of the family's Config
     special: Special | None = None  # special ids, where they differ from the tokenizer's
     labels: tuple[str, ...] | None = None  # names of the classes
+    columns: dict[str, str] = field(default_factory=dict)  # columns it was trained on, by what they are for
     shared: dict[str, str] = field(default_factory=dict)  # part of the model: folder beside this one that holds it
     chat: str | None = None  # the chat template, which is in a file of its own
     longest: int | None = None  # tokens at which a text is cut, where these are fewer than the model can read
@@ -89,7 +90,7 @@ def settings_of(bundle: Bundle) -> Saved:
     return Saved(
         clearhead=__version__, model=family_of(bundle.model), options=config.dump(bundle.config),
         special=None if bundle.special == Special.of(bundle.tokens) else bundle.special, labels=bundle.labels,
-        chat=bundle.chat, longest=bundle.longest,
+        chat=bundle.chat, columns=dict(bundle.columns), longest=bundle.longest,
     )  # fmt: skip
 
 
@@ -113,7 +114,7 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> tuple
         used = fill_model(model, tensors, device, dtype)
     bundle = Bundle(
         model, tokens, chosen, folder, saved.special, read_template(folder), saved.labels,
-        preprocessing=read_preprocessing(folder), longest=saved.longest,
+        preprocessing=read_preprocessing(folder), columns=saved.columns, longest=saved.longest,
     )  # fmt: skip
     return bundle, used
 

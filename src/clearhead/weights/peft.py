@@ -72,7 +72,9 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> tuple
     rows = table_rows(layout, bundle)
     if saved is not None:
         _check_base(folder, path, bundle, saved, replaced(rows, changed))
-        bundle = replace(bundle, labels=saved.labels or bundle.labels, special=saved.special or bundle.special)
+        bundle = replace(
+            bundle, labels=saved.labels or bundle.labels, special=saved.special or bundle.special, columns=saved.columns
+        )
     for module, (a, b) in updates.items():
         _attach(bundle.model, _row_of(module, rows, layout, folder), module, a, b, settings, folder)
     bundle = replace(bundle, folder=folder, base=str(path), chat=read_template(folder) or bundle.chat)

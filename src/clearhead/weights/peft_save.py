@@ -88,6 +88,7 @@ def save(bundle: Bundle, folder: Path) -> Path:
     _write_tokens(bundle, layout, files, folder)
     saved = {"clearhead": __version__, "model": family_of(bundle.model), "options": config.dump(bundle.config)}
     saved |= {"special": config.dump(bundle.special)} | ({"labels": list(bundle.labels)} if bundle.labels else {})
+    saved |= {"columns": dict(bundle.columns)} if bundle.columns else {}
     config.write({**saved, "base": beside.base}, folder / OURS)
     config.write(asdict(settings), folder / CONFIG)  # last: without it the folder has no adapters
     return folder

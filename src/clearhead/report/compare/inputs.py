@@ -14,7 +14,7 @@ from ...data.files import as_lines, locate, read_text
 from ...data.image_files import loose_images, read_image
 from ...errors import InputError
 from ...tasks.evaluate_classes import IMAGE_SETS, ClassOptions, held_out_images
-from ...tasks.training_data import trained_on
+from ...tasks.training_data import trained_languages
 from ...tasks.translate import translate
 from ...weights import Bundle, shipped
 from ..example_inputs import CROPS, TEXTS, example_crops
@@ -118,9 +118,8 @@ def _pairs(bundle: Bundle, other: Bundle, data: Place | None, root: Path | None)
 
 def _languages(bundle: Bundle) -> tuple[str, str] | None:
     """The codes of the languages that a translator reads and writes; None if no recipe names them."""
-    data = trained_on(bundle)
-    source, target = getattr(data, "source", None), getattr(data, "target", None)
-    return (str(source), str(target)) if source and target else None
+    languages = trained_languages(bundle)
+    return (languages["source"], languages["target"]) if len(languages) == 2 else None
 
 
 def _sources(bundle: Bundle, languages: tuple[str, str] | None) -> tuple[str, list[str]]:
