@@ -373,7 +373,12 @@ def many(tmp_path_factory):
         os.utime(root / f"run-{i:02}" / "metrics.jsonl", (2e9, 2e9))
     for name, vocab in (("few", 40), ("für alle", 500)):
         write(root / name, language_model(2), measured=TOKENS, players={"model": {**gpt, "options": {"vocab": vocab}}})
-    write(root / "failed", language_model(2), measured=TOKENS, facts={"attempts": [{"problem": "the loss became nan in step 3"}]})
+    write(
+        root / "failed",
+        language_model(2),
+        measured=TOKENS,
+        facts={"attempts": [{"problem": "the loss became nan in step 3"}]},
+    )
     with Uvicorn(make_app(runs=root, device="cpu")) as found:
         yield found
 

@@ -100,7 +100,7 @@ class Runs:
         return {
             "id": id_, "name": self._name(folder), "step": metrics[-1]["step"] if metrics else 0, "steps": steps,
             "finished": (folder / "model").is_dir(), "state": state,
-            "problem": attempt.get("problem") if state == "failed" else None, 
+            "problem": attempt.get("problem") if state == "failed" else None,
             "model_step": saved_model.get("best") or saved_model.get("step"),
             "best": _name(recipe.get("run"), "best"), "tokens": self._tokens(folder, recipe, setup),
             "model": _name(recipe.get("model")) or players.get("model"), "data": _name(recipe.get("data")),
