@@ -10,8 +10,9 @@ from clearhead.data import Preprocessing
 from clearhead.explore import comparison, schemas
 from clearhead.explore.comparison import CELLS, photograph_views, photographs, pooled
 from clearhead.explore.example_images import NAMES, example_file
-from clearhead.explore.prompt_patching import MOST_TOKENS
+from clearhead.explore.prompt_patching import MOST_TOKENS, patch_prompts
 from clearhead.explore.server import make_app
+from clearhead.tokens import Subwords
 
 HOME = "http://127.0.0.1:8000"
 CHILDREN = {"model": "everyday", "clean": "The children in the garden", "corrupted": "The child in the garden"}
@@ -235,6 +236,17 @@ def test_heads_and_likeliest_answers(ask):
     found = patched(ask, what="heads")
     assert (found["columns"], np.array(found["effects"]).shape) == (["0", "1", "2", "3", "4"], (5, 5))
     assert np.max(found["effects"]) < 0.9
+
+
+def test_answers_that_are_bytes_have_the_names_of_tokens(tmp_path):
+    torch.manual_seed(0)
+    tokens = Subwords.of(["a dog"] * 3, size=300)
+    bundle = ch.Bundle(ch.build("gpt", vocab=len(tokens), context=8, width=8, depth=1, heads=2, tied=False), tokens)
+    byte = next(i for i in range(len(tokens)) if tokens.pieces([i]) == ["<ca>"])
+    with torch.no_grad():
+        bundle.model.head.weight[byte] = bundle.model.states(torch.tensor([bundle.prompt("a b")]))[0, -1]
+    found = patch_prompts(bundle, "a b", "a c", [], "residual", lambda *_: None)
+    assert "⟨CA⟩" in found["answers"]
 
 
 def test_answers_are_found_with_and_without_a_space(ask):

@@ -313,3 +313,29 @@ def test_a_request_that_stops_the_server_is_repeated_only_once(page):
     page.until(lambda: page.text("#problem") == "")  # and the server answers again
     assert page.run("return window.asked") == 2
     assert "broke off" in page.text(".write .problem")
+
+
+def test_titles_and_labels_of_figures_have_room(page):
+    """Of saved figures and of the labels of maps, which are drawn on a canvas."""
+    page.open("start")
+    found = page.run("""
+      const { barsFigure, tableFigure, textFigure } = await import("/page/small_figures.js");
+      const { short } = await import("/page/map_figure.js"), { fitted } = await import("/page/tokens.js");
+      const title = "After ␣they: the next token by each block, without layer 0 head 1";
+      const canvas = document.createElement("canvas").getContext("2d");
+      const figures = [tableFigure(title, [["a", "b"]]), barsFigure(title, [["a", 0.5]], ["p"])];
+      const spare = [...figures, textFigure(title, ["a"], [1], "nats")].map((figure) => {
+        document.body.append(figure);
+        const room = Number(figure.getAttribute("width")) - figure.querySelector("text").getComputedTextLength();
+        figure.remove();
+        return room;
+      });
+      const label = fitted("A man is playing the guitar.", 60, canvas), wide = canvas.measureText(label).width;
+      const names = [" ", "  ", " dog", "\\n"].map(short);
+      return { spare, names, label, wide, twice: fitted("A man is playing …", 60, canvas) };
+    """)
+    assert min(found["spare"]) > 0
+    assert found["names"] == ["␣", "␣␣", " dog", "⏎"]
+    assert found["label"].endswith("…")
+    assert found["wide"] <= 60
+    assert found["twice"].count("…") == 1

@@ -10,10 +10,11 @@ from serving import Uvicorn
 
 import clearhead as ch
 from clearhead.explore.server import make_app
-from clearhead.tokens import Characters, Pair, Subwords
+from clearhead.tokens import Characters, Pair, Subwords, Words
 
 pytestmark = pytest.mark.skipif(bool(web.WHY_NOT), reason=web.WHY_NOT)
 SMALL = {"context": 32, "width": 8, "heads": 2}
+LONG = "a run whose name is longer than any menu of a narrow screen can show on one line"
 
 
 def finished(root, name, bundle):
@@ -38,6 +39,9 @@ def root(tmp_path_factory):
     finished(root, "pairs", ch.Bundle(translator, Pair(tokens, tokens)))
     vit = ch.build("vit", classes=3, size=32, patch=8, width=8, depth=1, heads=2)
     finished(root, "eyes", ch.Bundle(vit, preprocessing=ch.load("vit-cifar10", device="cpu").preprocessing))
+    finished(root, LONG, letters("ab"))
+    film = ch.build("bert", vocab=6, depth=1, answer="class", classes=2, **SMALL)
+    finished(root, "films", ch.Bundle(film, Words(["film", "good"]), labels=("good film", "bad film")))
     weights = finished(root, "torn", letters("ab")) / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])
     return root
@@ -64,14 +68,13 @@ def test_the_models_of_runs_are_a_group_of_the_menu_and_open_when_they_are_chose
     page.open("write", model="everyday", text="The man", inspect=1)
     written(page, "everyday", "The man")
     assert page.run("return document.querySelector('.choice optgroup').label") == "Trained here"
-    assert sorted(page.texts(".choice optgroup option")) == [
-        "letters · language model · 2k", "torn · language model · 2k"
-    ]  # fmt: skip
+    names = [text.partition(" · ")[0] for text in page.texts(".choice optgroup option")]
+    assert sorted(names) == [LONG, "letters", "torn"]
     page.choose(".choice select", "run-letters")
     written(page, "run-letters", "ab")  # its own example
     page.click(".beside-toggle")
     page.until(lambda: page.count(".pane") == 2 and page.count(".lens tr"))
-    page.until(lambda: page.count(".pane:nth-child(2) .choice optgroup option") == 2)
+    page.until(lambda: page.count(".pane:nth-child(2) .choice optgroup option") == 3)
     finished(root, "later", letters("abc"))
     try:
         page.run("location.hash = '#read'")
@@ -114,6 +117,28 @@ def test_a_translator_of_an_unknown_language_has_no_examples(page):
     page.choose(".choice select", "fr-en")
     page.until(lambda: page.count(".lines .token") and settled(page))
     assert page.run("return document.querySelector('.sentence').placeholder") == ""
+
+
+def test_long_names_fit_into_the_form(page):
+    page.open("write", model="everyday", text="The man", inspect=1)
+    written(page, "everyday", "The man")
+    tops = "return ['.go', '.read'].map((css) => document.querySelector(`.write ${css}`).getBoundingClientRect().top)"
+    assert len(set(page.run(tops))) == 1  # Write and Inspect are in one row
+    web.size(page.driver, 400, 800)
+    try:
+        for view, model in (("write", "run-letters"), ("read", "run-films")):
+            page.open(view, model=model)
+            page.until(lambda: page.count(".choice optgroup") and settled(page))
+            web.shot(page.driver, f"{view}-narrow")
+            assert page.run("return document.documentElement.scrollWidth") <= 400
+    finally:
+        web.size(page.driver, 1280, 900)
+
+
+def test_names_of_classes_are_no_tokens(page):
+    page.open("read", model="run-films", text="good film")
+    page.until(lambda: page.count(".outputs .bars li") == 2)
+    assert sorted(page.texts(".outputs .label")) == ["bad film", "good film"]
 
 
 def test_a_model_of_a_run_is_compared_with_another(page):

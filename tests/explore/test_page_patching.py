@@ -12,8 +12,8 @@ pytestmark = pytest.mark.skipif(bool(web.WHY_NOT), reason=web.WHY_NOT)
 CLEAN = "The children in the garden"
 OPEN = {"model": "everyday", "text": "The man", "inspect": 1, "patch": json.dumps({"open": 1})}
 FOUND = (
-    "After the clean prompt “are” is 2.5 times more likely than “is”, after the corrupted one it is 14 times less"
-    " likely. Most of the difference is carried in blocks 0 to 3 at “children”, then in block 4 at “garden”, the"
+    "After the clean prompt “␣are” is 2.5 times more likely than “␣is”, after the corrupted one it is 14 times less"
+    " likely. Most of the difference is carried in blocks 0 to 3 at “␣children”, then in block 4 at “␣garden”, the"
     " last token."
 )
 
@@ -79,7 +79,7 @@ def verdict(page, **given):
 
 def test_only_blocks_that_bring_back_half_are_named(page):
     said = verdict(page, what="attention")  # at most 0.70, 0.01, 0.02, 0.25 and 0.73
-    assert said.endswith("carried in block 0 at “children”, then in block 4 at “garden”, the last token.")
+    assert said.endswith("carried in block 0 at “␣children”, then in block 4 at “␣garden”, the last token.")
 
 
 def test_prompts_that_hardly_differ_have_a_warning_and_no_map(page):
@@ -101,7 +101,7 @@ def scale(page):
 
 def test_an_answer_may_be_the_word_against(page):
     said = verdict(page, answer="against", other="is")
-    assert re.match("After the clean prompt “against” is .* than “is”, after the corrupted one it is", said)
+    assert re.match("After the clean prompt “␣against” is .* than “␣is”, after the corrupted one it is", said)
 
 
 def test_heads_and_a_link(page):
@@ -201,3 +201,17 @@ def test_another_model_has_a_map_of_its_own(page):
     patched(page)
     page.choose(".write .choice select", "tiny")
     page.until(lambda: page.count(".tokens td code") > 20)  # characters
+
+
+def test_a_model_of_characters_has_an_example_that_fits_and_advice_of_its_own(page):
+    page.open("write", model="tiny", text="The man", inspect=1, patch='{"open":1}')
+    page.until(lambda: page.count(".patching .verdict"))
+    assert page.texts(".patchform .chip") == ["The man is here and / dog"]
+    assert page.text(".tokens th") == "clean (19 tokens)"
+    page.type(".patchform .corrupted input", "The horse is here and")
+    advice = "Every character is a token of this model: exchange words with the same number of letters."
+    page.until(lambda: advice in page.text(".tokens"))
+    wide = page.run("return [...document.querySelectorAll('.tokens .count')].map((one) => one.getBoundingClientRect())")
+    assert all(box["right"] < 640 for box in wide)  # seen, though the row of tokens goes on
+    page.choose(".write .choice select", "everyday")
+    page.until(lambda: len(page.texts(".patchform .chip")) == 3)

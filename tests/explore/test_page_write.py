@@ -223,6 +223,12 @@ def test_two_inputs_side_by_side(page):
     for pane in page.all(".pane"):  # also the rows of the chosen token and of the output
         assert pane.find_element("css selector", ".lens tr:last-child").text.startswith("output")
     page.until(lambda: page.count(".candidates .own") == 2)
+    cut = (
+        "const edge = (node) => node.getBoundingClientRect().right;"
+        " return [...document.querySelectorAll('.lens small')]"
+        ".filter((one) => edge(one) > edge(one.closest('.lens')) + 1)"
+    )
+    assert page.run(cut) == []  # percentages
     assert all(row.is_displayed() for row in page.all(".candidates .own, .lens .own"))
 
 

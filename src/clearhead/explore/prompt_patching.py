@@ -62,7 +62,7 @@ def patch_prompts(
     target: Any = None if not ids else ids[0] if len(ids) == 1 else (ids[0], ids[1])
     found = patching(bundle, clean, corrupted, target=target, what=what, done=added_up(done))
     return {
-        "what": what, "answers": list(found.answers), "clean": significant(found.clean),
+        "what": what, "answers": token_names(tokens, found.answer_ids), "clean": significant(found.clean),
         "corrupted": significant(found.corrupted), "layers": len(found.layers), "tokens": pieces[0],
         "columns": pieces[0] if what != "heads" else found.columns, "other_tokens": pieces[1],
         "effects": rounded(np.asarray(found.matrix)),

@@ -306,7 +306,7 @@ async def _image_file(request: Request) -> bytes:
     """The body of a request, read before it gets a place in the queue: a slow client holds up nobody else."""
     kind = request.headers.get("content-type", "")
     if not kind.lower().startswith("image/"):
-        raise InputError(f"content-type {kind[:80]!r}: expected an image file, image/...")
+        raise InputError(f"expected an image file, such as PNG or JPEG, and not {kind[:80] or 'one of no kind'}")
     try:
         with anyio.fail_after(UPLOAD_SECONDS):
             return await request.body()

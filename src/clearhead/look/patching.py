@@ -51,6 +51,7 @@ class Patching(draw.Drawn):
     corrupted: float  # the same for the corrupted input
     others: list[str] | None = None  # the name of each token of the corrupted input; None: as `columns`
     grid: tuple[int, int] | None = None  # rows and columns of patches of an image: the last columns, row by row
+    answer_ids: tuple[int, ...] = ()  # the tokens or classes of `answers`
 
     def __repr__(self) -> str:
         return f"Patching(what={self.what!r}, layers={len(self.layers)}, columns={len(self.columns)})"
@@ -149,7 +150,7 @@ def patching(
     found = sweep(other, answer, layers, records, logits.shape[-1], done)
     return Patching(
         matrix=((found - least) / (best - least)).cpu(), what=what, layers=layers, columns=names, answers=answer.names,
-        clean=best, corrupted=least, others=others,
+        clean=best, corrupted=least, others=others, answer_ids=answer.ids,
         grid=None if what == "heads" or len(names) != ours.tokens else ours.grid,
     )  # fmt: skip
 

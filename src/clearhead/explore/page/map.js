@@ -5,6 +5,7 @@
 import { colour, css, tint } from "./colours.js";
 import { h, saver, themed, visible } from "./dom.js";
 import { labels, mapFigure, short } from "./map_figure.js";
+import { fitted } from "./tokens.js";
 
 const FONT = "12px system-ui, sans-serif";
 const NAMED = 80; // largest number of tokens per side whose names are drawn
@@ -220,7 +221,7 @@ export class HeatMap {
       c.rotate((angle * Math.PI) / 180);
       c.textAlign = at;
       c.fillStyle = tint(strong ? "ink" : "soft");
-      c.fillText(text, 0, 0, most);
+      c.fillText(most ? fitted(text, most, c) : text, 0, 0);
       c.restore();
     }
   }

@@ -1,12 +1,12 @@
 // What a heat map shows besides its cells: labels and axis titles; and the whole of it as an SVG.
 
 import { colour, css, tint } from "./colours.js";
-import { s, visible } from "./dom.js";
+import { s, spelt, visible } from "./dom.js";
 import { scaleBar } from "./figure.js";
 
 const LABEL = 11, LONGEST = 18; // pixels per label, and characters of one
 
-export const short = (name) => { const text = visible(name); return text.length > LONGEST ? `${text.slice(0, LONGEST - 1)}…` : text; };
+export const short = (name) => { const text = name.trim() ? visible(name) : spelt(name); return text.length > LONGEST ? `${text.slice(0, LONGEST - 1)}…` : text; };
 
 // Round numbers between two ends, three to eight of them.
 function ticks(low, high) {
@@ -49,7 +49,7 @@ export function labels(map, box, across, down) {
 // The map as an SVG: one rectangle per cell, or an image of the cells if there are many.
 export function mapFigure(map) {
   const box = map.layout(), [r0, r1, k0, k1] = map.window, down = box.height / (r1 - r0), across = box.width / (k1 - k0);
-  const root = s("svg", { width: box.left + box.width + 70, height: box.top + box.height + 70, "font-size": 12 });
+  const root = s("svg", { width: Math.max(box.left + box.width + 70, 8.6 * map.title.length), height: box.top + box.height + 70, "font-size": 12 });
   root.append(s("text", { x: 0, y: 14, fill: tint("ink"), "font-size": 14, "font-weight": 600 }, map.title));
   const g = s("g", { transform: "translate(0,28)" }), best = map.best() ?? map.layers[0], [a, , d] = best.part;
   if (map.exact() && best.weights.length * best.weights[0].length <= 4096) {

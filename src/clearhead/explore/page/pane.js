@@ -291,7 +291,7 @@ export class PanedView extends View {
     if (!same || !small || this.comparing !== asked) return;
     const weights = a.loaded.weights.map((row, i) => row.map((x, j) => b.loaded.weights[i][j] - x));
     this.differing = weights;
-    const name = (pane) => `${pane.state.model} (${pane.inside.title()})`;
+    const name = (pane) => `${pane.model?.name ?? pane.state.model} (${pane.inside.title()})`;
     this.map.call(`${name(this.panes[1])} − ${name(this.panes[0])}`, this.panes[0].inside.map.axes);
     this.map.show(whole(a.rows, a.keys, weights, largest(weights)), true);
   }

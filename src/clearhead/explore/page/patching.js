@@ -13,6 +13,8 @@ const EXAMPLES = [
   ["The woman is brushing", "The man is brushing", "her", "his"],
   ["The girl was tired because", "The boy was tired because", "she", "he"],
 ];
+// For models of which none of these fits, as each of their tokens is a character: words of the same length.
+const LETTERS = [["The man is here and", "The dog is here and", "", ""]];
 const WHAT = { residual: "the residual stream after each block", attention: "the output of each attention", mlp: "the output of each MLP", heads: "the output of each head, at all tokens" };
 const FIELDS = { clean: "clean prompt", corrupted: "corrupted prompt", answer: "answer to the clean prompt", other: "answer to the corrupted one" };
 
@@ -40,7 +42,7 @@ export class Patching {
     this.what = choose("exchanged", Object.entries(WHAT), "residual", () => this.run(), { name: "what" });
     this.go = h("button", { type: "submit", class: "go" }, "Patch");
     this.tokens = h("div", { class: "tokens", role: "status" });
-    this.chips = h("div", { class: "chips", role: "group", "aria-label": "Examples of prompts" }, EXAMPLES.map((one) => h("button", { type: "button", class: "chip", onclick: () => { this.fill(example(one)); this.run(); } }, `${one[0]} / ${one[1].split(" ")[1]}`)));
+    this.chips = h("div", { class: "chips", role: "group", "aria-label": "Examples of prompts" });
     this.form = h("form", { class: "patchform", onsubmit: (event) => { event.preventDefault(); this.run(); } }, field("clean"), field("corrupted"), field("answer"), field("other"), h("div", { class: "row" }, this.what, this.go, this.activity.root), this.activity.problem, this.tokens, this.chips);
     this.map = new EffectMap();
     this.verdict = h("p", { class: "verdict" });
@@ -56,12 +58,38 @@ export class Patching {
     if (model !== this.model) this.clear();
     this.model = model;
     if (!patch.open) { this.root.open = false; return; }
-    const given = typeof patch.clean === "string" ? { ...example(EXAMPLES[0]), other: "", answer: "", ...patch } : example(EXAMPLES[0]);
-    const same = this.root.open && JSON.stringify(this.request(given)) === this.key;
     this.root.open = true;
+    const first = this.suggest();
+    if (typeof patch.clean === "string") this.ask({ ...example(["", "", "", ""]), ...patch });
+    else first.then((usual) => { if (this.model === model && this.root.open) this.ask(usual); });
+  }
+
+  // Exchange what is given, unless it is on screen.
+  ask(given) {
+    const same = JSON.stringify(this.request(given)) === this.key;
     if (same) return;
     this.fill(given);
     this.run(false);
+  }
+
+  // Offer the examples whose prompts have the same number of tokens for this model, without answers that are more than one token; returns the first, which is empty if none fits.
+  async suggest() {
+    const { model } = this, suited = async ([clean, corrupted, ...answers]) => {
+      try {
+        const { tokens: [one, two, ...others] } = await post("tokens", { model, texts: [clean, corrupted, ...answers.filter(Boolean).map((word) => ` ${word}`)] });
+        const single = others.every((list) => list.length - Number(list[0] === one[0]) === 1); // a token that begins every text does not count
+        return one.length === two.length ? [clean, corrupted, ...(single ? answers : ["", ""])] : null;
+      } catch (trouble) { return trouble.offline ? [clean, corrupted, ...answers] : null; } // a character that it does not know
+    };
+    if (this.suited?.model !== model) {
+      const some = async (list) => (await Promise.all(list.map(suited))).filter(Boolean);
+      let found = await some(EXAMPLES);
+      if (!found.length) found = await some(LETTERS);
+      if (model !== this.model) return example(EXAMPLES[0]);
+      this.suited = { model, found };
+      this.chips.replaceChildren(...found.map((one) => h("button", { type: "button", class: "chip", onclick: () => { this.fill(example(one)); this.run(); } }, `${one[0]} / ${one[1].split(" ")[1]}`)));
+    }
+    return example(this.suited.found[0] ?? ["", "", "", ""]);
   }
 
   fill(given) {
@@ -86,8 +114,12 @@ export class Patching {
   toggled() {
     if (!this.root.open) { this.activity.cancel(); return this.changed({}, false); }
     if (this.found || this.activity.state === "working" || !this.model) return;
-    if (!this.inputs.clean.value) this.fill(example(EXAMPLES[0]));
-    this.run(false);
+    const { model } = this;
+    this.suggest().then((first) => {
+      if (this.model !== model || !this.root.open || this.found || this.activity.state === "working") return;
+      if (!this.inputs.clean.value) this.fill(first);
+      this.run(false);
+    });
   }
 
   // A prompt or an answer was changed: a problem with the earlier ones no longer applies.
@@ -120,7 +152,7 @@ export class Patching {
     if (this.asked !== mine) return;
     this.unread = false; // whether the tokens on screen could not be read
     const [one, two] = tokens, long = Math.max(one.length, two.length), differ = (i) => one[i] !== two[i], why = obstacle(tokens, given);
-    const row = (name, list) => h("tr", {}, h("th", { scope: "row" }, name), Array.from({ length: long }, (_, i) => h("td", { class: differ(i) ? "differs" : "" }, list[i] === undefined ? "" : h("code", {}, spelt(list[i])))), h("td", { class: "count" }, `${list.length} token${list.length === 1 ? "" : "s"}`));
+    const row = (name, list) => h("tr", {}, h("th", { scope: "row" }, name, " ", h("span", { class: "count" }, `(${list.length} token${list.length === 1 ? "" : "s"})`)), Array.from({ length: long }, (_, i) => h("td", { class: differ(i) ? "differs" : "" }, list[i] === undefined ? "" : h("code", {}, spelt(list[i])))));
     this.tokens.replaceChildren(h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Tokens of both prompts" }, h("table", {}, h("tbody", {}, row("clean", one), row("corrupted", two)))), h("p", { class: "note" }, why || agreement(tokens, given)));
     this.go.disabled = why !== "";
   }

@@ -1,11 +1,11 @@
 // What patching found, in words, and what keeps two prompts from being exchanged.
 
-import { number } from "./dom.js";
+import { number, spelt } from "./dom.js";
 
 const HALF = 0.5; // of the effect: where it is said to be
 const LEAST = 0.1; // nats by which the prompts must differ in what is measured: shares of less are noise
 
-const quoted = (name) => `“${name.trim() || "␣"}”`;
+const quoted = (name) => `“${spelt(name)}”`;
 
 // Whether the prompts differ too little in what is measured for shares of the difference to mean something.
 export const faint = ({ clean, corrupted }) => Math.abs(clean - corrupted) < LEAST;
@@ -54,7 +54,11 @@ export function agreement([one, two], { answer, other }) {
   return `The prompts have the same number of tokens and differ in ${few}.${measure}`;
 }
 
+// Whether each token is one character, or less.
+const letters = (tokens) => tokens.length > 1 && tokens.every((token) => [...token].length < 2);
+
 function unequal(one, two) {
+  if (letters(one) && letters(two)) return `The clean prompt has ${one.length} tokens and the corrupted one ${two.length}: they need the same number. Every character is a token of this model: exchange words with the same number of letters.`;
   const [word] = splitWords(one.length > two.length ? one : two), text = word?.join("").trim();
   const change = !word ? "Add or remove a word." : `“${text}” is ${word.length} tokens; ${word.first && /^\p{Ll}/u.test(text) ? "with a capital letter, as the first word of a text, it" : "a commoner word"} may be one token.`;
   return `The clean prompt has ${one.length} tokens and the corrupted one ${two.length}: they need the same number. ${change}`;

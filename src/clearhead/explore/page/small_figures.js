@@ -4,11 +4,12 @@ import { colour, css, ink, tint } from "./colours.js";
 import { number, percent, s } from "./dom.js";
 import { scaleBar } from "./figure.js";
 
+const room = (text) => Math.ceil(8.6 * text.length); // pixels that a title needs
 const title = (text) => s("text", { y: 14, "font-size": 14, "font-weight": 600, fill: tint("ink") }, text);
 
 // rows: [name, share, another share?]; keys: what the shares are, each on a line of its own
 export function barsFigure(text, rows, keys) {
-  const wide = 420, line = 24, two = rows.some((row) => row.length > 2), root = s("svg", { width: wide, height: 30 + line * rows.length + 6 + 18 * (two ? 2 : 1), "font-size": 12 }, title(text));
+  const wide = 420, line = 24, two = rows.some((row) => row.length > 2), root = s("svg", { width: Math.max(wide, room(text)), height: 30 + line * rows.length + 6 + 18 * (two ? 2 : 1), "font-size": 12 }, title(text));
   rows.forEach(([name, ...shares], i) => {
     const y = 26 + line * i;
     shares.forEach((share, k) => root.append(s("rect", { x: 0, y: y + k * 11, width: Math.max(0.5, 260 * share), height: two ? 10 : 20, fill: tint(k ? "mark" : "accent"), opacity: 0.35 }), s("text", { x: 320 + 90 * k, y: y + 14, "text-anchor": "end", fill: tint("ink") }, percent(share))));
@@ -27,13 +28,13 @@ export function tableFigure(text, rows) {
     rows.forEach((row, i) => root.append(s("text", { x, y: 38 + 20 * i, fill: tint(j ? "ink" : "soft"), "font-family": j ? "monospace" : null }, row[j] ?? "")));
     x += wide(j);
   }
-  root.setAttribute("width", Math.max(x, 7.5 * text.length));
+  root.setAttribute("width", Math.max(x, room(text)));
   return root;
 }
 
 // tokens with a number each, coloured by it
 export function textFigure(text, tokens, values, unit) {
-  const wide = 620, most = values.reduce((a, x) => Math.max(a, Math.abs(x)), 0) || 1, root = s("svg", { width: wide, "font-size": 13 }, title(text));
+  const wide = 620, most = values.reduce((a, x) => Math.max(a, Math.abs(x)), 0) || 1, root = s("svg", { width: Math.max(wide, room(text)), "font-size": 13 }, title(text));
   let x = 0, y = 26;
   tokens.forEach((token, i) => {
     const shown = token.replace(/\n/g, "⏎"), size = 7.6 * shown.length + 4, fill = colour((values[i] / most) * 0.9);

@@ -176,11 +176,11 @@ export class TokenLines {
   }
 }
 
-// A text that is no wider than `most` pixels, with an ellipsis where it was cut.
-function fitted(text, most) {
-  if (measure.measureText(text).width <= most) return text;
-  const letters = [...text];
-  while (letters.length > 1 && measure.measureText(`${letters.join("")}…`).width > most) letters.pop();
+// A text that is no wider than `most` pixels in the font of a canvas, with an ellipsis where it was cut.
+export function fitted(text, most, canvas = measure) {
+  if (canvas.measureText(text).width <= most) return text;
+  const letters = [...text.replace(/…$/, "")];
+  while (letters.length > 1 && canvas.measureText(`${letters.join("")}…`).width > most) letters.pop();
   return `${letters.join("")}…`;
 }
 

@@ -78,13 +78,13 @@ class ReadPane extends Pane {
   show(result) {
     const { look, fill, classes, masks, cut } = result;
     this.remark.hidden = !cut;
-    if (cut) this.remark.textContent = `The model reads at most ${cut.read} of this text's ${cut.of} tokens: the rest was left out.`;
+    if (cut) this.remark.textContent = `The model reads at most ${cut.read.toLocaleString("en")} of this text's ${cut.of.toLocaleString("en")} tokens: the rest was left out.`;
     this.body.hidden = !look?.groups.length;
     if (this.body.hidden) return;
-    const bars = (list) => h("ul", { class: "bars" }, list.map(([name, share]) => { const bar = h("span", { class: "weight" }); bar.style.setProperty("width", `${Math.max(0.5, 100 * share)}%`); return h("li", {}, h("code", {}, spelt(name)), h("span", {}, percent(share)), bar); }));
+    const bars = (list, label) => h("ul", { class: "bars" }, list.map(([name, share]) => { const bar = h("span", { class: "weight" }); bar.style.setProperty("width", `${Math.max(0.5, 100 * share)}%`); return h("li", {}, label(name), h("span", {}, percent(share)), bar); })), token = (name) => h("code", {}, spelt(name));
     this.outputs.replaceChildren(
-      ...(classes ? [h("h2", {}, "Class of the text"), bars(classes)] : []),
-      ...(fill ?? []).flatMap((list, i) => [h("h2", {}, fill.length > 1 ? `Mask ${i + 1}, token ${masks[i] + 1}` : "The masked token"), bars(list)]),
+      ...(classes ? [h("h2", {}, "Class of the text"), bars(classes, (name) => h("span", { class: "label" }, name))] : []),
+      ...(fill ?? []).flatMap((list, i) => [h("h2", {}, fill.length > 1 ? `Mask ${i + 1}, token ${masks[i] + 1}` : "The masked token"), bars(list, token)]),
       ...(fill && !fill.length ? [h("p", { class: "note" }, `Replace a word by ${this.model.mask} to see what the model predicts there.`)] : []));
     if (this.state.at === null) this.state.at = masks?.[0] ?? Math.min(1, look.groups[0].rows.names.length - 1);
     this.inside.open(look).catch((trouble) => this.fail(trouble));
@@ -123,8 +123,8 @@ class ReadPane extends Pane {
   caption() { return { title: `“${this.state.text.slice(0, 100)}”`, source: `${this.source()}${this.body.hidden ? "" : ` · ${this.inside.title()}`}`, file: [this.state.model, this.state.layer === null ? "all-heads" : `layer${this.state.layer}${this.state.head === null ? "" : `-head${this.state.head}`}`].join("-") }; }
   figures() {
     if (this.body.hidden) return [];
-    const { fill, classes, masks } = this.result, bars = (text, rows) => barsFigure(text, rows.map(([name, share]) => [spelt(name), share]), ["probability"]);
-    return [...this.inside.figures(), classes ? bars("Class of the text", classes) : null, ...(fill ?? []).map((rows, i) => bars(fill.length > 1 ? `Mask ${i + 1}, token ${masks[i] + 1}` : "The masked token", rows)),
+    const { fill, classes, masks } = this.result, bars = (text, rows, label) => barsFigure(text, rows.map(([name, share]) => [label(name), share]), ["probability"]);
+    return [...this.inside.figures(), classes ? bars("Class of the text", classes, String) : null, ...(fill ?? []).map((rows, i) => bars(fill.length > 1 ? `Mask ${i + 1}, token ${masks[i] + 1}` : "The masked token", rows, spelt)),
       this.similarData ? tableFigure(`Tokens similar to ${spelt(this.inside.look.groups[0].rows.names[this.state.at])}, by cosine`, this.alikeTokens(this.similarData).map(([x, i]) => [x.toFixed(2), spelt(this.inside.look.groups[0].rows.names[i])])) : null, this.neighbours.hidden ? null : this.alike.svg()];
   }
   async data() { const { fill, classes, masks } = this.result ?? {}; return { ...this.state, fill, classes, masks, similar: this.similarData ?? null, neighbours: this.vectors ?? null, attention: await this.inside.data() }; }

@@ -271,7 +271,7 @@ class WritePane extends Pane {
       this.lensData = lens;
       const last = lens.layers.length - 1;
       this.lens.replaceChildren(h("h2", {}, "After ", h("code", {}, spelt(this.tokens[at]))), h("p", { class: "note" }, `The next token, read from every block's output (logit lens)${this.lacking()}.`),
-        h("table", {}, h("tbody", {}, lens.layers.map((list, i) => h("tr", { class: i === last ? "own" : "" }, h("th", { scope: "row" }, i === last ? "output" : `block ${i}`), list.slice(0, 3).map(([piece, share]) => h("td", {}, h("code", {}, spelt(piece)), " ", h("small", {}, percent(share)))))))));
+        h("table", {}, h("tbody", {}, lens.layers.map((list, i) => h("tr", { class: i === last ? "own" : "" }, h("th", { scope: "row" }, i === last ? "output" : `block ${i}`), list.slice(0, 3).map(([piece, share]) => h("td", {}, h("span", {}, h("code", { title: spelt(piece) }, spelt(piece)), " ", h("small", {}, percent(share))))))))));
     } catch (trouble) { if (trouble.status === 404) this.again(); else this.fail(trouble); }
   }
 
