@@ -130,6 +130,19 @@ def test_a_file_for_validation_works_for_every_kind(name, content, valid, checkp
     assert str(own) in opened.description
 
 
+@pytest.mark.parametrize(("name", "data"), [("bert", "labels.csv"), ("translator", "pairs.tsv")])
+def test_validation_texts_that_are_longer_than_all_others_are_whole(name, data, checkpoints, files, tmp_path):
+    long = "a b " * 20
+    own = files / f"valid{(files / data).suffix}"
+    own.write_text({"labels.csv": f"text,label\n{long},good\n", "pairs.tsv": f"source\ttarget\n{long}\t{long}\n"}[data])
+    made = finetune_recipe(checkpoints / name, files / data, "steps=1", valid=own, out=tmp_path / "run", device="cpu")
+    opened = ch.data.make_data(made["data"]["name"], dict(made["data"].without("name")), seed=0)
+    assert opened.valid_batches == 1
+    assert max(opened.training.buckets.lengths) < 32 < opened.valid(0)["lengths"][0]
+    assert "cut" not in opened.description
+    assert "left out" not in opened.description
+
+
 def test_images_have_no_other_file_for_validation(checkpoints, files, tmp_path):
     with pytest.raises(InputError, match=r"valid='a.zip': images have no other file for validation: expected a folder"):
         _check_valid("images", "a.zip")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Iterator
 from json import JSONDecodeError
 from typing import Any
@@ -119,7 +120,9 @@ class _Reading:
 
 def _too_large(error: Exception) -> str:
     """Return what a value is that is JSON, but too large for Python."""
-    return "lists or objects are nested too deeply" if isinstance(error, RecursionError) else f"not JSON: {error}"
+    if isinstance(error, RecursionError):
+        return "lists or objects are nested too deeply"
+    return f"a number has more than {sys.get_int_max_str_digits():,} digits"
 
 
 def _object(value: Any, where: str) -> dict[str, Any]:

@@ -50,19 +50,19 @@ def check_same_meaning(was: Mapping[str, Any], now: Mapping[str, Any], folder: P
         now: The facts of the data as it is.
         folder: The run folder.
     """
-    problems = []
     if was.get("classes") is not None and was["classes"] != now["classes"]:
-        problems.append(
+        problem = (
             f"was trained on the classes {_listed(was['classes'])}, and the data now has {_listed(now['classes'])}"
         )
     elif was.get("tokenizer") is not None and was["tokenizer"] != now["tokenizer"]:
-        problems.append("was trained with another tokenizer than the data now gives, so that its ids mean other tokens")
-    for problem in problems:
-        changed = [name for name, mark in was.get("files", {}).items() if now["files"].get(name, mark) != mark]
-        files = f" ({', '.join(changed)} changed)" if changed else ""
-        raise FolderError(
-            f"{folder} {problem}{files}. Expected the data of its first attempt, or another folder for a new training"
-        )
+        problem = "was trained with another tokenizer than the data now gives, so that its ids mean other tokens"
+    else:
+        return
+    changed = [name for name, mark in was.get("files", {}).items() if now["files"].get(name, mark) != mark]
+    files = f" ({', '.join(changed)} changed)" if changed else ""
+    raise FolderError(
+        f"{folder} {problem}{files}. Expected the data of its first attempt, or another folder for a new training"
+    )
 
 
 def changes(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
