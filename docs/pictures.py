@@ -749,7 +749,7 @@ def explorer_compare() -> Image | None:
 def explorer_patching() -> Image | None:
     """Two prompts, their tokens, and which layer and token carry the answer."""
     address = "write?model=everyday&text=The+children+in+the+garden&inspect=1&patch=%7B%22open%22%3A1%7D"
-    return screenshot(address, ".patching .verdict", tall=860)
+    return screenshot(address, ".patching .verdict", tall=890)
 
 
 @picture

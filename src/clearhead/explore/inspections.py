@@ -84,7 +84,7 @@ class Inspection:
         if not 1 <= first < last <= len(self.ids):
             raise InputError(f"tokens {first} to {last}: expected a range within 1 to {len(self.ids)}")
         if last - first > CELLS:
-            raise InputError(f"{last - first} tokens at once: expected at most {CELLS}")
+            raise InputError(f"{last - first:,} tokens at once: expected at most {CELLS}")
         logits = self._logits(self.states[-1][first - 1 : last - 1])
         ids = torch.tensor(self.ids[first:last], device=logits.device)
         logprobs = logits.log_softmax(-1).gather(1, ids[:, None])[:, 0].tolist()
@@ -114,7 +114,7 @@ class Inspection:
         tokens = max(len(group.rows), len(group.columns))
         if tokens > EFFECT_TOKENS:
             raise InputError(
-                f"the text has {tokens} tokens, and measuring every head takes one pass over it per head: expected at "
+                f"the text has {tokens:,} tokens, and measuring every head takes one pass over it per head: expected at "
                 f"most {EFFECT_TOKENS} tokens"
             )
         return self._effects(group, ablation)

@@ -56,7 +56,7 @@ def patch_prompts(
     longest = max(len(one) for one in pieces)
     if longest > MOST_TOKENS:
         raise InputError(
-            f"a prompt has {longest} tokens: expected at most {MOST_TOKENS}, as each is exchanged by itself"
+            f"a prompt has {longest:,} tokens: expected at most {MOST_TOKENS}, as each is exchanged by itself"
         )
     ids = [answer_token(tokens, word) for word in answers]
     target: Any = None if not ids else ids[0] if len(ids) == 1 else (ids[0], ids[1])

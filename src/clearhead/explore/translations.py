@@ -33,7 +33,7 @@ def aligned(bundle: Bundle, text: str, target: str | Sequence[int]) -> Translati
     most = bundle.max_tokens or MOST_TOKENS
     tokens = len(translator_tokens(bundle).written(target)) if isinstance(target, str) else len(target)
     if tokens > most:
-        raise InputError(f"the translation has {tokens} tokens: this model writes at most {most}")
+        raise InputError(f"the translation has {tokens:,} tokens: this model writes at most {most:,}")
     return given_translation(bundle, text, target)
 
 

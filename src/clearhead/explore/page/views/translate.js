@@ -103,7 +103,7 @@ class TranslatePane extends Pane {
 
   open({ translations, looks }) {
     const one = translations[this.state.answer], look = looks[this.state.answer], said = [];
-    if (one.cut?.source) said.push(`The model reads at most ${one.cut.source[0]} of this sentence's ${one.cut.source[1]} tokens: the rest was left out.`);
+    if (one.cut?.source) said.push(`The model reads at most ${one.cut.source[0].toLocaleString("en")} of this sentence's ${one.cut.source[1].toLocaleString("en")} tokens: the rest was left out.`);
     if (one.cut?.target) said.push("The translation was longer than the limit: its end is missing.");
     this.body.hidden = !look?.groups.length;
     if (this.body.hidden) { this.inside.clear(); if (one.text) said.push("This model has no attention: its encoder gives the decoder one vector."); } else this.inside.open(look).catch((trouble) => this.fail(trouble));
