@@ -406,7 +406,7 @@ class Contiguous(Values):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("kind", [Untransposed, ValuesFirst, ByName, Contiguous])
+@pytest.mark.parametrize("kind", [Untransposed, ValuesFirst, ByName, Contiguous, Flat])
 def test_attention_is_seen_with_as_many_tokens_as_features_of_a_head(kind):
     model = seeded(kind)
     with ch.watch(model, "weights") as tape:

@@ -226,6 +226,32 @@ def test_returned_maps_whose_rows_do_not_sum_to_1_are_no_attention():
     assert tape.names == []
 
 
+class Reduced(nn.Module):
+    """Attention in a form of its own to every second token, whose weights are returned."""
+
+    def __init__(self, tokens_second: bool) -> None:
+        super().__init__()
+        self.tokens_second = tokens_second
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        q = x.unflatten(-1, (3, -1)).transpose(1, 2)
+        weights = (q @ q[:, :, ::2].mT).exp()
+        weights = weights / weights.sum(-1, keepdim=True)
+        return x, weights.transpose(1, 2) if self.tokens_second else weights
+
+
+def test_returned_weights_need_the_tokens_as_queries():
+    x = r(2, 7, 12)
+    with ch.watch(model := Reduced(False), "weights") as tape:
+        model(x)
+    assert tape["weights"].shape == (2, 3, 7, 4)
+    wrong = pytest.warns(Notice, match=r"weights of shape \(2, 7, 3, 4\) were returned and not taken as attention")
+    with wrong, ch.watch(model := Reduced(True), "weights"):
+        model(x)
+    with pytest.raises(ValueError, match="changed nothing: weights of shape"), ch.edit(model, {"heads": torch.neg}):
+        model(x)
+
+
 class Scripted(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -95,7 +95,7 @@ def watch(model: Any, *names: str, grad: bool = False, keep: Keep = "all") -> It
     if grad and {"scores", "weights"} & set(order.values()):
         draws = ", which draws other dropout" if root.training else ""
         _notice(f"gradients of scores and weights are asked for: fused attention is computed explicitly{draws}")
-    with Session(root) as session, session:
+    with Session(root) as session, session:  # twice: see Session
         _begin(session, tree)
         text.follow(session)
         inside: dict[Attention, dict[str, str]] = {}
@@ -158,7 +158,7 @@ def edit(model: Any, changes: Mapping[str, Edit]) -> Iterator[None]:
     known = _known(tree, changes)
     both = known | tree.possible
     used: set[str] = set()
-    with Session(tree.root) as session, session:
+    with Session(tree.root) as session, session:  # twice: see Session
         _begin(session, tree)
         awaited: dict[str, Edit] = {}
         for pattern, given in changes.items():
@@ -183,9 +183,9 @@ def edit(model: Any, changes: Mapping[str, Edit]) -> Iterator[None]:
         unused = [pattern for pattern in changes if pattern not in used]
         if unused:
             seen = foreign is not None and foreign.running.passes and set(unused) <= set(awaited)
-            why = foreign.why(unused) if foreign is not None and seen else IDLE
+            why = foreign.unseen.why(unused) if foreign is not None and seen else IDLE
             raise InputError(f"the edit of {', '.join(map(repr, unused))} changed nothing: {why}")
-        partial = foreign.partial(awaited) if foreign is not None else ""
+        partial = foreign.unseen.partial(awaited) if foreign is not None else ""
         if partial:
             _notice(f"attention may be left unedited: {partial}")
 

@@ -138,7 +138,12 @@ def _may_be_channels(source: Source, p: Product) -> bool:
     """
     if not p.scored:
         return p.heads * p.keys == source.features
-    return p.features == source.tokens and (not p.apart and not p.wide if source.channels_first else p.apart)
+    return p.features == source.tokens and not _lie_as_tokens(source, p)
+
+
+def _lie_as_tokens(source: Source, p: Product) -> bool:
+    """Whether values lie in memory as those of tokens do that are made of this source."""
+    return p.wide or (p.apart if source.channels_first else not p.apart)
 
 
 def _accept(frame: Frame) -> str:
@@ -167,15 +172,15 @@ def _is_source(source: Source, p: Product, cached: bool) -> bool:
     if source.other is not None:
         return source.tokens == p.keys and (p.wide or not (channels and p.features == source.other))
     if _fits(source.rows, source.tokens, p, cached):
-        return p.wide or not (channels and p.features == source.tokens)
+        return _lie_as_tokens(source, p) or not (channels and p.features == source.tokens)
     more = source.features is not None and source.tokens < p.keys == p.queries
     return more and (p.wide or not (channels or p.features == source.tokens))
 
 
 def fits_tokens(frame: Frame, weights: Tensor) -> bool:
-    """Whether weights (b, h, q, k) that a module returns have the tokens that it was called with as queries and keys.
+    """Whether the queries of weights (b, h, q, k) that a module returns are the tokens that it was called with.
 
-    The keys may be more if it was called with a cache, an object or keys (b, h, n, e).
+    Where they might as well be the heads, the keys must be tokens, too, or those of a cache.
     """
     b, h, q, k = weights.shape
     heads = [x for x in frame.inputs if x.ndim == 4 and x.is_floating_point() and x.shape[:1] == (b,)]
@@ -183,4 +188,4 @@ def fits_tokens(frame: Frame, weights: Tensor) -> bool:
     found = [s for s in sources(frame, weights, ()) if s.rows == b and s.tokens == q]
     windows = q == k and any(s.rows * s.tokens == b * q for s in sources(frame, weights, ()))
     cached = frame.cache is not None or any(x.shape[2] in (k, k - q) for x in heads)
-    return windows or bool((found or split) and (q == k or cached or frame.was_given(b, q, k)))
+    return windows or bool((found or split) and (q != h or q == k or cached or frame.was_given(b, q, k)))

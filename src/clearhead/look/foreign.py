@@ -10,20 +10,16 @@ import sys
 import threading
 import warnings
 from collections.abc import Collection, Container, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..errors import InputError, Notice
-from ..models import Model
 from .addresses import INSIDE, Tree, matching
 from .call import DenseCall
-from .explicit_call import AXES, UNMET
 from .explicit_tokens import fits_tokens
 from .foreign_steps import ForeignListener, Steps, position_of
-from .missing import listed
 from .multihead import uses_fast_path
 from .recordable import why_not
 from .running import Frame, Place, Running, user_level
@@ -31,17 +27,9 @@ from .session import Session
 from .tap import Edit, WatchTap, recomputing
 from .tape import Keep, Tape
 from .text_counter import TextCounter
+from .unseen import NOT_RETURNED, Missed, Unseen
 
 SUM = 0.02  # by how much the weights of a query may differ from 1 in total: they may be rounded to half precision
-HINTS = {  # what to do if no attention was seen, by the package of the model
-    "timm": "; timm.layers.set_fused_attn(True, experimental=True), called before the model is made, lets more of its "
-    "models call scaled_dot_product_attention",
-}
-HINT = "; attention that calls torch.nn.functional.scaled_dot_product_attention is always seen"
-EAGER = (  # of a model of transformers with eager attention
-    "; call it with output_attentions=True, or set this in its config, so that its modules return their weights"
-)
-NOT_RETURNED = "their queries and keys are not the tokens that the module was called with"
 
 
 class Wanted:
@@ -79,15 +67,6 @@ class Wanted:
         return any(name not in self.taken for pattern in patterns for name in matching(pattern, names))
 
 
-@dataclass(frozen=True)
-class Missed:
-    """What was seen in a module and is not taken as attention."""
-
-    what: str  # "a softmax of shape (2, 3, 7, 7) was seen"
-    reason: str  # why it is not taken
-    likely: bool  # it is probably attention
-
-
 class Foreign:
     """What a watch and an edit of foreign attention have in common: the running module, and the calls seen so far.
 
@@ -101,7 +80,7 @@ class Foreign:
         self.root, self.wanted = tree.root, Wanted(patterns, taken)
         self.running = Running(tree.root, tree.attending, threading.get_ident())
         self.seen: dict[str, None] = {}  # the paths of modules with attention calls, in order
-        self.missed: dict[str, Missed] = {}  # by path, where no attention was seen
+        self.unseen = Unseen(tree.root, self.wanted, self.seen)
         self._noticed = False
 
     def follow(self, session: Session) -> None:
@@ -122,14 +101,11 @@ class Foreign:
             self.enter(tap, place, q, k)
         return place
 
-    def miss(self, what: str, reason: str, likely: bool, frame: Frame | None = None) -> None:
-        """Remember what was seen in a module, the running one if not given, and is not taken as attention."""
-        frame = frame or (self.running.frames[-1] if self.running.frames else None)
-        if frame is None or frame.path is None:
-            return
-        known = self.missed.get(frame.path)
-        if likely or known is None or not known.likely:
-            self.missed[frame.path] = Missed(what, reason, likely)
+    def miss(self, miss: Missed) -> None:
+        """Remember what was seen in the running module and is not taken as attention."""
+        path = self.running.frames[-1].path if self.running.frames else None
+        if path is not None:
+            self.unseen.add(path, miss)
 
     def enter(self, tap: WatchTap, place: Place, q: Tensor, k: Tensor) -> None:
         """Add listeners or edits to the tap of a call at a place."""
@@ -156,54 +132,10 @@ class Foreign:
         """The patterns that matched no attention call, if the model ran at all."""
         return list(self.wanted.unused) if self.running.passes else []
 
-    def why(self, patterns: Sequence[str] = ()) -> str:
-        """Why attention was not seen where patterns expected it, and what to do."""
-        named = {path: miss for path, miss in self.missed.items() if self.wanted.names(path, patterns)}
-        if self.seen:
-            return self._miss(named) if named else f"the attention of this model is in {listed(self.seen)}"
-        configs = (getattr(module, "config", None) for module in self.root.modules())
-        how = next((how for x in configs if isinstance(how := getattr(x, "_attn_implementation", None), str)), None)
-        attends = any("att" in type(module).__name__.lower() for module in self.root.modules())
-        if how == "eager" and not self.missed and not attends:  # as in a state-space model of transformers
-            return f"this {_name(self.root)} has no attention: it took no softmax, and no module of it is an attention"
-        if how not in (None, "sdpa", "eager"):
-            return (
-                f"this {_name(self.root)} computes attention by its implementation {how!r}, which neither "
-                "calls scaled_dot_product_attention nor returns weights: load it with attn_implementation='sdpa', or "
-                "with 'eager' if it refuses that"
-            )
-        missed = named or self.missed
-        hint = HINTS.get(type(self.root).__module__.partition(".")[0], HINT)
-        if how == "eager" and not any(miss.reason == NOT_RETURNED for miss in missed.values()):
-            hint = EAGER
-        if missed:
-            return f"{self._miss(missed)}{hint}"
-        return (
-            f"this {_name(self.root)} called neither torch's scaled_dot_product_attention nor "
-            f"nn.MultiheadAttention, took no softmax, and no module of it returned attention weights"
-            f"{'' if how == 'eager' else hint}"
-        )
-
-    def partial(self, patterns: Collection[str]) -> str:
-        """What was probably attention and not seen where patterns that did see some expected it; empty if nothing."""
-        used = [pattern for pattern in patterns if pattern not in self.wanted.unused]
-        found = {path: miss for path, miss in self.missed.items() if miss.likely and path not in self.seen}
-        found = {path: miss for path, miss in found.items() if self.wanted.names(path, used)}
-        return self._miss(found) if found else ""
-
-    def _miss(self, missed: dict[str, Missed]) -> str:
-        """A sentence about the first of what is not taken as attention, preferably one that has met values."""
-        ranked = sorted(missed.items(), key=lambda item: (not item[1].likely, item[1].reason in (UNMET, AXES)))
-        path, miss = ranked[0]
-        where = f" in {path!r}" if path else ""
-        others = len(missed) - 1
-        more = f" (and in {others} other module{'s' if others > 1 else ''})" if others else ""
-        return f"{miss.what}{where}{more} and not taken as attention: {miss.reason}"
-
     def _left(self, frame: Frame, out: Any) -> None:
         """Look for weights in the output of a module in which no attention call was seen."""
         weights = None if frame.attended or frame.path is None else _weights_in(out)
-        if weights is None or recomputing():
+        if weights is None or frame.path is None or recomputing():
             return
         if fits_tokens(frame, weights):
             place = self.running.place(frame)
@@ -211,7 +143,8 @@ class Foreign:
             self.seen[place.path] = None
             self.weights_returned(place, weights)
         else:
-            self.miss(f"weights of shape {tuple(weights.shape)} were returned", NOT_RETURNED, True, frame)
+            what = f"weights of shape {tuple(weights.shape)} were returned"
+            self.unseen.add(frame.path, Missed(what, NOT_RETURNED, likely=True))
 
 
 class ForeignWatch(Foreign):
@@ -306,11 +239,6 @@ class ForeignEdit(Foreign):
                 "attention by itself and does not call scaled_dot_product_attention; a model of transformers does with "
                 "attn_implementation='sdpa', unless it refuses that"
             )
-
-
-def _name(root: nn.Module) -> str:
-    """The class of a model, for messages; of one that was opened with transformers, its class there."""
-    return root.name if isinstance(root, Model) else type(root).__name__
 
 
 def _weights_in(out: Any) -> Tensor | None:

@@ -91,11 +91,15 @@ class SDPACall:
         if all(x.numel() == y.numel() for x, y in zip((self.q, self.k, self.v), new, strict=True)):
             q, k, v = (y.reshape(x.shape) for x, y in zip((self.q, self.k, self.v), new, strict=True))
         else:  # keys or values were broadcast over rows or heads
-            mask = self.four_mask()
-        if mask is not None and q.dtype == torch.float64 and mask.is_floating_point():
-            mask = mask.double()  # a fused kernel, which these shapes may take, reads it as float64
-        out = sdpa(q, k, v, mask, self.dropout, self.causal, scale=self.scale, enable_gqa=self.grouped)
-        return out if out.ndim == self.q.ndim else self.shaped(out)
+            q, k, v = (self._unbroadcast(y) for y in new)
+            if mask is not None and mask.is_floating_point() and q.dtype == torch.float64:
+                mask = mask.double()  # a fused kernel, which takes only what is not broadcast, reads it as float64
+        return sdpa(q, k, v, mask, self.dropout, self.causal, scale=self.scale, enable_gqa=self.grouped)
+
+    def _unbroadcast(self, x: Tensor) -> Tensor:
+        """q, k or v with four axes as they would be if their rows were not broadcast."""
+        rows = self.lead if len(self.lead) < 2 and not self.grouped else (*self.lead[:-1], x.shape[1])
+        return x.reshape(*rows, *x.shape[2:])
 
     def score(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, float]:
         """The score of `attend` that this call computes."""

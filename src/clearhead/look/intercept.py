@@ -21,8 +21,9 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack,
 from ..errors import Notice
 from ..layers import attend
 from ..layers.scores import repeat_heads
+from . import explicit_functions
 from .call import DenseCall, LazyCall, full_precision
-from .explicit_call import AXES, UNMET, Explicit
+from .explicit_call import Explicit
 from .flex_call import check_flex, flex_weights
 from .foreign import Foreign
 from .foreign_call import Masks, SDPACall, editable_mask_and_bias, mask_and_bias
@@ -33,6 +34,7 @@ from .running import Frame, Place, user_level
 from .session import Session
 from .tap import WatchTap
 from .twin import answer
+from .unseen import Missed
 
 
 class Interception(TorchFunctionMode):
@@ -85,7 +87,7 @@ class Interception(TorchFunctionMode):
     def missed(self, softmax: torch.Size, reason: str, likely: bool) -> None:
         """Remember a softmax that is not taken as attention, and why; `likely`: it is probably one of attention."""
         for foreign in self.foreign:
-            foreign.miss(f"a softmax of shape {tuple(softmax)} was seen", reason, likely)
+            foreign.miss(Missed(f"a softmax of shape {tuple(softmax)} was seen", reason, likely))
 
     def add(self, foreign: Foreign, session: Session) -> None:
         """Give attention calls to a watch or an edit until the session ends."""
@@ -194,94 +196,6 @@ def _multihead(mode: Interception, func: Callable[..., Any], args: Any, kwargs: 
         mode.multihead = before
 
 
-def _batched_product(mode: Interception, func: Callable[..., Tensor], args: Any, kwargs: Any) -> Tensor:
-    """Answer torch.bmm and torch.baddbmm."""
-    return _product(mode, func, args, kwargs) if mode.multihead is None else mode.multihead.product(func, args)
-
-
-def _softmax(mode: Interception, func: Callable[..., Tensor], args: Any, kwargs: Any) -> Tensor:
-    """Answer softmax."""
-    if mode.multihead is not None:
-        return mode.multihead.softmax(args[0], func, kwargs["dim"])
-    out = func(*args, **kwargs)
-    dim = kwargs["dim"] if "dim" in kwargs else args[1] if len(args) > 1 else None
-    scores = args[0] if args else kwargs["input"]
-    mode.missed(out.shape, UNMET if out.ndim in (3, 4) else AXES, mode.explicit.begin(mode.frames(), scores, out, dim))
-    return out
-
-
-def _pass_on(mode: Interception, func: Callable[..., Tensor], args: Any, kwargs: Any) -> Tensor:
-    """Answer dropout, casts and copies, which the weights of attention may pass through."""
-    softmax = mode.explicit.follow(args[0]) if args else None
-    copy = args[0].clone() if softmax is not None and _in_place(func, args, kwargs) else None
-    out = func(*args, **kwargs)
-    if softmax is not None:
-        mode.explicit.passed(softmax, args[0] if copy is None else copy, out)
-    return out
-
-
-def _reshape(mode: Interception, func: Callable[..., Tensor], args: Any, kwargs: Any) -> Tensor:
-    """Answer views, which put the rows and heads of a tensor into one axis."""
-    out = func(*args, **kwargs)
-    if args:
-        mode.explicit.reshaped(args[0], out)
-    return out
-
-
-def _slice(mode: Interception, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """Answer indexing, which removes the weight of a sink."""
-    out = func(*args, **kwargs)
-    mode.explicit.sliced(args[0], out)
-    return out
-
-
-def _in_place(func: Any, args: Any, kwargs: Any) -> bool:
-    """Whether dropout overwrites its input, as nn.Dropout(inplace=True) does."""
-    return func is torch.dropout_ or bool(kwargs.get("inplace") or (func is F.dropout and len(args) > 3 and args[3]))
-
-
-def _product(mode: Interception, func: Callable[..., Tensor], args: Any, kwargs: Any) -> Tensor:
-    """Answer matrix products."""
-    factors = (*args, *(kwargs[name] for name in FACTORS if name in kwargs))
-    if len(factors) == len(args) + len(kwargs) == 2:
-        return _weighted_sum(mode, func, factors)
-    out = func(*args, **kwargs)
-    x, y = args[1:] if len(args) == 3 else (kwargs.get("batch1"), kwargs.get("batch2"))  # of baddbmm
-    mode.explicit.multiplied(mode.frames(), x, y, out)
-    return out
-
-
-def _einsum(mode: Interception, func: Callable[..., Tensor], args: Any, kwargs: Any) -> Tensor:
-    """Answer torch.einsum."""
-    equation, *factors = args
-    if len(factors) == 1 and isinstance(factors[0], tuple | list):
-        factors = list(factors[0])
-    if len(factors) != 2 or kwargs:
-        return func(*args, **kwargs)
-    if mode.explicit.follow(factors[1]) is None:
-        return _weighted_sum(mode, lambda weights, v: func(equation, weights, v), factors, equation)
-    values, _, rest = str(equation).partition(",")  # the weights are the second factor
-    weights, arrow, out = rest.partition("->")
-    swapped = f"{weights},{values}{arrow}{out}"
-    return _weighted_sum(mode, lambda weights, v: func(equation, v, weights), factors[::-1], swapped)
-
-
-def _weighted_sum(mode: Interception, func: Callable[..., Tensor], args: Any, equation: Any = None) -> Tensor:
-    """Answer a product that is attention if its first factor is the weights of a softmax: see explicit_call.py."""
-    explicit, (weights, v) = mode.explicit, args
-    softmax = explicit.follow(weights)
-    layout = None if softmax is None else explicit.layout(softmax, mode.stacks(), weights, v, equation)
-    if softmax is None or layout is None:
-        if softmax is not None:
-            mode.missed(weights.shape, explicit.reason, softmax.likely)
-        out = func(weights, v)
-        explicit.multiplied(mode.frames(), weights, v, out)
-        return out
-    whole = layout.four(weights, layout.weights)
-    tap, places = mode.join(whole, whole.mT)
-    return explicit.product(softmax, tap, places, func, weights, v, layout)
-
-
 def _flex(mode: Interception, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Answer the operator behind flex_attention."""
     tap, places = mode.join(args[0], args[1])
@@ -300,22 +214,11 @@ def _flex(mode: Interception, func: Callable[..., Any], args: Any, kwargs: Any) 
     return tap.heads(out), *more
 
 
-FACTORS = ("input", "other", "mat2", "tensor2")  # the names of the factors of torch's matrix products
-
 # The functions of torch that are intercepted.
 HANDLERS: dict[Any, Callable[..., Any]] = {
     F.scaled_dot_product_attention: _sdpa,
     torch.ops.aten.scaled_dot_product_attention.default: _sdpa,  # of an exported model
     F.multi_head_attention_forward: _multihead,
     torch.ops.higher_order.flex_attention: _flex,
-    torch.bmm: _batched_product,
-    torch.baddbmm: _batched_product,
-    Tensor.baddbmm: _batched_product,
-    **dict.fromkeys((F.softmax, torch.softmax, Tensor.softmax), _softmax),
-    **dict.fromkeys((F.dropout, torch.dropout, torch.dropout_, Tensor.to, Tensor.type_as, Tensor.type), _pass_on),
-    **dict.fromkeys((Tensor.float, Tensor.half, Tensor.bfloat16, Tensor.double, Tensor.clone, torch.clone), _pass_on),
-    Tensor.__getitem__: _slice,
-    **dict.fromkeys((Tensor.view, Tensor.reshape, torch.reshape, Tensor.flatten, torch.flatten), _reshape),
-    **dict.fromkeys((torch.matmul, Tensor.matmul, Tensor.bmm), _product),
-    torch.einsum: _einsum,
+    **explicit_functions.FUNCTIONS,
 }

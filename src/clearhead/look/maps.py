@@ -10,7 +10,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..errors import InputError, InputIndexError, InputTypeError
-from .call import Band, Call, DenseCall, band, bands, full_precision, steps, tile
+from .bands import Band, band, bands, steps, tile
+from .call import Call, DenseCall, full_precision
 from .statistics import statistics
 
 DENSE_LIMIT = 1 << 26  # the most weights that dense() returns: 256 MB in float32

@@ -44,7 +44,7 @@ def missing_records(
     empty = [name for name in names if not matching(name, dict.fromkeys(tape))]
     why = f"this {type(root).__name__} was not called inside the `with`, in the thread that opened it"
     if foreign is not None:
-        why = foreign.why(empty) if foreign.running.passes else why
+        why = foreign.unseen.why(empty) if foreign.running.passes else why
         tape.explain(why)
         if not foreign.running.passes and not list(tape):
             return [f"nothing was recorded at {listed(empty)}: {why}"] if empty else []
@@ -55,9 +55,9 @@ def missing_records(
     unseen = [name for name in foreign.unused() if name in _named(empty)] if foreign is not None else []
     unseen = [name for name in unseen if name not in idle]
     if unseen:
-        why = foreign.why(unseen) if foreign is not None else why
+        why = foreign.unseen.why(unseen) if foreign is not None else why
         found.append(f"no attention call at {', '.join(map(repr, unseen))}: {why}")
-    partial = foreign.partial(names) if foreign is not None else ""
+    partial = foreign.unseen.partial(names) if foreign is not None else ""
     if partial:
         found.append(f"attention may be missing on this tape: {partial}")
     asked = {name.rpartition(".")[2] for name in names}

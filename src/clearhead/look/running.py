@@ -169,8 +169,8 @@ class Running:
             length = int(cache.get_seq_length(self._layers[frame.module]))
         except (TypeError, ValueError, RuntimeError):  # its layers have no length
             return None
-        forgets = getattr(cache, "is_sliding", False)
-        state = CacheState(weakref.ref(cache), length, any(forgets) if isinstance(forgets, list) else bool(forgets))
+        sliding = getattr(cache, "is_sliding", False)  # of each layer
+        state = CacheState(weakref.ref(cache), length, any(sliding) if isinstance(sliding, list) else bool(sliding))
         self._caches.append(state)
         return state
 

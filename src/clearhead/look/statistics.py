@@ -18,7 +18,8 @@ from torch import Tensor
 
 from ..errors import InputError
 from . import stream
-from .call import Band, Call, LazyCall, bands, full_precision
+from .bands import Band, bands
+from .call import Call, LazyCall, full_precision
 from .stream import PLACED
 
 # The definition of each statistic, for query i with weights p_ij; all are 0 for a query whose keys are all masked.

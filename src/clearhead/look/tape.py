@@ -85,6 +85,9 @@ class Tape:
         In a beam search the rows of a step are its beams, in the order of that step, whichever beams they continue.
         Rows that share a source attend to it together, as one row with a query per beam. For the attention of one
         answer, give it to `look.attention` as the target.
+
+        In a model of transformers whose cache was cropped, as after rejected drafts, later steps replace the queries
+        from there on; `calls` has all of them.
         """
         records = self.calls(name)
         bounds = [*self._starts[name], len(records)]
