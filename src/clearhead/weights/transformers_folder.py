@@ -28,7 +28,7 @@ from .bundle import Bundle, check_tokens
 from .fill import WeightsError
 from .huggingface import LAYOUT_FILES, class_names
 from .rope import trained_length
-from .sentence_folder import longest_text, read_pooling
+from .sentence_folder import longest_text, read_pooling, sentence_tokens
 from .table import Used
 from .tensor_files import open_tensors
 from .tokenizer_files import read_subwords
@@ -72,7 +72,7 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> tuple
         model = TransformersModel(theirs, can, context=_context(theirs) if trained is None else trained, pool=pool)
     except InputError as cause:
         raise WeightsError(f"{folder}: {cause}") from cause
-    tokens = _tokens(folder)
+    tokens = sentence_tokens(folder, _tokens(folder))
     check_tokens(tokens, model.config, str(folder))
     special, labels = special_ids(folder, table), class_names(folder, table, model.config.classes)
     limit = "" if trained is None else f"; reads {trained} tokens at once, since its angles are others beyond"
