@@ -211,7 +211,8 @@ def classify(
     items, total = _items(bundle, inputs)
     alone = bundle.reads != "images" and len(inputs) == 1 and is_text(inputs[0])
     print_answers(
-        items, lambda texts, first: classify(bundle, texts, top=top), as_json=as_json, plain=_shares,
+        items, lambda texts, first: classify(bundle, texts, top=top), as_json=as_json,
+        plain=_values if bundle.scores == "value" else _shares,
         record=lambda classes: {"classes": classes}, named=not alone, total=total,
     )  # fmt: skip
 
@@ -221,6 +222,13 @@ def _shares(classes: list[tuple[str, float]]) -> str:
     from ..data.files import as_line
 
     return as_line("  ".join(f"{name} {share:.1%}" for name, share in classes))
+
+
+def _values(classes: list[tuple[str, float]]) -> str:
+    """Names with the values of a regression."""
+    from ..data.files import as_line
+
+    return as_line("  ".join(f"{name} {value:.4g}" for name, value in classes))
 
 
 def _items(bundle: Any, inputs: list[str]) -> tuple[Iterator[list[Item]], int | None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -20,6 +20,8 @@ from ..models import Model
 from ..tokens import Pair, Tokenizer
 from ..tokens.special import Special as Special
 from .fill import WeightsError
+
+Scores = Literal["softmax", "sigmoid", "value"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +42,8 @@ class Bundle:
         model_type: Of the Hugging Face folder it was loaded from; the layout "huggingface" saves it as such again.
         base: The model that its adapters belong to, if it has any: what `load` takes.
         longest: The number of tokens at which `embed` cuts a text, as it did in training; None: the model's context.
+        scores: How the logits of a classifier become scores: "softmax", one class per input; "sigmoid", a probability
+            of each class by itself; "value", the logits themselves (regression).
 
     Examples:
         >>> model = clearhead.build("gpt", vocab=3, context=8, width=8, depth=1, heads=2)
@@ -58,6 +62,7 @@ class Bundle:
     model_type: str | None = field(default=None, kw_only=True)
     base: str | None = field(default=None, kw_only=True)
     longest: int | None = field(default=None, kw_only=True)
+    scores: Scores = field(default="softmax", kw_only=True)
 
     def __post_init__(self) -> None:
         accelerate(self.model.eval())

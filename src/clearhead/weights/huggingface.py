@@ -24,7 +24,7 @@ from ..errors import nearest
 from ..models import Model, family, family_of
 from ..tokens.chat_template import read_template
 from ..tokens.special import ID_KEYS, Special, special_ids
-from .bundle import Bundle, check_tokens
+from .bundle import Bundle, Scores, check_tokens
 from .fill import WeightsError, build_empty
 from .preprocessor import read_preprocessing, write_preprocessing
 from .sentence_folder import longest_text, sentence_tokens
@@ -53,6 +53,10 @@ MARKS = {"gpt2": ("n_embd", "n_head"), "bert": ("type_vocab_size", "hidden_size"
 UNREAD = {
     "ForTokenClassification": "labels each token", "ForQuestionAnswering": "marks the answer in a text",
     "ForMultipleChoice": "chooses one of several texts",
+}  # fmt: skip
+# Ours: problem_type of config.json.
+PROBLEMS: dict[Scores, str] = {
+    "softmax": "single_label_classification", "sigmoid": "multi_label_classification", "value": "regression",
 }  # fmt: skip
 INSTALL = "; with transformers (pip install clearhead[transformers]) other models that read one text open, too"
 
@@ -118,7 +122,7 @@ def load(
     bundle = Bundle(
         model, tokens, model.config, folder, special, read_template(folder), labels,
         preprocessing=read_preprocessing(folder) if model.reads in ("images", "captions") else None, model_type=kind,
-        longest=longest_text(folder, model),
+        longest=longest_text(folder, model), scores=read_scores(table, classes),
     )  # fmt: skip
     return bundle, used
 
@@ -206,6 +210,16 @@ def class_names(folder: Path, table: config.Table, classes: int | None) -> tuple
     return tuple(str(names[str(i)]) for i in range(classes))
 
 
+def read_scores(table: config.Table, classes: int | None) -> Scores:
+    """How the logits of a classifier become scores, as in the pipelines of transformers: one output has a sigmoid."""
+    kind = table.get("problem_type")
+    if kind is not None and kind not in PROBLEMS.values():
+        place, known = table.place("problem_type"), ", ".join(PROBLEMS.values())
+        raise WeightsError(f"{place}problem_type is {kind!r}: expected one of {known}")
+    named = next((scores for scores, problem in PROBLEMS.items() if problem == kind), None)
+    return "sigmoid" if classes == 1 and named != "value" else named or "softmax"
+
+
 def save(bundle: Bundle, folder: Path) -> Path:
     """Write a bundle as a folder that from_pretrained reads; returns the folder."""
     special = bundle.special or Special()
@@ -234,6 +248,8 @@ def save(bundle: Bundle, folder: Path) -> Path:
     if bundle.labels is not None:
         theirs["id2label"] = {str(i): label for i, label in enumerate(bundle.labels)}
         theirs["label2id"] = {label: i for i, label in enumerate(bundle.labels)}
+    if bundle.scores != "softmax":
+        theirs["problem_type"] = PROBLEMS[bundle.scores]
     config.write({**theirs, "dtype": dtype_name(next(bundle.model.parameters()))}, folder / "config.json")
     return folder
 

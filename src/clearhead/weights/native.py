@@ -26,7 +26,7 @@ from .. import tokens as text
 from ..models import family, family_of
 from ..tokens.chat_template import read_template
 from ..tokens.special import Special
-from .bundle import Bundle, check_tokens
+from .bundle import Bundle, Scores, check_tokens
 from .compact import compress, open_compact, without_shared
 from .fill import WeightsError, build_empty, check_dtype, check_shapes, set_tensor, slots, state
 from .preprocessor import read_preprocessing, write_preprocessing
@@ -47,6 +47,7 @@ class Saved:
     labels: tuple[str, ...] | None = None  # names of the classes
     shared: dict[str, str] = field(default_factory=dict)  # part of the model: folder beside this one that holds it
     chat: str | None = None  # the chat template, which is in a file of its own
+    scores: Scores | None = None  # how the logits of a classifier become scores, where not by a softmax
     longest: int | None = None  # tokens at which a text is cut, where these are fewer than the model can read
 
 
@@ -89,7 +90,7 @@ def settings_of(bundle: Bundle) -> Saved:
     return Saved(
         clearhead=__version__, model=family_of(bundle.model), options=config.dump(bundle.config),
         special=None if bundle.special == Special.of(bundle.tokens) else bundle.special, labels=bundle.labels,
-        chat=bundle.chat, longest=bundle.longest,
+        chat=bundle.chat, longest=bundle.longest, scores=None if bundle.scores == "softmax" else bundle.scores,
     )  # fmt: skip
 
 
@@ -114,6 +115,7 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> tuple
     bundle = Bundle(
         model, tokens, chosen, folder, saved.special, read_template(folder), saved.labels,
         preprocessing=read_preprocessing(folder), longest=saved.longest,
+        scores=saved.scores or "softmax",
     )  # fmt: skip
     return bundle, used
 

@@ -26,7 +26,7 @@ from ..tokens.chat_template import read_template
 from ..tokens.special import special_ids
 from .bundle import Bundle, check_tokens
 from .fill import WeightsError
-from .huggingface import LAYOUT_FILES, class_names
+from .huggingface import LAYOUT_FILES, class_names, read_scores
 from .rope import trained_length
 from .sentence_folder import longest_text, read_pooling, sentence_tokens
 from .table import Used
@@ -78,7 +78,8 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> tuple
     limit = "" if trained is None else f"; reads {trained} tokens at once, since its angles are others beyond"
     warnings.warn(f"{folder.name}: {model.note}{_left_out(table, theirs, used)}{limit}", Notice, stacklevel=2)
     bundle = Bundle(
-        model, tokens, model.config, folder, special, read_template(folder), labels, longest=longest_text(folder, model)
+        model, tokens, model.config, folder, special, read_template(folder), labels,
+        longest=longest_text(folder, model), scores=read_scores(table, model.config.classes),
     )  # fmt: skip
     return bundle, used
 
