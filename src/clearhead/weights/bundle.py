@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -107,6 +108,15 @@ class Bundle:
     def max_tokens(self) -> int | None:
         """The number of tokens per row that the model can read at once; None: any number."""
         return self.model.max_tokens if isinstance(self.model, Model) else None
+
+    @property
+    def spare_ids(self) -> Sequence[int]:
+        """Outputs that stand for no token, as padded vocabularies have: they are never written, unless one is EOS."""
+        target = self.tokens.target if isinstance(self.tokens, Pair) else self.tokens
+        outputs = getattr(self.config, "target_vocab", None) or getattr(self.config, "vocab", None)
+        spare = range(0) if target is None or outputs is None else range(len(target), outputs)
+        ends = {i for i in (self.special or Special()).ends if i in spare}
+        return [i for i in spare if i not in ends] if ends else spare
 
     def require(self, capability: str, expected: str) -> None:
         """Raise unless the model has a capability; `expected` is the kind of model that the message asks for."""
