@@ -206,3 +206,29 @@ def test_each_map_has_its_own_random_numbers():
     assert torch.equal(a.get_parameter(name), b.get_parameter(name))
     assert not torch.equal(a.get_parameter(name), other.get_parameter(name))
     assert not torch.equal(b.get_parameter(name), b.get_parameter("blocks.0.attn.query.lora_a"))
+
+
+def test_a_bias_that_is_trained_gets_its_gradient():
+    layer = LoraLinear.convert(Linear(5, 4), rank=2)
+    layer.bias.requires_grad_(True)
+    x = torch.randn(3, 5)
+    layer(x).sum().backward()
+    assert torch.equal(layer.bias.grad, torch.full((4,), 3.0))
+    assert layer.weight.grad is None
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")  # of torch.func.jvp itself
+def test_transforms_of_torch_func():
+    torch.manual_seed(0)
+    layer = LoraLinear.convert(Linear(5, 4), rank=2).double()
+    torch.nn.init.normal_(layer.lora_b)
+    x, v = torch.randn(3, 5, dtype=torch.float64), torch.randn(3, 5, dtype=torch.float64)
+    whole = layer.weight + layer.update()
+
+    def plain(x):
+        return torch.nn.functional.linear(x, whole, layer.bias)
+
+    torch.testing.assert_close(torch.func.vmap(layer)(x), plain(x))
+    torch.testing.assert_close(torch.func.jvp(layer, (x,), (v,)), torch.func.jvp(plain, (x,), (v,)))
+    one, other = (torch.func.grad(lambda x, f=f: f(x).square().sum())(x) for f in (layer, plain))
+    torch.testing.assert_close(one, other)

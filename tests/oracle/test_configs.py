@@ -172,3 +172,11 @@ def test_a_roberta_without_token_types_is_refused(tmp_path: Path) -> None:
     oracle("roberta, sentences").save_pretrained(tmp_path)
     with pytest.raises(ValueError, match=r"config.json.*type_vocab_size=0: expected 1 or more"):
         ch.load(edited(tmp_path, type_vocab_size=0), device="cpu")
+
+
+def test_the_number_of_labels_of_an_old_file_wins_over_their_names(tmp_path: Path) -> None:
+    oracle("bert, classes").save_pretrained(tmp_path)
+    names = {"id2label": {"0": "LABEL_0", "1": "LABEL_1"}}
+    with pytest.raises(WeightsError, match="id2label has 2 names, expected one for each of the classes 0 to 4"):
+        ch.load(edited(tmp_path, **names), device="cpu")
+    assert ch.load(edited(tmp_path, num_labels=5), device="cpu").labels is None

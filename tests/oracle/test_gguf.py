@@ -277,3 +277,56 @@ def test_rope_factors_are_checked(tmp_path: Path) -> None:
     path = write(tmp_path / "b.gguf", oracle(), tensors=wrong, rope_freq_base=base)
     with pytest.raises(WeightsError, match=r"b.gguf: rope_freqs.weight is not the constant that such a model has"):
         ch.load(path, device="cpu")
+
+
+@pytest.mark.parametrize("split", ["llama-bpe", "llama3", "smollm"])
+@pytest.mark.parametrize("ends", [{}, {"add_bos_token": False}, {"add_bos_token": True, "add_eos_token": True}])
+def test_tokens_of_llama_3_need_no_merges_and_begin_with_bos(split: str, ends: dict, tmp_path: Path) -> None:
+    """As llama.cpp, which ignores merges for words of the vocabulary, and adds BOS unless the file says otherwise."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    names = [*sorted(pre_tokenizers.ByteLevel.alphabet()), "<bos>", "<eos>", "ab", "hello"]
+    bos, eos = len(names) - 4, len(names) - 3
+    metadata = {
+        "tokenizer_model": "gpt2", "tokenizer_pre": split, "token_list": names, "token_merges": ["a b"],
+        "token_types": [3 if name in ("<bos>", "<eos>") else 1 for name in names], "bos_token_id": bos,
+        "eos_token_id": eos, **ends,
+    }  # fmt: skip
+    tokens = ch.load(write(tmp_path / "a.gguf", oracle(vocab=len(names)), **metadata), device="cpu").tokens
+    whole = split != "smollm"
+    backend = Tokenizer(models.BPE({name: i for i, name in enumerate(names)}, [("a", "b")], ignore_merges=whole))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(False)
+    expected = backend.encode("hello ab").ids
+    assert tokens.encode("hello ab").tolist() == expected
+    before = [bos] if ends.get("add_bos_token", whole) else []
+    assert tokens.wrapped("hello ab").tolist() == [*before, *expected, *([eos] if ends.get("add_eos_token") else [])]
+
+
+SCALINGS: dict[str, tuple[dict[str, Any], float]] = {  # keys of the file, and the factor of linear scaling
+    "type and factor": ({"rope.scaling.type": "linear", "rope.scaling.factor": 3.0}, 3.0),
+    "factor alone": ({"rope.scaling.factor": 3.0}, 3.0),
+    "the old key": ({"rope.scale_linear": 3.0}, 3.0),
+    "the newer key wins": ({"rope.scale_linear": 5.0, "rope.scaling.factor": 3.0}, 3.0),
+    "none": ({"rope.scaling.type": "none", "rope.scaling.factor": 3.0}, 1.0),
+    "a factor of 0": ({"rope.scaling.factor": 0.0}, 1.0),
+    "a type without a factor": ({"rope.scaling.type": "linear"}, 1.0),
+}
+
+
+@pytest.mark.parametrize("name", SCALINGS)
+@torch.no_grad()
+def test_linear_scaling_is_that_of_llama_cpp(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys, factor = SCALINGS[name]
+
+    def scaling(file: Any, values: dict[str, Any]) -> None:
+        for key, value in values.items():
+            (file.add_string if isinstance(value, str) else file.add_float32)(f"llama.{key}", value)
+
+    monkeypatch.setattr(gguf.GGUFWriter, "add_scaling", scaling, raising=False)
+    theirs = oracle()
+    bundle = ch.load(write(tmp_path / "a.gguf", theirs, scaling=keys), device="cpu")
+    rope = {"rope_theta": 500.0, "rope_type": "linear", "factor": factor}
+    config = type(theirs.config)(**{**theirs.config.to_dict(), "rope_parameters": rope})
+    scaled = type(theirs)(config).eval()
+    scaled.load_state_dict(theirs.state_dict())
+    torch.testing.assert_close(bundle.model(ids()), scaled(ids()).logits, rtol=1e-4, atol=1e-4)

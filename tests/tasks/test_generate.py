@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 
 import numpy as np
 import pytest
@@ -180,3 +181,39 @@ def test_a_model_that_cannot_generate_raises():
     model = ch.build("bert", vocab=len(tokens), width=8, depth=1, heads=2)
     with pytest.raises(ValueError, match="this BERT cannot generate: expected a GPT"):
         generate(Bundle(model, tokens, model.config), "the")
+
+
+def padded():
+    """A bundle whose model has many more outputs than its tokenizer has tokens."""
+    own = TOKENS["characters"]
+    torch.manual_seed(0)
+    model = ch.build("gpt", vocab=len(own) + 500, context=40, width=16, depth=1, heads=2)
+    torch.nn.init.normal_(model.embed.table)
+    return Bundle(model, own)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"temperature": 1.5, "seed": 3},
+        {"beams": 3},
+        {"repetition": 1.3},
+        {"temperature": 2.0, "top_k": 5, "seed": 1},
+    ],
+)
+def test_outputs_that_stand_for_no_token_are_never_written(options):
+    made = padded()
+    assert list(made.spare_ids) == list(range(len(made.tokens), len(made.tokens) + 500))
+    found = generate(made, "the", max_new=20, **options)
+    assert len(found.pieces) == 20
+    assert math.isfinite(found.logprob)
+    if "beams" not in options:
+        assert "".join(stream(made, "the", max_new=20, **options)) == found.text
+
+
+def test_an_end_beyond_the_tokenizer_still_ends_a_text():
+    made = padded()
+    made = Bundle(made.model, made.tokens, special=Special(ends=(len(made.tokens) + 7,)))
+    assert len(made.spare_ids) == 499
+    assert len(made.tokens) + 7 not in made.spare_ids

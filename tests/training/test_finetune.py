@@ -373,3 +373,27 @@ def test_a_finished_training_can_be_continued_for_more_epochs(checkpoints, files
     how = {"method": "head", "out": tmp_path / "run", "device": "cpu", "quiet": True}
     assert finetune(checkpoints / "bert", files / "labels.csv", epochs=1.0, **how).step == 2
     assert finetune(checkpoints / "bert", files / "labels.csv", "epochs=20", **how).step == 40
+
+
+@pytest.mark.parametrize("name", ["chat", "gpt", "translator"])
+def test_only_classifiers_have_a_head_to_train_alone(name, checkpoints, files, tmp_path):
+    message = (
+        r"method='head' trains the output layer of a classifier, and this \w+ learns .*: expected method 'full' or"
+    )
+    with pytest.raises(InputError, match=message):
+        finetune_recipe(checkpoints / name, files / FITS[name][0], method="head", out=tmp_path / "run", device="cpu")
+    recipe = finetune_recipe(checkpoints / name, files / FITS[name][0], "steps=1", out=tmp_path / "run", device="cpu")
+    with pytest.raises(InputError, match=r"learn='head': a \w+ whose output layer has the weights of its embedding"):
+        train({**recipe, "learn": "head"}, out=tmp_path / "run", device="cpu", quiet=True)
+
+
+@pytest.mark.parametrize("data", ["lines.txt", "chats.jsonl"])
+def test_a_model_of_windows_is_trained_within_its_context(data, files, tmp_path):
+    own = tokens.Subwords.of(["a b c d e f g h good bad Q A"] * 3, size=300)
+    model = ch.build(
+        "gpt", width=16, depth=1, heads=2, vocab=len(own), context=24, window=8, positions="rotary"
+    )  # fmt: skip
+    ch.save(ch.Bundle(model, own, chat=TEMPLATE), tmp_path / "windows")
+    assert ch.load(tmp_path / "windows").max_tokens is None
+    run = finetune(tmp_path / "windows", files / data, "steps=1", out=tmp_path / "run", device="cpu", quiet=True)
+    assert run.finished

@@ -235,7 +235,8 @@ def classify(
     items, total = _items(bundle, inputs, column)
     alone = bundle.reads != "images" and len(inputs) == 1 and is_text(inputs[0])
     print_answers(
-        items, lambda texts, first: classify(bundle, texts, top=top), as_json=as_json, plain=_shares,
+        items, lambda texts, first: classify(bundle, texts, top=top), as_json=as_json,
+        plain=_values if bundle.scores == "value" else _shares,
         record=lambda classes: {"classes": classes}, named=not alone, total=total,
     )  # fmt: skip
 
@@ -252,6 +253,13 @@ def _text_column(name: str | None) -> Column:
     from ..data.column_names import TEXTS
 
     return Column(name=name, usual=TEXTS)
+
+
+def _values(classes: list[tuple[str, float]]) -> str:
+    """Names with the values of a regression."""
+    from ..data.files import as_line
+
+    return as_line("  ".join(f"{name} {value:.4g}" for name, value in classes))
 
 
 def _items(bundle: Any, inputs: list[str], column: str | None) -> tuple[Iterator[list[Item]], int | None]:

@@ -195,7 +195,8 @@ def _candidates(
     if choice.repetition != 1.0:
         ranked = penalise(logits, runner.seen(beams, logits.shape[-1]), choice.repetition).log_softmax(-1)
     if plan.banned:
-        ranked[:, list(plan.banned)] = -math.inf
+        banned = plan.banned
+        ranked[:, slice(banned.start, banned.stop) if isinstance(banned, range) else list(banned)] = -math.inf
     if drawn is not None:
         token = draw(choice.narrowed(ranked), drawn[beams.answers, written - 1])
         total = beams.logprobs + logp.gather(1, token)

@@ -37,7 +37,8 @@ def generate_tokens(
     tokens = language_model_tokens(bundle)
     ends = [] if bundle.special is None else [int(i) for i in bundle.special.ends]
     plan = Plan(
-        start=[list(ids)], end=ends, limit=max_new, choice=choice, seed=[seed], drawn=drawn, slide=True
+        start=[list(ids)], end=ends, limit=max_new, choice=choice, seed=[seed], drawn=drawn, slide=True,
+        banned=bundle.spare_ids,
     )  # fmt: skip
     steps, tail = decode.stream(bundle.model, {}, plan), list(ids[-NEAR:])
     for _ in range(max_new):

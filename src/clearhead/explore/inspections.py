@@ -114,8 +114,8 @@ class Inspection:
         tokens = max(len(group.rows), len(group.columns))
         if tokens > EFFECT_TOKENS:
             raise InputError(
-                f"the text has {tokens:,} tokens, and measuring every head takes one pass over it per head: expected at "
-                f"most {EFFECT_TOKENS} tokens"
+                f"the text has {tokens:,} tokens, and measuring every head takes one pass over it per head: expected "
+                f"at most {EFFECT_TOKENS} tokens"
             )
         return self._effects(group, ablation)
 

@@ -108,13 +108,19 @@ class LoraLinear(Linear):
     def forward(self, x: Float[Tensor, "*b i"]) -> Float[Tensor, "*b o"]:
         drops, scale = self.training and self.lora_dropout > 0.0, self.lora_scale
         a, b = self.lora_a.to(self.weight.dtype), self.lora_b.to(self.weight.dtype)
-        if drops or self.weight.requires_grad or torch.is_autocast_enabled(x.device.type):
+        trained = self.weight.requires_grad or (self.bias is not None and self.bias.requires_grad)
+        if drops or trained or torch.is_autocast_enabled(x.device.type) or _transformed():
             inner = F.linear(F.dropout(x, self.lora_dropout, drops), a)
             return self.product(x, self.weight, self.bias) + F.linear(inner, scale * b)
         if not torch.is_grad_enabled():
             return _added(self.product(x, self.weight, self.bias), F.linear(x, a), b, scale)
         out: Tensor = _LowRank.apply(x, self.weight, self.bias, a, b, scale)
         return out
+
+
+def _transformed() -> bool:
+    """True inside torch.func's transforms (grad, vmap, jvp), which `_LowRank` has no rules for."""
+    return not torch.compiler.is_compiling() and bool(torch._C._are_functorch_transforms_active())
 
 
 def _added(out: Tensor, inner: Tensor, b: Tensor, scale: float) -> Tensor:

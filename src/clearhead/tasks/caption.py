@@ -191,5 +191,5 @@ def _plan(bundle: Bundle, limit: int | None, **options: Any) -> Plan:
     # Tokens that no caption has; <unk> would win where the words of a caption are rare. GPT-2 has one token for all.
     never = {special.pad, special.start, tokens.unknown}
     banned = [int(i) for i in never if i is not None and i not in special.ends]
-    banned += range(len(tokens), bundle.config.vocab)  # outputs that stand for no token, as padded vocabularies have
+    banned += bundle.spare_ids
     return Plan(start=int(special.start or 0), end=special.ends, limit=most, banned=banned, **options)

@@ -1,8 +1,8 @@
-"""classify: the classes of texts or images, with their probabilities."""
+"""classify: the classes of texts or images, with their probabilities, or the values of a regression."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -16,7 +16,11 @@ from .image_batches import image_batches, image_inputs
 from .text import encode_texts, text_batches
 
 CLASSIFIERS = "a classifier, such as a BERT with answer='class' or a vision model with classes"
-Classes = list[tuple[str, float]]  # label and probability, the likeliest first
+Classes = list[tuple[str, float]]  # label and score, the highest first
+# How logits become scores, by Bundle.scores.
+SCORES: dict[str, Callable[[Tensor], Tensor]] = {
+    "softmax": lambda logits: logits.softmax(-1), "sigmoid": torch.sigmoid, "value": lambda logits: logits,
+}  # fmt: skip
 
 
 @torch.no_grad()
@@ -24,6 +28,10 @@ def classify(
     bundle: Bundle, inputs: str | Sequence[str] | ImageLike | Sequence[ImageLike], *, top: int | None = None
 ) -> Classes | list[Classes]:
     """Return the classes of a text or an image, or of each of several, with their probabilities, the likeliest first.
+
+    Classes that do not exclude each other (problem_type "multi_label_classification" of a Hugging Face folder) have a
+    probability each, by a sigmoid, and so has a single output, as of a reranker. Of a regression the values themselves
+    are returned.
 
     Args:
         bundle: A classifier of texts (a BERT with answer="class") or of images.
@@ -33,7 +41,7 @@ def classify(
         top: Classes to return; all if not given.
 
     Returns:
-        Pairs of label and probability; for several inputs, a list of such lists.
+        Pairs of label and probability (or value); for several inputs, a list of such lists.
 
     Examples:
         >>> words = clearhead.tokens.Words(["good", "bad", "film"])
@@ -55,9 +63,9 @@ def classify(
     names = class_names(bundle)
     results: list[Classes] = [[] for _ in items]
     for batch, logits in outputs:
-        p, order = logits.float().softmax(-1).sort(dim=-1, descending=True)
-        for i, shares, classes in zip(batch, p.tolist(), order.tolist(), strict=True):
-            results[i] = [(names[c], share) for c, share in zip(classes, shares, strict=True)][:top]
+        scores, order = SCORES[bundle.scores](logits.float()).sort(dim=-1, descending=True)
+        for i, values, classes in zip(batch, scores.tolist(), order.tolist(), strict=True):
+            results[i] = [(names[c], value) for c, value in zip(classes, values, strict=True)][:top]
     return results[0] if single else results
 
 

@@ -102,6 +102,8 @@ def class_scores(
     if chosen.by in ("knn", "linear") or (chosen.by is None and "classify" not in bundle.can):
         return _feature_scores(bundle, data, chosen, root, done)
     bundle.require("classify", "a classifier, or by='knn' or by='linear'")
+    if bundle.config.classes == 1 or bundle.scores == "value":
+        raise InputError(f"this {bundle.name} gives scores, not classes: expected a classifier of two classes or more")
     read = _images if bundle.reads == "images" else _texts
     name, unit, inputs, labels, files = read(bundle, data, chosen, root)
     start, predicted = time.perf_counter(), list[str]()

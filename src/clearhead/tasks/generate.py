@@ -76,6 +76,7 @@ def generate(
         plan = Plan(
             start=[prompts[i] for i in rows], end=end_tokens(bundle), limit=max_new, beams=beams, best=samples,
             choice=choice, slide=slide, seed=[seeds[i] for i in rows], ended=stopper(tokens, options.stops),
+            banned=bundle.spare_ids,
         )  # fmt: skip
         for i, hypotheses in zip(rows, search(bundle.model, {}, plan), strict=True):
             used = seeds[i] if choice.sample else None

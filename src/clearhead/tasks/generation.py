@@ -120,7 +120,7 @@ def follow_answer(bundle: Bundle, text: str, prompt: list[int], options: Samplin
     before, shown = tokens.decode(np.array(prompt, np.int64)), ""
     plan = Plan(
         start=[prompt], end=end_tokens(bundle), limit=options.max_new, choice=options.choice, slide=options.slide,
-        seed=seeds, ended=stopper(tokens, options.stops),
+        seed=seeds, ended=stopper(tokens, options.stops), banned=bundle.spare_ids,
     )  # fmt: skip
     last = h = Hypothesis(ids=(), logprob=0.0, score=0.0, finished=False)
     for ((h,),) in follow(bundle.model, {}, plan):

@@ -80,7 +80,7 @@ def translate(
         plan = Plan(
             start=[start_ids(bundle)] * len(batch), end=_end(tokens), beams=beams, best=best, penalty=penalty,
             choice=choice, seed=[seeds[i] for i in batch], limit=[_limit(bundle, sources[i][0], limit) for i in batch],
-            banned=_banned(tokens),
+            banned=_banned(bundle, tokens),
         )  # fmt: skip
         answers = search(bundle.model, source_inputs(bundle, [sources[i][0] for i in batch]), plan)
         for i, hypotheses in zip(batch, answers, strict=True):
@@ -105,8 +105,8 @@ def translating(
         yield [EMPTY]
         return
     plan = Plan(
-        start=[start_ids(bundle)], end=_end(tokens), beams=beams, best=beams, penalty=penalty, banned=_banned(tokens),
-        limit=_limit(bundle, ids, limit),
+        start=[start_ids(bundle)], end=_end(tokens), beams=beams, best=beams, penalty=penalty,
+        limit=_limit(bundle, ids, limit), banned=_banned(bundle, tokens),
     )  # fmt: skip
     for hypotheses in follow(bundle.model, source_inputs(bundle, [ids]), plan):
         yield [_translation(bundle, tokens, ids, cut, h) for h in hypotheses[0]]
@@ -167,5 +167,6 @@ def _end(tokens: Pair) -> int:
     return int(tokens.target.end)
 
 
-def _banned(tokens: Pair) -> list[int]:
-    return [int(i) for i in {tokens.target.pad, tokens.target.start} if i is not None]
+def _banned(bundle: Bundle, tokens: Pair) -> list[int]:
+    """Ids that no translation has."""
+    return [*(int(i) for i in {tokens.target.pad, tokens.target.start} if i is not None), *bundle.spare_ids]

@@ -29,6 +29,7 @@ class Pieces(Tokenizer):
         vocab: The id of each piece; None: its index in the model.
         special: Ids of pad, start, end and unknown that their usual names in the vocabulary do not give.
         first: `wrapped` puts <s> before a text.
+        last: `wrapped` puts </s> after a text.
         languages: Pieces of the vocabulary that name a language, as special tokens (M2M-100).
 
     Examples:
@@ -50,11 +51,13 @@ class Pieces(Tokenizer):
         *,
         special: Mapping[str, int] | None = None,
         first: bool = False,
+        last: bool = False,
         languages: Iterable[str] = (),
     ) -> None:
         self._model = Model.of(model) if isinstance(model, bytes) else model
         self.vocab = {p: i for i, p in enumerate(self._model.pieces)} if vocab is None else dict(vocab)
-        self._own, self._first = vocab is None, first  # _own: the ids are those of the model
+        self._own = vocab is None  # the ids are those of the model
+        self._first, self._last = first, last
         for piece, i in self.vocab.items():
             if type(i) is not int or i < 0:
                 raise InputError(f"the piece {piece!r} has the id {i!r}: expected a whole number, 0 or more")
@@ -97,9 +100,10 @@ class Pieces(Tokenizer):
         return np.array(ids, np.int64)
 
     def wrapped(self, text: str) -> Int[np.ndarray, "t"]:
-        """Encode a text, with <s> before it if its language model expects that."""
-        ids = self.encode(text)
-        return ids if not self._first or self.start is None else np.insert(ids, 0, self.start)
+        """Encode a text, with <s> before it and </s> after it if its language model expects that."""
+        before = [self.start] if self._first and self.start is not None else []
+        after = [self.end] if self._last and self.end is not None else []
+        return np.array([*before, *self.encode(text), *after], np.int64)
 
     @cached_property
     def adds_space(self) -> bool:
@@ -140,8 +144,8 @@ class Pieces(Tokenizer):
     def __eq__(self, other: object) -> bool:
         return (
             isinstance(other, Pieces)
-            and (self._model, self.vocab, self._overrides, self._first, self.languages)
-            == (other._model, other.vocab, other._overrides, other._first, other.languages)
+            and (self._model, self.vocab, self._overrides, self._first, self._last, self.languages)
+            == (other._model, other.vocab, other._overrides, other._first, other._last, other.languages)
         )  # fmt: skip
 
     def __hash__(self) -> int:
@@ -164,13 +168,15 @@ class Pieces(Tokenizer):
             "special": self._overrides,
         }
         values |= {"first": True} if self._first else {}
+        values |= {"last": True} if self._last else {}
         values |= {"languages": list(self.languages)} if self.languages else {}
         return values if self._own else values | {"vocab": self.vocab}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Pieces:
         """Make a tokenizer from the result of `to_dict`."""
-        if set(values) - {"vocab", "first", "languages"} != {"kind", "model", "special"} or values["kind"] != cls.kind:
+        optional = {"vocab", "first", "last", "languages"}
+        if set(values) - optional != {"kind", "model", "special"} or values["kind"] != cls.kind:
             raise InputError(f"expected kind = {cls.kind!r}, model, special and vocab, got {', '.join(values)}")
         model, vocab, special = values["model"], values.get("vocab"), values["special"]
         for name, table in (("vocab", vocab or {}), ("special", special)):
@@ -183,5 +189,5 @@ class Pieces(Tokenizer):
             raise InputError(f"languages = {languages!r:.200}: expected a list of pieces")
         return cls(
             base64.b64decode(model, validate=True), vocab, special=special, first=values.get("first") is True,
-            languages=languages,
+            last=values.get("last") is True, languages=languages,
         )  # fmt: skip

@@ -12,7 +12,10 @@ from .pair import Pair
 from .tokenizer import Tokenizer
 
 # Special ids in config.json and generation_config.json of Hugging Face folders.
-ID_KEYS = ("pad_token_id", "bos_token_id", "decoder_start_token_id", "eos_token_id", "forced_bos_token_id")
+ID_KEYS = (
+    "pad_token_id", "bos_token_id", "decoder_start_token_id", "eos_token_id", "forced_bos_token_id",
+    "forced_eos_token_id",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,6 +31,7 @@ class Special:
     start: int | None = None  # BOS: the first input of a decoder, and the prompt for an empty text
     ends: tuple[int, ...] = ()  # EOS: each of them ends an answer
     first: int | None = None  # the token that every answer begins with after `start`, such as the target's language
+    last: int | None = None  # the token that transformers ends an answer with at its limit; not used here, but kept
 
     @staticmethod
     def of(tokens: Tokenizer | Pair | None) -> Special:
@@ -47,10 +51,11 @@ def special_ids(folder: Path, table: config.Table) -> Special:
     for keys in (decoder if isinstance(decoder, config.Table) else config.Table(), table, generation):
         ids |= {name: _ids(keys, name) for name in ID_KEYS if keys.get(name) is not None}
     start = ids.get("decoder_start_token_id", ids.get("bos_token_id", ()))
-    pad, first = ids.get("pad_token_id", ()), ids.get("forced_bos_token_id", ())
+    pad = ids.get("pad_token_id", ())
+    first, last = (ids.get(f"forced_{name}_token_id", ()) for name in ("bos", "eos"))
     return Special(
         pad=next(iter(pad), None), start=next(iter(start), None), ends=ids.get("eos_token_id", ()),
-        first=next(iter(first), None),
+        first=next(iter(first), None), last=next(iter(last), None),
     )  # fmt: skip
 
 
@@ -71,7 +76,7 @@ def read_special(folder: Path, tokens: Tokenizer) -> Special:
     ends = dict.fromkeys(i for i in (named["eos_token"], *found.ends) if i is not None)
     return Special(
         pad=_first(found.pad, named["pad_token"], own.pad), start=_first(found.start, named["bos_token"], own.start),
-        ends=tuple(ends) or own.ends, first=found.first,
+        ends=tuple(ends) or own.ends, first=found.first, last=found.last,
     )  # fmt: skip
 
 

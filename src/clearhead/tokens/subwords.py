@@ -22,7 +22,9 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from ..errors import InputError
 from .ids import NAMES, SPECIAL, UNKNOWN, Ids, as_row, checked, words_of
+from .special import tokenizer_settings
 from .tokenizer import Tokenizer
+from .tokenizer_config import with_settings
 
 _BYTES = 256
 
@@ -105,9 +107,11 @@ class Subwords(Tokenizer):
 
     @classmethod
     def read(cls, path: str | Path) -> Subwords:
-        """Read a tokenizer.json."""
+        """Read a tokenizer.json; settings of a tokenizer_config.json beside it win, as in transformers."""
+        path = Path(path)
+        settings = tokenizer_settings(path.parent) if path.name == cls.file else {}
         try:
-            return cls(Path(path).read_text(encoding="utf-8"))
+            return cls(with_settings(path.read_text(encoding="utf-8"), settings))
         except ValueError as cause:
             raise InputError(f"{path}: {cause}") from cause
 

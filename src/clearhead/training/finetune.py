@@ -62,6 +62,7 @@ class Task:
     lr: float  # peak learning rate of full fine-tuning
     rows: int = 16  # rows per step, of a usual length
     best: str = "valid_loss"  # measurement of the best checkpoint
+    classifies: bool = False  # whether labels are learned
     data: Callable[[Bundle, dict[str, Any]], dict[str, Any]] = lambda bundle, options: options
     model: Callable[[Any], dict[str, Any]] = lambda c: {}  # Config of the checkpoint -> options of the model
 
@@ -75,8 +76,13 @@ class Task:
         return f"a model{OF.get(self.reads, '')} that can {' or '.join(sorted(self.can))}"
 
 
+def _context(bundle: Bundle) -> int | None:
+    """The tokens per row that a model was trained on: with windows in all blocks it could read more."""
+    return getattr(bundle.config, "context", None) or bundle.max_tokens
+
+
 def _text(bundle: Bundle, options: dict[str, Any]) -> dict[str, Any]:
-    context = min(bundle.max_tokens or CONTEXT, CONTEXT)
+    context = min(_context(bundle) or CONTEXT, CONTEXT)
     rows = max(4096 // context, 1)
     return {**options, "context": context, "rows": rows, "valid_rows": rows}
 
@@ -128,12 +134,12 @@ TASKS = {
     ),
     "classification": Task(
         can=frozenset({"fill", "classify", "embed", "encode"}), kind="labelled", lr=1e-4, rows=64,
-        best="valid_accuracy", model=_classifier, about="the label of each text",
+        best="valid_accuracy", classifies=True, model=_classifier, about="the label of each text",
     ),
     "masked": Task(can=frozenset({"fill"}), kind="text", data=_masked, lr=5e-5, about="masked tokens of texts"),
     "images": Task(
         can=frozenset({"classify", "embed"}), reads="images", kind="images", data=_images, lr=1e-4,
-        best="valid_accuracy", about="the class of each image",
+        best="valid_accuracy", classifies=True, about="the class of each image",
     ),
 }  # fmt: skip
 
@@ -238,6 +244,11 @@ def finetune_recipe(
     bundle = load(model, device="cpu")
     kind, options = understood(data, where, overrides)
     task = choose_task(bundle, kind, data)
+    if method == "head" and not task.classifies:
+        raise InputError(
+            f"method='head' trains the output layer of a classifier, and this {bundle.name} learns {task.about}: "
+            "expected method 'full' or 'lora'"
+        )
     section = task.data(bundle, options)
     if valid is not None:
         _check_valid(section["name"], valid)
@@ -246,7 +257,7 @@ def finetune_recipe(
         _check_folder(bundle, place)
         section["tokens"] = str(write_tokens(bundle, place / "tokens"))
     chosen = config.override(config.Table({"data": section}), *(word for word in overrides if word.startswith("data.")))
-    section |= batch_size(chosen["data"], where, task.rows, bundle.max_tokens)
+    section |= batch_size(chosen["data"], where, task.rows, _context(bundle))
     how = METHODS[method]
     table: dict[str, Any] = {
         "pretrained": str(model),

@@ -114,6 +114,11 @@ class Trainer:
         if recipe.learn == "head":
             for weight_name, weight in model.named_parameters():
                 weight.requires_grad_(in_head(model, weight_name))
+            if not any(p.requires_grad for p in model.parameters()):
+                raise InputError(
+                    f"learn='head': a {setup.model} whose output layer has the weights of its embedding has no head of "
+                    "its own to train: expected learn='all', or lora"
+                )
         for part in recipe.freeze:
             submodule(model, part, "freeze", "this model").requires_grad_(False)
         optim, schedule = player_optim(recipe, name)

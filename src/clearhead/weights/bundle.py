@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -21,6 +21,8 @@ from ..models import Model
 from ..tokens import Pair, Tokenizer
 from ..tokens.special import Special as Special
 from .fill import WeightsError
+
+Scores = Literal["softmax", "sigmoid", "value"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +44,8 @@ class Bundle:
         columns: The columns of the table that it was trained on, such as {"text": "review", "label": "stars"}.
         base: The model that its adapters belong to, if it has any: what `load` takes.
         longest: The number of tokens at which `embed` cuts a text, as it did in training; None: the model's context.
+        scores: How the logits of a classifier become scores: "softmax", one class per input; "sigmoid", a probability
+            of each class by itself; "value", the logits themselves (regression).
 
     Examples:
         >>> model = clearhead.build("gpt", vocab=3, context=8, width=8, depth=1, heads=2)
@@ -61,6 +65,7 @@ class Bundle:
     columns: Mapping[str, str] = field(default_factory=dict, kw_only=True)
     base: str | None = field(default=None, kw_only=True)
     longest: int | None = field(default=None, kw_only=True)
+    scores: Scores = field(default="softmax", kw_only=True)
 
     def __post_init__(self) -> None:
         accelerate(self.model.eval())
@@ -105,6 +110,15 @@ class Bundle:
     def max_tokens(self) -> int | None:
         """The number of tokens per row that the model can read at once; None: any number."""
         return self.model.max_tokens if isinstance(self.model, Model) else None
+
+    @property
+    def spare_ids(self) -> Sequence[int]:
+        """Outputs that stand for no token, as padded vocabularies have: they are never written, unless one is EOS."""
+        target = self.tokens.target if isinstance(self.tokens, Pair) else self.tokens
+        outputs = getattr(self.config, "target_vocab", None) or getattr(self.config, "vocab", None)
+        spare = range(0) if target is None or outputs is None else range(len(target), outputs)
+        ends = {i for i in (self.special or Special()).ends if i in spare}
+        return [i for i in spare if i not in ends] if ends else spare
 
     def require(self, capability: str, expected: str) -> None:
         """Raise unless the model has a capability; `expected` is the kind of model that the message asks for."""

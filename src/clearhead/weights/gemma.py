@@ -24,9 +24,9 @@ from ..errors import InputError
 from ..models.gpt import Config
 from ..tokens.special import Special
 from .fill import Shapes, WeightsError
-from .llama import FREE, LINEAR, QK_NORMS, QKV, special_keys
+from .llama import FREE, LINEAR, QK_NORMS, QKV
 from .rope import chosen_rope, read_rope, write_rope
-from .table import Layout, Row, causal_lm_logits, check_options, pairs
+from .table import Layout, Row, causal_lm_logits, check_options, pairs, special_keys
 from .tokenizer_files import folder_tokens, write_subwords
 
 NORMS = {

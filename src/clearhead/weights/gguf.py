@@ -36,6 +36,7 @@ NAMES = {
 }  # fmt: skip
 ROPE_FACTORS = "rope_freqs.weight"  # by how much Llama 3 slows each rotary frequency down ...
 LLAMA3_CONTEXT = 8192  # ... and the context that it was trained on before that
+SCALES = ("rope.scaling.factor", "rope.scale_linear")  # keys of the factor of linear scaling, today's first
 CHAT = "tokenizer.chat_template"
 
 
@@ -112,16 +113,19 @@ class _Metadata:
 
 
 def _rope_parameters(get: _Metadata, tensors: Tensors) -> dict[str, Any]:
+    """As in llama.cpp: a factor without a type is one of linear scaling, and 0 is none."""
     base = {"rope_theta": get.number("rope.freq_base", BASE)}
-    scaling = get.values.get("llama.rope.scaling.type", "none")
+    scaling = get.values.get("llama.rope.scaling.type", "linear")
+    if scaling not in ("none", "linear"):
+        raise WeightsError(f"{get.path}: llama.rope.scaling.type is {scaling!r}: expected none or linear")
+    key = next((key for key in SCALES if get.values.get(f"llama.{key}")), None)
+    factor = 1.0 if key is None or scaling == "none" else get.number(key)
     if 0 not in tensors.shapes.get(ROPE_FACTORS, (0,)):
+        if factor != 1.0:
+            raise WeightsError(f"{get.path}: {ROPE_FACTORS} with llama.{key}={factor}: expected one kind of scaling")
         factor = float(tensors[ROPE_FACTORS].max())
         return base | {"rope_type": "llama3", "factor": factor, "original_max_position_embeddings": LLAMA3_CONTEXT}
-    if scaling == "linear":
-        return base | {"rope_type": "linear", "factor": get.number("rope.scaling.factor")}
-    if scaling != "none":
-        raise WeightsError(f"{get.path}: llama.rope.scaling.type is {scaling!r}: expected none or linear")
-    return base | {"rope_type": "default"}
+    return base | ({"rope_type": "default"} if factor == 1.0 else {"rope_type": "linear", "factor": factor})
 
 
 def rows(c: Config) -> Iterator[Row]:

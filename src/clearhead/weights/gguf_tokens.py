@@ -19,9 +19,10 @@ LLAMA3 = (
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 # tokenizer.ggml.pre: the patterns that split a text before bytes are merged.
+WHOLE = ("llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral")  # Llama 3's: a word of the vocabulary is not split
 SPLITS = {
     "default": (GPT2,), "gpt-2": (GPT2,), "smollm": (r"\p{N}", GPT2), "starcoder": (r"\p{N}", GPT2),
-    "llama-bpe": (LLAMA3,), "llama3": (LLAMA3,), "qwen2": (LLAMA3.replace("{1,3}", ""),),
+    **dict.fromkeys(WHOLE, (LLAMA3,)), "qwen2": (LLAMA3.replace("{1,3}", ""),),
 }  # fmt: skip
 
 
@@ -58,7 +59,7 @@ def _byte_pairs(metadata: dict[str, Any], names: list[str], path: Path) -> Subwo
     if split not in SPLITS:
         raise WeightsError(f"{path}: tokenizer.ggml.pre is {split!r}: expected one of {', '.join(SPLITS)}")
     merges = [tuple(line.split(" ", 1)) for line in metadata.get("tokenizer.ggml.merges", ())]
-    backend = Backend(models.BPE({name: i for i, name in enumerate(names)}, merges))
+    backend = Backend(models.BPE({name: i for i, name in enumerate(names)}, merges, ignore_merges=split in WHOLE))
     if split == "qwen2":
         backend.normalizer = normalizers.NFC()
     splits = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in SPLITS[split]]
@@ -68,13 +69,20 @@ def _byte_pairs(metadata: dict[str, Any], names: list[str], path: Path) -> Subwo
     for name, kind in zip(names, types, strict=True):
         if kind in (CONTROL, DEFINED):
             backend.add_tokens([AddedToken(name, special=kind == CONTROL, normalized=False)])
-    start = metadata.get("tokenizer.ggml.bos_token_id")
-    if metadata.get("tokenizer.ggml.add_bos_token") and start is not None:
-        first = names[start]
+    first = _end(metadata, "bos", usual=split in WHOLE)
+    last = _end(metadata, "eos", usual=False)
+    if first or last:
+        around = [[names[i] for i in ids] for ids in (first, last)]
         backend.post_processor = processors.TemplateProcessing(
-            single=f"{first} $A", pair=f"{first} $A {first}:1 $B:1", special_tokens=[(first, start)]
+            single=[*around[0], "$A", *around[1]], special_tokens=[(names[i], i) for i in dict.fromkeys(first + last)]
         )
     return Subwords(backend.to_str())
+
+
+def _end(metadata: dict[str, Any], name: str, *, usual: bool) -> list[int]:
+    """The special id before ("bos") or after ("eos") a text, if there is one; `usual`: if the file does not say."""
+    i = metadata.get(f"tokenizer.ggml.{name}_token_id")
+    return [i] if i is not None and metadata.get(f"tokenizer.ggml.add_{name}_token", usual) else []
 
 
 def _sentence_pieces(metadata: dict[str, Any], names: list[str]) -> Pieces:
@@ -87,4 +95,5 @@ def _sentence_pieces(metadata: dict[str, Any], names: list[str]) -> Pieces:
     keys = {"start": "bos", "end": "eos", "unknown": "unknown", "pad": "padding"}
     ids = {name: metadata.get(f"tokenizer.ggml.{key}_token_id") for name, key in keys.items()}
     special = {name: int(i) for name, i in ids.items() if i is not None and 0 <= i < len(names)}
-    return Pieces(model, special=special, first=bool(metadata.get("tokenizer.ggml.add_bos_token", True)))
+    first, last = (bool(metadata.get(f"tokenizer.ggml.add_{name}_token", name == "bos")) for name in ("bos", "eos"))
+    return Pieces(model, special=special, first=first, last=last)

@@ -19,7 +19,7 @@ from ..checks import at_least
 from ..models.gpt import Config
 from ..tokens.special import Special
 from .fill import Shapes, WeightsError
-from .table import JOINED, JOINED_TRANSPOSED, TRANSPOSED, Layout, Row, causal_lm_logits, pairs
+from .table import JOINED, JOINED_TRANSPOSED, TRANSPOSED, Layout, Row, causal_lm_logits, pairs, special_keys
 from .tokenizer_files import folder_tokens, write_subwords
 
 # Theirs: ours.
@@ -78,8 +78,8 @@ def to_theirs(c: Config, special: Special) -> dict[str, Any]:
         layer_norm_epsilon=c.eps, resid_pdrop=c.dropout, tie_word_embeddings=c.tied,
     )  # fmt: skip
     dropout = {"embd_pdrop": c.dropout, "attn_pdrop": c.dropout}
-    ids = {"bos_token_id": special.start, "eos_token_id": special.ends[0] if special.ends else None}
-    return {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", **asdict(theirs), **dropout, **FIXED, **ids}
+    kind = {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2"}
+    return {**kind, **asdict(theirs), **dropout, **FIXED, **special_keys(special)}
 
 
 def rows(c: Config) -> Iterator[Row]:

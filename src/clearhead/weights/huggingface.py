@@ -24,10 +24,10 @@ from ..errors import nearest
 from ..models import Model, family, family_of
 from ..tokens.chat_template import read_template
 from ..tokens.special import ID_KEYS, Special, special_ids
-from .bundle import Bundle, check_tokens
+from .bundle import Bundle, Scores, check_tokens
 from .fill import WeightsError, build_empty
 from .preprocessor import read_preprocessing, write_preprocessing
-from .sentence_folder import longest_text
+from .sentence_folder import longest_text, sentence_tokens
 from .table import Layout, Used, dtype_name, export, fill
 from .tensor_files import Tensors, open_tensors
 from .tensors import replace_tensors
@@ -53,6 +53,10 @@ MARKS = {"gpt2": ("n_embd", "n_head"), "bert": ("type_vocab_size", "hidden_size"
 UNREAD = {
     "ForTokenClassification": "labels each token", "ForQuestionAnswering": "marks the answer in a text",
     "ForMultipleChoice": "chooses one of several texts",
+}  # fmt: skip
+# Ours: problem_type of config.json.
+PROBLEMS: dict[Scores, str] = {
+    "softmax": "single_label_classification", "sigmoid": "multi_label_classification", "value": "regression",
 }  # fmt: skip
 INSTALL = "; with transformers (pip install clearhead[transformers]) other models that read one text open, too"
 
@@ -111,14 +115,14 @@ def load(
         model, used = build(layout, theirs, tensors, device, dtype, folder / "config.json", changed or {})
     if dtype is None:
         _one_dtype(model, table)
-    tokens = None if layout.read_tokens is None else layout.read_tokens(folder, theirs)
+    tokens = None if layout.read_tokens is None else sentence_tokens(folder, layout.read_tokens(folder, theirs))
     check_tokens(tokens, model.config, str(folder))
     special, classes = special_ids(folder, table), getattr(model.config, "classes", None)
     labels = class_names(folder, table, classes) if not changed or len(table.get("id2label", ())) == classes else None
     bundle = Bundle(
         model, tokens, model.config, folder, special, read_template(folder), labels,
         preprocessing=read_preprocessing(folder) if model.reads in ("images", "captions") else None, model_type=kind,
-        longest=longest_text(folder, model),
+        longest=longest_text(folder, model), scores=read_scores(table, classes),
     )  # fmt: skip
     return bundle, used
 
@@ -196,14 +200,24 @@ def read_theirs(layout: Layout, table: config.Table) -> Any:
 def class_names(folder: Path, table: config.Table, classes: int | None) -> tuple[str, ...] | None:
     """The names of a classifier's classes, if config.json has any; raises unless it has one for each."""
     names = table.get("id2label")
-    if not classes or not isinstance(names, dict):
-        return None
+    if not classes or not isinstance(names, dict) or (len(names) != classes == table.get("num_labels")):
+        return None  # in old files num_labels is right where both differ
     if names.keys() != {str(i) for i in range(classes)}:
         raise WeightsError(
             f"{folder / 'config.json'}: id2label has {len(names)} names, expected one for each of the classes 0 to "
             f"{classes - 1} of the output layer"
         )
     return tuple(str(names[str(i)]) for i in range(classes))
+
+
+def read_scores(table: config.Table, classes: int | None) -> Scores:
+    """How the logits of a classifier become scores, as in the pipelines of transformers: one output has a sigmoid."""
+    kind = table.get("problem_type")
+    if kind is not None and kind not in PROBLEMS.values():
+        place, known = table.place("problem_type"), ", ".join(PROBLEMS.values())
+        raise WeightsError(f"{place}problem_type is {kind!r}: expected one of {known}")
+    named = next((scores for scores, problem in PROBLEMS.items() if problem == kind), None)
+    return "sigmoid" if classes == 1 and named != "value" else named or "softmax"
 
 
 def save(bundle: Bundle, folder: Path) -> Path:
@@ -227,15 +241,24 @@ def save(bundle: Bundle, folder: Path) -> Path:
     if layout.write_tokens is None:
         (folder / "generation_config.json").unlink(missing_ok=True)
     else:
-        ids = {key: theirs[key] for key in ID_KEYS if theirs.get(key) is not None}
+        ids = {key: theirs[key] for key in ID_KEYS if theirs.get(key) is not None} | _more_ids(special)
         pads = "decoder_start_token_id" in theirs and special.pad is not None and special.pad not in special.ends
         banned = {"bad_words_ids": [[special.pad]]} if pads else {}
         config.write(ids | banned, folder / "generation_config.json")
     if bundle.labels is not None:
         theirs["id2label"] = {str(i): label for i, label in enumerate(bundle.labels)}
         theirs["label2id"] = {label: i for i, label in enumerate(bundle.labels)}
+    if bundle.scores != "softmax":
+        theirs["problem_type"] = PROBLEMS[bundle.scores]
     config.write({**theirs, "dtype": dtype_name(next(bundle.model.parameters()))}, folder / "config.json")
     return folder
+
+
+def _more_ids(special: Special) -> dict[str, Any]:
+    """Keys of generation_config.json that a config.json may have no place for."""
+    ends = {"eos_token_id": list(special.ends)} if len(special.ends) > 1 else {}
+    others = {"pad_token_id": special.pad, "forced_eos_token_id": special.last}
+    return ends | {key: i for key, i in others.items() if i is not None}
 
 
 def token_files(bundle: Bundle, layout: Layout, special: Special) -> dict[str, bytes]:

@@ -23,7 +23,7 @@ from ..models.gpt import Config
 from ..tokens.special import Special
 from .fill import Shapes, WeightsError
 from .rope import chosen_rope, read_rope, write_rope
-from .table import Layout, Row, causal_lm_logits, check_options, pairs
+from .table import Layout, Row, causal_lm_logits, check_options, pairs, special_keys
 from .tokenizer_files import folder_tokens, write_subwords
 
 # Layers of a block. Ours: theirs. The first three may have biases where the others have none.
@@ -125,12 +125,6 @@ def to_theirs(c: Config, special: Special) -> dict[str, Any]:
     elif kind == "qwen2" and c.head_width * c.heads != c.width:
         raise WeightsError(f"head={c.head}: a Qwen2 has heads of width / heads")
     return theirs | write_rope(c) | special_keys(special)
-
-
-def special_keys(special: Special) -> dict[str, Any]:
-    """The keys of config.json for the special ids of a language model."""
-    ends = special.ends[0] if len(special.ends) == 1 else list(special.ends) or None
-    return {"pad_token_id": special.pad, "bos_token_id": special.start, "eos_token_id": ends}
 
 
 def rows(c: Config) -> Iterator[Row]:

@@ -26,7 +26,7 @@ from .. import tokens as text
 from ..models import family, family_of
 from ..tokens.chat_template import read_template
 from ..tokens.special import Special
-from .bundle import Bundle, check_tokens
+from .bundle import Bundle, Scores, check_tokens
 from .compact import compress, open_compact, without_shared
 from .fill import WeightsError, build_empty, check_dtype, check_shapes, set_tensor, slots, state
 from .preprocessor import read_preprocessing, write_preprocessing
@@ -48,6 +48,7 @@ class Saved:
     columns: dict[str, str] = field(default_factory=dict)  # columns it was trained on, by what they are for
     shared: dict[str, str] = field(default_factory=dict)  # part of the model: folder beside this one that holds it
     chat: str | None = None  # the chat template, which is in a file of its own
+    scores: Scores | None = None  # how the logits of a classifier become scores, where not by a softmax
     longest: int | None = None  # tokens at which a text is cut, where these are fewer than the model can read
 
 
@@ -91,6 +92,7 @@ def settings_of(bundle: Bundle) -> Saved:
         clearhead=__version__, model=family_of(bundle.model), options=config.dump(bundle.config),
         special=None if bundle.special == Special.of(bundle.tokens) else bundle.special, labels=bundle.labels,
         chat=bundle.chat, columns=dict(bundle.columns), longest=bundle.longest,
+        scores=None if bundle.scores == "softmax" else bundle.scores,
     )  # fmt: skip
 
 
@@ -115,6 +117,7 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> tuple
     bundle = Bundle(
         model, tokens, chosen, folder, saved.special, read_template(folder), saved.labels,
         preprocessing=read_preprocessing(folder), columns=saved.columns, longest=saved.longest,
+        scores=saved.scores or "softmax",
     )  # fmt: skip
     return bundle, used
 

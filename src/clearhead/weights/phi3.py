@@ -19,9 +19,9 @@ from ..errors import InputError
 from ..models.gpt import Config
 from ..tokens.special import Special
 from .fill import Shapes, WeightsError
-from .llama import FREE, NORMS, special_keys
+from .llama import FREE, NORMS
 from .rope import chosen_rope, read_rope, write_rope
-from .table import JOINED, Layout, Row, causal_lm_logits, check_options, pairs
+from .table import JOINED, Layout, Row, causal_lm_logits, check_options, pairs, special_keys
 from .tokenizer_files import folder_tokens, write_subwords
 
 # Layers of a block. Ours: theirs.

@@ -17,7 +17,9 @@ from .. import config
 from ..atomic_files import atomic_write
 from ..models import Model
 from ..models.bert import Config
+from ..tokens import Pair, Subwords, Tokenizer
 from ..tokens.special import tokenizer_settings
+from ..tokens.tokenizer_config import lowered
 from .fill import WeightsError
 
 MODULES, POOLING, LIMITS = "modules.json", Path("1_Pooling") / "config.json", "sentence_bert_config.json"
@@ -84,6 +86,13 @@ def read_limits(folder: Path) -> Limits:
     if limits.max_seq_length is not None and limits.max_seq_length < 1:
         raise WeightsError(f"{file or folder}: max_seq_length={limits.max_seq_length}: expected 1 or more")
     return limits
+
+
+def sentence_tokens(folder: Path, tokens: Tokenizer | Pair | None) -> Tokenizer | Pair | None:
+    """The tokenizer of a folder, which lowercases texts if the files of sentence-transformers say so."""
+    if isinstance(tokens, Subwords) and read_limits(folder).do_lower_case:
+        return Subwords(lowered(tokens.to_str()))
+    return tokens
 
 
 def longest_text(folder: Path, model: Model) -> int | None:

@@ -105,6 +105,12 @@ class Layout:
     extra_tensors: Callable[[Any], dict[str, Tensor]] = lambda model: {}  # tensors that they expect and we do not have
 
 
+def special_keys(special: Special) -> dict[str, Any]:
+    """The keys of config.json for the special ids of a language model."""
+    ends = special.ends[0] if len(special.ends) == 1 else list(special.ends) or None
+    return {"pad_token_id": special.pad, "bos_token_id": special.start, "eos_token_id": ends}
+
+
 def check_options(c: Any, name: str, free: Iterable[str], fixed: Mapping[str, Any]) -> None:
     """Raise unless a Config of ours has these fixed values and, where an option is not free either, its default.
 

@@ -19,6 +19,7 @@ from tokenizers import Tokenizer as Backend
 
 from .. import config
 from ..atomic_files import atomic_write
+from ..data.text_rows import MASKS
 from ..errors import InputError
 from ..tokens import Pair, Pieces, Subwords, Tokenizer
 from ..tokens.chat_template import CHAT
@@ -50,8 +51,9 @@ def read_subwords(folder: Path) -> Subwords | Pieces | None:
     if (folder / "vocab.txt").is_file():
         return _read_word_pieces(folder)
     if (folder / "tokenizer.model").is_file():
-        add_bos = bool(tokenizer_settings(folder).get("add_bos_token", True))
-        return Pieces(Model.read(folder / "tokenizer.model"), first=add_bos)
+        settings = tokenizer_settings(folder)
+        first, last = (bool(settings.get(f"add_{name}_token", name == "bos")) for name in ("bos", "eos"))
+        return Pieces(Model.read(folder / "tokenizer.model"), first=first, last=last)
     return None
 
 
@@ -64,19 +66,32 @@ def write_subwords(tokens: Tokenizer | Pair, folder: Path, special: Special) -> 
     """Write a tokenizer as files that AutoTokenizer reads."""
     if not isinstance(tokens, Subwords | Pieces):
         raise WeightsError(f"{tokens!r}: a Hugging Face folder has subwords")
-    ids = {
-        "pad_token": tokens.pad if special.pad is None else special.pad, "unk_token": tokens.unknown,
-        "bos_token": tokens.start if special.start is None else special.start,
-        "eos_token": special.ends[0] if special.ends else tokens.end,
-    }  # fmt: skip
-    special_tokens = {key: tokens.pieces([i])[0] for key, i in ids.items() if i is not None and i < len(tokens)}
+    settings: dict[str, Any] = {}
     if isinstance(tokens, Subwords):
         atomic_write(folder / "tokenizer.json", tokens.to_str().encode())
         kind = "PreTrainedTokenizerFast"
     else:
         atomic_write(folder / "tokenizer.model", tokens.model.to_bytes())
-        kind = "LlamaTokenizer"
-    config.write({"tokenizer_class": kind, **special_tokens}, folder / "tokenizer_config.json")
+        kind, around = "LlamaTokenizer", tokens.wrapped("").tolist()
+        settings = {"add_bos_token": around[:1] == [tokens.start], "add_eos_token": around[-1:] == [tokens.end]}
+    names = _special_names(tokens, special)
+    config.write({"tokenizer_class": kind, **names, **settings}, folder / "tokenizer_config.json")
+
+
+def _special_names(tokens: Tokenizer, special: Special) -> dict[str, str]:
+    """The special tokens by their keys in tokenizer_config.json.
+
+    What a tokenizer puts around a text is its cls_token and sep_token if these are its BOS and its EOS.
+    """
+    ids = {
+        "pad_token": tokens.pad if special.pad is None else special.pad, "unk_token": tokens.unknown,
+        "bos_token": tokens.start if special.start is None else special.start,
+        "eos_token": special.ends[0] if special.ends else tokens.end,
+        "mask_token": next((tokens.special_names[name] for name in MASKS if name in tokens.special_names), None),
+    }  # fmt: skip
+    if tokens.wrapped("").tolist() == [tokens.start, tokens.end]:
+        ids |= {"cls_token": tokens.start, "sep_token": tokens.end}
+    return {key: tokens.pieces([i])[0] for key, i in ids.items() if i is not None and i < len(tokens)}
 
 
 def remove_tokens(folder: Path) -> None:

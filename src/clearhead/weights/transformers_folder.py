@@ -26,9 +26,9 @@ from ..tokens.chat_template import read_template
 from ..tokens.special import special_ids
 from .bundle import Bundle, check_tokens
 from .fill import WeightsError
-from .huggingface import LAYOUT_FILES, class_names
+from .huggingface import LAYOUT_FILES, class_names, read_scores
 from .rope import trained_length
-from .sentence_folder import longest_text, read_pooling
+from .sentence_folder import longest_text, read_pooling, sentence_tokens
 from .table import Used
 from .tensor_files import open_tensors
 from .tokenizer_files import read_subwords
@@ -72,14 +72,15 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> tuple
         model = TransformersModel(theirs, can, context=_context(theirs) if trained is None else trained, pool=pool)
     except InputError as cause:
         raise WeightsError(f"{folder}: {cause}") from cause
-    tokens = _tokens(folder)
+    tokens = sentence_tokens(folder, _tokens(folder))
     check_tokens(tokens, model.config, str(folder))
     special, labels = special_ids(folder, table), class_names(folder, table, model.config.classes)
     limit = "" if trained is None else f"; reads {trained} tokens at once, since its angles are others beyond"
     model.note = f"{model.note}{_left_out(table, theirs, used)}{limit}"
     warnings.warn(f"{folder.name}: {model.note}", Notice, stacklevel=2)
     bundle = Bundle(
-        model, tokens, model.config, folder, special, read_template(folder), labels, longest=longest_text(folder, model)
+        model, tokens, model.config, folder, special, read_template(folder), labels,
+        longest=longest_text(folder, model), scores=read_scores(table, model.config.classes),
     )  # fmt: skip
     return bundle, used
 

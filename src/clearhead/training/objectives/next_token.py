@@ -48,7 +48,8 @@ class NextToken(TokenObjective):
         given, wanted, limits = (list(column) for column in zip(*rows, strict=True))
         ends = [] if bundle.special is None else [int(i) for i in bundle.special.ends]
         plan = Plan(
-            start=[ids.tolist() for ids in given], end=ends, limit=limits, choice=CHOICE, seed=list(range(len(given)))
+            start=[ids.tolist() for ids in given], end=ends, limit=limits, choice=CHOICE, seed=list(range(len(given))),
+            banned=bundle.spare_ids,
         )  # fmt: skip
         answers = search(bundle.model, {}, plan)
         written = [[i for i in hypotheses[0].ids if i not in ends] for hypotheses in answers]
