@@ -5,12 +5,16 @@ import math
 
 import pytest
 import torch
+from sklearn.metrics import f1_score
 from typer.testing import CliRunner
 
 from clearhead import Bundle, build
 from clearhead.cli import app
 from clearhead.data.files import DataError
+from clearhead.errors import InputError
 from clearhead.tasks import classify, evaluate
+from clearhead.tasks.evaluate_classes import ClassScores
+from clearhead.tasks.text import likelihood
 from clearhead.tokens import Characters, Words
 from clearhead.weights import save
 
@@ -65,6 +69,38 @@ def test_perplexity_counts_every_token_once_given_the_tokens_before_it_in_its_wi
     assert found.perplexity == pytest.approx(math.exp(-total / (len(ids) - 1)), rel=1e-4)
     assert found.bits_per_byte == pytest.approx(-total / math.log(2) / len(TEXT), rel=1e-4)
     assert found.bits_per_character == found.bits_per_byte  # of a text in ASCII
+
+
+@pytest.mark.parametrize("name", ["texts.jsonl", "texts.csv", "texts"])
+def test_several_texts_are_evaluated_one_by_one(tmp_path, name):
+    texts, made, path = ["the cat sat.", "a dog", "the mat on the mat. the mat on the mat."], writer(), tmp_path / name
+    if name == "texts":
+        path.mkdir()
+        for i, text in enumerate(texts):
+            (path / f"{i}.txt").write_text(text)
+    elif name == "texts.csv":
+        path.write_text("id,text\n" + "".join(f"{i},{text}\n" for i, text in enumerate(["", *texts])))
+    else:
+        path.write_text("".join(json.dumps({"id": 1, "text": text}) + "\n" for text in texts))
+    found, each = evaluate(made, path), [likelihood(made, text) for text in texts]
+    assert found.logprob == pytest.approx(sum(one.logprob for one in each), rel=1e-5)
+    assert (found.tokens, found.characters) == (sum(one.counted for one in each), sum(map(len, texts)))
+    with pytest.raises(InputError, match="stride and last are for a text file"):
+        evaluate(made, path, last=0.5)
+
+
+def test_chats_need_a_chat_template(tmp_path):
+    (tmp_path / "chats.jsonl").write_text('{"prompt": "a", "answer": "cat"}\n')
+    with pytest.raises(
+        InputError, match="has chats, and this GPT has no chat template: expected a chat model, or texts"
+    ):
+        evaluate(writer(), tmp_path / "chats.jsonl")
+
+
+def test_macro_f1_is_that_of_scikit_learn():
+    scores = ClassScores(data="", hypotheses=list("abbcaad"), references=list("abcccba"), seconds=1.0)
+    assert scores.f1 == pytest.approx(f1_score(list("abcccba"), list("abbcaad"), average="macro", zero_division=0))
+    assert scores.to_dict()["f1"] == scores.f1
 
 
 def test_the_last_share_of_a_text_can_be_evaluated(text):

@@ -397,3 +397,10 @@ def test_a_model_of_windows_is_trained_within_its_context(data, files, tmp_path)
     assert ch.load(tmp_path / "windows").max_tokens is None
     run = finetune(tmp_path / "windows", files / data, "steps=1", out=tmp_path / "run", device="cpu", quiet=True)
     assert run.finished
+
+
+def test_the_answers_of_chats_are_evaluated_as_they_are_validated(checkpoints, files, tmp_path):
+    how = {"valid": files / "chats.jsonl", "out": tmp_path / "run", "device": "cpu", "quiet": True}
+    run = finetune(checkpoints / "chat", files / "chats.jsonl", "steps=1", "optim.lr=1e-2", **how)
+    found = ch.evaluate(run.model, files / "chats.jsonl")
+    assert found.loss == pytest.approx(run.metrics[-1]["valid_loss"], rel=1e-5)

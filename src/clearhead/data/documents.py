@@ -52,6 +52,15 @@ class Documents:
         packed = [file.suffix.lower() in DECOMPRESSORS or bare_suffix(file) == ".parquet" for file in self.files]
         return sum(size * (COMPRESSED if one else 1) for size, one in zip(self._sizes, packed, strict=True))
 
+    def whole(self) -> Iterator[str]:
+        """Yield the documents, each as a whole."""
+        parts: list[str] = []
+        for piece in self.pieces():
+            parts.append(piece.text)
+            if piece.ends:
+                yield "".join(parts)
+                parts.clear()
+
     def pieces(self) -> Iterator[Piece]:
         """Yield the pieces of all documents; they are cut between two words, so that tokens stay whole."""
         self.empty, before, total = 0, 0, sum(self._sizes) or 1

@@ -1,4 +1,4 @@
-"""The evaluation of classifiers of texts or images: accuracy."""
+"""The evaluation of classifiers of texts or images: accuracy and macro F1."""
 
 from __future__ import annotations
 
@@ -66,6 +66,14 @@ class ClassScores:
         return right / len(self.references)
 
     @property
+    def f1(self) -> float:
+        """The macro F1: the mean over classes of 2 hits / (predicted + true), of classes that occur in either."""
+        true, predicted = Counter(self.references), Counter(self.hypotheses)
+        hits = Counter(a for a, b in zip(self.references, self.hypotheses, strict=True) if a == b)
+        scores = [2 * hits[name] / (true[name] + predicted[name]) for name in true.keys() | predicted]
+        return sum(scores) / len(scores)
+
+    @property
     def confusion(self) -> dict[str, dict[str, int]]:
         """The number of inputs of each true class (first key) by their predicted class (second key)."""
         pairs = Counter(zip(self.references, self.hypotheses, strict=True))
@@ -77,8 +85,9 @@ class ClassScores:
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         return {
-            "data": self.data, "accuracy": self.accuracy, self.unit: len(self.references), "confusion": self.confusion,
-            "seconds": self.seconds, "hypotheses": self.hypotheses, "references": self.references,
+            "data": self.data, "accuracy": self.accuracy, "f1": self.f1, self.unit: len(self.references),
+            "confusion": self.confusion, "seconds": self.seconds, "hypotheses": self.hypotheses,
+            "references": self.references,
             **({"files": list(self.files)} if self.files else {}),
         }  # fmt: skip
 
@@ -90,6 +99,7 @@ class ClassScores:
         return table(
             ("data", self.data, ""),
             ("accuracy", f"{self.accuracy:.2%}", f"of {len(self.references):,} {self.unit}, {self.seconds:.1f} s"),
+            ("macro F1", f"{self.f1:.4f}", "mean of the classes"),
             *rows,
         )
 

@@ -1,4 +1,4 @@
-"""The evaluation of language models: perplexity."""
+"""The evaluation of language models: the perplexity of texts, or of the answers of chats."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,17 @@ from rich.table import Table
 
 from ..data.fetch import HOMES, find
 from ..data.files import DataError, locate, read_text
+from ..data.kinds import guess
+from ..data.tables import is_table, open_table
 from ..errors import InputError
 from ..metrics import Score
 from ..weights import Bundle
+from .many_likelihoods import Counted, answer_likelihoods, document_likelihoods
 from .text import likelihood
 
 Place = str | Path
 Done = Callable[[int, int], None]  # called with the number of texts or tokens just finished, and of all
+ROWS = 100  # of a table, by which it is recognised
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,16 +92,32 @@ class TextScores:
 def text_scores(
     bundle: Bundle, data: Place | Sequence[Place], chosen: TextOptions, root: Path | None, done: Done | None
 ) -> TextScores:
-    """Compute the log-probability of a text file, or of a named text."""
+    """Compute the log-probability of a text file or a named text, of texts, or of the answers of chats."""
     data = one_file(bundle, data)
-    text = read_text(find(str(data), root) if str(data) in HOMES else file_or_set(data, root, "shakespeare"))
-    text = text[len(text) - round(len(text) * chosen.last) :]
+    path = find(str(data), root) if str(data) in HOMES else file_or_set(data, root, "shakespeare")
     start = time.perf_counter()
-    result = likelihood(bundle, text, stride=chosen.stride, done=done)
+    if path.is_dir() or is_table(path):
+        if chosen != TextOptions():
+            raise InputError(
+                f"stride and last are for a text file: {data} has several texts, which are read as a whole"
+            )
+        read = answer_likelihoods if not path.is_dir() and _has_chats(path) else document_likelihoods
+        counted = read(bundle, path, done)
+    else:
+        text = read_text(path)
+        text = text[len(text) - round(len(text) * chosen.last) :]
+        result = likelihood(bundle, text, stride=chosen.stride, done=done)
+        counted = Counted(result.logprob, result.counted, text)
     return TextScores(
-        data=str(data), tokens=result.counted, bytes=len(text.encode()), characters=len(text), logprob=result.logprob,
-        stride=chosen.stride, seconds=time.perf_counter() - start,
+        data=str(data), tokens=counted.tokens, bytes=len(counted.text.encode()), characters=len(counted.text),
+        logprob=counted.logprob, stride=chosen.stride, seconds=time.perf_counter() - start,
     )  # fmt: skip
+
+
+def _has_chats(path: Path) -> bool:
+    """Whether a table has conversations."""
+    opened = open_table(path)
+    return guess(opened, list(islice(opened.rows(), ROWS))).kind == "chats"
 
 
 def one_file(bundle: Bundle, data: Place | Sequence[Place]) -> Place:

@@ -153,7 +153,7 @@ def likelihood(
     while first < len(ids):  # the window begins at `begin`, and its first new token is `first`
         last = min(begin + most, len(ids) - 1)  # the last token that this window predicts
         x = model.states(row[:, begin : min(last + 1, begin + most)])[0, first - 1 - begin : last - begin]
-        logprobs[first : last + 1] = _logprobs(model.head, x, row[0, first : last + 1]).tolist()
+        logprobs[first : last + 1] = target_logprobs(model.head, x, row[0, first : last + 1]).tolist()
         if done is not None:
             done(last + 1 - first, len(ids) - 1)
         first, begin = last + 1, begin + stride
@@ -173,7 +173,7 @@ def likelihoods(bundle: Bundle, texts: Sequence[str]) -> list[Likelihood]:
     found: dict[int, Likelihood] = {}
     for batch, ids, lengths in text_batches(bundle, tokens.pad, [rows[i] for i in short]):
         x, inside = model.states(ids)[:, :-1], torch.arange(1, ids.shape[1], device=ids.device) < lengths[:, None]
-        values = _logprobs(model.head, x[inside], ids[:, 1:][inside]).split((lengths - 1).tolist())
+        values = target_logprobs(model.head, x[inside], ids[:, 1:][inside]).split((lengths - 1).tolist())
         for number, own in zip((short[i] for i in batch), values, strict=True):
             found[number] = _likelihood(tokens, rows[number], [None, *own.tolist()])
     return [found.get(i) or likelihood(bundle, text) for i, text in enumerate(texts)]
@@ -189,7 +189,7 @@ def _likelihood(tokens: Tokenizer, ids: list[int], logprobs: list[float | None])
     return Likelihood(logprob=total, logprobs=logprobs, pieces=tokens.pieces(np.array(ids, np.int64)))
 
 
-def _logprobs(head: Any, x: Float[Tensor, "t d"], targets: Tensor) -> Float[Tensor, "t"]:
+def target_logprobs(head: Any, x: Float[Tensor, "t d"], targets: Tensor) -> Float[Tensor, "t"]:
     """The log-probability of each target; the logits of only a few tokens are in memory at a time."""
     rows = max(LOGITS // head.out_features, 1)
     parts = zip(x.split(rows), targets.split(rows), strict=True)

@@ -1,0 +1,78 @@
+"""The log-probability of many texts, or of the answers of many conversations, under a language model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from ..data.answers import Answered, Rendering
+from ..data.batches import IGNORE
+from ..data.conversations import Columns, read_chats
+from ..data.documents import Documents
+from ..data.files import DataError
+from ..errors import InputError
+from ..tokens.chat_template import token_names
+from ..weights import Bundle
+from .text import likelihoods, target_logprobs, text_batches
+
+SOME = 64  # texts between two reports of progress
+LONGEST = 4096  # tokens of a conversation, where the model has no limit
+
+Done = Callable[[int, int], None]  # called with the number of texts just finished, and of all
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """The log-probability of the tokens that count, their number, and their text."""
+
+    logprob: float
+    tokens: int
+    text: str
+
+
+def document_likelihoods(bundle: Bundle, path: Path, done: Done | None) -> Counted:
+    """Score the text files of a folder, or the rows of a table, each by itself; nothing predicts their first tokens."""
+    texts = [text for text in Documents([path], joined=False).whole() if text.strip()]
+    if not texts:
+        raise DataError(f"{path} has no texts")
+    logprob, tokens = 0.0, 0
+    for first in range(0, len(texts), SOME):
+        some = texts[first : first + SOME]
+        for one in likelihoods(bundle, some):
+            logprob, tokens = logprob + one.logprob, tokens + one.counted
+        if done is not None:
+            done(len(some), len(texts))
+    return Counted(logprob, tokens, "".join(texts))
+
+
+@torch.no_grad()
+def answer_likelihoods(bundle: Bundle, path: Path, done: Done | None) -> Counted:
+    """Score the answers of conversations, each with the token that ends it; questions are read and do not count."""
+    tokens = bundle.tokenizer()
+    if bundle.chat is None:
+        raise InputError(
+            f"{path} has chats, and this {bundle.name} has no chat template: expected a chat model, or texts"
+        )
+    names = token_names(bundle.special, tokens)
+    rendering = Rendering(bundle.chat, names, tokens, bundle.max_tokens or LONGEST)
+    found = read_chats(path, Columns())
+    rows: list[Answered] = [row for chat in found.chats if (row := rendering.answered(chat))]
+    if not rows:
+        raise DataError(f"{path} has no conversation with an answer that this {bundle.name} can read")
+    logprob, count, model = 0.0, 0, bundle.model
+    for batch, ids, _ in text_batches(bundle, tokens.pad, [row.ids.tolist() for row in rows]):
+        wanted = torch.full_like(ids, IGNORE)
+        for i, number in enumerate(batch):
+            wanted[i, : len(rows[number].targets)] = torch.from_numpy(rows[number].targets)
+        counts = wanted != IGNORE
+        x = model.states(ids)[counts]  # type: ignore[operator]
+        logprob += float(target_logprobs(model.head, x, wanted[counts]).double().sum())
+        count += int(counts.sum())
+        if done is not None:
+            done(len(batch), len(rows))
+    answers = [row.targets[row.targets != IGNORE] for row in rows]
+    return Counted(logprob, count, "".join(tokens.decode(np.asarray(one)) for one in answers))
