@@ -340,3 +340,39 @@ def test_parquet_without_pyarrow_is_a_sentence(tmp_path, monkeypatch):
     (tmp_path / "a.parquet").write_bytes(b"PAR1")
     with pytest.raises(RuntimeError, match=r"a\.parquet: Parquet files need the package pyarrow: pip install"):
         open_table(tmp_path / "a.parquet")
+
+
+def test_a_first_line_that_names_the_delimiter_is_no_row(tmp_path):
+    path = tmp_path / "excel.csv"
+    path.write_text("sep=;\r\ntext;label\r\na, b, c;1\r\nd, e, f;0\r\n")
+    table = open_table(path)
+    assert (table.delimiter, table.columns) == (";", ("text", "label"))
+    assert [(row.where, dict(row.values)) for row in table.rows()] == [
+        (f"{path}:3", {"text": "a, b, c", "label": "1"}), (f"{path}:4", {"text": "d, e, f", "label": "0"})
+    ]  # fmt: skip
+
+
+def test_translations_in_an_object_are_columns(tmp_path):
+    path = tmp_path / "pairs.jsonl"
+    path.write_text('{"id": 1, "translation": {"fr": "un chat", "en": "a cat"}}\n' * 2)
+    table = open_table(path)
+    assert table.columns == ("id", "fr", "en")
+    assert next(table.rows("fr", "en")).values == {"id": 1, "fr": "un chat", "en": "a cat"}
+
+
+def test_folders_of_text_files_are_labels(tmp_path):
+    for name, text in {
+        "pos/2.txt": "good",
+        "pos/1.txt": "fine\nfilm",
+        "neg/a.md": "bad",
+        "neg/b.txt": "",
+        "x.txt": "y",
+    }.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    table = open_table(tmp_path)
+    assert [tuple(row.values.values()) for row in table.rows("text", "label")] == [
+        ("bad", "neg"), ("fine\nfilm", "pos"), ("good", "pos")
+    ]  # fmt: skip
+    with pytest.raises(DataError, match="is a folder: expected a file, or folders inside with the texts of one class"):
+        open_table(tmp_path / "pos")

@@ -326,3 +326,26 @@ def test_ten_gigabytes_need_little_memory(tmp_path):
     said, grown = measured(path)
     assert "a.csv:3: a double quote that is opened in this row is not closed within 16,777,216 characters" in said
     assert grown < limit
+
+
+def test_the_input_of_an_instruction_is_a_part_of_the_question(tmp_path):
+    rows = [{"instruction": "Answer.", "input": f"Is {i} even?" if i else "", "output": "Yes."} for i in range(4)]
+    (tmp_path / "alpaca.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = understand("alpaca.jsonl", tmp_path)
+    assert (found.kind, found.duplicates, found.empty) == ("chats", 0, 0)
+    assert found.lengths["instruction"]["characters"].largest == len("Answer.\nIs 1 even?")
+    assert found.why == "the columns instruction, input and output are a question and its answer"
+
+
+def test_folders_inside_are_labels_if_asked(tmp_path):
+    for name in ("pos/1.txt", "pos/2.txt", "neg/1.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(f"this is {name}")
+    assert (
+        understand(tmp_path).why
+        == "the folder has 3 text files; data.name=labelled takes the folders inside for labels"
+    )
+    found = understand(tmp_path, given={"name": "labelled"})
+    assert (found.kind, found.labels) == ("labelled", {"pos": 2, "neg": 1})
+    opened = make_data("labelled", {name: x for name, x in found.options.items() if name != "name"}, seed=0)
+    assert opened.classes == ("neg", "pos")

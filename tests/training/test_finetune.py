@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -10,7 +11,7 @@ import clearhead as ch
 from clearhead import tokens
 from clearhead.config import ConfigError
 from clearhead.data import DataError
-from clearhead.errors import InputError
+from clearhead.errors import InputError, InputTypeError
 from clearhead.training import finetune, finetune_recipe, memory, read_recipe, train
 from clearhead.training.data_recipe import is_data, new_recipe
 from clearhead.training.finetune import _check_valid, choose_task
@@ -404,3 +405,51 @@ def test_the_answers_of_chats_are_evaluated_as_they_are_validated(checkpoints, f
     run = finetune(checkpoints / "chat", files / "chats.jsonl", "steps=1", "optim.lr=1e-2", **how)
     found = ch.evaluate(run.model, files / "chats.jsonl")
     assert found.loss == pytest.approx(run.metrics[-1]["valid_loss"], rel=1e-5)
+
+
+class Rows:
+    """A data frame, as far as it is used."""
+
+    def __init__(self, rows):
+        self.rows = rows
+
+    def to_dict(self, orient):
+        return {"records": self.rows}[orient]
+
+
+@pytest.mark.parametrize("kind", [list, Rows])
+def test_rows_in_memory_are_written_to_the_run_folder(kind, checkpoints, tmp_path):
+    rows = [{"text": a, "label": np.int64(a in "abc")} for a in "abcdefgh" * 3]
+    how = {"valid": kind(rows[:4]), "out": tmp_path / "run", "device": "cpu", "quiet": True}
+    run = finetune(checkpoints / "bert", kind(rows), "steps=1", **how)
+    assert run.model.labels == ("0", "1")
+    assert (tmp_path / "run" / "data.jsonl").read_text().startswith('{"text": "a", "label": 1}\n')
+    texts = finetune_recipe(checkpoints / "gpt", ["a b c d"] * 40, "data.context=8", out=tmp_path / "b", device="cpu")
+    assert (texts["data"]["name"], texts["data"]["path"]) == ("text", str(tmp_path / "b" / "data.jsonl"))
+    with pytest.raises(InputTypeError, match="row 1 is a int: expected a dictionary, or a text"):
+        finetune_recipe(checkpoints / "gpt", ["a", 3], out=tmp_path / "c", device="cpu")
+    with pytest.raises(InputError, match="no rows are given"):
+        finetune_recipe(checkpoints / "gpt", [], out=tmp_path / "c", device="cpu")
+
+
+def test_what_cannot_be_fine_tuned_is_told_before_anything_is_written(checkpoints, files, tmp_path):
+    ch.save(ch.Bundle(bundle().model, None), tmp_path / "bare")
+    with pytest.raises(InputError, match=r"bare has no tokenizer, so that its ids mean nothing here: expected"):
+        finetune_recipe(tmp_path / "bare", files / "lines.txt", out=tmp_path / "run", device="cpu")
+    with pytest.raises(InputError, match=r"lines.txt' is a file: expected the name of a folder for the run"):
+        finetune_recipe(checkpoints / "gpt", files / "lines.txt", out=files / "lines.txt", device="cpu")
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_average_is_not_also_the_best(checkpoints, files, tmp_path):
+    made = finetune_recipe(
+        checkpoints / "gpt", files / "lines.txt", "data.context=8", "run.average=2", out=tmp_path / "run", device="cpu"
+    )  # fmt: skip
+    assert (made["run"]["average"], "best" in made["run"]) == (2, False)
+
+
+def test_a_run_folder_is_resumed_by_its_name(checkpoints, files, tmp_path):
+    how = {"out": tmp_path / "run", "device": "cpu", "quiet": True}
+    finetune(checkpoints / "gpt", files / "lines.txt", "steps=1", "data.context=8", **how)
+    run = train(tmp_path / "run", "steps=3", device="cpu", quiet=True)
+    assert (run.step, run.folder) == (3, tmp_path / "run")

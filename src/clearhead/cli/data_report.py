@@ -7,10 +7,12 @@ from typing import Any
 from ..data import Understood
 from ..data.delimited import DELIMITERS
 from ..data.splits import counted
+from ..data.understand_images import UnderstoodImages
 from .output import rows, show
 
 WIDTH = 100  # characters of a value that are shown
 LABELS = 12  # labels that are listed
+SIZES = 4  # sizes of images that are listed
 
 
 def show_data(found: Understood) -> None:
@@ -28,12 +30,31 @@ def show_data(found: Understood) -> None:
     show("\n" + section(found), False)
 
 
-def section(found: Understood) -> str:
+def show_images(found: UnderstoodImages) -> None:
+    """Print what is in a folder of images."""
+    facts = {
+        "folder": found.path,
+        "kind": "images: " + ("the folders inside are classes" if found.labels else "without classes"),
+        "images": f"{found.images:,}",
+        "classes": _labels(found.labels),
+        "sizes": _sizes(found.sizes),
+        "split": found.split,
+    }
+    show(rows(*((name, value) for name, value in facts.items() if value)), False)
+    show("\n" + section(found), False)
+
+
+def _sizes(sizes: dict[str, int]) -> str:
+    shown = list(sizes)[:SIZES]
+    return ", ".join([*shown, *([f"and {len(sizes) - SIZES} more"] if len(sizes) > SIZES else [])])
+
+
+def section(found: Understood | UnderstoodImages) -> str:
     """The [data] section of a recipe for a file, as TOML."""
     import tomli_w
 
     text = tomli_w.dumps({"data": found.options}).rstrip()
-    if found.kind == "chats" and "tokens" not in found.options:
+    if found.options["name"] == "chats" and "tokens" not in found.options:
         text += '\ntokens = "FOLDER"  # a checkpoint with a chat template'
     return text
 

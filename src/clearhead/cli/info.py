@@ -106,7 +106,7 @@ def data(
     """List the data sets that a recipe can use, or the options of one; or show what is in a file.
 
     A text file, a CSV, TSV, JSON or Parquet file, compressed or not, or a folder: its format, columns and kind, the
-    first rows, their lengths, and the section [data] of a recipe that reads it.
+    first rows, their lengths, and the section [data] of a recipe that reads it. Of images: their classes and sizes.
     """
     from ..data import data_config, names, understand
 
@@ -117,8 +117,13 @@ def data(
         _show_fields(data_config(name), as_json)
     else:
         from ..config import Table, override
-        from .data_report import show_data
+        from ..data.understand_images import is_images, understand_images
+        from .data_report import show_data, show_images
 
+        if is_images(name, data):
+            images = understand_images(name, data)
+            show(images, True) if as_json else show_images(images)
+            return
         given = override(Table({"data": {}}), *overrides or ())["data"]
         found = understand(name, data, tokens=tokens, context=context, given=given)
         if as_json:

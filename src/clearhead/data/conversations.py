@@ -97,15 +97,21 @@ def message_reader(table: Table, columns: Columns) -> Callable[[Row], list[Messa
         column = table.column(columns.messages, *LISTS)
         return lambda row: _messages(row, column)
     prompt, answer = table.column(columns.prompt, *QUESTIONS), table.column(columns.answer, *ANSWERS)
-    more, system_column = table.usual("input") if prompt.lower() == "instruction" else None, table.usual("system")
+    parts, system_column = (prompt, *question_parts(table, prompt)), table.usual("system")
 
     def read(row: Row) -> list[Message]:
-        question = "\n".join(text for name in (prompt, more) if (text := _text(row, name)))
+        question = "\n".join(text for name in parts if (text := _text(row, name)))
         messages = [{"role": "user", "content": question}, {"role": "assistant", "content": _text(row, answer)}]
         system = _text(row, system_column)
         return [*([{"role": "system", "content": system}] if system else []), *messages]
 
     return read
+
+
+def question_parts(table: Table, prompt: str) -> tuple[str, ...]:
+    """Return the columns whose texts continue a question: the input of an instruction."""
+    more = table.usual("input") if prompt.lower() == "instruction" else None
+    return () if more is None else (more,)
 
 
 def _text(row: Row, column: str | None) -> str:

@@ -1,6 +1,7 @@
 """Tables whose columns are separated by a character: CSV with quotes, and TSV without.
 
 Delimiter   of a .csv file: the one of , ; TAB | by which most of the first rows have as many columns as the first row
+            a first line "sep=;", as spreadsheets write it, names it and is no row
 Quotes      of a .csv file: a field in double quotes may have delimiters and line breaks in it, and "" for a quote;
             in other files a quote is a character like any other
 Header      the first row has the names of the columns if the caller says so or names one of them; or if all of it looks
@@ -13,7 +14,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 
 from .column_names import USUAL, is_language
 from .files import DataError
@@ -25,13 +26,14 @@ REPEATED = 5  # times that each label of a column is there, on average, at least
 SAMPLE = 100  # rows by which delimiter and header are recognised
 FIELD = 1 << 24  # largest number of characters in a field; csv's own limit is 131,072
 NAME = re.compile(r"[^\W\d][\w .()/-]{0,39}")  # what the name of a column looks like
+STATED = re.compile(r"sep=(.)\s*")  # a first line that names the delimiter
 Fields = tuple[int, list[str]]  # the line on which a row begins, and its fields
 
 
 def read_quoted(source: Source, delimiter: str) -> Iterator[Fields]:
     """Yield the rows of a CSV file; empty lines are left out."""
     csv.field_size_limit(max(csv.field_size_limit(), FIELD))
-    reader = csv.reader(source.lines(), delimiter=delimiter, strict=True)
+    reader = csv.reader(_table_lines(source), delimiter=delimiter, strict=True)
     while True:
         begins = reader.line_num + 1
         try:
@@ -57,8 +59,18 @@ def read_plain(source: Source, delimiter: str) -> Iterator[Fields]:
         yield number, text.split(delimiter)
 
 
+def _table_lines(source: Source) -> Iterator[str]:
+    """Yield the lines of a CSV file; one that names the delimiter is empty instead."""
+    lines = source.lines()
+    first = next(lines, "")
+    return chain(["\n" if STATED.fullmatch(first) else first], lines)
+
+
 def find_delimiter(source: Source) -> str:
-    """Return the delimiter of a CSV file, by its first rows."""
+    """Return the delimiter of a CSV file, by its first rows, or as its first line says."""
+    stated = STATED.fullmatch(next(source.lines(), ""))
+    if stated and stated[1] in DELIMITERS:
+        return stated[1]
 
     def fit(delimiter: str) -> tuple[float, int]:
         reader = csv.reader(source.lines(), delimiter=delimiter)

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from .column_names import LABELS, OTHERS, SOURCES, TARGETS, TEXTS, is_language
 from .columns import LABELLED, PARALLEL, two_columns
-from .conversations import ANSWERS, LISTS, QUESTIONS
+from .conversations import ANSWERS, LISTS, QUESTIONS, question_parts
 from .delimited import looks_like_labels
 from .files import DataError
 from .tables import Row, Table
@@ -31,6 +31,7 @@ class Guess:
     kind: Kind
     options: dict[str, Any]  # for the [data] section: the columns by the options that name them
     why: str
+    more: tuple[str, ...] = ()  # columns whose texts continue those of the first, as input does instruction
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -116,8 +117,9 @@ def _chats(table: Table, rows: Sequence[Row]) -> Guess | None:
         return Guess("chats", {"messages": messages}, f"the column {messages} has conversations")
     prompt, answer = _named(table, QUESTIONS), _named(table, ANSWERS)
     if prompt and answer:
-        options = {"prompt": prompt, "answer": answer}
-        return Guess("chats", options, f"the columns {prompt} and {answer} are a question and its answer")
+        options, more = {"prompt": prompt, "answer": answer}, question_parts(table, prompt)
+        asked = ", ".join((prompt, *more))
+        return Guess("chats", options, f"the columns {asked} and {answer} are a question and its answer", more)
     return None
 
 

@@ -3,7 +3,9 @@
 .csv                a delimiter , ; TAB or |, quoted fields, with or without a header (delimited.py)
 .tsv, and others    columns separated by TABs, without quotes, with or without a header
 .jsonl, .ndjson     an object per line              .json   a list of objects
+                    of a value {"translation": {"en": ..., "de": ...}} the two texts are columns
 .parquet            with the optional package pyarrow
+a folder            of folders of text files: the name of each is the label of its texts
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import nearest
+from .class_folders import labelled_texts
 from .delimited import (
     DELIMITERS,
     SAMPLE,
@@ -34,6 +37,9 @@ from .streams import Source, bare_suffix, open_bytes, read_lines
 __all__ = ["Row", "Table", "is_table", "open_bytes", "open_table", "read_lines"]
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+FOLDED = "translation"  # a column of objects with a text per language
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +168,8 @@ def open_table(path: Path, *, header: bool | None = None, named: Collection[str]
         header: Whether the first row of a CSV or TSV file has the names of the columns; None: it is recognised.
         named: Names of columns that the caller expects, which a header is recognised by.
     """
+    if path.is_dir():
+        return _class_folders(path)
     return _FORMATS.get(bare_suffix(path), _tsv)(path, header, named)
 
 
@@ -211,11 +219,11 @@ def _json_list(path: Path, header: bool | None, named: Collection[str]) -> Table
 
 def _json(name: str, path: Path, read: Callable[[Source], Iterator[tuple[int, dict[str, Any]]]]) -> Table:
     source = Source(path)
-    columns = dict.fromkeys(key for _, values in islice(read(source), SAMPLE) for key in values)
+    columns = dict.fromkeys(key for _, values in islice(read(source), SAMPLE) for key in _unfolded(values))
     if not columns:
         raise DataError(f"{path} has no rows: expected objects with values")
     return Table(
-        path, name, tuple(columns), lambda: (Row(values, f"{path}:{line}") for line, values in read(source)),
+        path, name, tuple(columns), lambda: (Row(_unfolded(values), f"{path}:{line}") for line, values in read(source)),
         source.encoding, share_read=lambda: source.position / source.size,
     )  # fmt: skip
 
@@ -223,17 +231,33 @@ def _json(name: str, path: Path, read: Callable[[Source], Iterator[tuple[int, di
 def _parquet(path: Path, header: bool | None, named: Collection[str]) -> Table:
     read = 0
     with parquet_file(path) as file:
-        total, columns = file.metadata.num_rows, tuple(file.schema_arrow.names)
+        total = file.metadata.num_rows
     if not total:
         raise DataError(f"{path} has no rows")
+    columns = tuple(_unfolded(next(parquet_rows(path))[1]))
 
     def rows() -> Iterator[Row]:
         nonlocal read
         for number, values in parquet_rows(path):
             read = number
-            yield Row(values, f"{path}: row {number}")
+            yield Row(_unfolded(values), f"{path}: row {number}")
 
     return Table(path, "parquet", columns, rows, share_read=lambda: read / total, known_rows=total)
+
+
+def _class_folders(path: Path) -> Table:
+    next(labelled_texts(path))  # raises if there are none
+    return Table(
+        path, "text", ("text", "label"), lambda: (Row(values, str(file)) for file, values in labelled_texts(path))
+    )  # fmt: skip
+
+
+def _unfolded(values: dict[str, Any]) -> dict[str, Any]:
+    """Return a row in which the texts of {"translation": {"en": ..., "de": ...}} are columns of their own."""
+    inside = values.get(FOLDED)
+    if not isinstance(inside, dict):
+        return values
+    return {key: value for key, value in values.items() if key != FOLDED} | inside
 
 
 def whole_characters(text: str, where: str) -> str:

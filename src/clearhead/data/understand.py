@@ -15,6 +15,7 @@ from typing import Any
 from ..errors import InputError
 from ..tokens import Tokenizer
 from .chats import ChatsConfig
+from .class_folders import class_folders
 from .context_cut import Cut, what_is_cut
 from .documents import Documents
 from .files import DataError, locate
@@ -109,7 +110,8 @@ def understand(
     paths = {"path": str(path)} if place == locate(path, root) else {"path": str(place)}
     paths |= {} if valid is None else {"valid_path": str(valid)}
     words = dict(given or {})
-    found = _text(place) if place.is_dir() else _table(place, words) or _text(place)
+    by_class = place.is_dir() and named_kind(words) == "labelled"
+    found = _text(place) if place.is_dir() and not by_class else _table(place, words) or _text(place)
     guessed = found.guessed
     tokenizers = _tokenizers(tokens, root, guessed)
     measured = Measured(guessed.columns or ("line",), tokenizers)
@@ -164,9 +166,10 @@ def _text(path: Path) -> Found:
     files = Documents([path]).files
     sources = [Source(file) for file in files]
     size = sum(source.size for source in sources)
-    why = (
-        "it is a text file without columns" if path.is_file() else f"the folder has {counted(len(files), 'text file')}"
-    )
+    why = "it is a text file without columns"
+    if path.is_dir():
+        why = f"the folder has {counted(len(files), 'text file')}"
+        why += "; data.name=labelled takes the folders inside for labels" if class_folders(path) else ""
     lines = (
         Row({"line": line.rstrip("\r\n")}, f"{source.path}:{number}")
         for source in sources
@@ -238,7 +241,9 @@ def _measure(found: Found, measured: Measured, cut: Cut, first: list[dict[str, A
         if len(first) < FIRST and (found.table or values["line"].strip()):
             first.append(values)
         told = None if label is None else "" if values.get(label) is None else row.label(label)
-        measured.add({name: _as_text(row, name) for name in columns}, told)
+        texts = {name: _as_text(row, name) for name in columns}
+        more = [text for name in found.guessed.more if (text := _as_text(row, name))]
+        measured.add(texts | {columns[0]: "\n".join([texts[columns[0]], *more])} if more else texts, told)
         cut.add(row)
         if measured.rows % EVERY == 0:
             stage("reading", max(found.share_read(), measured.rows / ROWS, measured.characters / CHARACTERS))

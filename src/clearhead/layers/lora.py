@@ -183,6 +183,7 @@ def choose_maps(model: nn.Module, maps: str | Sequence[str], skip: Collection[st
     if not chosen:
         raise InputError(
             f"maps={maps!r}: a {type(model).__name__} has no such linear maps in Transformer blocks, which LoRA adapts"
+            ": expected another model, or to train all its weights, or its head"
         )
     return chosen
 

@@ -13,7 +13,7 @@ from .. import config
 from ..data import Data, make_data, understand
 from ..data.bucketed import Bucketed
 from ..data.files import locate
-from ..data.image_files import has_images
+from ..data.understand_images import is_images
 from ..errors import InputError, MissingFileError, nearest
 
 VALIDATIONS = 10  # at most this many in a training
@@ -79,8 +79,7 @@ def is_data(source: object) -> bool:
 
 def understood(data: str | Path, root: Path | None, overrides: Sequence[str] = ()) -> tuple[str, dict[str, Any]]:
     """The kind of a file or folder of data, and its [data] section; overrides like data.text=COLUMN decide first."""
-    place = locate(data, root)
-    if place.suffix == ".zip" or (place.is_dir() and has_images(place)):
+    if is_images(data, root):
         return "images", {"name": "images", "path": str(data)}
     found = understand(data, root, given=data_options(overrides))
     return found.kind, dict(found.options)
@@ -177,7 +176,8 @@ def with_steps(
     interval = max(-(-int(steps) // VALIDATIONS), 1)
     run: dict[str, Any] = {"log_every": max(min(int(steps) // 20, 10), 1), "save_every": interval}
     if validates:
-        run |= {"valid_every": interval, "best": best}
+        run |= {"valid_every": interval}
+        run |= {} if dict(given.get("run", {})).get("average") else {"best": best}  # they choose different weights
     complete = {**table, "run": run, "schedule": {**table.get("schedule", {}), "warmup": max(int(steps) // 16, 1)}}
     if "ema" in table["optim"]:  # an average over more steps than there are would be that of the initial weights
         complete["optim"] = {**table["optim"], "ema": min(table["optim"]["ema"], round(1 - 3 / max(steps, 6), 4))}

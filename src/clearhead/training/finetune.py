@@ -18,12 +18,14 @@ from .. import tokens as text
 from ..checks import one_of
 from ..data import data_config
 from ..devices import find_device
-from ..errors import InputError
+from ..errors import InputError, InputTypeError
+from ..layers.lora import choose_maps
 from ..tokens.chat_template import read_template
 from ..weights import Bundle, load
 from ..weights.tokenizer_files import write_chat
 from .data_facts import tokenizer_hash
 from .data_recipe import batch_size, understood, with_steps
+from .given_rows import DataLike, as_file
 from .memory import check_memory
 from .recipe import read_recipe
 from .run import Run, train
@@ -146,13 +148,13 @@ TASKS = {
 
 def finetune(
     model: str | Path,
-    data: str | Path,
+    data: DataLike,
     *overrides: str,
     method: str = "full",
     rank: int = RANK,
     merge: bool = True,
     epochs: float = EPOCHS,
-    valid: str | Path | None = None,
+    valid: DataLike | None = None,
     out: str | Path | None = None,
     root: str | Path | None = None,
     device: str = "auto",
@@ -166,7 +168,8 @@ def finetune(
 
     Args:
         model: What `load` takes: a folder, a GGUF file, a shipped model's name.
-        data: A file or folder, as `clearhead data FILE` understands it: .txt, .csv, .tsv, .jsonl, .parquet, images.
+        data: A file or folder, as `clearhead data FILE` understands it: .txt, .csv, .tsv, .jsonl, .parquet, images. Or
+            rows: a data frame, a list of dictionaries, or a list of texts.
         overrides: Values of the recipe to change: "optim.lr=1e-5", "data.label=stars".
         method: Which weights are trained: "full" (all), "lora" (low-rank updates), or "head".
         rank: The rank of LoRA's updates.
@@ -196,21 +199,22 @@ def finetune(
     return train(recipe, out=place, data=root, device=device, quiet=quiet)
 
 
-def default_folder(model: str | Path, data: str | Path) -> Path:
+def default_folder(model: str | Path, data: DataLike) -> Path:
     """The run folder of a fine-tuning, if none is given: runs/MODEL-DATA."""
-    words = [Path(one).name.split(".")[0] or "model" for one in (model, data)]
+    paths = (one if isinstance(one, str | Path) else "data" for one in (model, data))
+    words = [Path(one).name.split(".")[0] or "model" for one in paths]
     return Path("runs") / "-".join(words)
 
 
 def finetune_recipe(
     model: str | Path,
-    data: str | Path,
+    data: DataLike,
     *overrides: str,
     method: str = "full",
     rank: int = RANK,
     merge: bool = True,
     epochs: float = EPOCHS,
-    valid: str | Path | None = None,
+    valid: DataLike | None = None,
     out: str | Path | None = None,
     root: str | Path | None = None,
     device: str = "auto",
@@ -239,20 +243,36 @@ def finetune_recipe(
         ('everyday', 5e-05, 'text')
     """
     one_of("method", method, METHODS)
+    if isinstance(model, Bundle):
+        raise InputTypeError(
+            "a Bundle is in memory, and a training must find its weights again: expected the folder or the name of a "
+            "model; save(bundle, folder) writes one"
+        )
     place = Path(out) if out is not None else default_folder(model, data)
     where, runs_on = None if root is None else Path(root), find_device(device)
+    if place.exists() and not place.is_dir():
+        raise InputError(f"out={str(place)!r} is a file: expected the name of a folder for the run")
     bundle = load(model, device="cpu")
+    data = as_file(data, place / "data.jsonl")
+    held_out = None if valid is None else as_file(valid, place / "valid.jsonl")
     kind, options = understood(data, where, overrides)
     task = choose_task(bundle, kind, data)
+    if method == "lora":
+        choose_maps(bundle.model, "all")  # raises if there are none
     if method == "head" and not task.classifies:
         raise InputError(
             f"method='head' trains the output layer of a classifier, and this {bundle.name} learns {task.about}: "
             "expected method 'full' or 'lora'"
         )
+    if bundle.tokens is None and task.reads == "tokens":
+        raise InputError(
+            f"{model} has no tokenizer, so that its ids mean nothing here: expected tokenizer.json, vocab.txt or a "
+            "SentencePiece file in the folder"
+        )
     section = task.data(bundle, options)
-    if valid is not None:
-        _check_valid(section["name"], valid)
-        section["valid_path"] = str(valid)
+    if held_out is not None:
+        _check_valid(section["name"], held_out)
+        section["valid_path"] = str(held_out)
     if bundle.tokens is not None:
         _check_folder(bundle, place)
         section["tokens"] = str(write_tokens(bundle, place / "tokens"))

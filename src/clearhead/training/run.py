@@ -67,8 +67,8 @@ def train(
     not finished, and the same call resumes it. A second Ctrl-C interrupts at once.
 
     Args:
-        recipe: A .toml or .json file, a table, or a Recipe; or a file of data (.txt, .csv, .tsv, .jsonl, .parquet, or a
-            folder), for a new model of a family that fits it.
+        recipe: A .toml or .json file, a table, or a Recipe; a run folder, which is resumed; or a file of data (.txt,
+            .csv, .tsv, .jsonl, .parquet, or a folder), for a new model of a family that fits it.
         overrides: Values to change: "optim.lr=1e-3"; with a file of data also "epochs=20".
         out: The run folder; runs/NAME if not given.
         data: A folder to search for data files first.
@@ -81,6 +81,8 @@ def train(
         >>> run.finished, "valid_loss" in run.metrics[-1]
         (True, True)
     """
+    if isinstance(recipe, str | Path) and (Path(recipe) / "recipe.toml").is_file():  # a run folder
+        recipe, out = Path(recipe) / "recipe.toml", out or recipe
     if out is None:
         out = Path("runs") / (Path(recipe).name.split(".")[0] if isinstance(recipe, str | Path) else "run")
     if is_data(recipe):
