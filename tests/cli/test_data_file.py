@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from PIL import Image
 from typer.testing import CliRunner
 
 from clearhead.cli import app
@@ -76,3 +77,15 @@ def test_a_chat_needs_the_folder_of_a_tokenizer(tmp_path):
     path = tmp_path / "chats.jsonl"
     path.write_text(json.dumps({"messages": [{"role": "user", "content": "Hi"}]}) + "\n")
     assert section(understand(path)).endswith('tokens = "FOLDER"  # a checkpoint with a chat template')
+
+
+def test_images_are_described(tmp_path):
+    for i, name in enumerate(("cat/1.png", "dog/1.png", "dog/2.png")):
+        (tmp_path / "pets" / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (8, 6 + i)).save(tmp_path / "pets" / name)
+    out = " ".join(run(tmp_path / "pets").stdout.split())
+    for words in ("images 3", "classes dog: 2, cat: 1", "sizes 8 x 6, 8 x 7, 8 x 8", 'name = "images"'):
+        assert words in out
+    assert json.loads(run(tmp_path / "pets", "--json").stdout)["labels"] == {"dog": 2, "cat": 1}
+    (tmp_path / "pets" / "3.png").write_bytes((tmp_path / "pets" / "cat" / "1.png").read_bytes())
+    assert "some images are in no folder of a class" in " ".join(run(tmp_path / "pets").stdout.split())

@@ -453,3 +453,16 @@ def test_a_run_folder_is_resumed_by_its_name(checkpoints, files, tmp_path):
     finetune(checkpoints / "gpt", files / "lines.txt", "steps=1", "data.context=8", **how)
     run = train(tmp_path / "run", "steps=3", device="cpu", quiet=True)
     assert (run.step, run.folder) == (3, tmp_path / "run")
+
+
+@pytest.mark.parametrize("languages", [{}, {"source": "fr", "target": "en"}])
+def test_columns_named_after_languages_are_read_in_the_direction_of_the_model(languages, files, tmp_path):
+    ch.save(replace(bundle("transformer"), columns=languages), tmp_path / "fr-en")
+    (tmp_path / "pairs.tsv").write_text((files / "pairs.tsv").read_text().replace("source\ttarget", "en\tfr"))
+    made = finetune_recipe(tmp_path / "fr-en", tmp_path / "pairs.tsv", out=tmp_path / "run", device="cpu")["data"]
+    assert (made["source"], made["target"]) == (("fr", "en") if languages else ("en", "fr"))
+    words = ("data.source=en", "data.target=fr")  # the user's word counts
+    made = finetune_recipe(tmp_path / "fr-en", tmp_path / "pairs.tsv", *words, out=tmp_path / "run", device="cpu")[
+        "data"
+    ]
+    assert (made["source"], made["target"]) == ("en", "fr")

@@ -17,6 +17,7 @@ from .. import __version__, config
 from .. import tokens as text
 from ..checks import one_of
 from ..data import data_config
+from ..data.column_names import language_of
 from ..devices import find_device
 from ..errors import InputError, InputTypeError
 from ..layers.lora import choose_maps
@@ -105,6 +106,11 @@ def _masked(bundle: Bundle, options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _translations(bundle: Bundle, options: dict[str, Any]) -> dict[str, Any]:
+    """The columns in the direction of the model, where both are named after its languages."""
+    sides = ("source", "target")
+    known, given = ([language_of(names.get(side) or "") for side in sides] for names in (bundle.columns, options))
+    if None not in known and given == known[::-1]:
+        options = options | {"source": options["target"], "target": options["source"]}
     return {**options, "join": False}
 
 

@@ -123,8 +123,17 @@ def load(
         model, tokens, model.config, folder, special, read_template(folder), labels,
         preprocessing=read_preprocessing(folder) if model.reads in ("images", "captions") else None, model_type=kind,
         longest=longest_text(folder, model), scores=read_scores(table, classes),
+        columns=_languages(folder) if "translate" in model.can else {},
     )  # fmt: skip
     return bundle, used
+
+
+def _languages(folder: Path) -> dict[str, str]:
+    """The languages of a translator's source and target, if its folder names them."""
+    path = folder / "tokenizer_config.json"
+    table = config.load(path) if path.is_file() else config.Table()
+    named = {side: table.get(f"{side}_lang") for side in ("source", "target")}
+    return {side: name for side, name in named.items() if isinstance(name, str) and name}
 
 
 def build(
