@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -102,7 +103,10 @@ def finetune(
         "epochs": epochs, "valid": valid, "out": out, "root": root, "device": device,
     }  # fmt: skip
     if recipe:
-        _show_recipe(finetune_recipe(model, data, *overrides or (), **options), as_json)
+        made = finetune_recipe(model, data, *overrides or (), **options)
+        if "tokens" in made["data"]:
+            print(f"this recipe reads the tokenizer in {made['data']['tokens']}: keep that folder", file=sys.stderr)
+        _show_recipe(made, as_json)
         return
     run = finetune(model, data, *overrides or (), quiet=quiet, **options)
     _show_run(run, as_json)

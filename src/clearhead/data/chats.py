@@ -24,6 +24,7 @@ from .batches import IGNORE, Batch, Rows
 from .bucketed import Bucketed, Buckets
 from .conversations import Chat, Chats, Columns, read_chats
 from .files import DataError, given_files, locate
+from .progress import in_parts
 from .ragged import Ragged
 from .splits import told
 from .tokenizer_folder import find_tokenizer, open_tokenizer, vocabulary_size
@@ -86,7 +87,10 @@ class ChatRows(Bucketed):
             train.chats, valid.chats = _split(train.chats, config.share)
         else:
             valid = read_chats(locate(config.valid_path, root), columns)
-        both = [[row for chat in part.chats if (row := rendering.answered(chat))] for part in (train, valid)]
+        both = [
+            [row for some in in_parts(part.chats, "tokenizing") for chat in some if (row := rendering.answered(chat))]
+            for part in (train, valid)
+        ]
         if not both[0]:
             raise DataError(f"{config.path}: no conversation is left to train on: {rendering.left_out} are too long")
         pad = 0 if special.pad is None else special.pad

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
+T = TypeVar("T")
 STEP = 0.002  # smallest change of a share that moves the bar
+PART = 4096  # items between two moves of the bar
 
 Stage = Callable[[str, float], None]  # called with what is being done, and the share of it that is done
 
@@ -31,3 +33,15 @@ def progress_bar() -> Iterator[Stage]:
                 progress.update(task, completed=share)
 
         yield stage
+
+
+def in_parts(items: Sequence[T], name: str) -> Iterator[Sequence[T]]:
+    """Yield a few items at a time, with a bar of this name if they are many."""
+    if len(items) <= PART:
+        yield items
+        return
+    with progress_bar() as stage:
+        for first in range(0, len(items), PART):
+            if first:
+                stage(name, first / len(items))
+            yield items[first : first + PART]

@@ -18,6 +18,7 @@ from ..errors import InputError
 from ..tokens import Tokenizer
 from .batches import Batch, Rows
 from .bucketed import Buckets
+from .progress import in_parts
 from .ragged import Ragged
 from .tokenizer_folder import find_tokenizer, open_tokenizer
 from .vocabulary import VocabularyConfig
@@ -63,7 +64,7 @@ class EncodedTexts:
 
     def __init__(self, texts: Sequence[str], tokens: Tokenizer, config: TextRowConfig) -> None:
         self.pad = tokens.pad or 0
-        rows = tokens.encode_all(list(texts))
+        rows = encode_rows(tokens, texts)
         self.ids = Ragged([with_special(tokens, row, config.longest) for row in rows])
         room = config.longest - sum(i is not None for i in (tokens.start, tokens.end))
         self.cut = sum(len(row) > room for row in rows)  # the number of texts that were longer than config.longest
@@ -80,6 +81,11 @@ class EncodedTexts:
         width = -(-int(self.ids.lengths[whole].max()) // self.rounding) * self.rounding
         ids = self.ids.padded(chosen, min(width, self.buckets.batch_widths[bucket]), self.pad)
         return {"ids": ids, "lengths": self.ids.lengths[chosen], "number": chosen}
+
+
+def encode_rows(tokens: Tokenizer, texts: Sequence[str]) -> list[np.ndarray]:
+    """Return the ids of each text, without special ones; many texts have a progress bar."""
+    return [row for some in in_parts(texts, "tokenizing") for row in tokens.encode_all(some)]
 
 
 def with_special(tokens: Tokenizer, ids: np.ndarray, longest: int | None = None) -> np.ndarray:

@@ -24,6 +24,7 @@ from .pairs import PairConfig, Pairs, split_pairs
 from .parallel import SPLITS, Line, read_multi30k, read_pairs, read_tatoeba
 from .ragged import Ragged
 from .splits import counted
+from .text_rows import encode_rows
 from .tokenizer_folder import open_pair
 from .vocabulary import TranslationConfig
 
@@ -233,8 +234,8 @@ def _sides(lines: Sequence[Line]) -> tuple[list[str], list[str]]:
 
 def _examples(tokens: Tokenizer, texts: list[str], starts: Rows, counts: NDArray[np.int64]) -> list[np.ndarray]:
     """Return the ids of neighbouring texts joined by spaces, then <end>: the same ids as those of the joined text."""
-    first = tokens.encode_all(texts)
-    later = tokens.encode_all([" " + text for text in texts]) if (counts > 1).any() else first
+    first = encode_rows(tokens, texts)
+    later = encode_rows(tokens, [" " + text for text in texts]) if (counts > 1).any() else first
     end = np.array([tokens.end], np.int64)
     return [
         np.concatenate([first[i], *later[i + 1 : i + n], end])
