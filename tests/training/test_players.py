@@ -183,9 +183,9 @@ def test_scheduled_numbers_are_logged_and_applied(tmp_path):
 )  # fmt: skip
 def test_the_best_checkpoint_by_any_measurement_becomes_the_model(tmp_path, name, better):
     run = go(STUDENT, tmp_path, f"run.best={name}", "run.valid_every=1", "run.keep=1", "optim.lr=0.3")
-    valid = [(r[name], r["step"]) for r in run.metrics if name in r]
-    best = better(x for x, _ in valid)
-    step = next(s for x, s in valid if x == best)
+    valid = [r for r in run.metrics if name in r]
+    best = better(r[name] for r in valid)
+    step = min((r for r in valid if r[name] == best), key=lambda r: r["valid_loss"])["step"]  # a tie: by the loss
     kept = loop.Checkpoint(tmp_path / "checkpoints" / f"step-{step:08d}")
     for name, p in run.model.model.named_parameters():
         assert torch.equal(p, kept.read(f"teacher/average/{name}"))

@@ -20,7 +20,6 @@ VALIDATIONS = 10  # at most this many in a training
 ROUND = 32  # tokens that limits are rounded up to
 BUCKETED = ("chats", "labelled", "masked", "pairs")  # data in batches of similar length
 LONGEST = 2048  # tokens of a row, whatever the context of a model
-PADDED = 8  # rows are padded to a multiple of this, which the context must hold
 CHARACTERS_PER_TOKEN = 500  # characters of text for each token of a vocabulary that is trained on it
 
 # Sections of the recipe of a new model, by the kind of data, and how often each example is used.
@@ -129,7 +128,6 @@ def batch_size(section: Mapping[str, Any], root: Path | None, rows: int, context
         return {}
     tokens = section.get("batch_tokens")
     most = min(context or LONGEST, LONGEST, tokens if isinstance(tokens, int) else LONGEST)
-    most = most // PADDED * PADDED or most
     limits = {"longest": most} | dict(section)
     if tokens is None or isinstance(tokens, int):
         limits["batch_tokens"] = max(most, 1 << 14)  # it does not change the lengths
