@@ -4,6 +4,7 @@ import io
 import json
 import random
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 from torch import nn
 
 import clearhead as ch
+from clearhead.layers.lora import adapters, add_adapters
 from clearhead.tokens import Pieces, Subwords
 from clearhead.weights import Special, WeightsError, certificate
 from clearhead.weights.gguf_types import TYPES
@@ -330,3 +332,22 @@ def test_linear_scaling_is_that_of_llama_cpp(name: str, tmp_path: Path, monkeypa
     scaled = type(theirs)(config).eval()
     scaled.load_state_dict(theirs.state_dict())
     torch.testing.assert_close(bundle.model(ids()), scaled(ids()).logits, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_peft_opens_adapters_of_gguf_files(tied, tmp_path):
+    peft = pytest.importorskip("peft", reason="peft is not installed: pip install clearhead[test]")
+    theirs = oracle(tied)
+    base = write(tmp_path / "base.gguf", theirs, "F32")
+    bundle = ch.load(base)
+    add_adapters(bundle.model, rank=3, alpha=5.0)
+    with torch.no_grad():
+        for lora in adapters(bundle.model).values():
+            lora.lora_b.normal_()
+        bundle.model.norm.weight.mul_(2.0)  # a tensor that differs from the base model's
+    folder = ch.save(replace(bundle, base=str(base)), tmp_path / "adapters", layout="peft")
+    ids = torch.arange(20)[None]
+    expected = bundle.model(ids)
+    assert torch.equal(ch.load(folder, merge=False).model(ids), expected)
+    found = peft.PeftModel.from_pretrained(theirs, folder).eval()(ids).logits
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)

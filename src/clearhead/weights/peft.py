@@ -6,7 +6,8 @@ adapter_model.safetensors   base_model.model.MODULE.lora_A.weight and .lora_B.we
 clearhead.json              our Config, special ids, class names, and the fingerprint of the base model's weights, if we
                             wrote the folder
 
-MODULE is translated by the table of the base model's family; a base model in our own layout has our names. Where one
+MODULE is translated by the table of the base model's family; GGUF files have the names of Hugging Face's Llama, and a
+base model in our own layout has our names. Where one
 matrix of theirs holds several of ours (c_attn of GPT-2: queries, keys and values), these share A, and B is split by its
 rows.
 """
@@ -64,8 +65,8 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> tuple
     updates, changed = _read_tensors(folder)
     saved = config.read(Saved, config.load(folder / OURS)) if (folder / OURS).is_file() else None
     layout = foreign_layout(name)
-    if layout is None:
-        bundle, used = _on_ours(folder, path, name, changed, device, saved)
+    if layout is None or name == "gguf":
+        bundle, used = _on_ours(folder, path, name, layout, changed, device, saved)
     else:
         changed = _with_prefix(path, layout, changed)
         bundle, used = _on_huggingface(folder, path, layout, changed, set(updates), settings, device)
@@ -84,8 +85,9 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> tuple
 
 
 def foreign_layout(name: str) -> Layout | None:
-    """The layout of a base model of Hugging Face; None for any other, whose adapters have our names."""
-    return huggingface.get_layout(name.split()[1]) if name.startswith("huggingface") else None
+    """The layout of Hugging Face that a base model has there; None for our own, whose adapters have our names."""
+    kind = "llama" if name == "gguf" else name.split()[1] if name.startswith("huggingface") else None
+    return None if kind is None else huggingface.get_layout(kind)
 
 
 def table_rows(layout: Layout | None, bundle: Bundle) -> list[Row]:
@@ -235,12 +237,13 @@ def _shared(
 
 
 def _on_ours(
-    folder: Path, path: Path, layout: str, changed: Mapping[str, Tensor], device: torch.device, saved: Saved | None
+    folder: Path, path: Path, name: str, layout: Layout | None, changed: Mapping[str, Tensor], device: torch.device,
+    saved: Saved | None,
 ) -> tuple[Bundle, Used]:  # fmt: skip
-    """A base model in any other layout: the folder has our names and our Config."""
+    """A base model that is no folder of Hugging Face, some of whose tensors are replaced: the folder has our Config."""
     from .folder import read
 
-    base, used = read(path, layout, device, None)
+    base, used = read(path, name, device, None)
     if saved is None:
         if changed:
             raise WeightsError(f"{folder}: {next(iter(changed))} cannot be placed in a {base.name} without {OURS}")
@@ -248,6 +251,9 @@ def _on_ours(
     _check_base(folder, path, base, replace(saved, base=None), set())
     kind, options = family(saved.model)
     chosen = config.read(options, config.load(folder / OURS)["options"])
+    if layout is not None:
+        table = {theirs: ours for row in layout.rows(chosen) for ours in row.ours for theirs in row.theirs}
+        changed = {table[theirs]: x for theirs, x in changed.items()}
     known = {**state(base.model), **{name: x.to(base.dtype) for name, x in changed.items()}}
     with on_meta_device():
         wanted = state(kind(chosen))

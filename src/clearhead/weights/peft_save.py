@@ -69,7 +69,8 @@ def save(bundle: Bundle, folder: Path) -> Path:
     check_whole(path, name)
     base = read(path, name, torch.device("cpu"), None)[0]
     layout, task, prefix = _place(bundle, name, base.config)
-    files, rows = _token_files(bundle, layout), table_rows(layout, bundle)
+    token_layout = _token_layout(name, layout)
+    files, rows = _token_files(bundle, token_layout), table_rows(layout, bundle)
     updates = {
         _module(row, prefix): _update(row, bundle.model)
         for row in rows if any(isinstance(one, LoraLinear) for one in _maps(row, bundle.model))
@@ -85,7 +86,7 @@ def save(bundle: Bundle, folder: Path) -> Path:
     tensors |= {f"{module}{B}": update.b for module, update in updates.items()} | beside.tensors
     folder.mkdir(parents=True, exist_ok=True)
     replace_tensors(folder / FILES[0], {f"{PREFIX}{name}": x.contiguous() for name, x in tensors.items()})
-    _write_tokens(bundle, layout, files, folder)
+    _write_tokens(bundle, token_layout, files, folder)
     saved = {"clearhead": __version__, "model": family_of(bundle.model), "options": config.dump(bundle.config)}
     saved |= {"special": config.dump(bundle.special)} | ({"labels": list(bundle.labels)} if bundle.labels else {})
     saved |= {"columns": dict(bundle.columns)} if bundle.columns else {}
@@ -107,7 +108,7 @@ def check(bundle: Bundle, base_config: Any) -> None:
     path, name = find(bundle.base)
     check_whole(path, name)
     layout, _, _ = _place(bundle, name, base_config)
-    _token_files(bundle, layout)
+    _token_files(bundle, _token_layout(name, layout))
 
 
 def _place(bundle: Bundle, layout_name: str, base_config: Any) -> tuple[Layout | None, str | None, str]:
@@ -185,6 +186,11 @@ def _endings(chosen: Collection[str], known: Collection[str]) -> list[str]:
         endings = (".".join(parts[i:]) for i in reversed(range(len(parts))))
         found.add(next(end for end in endings if not any(f".{other}".endswith(f".{end}") for other in others)))
     return sorted(found)
+
+
+def _token_layout(name: str, layout: Layout | None) -> Layout | None:
+    """The layout of the tokenizer's files; None for our own, which adapters of a GGUF file have as well."""
+    return None if name == "gguf" else layout
 
 
 def _token_files(bundle: Bundle, layout: Layout | None) -> dict[str, bytes]:
