@@ -107,6 +107,17 @@ def test_the_messages_of_a_file_are_one_conversation(writer, tmp_path):
     assert found.stdout == kind + "\n"
 
 
+def test_conversations_in_the_words_of_sharegpt_are_answered(writer, tmp_path):
+    words = {"user": "human", "assistant": "gpt"}
+    theirs = [{"from": words[one["role"]], "value": one["content"]} for one in HISTORY]
+    expected = answer(writer, HISTORY, max_new=5).text
+    for path in (
+        file_of(tmp_path / "chats.jsonl", {"conversations": theirs}),
+        file_of(tmp_path / "messages.jsonl", *theirs),
+    ):
+        assert objects("chat", writer, "max_new=5", "--messages", path, "--json")[0]["content"] == expected
+
+
 def test_each_conversation_of_a_file_is_answered_and_bad_ones_are_named(writer, tmp_path):
     long = [{"role": "user", "content": "a dog " * 500}]
     lines = [

@@ -73,7 +73,8 @@ def generate(
     options=("tasks/generate.py", "chat"),
     more="""--messages reads JSON Lines. If every line is a message, {"role": "user", "content": "Hello!"}, they are one
 conversation, which is answered. If every line is a conversation, {"messages": [...]}, each is answered as soon as it is
-read, and a line of text, or an object with --json, is printed for it.""",
+read, and a line of text, or an object with --json, is printed for it. ShareGPT's words are read as well:
+{"conversations": [{"from": "human", "value": "Hello!"}]}.""",
 )
 def chat(
     model: Model,
@@ -193,20 +194,26 @@ def _answer_file(name: str, begin: list[Message], answers: _Answers) -> None:
 def _has_messages(line: str) -> bool:
     """Whether a line is a conversation, {"messages": [...]}, and no message; one that is not JSON, by the word."""
     try:
-        value = json.loads(line)
+        return _listed(json.loads(line)) is not None
     except (ValueError, RecursionError):
         return '"messages"' in line
-    return isinstance(value, dict) and "messages" in value
+
+
+def _listed(value: Any) -> Any:
+    """The list of messages of an object; None if it has none."""
+    from ..data.conversations import LISTS
+
+    return next((value[key] for key in LISTS if key in value), None) if isinstance(value, dict) else None
 
 
 def _conversation(line: str, begin: list[Message]) -> list[Message]:
     """The messages of a line {"messages": [...]}."""
     from ..errors import TextError
 
-    value = _parsed(line)
-    if not isinstance(value, dict) or not isinstance(value.get("messages"), list):
+    messages = _listed(_parsed(line))
+    if not isinstance(messages, list):
         raise TextError('expected a conversation, {"messages": [...]}, as on the first line')
-    return _whole(_checked(value["messages"]), begin)
+    return _whole(_checked(messages), begin)
 
 
 def _whole(messages: list[Message], begin: list[Message]) -> list[Message]:
@@ -228,19 +235,25 @@ def _parsed(line: str) -> Any:
 
 
 def _checked(messages: list[Any]) -> list[Message]:
-    """The messages, if all have a role and a content."""
+    """The messages, if all have a role and a content, in our words or in ShareGPT's."""
+    from ..data.conversations import KEYS, ROLES
     from ..errors import TextError
 
+    checked = []
     for one in messages:
-        if not isinstance(one, dict) or not all(isinstance(one.get(key), str) for key in ("role", "content")):
+        keys = next((keys for keys in KEYS if isinstance(one, dict) and set(keys) <= set(one)), None)
+        if keys is None or not all(isinstance(one[key], str) for key in keys):
             shown = json.dumps(one)[:60]
             raise TextError(f'{shown} is not a message: expected {{"role": "user", "content": "..."}}')
-    return messages
+        role, content = (one[key] for key in keys)
+        checked.append({**one, "role": ROLES.get(role, role), "content": content})
+    return checked
 
 
 def _input(item: Item) -> dict[str, Any]:
     """The messages of a line, or the line itself if it has none."""
     try:
-        return {"messages": json.loads(item.text)["messages"]}
-    except (ValueError, RecursionError, LookupError, TypeError):
-        return {"input": item.text}
+        messages = _listed(json.loads(item.text))
+    except (ValueError, RecursionError):
+        messages = None
+    return {"input": item.text} if messages is None else {"messages": messages}
