@@ -1,5 +1,7 @@
 """Shared by all tests: shapes are checked while they run, and odd sizes catch swapped axes."""
 
+import ast
+import gc
 import os
 import shutil
 from contextlib import contextmanager, nullcontext
@@ -9,10 +11,19 @@ import pytest
 from beartype.roar import BeartypeDecorHintPep585DeprecationWarning  # noqa: F401  (fails early without the extra)
 from filelock import FileLock
 from hypothesis import settings
-from jaxtyping import install_import_hook
+from jaxtyping import _import_hook, install_import_hook
+
 
 # Every annotated signature is checked, shapes included, in every test: but for Triton kernels, which must stay plain
 # functions to be compiled.
+# Functions inside of functions are not: they would be wrapped again in every call, which takes a millisecond.
+class CheckOuter(_import_hook.JaxtypingTransformer):
+    def generic_visit(self, node):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            super().generic_visit(node)
+
+
+_import_hook.JaxtypingTransformer = CheckOuter
 hook = install_import_hook("clearhead", "beartype.beartype").hook
 checked = hook.should_instrument
 hook.should_instrument = lambda name: checked(name) and not name.endswith(("_kernel", "_kernels"))
@@ -68,3 +79,9 @@ def _checks_of_long_modules(request):
 settings.register_profile("quick", max_examples=40, deadline=None)
 settings.register_profile("thorough", max_examples=1000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
+
+
+def pytest_collection_finish():
+    """What is imported stays: collections of garbage that look at it again take a tenth of the time."""
+    gc.collect()
+    gc.freeze()
