@@ -1,47 +1,23 @@
 """Shared by all tests: shapes are checked while they run, and odd sizes catch swapped axes."""
 
-import ast
 import gc
 import os
 import shutil
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
+from pathlib import Path
 
-import jaxtyping
 import pytest
-from beartype.roar import BeartypeDecorHintPep585DeprecationWarning  # noqa: F401  (fails early without the extra)
+import signature_checks
 from filelock import FileLock
 from hypothesis import settings
-from jaxtyping import _import_hook, install_import_hook
+from signature_checks import without_checks
 
+signature_checks.install()
 
-# Every annotated signature is checked, shapes included, in every test: but for Triton kernels, which must stay plain
-# functions to be compiled.
-# Functions inside of functions are not: they would be wrapped again in every call, which takes a millisecond.
-class CheckOuter(_import_hook.JaxtypingTransformer):
-    def generic_visit(self, node):
-        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-            super().generic_visit(node)
-
-
-_import_hook.JaxtypingTransformer = CheckOuter
-hook = install_import_hook("clearhead", "beartype.beartype").hook
-checked = hook.should_instrument
-hook.should_instrument = lambda name: checked(name) and not name.endswith(("_kernel", "_kernels"))
-
-
-# Modules that train or generate for long with functions whose shapes other modules check: a third faster without.
-LONG = {
-    "test_loop", "test_safety", "test_checkpoint", "test_sizes", "test_tuning", "test_recipe", "test_sweep",
-    "test_samples", "test_run_folder", "test_verify", "test_recipes", "test_plot", "test_zoo", "test_cached_decode",
-}  # fmt: skip
-
-
-@contextmanager
-def without_checks():
-    before = jaxtyping.config.jaxtyping_disable
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", before)
+# Folders and modules that train or generate for long with functions whose shapes other modules check: a quarter faster
+# without. `make test-all` checks them, too.
+PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "quick")
+LONG = {"cli", "explore", "report", "tasks", "training", "test_recipes", "test_zoo", "test_cached_decode"}
 
 
 @pytest.fixture(scope="session")
@@ -72,13 +48,14 @@ def unchecked():
 
 @pytest.fixture(scope="module", autouse=True)
 def _checks_of_long_modules(request):
-    with without_checks() if request.module.__name__.rpartition(".")[2] in LONG else nullcontext():
+    long = PROFILE == "quick" and LONG & set(Path(request.module.__file__).with_suffix("").parts)
+    with without_checks() if long else nullcontext():
         yield
 
 
 settings.register_profile("quick", max_examples=40, deadline=None)
 settings.register_profile("thorough", max_examples=1000, deadline=None)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
+settings.load_profile(PROFILE)
 
 
 def pytest_collection_finish():

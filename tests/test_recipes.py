@@ -15,6 +15,7 @@ from clearhead.training.setup import resolve
 CONFIGS = Path(__file__).parents[1] / "configs"
 RECIPES = sorted(CONFIGS.glob("*.toml"))
 QUICK, BEARABLE = 0.2, 4.0  # minutes up to which a recipe is trained in the tests, and in the slow ones
+VARIANTS = {"identity-dense", "identity-plain", "identity-residual"}  # of identity-residual-norm
 GENERATED = {"copy", "gaussians", "identity", "most", "recall", "reverse", "scenes"}
 HEAD = re.compile(
     r"# command: clearhead (?:train|sweep) configs/(?P<file>[\w-]+\.toml)(?: .+)?\n"
@@ -58,7 +59,11 @@ def test_the_model_of_a_recipe_fits_its_generated_data(path):
     resolve(recipe, make_data(recipe.data["name"], options, seed=recipe.seed), {})
 
 
-@pytest.mark.parametrize("path", trained(0, QUICK), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, marks=pytest.mark.slow) if path.stem in VARIANTS else path for path in trained(0, QUICK)],
+    ids=lambda path: path.stem,
+)
 def test_a_quick_recipe_reaches_its_number(path, tmp_path):
     reach(path, tmp_path / "run")
 

@@ -271,7 +271,7 @@ def test_without_javascript_only_the_search_box_is_missing(out, browser):
 
 
 @pytest.mark.skipif(bool(web.WHY_NOT), reason=web.WHY_NOT)
-@pytest.mark.parametrize(("wide", "dark"), [(1280, False), (400, True)])
+@pytest.mark.parametrize(("wide", "dark"), [pytest.param(1280, False, marks=pytest.mark.slow), (400, True)])
 def test_every_page_fits_the_window_wide_and_narrow_light_and_dark(out, pages, browser, wide, dark):
     here = browser(wide, 900, dark)
     colours = set()

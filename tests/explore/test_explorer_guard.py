@@ -60,6 +60,17 @@ def test_every_response_has_the_security_headers(client):
         assert "server" not in headers
 
 
+def test_only_files_of_the_page_by_their_hash_are_kept_by_browsers(client):
+    names = re.findall(r'(?:href|src)="(/page/[^"]+)"', client.get("/").text)
+    assert len(names) > 5
+    for name in names:
+        assert re.match(r"/page/[0-9a-f]{16}/", name)
+        answer = client.get(name)
+        assert answer.status_code == 200
+        assert answer.headers["cache-control"] == "private, max-age=31536000, immutable"
+    assert client.get(re.sub(r"[0-9a-f]{16}", "0" * 16, names[0])).status_code == 404
+
+
 def test_bodies_are_limited_whether_or_not_their_length_is_declared(client):
     big = b'{"model": "en-de", "text": "' + b"a" * BODY + b'"}'
     answer = client.post("/api/translate", content=big, headers={"content-type": "application/json"})

@@ -232,6 +232,7 @@ def test_two_inputs_side_by_side(page):
     assert all(row.is_displayed() for row in page.all(".candidates .own, .lens .own"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "text"), [("short", "Two dogs"), ("long", DOCUMENT)])
 def test_the_view_is_fast(page, name, text):
     """Feedback within 100 ms, views within 300 ms, the first word within 500 ms, times SLACK; also of a long text."""

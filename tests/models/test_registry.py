@@ -212,6 +212,13 @@ ENCODERS = [case for case in SEQUENCES if case not in CAUSAL]
 FILLERS = [case for case in ENCODERS if "fill" in MODELS[case].can]
 CLASSIFIERS = [case for case, model in MODELS.items() if "classify" in model.can]
 FIRST = {name: case for case, (name, _) in reversed(CASES.items())}.values()  # the first case of each family
+
+
+def first(cases: list[str]) -> list:
+    """Parameters for these cases; all but the first of each family are slow."""
+    return [case if case in FIRST else pytest.param(case, marks=pytest.mark.slow) for case in cases]
+
+
 every = pytest.mark.parametrize("case", CASES)
 causal = pytest.mark.parametrize("case", CAUSAL)
 encoders = pytest.mark.parametrize("case", ENCODERS)
@@ -547,7 +554,7 @@ def targets(case: str) -> Tensor:
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("case", [case for case in CASES if case != "gpt without blocks"])  # which has no context
+@pytest.mark.parametrize("case", first([case for case in CASES if case != "gpt without blocks"]))  # it has no context
 def test_it_overfits_one_batch(case):
     model, x, y = build(case).train(), inputs(case), targets(case)
     optimiser = torch.optim.AdamW(model.parameters(), lr=0.02, weight_decay=0.0)
@@ -688,9 +695,7 @@ def export_errors(once) -> Callable[[str], dict[str, float | str]]:
     return errors
 
 
-@pytest.mark.parametrize(
-    "case", [case if case in FIRST else pytest.param(case, marks=pytest.mark.slow) for case in CASES]
-)
+@pytest.mark.parametrize("case", first(list(CASES)))
 def test_it_can_be_exported(export_errors, case):
     errors = export_errors(case)
     assert "error" not in errors, errors["error"]

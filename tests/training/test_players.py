@@ -99,6 +99,7 @@ def compiled(folder, device):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_compiled_trainings_of_one_and_of_two_players_equal_eager_ones(tmp_path):
     compiled(tmp_path, "cpu")
 

@@ -68,7 +68,8 @@ def test_a_killed_training_equals_an_uninterrupted_one(tmp_path):
         verify_resume(RECIPE, out=tmp_path / "v", quiet=True)
 
 
-@pytest.mark.parametrize("name", ["gan-gaussians", pytest.param("self-distillation", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["gan-gaussians", "self-distillation"])
 def test_the_shipped_recipes_of_two_players_resume_to_the_bit(tmp_path, name):
     words = ("steps=30", "run.valid_every=10")
     verdict = verify_resume(CONFIGS / f"{name}.toml", *words, out=tmp_path, kills=1, device="cpu", quiet=True)

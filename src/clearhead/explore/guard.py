@@ -60,7 +60,9 @@ class Guard:
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 kept = [(k, v) for k, v in message.get("headers", []) if k.lower() != b"server"]
-                message = {**message, "headers": [*kept, *HEADERS, (b"cache-control", b"no-store")]}
+                stored = any(k.lower() == b"cache-control" for k, _ in kept)  # by the browser: only the page's files
+                cache = [] if stored else [(b"cache-control", b"no-store")]
+                message = {**message, "headers": [*kept, *HEADERS, *cache]}
             await send(message)
 
         problem = self.problem(scope, headers)

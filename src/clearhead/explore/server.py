@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from fastapi import APIRouter, FastAPI
@@ -26,6 +27,8 @@ TYPES = {  # the files of the page that are sent
     ".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml; charset=utf-8", ".webp": "image/webp",
 }  # fmt: skip
+
+KEPT = {"cache-control": "private, max-age=31536000, immutable"}  # of files whose address changes with them
 
 
 def make_app(
@@ -74,28 +77,25 @@ def _load_all(explorer: Explorer, report: Callable[[str], None]) -> None:
 
 
 def _page_routes() -> APIRouter:
-    """The routes of the page's own files, which are read once: no request ever becomes a path."""
-    files = {}
-    for path in sorted(PAGE.rglob("*")):
-        if path.is_file() and path.suffix in TYPES:
-            content = path.read_bytes()
-            if path.suffix == ".html":
-                content = content.replace(b"{version}", __version__.encode())
-            files[path.relative_to(PAGE).as_posix()] = content, TYPES[path.suffix]
+    """The routes of the page's own files, which are read once: no request ever becomes a path.
+
+    Their addresses have a hash of all of them, so that a browser may keep them: page/HASH/app.js.
+    """
+    paths = [path for path in sorted(PAGE.rglob("*")) if path.is_file() and path.suffix in TYPES]
+    files = {path.relative_to(PAGE).as_posix(): path.read_bytes() for path in paths}
+    digest = hashlib.sha256(b"".join(name.encode() + content for name, content in files.items())).hexdigest()[:16]
+    page = files.pop("index.html").replace(b"{version}", __version__.encode()).replace(b"{hash}", digest.encode())
     router = APIRouter(include_in_schema=False)
 
     @router.get("/")
     async def index() -> Response:
-        return file("index.html")
+        return Response(page, media_type=TYPES[".html"])
 
     @router.get("/page/{name:path}")
     async def file_of_page(name: str) -> Response:
-        return file(name)
-
-    def file(name: str) -> Response:
-        if name not in files:
+        kept, short = name.startswith(f"{digest}/"), name.removeprefix(f"{digest}/")
+        if short not in files:
             raise UnknownError("there is no such page here")
-        content, kind = files[name]
-        return Response(content, media_type=kind)
+        return Response(files[short], media_type=TYPES[PurePosixPath(short).suffix], headers=KEPT if kept else None)
 
     return router
