@@ -51,6 +51,11 @@ def test_dollars_and_line_breaks_in_names_are_escaped(tmp_path):
     assert draw.save(figure, tmp_path / "odd.png").stat().st_size > 0
 
 
+def test_names_of_spaces_are_seen():
+    figure = draw.heatmap(weights(3, 3), rows=[" ", "  ", " a"])
+    assert texts(figure.axes[0].get_yticklabels()) == ["␣", "␣␣", " a"]
+
+
 def test_only_some_of_many_names_are_shown():
     n = 200
     figure = draw.heatmap(weights(n, n), rows=[str(i) for i in range(n)])

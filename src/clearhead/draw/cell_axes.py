@@ -114,8 +114,9 @@ def _ticks(axis: str, names: Sequence[str], n: int, shown: bool) -> tuple[list[i
 
 
 def _escaped(name: str) -> str:
-    """A token as one line of text on an axis; an unescaped $ would start a formula."""
-    return str(name).replace("\n", "\\n").replace("\t", "\\t").replace("$", r"\$")
+    """A token as one line of text on an axis, where spaces alone are seen; an unescaped $ would start a formula."""
+    line = str(name).replace("\n", "\\n").replace("\t", "\\t").replace("$", r"\$")
+    return line if line.strip() else line.replace(" ", "␣")
 
 
 def cell_texts(x: Array, digits: int | None, words: Sequence[Sequence[str]] | None = None) -> list[list[str]] | None:

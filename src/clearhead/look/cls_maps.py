@@ -62,7 +62,7 @@ class ClsMaps(draw.Drawn):
         return draw.head_colours(
             self.maps.numpy(), self.picture, keep=keep, title=f"Attention of the class token, {self.place}",
             note=f"colour: the strongest head there, bright: large weight\n"
-            f"grey: outside of the largest {keep:.0%} of every head's weight",
+            f"dark: outside of the largest {keep:.0%} of every head's weight",
         )  # fmt: skip
 
     @property
