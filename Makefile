@@ -5,8 +5,11 @@ BIN    := $(ENV)/bin
 # Some machines advertise AMX without letting programs use it: a bf16 matrix product then dies with
 # "Illegal instruction". oneDNN reads this limit once, when torch starts; AVX-512 bf16 stays on.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
-# The tests run in several processes with one thread each.
-PYTEST := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
+# The tests run in several processes with one thread each: one more than there are cores, because some wait for a
+# browser, and at most five.
+CORES   := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
+WORKERS := $(shell expr $(CORES) + 1 '<' 5 >/dev/null && expr $(CORES) + 1 || echo 5)
+PYTEST := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 .PHONY: test test-all check format explore docs pictures clean
 
