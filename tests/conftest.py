@@ -53,7 +53,7 @@ def _checks_of_long_modules(request):
         yield
 
 
-settings.register_profile("quick", max_examples=40, deadline=None)
+settings.register_profile("quick", max_examples=25, deadline=None)
 settings.register_profile("thorough", max_examples=1000, deadline=None)
 settings.load_profile(PROFILE)
 

@@ -233,7 +233,7 @@ def find(browser, words):
 
 
 @pytest.mark.skipif(bool(web.WHY_NOT), reason=web.WHY_NOT)
-@pytest.mark.parametrize(("wide", "dark"), [(1280, False), (400, True)])
+@pytest.mark.parametrize(("wide", "dark"), [(1280, False), pytest.param(400, True, marks=pytest.mark.slow)])
 def test_the_search_finds_names_headings_and_text_without_a_server(out, index, browser, wide, dark):
     from selenium.webdriver.common.keys import Keys
 

@@ -280,7 +280,12 @@ def test_a_tapped_number_stays_explained_and_nothing_moves(build):
     assert page.run("return document.querySelector('#explanation').getAttribute('aria-live')") == "polite"
 
 
-@pytest.mark.parametrize("button", ["more", "less", "permute", "swap", "unpermute", "reset", "step-next", "step-play"])
+OTHERS = ("less", "swap", "unpermute", "reset", "step-play")
+
+
+@pytest.mark.parametrize(
+    "button", ["more", "permute", "step-next", *(pytest.param(one, marks=pytest.mark.slow) for one in OTHERS)]
+)
 def test_a_button_keeps_the_focus(build, button):
     page = build(order=[1, 0, 2])
     for _ in range(5):

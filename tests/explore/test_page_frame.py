@@ -74,6 +74,7 @@ def test_the_menu_switches_views(page):
     assert page.driver.current_url.partition("#")[2].startswith("write")
 
 
+@pytest.mark.slow
 def test_opening_views_again_needs_no_more_memory(page):
     def nodes():
         page.driver.execute_cdp_cmd("HeapProfiler.collectGarbage", {})
@@ -242,6 +243,7 @@ def test_the_first_view_appears_soon_after_the_start(server):
     assert server.soon < 5 * 3.0
 
 
+@pytest.mark.slow
 def test_views_in_the_background_recover_when_the_server_is_back(page):
     page.open("translate", model="en-de", text="A dog runs.")
     translated(page)

@@ -168,6 +168,7 @@ def test_what_empty_answers_mean_is_said(page):
     patched(page)
 
 
+@pytest.mark.slow
 def test_it_is_repeated_when_the_server_is_back(page):
     page.open("write", **asks())
     patched(page)

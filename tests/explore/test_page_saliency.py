@@ -132,6 +132,7 @@ def test_progress_and_stop(page):
     explained(page)
 
 
+@pytest.mark.slow
 def test_it_is_repeated_when_the_server_is_back(page):
     page.open("classify", **CHURCH)
     explained(page)

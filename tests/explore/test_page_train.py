@@ -605,6 +605,7 @@ def test_the_example_that_ships_opens_without_a_folder(chrome):
         assert page.run(bottom, curves("Loss")) <= 768
 
 
+@pytest.mark.slow
 def test_the_view_polls_only_while_it_is_open(page):
     page.open(runs="alpha")
     page.drawn()

@@ -165,6 +165,7 @@ def test_the_saved_data_hold_the_whole_map(page, tmp_path):
     assert abs(sum(saved["attention"]["weights"][n - 1]) - 1) < 1e-3
 
 
+@pytest.mark.slow
 def test_a_long_document_stays_responsive(page):
     page.open("write", model="everyday", text="The man", max_new=4)
     written(page, 4)

@@ -393,6 +393,7 @@ def test_shards_are_those_of_torch_chunk(length, parts):
         assert list(range(start, start + size)) == (theirs[at] if at < len(theirs) else [])
 
 
+@pytest.mark.slow
 def test_three_gloo_workers_save_and_fill_dtensors(tmp_path):
     """Resharding 2 -> 1, 1 -> 2 and 2 -> 3, and FSDP2 with its optimiser, by three processes."""
     sys.path.insert(0, str(HERE))

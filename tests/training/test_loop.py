@@ -82,7 +82,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [pytest.param(c, marks=pytest.mark.slow) if i % 2 else c for i, c in enumerate(CASES)])
 def test_a_resumed_run_equals_an_uninterrupted_one_to_the_bit(tmp_path, monkeypatch, case):
     every = {"run__valid_every": 2, "run__save_every": 2, "run__inside_every": 3, "steps": 9}
     table = recipe(**{**every, **CASES[case]})

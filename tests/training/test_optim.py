@@ -305,6 +305,7 @@ def test_a_step_does_not_synchronise_with_the_device(name, masters):
             torch.testing.assert_close(there.weights()[n].cpu(), w, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="torch was built without processes")
 def test_sharded_parameters_train_like_unsharded_ones(tmp_path):
     script = Path(__file__).parent / "sharded.py"

@@ -103,6 +103,7 @@ def test_more_steps_continue_the_runs(tmp_path):
     assert [attempt["step"] for attempt in attempts] == [0, 8]
 
 
+@pytest.mark.slow
 def test_parallel_trainings_equal_sequential_ones(tmp_path):
     a = run("seed=1,2", "optim.lr=-1,1e-3", out=tmp_path / "a")
     b = run("seed=1,2", "optim.lr=-1,1e-3", out=tmp_path / "b", jobs=2)

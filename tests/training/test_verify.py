@@ -50,6 +50,7 @@ def bad(parts):
     return {part.name for part in parts if part.equal < part.count}
 
 
+@pytest.mark.slow
 def test_a_killed_training_equals_an_uninterrupted_one(tmp_path):
     verdict = verify_resume(RECIPE, out=tmp_path / "v", kills=2, device="cpu", quiet=True)
     assert verdict.hits == 2

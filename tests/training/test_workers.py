@@ -51,6 +51,10 @@ CASES = {
     "ddp, student, parts": {"whole": {**STUDENT, "accumulate": 2}},
     "fsdp, student": {"whole": {**STUDENT, "spread": "fsdp"}},
 }  # fmt: skip
+QUICK = {
+    "ddp", "fsdp", "ddp, odd rows", "ddp, parts, averages", "fsdp, muon", "ddp, masters", "ddp, batch norm",
+    "fsdp, mean", "ddp, gan", "fsdp, student",
+}  # fmt: skip
 LOOSE = {name for name in CASES if "bfloat16" in name or "masters" in name}
 TRANSLATOR = {
     "steps": 24, "data": {"name": "pairs", "join": False, "vocabulary": "words", "batch_tokens": 128, "share": 0.3},
@@ -96,15 +100,17 @@ def go(table, out, *words):
     return train(table, *words, out=out, device="cpu", quiet=True)
 
 
-@pytest.fixture(scope="module")
-def world(once, own_models):
-    """All cases trained by two workers, in one torchrun, and meanwhile by one worker."""
-    top = once("world", train_all)
-    return top, {name: top / "one" / name for name in [*CASES, "long", "translator"]}
+@pytest.fixture
+def world(request, once, own_models):
+    """The quick or the slow cases trained by two workers, in one torchrun, and meanwhile by one worker."""
+    slow = request.node.get_closest_marker("slow") is not None
+    cases = {name: case for name, case in CASES.items() if (name in QUICK) != slow}
+    top = once("slow-world" if slow else "world", lambda folder: train_all(folder, cases))
+    return top, {name: top / "one" / name for name in [*cases, "long", "translator"]}
 
 
-def train_all(top):
-    entries = [{"recipe": table(**case), "out": str(top / name)} for name, case in CASES.items()]
+def train_all(top, cases):
+    entries = [{"recipe": table(**case), "out": str(top / name)} for name, case in cases.items()]
     words = ["ein", "zwei", "drei"]
     (top / "pairs.tsv").write_text("".join(f"{a} {b} {c}\t{a} {b} {c}\n" for a in words for b in words for c in words))
     translator = {**TRANSLATOR, "data": {**TRANSLATOR["data"], "path": str(top / "pairs.tsv")}}
@@ -119,7 +125,7 @@ def train_all(top):
         words = [f"spread={spread}", *([] if name.startswith("one on") else ["steps=4"])]
         entries.append({"recipe": long, "out": str(top / name), "words": words})
     process = torchrun(entries, top / "run")
-    for name, case in CASES.items():
+    for name, case in cases.items():
         go(table(**case), top / "one" / name)
     go(translator, top / "one" / "translator")
     go(long, top / "one" / "long")
@@ -145,14 +151,18 @@ def _gradients(inside):
     }
 
 
-@pytest.mark.parametrize("name", CASES)
+def marked(names):
+    return [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in names]
+
+
+@pytest.mark.parametrize("name", marked(CASES))
 def test_two_workers_equal_one_worker(world, name):
     top, ones = world
     # In bfloat16 each worker rounds its own part of the gradient.
     compare(top / name, ones[name], **({"rtol": 0.1, "atol": 2e-2} if name in LOOSE else {"rtol": 1e-4, "atol": 2e-5}))
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if "mean" in name])
+@pytest.mark.parametrize("name", marked(name for name in CASES if "mean" in name))
 def test_two_workers_average_the_same_checkpoints(world, name):
     top, ones = world
     models = [load(folder, device="cpu").model for folder in (top / name, ones[name])]
