@@ -14,10 +14,10 @@ from signature_checks import without_checks
 
 signature_checks.install()
 
-# Folders and modules that train or generate for long with functions whose shapes other modules check: a quarter faster
-# without. `make test-all` checks them, too.
+# Folders that use functions whose shapes layers, models, laws and look check: a quarter faster without. `make test-all`
+# checks them, too.
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "quick")
-LONG = {"cli", "explore", "report", "tasks", "training", "test_recipes", "test_zoo", "test_cached_decode"}
+LONG = {"cli", "data", "decode", "explore", "fast", "oracle", "report", "tasks", "training", "weights", "test_recipes"}
 
 
 @pytest.fixture(scope="session")

@@ -174,6 +174,7 @@ def test_sigterm_saves_a_checkpoint_and_exits_with_0(recipe, tmp_path):
     assert list((tmp_path / "run" / "checkpoints").glob("step-*"))
 
 
+@pytest.mark.slow
 def test_only_one_of_several_workers_prints(recipe, tmp_path):
     workers = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "clearhead")
     one = {**os.environ, "OMP_NUM_THREADS": "1"}

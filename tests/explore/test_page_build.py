@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 import browser as web
 import pytest
 import torch
+from marks import one_in
 from PIL import Image
 
 from clearhead.explore.worked import WK, WQ, WV, X, by_hand
@@ -170,7 +171,7 @@ def test_the_explanations_of_the_example(build):
     assert "change it" in explained(page, "X", 0, 0)[1]
 
 
-@pytest.mark.parametrize("options", [
+@pytest.mark.parametrize("options", one_in(3, [
     {}, {"score": "scaled"}, {"score": "cosine", "sharpness": 10.0}, {"score": "additive"},
     {"score": "scaled", "sharpness": 1000.0, "mask": "causal"}, {"score": "cosine", **ODD},
     {"score": "additive", "sharpness": 0.5, **ODD, "mask": "window"}, {**ODD, "order": [2, 0, 1]},
@@ -178,7 +179,7 @@ def test_the_explanations_of_the_example(build):
     {**EVEN, "positions": "rotary", "score": "scaled"}, {**EVEN, "positions": "rotary", "score": "additive"},
     {**TWO, "heads": 2, "positions": "rotary"}, {**TWO, **ODD, "heads": 2, "positions": "alibi", "sharpness": 0.1},
     {"x": [[1e6, 0, 3e5, 1]], "order": [0]},
-], ids=lambda options: " ".join(map(str, options.values()))[-40:])  # fmt: skip
+]), ids=lambda options: " ".join(map(str, options.values()))[-40:])  # fmt: skip
 def test_every_number_is_explained_by_its_own_arithmetic(build, options):
     """Evaluated as it is written, each explanation gives the number that the library computes."""
     page = build(**options)
@@ -413,11 +414,11 @@ def test_leaving_the_view_keeps_it(build):
     assert page.run("return document.querySelector('#score').value") == "cosine"
 
 
-@pytest.mark.parametrize("state", [
+@pytest.mark.parametrize("state", one_in(3, [
     {"panel": "nothing"}, {"m": "null"}, {"m": "{"}, {"m": "3"}, {"m": '{"words": [], "score": "guess"}'},
     {"m": '{"x": [[1, 2], [3]]}'}, {"m": '{"wq": [[1]], "heads": 2}'}, {"m": '{"order": [0, 0, 7]}'},
     {"m": '{"x": [["a", 0, 0, 0]], "sharpness": -1}'}, {"m": '{"x": [[1, 2, 3]], "positions": "rotary"}'},
-], ids=str)  # fmt: skip
+]), ids=str)  # fmt: skip
 def test_a_malformed_address_still_opens_the_view(page, state):
     page.open("build", **state)
     page.until(lambda: len(cells(page, "Y")) == 9)

@@ -9,6 +9,7 @@ import browser as web
 import numpy as np
 import pytest
 import torch
+from marks import one_in
 from page_steps import SLACK, hang, press
 from PIL import Image
 from test_images_api import UNUSUAL, bomb
@@ -327,7 +328,7 @@ def test_an_image_of_ones_own(page, tmp_path):
     assert kept == [1024, 768]  # shrunk in the page
 
 
-@pytest.mark.parametrize("name", UNUSUAL)
+@pytest.mark.parametrize("name", one_in(3, UNUSUAL))
 def test_images_of_any_mode(page, tmp_path, name):
     page.open("classify", model="vit-cifar10")
     done(page)

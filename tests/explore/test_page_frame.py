@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 import browser as web
 import pytest
 from browser import MARKUP
+from marks import one_in
 from page_steps import focus, press, settled, translated
 
 pytestmark = pytest.mark.skipif(bool(web.WHY_NOT), reason=web.WHY_NOT)
@@ -142,7 +143,7 @@ def test_the_message_goes_when_the_server_is_back(page):
     assert page.text(".translate .problem") == ""
 
 
-@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("view", one_in(2, VIEWS))
 def test_every_view_can_be_saved(page, view, tmp_path):
     page.driver.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)})
     page.open(view, **({"runs": "first"} if view == "train" else {}))
@@ -226,7 +227,7 @@ def test_light_and_dark(page):
     assert page.run(ground) == light
 
 
-@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("view", one_in(2, reversed(VIEWS)))
 def test_readable_on_a_narrow_screen(page, view):
     web.size(page.driver, 400, 800)
     try:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from marks import one_in
 from trainings import VECTORS, metrics, near, pictures, recipe, same_bits, state, weights
 
 from clearhead import config, load
@@ -82,7 +83,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", [pytest.param(c, marks=pytest.mark.slow) if i % 2 else c for i, c in enumerate(CASES)])
+@pytest.mark.parametrize("case", one_in(2, CASES))
 def test_a_resumed_run_equals_an_uninterrupted_one_to_the_bit(tmp_path, monkeypatch, case):
     every = {"run__valid_every": 2, "run__save_every": 2, "run__inside_every": 3, "steps": 9}
     table = recipe(**{**every, **CASES[case]})

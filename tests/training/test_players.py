@@ -12,6 +12,7 @@ from typing import ClassVar
 
 import pytest
 import torch
+from marks import one_in
 from trainings import GAN, SMALL, STUDENT, metrics, same_bits, state
 
 from clearhead import load, train
@@ -66,7 +67,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", one_in(2, CASES))
 def test_a_resumed_run_of_two_players_equals_an_uninterrupted_one_to_the_bit(name, tmp_path, monkeypatch):
     table, overrides = CASES[name]
     go(table, tmp_path / "whole", *overrides)
