@@ -79,5 +79,7 @@ def install():
 def without_checks():
     before = STATE.jaxtyping_disable
     STATE.update("jaxtyping_disable", True)
-    yield
-    STATE.update("jaxtyping_disable", before)
+    try:
+        yield
+    finally:
+        STATE.update("jaxtyping_disable", before)

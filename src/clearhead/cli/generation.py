@@ -236,12 +236,12 @@ def _parsed(line: str) -> Any:
 
 def _checked(messages: list[Any]) -> list[Message]:
     """The messages, if all have a role and a content, in our words or in ShareGPT's."""
-    from ..data.conversations import KEYS, ROLES
+    from ..data.conversations import ROLES, message_keys
     from ..errors import TextError
 
     checked = []
     for one in messages:
-        keys = next((keys for keys in KEYS if isinstance(one, dict) and set(keys) <= set(one)), None)
+        keys = message_keys(one)
         if keys is None or not all(isinstance(one[key], str) for key in keys):
             shown = json.dumps(one)[:60]
             raise TextError(f'{shown} is not a message: expected {{"role": "user", "content": "..."}}')

@@ -132,8 +132,13 @@ def _messages(row: Row, column: str) -> list[Message]:
     return messages
 
 
+def message_keys(given: Any) -> tuple[str, str] | None:
+    """Return the keys of the role and of the text of a message; None if it is none."""
+    return next((keys for keys in KEYS if isinstance(given, Mapping) and set(keys) <= set(given)), None)
+
+
 def _message(given: Any, where: str) -> Message:
-    keys = next((keys for keys in KEYS if isinstance(given, Mapping) and set(keys) <= set(given)), None)
+    keys = message_keys(given)
     if keys is None:
         raise DataError(f"{where} is {given!r:.100}: expected an object with role and content, or from and value")
     role, content = (given[key] for key in keys)

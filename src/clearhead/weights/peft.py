@@ -65,7 +65,7 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> tuple
     updates, changed = _read_tensors(folder)
     saved = config.read(Saved, config.load(folder / OURS)) if (folder / OURS).is_file() else None
     layout = foreign_layout(name)
-    if layout is None or name == "gguf":
+    if layout is None or not is_huggingface(name):
         bundle, used = _on_ours(folder, path, name, layout, changed, device, saved)
     else:
         changed = _with_prefix(path, layout, changed)
@@ -84,10 +84,16 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> tuple
     return bundle, used
 
 
+def is_huggingface(name: str) -> bool:
+    """True if a base model is a folder of Hugging Face, given the name of its layout."""
+    return name.startswith("huggingface")
+
+
 def foreign_layout(name: str) -> Layout | None:
-    """The layout of Hugging Face that a base model has there; None for our own, whose adapters have our names."""
-    kind = "llama" if name == "gguf" else name.split()[1] if name.startswith("huggingface") else None
-    return None if kind is None else huggingface.get_layout(kind)
+    """The layout of Hugging Face that gives adapters their names; None for a base model whose adapters have ours."""
+    if is_huggingface(name):
+        return huggingface.get_layout(name.split()[1])
+    return huggingface.get_layout("llama") if name == "gguf" else None
 
 
 def table_rows(layout: Layout | None, bundle: Bundle) -> list[Row]:

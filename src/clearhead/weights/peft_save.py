@@ -24,7 +24,7 @@ from ..tokens.special import Special
 from . import huggingface
 from .bundle import Bundle, check_tokens
 from .fill import WeightsError
-from .peft import FILES, OURS, PREFIX, A, B, check_whole, foreign_layout, table_rows
+from .peft import FILES, OURS, PREFIX, A, B, check_whole, foreign_layout, is_huggingface, table_rows
 from .peft_changes import find_changes
 from .peft_settings import CONFIG, Settings
 from .table import JOINED_TRANSPOSED, TRANSPOSED, Layout, Row
@@ -189,8 +189,8 @@ def _endings(chosen: Collection[str], known: Collection[str]) -> list[str]:
 
 
 def _token_layout(name: str, layout: Layout | None) -> Layout | None:
-    """The layout of the tokenizer's files; None for our own, which adapters of a GGUF file have as well."""
-    return None if name == "gguf" else layout
+    """The layout of the tokenizer's files; None: our own."""
+    return layout if is_huggingface(name) else None
 
 
 def _token_files(bundle: Bundle, layout: Layout | None) -> dict[str, bytes]:
