@@ -4,6 +4,7 @@ import gc
 import os
 import shutil
 from contextlib import nullcontext
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,15 @@ from hypothesis import settings
 from signature_checks import without_checks
 
 signature_checks.install()
+
+# Packages that these tests cannot do without. A machine that lacks one, as those with a GPU may, runs all other tests.
+NEEDS = {"explore": "httpx", "look/test_saliency.py": "captum"}
+collect_ignore = [place for place, package in NEEDS.items() if find_spec(package) is None]
+
+
+def pytest_report_header():
+    return [f"left out: tests/{place}, which needs the package {NEEDS[place]}" for place in collect_ignore]
+
 
 # Folders that use functions whose shapes layers, models, laws and look check: a quarter faster without. `make test-all`
 # checks them, too.

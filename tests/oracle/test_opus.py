@@ -68,11 +68,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         activation_function="swish", bos_token_id=0,
     )  # fmt: skip
     model = transformers_marian.MarianMTModel(config).eval()
+    torch.manual_seed(0)  # what follows does not depend on how the library draws its weights
     with torch.no_grad():
         for name, p in model.named_parameters():
             if "embed_positions" not in name:
-                p += 0.3 * torch.randn_like(p)
-        model.final_logits_bias += torch.randn_like(model.final_logits_bias)
+                norm = name.endswith("layer_norm.weight")
+                p.copy_(torch.randn_like(p) * 0.5 + norm)
+        model.final_logits_bias.copy_(torch.randn_like(model.final_logits_bias))
         model.final_logits_bias[0, 0] += 2.0
     model.save_pretrained(path)
     return path

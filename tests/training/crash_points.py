@@ -88,11 +88,22 @@ def at_points(folder: Path, stride: int) -> int:
         point += stride
 
 
+def wait_for_a_step(folder: Path, last: int) -> None:
+    """Wait until a checkpoint later than `last` is there: on a busy machine that takes a while."""
+    until = time.monotonic() + 20
+    while time.monotonic() < until:
+        names = os.listdir(folder) if folder.is_dir() else []
+        if any(name.startswith("step-") and name[:13] > f"step-{last:08d}" for name in names):
+            return
+        time.sleep(0.005)
+
+
 def at_random(folder: Path) -> None:
     chance, last, rounds = random.Random(0), 0, 8
     for i in range(rounds):
         child = victim(lambda i=i, last=last: save(folder, f"attempt-{i}", range(last + 1, last + 10**6), keep=2))
-        time.sleep(0.05 + 0.1 * chance.random())
+        wait_for_a_step(folder, last)
+        time.sleep(0.05 * chance.random())
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         if os.path.isdir(folder) and any(name.startswith("step-") for name in os.listdir(folder)):

@@ -78,11 +78,10 @@ def test_a_resumed_run_of_two_players_equals_an_uninterrupted_one_to_the_bit(nam
 COMPILED = """
 import sys
 from pathlib import Path
-sys.path.insert(0, sys.argv[1])
 import torch
 from test_players import go
 from trainings import GAN, STUDENT, recipe, state
-folder, device = Path(sys.argv[2]), sys.argv[3]
+folder, device = Path(sys.argv[1]), sys.argv[2]
 overrides = ["steps=3", "run.inside_every=2", *(["deterministic=true"] if device == "cuda" else [])]
 one = recipe(steps=3, run__valid_every=2, model__depth=1, model__bias=False)
 for name, table in (("one", one), ("gan", GAN), ("student", STUDENT)):
@@ -95,8 +94,9 @@ for name, table in (("one", one), ("gan", GAN), ("student", STUDENT)):
 
 def compiled(folder, device):
     """Run COMPILED in its own process, without the type checks of the tests."""
-    words = [sys.executable, "-c", COMPILED, os.path.dirname(__file__), str(folder), device]
-    done = subprocess.run(words, capture_output=True, text=True)
+    words = [sys.executable, "-c", COMPILED, str(folder), device]
+    places = {"PYTHONPATH": os.pathsep.join(sys.path)}  # of the tests' own modules
+    done = subprocess.run(words, capture_output=True, text=True, env={**os.environ, **places})
     assert done.returncode == 0, done.stderr
 
 
