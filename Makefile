@@ -52,8 +52,9 @@ lock:                         ## write the newest versions that fit together int
 	rm -rf build/lock
 	$(PYTHON) -m venv build/lock
 	build/lock/bin/python $(INSTALL) torch==$(TORCH)
-	build/lock/bin/python $(FREEZE) | $(NAMES) > build/lock/versions.txt
-	cp build/lock/versions.txt $(PINS)
+	echo "# The versions that make installs, written by make lock; users get the ranges of pyproject.toml." > build/lock/pins
+	build/lock/bin/python $(FREEZE) | $(NAMES) >> build/lock/pins
+	mv build/lock/pins $(PINS)
 
 format: $(ENV)/ready          ## format and fix with ruff
 	$(BIN)/ruff format .
