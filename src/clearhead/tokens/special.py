@@ -43,7 +43,7 @@ class Special:
 
 
 def decoder_prompt(tokens: Pair, special: Special | None) -> list[int]:
-    """What the decoder of a translator reads before a target: BOS, or padding if there is none, and a forced first token.
+    """What the decoder of a translator reads before a target: BOS, or else padding, and the forced first token if any.
 
     The forced token is the target's language in mBART, M2M-100 and NLLB.
     """
