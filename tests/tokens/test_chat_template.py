@@ -40,7 +40,7 @@ def repeated(step: str, start: str = "'a' * 1000") -> str:
 
 
 LARGE = {  # what a template may build, and the reason for which it is refused
-    "texts added": (repeated("ns.s + ns.s"), "texts of more than"),
+    "texts added": (repeated("ns.s + ns.s"), "a text of more than"),
     "texts joined": (repeated("ns.s ~ ns.s"), "texts of more than"),
     "replacements": (repeated("ns.s | replace('a', 'a' * 50)"), "a text of more than"),
     "one replacement": (LONG + "{{ b.replace('', b) | length }}", "a text of more than"),

@@ -162,7 +162,7 @@ def _read_pair(bundle: Bundle, given: Any, written: str | None) -> ModelInput:
     pair = bundle.pair()
     _check_text(bundle, given)
     source = pair.read(given)
-    begun = pair.written(written)[:-1] if written else []
+    begun = pair.written(written)[:-1].tolist() if written else []
     ids = np.array([*bundle.decoder_prompt(), *begun], np.int64)
     return ModelInput(
         model=bundle.model, bundle=bundle, args=(row_of(bundle, ids),), row={"source": row_of(bundle, source)},

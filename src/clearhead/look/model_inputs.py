@@ -202,7 +202,7 @@ def _pair_items(bundle: Bundle, data: Data) -> list[tuple[np.ndarray, np.ndarray
     for one in given:
         source, target = (one, None) if isinstance(one, str) else one
         # Without a target the decoder reads its prompt alone: the encoder never sees the target.
-        begun = [] if target is None else pair.written(target)[:-1]
+        begun = [] if target is None else pair.written(target)[:-1].tolist()
         read = np.array([*bundle.decoder_prompt(), *begun], np.int64)
         rows.append((_fitting(bundle, pair.read(source), bundle.max_tokens), _fitting(bundle, read, bundle.max_tokens)))
     return rows

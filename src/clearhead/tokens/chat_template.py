@@ -71,8 +71,9 @@ def render(
     failures = (
         TemplateError, ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError,
     )  # fmt: skip
-    given = {"messages": list(messages), "tools": None, "documents": None, "add_generation_prompt": prompt}
-    work = _WORK.set(_Work(given["messages"]))
+    conversation = list(messages)
+    given = {"messages": conversation, "tools": None, "documents": None, "add_generation_prompt": prompt}
+    work = _WORK.set(_Work(conversation))
     try:
         compiled = _compiled(template)
         length, parts = 0, []
@@ -138,6 +139,10 @@ class _Work:
 
     def made(self, value: Any) -> Any:
         """Count the value that an operation made, and return it."""
+        if type(value) is str:  # most values: the same as below, in less time
+            self.step(1 + len(value) // CHARACTERS_PER_STEP)
+            self.write(len(value))
+            return value
         number, characters = self._sizes((value,))
         if isinstance(value, str | bytes):
             number += characters // CHARACTERS_PER_STEP
@@ -191,7 +196,7 @@ def _size(value: Any, known: Mapping[int, int], most: int | None) -> tuple[int, 
             waiting += one.keys()
             waiting += one.values()
         elif isinstance(one, Namespace):
-            waiting.append(one._Namespace__attrs)  # type: ignore[attr-defined]
+            waiting.append(one._Namespace__attrs)
         elif isinstance(one, list | tuple | set | frozenset | KeysView | ValuesView | ItemsView):
             waiting += one
     return number, characters
@@ -228,6 +233,10 @@ def _sandbox_class() -> Any:
 
         def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
             work = _WORK.get()
+            if operator == "+" and type(left) is str and type(right) is str:
+                work.write(len(left) + len(right))
+                work.step(1 + (len(left) + len(right)) // CHARACTERS_PER_STEP)
+                return left + right
             if operator == "+" and isinstance(left, list | tuple) and isinstance(right, list | tuple):
                 work.step(1 + len(left) + len(right))  # what is in the lists was counted when they were made
                 return super().call_binop(context, operator, left, right)
@@ -320,6 +329,8 @@ def _counting(tree: Any, environment: Any) -> Any:
 def _output(value: Any) -> Any:
     """Count a value that is written."""
     work = _WORK.get()
+    if type(value) is str:
+        return work.made(value)
     work.write(work.read(value))
     return value
 
