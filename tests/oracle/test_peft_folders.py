@@ -296,12 +296,16 @@ def test_a_base_model_that_transformers_runs_is_refused_as_such(tmp_path: Path) 
     """Gemma 1 is none of our families."""
     sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "head_dim": 4}
     config = transformers.GemmaConfig(vocab_size=len(WORDS), num_key_value_heads=1, pad_token_id=1, **sizes)
-    model = transformers.GemmaForCausalLM(config)
-    model.save_pretrained(words_tokenizer(tmp_path) / "base")
+    transformers.GemmaForCausalLM(config).save_pretrained(tmp_path / "base")
     words_tokenizer(tmp_path / "base")
-    model.name_or_path = str(tmp_path / "base")
-    adapted = peft.get_peft_model(model, peft.LoraConfig(r=2, target_modules=["q_proj"]))
-    adapted.save_pretrained(tmp_path / "adapters")
+    folder = tmp_path / "adapters"
+    folder.mkdir()
+    settings = peft.LoraConfig(r=2, target_modules=["q_proj"], base_model_name_or_path=str(tmp_path / "base"))
+    settings.save_pretrained(folder)
+    save_file(
+        {"base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight": torch.ones(2, 8)},
+        folder / "adapter_model.safetensors",
+    )
     with pytest.raises(WeightsError, match="is a gemma, which transformers runs: adapters are read only for the"):
         ch.load(tmp_path / "adapters", device="cpu")
 

@@ -58,7 +58,7 @@ class Command(typer.core.TyperCommand):
         """Fail if an option with a value is given twice: the parser would keep the last."""
         order = self.make_parser(ctx).parse_args(args)[2]
         for option in {one.name: one for one in order if one.param_type_name == "option"}.values():
-            if order.count(option) > 1 and not (option.multiple or option.is_flag):
+            if order.count(option) > 1 and not (option.multiple or getattr(option, "is_flag", False)):
                 ctx.fail(f"{option.opts[-1]} is given {order.count(option)} times: expected it once")
 
 
