@@ -506,6 +506,21 @@ class Limited:
     bare: list = field(default_factory=list)
 
 
+@pytest.mark.parametrize("text", ['{"a": 1,\n"b": {"c": ["\\ud800"]}}', '{"a": 1,\n"\\uDC00x": 1}'])
+def test_half_of_a_surrogate_pair_in_json_is_refused_with_its_line(tmp_path, text):
+    path = tmp_path / "x.json"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=r"x\.json:2: \\ud[8c]00 is half of a surrogate pair"):
+        load(path)
+    path.write_text('{"a": "\\ud83d\\ude00"}')
+    assert load(path) == {"a": "\U0001f600"}
+
+
+def test_bytes_of_the_command_line_that_are_not_utf8_are_refused():
+    with pytest.raises(ConfigError, match=r"on the command line: positions = '\\udcff': expected text of whole"):
+        read(Model, override({}, "positions=\udcff"))
+
+
 def test_none_is_refused_where_the_default_is_another_value():
     assert dump(Limited()) == {"limit": 5, "names": [], "shares": {}, "anything": 0, "bare": []}
     with pytest.raises(ConfigError, match=r"limit = None cannot be written: left out, it would not be None"):

@@ -305,9 +305,13 @@ def _read_value(kind: Any, value: Any, key: Key, origin: Origin) -> Any:
     if containers:
         return _read_container(containers[-1], value, key, origin)
     scalars = tuple(member for member in members if not _container_types(member))
-    with suppress(msgspec.ValidationError):
+    try:
         if scalars:
             return value if Any in scalars else msgspec.convert(value, Union[scalars], strict=True)  # noqa: UP007
+    except msgspec.ValidationError:
+        pass
+    except UnicodeEncodeError as cause:  # the command line may have bytes that are not UTF-8
+        raise _mismatch(key, origin, value, "text of whole characters") from cause
     if str in scalars and type(value) is int:  # such as a column called 2: the command line has no quotes
         return str(value)
     words = [x for m in members if get_origin(m) is Literal for x in get_args(m) if isinstance(x, str)]
@@ -401,6 +405,12 @@ def _assignment(word: str) -> tuple[Key, Any]:
     return tuple(name.split(".")), values["value"] if len(values) == 1 else text
 
 
+def _half_character(values: Any) -> str | None:
+    """The first half of a surrogate pair without its other half, as JSON writes it; None if there is none."""
+    found = re.search("[\ud800-\udfff]", json.dumps(values, ensure_ascii=False))
+    return None if found is None else f"\\u{ord(found[0]):04x}"
+
+
 def _json_values(text: str) -> dict[str, Any]:
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         values = dict(pairs)
@@ -413,6 +423,9 @@ def _json_values(text: str) -> dict[str, Any]:
         raise InputError(f"JSON has no {word}")
 
     values = json.loads(text, object_pairs_hook=once, parse_constant=refuse)
+    if half := _half_character(values) if "\\ud" in text.lower() else None:
+        line = text[: text.lower().index(half)].count("\n") + 1
+        raise InputError(f"{half} is half of a surrogate pair, and no character by itself: line {line}")
     if not isinstance(values, dict):
         raise InputError(f"expected a table {{...}}, got {_describe(type(values))}")
     return values

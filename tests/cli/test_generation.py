@@ -180,3 +180,41 @@ def test_a_file_of_messages_that_does_not_exist_is_an_error(writer):
     found = run("chat", writer, "--messages", "missing.jsonl")
     assert (found.exit_code, found.stdout) == (1, "")
     assert "there is no file or folder" in found.stderr
+
+
+# words of the command line
+
+
+@pytest.mark.parametrize("words", [["--max_new", "60"], ["--max_new=60"], ["--max-new", "60"]])
+def test_an_option_with_dashes_is_told_how_it_is_written(words):
+    found = run("generate", "everyday", "The man", *words)
+    assert found.exit_code == 2
+    assert "written NAME=VALUE: max_new=60" in " ".join(found.stderr.replace("\u2502", " ").split())
+
+
+def test_a_question_on_the_command_line_is_answered(writer):
+    expected = objects("chat", writer, "max_new=4", "--json", stdin="a dog\n\n")
+    assert objects("chat", writer, "a dog", "max_new=4", "--json") == expected
+    assert "2 questions, ['a', 'dog']: expected one, in quotes" in run("chat", writer, "a", "dog").stderr
+    assert "a question and --messages" in run("chat", writer, "a", "--messages", "-").stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["generate", "everyday", "A", "seed=1", "seed=2"], "seed is given twice, seed=1 and seed=2: expected it once"),
+        (["train", "x.toml", "steps=1", "steps=2"], "steps is given twice, steps=1 and steps=2: expected it once"),
+        (["classify", "x", "A", "--top", "1", "--top", "2"], "--top is given 2 times: expected it once"),
+    ],
+)
+def test_a_value_given_twice_is_refused(words, message):
+    found = run(*words)
+    assert found.exit_code != 0
+    assert message in found.stderr
+
+
+def test_several_sentences_are_translated():
+    lines = run("translate", "en-de", "A dog runs.", "A cat sleeps.", "beams=1").stdout.splitlines()
+    assert lines == [
+        run("translate", "en-de", text, "beams=1").stdout.strip() for text in ("A dog runs.", "A cat sleeps.")
+    ]

@@ -9,8 +9,8 @@ import uvicorn
 class Uvicorn:
     """The app on a socket, in a thread of this process."""
 
-    def __init__(self, app):
-        self.server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", ws="none"))
+    def __init__(self, app, **options):
+        self.server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", ws="none", **options))
         self.thread = threading.Thread(target=self.server.run, daemon=True)
 
     def __enter__(self):

@@ -1,14 +1,21 @@
 """Which requests the explorer refuses, and that text from users never becomes markup."""
 
 import re
+import socket
+import urllib.request
+from contextlib import ExitStack
 from pathlib import Path
+from urllib.parse import urlsplit
 
+import httpx
 import pytest
+from serving import Uvicorn
 from starlette.testclient import TestClient
 
-from clearhead.explore import server
+from clearhead.explore import guard, server
 from clearhead.explore.guard import BODY, Guard
 from clearhead.explore.server import make_app
+from clearhead.explore.serving import request_protocol
 
 HOME = "http://127.0.0.1:8000"
 PAGE = Path(server.__file__).parent / "page"
@@ -146,3 +153,48 @@ def test_other_machines_need_a_token():
     assert client.get("/api/runs", headers={"cookie": "clearhead="}).status_code == 401
     rebound = {"authorization": "Bearer secret-word", "host": "rebound.evil.com"}
     assert client.get("/api/runs", headers=rebound).status_code == 421
+
+
+def begun(address, text):
+    """A connection that has sent the beginning of a request."""
+    place = urlsplit(address)
+    one = socket.create_connection((place.hostname, place.port), timeout=20)
+    one.sendall(text.replace("HOST", place.netloc).encode())
+    return one
+
+
+def everything(one):
+    """All that comes until the server closes the connection."""
+    parts = []
+    while part := one.recv(4096):
+        parts.append(part)
+    return b"".join(parts).decode()
+
+
+BEGUN = "POST /api/build HTTP/1.1\r\nHost: HOST\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{"
+
+
+def test_a_body_that_does_not_arrive_is_given_up(monkeypatch):
+    monkeypatch.setattr(guard, "BODY_SECONDS", 0.2)
+    with Uvicorn(make_app([], device="cpu")) as address, begun(address, BEGUN) as one:
+        answer = everything(one)
+    assert answer.startswith("HTTP/1.1 408")
+    assert "the request did not arrive within 0.2 seconds" in answer
+
+
+def test_slow_connections_do_not_lock_others_out(monkeypatch):
+    monkeypatch.setattr(guard, "BODY_SECONDS", 0.2)
+    options = {"limit_concurrency": 5, "http": request_protocol(0.2)}
+    with Uvicorn(make_app([], device="cpu"), **options) as address, ExitStack() as stack:
+        slow = [stack.enter_context(begun(address, text)) for text in (BEGUN, "", "GET / HTTP/1.1\r\nX: ", BEGUN)]
+        for one in slow:
+            everything(one)  # until the server has closed it
+        with urllib.request.urlopen(f"{address}/api/runs", timeout=20) as answer:
+            assert answer.status == 200
+
+
+def test_a_connection_that_is_kept_may_send_further_requests():
+    app = make_app([], device="cpu")
+    with Uvicorn(app, http=request_protocol(0.5)) as address, httpx.Client(trust_env=False) as client:
+        for _ in range(3):
+            assert client.get(f"{address}/api/runs").status_code == 200

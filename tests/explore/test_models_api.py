@@ -1,6 +1,7 @@
 """What the page knows of models: views, or why there are none; examples."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from clearhead.explore.examples import SENTENCES, answer_length, examples_of, ma
 from clearhead.explore.outlines import outline
 from clearhead.explore.server import make_app
 from clearhead.explore.store import Training, views, why_no_view
+from clearhead.layers.lora import add_adapters
 from clearhead.tokens import Characters, Pair, Subwords, Symbols, Words
 from clearhead.weights import shipped
 
@@ -125,6 +127,15 @@ def test_what_is_listed_of_a_model_is_what_its_views_find_when_it_is_loaded(tmp_
         assert views(found) == views(bundle)
         assert (found.name, found.can, found.reads) == (bundle.name, bundle.can, bundle.reads)
         assert found.parameters == sum(p.numel() for p in bundle.model.parameters())
+
+
+def test_adapters_that_a_run_kept_apart_are_listed(tmp_path):
+    base = ch.save(gpt(Characters("ab")), tmp_path / "base")
+    bundle = replace(ch.load(base, device="cpu"), base=str(base))
+    add_adapters(bundle.model, rank=1)
+    ch.save(bundle, tmp_path / "runs" / "x" / "model", layout="peft")
+    (tmp_path / "runs" / "x" / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0}\n')
+    assert views(outline(tmp_path / "runs" / "x" / "model")) == views(bundle)
 
 
 def test_a_run_keeps_its_name_and_one_that_is_gone_is_named(tmp_path):

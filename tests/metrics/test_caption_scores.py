@@ -189,7 +189,14 @@ def test_stems():
     assert {word: stem(word) for word in pairs} == pairs
 
 
-@pytest.mark.parametrize(("text", "tokens"), COCO["tokens"])
+INITIALS = [
+    ("a man named J.", "a man named j."), ("J. R. Smith, by J.", "j. r. smith by j."), ("J.-Y. is J.?", "j.-y. is j."),
+    ("plan B. He runs", "plan b he runs"), ("plan B. It.", "plan b. it"), ("(J.) 'J.'", "-lrb- j. -rrb- j."),
+    ("J.5 x.", "j. 5 x."), ("a_J. b.", "a_j b."), ("T-shirt J...", "t-shirt j."),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "tokens"), [*COCO["tokens"], *INITIALS])
 def test_words_equal_those_of_the_penn_treebank_tokeniser(text, tokens):
     assert caption_words(text) == tokens.split()
 

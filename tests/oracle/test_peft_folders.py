@@ -292,6 +292,24 @@ def test_a_base_model_of_another_kind_is_refused(tmp_path: Path) -> None:
 
 
 @torch.no_grad()
+def test_a_base_model_that_transformers_runs_is_refused_as_such(tmp_path: Path) -> None:
+    """Gemma 1 is none of our families."""
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "head_dim": 4}
+    config = transformers.GemmaConfig(vocab_size=len(WORDS), num_key_value_heads=1, pad_token_id=1, **sizes)
+    transformers.GemmaForCausalLM(config).save_pretrained(tmp_path / "base")
+    words_tokenizer(tmp_path / "base")
+    folder = tmp_path / "adapters"
+    folder.mkdir()
+    settings = peft.LoraConfig(r=2, target_modules=["q_proj"], base_model_name_or_path=str(tmp_path / "base"))
+    settings.save_pretrained(folder)
+    save_file(
+        {"base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight": torch.ones(2, 8)},
+        folder / "adapter_model.safetensors",
+    )
+    with pytest.raises(WeightsError, match="is a gemma, which transformers runs: adapters are read only for the"):
+        ch.load(tmp_path / "adapters", device="cpu")
+
+
 def test_a_folder_of_several_dtypes_has_the_one_of_its_config(tmp_path: Path) -> None:
     torch.manual_seed(0)
     llama().to(torch.bfloat16).save_pretrained(tmp_path)

@@ -9,8 +9,9 @@ import pytest
 from PIL import Image
 
 import clearhead
-from clearhead import compare, load
+from clearhead import Bundle, build, compare, load, save
 from clearhead.errors import InputError, InputKeyError
+from clearhead.report.compare.inputs import title_of
 from clearhead.report.compare.questions import ONE_WORD, questions
 from clearhead.report.compare.scores import speed_words
 from clearhead.report.compare.sections import SECTIONS, Measure
@@ -239,3 +240,12 @@ def test_what_cannot_be_compared(images, tmp_path):
     few.write_text("One.\n")
     with pytest.raises(InputError, match="has 1 inputs: expected 4 or more"):
         compare("everyday", "everyday", data=few)
+
+
+def test_models_of_runs_have_the_names_of_the_runs(tmp_path):
+    bundle = Bundle(build("mlp", inputs=2, outputs=2))
+    for name in ("small", "large"):
+        save(bundle, tmp_path / name / "model")
+        (tmp_path / name / "recipe.toml").write_text("steps = 1\n")
+    found = [title_of(load(tmp_path / name, device="cpu")) for name in ("small", "large")]
+    assert found == ["small", "large"]

@@ -6,8 +6,10 @@ import re
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from typer.testing import CliRunner
 
 from clearhead import plot, train
+from clearhead.cli import app
 from clearhead.training.run_folder import FolderError
 
 
@@ -356,3 +358,21 @@ def test_bad_input(tmp_path):
     old_run(tmp_path / "run")
     with pytest.raises(ValueError, match="plot got a run twice"):
         plot(tmp_path / "run", tmp_path / "x" / ".." / "run")
+
+
+def test_the_folder_of_several_runs_is_drawn_like_the_runs(tmp_path, monkeypatch):
+    for name in ("seed=1", "seed=2"):
+        old_run(tmp_path / "sweep" / name, looks=False)
+    (one,), (same,) = plot(tmp_path / "sweep"), plot(tmp_path / "sweep" / "seed=1", tmp_path / "sweep" / "seed=2")
+    assert [lines(x, "loss") for x in (one,)] == [lines(x, "loss") for x in (same,)]
+    assert {*lines(one, "loss")} == {"seed=1", "seed=2"}
+
+
+def test_a_plot_of_two_runs_leaves_that_of_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("a", "b"):
+        old_run(tmp_path / name, looks=False)
+    (tmp_path / "a" / "plot.png").write_text("of a alone")
+    found = CliRunner().invoke(app, ["plot", "a", "b"])
+    assert (found.exit_code, found.stdout.strip()) == (0, "plot.png")
+    assert (tmp_path / "a" / "plot.png").read_text() == "of a alone"

@@ -3,13 +3,19 @@
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 import clearhead as ch
+from clearhead.data.parallel import Line
+from clearhead.data.translations import EncodedPairs
+from clearhead.data.vocabulary import TranslationConfig
 from clearhead.errors import InputError
+from clearhead.look.model_inputs import Inputs
 from clearhead.tokens import Pair, Subwords
+from clearhead.weights import Bundle
 
 WORDS = ["<s>", "<pad>", "</s>", "<unk>", "a", "b", "c", "d", "eng_Latn", "fra_Latn", "__de__"]
 
@@ -79,3 +85,89 @@ def test_a_source_without_a_template_gets_its_end() -> None:
     pair = Pair(tokens, tokens)
     assert pair.read("a b").tolist() == [*tokens.encode("a b"), tokens.end]
     assert replace(pair, before=3).read("a b").tolist() == [3, *tokens.encode("a b"), tokens.end]
+
+
+SIZES = {
+    "vocab_size": len(WORDS), "d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2, "encoder_ffn_dim": 8, "decoder_ffn_dim": 8, "max_position_embeddings": 40,
+    "init_std": 0.5, "bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2,
+}  # fmt: skip
+T5 = {"d_model": 16, "d_kv": 8, "d_ff": 8, "num_layers": 1, "num_heads": 2, "initializer_factor": 2.0}
+# The model type, its options, and the tokens that its decoder reads before a target.
+FAMILIES = {
+    "bart": ("bart", SIZES | {"decoder_start_token_id": 2, "forced_bos_token_id": 0}, ["</s>", "<s>"]),
+    "mbart": ("mbart", SIZES | {"decoder_start_token_id": 2, "forced_bos_token_id": 9}, ["</s>", "fra_Latn"]),
+    "m2m_100": ("m2m_100", SIZES | {"decoder_start_token_id": 2, "forced_bos_token_id": 9}, ["</s>", "fra_Latn"]),
+    "marian": ("marian", SIZES | {"decoder_start_token_id": 1, "forced_eos_token_id": None}, ["<pad>"]),
+    "t5": ("t5", T5 | {"vocab_size": len(WORDS), "decoder_start_token_id": 1, "pad_token_id": 1, "eos_token_id": 2},
+           ["<pad>"]),
+}  # fmt: skip
+
+
+def translator(family: str, folder: Path) -> Bundle:
+    """A tiny translator with random weights: ours, or that of a folder of transformers."""
+    torch.manual_seed(0)
+    if family == "ours":
+        words = ch.tokens.Words(["a", "b", "c", "d"])
+        sizes = {"vocab": len(words), "context": 40, "width": 16, "depth": 1, "heads": 2}
+        return Bundle(ch.build("transformer", **sizes), Pair(words, words))
+    transformers = pytest.importorskip("transformers")
+    kind, options, _ = FAMILIES[family]
+    config = transformers.AutoConfig.for_model(kind, **options)
+    model = transformers.AutoModelForSeq2SeqLM.from_config(config)
+    model.generation_config.forced_bos_token_id = options.get("forced_bos_token_id")
+    model.save_pretrained(folder)
+    (folder / "tokenizer.json").write_text(subwords().to_str())
+    return ch.load(folder, device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("family", "language"),
+    [*((family, None) for family in [*FAMILIES, "ours"]), *((family, "__de__") for family in ("mbart", "m2m_100"))],
+)
+def test_whatever_looks_inside_reads_the_prompt_of_translate(
+    family: str, language: str | None, tmp_path: Path
+) -> None:  # fmt: skip
+    bundle, text, other = translator(family, tmp_path), "a c d", "a b d"
+    prompt = ["<start>"] if family == "ours" else FAMILIES[family][2]
+    prompt = prompt if language is None else [prompt[0], language]
+    answer = ch.translate(bundle, text, beams=1, limit=3, target_language=language)
+    bundle = bundle.with_languages(target=language)
+    written = "b d a"
+    read = [*prompt, "b", "d", "a"]
+
+    def plain(pieces: list[str]) -> list[str]:
+        return [piece.strip() for piece in pieces]
+
+    given = ch.score(bundle, text, written)
+    result = ch.look.attention(bundle, text, target=written)
+    assert plain(result.decoder_input) == read
+    assert plain(result.target) == [*read[1:], *plain(given.target)[-1:]]
+    cross = result.maps["cross"][0].dense()[0].mean(0)[len(prompt) - 1 :]
+    np.testing.assert_allclose(cross.numpy(), given.alignment, atol=1e-6)
+    assert plain(ch.look.head_effects(bundle, text, target=written).tokens) == plain(result.target)
+
+    options = {"written": written, "target": 4}
+    assert plain(ch.look.patching(bundle, text, other, stack="decoder", **options).columns) == read
+    assert plain(ch.look.logit_lens(bundle, text, written=written, at=0).tokens) == read[:1]
+    assert plain(ch.look.attention_effects(bundle, text, **options).tokens)
+    found = ch.look.saliency(bundle, (text, written), target=4, method="gradient")
+    assert plain(found.tokens)[-len(read) :] == read
+    (batch,) = Inputs(bundle, [(text, written), text]).batches(0, 2)
+    ids = [
+        bundle.tokens.target.pieces(row[:n]) for row, n in zip(batch.named["ids"], batch.target_lengths, strict=True)
+    ]
+    assert [plain(row) for row in ids] == [read, prompt]
+
+    options = TranslationConfig(batch_tokens=32)
+    lines = [Line(source=text, target=written, where="x:1")]
+    one = (np.array([0]), np.array([1]))
+    rows = EncodedPairs(lines, bundle.tokens, options, one, bundle.special).batch(0, np.array([0]), np.array([0]))
+    assert plain(bundle.tokens.target.pieces(rows["ids"][0][: len(read)])) == read
+
+    seen = []
+    hook = bundle.model.register_forward_pre_hook(lambda _, args, named: seen.append(args[0]), with_kwargs=True)
+    first = answer.forced.watch("**.cross.weights")
+    hook.remove()
+    assert plain(bundle.tokens.target.pieces(seen[0][0, : len(prompt)].tolist())) == prompt
+    assert first.names

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 
 import clearhead as ch
 from clearhead.data.text_rows import mask_of, masked_ids
+from clearhead.errors import InputError
 from clearhead.look import Notice
 from clearhead.tasks import score
 from clearhead.tasks.text import embed, fill, likelihood, likelihoods
@@ -78,6 +79,11 @@ def test_likelihoods_are_those_of_each_text_alone():
         alone = likelihood(made, text)
         assert (found.pieces, found.counted) == (alone.pieces, alone.counted)
         assert found.logprobs[1:] == pytest.approx(alone.logprobs[1:], abs=1e-5)
+
+
+def test_the_likelihood_of_a_list_is_refused():
+    with pytest.raises(InputError, match="text is a list: expected a string; `likelihoods` reads several"):
+        likelihood(gpt(), TEXTS)
 
 
 @torch.no_grad()

@@ -34,6 +34,21 @@ def test_quantiles_are_those_of_the_beta_distribution(parameter):
     assert float((table * (1 - table)).mean()) == pytest.approx(parameter / (4 * parameter + 2), rel=0.01)
 
 
+@pytest.mark.parametrize(
+    ("parameter", "expected"),
+    [
+        (0.1, (6.996629e-28, 0.0008452555, 0.9999994)), (1.5, (0.00692634, 0.2980136, 0.8213395)),
+        (50.0, (0.3484197, 0.4662297, 0.5584221)), (1100.0, (0.4670152, 0.4928095, 0.5124668)),
+        (1e6, (0.498905, 0.4997615, 0.5004135)),
+    ],
+)  # fmt: skip
+def test_quantiles_are_those_of_scipy(parameter, expected):
+    """By scipy.stats.beta.ppf(level / 1024, parameter, parameter)."""
+    table = beta_quantiles(parameter)
+    assert table[[1, 256, 900]].tolist() == pytest.approx(expected, rel=1e-5)
+    assert (float(table[0]), float(table[-1])) == (0.0, 1.0)
+
+
 def test_mixup_blends_each_image_with_the_one_half_a_batch_further():
     x = images()
     out, share = mix(x, rng(), beta_quantiles(0.8), None)

@@ -133,3 +133,18 @@ def test_more_alternatives_than_colours_can_be_drawn(tmp_path):
 def test_fewer_than_one_job_is_refused(tmp_path):
     with pytest.raises(ValueError, match="jobs=0: expected 1 or more"):
         run("seed=1,2", out=tmp_path, jobs=0)
+
+
+def test_a_file_of_data_is_swept(tmp_path):
+    (tmp_path / "diary.txt").write_text("the cat sat on the mat, and a dog ran.\n" * 300)
+    words = [
+        "model.depth=1,2",
+        "model.width=16",
+        "model.heads=2",
+        "steps=1",
+        "data.tokens=characters",
+    ]
+    result = sweep(tmp_path / "diary.txt", *words, out=tmp_path / "runs", quiet=True, device="cpu")
+    assert [trial.error for trial in result.trials] == ["", ""]
+    assert result.finished
+    assert result.trials[0].parameters < result.trials[1].parameters

@@ -50,6 +50,17 @@ def test_a_missing_folder_or_file_is_named(folder, tmp_path):
             ch.load(folder)
 
 
+@pytest.mark.parametrize("name", ["smal.gguf", "models/smal.gguf"])
+def test_a_missing_file_is_no_missing_folder(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).with_name("small.gguf").touch()
+    with pytest.raises(WeightsError, match=r"smal\.gguf: there is no such file; the nearest is small\.gguf$"):
+        ch.load(name)
+    with pytest.raises(WeightsError, match=r"nowhere/a\.gguf: there is no such file$"):
+        ch.load("nowhere/a.gguf")
+
+
 def test_an_unknown_name_lists_similar_names_or_all_shipped_models(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(WeightsError, match=r"en-dee: there is no such folder; the nearest is en-de$"):

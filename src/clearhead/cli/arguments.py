@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable
 from dataclasses import field, make_dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ RecipeFile = Annotated[
     str,
     typer.Argument(
         metavar="RECIPE",
-        help="A recipe, .toml or .json; `train` also takes a file of data.",
+        help="A recipe, .toml or .json; `train` and `sweep` also take a file of data.",
         autocompletion=completion.recipes,
     ),
 ]
@@ -33,6 +34,10 @@ JsonLines = Annotated[bool, typer.Option("--json", help="Print a JSON object per
 Options = Annotated[
     list[str] | None, typer.Argument(metavar="OPTION", help="Options, written name=value: see above.")
 ]  # fmt: skip
+MoreTexts = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="TEXT... OPTION", help="More texts or files; and options, written name=value: see above."),
+]
 Model = Annotated[
     str,
     typer.Argument(
@@ -62,13 +67,35 @@ Type = Annotated[
         autocompletion=completion.types,
     ),
 ]
+OPTION = re.compile(r"[A-Za-z_][\w.-]*=")  # how an option, written name=value, begins
 NOT_OPTIONS = ("done", "root")  # keyword arguments that cannot be given as name=value
+
+
+def divided(words: list[str] | None) -> tuple[list[str], list[str]]:
+    """The texts and the options, written name=value, among the words of a command."""
+    texts, options = list[str](), list[str]()
+    for word in words or ():
+        (options if OPTION.match(word) else texts).append(word)
+    return texts, options
+
+
+def check_once(words: list[str] | None) -> None:
+    """Raise if words like beams=5 give a value twice, of which the last would be used."""
+    from ..errors import InputError
+
+    seen: dict[str, str] = {}
+    for word in words or ():
+        name = word.partition("=")[0].strip()
+        if name in seen:
+            raise InputError(f"{name} is given twice, {seen[name]} and {word}: expected it once")
+        seen[name] = word
 
 
 def keyword_options(function: Callable[..., Any], words: list[str] | None) -> dict[str, Any]:
     """Words like beams=5 as keyword arguments of a function; raises for an unknown name or a wrong type."""
     from ..config import Table, override, read
 
+    check_once(words)
     table = override(Table(), *words or ())
     read(options_class(function), table)  # for its checks: the values are passed on as they were written
     return dict(table)

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from .answers import print_answers, write_json
-from .arguments import Device, Json, Model, Options, Type, keyword_options
+from .arguments import Device, Json, Model, Options, Type, divided, keyword_options
 from .output import show
 from .text_input import Item, read_texts, text_or_stdin
 from .verb import verb
@@ -69,6 +69,7 @@ def generate(
 
 @verb(
     'clearhead chat smollm2.gguf --system "You answer in one sentence."',
+    'clearhead chat smollm2.gguf "What is attention?" max_new=60',
     "clearhead chat smollm2.gguf --messages questions.jsonl --json > answers.jsonl",
     options=("tasks/generate.py", "chat"),
     more="""--messages reads JSON Lines. If every line is a message, {"role": "user", "content": "Hello!"}, they are one
@@ -78,7 +79,13 @@ read, and a line of text, or an object with --json, is printed for it. ShareGPT'
 )
 def chat(
     model: Model,
-    options: Options = None,
+    options: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="QUESTION OPTION",
+            help="A question, which is answered instead of those of stdin; and options, written name=value: see above.",
+        ),
+    ] = None,
     system: Annotated[
         str | None, typer.Option("--system", help="The system message, for conversations without one.")
     ] = None,
@@ -95,15 +102,24 @@ def chat(
     --json prints each answer as one object on a line: the message, with "role" and "content", and its tokens, their
     log-probability and the seed. --stream --json prints {"piece", "id", "logprob"} for each token before it.
     """
+    from ..errors import InputError
     from ..tasks.generate import chat, conversation
     from ..weights import load
 
-    chosen, bundle = keyword_options(chat, options), load(model, device=device, dtype=dtype)
+    questions, words = divided(options)
+    if len(questions) > 1:
+        raise InputError(f"{len(questions)} questions, {questions}: expected one, in quotes; --messages reads several")
+    if questions and messages is not None:
+        raise InputError("a question and --messages: expected one of them")
+    chosen, bundle = keyword_options(chat, words), load(model, device=device, dtype=dtype)
     begin = [] if system is None else [{"role": "system", "content": system}]
     conversation(bundle, [*begin, {"role": "user", "content": "Hello."}])  # raises before the user types
     answer = _Answers(bundle, chosen, as_json=as_json, stream=stream)
     if messages is not None:
         _answer_file(messages, begin, answer)
+        return
+    if questions:
+        answer.show([*begin, {"role": "user", "content": questions[0]}])
         return
     history = begin
     while line := _next_line():

@@ -17,11 +17,12 @@ from .arguments import (
     Json,
     JsonLines,
     Model,
-    Options,
+    MoreTexts,
     Text,
     TextColumn,
     Texts,
     Type,
+    divided,
     keyword_options,
 )
 from .image_input import images_of
@@ -32,32 +33,36 @@ from .verb import verb
 
 @verb(
     'clearhead translate en-de "A dog runs." beams=5',
+    'clearhead translate en-de "A dog runs." "A cat sleeps."',
     "clearhead translate runs/en-de news.txt > news.de",
     options=("tasks/translate.py", "translate"),
 )
 def translate(
     model: Model,
     text: Text,
-    options: Options = None,
+    options: MoreTexts = None,
     column: TextColumn = None,
     device: Device = "auto",
     as_json: JsonLines = False,
 ) -> None:
-    """Translate a sentence, or each line of a file as it comes; --json adds scores, tokens and the alignment."""
+    """Translate sentences, or each line of a file as it comes; --json adds scores, tokens and the alignment."""
     from ..data.column_names import SOURCES, TEXTS
     from ..data.files import as_line
     from ..tasks.translate import translate
     from ..weights import load
 
-    is_text(text)  # raises before the model is loaded
-    chosen = keyword_options(translate, options)
+    more, words = divided(options)
+    texts = [text, *more]
+    for one in texts:
+        is_text(one)  # raises before the model is loaded
+    chosen = keyword_options(translate, words)
     bundle = load(model, device=device)
     where = Column(name=column, usual=(*SOURCES, *TEXTS))
     print_answers(
-        read_texts([text], where),
+        read_texts(texts, where),
         lambda texts, first: translate(bundle, texts, **shift_seed(chosen, first)),  # type: ignore[arg-type, return-value]
         as_json=as_json, plain=lambda one: as_line(one.text), record=lambda one: one.to_dict(), named=False,
-        total=total_size([text], where),
+        total=total_size(texts, where),
     )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from . import completion
-from .arguments import DataFolder, Device, Json, Model, Overrides, Quiet, RecipeFile
+from .arguments import DataFolder, Device, Json, Model, Overrides, Quiet, RecipeFile, check_once
 from .output import rows, show
 from .verb import RecipeCommand, verb
 
@@ -44,6 +44,7 @@ def train(
     from ..training import train
     from ..training.data_recipe import is_data, new_recipe
 
+    check_once(overrides)
     if only_recipe:
         from ..config import load, override
 
@@ -93,6 +94,7 @@ def finetune(
     from ..training import finetune, finetune_recipe
     from ..training.finetune import RANK
 
+    check_once(overrides)
     if lora and head:
         raise InputError("--lora and --head: expected one of them")
     for option, given in (("--apart", apart), ("--rank", rank is not None)):
@@ -176,6 +178,7 @@ def verify_resume(
     """Check that a killed and resumed training equals an uninterrupted one bit for bit; exit code 1 if not."""
     from ..training import verify_resume
 
+    check_once(overrides)
     verdict = verify_resume(
         recipe, *overrides or (), out=out, kills=kills, world=world, data=data, device=device, seed=seed, quiet=quiet
     )
@@ -186,6 +189,7 @@ def verify_resume(
 
 @verb(
     "clearhead sweep configs/reverse.toml model.positions=none,learned,rotary seed=1,2,3 --out runs/positions",
+    "clearhead sweep diary.txt model.depth=2,4 --out runs/depths",
 )
 def sweep(
     recipe: RecipeFile,
@@ -210,12 +214,15 @@ def sweep(
 @verb(
     "clearhead plot runs/a",
     "clearhead plot runs/a runs/b -o both.png",
+    "clearhead plot runs/sweep",
 )
 def plot(
     runs: Annotated[
         list[Path],
         typer.Argument(
-            metavar="RUN", help="Run folders; several are drawn on the same axes.", autocompletion=completion.runs
+            metavar="RUN",
+            help="Run folders, or the folder of a sweep; several runs are drawn on the same axes.",
+            autocompletion=completion.runs,
         ),
     ],
     out: Annotated[
@@ -223,12 +230,14 @@ def plot(
         typer.Option(
             "-o",
             "--out",
-            help="A .png, .pdf or .svg file; further figures are written beside it. RUN/plot.png if not given.",
+            help="A .png, .pdf or .svg file; further figures are written beside it. If not given, RUN/plot.png, "
+            "or plot.png here for several.",
         ),
     ] = None,
 ) -> None:
     """Plot the curves of runs, and statistics of every head if they were recorded; print the names of the files."""
     from ..report import plot
 
-    for path in plot(*runs, out=out or runs[0] / "plot.png"):
+    default = runs[0] / "plot.png" if len(runs) == 1 else Path("plot.png")  # one run's folder keeps its own plot
+    for path in plot(*runs, out=out or default):
         print(path)

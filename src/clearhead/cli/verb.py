@@ -33,36 +33,76 @@ app = typer.Typer(
 )
 
 
-class RecipeCommand(typer.core.TyperCommand):
-    """A subcommand that takes values of a recipe: an unknown option is told how these are written."""
+class Command(typer.core.TyperCommand):
+    """A subcommand that refuses an option given twice, and says how values without dashes are written."""
+
+    hint = ""  # what the message about an unknown option ends with
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        given = list(args)
         try:
-            return super().parse_args(ctx, args)
+            rest = super().parse_args(ctx, args)
         except Exception as problem:
             if type(problem).__name__ == "NoSuchOption":  # of click, or of typer's copy of it
-                problem.message += ". Values of the recipe are written NAME=VALUE"  # type: ignore[attr-defined]
-                problem.message += ": steps=100, seed=1, optim.lr=1e-4, data.batch_tokens=2048"  # type: ignore[attr-defined]
+                problem.message += self.written(problem.option_name, given)  # type: ignore[attr-defined]
             raise
+        if not ctx.resilient_parsing:
+            self._check_repeated(ctx, given)
+        return rest
+
+    def written(self, option: str, args: list[str]) -> str:
+        """The end of the message about an unknown option."""
+        return self.hint
+
+    def _check_repeated(self, ctx: Any, args: list[str]) -> None:
+        """Fail if an option with a value is given twice: the parser would keep the last."""
+        order = self.make_parser(ctx).parse_args(args)[2]
+        for option in {one.name: one for one in order if one.param_type_name == "option"}.values():
+            if order.count(option) > 1 and not (option.multiple or getattr(option, "is_flag", False)):
+                ctx.fail(f"{option.opts[-1]} is given {order.count(option)} times: expected it once")
+
+
+class RecipeCommand(Command):
+    """A subcommand that takes values of a recipe."""
+
+    hint = (
+        ". Values of the recipe are written NAME=VALUE: steps=100, seed=1, optim.lr=1e-4, data.batch_tokens=2048"
+    )  # fmt: skip
+
+
+class WordsCommand(Command):
+    """A subcommand that takes words like beams=5."""
+
+    def written(self, option: str, args: list[str]) -> str:
+        name = option.lstrip("-").replace("-", "_")
+        at = next((i for i, word in enumerate(args) if word.partition("=")[0] == option), len(args))
+        _, equals, value = args[at].partition("=") if at < len(args) else ("", "", "")
+        if not equals:
+            value = next((word for word in args[at + 1 : at + 2] if not word.startswith("-")), "VALUE")
+        return f". Options without dashes are written NAME=VALUE: {name}={value}"
 
 
 def verb(
     *examples: str,
     options: tuple[str, str] | None = None,
     more: str = "",
-    command: type[typer.core.TyperCommand] = typer.core.TyperCommand,
+    command: type[Command] | None = None,
 ) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """Decorator that makes a function a subcommand of the same name, with its docstring and examples as help.
 
     `options` is the file and the name of the function whose keyword arguments the subcommand takes as name=value;
-    `more` is a further paragraph of help; `command` the class of the subcommand.
+    `more` is a further paragraph of help; `command` the class of the subcommand, which otherwise depends on whether the
+    function has an argument `options`.
     """
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
         listed = "" if options is None else f"\n\n{options_help(*options)}"
         help_text = _escape(inspect.cleandoc(function.__doc__ or "") + listed + (f"\n\n{more}" if more else ""))
 
-        @app.command(cls=command, epilog="\n\n".join(_escape(one) for one in examples), help=help_text)
+        takes_words = any(one.name == "options" for one in inspect.signature(function).parameters.values())
+        kind = command or (WordsCommand if takes_words else Command)
+
+        @app.command(cls=kind, epilog="\n\n".join(_escape(one) for one in examples), help=help_text)
         @functools.wraps(function)
         def run(*args: P.args, **kwargs: P.kwargs) -> T:
             try:

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..tokens import Tokenizer
 from ..tokens.chat_template import read_template, token_names
-from ..tokens.special import read_special
+from ..tokens.special import decoder_prompt, read_special
 from .answers import Rendering
 from .conversations import Chats, Columns, message_reader
 from .kinds import Guess
@@ -93,8 +93,8 @@ def what_is_cut(guessed: Guess, table: Table | None, context: int | None, tokens
         return Longer(context, guessed.kind, None)
     if guessed.kind == "pairs":
         pair, special = open_pair(tokens, root)
-        first = 0 if special.first is None else 1
-        sizes = {"source": len(pair.read("")), "target": len(pair.written("")) + first}
+        read = len(decoder_prompt(pair, special)) + len(pair.written("")) - 1  # the last token is written, not read
+        sizes = {"source": len(pair.read("")), "target": read}
         return Longer(context, "pairs", {guessed.options[side]: size for side, size in sizes.items()})
     folder = find_tokenizer(tokens, root)
     tokenizer: Tokenizer = open_tokenizer(tokens, folder)

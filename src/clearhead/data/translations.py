@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ..errors import InputError
 from ..tokens import Pair, Tokenizer
-from ..tokens.special import Special
+from ..tokens.special import Special, decoder_prompt
 from .batches import IGNORE, Batch, Data, Rows
 from .bucketed import Bucketed, Buckets
 from .files import DataError, given_files, locate
@@ -180,19 +180,18 @@ class EncodedPairs:
         starts, counts = joined
         self.rounding = config.rounding
         source_pad, pad = tokens.source.pad, tokens.target.pad
-        start = tokens.target.start if special is None or special.start is None else special.start  # the first input
-        if source_pad is None or pad is None or start is None:
-            raise InputError(f"{tokens!r} has no <pad> and <start>: translations need them")
-        self.source_pad, self.pad, self.start = source_pad, pad, start
+        assert source_pad is not None  # a Pair has both
+        assert pad is not None
+        self.source_pad, self.pad = source_pad, pad
+        self.start, *first = decoder_prompt(tokens, special)
         if special is None:
             source, target = (
                 _examples(side, texts, starts, counts)
                 for side, texts in zip((tokens.source, tokens.target), _sides(lines), strict=True)
             )
         else:  # as the checkpoint reads and writes them, which may put a language or <start> around them
-            first = np.array([] if special.first is None else [special.first], np.int64)
             source = [tokens.read(line.source) for line in lines]
-            target = [np.concatenate([first, tokens.written(line.target)]) for line in lines]
+            target = [np.array([*first, *tokens.written(line.target)], np.int64) for line in lines]
         longer = np.array([max(len(x), len(y)) for x, y in zip(source, target, strict=True)], np.int64)
         kept = np.flatnonzero(longer <= (config.longest or max(longer, default=0)))
         self.left_out = len(longer) - len(kept)

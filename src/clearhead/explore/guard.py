@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+import anyio
 import msgspec
 from starlette.exceptions import HTTPException
 
@@ -25,6 +26,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 BODY = 1 << 18  # largest body of a request, in bytes
+BODY_SECONDS = 20  # within which a body has to arrive: whoever sends it slowly holds one of few connections
 UPLOADS = {"/api/images": 8 << 20}  # largest bodies of requests that send files, by path
 COOKIE = "clearhead"
 POLICY = (
@@ -57,12 +59,15 @@ class Guard:
             return  # no websockets
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
 
+        limited = _Limited(receive, self._largest(scope), upload=scope["path"] in UPLOADS)
+
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 kept = [(k, v) for k, v in message.get("headers", []) if k.lower() != b"server"]
                 stored = any(k.lower() == b"cache-control" for k, _ in kept)  # by the browser: only the page's files
                 cache = [] if stored else [(b"cache-control", b"no-store")]
-                message = {**message, "headers": [*kept, *HEADERS, *cache]}
+                close = [(b"connection", b"close")] if limited.late else []
+                message = {**message, "headers": [*kept, *HEADERS, *cache, *close]}
             await send(message)
 
         problem = self.problem(scope, headers)
@@ -71,7 +76,7 @@ class Guard:
         elif self.token is not None and scope["path"] == "/" and _query_token(scope):
             await self._set_cookie(send_with_headers)
         else:
-            await self.app(scope, self._limited(receive, self._largest(scope)), send_with_headers)
+            await self.app(scope, limited, send_with_headers)
 
     def problem(self, scope: Scope, headers: dict[str, str]) -> tuple[int, str] | None:
         """The status and the message that refuse a request; None for a request that is allowed."""
@@ -128,19 +133,38 @@ class Guard:
         await send({"type": "http.response.start", "status": 303, "headers": headers})
         await send({"type": "http.response.body", "body": b""})
 
-    def _limited(self, receive: Receive, most: int) -> Receive:
-        """Count the bytes of a body while it is received, since its length may not have been declared."""
-        received = 0
 
-        async def limited() -> Message:
-            nonlocal received
-            message = await receive()
-            received += len(message.get("body", b""))
-            if received > most:
-                raise HTTPException(413, _too_large(most))
-            return message
+class _Limited:
+    """Receives the messages of a request; raises if its body is too large or takes too long.
 
-        return limited
+    The bytes are counted while they are received, since a body's length may not have been declared. An upload has a
+    time limit of its own, where it is read.
+    """
+
+    def __init__(self, receive: Receive, most: int, *, upload: bool) -> None:
+        self.receive, self.most = receive, most
+        self.waiting = not upload  # for the rest of a body; afterwards only the end of the connection is awaited
+        self.until: float | None = None  # when the body has to be there, on the clock of the event loop
+        self.received, self.late = 0, False
+
+    async def __call__(self) -> Message:
+        message = await (self._in_time() if self.waiting else self.receive())
+        self.received += len(message.get("body", b""))
+        if self.received > self.most:
+            raise HTTPException(413, _too_large(self.most))
+        self.waiting = self.waiting and message.get("more_body", False)
+        return message
+
+    async def _in_time(self) -> Message:
+        self.until = anyio.current_time() + BODY_SECONDS if self.until is None else self.until
+        try:
+            with anyio.fail_after(self.until - anyio.current_time()):
+                return await self.receive()
+        except TimeoutError:
+            self.late = True
+            raise HTTPException(
+                408, f"the request did not arrive within {BODY_SECONDS} seconds: send it again"
+            ) from None
 
 
 def _too_large(most: int) -> str:

@@ -20,7 +20,7 @@ from ..look.addresses import Tree, matching
 from ..look.attention_layers import KINDS, attention_layers
 from ..look.lens import has_lens, lens_logits
 from ..tasks import Translation
-from ..tasks.translation import Pass, start_ids, translator_tokens
+from ..tasks.translation import Pass, translator_tokens
 from ..tokens import Tokenizer
 from ..weights import Bundle
 from .attention_groups import ABOUT, CELLS, Group, in_range, rounded
@@ -147,7 +147,7 @@ class Inspection:
     def _ablation(self) -> Ablation:
         model, device = self.bundle.model, self.bundle.device
         if self.forced is not None:
-            written = torch.tensor([*start_ids(self.bundle), *self.forced.target], device=device)
+            written = torch.tensor([*self.bundle.decoder_prompt(), *self.forced.target], device=device)
             target = written[1:]
             inputs = {
                 "ids": written[None, :-1],
@@ -189,7 +189,7 @@ def inspect_translation(bundle: Bundle, translation: Translation) -> Inspection:
     assert forced is not None
     source_words, target_words = translation.words
     source = text_axis(pair.source, forced.source.tolist(), source_words)
-    start, *first = start_ids(bundle)  # a forced first token is written, too
+    start, *first = bundle.decoder_prompt()  # a forced first token is written, too
     written, n = [*first, *forced.target], len(first)
     target_words = [*([i] for i in range(n)), *([i + n for i in word] for word in target_words)]
     target = text_axis(pair.target, written, target_words)

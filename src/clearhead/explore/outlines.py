@@ -28,8 +28,9 @@ class Outline:
 
 def outline(folder: Path) -> Outline:
     """The outline of a model folder in our own layout, or of adapters that we saved; raises for other folders."""
-    file = peft.OURS if peft.is_peft(folder) else "config.json"
-    saved = config.read(native.Saved, config.load(folder / file))
+    apart = peft.is_peft(folder)
+    table = config.load(folder / (peft.OURS if apart else "config.json"))
+    saved = config.read(peft.Saved if apart else native.Saved, table)
     kind, options = family(saved.model)
     chosen = config.read(options, config.Table(saved.options))
     with on_meta_device():

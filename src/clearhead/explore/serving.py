@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import socket
 import sys
@@ -12,11 +13,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from ..errors import InputError, MissingPackageError
 from .guard import LOOPBACK
 
 NEEDED = ("fastapi", "uvicorn")
+HEAD_SECONDS = 20  # within which the first line and the headers of a request have to arrive
 PORTS = 20  # ports to try, from the first one on
 
 
@@ -79,6 +82,7 @@ def serve(
         uvicorn.Config(
             app, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=2,
             timeout_keep_alive=30, limit_concurrency=512, h11_max_incomplete_event_size=1 << 16, ws="none",
+            http=request_protocol(HEAD_SECONDS),
         )
     )  # fmt: skip
     say(address)
@@ -89,6 +93,43 @@ def serve(
         server.run(sockets=[listening])
     except KeyboardInterrupt:  # Ctrl-C
         return
+
+
+def request_protocol(seconds: float) -> Any:
+    """Uvicorn's protocol that also closes connections whose request does not begin in time.
+
+    Uvicorn waits for the headers of a request without an end, and counts such a connection as one of its clients.
+    """
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    class Protocol(H11Protocol):
+        late: asyncio.TimerHandle | None = None  # closes the connection
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self._watch()
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            self._watch()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._stop()
+            super().connection_lost(exc)
+
+        def _watch(self) -> None:
+            """Start the clock if no request is being answered; stop it otherwise."""
+            if self.cycle is not None and not self.cycle.response_complete:
+                self._stop()
+            elif self.late is None:
+                self.late = self.loop.call_later(seconds, self.transport.close)
+
+        def _stop(self) -> None:
+            if self.late is not None:
+                self.late.cancel()
+                self.late = None
+
+    return Protocol
 
 
 def _listen(host: str, port: int) -> socket.socket:

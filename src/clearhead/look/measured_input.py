@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from ..data.image_files import ImageLike
 from ..data.text_rows import MASKS
 from ..errors import InputError
-from ..tokens import Pair
 from ..weights import Bundle
 from .addresses import module_of
 from .capture import edit
@@ -160,13 +159,11 @@ def _read_text(bundle: Bundle, given: Any, _: str | None) -> ModelInput:
 
 
 def _read_pair(bundle: Bundle, given: Any, written: str | None) -> ModelInput:
-    pair = bundle.tokens
-    if not isinstance(pair, Pair):
-        raise InputError(f"this {bundle.name} has no tokenizers of a source and a target: expected a Pair")
+    pair = bundle.pair()
     _check_text(bundle, given)
     source = pair.read(given)
-    start = pair.target.pad if pair.target.start is None else pair.target.start  # Marian starts with padding
-    ids = np.append(np.int64(start or 0), pair.written(written)[:-1] if written else np.zeros(0, np.int64))
+    begun = pair.written(written)[:-1].tolist() if written else []
+    ids = np.array([*bundle.decoder_prompt(), *begun], np.int64)
     return ModelInput(
         model=bundle.model, bundle=bundle, args=(row_of(bundle, ids),), row={"source": row_of(bundle, source)},
         pieces=pair.source.pieces(source), written=pair.target.pieces(ids),

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from ..data.image_files import images_in
 from ..data.labelled_images import LabelledImages
 from ..errors import InputError, Notice
-from ..tokens import Pair
 from ..weights import Bundle
 from .text import read_ids
 
@@ -198,15 +197,13 @@ def _text_batches(bundle: Bundle, items: Sequence[np.ndarray], first: int, last:
 
 
 def _pair_items(bundle: Bundle, data: Data) -> list[tuple[np.ndarray, np.ndarray]]:
-    pair, given = bundle.tokens, [data] if isinstance(data, str) else list(data)
-    if not isinstance(pair, Pair):
-        raise InputError(f"this {bundle.name} has no tokenizers of a source and a target: expected a Pair")
-    start = pair.target.pad if pair.target.start is None else pair.target.start
+    pair, given = bundle.pair(), [data] if isinstance(data, str) else list(data)
     rows = []
     for one in given:
         source, target = (one, None) if isinstance(one, str) else one
-        # Without a target the decoder reads its start token alone: the encoder never sees the target.
-        read = np.append(np.int64(start or 0), [] if target is None else pair.written(target)[:-1]).astype(np.int64)
+        # Without a target the decoder reads its prompt alone: the encoder never sees the target.
+        begun = [] if target is None else pair.written(target)[:-1].tolist()
+        read = np.array([*bundle.decoder_prompt(), *begun], np.int64)
         rows.append((_fitting(bundle, pair.read(source), bundle.max_tokens), _fitting(bundle, read, bundle.max_tokens)))
     return rows
 

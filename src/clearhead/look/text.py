@@ -15,7 +15,6 @@ from .. import draw
 from ..data.text_rows import MASKS, masked_ids, with_special
 from ..errors import InputError, InputIndexError, nearest
 from ..models import Model
-from ..tokens import Pair
 from ..weights import Bundle
 from .addresses import Tree, matching
 from .attention_layers import KINDS
@@ -257,17 +256,16 @@ def pieces_of(bundle: Bundle, ids: np.ndarray) -> list[str]:
 
 def translation_inputs(bundle: Bundle, text: str, target: str | None, kinds: dict[str, str]) -> TextInputs:
     """The inputs of a translator, with the target given to its decoder."""
-    pair = bundle.tokens
-    if not isinstance(pair, Pair):
-        raise InputError(f"this {bundle.name} has no tokenizers of a source and a target: expected a Pair")
+    pair = bundle.pair()
     if target is None:
         raise InputError(
             f"this {bundle.name} is a translator: expected a text and its translation, target='...'; `translate` "
             "writes one"
         )
-    source, written = pair.read(text), pair.written(target)
-    start = pair.target.pad if pair.target.start is None else pair.target.start  # Marian starts with padding
-    read = np.append(np.int64(start or 0), written[:-1])
+    source = pair.read(text)
+    start, *first = bundle.decoder_prompt()
+    written = np.array([*first, *pair.written(target)], np.int64)  # a forced first token is written, too
+    read = np.append(np.int64(start), written[:-1])
     row = {"ids": id_row(bundle, read, "target"), "source": id_row(bundle, source, "text")}
     return TextInputs(
         row=row, kinds=kinds, pieces=pair.source.pieces(source), target=pair.target.pieces(written),

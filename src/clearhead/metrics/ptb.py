@@ -19,6 +19,11 @@ _ABBREVIATIONS = (
 )
 _WITH_CAPITAL = "Ark|Az|Del|Ill|L[aA]|Mass|Miss|Ore|P[aA]|Tex|Wash"
 _BEFORE_NUMBER = "art|ca|fig|nos?|op|pp|prop"
+# Words that begin a sentence: the dot of a letter before one of them ends the sentence before.
+_BEGINNINGS = (
+    "A|About|According|Additionally|After|An|As|At|But|Earlier|He|Her|Here|However|If|In|It|Last|Many|More|M[rs][.]|"
+    "Now|Once|One|Other|Our|She|Since|So|Some|Such|That|The|Their|Then|There|These|They|This|We|What|When|While|Yet|You"
+)
 # Words that are split, and after how many letters.
 _TWO_WORDS = {"cannot": 3, "gonna": 3, "gotta": 3, "lemme": 3, "gimme": 3, "wanna": 3, "'tis": 2, "'twas": 2}
 
@@ -39,7 +44,8 @@ _TOKEN = re.compile(
             rf"(?i:n't){_END}|{_L}+?(?=(?i:n't){_END})",
             _CONTRACTION,
             rf"(?i:'n'|(?:'n|'em|'cause|'till?|c'mon|ma'am){_END}|y'(?={_L}))|'[2-9]0s{_END}",
-            rf"(?:{_L}\.)+{_L}\.(?:-{_A}+)*|(?<!\w){_L}\.(?=\s+[\w\"]|\"|')",  # u.s., U.K.-based, j.
+            rf"(?:{_L}\.)+{_L}\.(?:-{_A}+)*",  # u.s., U.K.-based
+            rf"(?<!{_A})[A-Za-z]\.(?!{_L})(?!\s+(?:{_BEGINNINGS})(?:\s|$))(?:-{_A}+)*",  # an initial: J. Smith
             rf"(?:(?i:{_ABBREVIATIONS})|{_WITH_CAPITAL})\.{_END}",
             rf"(?i:{_BEFORE_NUMBER})\.(?=\s?\d)",
             r"[A-Z]+(?:[+&][A-Z]+)+|(?<!\w)[Cc]\+\+",

@@ -18,6 +18,7 @@ from .probe_figures import probe_figures
 from .run_metrics import Line, RunMetrics, words
 
 Panels = dict[str, tuple[dict[str, Line], str]]  # by title: the lines by name, and the unit of the y axis
+METRICS = "metrics.jsonl"  # the file of a run's curves
 ALL_PLAYERS = "all players"  # the name of a line that is the same for every player
 
 
@@ -28,7 +29,7 @@ def plot(*runs: str | os.PathLike[str], out: str | os.PathLike[str] | None = Non
     their axes, except for numbers in different units.
 
     Args:
-        runs: Run folders.
+        runs: Run folders, or folders of runs such as those of a sweep.
         out: The file to write the first figure to; others are written beside it.
 
     Returns:
@@ -42,8 +43,9 @@ def plot(*runs: str | os.PathLike[str], out: str | os.PathLike[str] | None = Non
     """
     if not runs:
         raise InputError("plot got no run: expected one run folder or more")
-    names = _names([Path(run) for run in runs])
-    metrics = {name: _read(Path(run)) for name, run in zip(names, runs, strict=True)}
+    folders = [folder for run in runs for folder in _runs_in(Path(run))]
+    names = _names(folders)
+    metrics = {name: _read(folder) for name, folder in zip(names, folders, strict=True)}
     figures = {"": _compare(metrics)} if len(metrics) > 1 else _figures(*metrics.values(), title=names[0])
     if out is None:
         return list(figures.values())
@@ -52,6 +54,13 @@ def plot(*runs: str | os.PathLike[str], out: str | os.PathLike[str] | None = Non
         draw.save(figure, first.with_name(f"{first.stem}-{kind}{first.suffix}") if kind else first)
         for kind, figure in figures.items()
     ]
+
+
+def _runs_in(folder: Path) -> list[Path]:
+    """The runs in a folder of several, such as a sweep's; a run folder itself."""
+    if (folder / METRICS).is_file() or not folder.is_dir():
+        return [folder]
+    return sorted(path.parent for path in folder.glob(f"*/{METRICS}")) or [folder]
 
 
 def _read(path: Path) -> RunMetrics:

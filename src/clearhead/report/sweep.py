@@ -33,7 +33,7 @@ def sweep(
     are kept as sweep.json and sweep.png.
 
     Args:
-        recipe: A .toml or .json file, a table, or a Recipe.
+        recipe: A .toml or .json file, a table, or a Recipe; or a file of data, as `train` takes it.
         overrides: Values to change; commas separate alternatives: "seed=1,2,3". A list in brackets is one value.
         out: A folder for all trainings.
         data: A folder in which data files are looked for first.

@@ -140,6 +140,8 @@ def likelihood(
     bundle.require("predict", "a GPT")
     tokens = bundle.tokenizer()
     model: Any = bundle.model
+    if not isinstance(text, str):
+        raise InputError(f"text is a {type(text).__name__}: expected a string; `likelihoods` reads several")
     ids = [int(i) for i in tokens.wrapped(text)]
     if not ids:
         raise TextError("the text is empty: expected a token or more")

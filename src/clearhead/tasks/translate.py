@@ -15,7 +15,7 @@ from ..tokens.ids import as_row
 from ..weights import Bundle
 from .batching import batches, warn_cut
 from .seeds import seeds_of
-from .translation import Pass, Translation, source_inputs, start_ids, translator_tokens, with_languages
+from .translation import Pass, Translation, source_inputs, translator_tokens
 
 EMPTY = Translation(text="", score=0.0, logprob=0.0, source=[], target=[])  # the translation of white space
 
@@ -66,8 +66,9 @@ def translate(
         >>> translate(clearhead.load("en-de"), "A dog runs.").text
         'Ein Hund rennt.'
     """
-    bundle = with_languages(bundle, source_language, target_language)
-    tokens = translator_tokens(bundle)
+    translator_tokens(bundle)
+    bundle = bundle.with_languages(source_language, target_language)
+    tokens = bundle.pair()
     texts = [text] if isinstance(text, str) else list(text)
     sources = _sources(bundle, tokens, texts)
     waiting = [i for i, one in enumerate(texts) if one.strip() and len(sources[i][0]) > 1]  # more than the end token
@@ -78,7 +79,7 @@ def translate(
     for rows in batches([len(sources[i][0]) for i in waiting], bundle.model, batch_tokens):
         batch = [waiting[row] for row in rows]
         plan = Plan(
-            start=[start_ids(bundle)] * len(batch), end=_end(tokens), beams=beams, best=best, penalty=penalty,
+            start=[bundle.decoder_prompt()] * len(batch), end=_end(tokens), beams=beams, best=best, penalty=penalty,
             choice=choice, seed=[seeds[i] for i in batch], limit=[_limit(bundle, sources[i][0], limit) for i in batch],
             banned=_banned(bundle, tokens),
         )  # fmt: skip
@@ -105,7 +106,7 @@ def translating(
         yield [EMPTY]
         return
     plan = Plan(
-        start=[start_ids(bundle)], end=_end(tokens), beams=beams, best=beams, penalty=penalty,
+        start=[bundle.decoder_prompt()], end=_end(tokens), beams=beams, best=beams, penalty=penalty,
         limit=_limit(bundle, ids, limit), banned=_banned(bundle, tokens),
     )  # fmt: skip
     for hypotheses in follow(bundle.model, source_inputs(bundle, [ids]), plan):
@@ -122,7 +123,7 @@ def given_translation(bundle: Bundle, source: str, target: str | Sequence[int]) 
     written = tokens.written(target) if isinstance(target, str) else as_row(target, len(tokens.target))
     if not len(written):
         raise TextError("the translation has no tokens: expected one or more")
-    start = start_ids(bundle)
+    start = bundle.decoder_prompt()
     before = torch.from_numpy(np.concatenate([start, written[:-1]]))[None].to(bundle.device)
     targets = torch.from_numpy(np.concatenate([[-1] * (len(start) - 1), written]).astype(np.int64))[None].to(
         bundle.device

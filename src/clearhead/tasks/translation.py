@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from ..errors import InputError, nearest
+from ..errors import InputError
 from ..look import Tape, watch
-from ..tokens import Pair, Tokenizer
-from ..weights import Bundle, Special
+from ..tokens import Pair
+from ..weights import Bundle
 from .batching import padded
 
 CROSS = "decoder.blocks.*.cross.weights"  # the addresses of the attention to the source
@@ -39,7 +39,7 @@ class Pass:
         Up to rounding, this is the attention of the search itself, because a decoder's states depend only on the
         tokens before them.
         """
-        before = torch.tensor([[*start_ids(self.bundle), *self.target[:-1]]], device=self.bundle.device)
+        before = torch.tensor([[*self.bundle.decoder_prompt(), *self.target[:-1]]], device=self.bundle.device)
         try:
             with watch(self.bundle.model, *names) as tape:
                 self.bundle.model(before, **source_inputs(self.bundle, [self.source]))
@@ -156,9 +156,7 @@ def word_pieces(pieces: Sequence[str], words: Sequence[int]) -> list[list[int]]:
 def translator_tokens(bundle: Bundle) -> Pair:
     """The tokenizers of a translator; raises for other models."""
     bundle.require("translate", "a translator")
-    if not isinstance(bundle.tokens, Pair):
-        raise InputError(f"this {bundle.name} has no tokenizers of a source and a target: expected a Pair")
-    return bundle.tokens
+    return bundle.pair()
 
 
 def source_inputs(bundle: Bundle, rows: Sequence[np.ndarray]) -> dict[str, torch.Tensor]:
@@ -167,34 +165,3 @@ def source_inputs(bundle: Bundle, rows: Sequence[np.ndarray]) -> dict[str, torch
     assert pad is not None
     source, lengths = padded(rows, pad, bundle.device)
     return {"source": source, "lengths": lengths}
-
-
-def with_languages(bundle: Bundle, source: str | None, target: str | None) -> Bundle:
-    """The bundle of a translator between many languages, such as NLLB, with the languages of source and target set.
-
-    A language is named by its token: "fra_Latn" of NLLB, "fr" or "__fr__" of M2M-100. None leaves it as it is.
-    """
-    tokens = translator_tokens(bundle)
-    if source is not None:
-        tokens = replace(tokens, before=_language(tokens.source, source))
-        bundle = replace(bundle, tokens=tokens)
-    if target is not None:
-        special = replace(bundle.special or Special(), first=_language(tokens.target, target))
-        bundle = replace(bundle, special=special)
-    return bundle
-
-
-def _language(tokens: Tokenizer, name: str) -> int:
-    known = tokens.special_names
-    for token in (name, f"__{name}__"):
-        if token in known:
-            return int(known[token])
-    raise InputError(f"language {name!r}: expected a special token of this model{nearest(name, known)}")
-
-
-def start_ids(bundle: Bundle) -> list[int]:
-    """What a target begins with: BOS, or padding if there is none; and the forced first token, if there is one."""
-    tokens, special = translator_tokens(bundle), bundle.special or Special()
-    start = tokens.target.pad if special.start is None else special.start
-    assert start is not None
-    return [int(start)] if special.first is None else [int(start), int(special.first)]

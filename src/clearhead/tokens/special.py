@@ -42,6 +42,17 @@ class Special:
         return Special(pad=target.pad, start=target.start, ends=() if target.end is None else (target.end,))
 
 
+def decoder_prompt(tokens: Pair, special: Special | None) -> list[int]:
+    """What the decoder of a translator reads before a target: BOS, or else padding, and the forced first token if any.
+
+    The forced token is the target's language in mBART, M2M-100 and NLLB.
+    """
+    given = special or Special()
+    start = _first(given.start, tokens.target.start, tokens.target.pad)  # Marian and T5 start with padding
+    assert start is not None  # a Pair has padding
+    return [start] if given.first is None else [start, given.first]
+
+
 def special_ids(folder: Path, table: config.Table) -> Special:
     """The special ids of generation_config.json, or else of config.json, or else of its decoder's section."""
     path = folder / "generation_config.json"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 from jaxtyping import Float
+from numpy.typing import NDArray
 from torch import Tensor
 
 from .augmentation import rectangle
@@ -66,13 +67,26 @@ def beta_quantiles(parameter: float) -> Float[Tensor, "n"]:
         >>> beta_quantiles(1.0)[[0, 256, 512, 1024]]
         tensor([0.0000, 0.2500, 0.5000, 1.0000])
     """
-    # Of s = x^parameter, x up to 1/2, the density is proportional to (1 - x)^(parameter - 1), which is smooth.
-    edges = np.linspace(0.0, 0.5**parameter, CELLS + 1)
-    middle = (edges[1:] + edges[:-1]) / 2
-    mass = (1 - middle ** (1 / parameter)) ** (parameter - 1)
-    below = np.concatenate([[0.0], mass.cumsum()]) / (2 * mass.sum())
-    half = np.interp(np.linspace(0.0, 0.5, LEVELS // 2 + 1), below, edges) ** (1 / parameter)
+    levels = np.linspace(0.0, 0.5, LEVELS // 2 + 1)
+    if parameter <= 1:
+        # Of s = x^parameter, x up to 1/2, the density is proportional to (1 - x)^(parameter - 1), which is smooth.
+        edges = np.linspace(0.0, 0.5**parameter, CELLS + 1)
+        middle = (edges[1:] + edges[:-1]) / 2
+        mass = (1 - middle ** (1 / parameter)) ** (parameter - 1)
+        half = np.interp(levels, _below(mass), edges) ** (1 / parameter)
+    else:  # s would be too small for a float: x itself, within 9 standard deviations of 1/2
+        deviation = 0.5 / np.sqrt(2 * parameter + 1)
+        edges = np.linspace(max(0.0, 0.5 - 9 * deviation), 0.5, CELLS + 1)
+        middle = (edges[1:] + edges[:-1]) / 2
+        mass = (4 * middle * (1 - middle)) ** (parameter - 1)
+        half = np.interp(levels, _below(mass), edges)
+        half[0] = 0.0
     return torch.from_numpy(np.concatenate([half, 1 - half[-2::-1]])).float()
+
+
+def _below(mass: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The probability of a number below each edge of cells, which cover the numbers below 1/2, given their masses."""
+    return np.concatenate([[0.0], mass.cumsum()]) / (2 * mass.sum())
 
 
 def _drawn(quantiles: Float[Tensor, "n"], u: Float[Tensor, "b"]) -> Float[Tensor, "b"]:

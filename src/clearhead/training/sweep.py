@@ -22,6 +22,7 @@ from .. import config
 from ..atomic_files import atomic_write
 from ..errors import InputError
 from .checkpoint import latest
+from .data_recipe import is_data, new_recipe
 from .recipe import Recipe, read_recipe
 from .run import train
 from .run_folder import Folder, FolderError, to_json
@@ -145,7 +146,7 @@ def train_alternatives(
         _Plan(choices=choice, folder=out / name, words=(*fixed, *_words(choice)))
         for choice, name in zip(choices, folder_names(choices), strict=True)
     ]
-    _read(recipe, plans)
+    _read(recipe, plans, None if data is None else Path(data))
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as cause:
@@ -236,11 +237,15 @@ def is_finished(folder: Path, recipe: Recipe) -> bool:
     return checkpoint.step == recipe.steps or bool(stopped)
 
 
-def _read(recipe: str | Path | Mapping[str, Any] | Recipe, plans: list[_Plan]) -> None:
-    """Read all recipes before any is trained; raises if none can be read."""
+def _read(recipe: str | Path | Mapping[str, Any] | Recipe, plans: list[_Plan], root: Path | None) -> None:
+    """Read all recipes, or make them for a file of data, before any is trained; raises if there is none."""
     for plan in plans:
         try:
-            plan.recipe = read_recipe(recipe, *plan.words)
+            if is_data(recipe):
+                assert isinstance(recipe, str | Path)
+                plan.recipe = read_recipe(new_recipe(recipe, *plan.words, root=root))
+            else:
+                plan.recipe = read_recipe(recipe, *plan.words)
         except ValueError as problem:
             plan.error = str(problem)
             if all(other.error for other in plans):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,11 +15,12 @@ from torch import Tensor, nn
 from ..data.example_images import image_path, shipped_names
 from ..data.image_files import ImageLike, open_image
 from ..data.preprocessing import Preprocessing
-from ..errors import InputError, MissingFileError
+from ..errors import InputError, MissingFileError, nearest
 from ..fast import accelerate
 from ..models import Model
 from ..tokens import Pair, Tokenizer
 from ..tokens.special import Special as Special
+from ..tokens.special import decoder_prompt
 from .fill import WeightsError
 
 Scores = Literal["softmax", "sigmoid", "value"]
@@ -134,6 +135,39 @@ class Bundle:
             raise InputError(f"this {self.name} {problem}: expected a model that reads text")
         return self.tokens
 
+    def pair(self) -> Pair:
+        """The tokenizers of a translator; raises for other models."""
+        if not isinstance(self.tokens, Pair):
+            raise InputError(f"this {self.name} has no tokenizers of a source and a target: expected a Pair")
+        return self.tokens
+
+    def decoder_prompt(self) -> list[int]:
+        """What a translator's decoder reads before a target: BOS, and the target's language if the model has many."""
+        return decoder_prompt(self.pair(), self.special)
+
+    def with_languages(self, source: str | None = None, target: str | None = None) -> Bundle:
+        """This translator between many languages, such as NLLB, with other languages of source and target.
+
+        Args:
+            source: The token of the source's language: "fra_Latn" of NLLB, "fr" or "__fr__" of M2M-100. None leaves it
+                as it is.
+            target: The token of the target's language.
+
+        Examples:
+            >>> words = clearhead.tokens.Words(["__de__", "a", "ein"])
+            >>> sizes = {"vocab": len(words), "width": 8, "depth": 1, "heads": 2}
+            >>> bundle = Bundle(clearhead.build("transformer", **sizes), clearhead.tokens.Pair(words, words))
+            >>> bundle.with_languages(target="fr")
+            Traceback (most recent call last):
+            clearhead.errors.InputError: language 'fr': expected a special token of this model
+        """
+        tokens, special = self.pair(), self.special or Special()
+        if source is not None:
+            tokens = replace(tokens, before=_language(tokens.source, source))
+        if target is not None:
+            special = replace(special, first=_language(tokens.target, target))
+        return replace(self, tokens=tokens, special=special)
+
     def prompt(self, text: str) -> list[int]:
         """Prompt ids of a text; an empty text becomes BOS (or EOS)."""
         ids = [int(i) for i in self.tokenizer().wrapped(text)]
@@ -176,6 +210,14 @@ class Bundle:
             raise InputError(f"the text has {len(ids)} tokens: this model reads {self.max_tokens} at once")
         out = self.model(ids[None])[0]
         return out
+
+
+def _language(tokens: Tokenizer, name: str) -> int:
+    known = tokens.special_names
+    for token in (name, f"__{name}__"):
+        if token in known:
+            return int(known[token])
+    raise InputError(f"language {name!r}: expected a special token of this model{nearest(name, known)}")
 
 
 def check_tokens(tokens: Tokenizer | Pair | None, options: Any, where: str) -> None:

@@ -156,6 +156,9 @@ def save(
         bare.train(training)  # a Bundle puts its model into evaluation mode
 
 
+WEIGHTS = (".gguf", *state_files.SUFFIXES)  # endings of files that hold a model
+
+
 def find(folder: str | Path) -> tuple[Path, str]:
     """The path of a model and its layout: a key of READERS; "huggingface" is followed by its model type."""
     path = Path(folder)
@@ -169,6 +172,9 @@ def find(folder: str | Path) -> tuple[Path, str]:
         path = in_zoo(str(folder)) or path
     if path.is_file():
         raise WeightsError(f"{path}: is a file, not a folder")
+    if not path.is_dir() and path.suffix in WEIGHTS:
+        files = [file.name for file in path.parent.iterdir() if file.suffix in WEIGHTS] if path.parent.is_dir() else []
+        raise WeightsError(f"{path}: there is no such file{nearest(path.name, files)}")
     if not path.is_dir():
         raise WeightsError(f"{path}: there is no such folder{_suggestion(path)}")
     if peft.is_peft(path):

@@ -15,7 +15,9 @@ SMALL = (".json", ".txt", ".model", ".spm", ".jinja")
 
 def is_hub_name(text: str) -> bool:
     """Whether a text could name a model of the hub, and not a local folder: "runs/a" is local if runs/ exists."""
-    return NAME.fullmatch(text) is not None and not Path(text).exists() and not Path(text.split("/")[0]).is_dir()
+    if NAME.fullmatch(text) is None or text.endswith(".gguf"):
+        return False
+    return not Path(text).exists() and not Path(text.split("/")[0]).is_dir()
 
 
 def fetch(name: str) -> Path:

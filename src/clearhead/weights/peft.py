@@ -125,6 +125,13 @@ def _find_base(folder: Path, settings: Settings) -> tuple[Path, str]:
     except WeightsError as cause:
         raise WeightsError(f"{folder / CONFIG}: the base model cannot be opened: {cause}") from cause
     check_whole(path, layout, f"{folder / CONFIG}: ")
+    if layout == "transformers":  # its maps are transformers' own, to which ours cannot be added
+        kind = config.load(path / "config.json")["model_type"]
+        raise WeightsError(
+            f"{folder / CONFIG}: the base model {path} is a {kind}, which transformers runs: adapters are read only "
+            f"for the model types of this library, {', '.join(huggingface.LAYOUT_FILES)}; merge them with PEFT, and "
+            "load the merged folder"
+        )
     return path, layout
 
 

@@ -141,5 +141,9 @@ READERS: dict[str, Callable[[Bundle, Bundle, Place | None, Path | None], Inputs]
 
 
 def title_of(bundle: Bundle) -> str:
-    """The name of a model in a report: that of its folder, or its class."""
-    return bundle.folder.name if bundle.folder is not None else bundle.name
+    """The name of a model in a report: that of its folder or run, or its class."""
+    folder = bundle.folder
+    if folder is None:
+        return bundle.name
+    in_run = folder.name == "model" and (folder.parent / "recipe.toml").is_file()
+    return folder.resolve().parent.name if in_run else folder.name
