@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
 import statistics
 import subprocess
 import time
@@ -39,6 +38,7 @@ from clearhead.training.objectives import objective_class
 from clearhead.training.progress import training_flops
 from clearhead.training.recipe import Recipe
 from clearhead.training.setup import resolve
+from clearhead.training.signals import exit_on_sigterm
 from clearhead.training.subprocesses import PATIENCE, Child, command
 from clearhead.training.sweep import is_finished
 
@@ -237,13 +237,15 @@ def train_all(waiting: list[Plan], runs: Path, *, epochs: int, jobs: int, limit:
                 time.sleep(0.1)
     finally:
         stop([child for _, child in running])
+        for plan, _ in running:
+            print(f"{seconds():5.0f} s  {plan.name}: stopped", flush=True)
 
 
 def stop(children: Sequence[Child]) -> None:
     """Ask all children to save a checkpoint and end; those that do not within their patience are killed."""
     for child in children:
         if child.running:
-            child.process.send_signal(signal.SIGINT)
+            child.process.terminate()
     end = time.monotonic() + PATIENCE
     for child in children:
         try:
@@ -295,9 +297,10 @@ def figure(found: dict[str, Any]) -> Figure:
     dress(left, xlabel="FLOPs of training", ylabel="accuracy on the test images, %", title="strong recipes")
     colours = dict(zip(TITLES, PALETTE, strict=False))
     results = list(found.values())
+    used = [budget for budget in BUDGETS if any(r["budget"] == budget for r in results)]
     for family, title in TITLES.items():
         points = [r for r in results if r["family"] == family and r["recipe"] == "strong"]
-        by_budget = [[r for r in points if r["budget"] == budget] for budget in BUDGETS]
+        by_budget = [[r for r in points if r["budget"] == budget] for budget in used]
         means = [
             (statistics.fmean(r["flops"] for r in some), 100 * statistics.fmean(r["accuracy"] for r in some))
             for some in by_budget
@@ -309,6 +312,9 @@ def figure(found: dict[str, Any]) -> Figure:
         left.plot(*zip(*means, strict=True), color=colour, label=title, marker="o", markersize=4)
         left.scatter([r["flops"] for r in points], [100 * r["accuracy"] for r in points], s=10, color=colour, alpha=0.5)
     left.set_xscale("log")
+    spent = [statistics.median(r["flops"] for r in results if r["budget"] == budget) for budget in used]
+    left.minorticks_off()
+    left.set_xticks(spent, [f"{flops:.1e}" for flops in spent], **letters(SMALL))
     left.grid(True, color=HAIR, linewidth=0.8)
     left.legend(frameon=False, prop={"size": SMALL})
 
@@ -375,7 +381,8 @@ def main() -> None:
             for plan in wanted
             if not is_finished(given.runs / plan.name, plan.settings(given.epochs, *given.words))
         ]
-        train_all(waiting, given.runs, epochs=given.epochs, jobs=given.jobs, limit=given.limit, extra=given.words)
+        with exit_on_sigterm():
+            train_all(waiting, given.runs, epochs=given.epochs, jobs=given.jobs, limit=given.limit, extra=given.words)
     found = merge(wanted, given.runs, given.epochs, given.merge)
     table(wanted, found, given.epochs)
     if given.figure:
