@@ -315,6 +315,7 @@ def figure(found: dict[str, Any]) -> Figure:
     spent = [statistics.median(r["flops"] for r in results if r["budget"] == budget) for budget in used]
     left.minorticks_off()
     left.set_xticks(spent, [f"{flops:.1e}" for flops in spent], **letters(SMALL))
+    left.set_axisbelow(True)
     left.grid(True, color=HAIR, linewidth=0.8)
     left.legend(frameon=False, prop={"size": SMALL})
 
@@ -331,6 +332,7 @@ def figure(found: dict[str, Any]) -> Figure:
         range(len(groups)), [f"{TITLES[family]},\n{recipe}" for family, recipe in groups], **letters(SMALL)
     )
     right.set_xlim(-0.5, len(groups) - 0.5)
+    right.set_axisbelow(True)
     right.grid(True, axis="y", color=HAIR, linewidth=0.8)
     return paper
 
