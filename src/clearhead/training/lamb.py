@@ -5,7 +5,7 @@ torch has no LAMB; this one computes all parameters at a time, and norms over al
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -79,10 +79,10 @@ def _missing(beta: float, steps: list[Tensor]) -> list[Tensor]:
     return list(shares)
 
 
-def _norms(parts: list[Tensor], like: list[Tensor]) -> Tensor:
+def _norms(parts: Sequence[Tensor], like: Sequence[Tensor]) -> Tensor:
     """The norms of tensors of which `parts` are this worker's shards, sharded like `like`."""
     if not any(hasattr(p, "to_local") for p in like):
-        return torch.stack(torch._foreach_norm(parts))
+        return torch.stack(torch._foreach_norm(list(parts)))
     return torch.stack([_norm(part, p) for part, p in zip(parts, like, strict=True)])
 
 
