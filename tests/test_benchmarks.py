@@ -198,3 +198,12 @@ def test_the_share_inside_a_box_counts_cells_at_its_edge_in_part(load):
     corner[0, 3] = 1
     assert inside(corner, (0.5, 0.0, 1.0, 0.5)).item() == 1
     assert inside(corner, (0.0, 0.0, 0.5, 1.0)).item() == 0
+
+
+def test_the_families_of_a_budget_cost_what_their_formulas_say_and_about_the_same(load):
+    module = load(BENCHMARKS / "vision_or_cnn.py")
+    found = module.sizes([plan for plan in module.plans({}) if plan.budget == "small" or plan.family == "convnext"])
+    assert {family for family, _ in found} == set(module.TITLES)
+    wider = [plan for plan in module.plans({"resnet-strong": ["model.width=20"]}) if plan.budget == "small"]
+    with pytest.raises(AssertionError, match=r"the FLOPs of the small budget differ by more than 10 %"):
+        module.sizes(wider)

@@ -126,6 +126,7 @@ CASES: dict[str, tuple[str, dict]] = {
         {
             **PICTURES,
             "stem": "resnet",
+            "stem_width": 5,
             "width": 12,
             "depth": 1,
             "heads": 3,

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 
 from clearhead import counter_rng
 from clearhead.data.preprocessing import Preprocessing
@@ -105,6 +106,32 @@ def test_a_crop_keeps_the_least_share_of_the_area():
 def test_tiny_images_can_be_augmented(name, size):
     tiny = torch.full((200, C, size, size), 100, dtype=torch.uint8)
     assert augment(tiny, built({"name": name}), moment(range(200))).shape == tiny.shape
+
+
+def test_three_augment_removes_colour_solarises_or_blurs_each_image():
+    """Without jitter, each image is one of three: its grey values, values from 128 on inverted, or neighbours' mean."""
+    x = torch.from_numpy(np.random.default_rng(1).integers(0, 256, (1, C, H, W), dtype=np.uint8))
+    out = augment(x.expand(300, -1, -1, -1), built({"name": "three-augment", "jitter": 0.0}), moment(range(300)))
+    images = x.float()
+    luminance = (images * torch.tensor([0.299, 0.587, 0.114])[:, None, None]).sum(1, keepdim=True)
+    kernel = torch.tensor([[1.0, 1.0, 1.0], [1.0, 5.0, 1.0], [1.0, 1.0, 1.0]]) / 13  # PIL's SMOOTH
+    blurred = images.clone()  # the edge stays
+    blurred[..., 1:-1, 1:-1] = F.conv2d(images, kernel.expand(C, 1, 3, 3), groups=C)
+    solarised = torch.where(images >= 128, 255 - images, images)
+    three = torch.cat([luminance.expand(-1, C, -1, -1), solarised, blurred])
+    distance = (out.float()[:, None] - three).abs().amax((2, 3, 4))  # (300, 3)
+    assert (distance.amin(1) <= 1).all()  # rounding
+    shares = torch.bincount(distance.argmin(1), minlength=3) / 300
+    assert ((shares - 1 / 3).abs() < 0.1).all()
+
+
+def test_three_augment_changes_brightness_contrast_and_colour_by_the_given_share_at_most():
+    grey = torch.full((400, C, H, W), 100, dtype=torch.uint8)  # contrast and colour cannot change it
+    out = augment(grey, built({"name": "three-augment", "jitter": 0.2}), moment(range(400))).float()
+    assert float((out - out[..., :1, :1]).abs().max()) == 0.0
+    factors = out[:, 0, 0, 0] / 100
+    assert 0.795 <= float(factors.min()) < 0.82
+    assert 1.18 < float(factors.max()) <= 1.205
 
 
 def test_erasing_replaces_a_rectangle_by_one_colour():

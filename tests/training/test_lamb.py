@@ -41,6 +41,22 @@ def test_updates_are_those_of_the_paper(shape, adapts):
     np.testing.assert_allclose(p.detach().numpy(), written_out(start, grads, decay=decay, adapts=adapts), rtol=2e-6)
 
 
+def test_each_parameter_of_a_group_counts_its_own_steps_and_has_its_own_ratio():
+    """The second one has a gradient only in every other step."""
+    rng = np.random.default_rng(1)
+    starts = [2 * rng.normal(size=(3, 5)), rng.normal(size=(4, 2))]
+    grads = [[rng.normal(size=start.shape) for _ in range(6)] for start in starts]
+    params = [nn.Parameter(torch.tensor(start)) for start in starts]
+    optimiser = Lamb([{"params": params, "weight_decay": DECAY, "decays": True}], LR, betas=BETAS, eps=EPS)
+    for step in range(6):
+        params[0].grad = torch.tensor(grads[0][step])
+        params[1].grad = None if step % 2 else torch.tensor(grads[1][step])
+        optimiser.step()
+    for p, start, seen in zip(params, starts, (grads[0], grads[1][::2]), strict=True):
+        expected = written_out(start, seen, decay=DECAY, adapts=True)
+        np.testing.assert_allclose(p.detach().numpy(), expected, rtol=2e-6)
+
+
 def test_an_update_does_not_depend_on_the_scale_of_the_gradient_but_on_that_of_the_weights():
     lengths = []
     for weight, gradient in ((1.0, 1.0), (1.0, 100.0), (10.0, 1.0)):

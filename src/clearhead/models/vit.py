@@ -37,6 +37,7 @@ class Config:
     stem: Literal["patch", "conv", "resnet"] = (
         "patch"  # linear map of each patch, log2(patch) convolutions with pooling, or as many stages of a ResNet
     )
+    stem_width: int = 64  # conv, resnet: channels of the first layers; each further stage of a ResNet doubles them
     width: int = 768  # width of the residual stream (d_model)
     depth: int = 12  # number of blocks
     heads: int = 12  # attention heads per block
@@ -60,7 +61,7 @@ class Config:
     dropout: float = 0.0  # share dropped in training: of embeddings, attention weights, and what each sublayer adds
 
     def __post_init__(self) -> None:
-        at_least(self, 1, "channels", "patch", "width", "heads", "hidden")
+        at_least(self, 1, "channels", "patch", "stem_width", "width", "heads", "hidden")
         at_least(self, 0, "classes", "depth", "registers")
         fraction(self, "dropout", "skip")
         check_heads(self.width, self.heads)
@@ -123,8 +124,9 @@ class ViT(Model):
         self.head = Linear(c.width if hidden else pooled, c.classes) if c.classes else None
 
     def _stem(self, width: int) -> nn.Module:
-        kind = {"conv": ConvStem, "resnet": ResidualStem}[self.config.stem]
-        return kind(width, channels=self.config.channels, depth=self.config.patch.bit_length() - 1)
+        c = self.config
+        kind = {"conv": ConvStem, "resnet": ResidualStem}[c.stem]
+        return kind(width, channels=c.channels, depth=c.patch.bit_length() - 1, hidden=c.stem_width)
 
     def example_inputs(self, rows: int, size: int, generator: torch.Generator) -> dict[str, Tensor]:
         c = self.config

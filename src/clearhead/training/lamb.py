@@ -5,7 +5,7 @@ torch has no LAMB; this one computes all parameters at a time, and norms over al
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -51,19 +51,17 @@ class Lamb(torch.optim.Optimizer):
         torch._foreach_lerp_(mean, grads, 1 - beta1)
         torch._foreach_mul_(square, beta2)
         torch._foreach_addcmul_(square, grads, grads, 1 - beta2)
-        unbiased = torch._foreach_div(square, [1 - beta2**step for step in steps])
+        unbiased = torch._foreach_div(square, _missing(beta2, steps))
         root = torch._foreach_sqrt(unbiased)
         torch._foreach_add_(root, group["eps"])
-        update = torch._foreach_div(torch._foreach_div(mean, [1 - beta1**step for step in steps]), root)
+        update = torch._foreach_div(torch._foreach_div(mean, _missing(beta1, steps)), root)
         if group["weight_decay"]:
             torch._foreach_add_(update, here, alpha=group["weight_decay"])
         if group["decays"]:
-            sizes, lengths = ([_norm(x, p) for x, p in zip(xs, params, strict=True)] for xs in (here, update))
-            trust = [
-                torch.where((size > 0) & (length > 0), size / length, torch.ones_like(size))
-                for size, length in zip(sizes, lengths, strict=True)
-            ]
-            update = torch._foreach_mul(update, trust)
+            sizes, lengths = _norms(here, params), _norms(update, params)
+            known = (sizes > 0) & (lengths > 0)
+            trust = torch.where(known, sizes / lengths, 1.0)
+            update = torch._foreach_mul(update, list(trust.unbind()))
         torch._foreach_add_(here, update, alpha=-group["lr"])
 
 
@@ -71,6 +69,21 @@ def fresh_state(p: Tensor) -> dict[str, Tensor]:
     """The state of a parameter before the first step."""
     step = torch.zeros((), dtype=torch.float32, device=p.device)
     return {"step": step, "exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
+
+
+def _missing(beta: float, steps: list[Tensor]) -> list[Tensor]:
+    """1 - beta^step: the share of a moving average that does not come from its initial 0."""
+    shares = torch._foreach_pow(beta, steps)
+    torch._foreach_neg_(shares)
+    torch._foreach_add_(shares, 1.0)
+    return list(shares)
+
+
+def _norms(parts: Sequence[Tensor], like: Sequence[Tensor]) -> Tensor:
+    """The norms of tensors of which `parts` are this worker's shards, sharded like `like`."""
+    if not any(hasattr(p, "to_local") for p in like):
+        return torch.stack(torch._foreach_norm(list(parts)))
+    return torch.stack([_norm(part, p) for part, p in zip(parts, like, strict=True)])
 
 
 def _norm(part: Tensor, like: Tensor) -> Tensor:
