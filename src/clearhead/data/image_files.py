@@ -34,6 +34,7 @@ ImageLike = Any
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
 VALID_FOLDERS = ("val", "valid", "validation", "test")  # names of a validation folder beside "train", best first
+LONGEST_EDGE = 1_000_000  # pixels; filters over a longer edge need more memory than its pixels
 DRAWS = 5  # random numbers per image: area, aspect ratio, left, top, mirror
 
 
@@ -241,6 +242,7 @@ def _from_array(array: np.ndarray) -> Image.Image:
             f"an array of shape {array.shape} and dtype {array.dtype} is not an image: expected uint8 "
             "(height, width), or (height, width, channels) with 1, 3 or 4 channels"
         )
+    _check_edges(array.shape[1], array.shape[0])
     array = array[:, :, 0] if array.shape[2:] == (1,) else array
     return to_rgb(Image.fromarray(array))
 
@@ -248,7 +250,14 @@ def _from_array(array: np.ndarray) -> Image.Image:
 def _upright(image: Image.Image) -> Image.Image:
     from PIL import ImageOps
 
+    _check_edges(*image.size)
     return to_rgb(ImageOps.exif_transpose(image))
+
+
+def _check_edges(width: int, height: int) -> None:
+    """Raise for an image with an edge so long that nothing can be seen in it."""
+    if max(width, height) > LONGEST_EDGE:
+        raise InputError(f"its size is {width} x {height} pixels: expected edges of at most {LONGEST_EDGE:,} pixels")
 
 
 @contextmanager
