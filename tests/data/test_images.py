@@ -11,6 +11,7 @@ from PIL import Image
 from clearhead.config import ConfigError
 from clearhead.data import DataError, Preprocessing, image_files, make_data
 from clearhead.data.image_files import open_image
+from clearhead.errors import Notice
 
 
 def paint(path, shade, size=(12, 10)):
@@ -90,6 +91,26 @@ def test_a_share_is_kept_for_validation_if_there_is_no_validation_folder(folder)
     assert not train & valid
     assert len(valid) == 5
     assert open_images(folder, path="set/train", share=0).valid_batches == 0
+
+
+def test_a_class_that_would_be_in_validation_alone_stays_in_training(tmp_path):
+    for i in range(18):
+        paint(tmp_path / "set" / "cat" / f"{i}.png", i)
+    for i in range(40):
+        paint(tmp_path / "set" / f"dog{i}" / "x.png", 100 + i)
+    source = open_images(tmp_path, share=0.5)
+    assert set(source.labels["train"]) == set(range(41))
+    assert set(source.labels["valid"]) == {0}  # about a half of the cats
+    assert 0 < len(source.labels["valid"]) < 18
+    assert open_images(tmp_path, share=0.5).sets == source.sets
+
+
+def test_where_no_class_has_two_images_none_validates_and_a_notice_names_the_way_out(tmp_path):
+    for i in range(20):
+        paint(tmp_path / "set" / f"dog{i}" / "x.png", i)
+    with pytest.warns(Notice, match=r"no image is kept for validation.*: expected two images or more of some class"):
+        source = open_images(tmp_path)
+    assert (source.valid_batches, len(source.sets["train"])) == (0, 20)
 
 
 def test_workers_change_no_bit(folder):

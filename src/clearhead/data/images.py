@@ -84,10 +84,18 @@ class ImagenetteConfig(CropConfig):
 
 
 def divided(images: list[ImageFile], share: float) -> tuple[list[ImageFile], list[ImageFile]]:
-    """Return images for training, and a share of all for validation: always the same ones of the same files."""
+    """Return images for training, and a share of all for validation: always the same ones of the same files.
+
+    A class that would be in validation alone stays in training with all its images.
+    """
     order = counter_rng.permutation(0, 0, len(images), SPLIT).tolist()
     kept = int(len(images) * share)
-    return [images[i] for i in sorted(order[kept:])], [images[i] for i in sorted(order[:kept])]
+    known = {images[i].label for i in order[kept:]}
+    validating = {i for i in order[:kept] if images[i].label in known}
+    train, valid = (
+        [image for i, image in enumerate(images) if (i in validating) == validates] for validates in (False, True)
+    )
+    return train, valid
 
 
 def readable(root: Path, *parts: list[ImageFile]) -> tuple[tuple[str, ...], tuple[list[ImageFile], ...]]:
@@ -138,11 +146,22 @@ class Images(Data):
         drawn = not valid
         if drawn:
             train, valid = divided(train, config.share)
+            if not valid and int(len(train) * config.share):
+                warnings.warn(
+                    Notice(
+                        f"{self.path}: no image is kept for validation, because a class would have none left to train "
+                        "on: expected two images or more of some class, or folders train/ and val/"
+                    ),
+                    stacklevel=3,
+                )
         folders = sorted({image.label for image in train})
         self.classes = tuple((names or {}).get(folder, folder) for folder in folders)
         for image in valid:
             if image.label not in folders:
-                raise DataError(f"{self.path}: {image.name} is of a class without a training image")
+                raise DataError(
+                    f"{self.path}: {image.name} is of a class without a training image: expected an image of "
+                    f"{image.label} in training, or none in validation"
+                )
         missing = [] if drawn else sorted(set(folders) - {image.label for image in valid})
         if missing:
             listed = ", ".join(missing[:SHOWN]) + (f" and {len(missing) - SHOWN} more" if len(missing) > SHOWN else "")
