@@ -165,8 +165,7 @@ def _eight_bits(image: Image.Image) -> Image.Image:
     """An image of 16 bits per pixel scaled to 8, where PIL would cut off; an image of 32 bits is refused."""
     from PIL import Image
 
-    if image.mode in ("I", "F"):
-        raise InputError(f"its pixels are of mode {image.mode}, whose range is unknown: expected 8 or 16 bits")
+    check_depth(image)
     if not image.mode.startswith("I;16"):
         return image
     wide = np.asarray(image).astype(np.uint32)
@@ -175,6 +174,12 @@ def _eight_bits(image: Image.Image) -> Image.Image:
     if transparent is not None:
         grey.putalpha(Image.fromarray(np.where(wide == transparent, 0, 255).astype(np.uint8)))
     return grey
+
+
+def check_depth(image: Image.Image) -> None:
+    """Raise for an image of 32 bits per channel."""
+    if image.mode in ("I", "F"):
+        raise InputError(f"its pixels are of mode {image.mode}, whose range is unknown: expected 8 or 16 bits")
 
 
 def _resized(height: int, width: int, size: int | tuple[int, int]) -> tuple[int, int]:

@@ -33,6 +33,11 @@ def empty_told(number: int, what: str) -> str:
     return f"; {counted(number, 'row')} without {what} left out" if number else ""
 
 
+def unreadable_told(number: int, files: int) -> str:
+    """Return how many of the files of images were left out."""
+    return f"{number:,} of {counted(files, 'image file')} left out, which cannot be read"
+
+
 def cut_told(number: int, longest: int) -> str:
     """Return how many texts were cut, or "" if none was."""
     verb = "is" if number == 1 else "are"

@@ -233,8 +233,8 @@ def _image_parts(
     train, valid = find_images(path)
     trained = trained_on(bundle)
     own = isinstance(trained, ImageConfig) and _same_place(trained.path, path, root)
-    if chosen.skip_bad or (own and trained.skip_bad):
-        _, (train, valid) = readable(image_root(path), train, valid)
+    skip_bad = chosen.skip_bad or (own and trained.skip_bad)
+    _, (train, valid) = readable(image_root(path), train, valid, skip_bad=skip_bad, option="skip_bad")
     if not valid:
         train, valid = divided(train, trained.share if own else share)
     parts = {"train": train, "valid": valid} if valid else {"train": train}
