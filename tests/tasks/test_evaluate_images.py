@@ -137,6 +137,9 @@ def test_of_the_folder_that_a_model_was_trained_on_only_held_out_images_are_eval
     assert scores.to_dict()["files"] == held_out
     others = evaluate(bundle, photos, split="train").files
     assert sorted([*held_out, *others]) == sorted(str(path.relative_to(photos)) for path in photos.rglob("*.png"))
+    assert len(evaluate(bundle, photos, split="all").references) == 9
+    with pytest.warns(Notice, match="photos: the model was trained on all of it"):
+        assert len(evaluate(trained(photos, tmp_path / "whole", 0.0), photos).references) == 9
     copied = shutil.copytree(photos, tmp_path / "other photos")
     assert len(evaluate(bundle, copied).references) == 9
 

@@ -117,12 +117,17 @@ def readable(
         return (), parts
     bad = tuple(problems)
     if len(bad) == len(names):
-        raise DataError(f"{root}: none of its {len(names)} image files can be read, the first is {bad[0]}")
+        raise none_readable(root, bad)
     if not skip_bad:
         more = f", nor can {counted(len(bad) - 1, 'other file')}" if len(bad) > 1 else ""
         raise DataError(f"{problems[bad[0]]}{more}; {option}=true {SKIPS}")
     warnings.warn(Notice(f"{root}: {unreadable_told(len(bad), len(names))}, the first {bad[0]}"), stacklevel=3)
     return bad, tuple([image for image in part if image.name not in problems] for part in parts)
+
+
+def none_readable(root: Path, bad: Sequence[str]) -> DataError:
+    """The error for a folder of which no image can be read."""
+    return DataError(f"{root}: none of its {len(bad)} image files can be read, the first is {bad[0]}")
 
 
 class Images(Data):
