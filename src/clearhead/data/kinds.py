@@ -84,6 +84,27 @@ def guess(table: Table, rows: Sequence[Row], given: Mapping[str, Any] | None = N
     )
 
 
+def candidates(table: Table, rows: Sequence[Row], found: Guess, given: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """Return other columns that could be meant, by the option that would name them; none where the user named one.
+
+    Args:
+        table: The table.
+        rows: Its first rows.
+        found: The columns that are read.
+        given: Options of the [data] section that name columns.
+    """
+    read = {*found.columns, *found.more}
+    others = [name for name in table.columns if name not in read and name.lower() not in (*OTHERS, "system")]
+    labels = tuple(name for name in others if _is_label(name, rows))
+    texts = tuple(name for name in others if name not in labels and _has_texts(name, rows))
+    by_option = {option: labels if option == "label" else texts for option in COLUMNS[found.kind]}
+    return {
+        option: names
+        for option, names in by_option.items()
+        if names and option in found.options and option not in given
+    }
+
+
 def _named_labelled(table: Table, columns: dict[str, str]) -> dict[str, Any]:
     text, label = two_columns(table, LABELLED, (columns.get("text"), columns.get("label")))
     return {"text": text, "label": label}
@@ -193,6 +214,11 @@ def _all_are(kind: type | UnionType, column: str, rows: Sequence[Row]) -> bool:
     """Whether a column has values, and all of this type."""
     values = _given(column, rows)
     return bool(values) and all(isinstance(value, kind) for value in values)
+
+
+def _has_texts(column: str, rows: Sequence[Row]) -> bool:
+    """Whether a column has texts, of more than a word on average."""
+    return _all_are(str, column, rows) and sum(len(text.split()) for text in _given(column, rows)) > len(rows)
 
 
 def _names_class(value: Any) -> bool:

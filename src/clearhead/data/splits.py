@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sized
+from collections.abc import Mapping, Sized
 
 NEEDED = {  # by kind of data: the values without which a row is left out
     "labelled": "a text or a label",
@@ -57,6 +57,11 @@ def empty_told(number: int, kind: str) -> str:
 def unreadable_told(number: int, files: int) -> str:
     """Return how many of the files of images were left out."""
     return f"{number:,} of {counted(files, 'image file')} left out, which cannot be read"
+
+
+def columns_told(columns: Mapping[str, str]) -> str:
+    """Return which columns are read, by what they are for."""
+    return ", ".join(f"{option} = {name}" for option, name in columns.items())
 
 
 def cut_told(number: int, longest: int) -> str:
