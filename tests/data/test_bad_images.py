@@ -10,7 +10,9 @@ import zlib
 import numpy as np
 import pytest
 from PIL import Image
+from typer.testing import CliRunner
 
+from clearhead.cli import app
 from clearhead.data import image_files, make_data
 from clearhead.data.files import DataError
 from clearhead.data.image_files import open_image, read_image
@@ -191,6 +193,16 @@ def test_a_zip_file_that_would_fill_the_memory_is_not_unpacked(lies, tmp_path, m
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert most < 1 << 22
+
+
+def test_what_is_understood_of_a_folder_names_bad_files_and_the_way_out(folder):
+    (folder / "train" / "dog" / "a.jpg").write_bytes(broken("truncated.jpg"))
+    found = CliRunner().invoke(app, ["data", str(folder)])
+    words = "1 of 13 image files left out, which cannot be read, the first train/dog/a.jpg: a training stops at them; "
+    assert words + "data.skip_bad=true leaves such files out, and counts them" in found.stdout
+    found = CliRunner().invoke(app, ["data", str(folder), "data.skip_bad=true"])
+    assert "skip_bad = true" in found.stdout
+    assert "stops at them" not in found.stdout
 
 
 def test_skipping_without_bad_files_changes_nothing(folder):

@@ -11,7 +11,9 @@ from PIL import Image
 import clearhead as ch
 from clearhead import tokens
 from clearhead.data import understand
-from clearhead.training import finetune
+from clearhead.errors import Notice
+from clearhead.training import finetune, finetune_recipe
+from clearhead.training.data_recipe import new_recipe
 from clearhead.training.given_rows import as_file
 
 TEXTS = [f"the {a} was {b}" for a in ("film", "play", "song", "tale") for b in ("fine", "grand", "dull", "flat")]
@@ -93,6 +95,21 @@ def test_missing_texts_and_numbers_beside_missing_labels_tell_the_kind_of_rows(t
     assert (found.empty, found.labels) == (2, {"1": 16, "2": 16})
     texts = understand(as_file([None, *TEXTS, float("nan")], tmp_path / "texts.jsonl"))
     assert (texts.kind, texts.empty, texts.rows) == ("text", 2, len(TEXTS) + 2)
+
+
+def test_the_columns_that_are_read_and_the_other_candidates_are_said_and_kept(tmp_path, capsys):
+    lines = [f"{text} {i},{i % 3},{'ab'[i % 2]},{i}" for i, text in enumerate(TEXTS)]
+    (tmp_path / "tickets.csv").write_text("message,stars,team,id\n" + "\n".join(lines))
+    words = "the columns text = message, label = stars are read; there is also label = team: data.label=team chooses it"
+    with pytest.warns(Notice, match=words):
+        finetune_recipe("cloze", tmp_path / "tickets.csv", out=tmp_path / "x")
+    with pytest.warns(Notice, match=words):
+        new_recipe(tmp_path / "tickets.csv")
+    base = ch.save(bundle(("a", "b")), tmp_path / "base")
+    finetune(base, tmp_path / "tickets.csv", *FEW, "data.label=team", out=tmp_path / "run", device="cpu")
+    assert "columns text = message, label = team\n" in capsys.readouterr().err
+    facts = json.loads((tmp_path / "run" / "facts.json").read_text())
+    assert facts["attempts"][0]["data"].endswith("columns text = message, label = team")
 
 
 def _rows(table):
