@@ -2,14 +2,18 @@
 
 import io
 import struct
+import tracemalloc
 import warnings
+import zipfile
 import zlib
 
 import numpy as np
 import pytest
 from PIL import Image
+from typer.testing import CliRunner
 
-from clearhead.data import make_data
+from clearhead.cli import app
+from clearhead.data import image_files, make_data
 from clearhead.data.files import DataError
 from clearhead.data.image_files import open_image, read_image
 from clearhead.errors import Notice
@@ -136,25 +140,69 @@ def every_image(data):
 
 
 @pytest.mark.parametrize("name", BROKEN)
-@pytest.mark.parametrize("workers", [0, 1])
-def test_a_bad_file_stops_the_training_or_is_skipped_and_counted(name, workers, folder):
+def test_a_bad_file_is_refused_before_the_first_step_or_left_out_and_counted(name, folder):
     (folder / "train" / "dog" / name).write_bytes(broken(name))
     (folder / "val" / "cat" / name).write_bytes(broken(name))
     options = {"path": str(folder), "size": 8, "rows": 3}
-    data = make_data("images", options | {"workers": workers}, seed=1)
-    with pytest.raises(DataError, match=f"dog/{name} cannot be read as an image.*data.skip_bad = true"):
-        every_image(data)
-    data.close()
+    advice = "nor can 1 other file; data.skip_bad=true leaves such files out, and counts them"
+    with pytest.raises(DataError, match=f"dog/{name} cannot be read as an image: .*, {advice}"):
+        make_data("images", options, seed=1)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        data = make_data("images", options | {"skip_bad": True, "workers": workers}, seed=1)
+        data = make_data("images", options | {"skip_bad": True}, seed=1)
     (warning,) = caught
     assert warning.category is Notice
-    assert f"skipped 2 of 14 image files that cannot be read, the first train/dog/{name}" in str(warning.message)
+    message = "2 of 14 image files left out, which cannot be read"
+    assert f"{message}, the first train/dog/{name}" in str(warning.message)
+    assert data.description == message
     assert sorted(data.bad) == [f"train/dog/{name}", f"val/cat/{name}"]
     assert every_image(data) == 8
     assert sum(len(data.valid(i)["images"]) for i in range(data.valid_batches)) == 4
-    data.close()
+
+
+def zipped(folder, content=None):
+    with zipfile.ZipFile(folder / "a.zip", "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("cat/a.bmp", content or bytes(99))
+    return folder / "a.zip"
+
+
+def test_an_encrypted_zip_file_is_a_sentence(tmp_path):
+    path = zipped(tmp_path)
+    packed = bytearray(path.read_bytes())
+    for place in (6, packed.find(b"PK\x01\x02") + 8):  # the flags in both headers
+        packed[place] |= 1
+    path.write_bytes(packed)
+    words = "cat/a.bmp cannot be read as an image: it is encrypted: expected a zip file without a password"
+    with pytest.raises(DataError, match=words):
+        read_image(str(path), "cat/a.bmp")
+
+
+@pytest.mark.parametrize("lies", [False, True])
+def test_a_zip_file_that_would_fill_the_memory_is_not_unpacked(lies, tmp_path, monkeypatch):
+    monkeypatch.setattr(image_files, "UNPACKED", 1 << 20)
+    path = zipped(tmp_path, bytes(1 << 25))
+    if lies:  # both headers promise 50 bytes
+        packed = bytearray(path.read_bytes())
+        for place in (22, packed.find(b"PK\x01\x02") + 24):
+            packed[place : place + 4] = (50).to_bytes(4, "little")
+        path.write_bytes(packed)
+    tracemalloc.start()
+    expected = "Bad CRC|format is unknown" if lies else "33,554,432 bytes when unpacked: expected at most 1,048,576"
+    with pytest.raises(DataError, match=f"cannot be read as an image: .*({expected})"):
+        read_image(str(path), "cat/a.bmp")
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 1 << 22
+
+
+def test_what_is_understood_of_a_folder_names_bad_files_and_the_way_out(folder):
+    (folder / "train" / "dog" / "a.jpg").write_bytes(broken("truncated.jpg"))
+    found = CliRunner().invoke(app, ["data", str(folder)])
+    words = "1 of 13 image files left out, which cannot be read, the first train/dog/a.jpg: a training stops at them; "
+    assert words + "data.skip_bad=true leaves such files out, and counts them" in found.stdout
+    found = CliRunner().invoke(app, ["data", str(folder), "data.skip_bad=true"])
+    assert "skip_bad = true" in found.stdout
+    assert "stops at them" not in found.stdout
 
 
 def test_skipping_without_bad_files_changes_nothing(folder):

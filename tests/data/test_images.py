@@ -9,8 +9,9 @@ import pytest
 from PIL import Image
 
 from clearhead.config import ConfigError
-from clearhead.data import DataError, Preprocessing, image_files, make_data
+from clearhead.data import DataError, Preprocessing, image_files, make_data, token_cache
 from clearhead.data.image_files import open_image
+from clearhead.errors import Notice
 
 
 def paint(path, shade, size=(12, 10)):
@@ -92,6 +93,26 @@ def test_a_share_is_kept_for_validation_if_there_is_no_validation_folder(folder)
     assert open_images(folder, path="set/train", share=0).valid_batches == 0
 
 
+def test_a_class_that_would_be_in_validation_alone_stays_in_training(tmp_path):
+    for i in range(18):
+        paint(tmp_path / "set" / "cat" / f"{i}.png", i)
+    for i in range(40):
+        paint(tmp_path / "set" / f"dog{i}" / "x.png", 100 + i)
+    source = open_images(tmp_path, share=0.5)
+    assert set(source.labels["train"]) == set(range(41))
+    assert set(source.labels["valid"]) == {0}  # about a half of the cats
+    assert 0 < len(source.labels["valid"]) < 18
+    assert open_images(tmp_path, share=0.5).sets == source.sets
+
+
+def test_where_no_class_has_two_images_none_validates_and_a_notice_names_the_way_out(tmp_path):
+    for i in range(20):
+        paint(tmp_path / "set" / f"dog{i}" / "x.png", i)
+    with pytest.warns(Notice, match=r"no image is kept for validation.*: expected two images or more of some class"):
+        source = open_images(tmp_path)
+    assert (source.valid_batches, len(source.sets["train"])) == (0, 20)
+
+
 def test_workers_change_no_bit(folder):
     rng = np.random.default_rng(0)
     for path in (folder / "set").rglob("*.png"):
@@ -118,13 +139,32 @@ def test_workers_change_no_bit(folder):
 
 def test_workers_name_the_bad_file(folder):
     path = folder / "set" / "train" / "n1" / "1.png"
-    path.write_bytes(path.read_bytes()[:-30])
     source = open_images(folder, workers=1, rows=20)
+    path.write_bytes(path.read_bytes()[:-30])  # after all files were checked
     try:
-        with pytest.raises(DataError, match=r"train/n1/1\.png cannot be read as an image"):
+        with pytest.raises(DataError, match=r"train/n1/1\.png cannot be read as an image.*; data.skip_bad=true leaves"):
             source.batch(0)
     finally:
         source.close()
+
+
+@pytest.mark.parametrize("few", [1000, 5])
+def test_files_are_checked_again_only_when_one_has_changed(few, folder, monkeypatch, tmp_path):
+    checked, check = [], image_files._check
+    monkeypatch.setattr(image_files, "_check", lambda root, name: (checked.append(name), check(root, name)))
+    monkeypatch.setattr(image_files, "_CHECKED", {})
+    monkeypatch.setattr(image_files, "FEW", few)
+    monkeypatch.setattr(token_cache, "cache_folder", lambda: tmp_path / "cache")
+    open_images(folder)
+    open_images(folder)
+    assert len(checked) == 27
+    image_files._CHECKED.clear()  # as in another process
+    open_images(folder)
+    once = 27 if few == 5 else 54  # many are remembered on disk
+    assert len(checked) == once
+    paint(folder / "set" / "val" / "n0" / "new.png", 200)
+    open_images(folder)
+    assert len(checked) == once + 28
 
 
 @pytest.mark.parametrize("suffix", ["png", "jpg", "webp", "bmp", "gif"])
@@ -135,9 +175,8 @@ def test_truncated_images_are_refused(folder, suffix):
     data = path.read_bytes()
     path.write_bytes(data[: len(data) // 2])
     for name in ("set", zipped(folder)):
-        source = open_images(folder, path=name, rows=21)
         with pytest.raises(DataError, match=rf"{name}: train/n1/x\.{suffix} cannot be read as an image"):
-            source.batch(0)
+            open_images(folder, path=name)
 
 
 def test_training_images_are_cropped_and_mirrored_at_random(folder):

@@ -158,6 +158,38 @@ def test_unknown_words_are_refused_with_the_known_ones():
     ]
 
 
+@pytest.mark.parametrize("size", [(1500, 7), (7, 1501), (700, 2), (1, 4000)])  # (width, height)
+@pytest.mark.parametrize("interpolation", ["box", "bilinear", "hamming", "bicubic", "lanczos"])
+@pytest.mark.parametrize("crop", [(12, 11), (5, 9), (20, 7)])
+def test_of_a_thin_image_the_middle_is_resized_as_in_the_whole_image(size, interpolation, crop):
+    ours = Preprocessing(resize=12, crop=crop, interpolation=interpolation)
+    image = noise(*size).point(lambda x: 96 + x // 4)  # no filter leaves 0 to 255, where the order of the axes matters
+    width, height = (12, 12 * size[1] // size[0]) if size[0] < size[1] else (12 * size[0] // size[1], 12)
+    whole = image.resize((width, height), Image.Resampling[interpolation.upper()])
+    expected = Preprocessing(crop=crop).pixels(whole)
+    assert np.abs(ours.pixels(image).astype(int) - expected).max() <= 2  # the box is rounded
+
+
+@pytest.mark.parametrize("size", [(60_000, 1), (1, 60_000)])
+def test_a_thin_image_needs_no_more_memory_than_its_own_pixels(size, monkeypatch):
+    resize, areas = Image.Image.resize, []
+    monkeypatch.setattr(Image.Image, "resize", lambda self, to, *a, **k: areas.append(to) or resize(self, to, *a, **k))
+    assert Preprocessing(resize=256, crop=(224, 224)).pixels(Image.new("RGB", size, "red"))[0].min() == 255
+    assert areas == [(224, 224)]
+
+
+def test_a_thin_image_that_is_not_cropped_is_refused():
+    image = Image.new("RGB", (2000, 3))
+    with pytest.raises(ValueError, match=r"2000 x 3 pixels would be 5333 x 8 .* expected one edge at most 100 times"):
+        Preprocessing(resize=8).pixels(image)
+    assert Preprocessing(resize=(8, 8)).pixels(image).shape == (3, 8, 8)
+
+
+@pytest.mark.parametrize("size", [(60_000, 1), (1, 60_000), (640, 480)])
+def test_what_a_model_sees_of_a_thin_image_has_pixels(size):
+    assert min(Preprocessing(resize=256, crop=(224, 224)).seen(Image.new("RGB", size)).size) >= 1
+
+
 # Opening images
 
 
@@ -191,6 +223,21 @@ def test_16_bit_grey_is_scaled_and_not_clipped():
     assert opened[0, :, 0].tolist() == [0, 1, 1, 128, 254, 255]  # rounded, 65535 = 257 x 255
     grey = Preprocessing(channels="grey", mean=(0.5,), deviation=(0.5,)).pixels(Image.fromarray(levels))
     assert np.array_equal(grey[0], opened[..., 0])
+
+
+def test_one_level_of_16_bits_may_be_transparent():
+    levels = np.array([[40_000, 40_001, 0]], np.uint16)
+    file = encoded(Image.fromarray(levels), transparency=40_000)
+    assert np.asarray(open_image(file))[0, :, 0].tolist() == [255, 156, 0]
+
+
+@pytest.mark.parametrize(("straight", "multiplied"), [("RGBA", "RGBa"), ("LA", "La")])
+def test_colours_multiplied_by_their_opacity_are_put_on_white(straight, multiplied):
+    pixels = np.array([[[0, 0, 0, 0], [200, 200, 200, 255], [90, 90, 90, 51]]], np.uint8)
+    image = Image.fromarray(pixels).convert(straight)
+    expected = np.asarray(open_image(image))
+    assert expected[0, 0].tolist() == [255, 255, 255]
+    assert np.abs(np.asarray(open_image(image.convert(multiplied))).astype(int) - expected).max() <= 1
 
 
 def transparent(kind: str) -> Image.Image:
@@ -282,6 +329,16 @@ def test_bytes_that_are_not_an_image_are_refused():
 def test_arrays_that_are_not_images_are_refused_with_their_shape(array, words):
     with pytest.raises(ValueError, match=words):
         open_image(array)
+
+
+def test_an_image_with_an_edge_of_millions_of_pixels_is_refused_before_it_is_decoded(tmp_path, monkeypatch):
+    (tmp_path / "line.png").write_bytes(encoded(Image.new("1", (1_000_001, 1))))
+    monkeypatch.setattr(Image.Image, "convert", None)
+    words = "its size is 1000001 x 1 pixels: expected edges of at most 1,000,000 pixels"
+    with pytest.raises(DataError, match=rf"line\.png cannot be read as an image: {words}"):
+        open_image(tmp_path / "line.png")
+    with pytest.raises(ValueError, match=words):
+        open_image(np.zeros((1, 1_000_001), np.uint8))
 
 
 @pytest.mark.parametrize("thing", [None, 3, [1, 2], {"path": "x"}])

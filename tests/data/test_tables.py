@@ -375,3 +375,9 @@ def test_folders_of_text_files_are_labels(tmp_path):
     ]  # fmt: skip
     with pytest.raises(DataError, match="is a folder: expected a file, or folders inside with the texts of one class"):
         open_table(tmp_path / "pos")
+
+
+def test_nan_of_json_is_a_missing_value(tmp_path):
+    (tmp_path / "gaps.jsonl").write_text('{"text": NaN, "label": 1}\n{"text": "Fine.", "label": NaN}\n')
+    rows = list(open_table(tmp_path / "gaps.jsonl").rows())
+    assert [(row.has("text"), row.has("label")) for row in rows] == [(False, True), (True, False)]

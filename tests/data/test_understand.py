@@ -349,3 +349,25 @@ def test_folders_inside_are_labels_if_asked(tmp_path):
     assert (found.kind, found.labels) == ("labelled", {"pos": 2, "neg": 1})
     opened = make_data("labelled", {name: x for name, x in found.options.items() if name != "name"}, seed=0)
     assert opened.classes == ("neg", "pos")
+
+
+@pytest.mark.parametrize(
+    ("columns", "given", "expected"),
+    [
+        (("text", "label", "team", "id"), {}, {"label": ("team",)}),
+        (("text", "label", "team", "id"), {"label": "team"}, {}),
+        (("text", "body", "label"), {}, {"text": ("body",)}),
+        (("text", "body", "label"), {"text": "body"}, {}),
+        (("source", "target", "body"), {}, {"source": ("body",), "target": ("body",)}),
+        (("instruction", "input", "output", "body"), {}, {"prompt": ("body",), "answer": ("body",)}),
+        (("text", "body", "score"), {"column": "text"}, {}),
+        (("text", "score"), {"column": "text"}, {}),
+    ],
+    ids=str,
+)
+def test_other_columns_that_could_be_meant(columns, given, expected, tmp_path):
+    short = {"label": "yes no", "team": "red blue", "id": "0 1", "score": "0.5 0.25"}
+    rows = [{name: short[name].split()[i % 2] if name in short else f"{name} number {i} of it" for name in columns}
+            for i in range(12)]  # fmt: skip
+    (tmp_path / "a.jsonl").write_text(lines(*rows))
+    assert understand(tmp_path / "a.jsonl", given=given).candidates == expected

@@ -137,17 +137,20 @@ def test_of_the_folder_that_a_model_was_trained_on_only_held_out_images_are_eval
     assert scores.to_dict()["files"] == held_out
     others = evaluate(bundle, photos, split="train").files
     assert sorted([*held_out, *others]) == sorted(str(path.relative_to(photos)) for path in photos.rglob("*.png"))
+    assert len(evaluate(bundle, photos, split="all").references) == 9
+    with pytest.warns(Notice, match="photos: the model was trained on all of it"):
+        assert len(evaluate(trained(photos, tmp_path / "whole", 0.0), photos).references) == 9
     copied = shutil.copytree(photos, tmp_path / "other photos")
     assert len(evaluate(bundle, copied).references) == 9
 
 
 def test_bad_files_are_left_out_if_asked_or_if_training_left_them_out(photos, tmp_path):
     (photos / "cat" / "0.png").write_bytes(b"no image")
-    with pytest.warns(Notice, match="skipped 1 of 9 image files"):
+    with pytest.warns(Notice, match="1 of 9 image files left out"):
         assert len(evaluate(classifier(), photos, skip_bad=True).references) == 8
-    with pytest.warns(Notice, match="skipped 1 of 9"):
+    with pytest.warns(Notice, match="1 of 9 image files left out"):
         data = Images(ImageConfig(path=str(photos), share=0.4, skip_bad=True), seed=0)
-    with pytest.warns(Notice, match="skipped 1 of 9"):
+    with pytest.warns(Notice, match="1 of 9 image files left out"):
         scores = evaluate(trained(photos, tmp_path / "run", 0.4, skip_bad=True), photos)
     assert scores.files == [image.name for image in data.sets["valid"]]
 
@@ -163,7 +166,7 @@ def test_wrong_folders_are_refused(photos, tmp_path):
     with pytest.raises(DataError, match="empty has no images"):
         evaluate(classifier(), tmp_path / "empty")
     (photos / "cat" / "0.png").write_bytes(b"no image")
-    with pytest.raises(DataError, match=r"cat/0\.png cannot be read as an image"):
+    with pytest.raises(DataError, match=r"cat/0\.png cannot be read as an image.*; skip_bad=true leaves such"):
         evaluate(classifier(), photos)
     shutil.make_archive(str(tmp_path / "photos"), "zip", photos)
     with pytest.raises(DataError, match=r"photos\.zip: cat/0\.png cannot be read as an image"):

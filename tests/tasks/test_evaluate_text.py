@@ -2,16 +2,19 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from sklearn.metrics import f1_score
 from typer.testing import CliRunner
 
-from clearhead import Bundle, build
+from clearhead import Bundle, build, config
 from clearhead.cli import app
+from clearhead.data.chats import split_chats
+from clearhead.data.conversations import Columns, read_chats
 from clearhead.data.files import DataError
-from clearhead.errors import InputError
+from clearhead.errors import InputError, Notice
 from clearhead.tasks import classify, evaluate
 from clearhead.tasks.evaluate_classes import ClassScores
 from clearhead.tasks.text import likelihood
@@ -97,6 +100,54 @@ def test_chats_need_a_chat_template(tmp_path):
         evaluate(writer(), tmp_path / "chats.jsonl")
 
 
+def trained_on(made, folder, **data):
+    """A model whose run was trained on this data."""
+    folder.mkdir()
+    config.write({"steps": 1, "data": data, "model": {"name": "gpt"}}, folder / "recipe.toml")
+    return replace(made, folder=folder / "model")
+
+
+def test_of_the_text_that_a_model_was_trained_on_the_end_is_evaluated(text, tmp_path):
+    made = trained_on(writer(), tmp_path / "run", name="text", path=str(text), share=0.25)
+    found = evaluate(made, text)
+    assert (found.logprob, found.bytes) == (evaluate(made, text, last=0.25).logprob, len(TEXT) // 4)
+    assert found.remark == "the last 25%, held out of its training; last=1 takes all"
+    assert evaluate(made, text, last=1).bytes == len(TEXT)
+    with pytest.raises(ValueError, match=r"split='train' is for chats: of a text last=SHARE takes the end"):
+        evaluate(made, text, split="train")
+    (tmp_path / "other.txt").write_text(TEXT)
+    assert evaluate(made, tmp_path / "other.txt").bytes == len(TEXT)
+    known = trained_on(writer(), tmp_path / "known", name="text", path=str(text), valid_path="other.txt")
+    with pytest.warns(Notice, match=r"text\.txt: the model was trained on all of it"):
+        assert evaluate(known, text).bytes == len(TEXT)
+
+
+def test_rows_without_text_are_left_out_and_counted(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": "the cat"}\n{"text": null}\n{"text": " "}\n{"text": "the mat"}\n')
+    found = evaluate(writer(), tmp_path / "a.jsonl")
+    assert (found.tokens, found.left_out) == (12, 2)
+
+
+def test_of_the_chats_that_a_model_was_trained_on_the_held_out_ones_are_evaluated(tmp_path):
+    rows = [{"prompt": f"cat {'at' * i}?", "answer": "the mat. "[: i % 7 + 1]} for i in range(12)]
+    path = tmp_path / "chats.jsonl"
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in [*rows, {"prompt": "a", "answer": None}]))
+    chats = read_chats(path, Columns()).chats
+    data = {"name": "chats", "path": str(path), "tokens": "none", "share": 0.4}
+    template = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    tokens = Characters.of(TEXT + "?")
+    model = build("gpt", vocab=len(tokens), context=64, width=8, depth=1, heads=1, positions="rotary")
+    made = trained_on(Bundle(model, tokens, model.config, chat=template), tmp_path / "run", **data)
+    train, valid = split_chats(chats, 0.4)
+    answers = {name: sum(len(chat.messages[-1]["content"]) for chat in some) for name, some in
+               (("valid", valid), ("train", train), ("all", chats))}  # fmt: skip
+    assert len(set(answers.values())) == 3
+    for split, name in ((None, "valid"), ("valid", "valid"), ("train", "train"), ("all", "all")):
+        found = evaluate(made, path, split=split)
+        assert (found.characters, found.left_out) == (answers[name], 1)
+        assert found.data == (str(path) if name == "all" else f"{path} {name}")
+
+
 def test_macro_f1_is_that_of_scikit_learn():
     scores = ClassScores(data="", hypotheses=list("abbcaad"), references=list("abcccba"), seconds=1.0)
     assert scores.f1 == pytest.approx(f1_score(list("abcccba"), list("abbcaad"), average="macro", zero_division=0))
@@ -135,7 +186,9 @@ def test_wrong_data_and_options_raise(text, labels, tmp_path):
         evaluate(writer(), text, last=0.0)
     with pytest.raises(ValueError, match=r"2 files: this GPT does not translate"):
         evaluate(writer(), [text, text])
-    with pytest.raises(ValueError, match=r"split='test' is for sst2"):
+    with pytest.raises(
+        ValueError, match=r"split='test': the model was not trained on .*labels\.tsv, which is taken as"
+    ):
         evaluate(sorter(), labels, split="test")
     labels.write_text("good\tpositive\nodd\tneutral\n")
     with pytest.raises(DataError, match=r"labels\.tsv:2: the label 'neutral' is none of the model's"):

@@ -5,6 +5,9 @@ import torch
 
 from clearhead import Bundle, build, config, evaluate, load, save
 from clearhead.data import DataError
+from clearhead.data.labelled import LabelledConfig, divided
+from clearhead.data.pairs import PairConfig
+from clearhead.errors import Notice
 from clearhead.tasks.evaluated_columns import labelled_columns, pair_columns
 from clearhead.tokens import Pair, Words
 from clearhead.training import train
@@ -98,10 +101,56 @@ def test_a_classifier_is_evaluated_on_the_column_that_it_learned(tmp_path):
     truth = [row[2] for row in rows[1:]]
     save(run.model, tmp_path / "moved")
     for made in (run.model, load(tmp_path / "run"), load(tmp_path / "moved")):
-        assert evaluate(made, path).references == truth
-    assert evaluate(run.model, path, label="label").references == [row[1] for row in rows[1:]]
+        assert evaluate(made, path, split="all").references == truth
+    assert evaluate(run.model, path, label="label", split="all").references == [row[1] for row in rows[1:]]
     with pytest.raises(DataError, match=r"no column 'lable'.*the nearest is label"):
         evaluate(run.model, path, label="lable")
+
+
+def classifier(folder, **data):
+    """A classifier whose run was trained on this data."""
+    words = Words(["a", "b", "c", "d"])
+    model = build("bert", answer="class", classes=2, vocab=len(words) + 1, width=8, depth=1, heads=2, context=8)
+    save(Bundle(model, words, labels=("0", "1")), folder / "model")
+    config.write({"steps": 1, "data": {"name": "labelled", **data}, "model": {"name": "bert"}}, folder / "recipe.toml")
+    return load(folder, device="cpu")
+
+
+def test_of_the_table_that_a_classifier_was_trained_on_the_held_out_rows_are_evaluated(tmp_path):
+    texts = [f"{'abcd'[i % 4]} {'x' * i}" for i in range(30)]
+    rows = [(text, str(i % 2)) for i, text in enumerate(texts)]
+    path = table(tmp_path, ("text", "label"), ("a", ""), *rows, ("", "1"))
+    made = classifier(tmp_path / "run", path=str(path), share=0.4)
+    train, valid, _, description = divided(LabelledConfig(path=str(path), share=0.4), None)
+    assert "2 rows without a text or a label left out" in description
+    assert 5 < len(valid) < len(train)
+    found = evaluate(made, path)
+    assert (found.data, found.left_out, found.remark) == (
+        f"{path} valid", 2, "held out of its training; split=all takes all"
+    )  # fmt: skip
+    for split, expected in ((None, valid), ("valid", valid), ("train", train)):
+        assert evaluate(made, path.name, split=split, root=tmp_path).references == [line.label for line in expected]
+    assert evaluate(made, path, split="all").references == [label for _, label in rows]
+    assert evaluate(made, path, split="all").data == str(path)
+    with pytest.raises(ValueError, match=r"split='test': expected one of valid, train, all"):
+        evaluate(made, path, split="test")
+    other = table(tmp_path, ("text", "label"), ("a", ""), *rows, name="other.tsv")
+    assert (len(evaluate(made, other).references), evaluate(made, other).left_out) == (30, 1)
+    known = classifier(tmp_path / "known", path=str(path), valid_path=str(other))
+    assert len(evaluate(known, other).references) == 30
+    with pytest.warns(Notice, match=r"a\.tsv: the model was trained on all of it"):
+        assert len(evaluate(known, path).references) == 30
+
+
+def test_of_the_pairs_that_a_translator_was_trained_on_the_held_out_ones_are_translated(tmp_path):
+    rows = [(f"{a} {b}", f"{b} {a}") for a in WORDS for b in WORDS]
+    path = table(tmp_path, *rows, ("un", ""))
+    made = of_a_set(tmp_path, name="pairs", path=str(path), share=0.25)
+    train, valid, *_ = PairConfig(path=str(path), share=0.25).read(None)
+    for split, expected in ((None, valid), ("train", train)):
+        found = evaluate(made, path, split=split, beams=1, limit=2)
+        assert (found.references, found.left_out) == ([line.target for line in expected], 1)
+    assert len(evaluate(made, path, split="all", beams=1, limit=2).references) == len(rows)
 
 
 def test_columns_that_a_file_does_not_have_are_found_by_their_usual_names(tmp_path):
@@ -124,4 +173,4 @@ def test_the_columns_of_a_training_are_kept_with_its_model(tmp_path):
     recipe = {"steps": 1, "data": data, "model": {"name": "transformer", "width": 8, "depth": 1, "heads": 1}}
     run = train(recipe, out=tmp_path / "run", device="cpu", quiet=True)
     assert load(tmp_path / "run").columns == {"source": "2", "target": "1"}
-    assert evaluate(run.model, path, beams=1, limit=2).references[1] == "un deux"
+    assert evaluate(run.model, path, split="all", beams=1, limit=2).references[1] == "un deux"

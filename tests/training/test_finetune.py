@@ -1,6 +1,7 @@
 """finetune: a checkpoint and a file of data become a training, or a sentence that says what would fit."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -401,9 +402,10 @@ def test_a_model_of_windows_is_trained_within_its_context(data, files, tmp_path)
 
 
 def test_the_answers_of_chats_are_evaluated_as_they_are_validated(checkpoints, files, tmp_path):
-    how = {"valid": files / "chats.jsonl", "out": tmp_path / "run", "device": "cpu", "quiet": True}
+    other = shutil.copy(files / "chats.jsonl", tmp_path / "other.jsonl")
+    how = {"valid": other, "out": tmp_path / "run", "device": "cpu", "quiet": True}
     run = finetune(checkpoints / "chat", files / "chats.jsonl", "steps=1", "optim.lr=1e-2", **how)
-    found = ch.evaluate(run.model, files / "chats.jsonl")
+    found = ch.evaluate(run.model, other)
     assert found.loss == pytest.approx(run.metrics[-1]["valid_loss"], rel=1e-5)
 
 

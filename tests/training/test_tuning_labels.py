@@ -10,7 +10,11 @@ from PIL import Image
 
 import clearhead as ch
 from clearhead import tokens
-from clearhead.training import finetune
+from clearhead.data import understand
+from clearhead.errors import Notice
+from clearhead.training import finetune, finetune_recipe
+from clearhead.training.data_recipe import new_recipe
+from clearhead.training.given_rows import as_file
 
 TEXTS = [f"the {a} was {b}" for a in ("film", "play", "song", "tale") for b in ("fine", "grand", "dull", "flat")]
 FEW = ("steps=2", "optim.lr=1e-9", "run.save_every=1")
@@ -53,6 +57,59 @@ def test_such_a_classifier_learns_its_own_labels(table, tmp_path):
     run = finetune(base, table, *words, out=tmp_path / "run", device="cpu", quiet=True)
     right = [ch.classify(run.model, text, top=1)[0][0] == label for text, label in _rows(table)]
     assert np.mean(right) > 0.9
+
+
+class Na:
+    """A missing value as pandas has it for texts: whether it is equal to anything is not known."""
+
+    def __ne__(self, other):
+        return self
+
+    def __bool__(self):
+        raise TypeError("boolean value of NA is ambiguous")
+
+
+class Nat:
+    """A missing time as pandas has it."""
+
+    def __ne__(self, other):
+        return True
+
+
+MISSING = (None, float("nan"), np.float32("nan"), np.float64("nan"), Na(), Nat())
+
+
+@pytest.mark.parametrize("column", ["text", "label"])
+def test_rows_in_memory_without_a_value_are_left_out_and_counted(column, table, tmp_path, capsys):
+    rows = [{"text": text, "label": label} for text, label in _rows(table)]
+    gaps = [rows[0] | {column: value} for value in MISSING]
+    finetune(ch.save(bundle(("a", "b")), tmp_path / "base"), [*gaps, *rows], *FEW, out=tmp_path / "run", device="cpu")
+    assert "; 6 rows without a text or a label left out" in capsys.readouterr().err
+
+
+def test_missing_texts_and_numbers_beside_missing_labels_tell_the_kind_of_rows(tmp_path):
+    rows = [{"v1": label, "v2": text} for text in TEXTS for label in (1.0, 2.0)]
+    path = as_file([{"v1": float("nan"), "v2": TEXTS[0]}, {"v1": 1.0, "v2": None}, *rows], tmp_path / "rows.jsonl")
+    found = understand(path)
+    assert (found.options["text"], found.options["label"]) == ("v2", "v1")
+    assert (found.empty, found.labels) == (2, {"1": 16, "2": 16})
+    texts = understand(as_file([None, *TEXTS, float("nan")], tmp_path / "texts.jsonl"))
+    assert (texts.kind, texts.empty, texts.rows) == ("text", 2, len(TEXTS) + 2)
+
+
+def test_the_columns_that_are_read_and_the_other_candidates_are_said_and_kept(tmp_path, capsys):
+    lines = [f"{text} {i},{i % 3},{'ab'[i % 2]},{i}" for i, text in enumerate(TEXTS)]
+    (tmp_path / "tickets.csv").write_text("message,stars,team,id\n" + "\n".join(lines))
+    words = "the columns text = message, label = stars are read; there is also label = team: data.label=team chooses it"
+    with pytest.warns(Notice, match=words):
+        finetune_recipe("cloze", tmp_path / "tickets.csv", out=tmp_path / "x")
+    with pytest.warns(Notice, match=words):
+        new_recipe(tmp_path / "tickets.csv")
+    base = ch.save(bundle(("a", "b")), tmp_path / "base")
+    finetune(base, tmp_path / "tickets.csv", *FEW, "data.label=team", out=tmp_path / "run", device="cpu")
+    assert "columns text = message, label = team\n" in capsys.readouterr().err
+    facts = json.loads((tmp_path / "run" / "facts.json").read_text())
+    assert facts["attempts"][0]["data"].endswith("columns text = message, label = team")
 
 
 def _rows(table):

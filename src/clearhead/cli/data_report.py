@@ -6,7 +6,8 @@ from typing import Any
 
 from ..data import Understood
 from ..data.delimited import DELIMITERS
-from ..data.splits import counted
+from ..data.images import SKIPS
+from ..data.splits import counted, left_out_told, unreadable_told
 from ..data.understand_images import UnderstoodImages
 from .output import rows, show
 
@@ -38,10 +39,19 @@ def show_images(found: UnderstoodImages) -> None:
         "images": f"{found.images:,}",
         "classes": _labels(found.labels),
         "sizes": _sizes(found.sizes),
+        "left out": _unreadable(found),
         "split": found.split,
     }
     show(rows(*((name, value) for name, value in facts.items() if value)), False)
     show("\n" + section(found), False)
+
+
+def _unreadable(found: UnderstoodImages) -> str:
+    """How many files cannot be read, and what a training does about them."""
+    if not found.bad:
+        return ""
+    told = f"{unreadable_told(len(found.bad), found.images)}, the first {found.bad[0]}"
+    return told if found.options.get("skip_bad") else f"{told}: a training stops at them; data.skip_bad=true {SKIPS}"
 
 
 def _sizes(sizes: dict[str, int]) -> str:
@@ -68,9 +78,11 @@ def _facts(found: Understood) -> list[tuple[str, str]]:
         "header": {True: "yes", False: "no: the columns are called by their numbers", None: ""}[found.header],
         "columns": ", ".join(found.columns),
         "kind": f"{found.kind}: {found.why}",
+        "read": found.chosen,
+        "candidates": found.other_columns,
         f"{noun}s": total,
         "labels": _labels(found.labels),
-        "empty": f"{counted(found.empty, 'row')}, which a training leaves out" if found.empty and found.columns else "",
+        "left out": left_out_told(found.empty, found.kind).removesuffix(" left out") if found.columns else "",
         "duplicates": f"{counted(found.duplicates, noun)} with the texts of an earlier one" * bool(found.duplicates),
         "split": found.split,
         "cut": found.cut,

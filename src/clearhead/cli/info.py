@@ -120,11 +120,11 @@ def data(
         from ..data.understand_images import is_images, understand_images
         from .data_report import show_data, show_images
 
+        given = override(Table({"data": {}}), *overrides or ())["data"]
         if is_images(name, data):
-            images = understand_images(name, data)
+            images = understand_images(name, data, given=given)
             show(images, True) if as_json else show_images(images)
             return
-        given = override(Table({"data": {}}), *overrides or ())["data"]
         found = understand(name, data, tokens=tokens, context=context, given=given)
         if as_json:
             show(found, as_json)

@@ -80,11 +80,11 @@ class ChatRows(Bucketed):
         self.config, self.keys = config, ("ids", "targets", *(("documents", "at") if config.pack else ()))
         self.sizes = {"vocab": vocabulary_size(folder, self.tokens)}
         rendering = Rendering(self.chat, token_names(special, self.tokens), self.tokens, config.longest)
-        columns = Columns(messages=config.messages, prompt=config.prompt, answer=config.answer, header=config.header)
+        columns = columns_of(config)
         train = read_chats(locate(config.path, root), columns)
         if config.valid_path is None:
             valid = Chats()
-            train.chats, valid.chats = _split(train.chats, config.share)
+            train.chats, valid.chats = split_chats(train.chats, config.share)
         else:
             valid = read_chats(locate(config.valid_path, root), columns)
         both = [
@@ -151,7 +151,12 @@ def pack(sizes: Sequence[int], most: int) -> list[list[int]]:
     return rows
 
 
-def _split(chats: list[Chat], share: float) -> tuple[list[Chat], list[Chat]]:
+def columns_of(config: ChatsConfig) -> Columns:
+    """The columns that a config names."""
+    return Columns(messages=config.messages, prompt=config.prompt, answer=config.answer, header=config.header)
+
+
+def split_chats(chats: list[Chat], share: float) -> tuple[list[Chat], list[Chat]]:
     """Divide conversations by their first questions, so that none is in both training and validation."""
     questions = list(dict.fromkeys(chat.question for chat in chats))
     chance = counter_rng.uniform(0, 0, np.arange(len(questions)), 1, SPLIT)[:, 0]

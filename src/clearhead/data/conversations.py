@@ -121,6 +121,8 @@ def _text(row: Row, column: str | None) -> str:
 def _messages(row: Row, column: str) -> list[Message]:
     """Return the messages of a row; raises with its place for anything else."""
     given = row.values.get(column)
+    if given is None:  # a missing value: a conversation without an answer
+        return []
     if not isinstance(given, list | tuple):
         raise DataError(
             f"{row.where}: the column {column!r} has {type(given).__name__}: expected a list of messages, "

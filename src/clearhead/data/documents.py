@@ -80,7 +80,7 @@ class Documents:
         only = table.columns[0] if len(table.columns) == 1 else None
         column = table.column(self.column or only, *TEXTS)
         for row in table.rows():
-            if not row.values.get(column):
+            if not row.has(column):
                 self.empty += 1
                 continue
             text = row.text(column) + ("\n" if self.joined else "")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
+import json
 import math
 import os
 import struct
@@ -11,6 +13,7 @@ import warnings
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -23,7 +26,9 @@ from numpy.typing import NDArray
 from ..errors import InputError, MissingFileError
 from .example_images import image_path, shipped_names
 from .files import DataError, read_text
-from .preprocessing import Preprocessing, to_rgb
+from .preprocessing import Preprocessing, check_depth, to_rgb
+from .progress import progress_bar
+from .token_cache import cached, file_facts
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -31,9 +36,15 @@ if TYPE_CHECKING:
 # A path or the name of an image that ships, an open file or its bytes, a PIL image, or a uint8 array
 # (height, width[, channels]).
 ImageLike = Any
+_CHECKED: dict[str, dict[str, str]] = {}  # by a hash of files: what `unreadable` found in this process
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
 VALID_FOLDERS = ("val", "valid", "validation", "test")  # names of a validation folder beside "train", best first
+LONGEST_EDGE = 1_000_000  # pixels; filters over a longer edge need more memory than its pixels
+UNPACKED = 1 << 28  # largest number of bytes of a file in a zip file
+ENCRYPTED = 1  # the flag of an encrypted file in a zip file
+FEW = 1000  # images that are checked within seconds, so that the result is not kept on disk
+THREADS = 8  # that check images
 DRAWS = 5  # random numbers per image: area, aspect ratio, left, top, mirror
 
 
@@ -172,15 +183,61 @@ def read_image(root: str, name: str) -> Image.Image:
         return _upright(file)
 
 
-def unreadable(root: str, names: Sequence[str]) -> list[str]:
-    """Return the files that cannot be decoded; every one of them is decoded."""
-    bad = []
+def unreadable(root: str, names: Sequence[str]) -> dict[str, str]:
+    """Return why files cannot be read, by name: every file is decoded once, and again only when one has changed.
+
+    Args:
+        root: The folder or zip file.
+        names: The files in it.
+    """
+    digest = hashlib.sha256()
     for name in names:
+        digest.update(f"{name}\0".encode("utf-8", "surrogateescape"))
+    places = [Path(root, name) for name in names] if Path(root).is_dir() else [Path(root)]
+    for fact in file_facts(places):
+        digest.update(repr(fact).encode("utf-8", "surrogateescape"))
+    key = digest.hexdigest()
+    if key not in _CHECKED and len(names) < FEW:
+        _CHECKED[key] = _decoded_once(root, names)
+    elif key not in _CHECKED:
+
+        def keep(folder: Path) -> None:
+            (folder / "unreadable.json").write_text(json.dumps(_decoded_once(root, names)), encoding="utf-8")
+
+        place = cached({"images": key}, keep, kind="images")
+        _CHECKED[key] = json.loads((place / "unreadable.json").read_text(encoding="utf-8"))
+    return _CHECKED[key]
+
+
+def _decoded_once(root: str, names: Sequence[str]) -> dict[str, str]:
+    """Decode files, several at a time; returns why some cannot be read."""
+
+    def problem(name: str) -> str | None:
         try:
-            read_image(root, name)
-        except DataError:
-            bad.append(name)
+            _check(root, name)
+        except DataError as error:
+            return str(error)
+        return None
+
+    bad: dict[str, str] = {}
+    with ThreadPoolExecutor(THREADS) as pool, progress_bar() as stage:
+        for number, (name, error) in enumerate(zip(names, pool.map(problem, names), strict=True)):
+            stage("checking the images", number / len(names))
+            if error is not None:
+                bad[name] = error
     return bad
+
+
+def _check(root: str, name: str) -> None:
+    """Raise unless an image can be decoded; a JPEG is decoded at an eighth of its size, which is enough to know."""
+    from PIL import Image
+
+    with _naming_bad_images(f"{root}: {name}"), Image.open(_file(root, name)) as file:
+        _check_edges(*file.size)
+        check_depth(file)
+        file.getexif()
+        file.draft(None, (1, 1))
+        file.load()
 
 
 def random_crop(width: int, height: int, least: float, row: list[float]) -> tuple[float, float, float, float]:
@@ -241,6 +298,7 @@ def _from_array(array: np.ndarray) -> Image.Image:
             f"an array of shape {array.shape} and dtype {array.dtype} is not an image: expected uint8 "
             "(height, width), or (height, width, channels) with 1, 3 or 4 channels"
         )
+    _check_edges(array.shape[1], array.shape[0])
     array = array[:, :, 0] if array.shape[2:] == (1,) else array
     return to_rgb(Image.fromarray(array))
 
@@ -248,7 +306,14 @@ def _from_array(array: np.ndarray) -> Image.Image:
 def _upright(image: Image.Image) -> Image.Image:
     from PIL import ImageOps
 
+    _check_edges(*image.size)
     return to_rgb(ImageOps.exif_transpose(image))
+
+
+def _check_edges(width: int, height: int) -> None:
+    """Raise for an image with an edge so long that nothing can be seen in it."""
+    if max(width, height) > LONGEST_EDGE:
+        raise InputError(f"its size is {width} x {height} pixels: expected edges of at most {LONGEST_EDGE:,} pixels")
 
 
 @contextmanager
@@ -264,6 +329,7 @@ def _naming_bad_images(name: str) -> Iterator[None]:
         raise DataError(f"{name} cannot be read as an image: its format is unknown") from error
     except (
         OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error, zipfile.BadZipFile, KeyError,
+        NotImplementedError,  # an unusual compression in a zip file
         Image.DecompressionBombError, Image.DecompressionBombWarning,
     ) as error:  # fmt: skip
         raise DataError(f"{name} cannot be read as an image: {error}") from error
@@ -277,7 +343,19 @@ def _labelled(root: Path, files: list[tuple[str, ...]], depth: int) -> list[Imag
 
 
 def _file(root: str, name: str) -> io.BytesIO | Path:
-    return Path(root, name) if Path(root).is_dir() else io.BytesIO(_open_zip(Path(root)).read(name))
+    return Path(root, name) if Path(root).is_dir() else _unpacked(Path(root), name)
+
+
+def _unpacked(path: Path, name: str) -> io.BytesIO:
+    """A file of a zip file; what a small file can be inflated to is limited, as is what its header promises."""
+    opened = _open_zip(path)
+    entry = opened.getinfo(name)
+    if entry.flag_bits & ENCRYPTED:
+        raise DataError("it is encrypted: expected a zip file without a password")
+    if entry.file_size > UNPACKED:
+        raise DataError(f"it has {entry.file_size:,} bytes when unpacked: expected at most {UNPACKED:,}")
+    with opened.open(entry) as file:
+        return io.BytesIO(file.read(entry.file_size))
 
 
 def _open_zip(path: Path) -> zipfile.ZipFile:

@@ -25,8 +25,10 @@ from .files import DataError, locate
 from .image_files import ImageFile
 from .labelled_images import LabelledImages, labelled_files
 from .preprocessing import Preprocessing
+from .splits import counted, unreadable_told
 
 ORDER, CROPS, SPLIT, VALID = 0, 1, 2, 3  # streams of random numbers
+SKIPS = "leaves such files out, and counts them"  # what skip_bad does, for messages
 SHOWN = 5  # classes that a notice names
 IMAGENETTE = ("imagenette-128.zip", "imagenette2-160", "imagenette2-320", "imagenette2")  # names in a data folder
 WORDNET = {  # the classes of Imagenette: folders are named by WordNet ids
@@ -51,7 +53,7 @@ class CropConfig:
     share: float = 0.1  # share of the images kept for validation, if there is no validation folder
     valid_rows: int = 64  # images per validation batch
     valid_most: int | None = None  # largest number of validation batches; None: all
-    skip_bad: bool = False  # leave out files that cannot be read, and count them; each is decoded once at the start
+    skip_bad: bool = False  # leave out files that cannot be read, and count them; without it they are an error
     memory: bool = False  # decode each image once, cropped to the middle, and keep all in memory, on a GPU if they fit;
     # `crop`, `least` and `flip` do not apply then (the augmentations "crop" and "flip" do the same on the device), and
     # all batches have the same size: the images left over at the end of an epoch are skipped
@@ -84,24 +86,48 @@ class ImagenetteConfig(CropConfig):
 
 
 def divided(images: list[ImageFile], share: float) -> tuple[list[ImageFile], list[ImageFile]]:
-    """Return images for training, and a share of all for validation: always the same ones of the same files."""
+    """Return images for training, and a share of all for validation: always the same ones of the same files.
+
+    A class that would be in validation alone stays in training with all its images.
+    """
     order = counter_rng.permutation(0, 0, len(images), SPLIT).tolist()
     kept = int(len(images) * share)
-    return [images[i] for i in sorted(order[kept:])], [images[i] for i in sorted(order[:kept])]
+    known = {images[i].label for i in order[kept:]}
+    validating = {i for i in order[:kept] if images[i].label in known}
+    train, valid = (
+        [image for i, image in enumerate(images) if (i in validating) == validates] for validates in (False, True)
+    )
+    return train, valid
 
 
-def readable(root: Path, *parts: list[ImageFile]) -> tuple[tuple[str, ...], tuple[list[ImageFile], ...]]:
-    """Return the names of the files that cannot be read, and the parts without them; a notice says how many."""
+def readable(
+    root: Path, *parts: list[ImageFile], skip_bad: bool, option: str = "data.skip_bad"
+) -> tuple[tuple[str, ...], tuple[list[ImageFile], ...]]:
+    """Return the names of the files that cannot be read, and the parts without them; a notice says how many.
+
+    Args:
+        root: The folder or zip file.
+        parts: Files in it.
+        skip_bad: Leave out the files that cannot be read; otherwise the first of them raises.
+        option: What leaves them out, for the message.
+    """
     names = [image.name for part in parts for image in part]
-    bad = tuple(image_files.unreadable(str(root), names))
-    if not bad:
-        return bad, parts
+    problems = image_files.unreadable(str(root), names)
+    if not problems:
+        return (), parts
+    bad = tuple(problems)
     if len(bad) == len(names):
-        raise DataError(f"{root}: none of its {len(names)} image files can be read, the first is {bad[0]}")
-    message = f"skipped {len(bad)} of {len(names)} image files that cannot be read, the first {bad[0]}"
-    warnings.warn(Notice(f"{root}: {message}"), stacklevel=3)
-    left_out = set(bad)
-    return bad, tuple([image for image in part if image.name not in left_out] for part in parts)
+        raise none_readable(root, bad)
+    if not skip_bad:
+        more = f", nor can {counted(len(bad) - 1, 'other file')}" if len(bad) > 1 else ""
+        raise DataError(f"{problems[bad[0]]}{more}; {option}=true {SKIPS}")
+    warnings.warn(Notice(f"{root}: {unreadable_told(len(bad), len(names))}, the first {bad[0]}"), stacklevel=3)
+    return bad, tuple([image for image in part if image.name not in problems] for part in parts)
+
+
+def none_readable(root: Path, bad: Sequence[str]) -> DataError:
+    """The error for a folder of which no image can be read."""
+    return DataError(f"{root}: none of its {len(bad)} image files can be read, the first is {bad[0]}")
 
 
 class Images(Data):
@@ -132,17 +158,29 @@ class Images(Data):
         train, valid = image_files.find_images(given)
         self.path = image_files.image_root(given)
         self.bad: tuple[str, ...] = ()  # files that were left out because they cannot be read
-        if config.skip_bad:
-            self.bad, (train, valid) = readable(self.path, train, valid)
-            self.description = f"{len(self.bad)} image files left out, which cannot be read" if self.bad else ""
+        if isinstance(config, ImageConfig) or config.skip_bad:
+            files = len(train) + len(valid)
+            self.bad, (train, valid) = readable(self.path, train, valid, skip_bad=config.skip_bad)
+            self.description = unreadable_told(len(self.bad), files) if self.bad else ""
         drawn = not valid
         if drawn:
             train, valid = divided(train, config.share)
+            if not valid and int(len(train) * config.share):
+                warnings.warn(
+                    Notice(
+                        f"{self.path}: no image is kept for validation, because a class would have none left to train "
+                        "on: expected two images or more of some class, or folders train/ and val/"
+                    ),
+                    stacklevel=3,
+                )
         folders = sorted({image.label for image in train})
         self.classes = tuple((names or {}).get(folder, folder) for folder in folders)
         for image in valid:
             if image.label not in folders:
-                raise DataError(f"{self.path}: {image.name} is of a class without a training image")
+                raise DataError(
+                    f"{self.path}: {image.name} is of a class without a training image: expected an image of "
+                    f"{image.label} in training, or none in validation"
+                )
         missing = [] if drawn else sorted(set(folders) - {image.label for image in valid})
         if missing:
             listed = ", ".join(missing[:SHOWN]) + (f" and {len(missing) - SHOWN} more" if len(missing) > SHOWN else "")
@@ -243,7 +281,7 @@ class Images(Data):
         try:
             yield
         except DataError as problem:
-            raise DataError(f"{problem}; data.skip_bad = true leaves such files out, and counts them") from problem
+            raise DataError(f"{problem}; data.skip_bad=true {SKIPS}") from problem
 
     def _all_decoded(self) -> NDArray[np.uint8]:
         """Return the middle of every image, training images first."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import UnionType
 from typing import Any, Literal
 
 from .column_names import LABELS, OTHERS, SOURCES, TARGETS, TEXTS, is_language
@@ -83,6 +84,27 @@ def guess(table: Table, rows: Sequence[Row], given: Mapping[str, Any] | None = N
     )
 
 
+def candidates(table: Table, rows: Sequence[Row], found: Guess, given: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """Return other columns that could be meant, by the option that would name them; none where the user named one.
+
+    Args:
+        table: The table.
+        rows: Its first rows.
+        found: The columns that are read.
+        given: Options of the [data] section that name columns.
+    """
+    read = {*found.columns, *found.more}
+    others = [name for name in table.columns if name not in read and name.lower() not in (*OTHERS, "system")]
+    labels = tuple(name for name in others if _is_label(name, rows))
+    texts = tuple(name for name in others if name not in labels and _has_texts(name, rows))
+    by_option = {option: labels if option == "label" else texts for option in COLUMNS[found.kind]}
+    return {
+        option: names
+        for option, names in by_option.items()
+        if names and option in found.options and option not in given
+    }
+
+
 def _named_labelled(table: Table, columns: dict[str, str]) -> dict[str, Any]:
     text, label = two_columns(table, LABELLED, (columns.get("text"), columns.get("label")))
     return {"text": text, "label": label}
@@ -113,7 +135,7 @@ _NAMED: dict[Kind, Callable[[Table, dict[str, str]], dict[str, Any]]] = {
 
 def _chats(table: Table, rows: Sequence[Row]) -> Guess | None:
     messages = _named(table, LISTS)
-    if messages and all(isinstance(row.values.get(messages), list | str) for row in rows):
+    if messages and _all_are(list | str, messages, rows):
         return Guess("chats", {"messages": messages}, f"the column {messages} has conversations")
     prompt, answer = _named(table, QUESTIONS), _named(table, ANSWERS)
     if prompt and answer:
@@ -155,18 +177,18 @@ def _two(table: Table, rows: Sequence[Row]) -> Guess | None:
     if len(table.columns) != 2 and (table.header or len(table.columns) != 3):
         return None
     first, second = table.columns[:2]
-    values = [str(row.values.get(first)) for row in rows]
-    texts = [name for name in table.columns[1:] if all(isinstance(row.values.get(name), str) for row in rows)]
+    values = [str(value) for value in _given(first, rows)]
+    texts = [name for name in table.columns[1:] if _all_are(str, name, rows)]
     if texts and looks_like_labels(values) and not _is_label(second, rows):
-        longest = max(texts, key=lambda name: sum(len(row.values[name]) for row in rows))
+        longest = max(texts, key=lambda name: sum(map(len, _given(name, rows))))
         why = f"the column {first} has few different values, which are short"
         return Guess("labelled", {"text": longest, "label": first}, why)
-    if any(not isinstance(row.values.get(first), str) for row in rows):
+    if not _all_are(str, first, rows):
         return None
     if _is_label(second, rows):
         why = f"the column {second} has few different values, which are short"
         return Guess("labelled", {"text": first, "label": second}, why)
-    if all(isinstance(row.values.get(second), str) for row in rows):
+    if _all_are(str, second, rows):
         return _pair(first, second, f"the columns {first} and {second} are two texts, of which none is a label")
     return None
 
@@ -183,10 +205,31 @@ def _named(table: Table, usual: Sequence[str]) -> str | None:
     return table.usual(*usual) if table.header else None
 
 
+def _given(column: str, rows: Sequence[Row]) -> list[Any]:
+    """The values of a column, without missing ones."""
+    return [row.values[column] for row in rows if row.values.get(column) is not None]
+
+
+def _all_are(kind: type | UnionType, column: str, rows: Sequence[Row]) -> bool:
+    """Whether a column has values, and all of this type."""
+    values = _given(column, rows)
+    return bool(values) and all(isinstance(value, kind) for value in values)
+
+
+def _has_texts(column: str, rows: Sequence[Row]) -> bool:
+    """Whether a column has texts, of more than a word on average."""
+    return _all_are(str, column, rows) and sum(len(text.split()) for text in _given(column, rows)) > len(rows)
+
+
+def _names_class(value: Any) -> bool:
+    """Whether a value is text or a whole number; in a data frame with missing values 1 is 1.0."""
+    return isinstance(value, str | int) or (isinstance(value, float) and value.is_integer())
+
+
 def _is_label(column: str, rows: Sequence[Row]) -> bool:
     """Whether a column has few different values, and short ones."""
-    given = [row.values[column] for row in rows if row.values.get(column) is not None]
-    if not given or not all(isinstance(value, str | int) for value in given):
+    given = _given(column, rows)
+    if not given or not all(map(_names_class, given)):
         return False
     values = [str(value) for value in given]
     different, words = len(set(values)), sum(len(value.split()) for value in values)

@@ -144,7 +144,7 @@ def divided(config: LabelledConfig, root: Path | None) -> tuple[list[Label], lis
         valid, known = labels_of(other, skip_empty=True), {line.text for line in lines}
         both = sum(line.text in known for line in valid)
         description = told(lines, valid, "text", f"from {config.valid_path}", both)
-        return lines, valid, opened, description + empty_told(empty + other.empty, "a text or a label")
+        return lines, valid, opened, description + empty_told(empty + other.empty, "labelled")
     texts = list(dict.fromkeys(line.text for line in lines))
     chance = counter_rng.uniform(0, 0, np.arange(len(texts)), 1, SPLIT)[:, 0]
     kept = {text for text, u in zip(texts, chance, strict=True) if u < config.share}
@@ -152,7 +152,7 @@ def divided(config: LabelledConfig, root: Path | None) -> tuple[list[Label], lis
     kept -= {line.text for line in lines if line.label not in known}
     train, valid = ([line for line in lines if (line.text in kept) == validates] for validates in (False, True))
     description = told(train, valid, "text", f"share = {config.share} of the different texts")
-    return train, valid, opened, description + empty_told(empty, "a text or a label")
+    return train, valid, opened, description + empty_told(empty, "labelled")
 
 
 def read_sst2(part: str, root: Path | None = None, *, phrases: bool = False) -> list[Label]:

@@ -60,12 +60,12 @@ class PairConfig(TranslationConfig):
             other = self._columns(self.valid_path, root)
             valid = lines_of(other, skip_empty=True)
             description = told(pairs, valid, "pair", f"from {self.valid_path}", self._both(pairs, valid))
-            return pairs, valid, opened, description + empty_told(empty + other.empty, "a source or a target")
+            return pairs, valid, opened, description + empty_told(empty + other.empty, "pairs")
         train, valid = split_pairs(pairs, self.share, self.split_by)
         if not train:
             raise DataError(f"{self.path}: share={self.share} leaves no pair to train on")
         description = told(train, valid, "pair", f"share = {self.share} of the different {self.split_by}s")
-        return train, valid, opened, description + empty_told(empty, "a source or a target")
+        return train, valid, opened, description + empty_told(empty, "pairs")
 
     def _columns(self, path: str, root: Path | None) -> TwoColumns:
         return open_columns(locate(path, root), PARALLEL, (self.source, self.target), header=self.header)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 
 Interpolation = Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"]
 Channels = Literal["rgb", "bgr", "grey"]
+THIN = 16  # times the crop: of a longer resized image only the part that the crop keeps is computed
+LONGEST_SHAPE = 100  # largest ratio of the edges of an image whose shorter edge is resized and that is not cropped
+SUPPORT = 3  # pixels on each side that the widest filter, lanczos, reads for one pixel of an image of the same size
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,12 +75,34 @@ class Preprocessing:
 
         image = _opaque(image).convert("L" if self.channels == "grey" else "RGB")
         if self.resize is not None:
-            height, width = _resized(image.height, image.width, self.resize)
-            image = image.resize((width, height), Image.Resampling[self.interpolation.upper()])
+            image = self._resized(image, Image.Resampling[self.interpolation.upper()])
         pixels = np.asarray(image)
         pixels = pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
         pixels = pixels[::-1] if self.channels == "bgr" else pixels
         return np.ascontiguousarray(pixels if self.crop is None else _centre(pixels, *self.crop))
+
+    def _resized(self, image: Image.Image, resample: Image.Resampling) -> Image.Image:
+        """Resize an image; of a thin one, whose resized form would be huge, only the middle that the crop keeps.
+
+        The box of a middle is rounded, so that its pixels may differ by one from those of the whole: ordinary images
+        are resized as a whole, as other libraries do it.
+        """
+        assert self.resize is not None
+        height, width = _resized(image.height, image.width, self.resize)
+        if self.crop is None:
+            if isinstance(self.resize, int) and max(height, width) > LONGEST_SHAPE * self.resize:
+                raise InputError(
+                    f"an image of {image.width} x {image.height} pixels would be {width} x {height} with a shorter "
+                    f"edge of {self.resize}: expected one edge at most {LONGEST_SHAPE} times as long as the other"
+                )
+            return image.resize((width, height), resample)
+        kept_height, kept_width = min(height, self.crop[0]), min(width, self.crop[1])
+        if height <= THIN * kept_height and width <= THIN * kept_width:
+            return image.resize((width, height), resample)
+        top, bottom, rows = _needed(image.height, height, kept_height)
+        left, right, columns = _needed(image.width, width, kept_width)
+        part = image.crop((columns.start, rows.start, columns.stop, rows.stop))
+        return part.resize((kept_width, kept_height), resample, box=(left, top, right, bottom))
 
     def seen(self, image: Image.Image) -> Image.Image:
         """Return the part of an image that is not cropped away, in the image's own resolution.
@@ -89,7 +115,8 @@ class Preprocessing:
         down, across = image.height / height, image.width / width  # pixels of the image per pixel of the resized one
         top, left = ((size - own) / 2 for size, own in zip((height, width), self.crop, strict=True))
         bottom, right = top + self.crop[0], left + self.crop[1]
-        return image.crop((round(left * across), round(top * down), round(right * across), round(bottom * down)))
+        left, right, top, bottom = round(left * across), round(right * across), round(top * down), round(bottom * down)
+        return image.crop((left, top, max(right, left + 1), max(bottom, top + 1)))  # of a thin image at least a pixel
 
     def normalise(self, pixels: UInt8[np.ndarray, "*b c height width"]) -> Float[np.ndarray, "*b c height width"]:
         """Scale and normalise pixel values, in float32."""
@@ -121,23 +148,38 @@ def _opaque(image: Image.Image) -> Image.Image:
     """An image without transparency, which is put on white, and with at most 8 bits per channel."""
     from PIL import Image
 
-    image = _eight_bits(image)
+    image = _eight_bits(_straight(image))
     if "A" not in image.getbands() and image.info.get("transparency") is None:
         return image
     white = Image.new("RGBA", image.size, "white")
     return Image.alpha_composite(white, image.convert("RGBA"))
 
 
+def _straight(image: Image.Image) -> Image.Image:
+    """An image whose colours are not multiplied by their opacity, as those of modes RGBa and La are."""
+    straight = {"RGBa": "RGBA", "La": "LA"}
+    return image.convert(straight[image.mode]) if image.mode in straight else image
+
+
 def _eight_bits(image: Image.Image) -> Image.Image:
     """An image of 16 bits per pixel scaled to 8, where PIL would cut off; an image of 32 bits is refused."""
     from PIL import Image
 
-    if image.mode in ("I", "F"):
-        raise InputError(f"its pixels are of mode {image.mode}, whose range is unknown: expected 8 or 16 bits")
+    check_depth(image)
     if not image.mode.startswith("I;16"):
         return image
     wide = np.asarray(image).astype(np.uint32)
-    return Image.fromarray(((wide + 128) // 257).astype(np.uint8))  # 65535 = 257 x 255
+    grey = Image.fromarray(((wide + 128) // 257).astype(np.uint8))  # 65535 = 257 x 255
+    transparent = image.info.get("transparency")  # a level of 16 bits: other levels are rounded to the same 8 bits
+    if transparent is not None:
+        grey.putalpha(Image.fromarray(np.where(wide == transparent, 0, 255).astype(np.uint8)))
+    return grey
+
+
+def check_depth(image: Image.Image) -> None:
+    """Raise for an image of 32 bits per channel."""
+    if image.mode in ("I", "F"):
+        raise InputError(f"its pixels are of mode {image.mode}, whose range is unknown: expected 8 or 16 bits")
 
 
 def _resized(height: int, width: int, size: int | tuple[int, int]) -> tuple[int, int]:
@@ -147,6 +189,19 @@ def _resized(height: int, width: int, size: int | tuple[int, int]) -> tuple[int,
     short, long = sorted((height, width))
     longer = int(size * long / short)
     return (size, longer) if height <= width else (longer, size)
+
+
+def _needed(size: int, resized: int, kept: int) -> tuple[float, float, range]:
+    """What the middle `kept` pixels of an edge that is resized need: a part of the edge, and the box inside this part.
+
+    PIL computes with boxes in float32, which cannot place a few pixels of millions: hence the part.
+    """
+    scale = size / resized
+    begin = (resized - kept) // 2 * scale
+    end = begin + kept * scale
+    margin = math.ceil(SUPPORT * max(scale, 1.0))
+    part = range(max(math.floor(begin) - margin, 0), min(math.ceil(end) + margin, size))
+    return begin - part.start, min(end - part.start, len(part)), part
 
 
 def _centre(pixels: np.ndarray, height: int, width: int) -> np.ndarray:

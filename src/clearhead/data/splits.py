@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sized
+from collections.abc import Mapping, Sized
+
+NEEDED = {  # by kind of data: the values without which a row is left out
+    "labelled": "a text or a label",
+    "pairs": "a source or a target",
+    "chats": "a question or an answer",
+    "text": "text",
+}
 
 
 def told(train: Sized, valid: Sized, noun: str, how: str, both: int = 0) -> str:
@@ -28,9 +35,33 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def empty_told(number: int, what: str) -> str:
-    """Return the end of a sentence that says how many rows without a value were left out, or "" if none was."""
-    return f"; {counted(number, 'row')} without {what} left out" if number else ""
+def left_out_told(number: int, kind: str) -> str:
+    """Return how many rows without a value were left out, or "" if none was.
+
+    Args:
+        number: The number of rows.
+        kind: The kind of the data, a key of NEEDED.
+
+    Examples:
+        >>> left_out_told(3, "labelled")
+        '3 rows without a text or a label left out'
+    """
+    return f"{counted(number, 'row')} without {NEEDED[kind]} left out" if number else ""
+
+
+def empty_told(number: int, kind: str) -> str:
+    """Return the same as the end of a sentence."""
+    return f"; {left_out_told(number, kind)}" if number else ""
+
+
+def unreadable_told(number: int, files: int) -> str:
+    """Return how many of the files of images were left out."""
+    return f"{number:,} of {counted(files, 'image file')} left out, which cannot be read"
+
+
+def columns_told(columns: Mapping[str, str]) -> str:
+    """Return which columns are read, by what they are for."""
+    return ", ".join(f"{option} = {name}" for option, name in columns.items())
 
 
 def cut_told(number: int, longest: int) -> str:

@@ -253,11 +253,14 @@ def _class_folders(path: Path) -> Table:
 
 
 def _unfolded(values: dict[str, Any]) -> dict[str, Any]:
-    """Return a row in which the texts of {"translation": {"en": ..., "de": ...}} are columns of their own."""
+    """Return a row in which the texts of {"translation": {"en": ..., "de": ...}} are columns of their own.
+
+    NaN becomes None: it is how data frames write a missing value.
+    """
     inside = values.get(FOLDED)
-    if not isinstance(inside, dict):
-        return values
-    return {key: value for key, value in values.items() if key != FOLDED} | inside
+    if isinstance(inside, dict):
+        values = {key: value for key, value in values.items() if key != FOLDED} | inside
+    return {key: None if value != value else value for key, value in values.items()}  # NaN alone is not equal to itself
 
 
 def whole_characters(text: str, where: str) -> str:

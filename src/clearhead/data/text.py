@@ -18,7 +18,7 @@ from .documents import Documents, find_files
 from .fetch import find
 from .files import given_files
 from .parallel import load_split
-from .splits import counted
+from .splits import counted, left_out_told
 from .tokenized import Reading, Source, Tokenized, alphabet, around, tokenize
 from .tokenizer_folder import find_tokenizer, open_tokenizer, vocabulary_size
 from .vocabulary import TokenizerConfig
@@ -132,7 +132,7 @@ def _described(made: Tokenized, config: TextConfig, own: Tokenized | None) -> st
     if facts.sampled is not None:
         parts.append(f"a vocabulary of {len(made.tokens):,} tokens, learned from {facts.sampled:,} characters")
     if empty := facts.empty + (0 if own is None else own.facts.empty):
-        parts.append(f"{counted(empty, 'row')} without text left out")
+        parts.append(left_out_told(empty, "text"))
     return "; ".join(parts)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from .fetch import cache_folder
 
 
-def cached(key: dict[str, Any], make: Callable[[Path], None]) -> Path:
+def cached(key: dict[str, Any], make: Callable[[Path], None], *, kind: str = "tokens") -> Path:
     """Return the folder of a key; if it does not exist, `make` fills one, which then gets its name.
 
     Of several processes one makes the folder, and the others wait for it. If `make` is interrupted, no folder of that
@@ -22,11 +22,12 @@ def cached(key: dict[str, Any], make: Callable[[Path], None]) -> Path:
     Args:
         key: JSON values that the content depends on.
         make: Called with an empty folder.
+        kind: What it contains; the folder of the cache that it is in.
     """
     from filelock import FileLock
 
     digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]
-    target = cache_folder() / "tokens" / digest
+    target = cache_folder() / kind / digest
     if target.is_dir():
         return target
     target.parent.mkdir(parents=True, exist_ok=True)

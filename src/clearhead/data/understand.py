@@ -7,7 +7,7 @@ of rows beyond is estimated from the share of the file that was read.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,12 @@ from .class_folders import class_folders
 from .context_cut import Cut, what_is_cut
 from .documents import Documents
 from .files import DataError, locate
-from .kinds import COLUMNS, Guess, Kind, guess, named_kind
+from .kinds import COLUMNS, Guess, Kind, candidates, guess, named_kind
 from .labelled import LabelledConfig
 from .measured import Lengths, Measured
 from .pairs import PairConfig
 from .progress import Stage, progress_bar
-from .splits import counted
+from .splits import columns_told, counted
 from .streams import Source
 from .tables import Row, Table, is_table, open_table
 from .tokenizer_folder import find_tokenizer, open_pair, open_tokenizer
@@ -72,10 +72,23 @@ class Understood:
     duplicates: int  # rows whose texts are those of an earlier row
     split: str  # how training and validation are divided
     cut: str  # what a context would cut, if one is given
+    candidates: dict[str, tuple[str, ...]] = field(default_factory=dict)  # other columns, by the option to name them
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON values."""
         return asdict(self)
+
+    @property
+    def chosen(self) -> str:
+        """The columns that are read, in words, by what they are for: text = review, label = stars."""
+        return columns_told({name: value for name, value in self.options.items() if name in COLUMNS[self.kind]})
+
+    @property
+    def other_columns(self) -> str:
+        """The columns that could be read instead, in words, or "" if there is none."""
+        words = [f"{option} = {' or '.join(names)}" for option, names in self.candidates.items()]
+        first = next(((option, names[0]) for option, names in self.candidates.items()), ("", ""))
+        return f"{', '.join(words)}: data.{first[0]}={first[1]} chooses it" if words else ""
 
 
 def understand(
@@ -132,6 +145,7 @@ def understand(
         rows=rows, read=measured.rows, sampled=not found.ended, first=tuple(first), lengths=measured.lengths(),
         labels=dict(measured.labels.most_common()), empty=measured.empty, duplicates=measured.duplicates,
         split=_split(guessed.kind, rows, measured, valid), cut=cut.told(measured),
+        candidates=found.candidates,
     )  # fmt: skip
 
 
@@ -145,6 +159,7 @@ class Found:
     share_read: Any  # () -> float
     table: Table | None = None
     ended: bool = False  # whether all of it has been read
+    candidates: dict[str, tuple[str, ...]] = field(default_factory=dict)  # other columns, by the option to name them
 
 
 def _table(path: Path, given: Mapping[str, Any]) -> Found | None:
@@ -158,7 +173,11 @@ def _table(path: Path, given: Mapping[str, Any]) -> Found | None:
     sample = list(islice(reading, SAMPLE))
     if not sample:
         raise DataError(f"{path} has no rows")
-    return Found(guess(table, sample, given), chain(sample, reading), table.encoding, table.share_read, table)
+    guessed = guess(table, sample, given)
+    return Found(
+        guessed, chain(sample, reading), table.encoding, table.share_read, table,
+        candidates=candidates(table, sample, guessed, given),
+    )  # fmt: skip
 
 
 def _text(path: Path) -> Found:

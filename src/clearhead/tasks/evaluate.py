@@ -18,7 +18,7 @@ from rich.table import Table
 from .. import config
 from ..data.column_names import may_be_language
 from ..data.files import DataError, as_line, locate
-from ..data.parallel import SPLITS, Line, lines_of, load_split, read_two
+from ..data.parallel import SPLITS, lines_of, load_split, read_two
 from ..errors import InputError, nearest
 from ..metrics import Score, bleu, bleu_by, chrf
 from ..weights import Bundle
@@ -26,7 +26,7 @@ from .evaluate_captions import CaptionOptions, CaptionScores, measure_captions
 from .evaluate_classes import ClassOptions, ClassScores, class_scores
 from .evaluate_text import TextOptions, TextScores, score_rows, table, text_scores
 from .evaluated_columns import pair_columns
-from .training_data import trained_languages, trained_on
+from .training_data import Part, evaluated_part, trained_languages, trained_on
 from .translate import translate
 
 Place = str | Path
@@ -37,7 +37,7 @@ Done = Callable[[int, int], None]  # called with the number of texts, tokens or 
 class TranslationOptions:
     """The options for translators."""
 
-    split: str | None = None  # part of a named set; None: its first test part
+    split: str | None = None  # part of a named set or of the model's data; None: its first test part, the held-out one
     source: str | None = None  # source language, "en", or column of a file; None: that of the model's training
     target: str | None = None  # target language, or column; None: that of the model's training
     join: int = 1  # number of neighbouring sentences of a named set that are joined to one text
@@ -65,6 +65,8 @@ class TranslationScores:
     cut: int  # number of texts longer than the model reads, or whose translations reached the limit
     hypotheses: list[str]  # the translations, one line each
     references: list[str] | list[list[str]]  # one per text, or several
+    left_out: int = 0  # rows without a source or a target, which are not counted
+    remark: str = ""  # which part of the data it is, if that is not all
 
     @property
     def bleu(self) -> Score:
@@ -91,12 +93,13 @@ class TranslationScores:
         scores = [{"name": s.name, "value": s.value, "signature": s.signature} for s in self.scores]
         return {
             "data": self.data, "sentences": self.sentences, "scores": scores, "seconds": self.seconds,
-            "speed": self.speed, "cut": self.cut, "hypotheses": self.hypotheses,
+            "speed": self.speed, "cut": self.cut, "left_out": self.left_out, "hypotheses": self.hypotheses,
         }  # fmt: skip
 
     def __rich__(self) -> Table:
         return table(
-            ("data", self.data, ""),
+            ("data", self.data, self.remark),
+            *([("left out", f"{self.left_out:,}", "rows without a source or a target")] if self.left_out else []),
             *score_rows(self.scores),
             ("sentences", str(self.sentences), f"{self.seconds:.1f} s, {self.speed:.1f} per second"),
             *([("cut", str(self.cut), "too long to be read or translated to their end")] if self.cut else []),
@@ -135,10 +138,10 @@ def evaluate(
             file of text TAB label, or sst2; for a classifier of images cifar10, fashion-mnist, imagenette, mnist, or a
             folder or zip file with a folder per class, or with train/class and val/class; for a captioner flickr8k or
             scenes.
-        split: Translator, captioner, classifier: the part of a named set; its test part if not given. Images: train or
-            valid, of data that has both (test instead of valid: cifar10, mnist, fashion-mnist); not train if not given.
-            An undivided folder is taken as a whole, unless the model was trained on it: then its parts are those that
-            training has made.
+        split: Translator, captioner, classifier: the part of a named set; its test part if not given. Images: train,
+            valid or all, of data that is divided (test instead of valid: cifar10, mnist, fashion-mnist). A file or
+            an undivided folder is taken as a whole, unless the model was trained on it: then its parts are those that
+            training has made, and the one that it held out, valid, is taken if not given. A language model: of chats.
         source: Translator: the source language, "en", or the column of the sources in a file, by name or number; as in
             the model's own training if not given.
         target: Translator: the target language, or the column of the targets.
@@ -153,11 +156,13 @@ def evaluate(
         limit: Translator, captioner: largest number of tokens of a translation or caption.
         batch_tokens: Translator: source tokens that are translated at a time.
         stride: Language model: tokens that the window of the model's context moves by; half the context if not given.
-        last: Language model: share of the text that is read, counted from its end; 1 if not given.
+        last: Language model: share of the text that is read, counted from its end; 1 if not given, or, of the file that
+            the model was trained on, the share that was held out.
         by: Images: "head", the model's output layer; "knn" (nearest neighbours) or "linear" (a linear probe) classify
             the validation images by frozen features of the training images. head if not given, or knn without a head.
         neighbours: Images, by="knn": number of neighbours that vote; 20 if not given.
-        skip_bad: Images: leave out files that cannot be read, and count them.
+        skip_bad: Images: leave out files that cannot be read, and count them. (Rows of tables without a value are
+            always left out and counted.)
         root: A folder in which files are searched first.
         done: Called with the number of texts (or tokens, or images) just finished and the number of all.
 
@@ -194,7 +199,8 @@ def translation_scores(
     is_set = isinstance(data, str) and data in SPLITS
     settings |= {side: word for side, word in words.items() if is_set or may_be_language(word)}  # not a column's name
     by_protocol = bleu_by(chosen.protocol, settings.get("target"))
-    name, sources, references = _texts(bundle, data, chosen, settings, root)
+    given = _texts(bundle, data, chosen, settings, root)
+    sources, references = given.sources, given.references
     start = time.perf_counter()
     translations = translate(
         bundle, sources, beams=chosen.beams, penalty=chosen.penalty, limit=chosen.limit,
@@ -205,9 +211,21 @@ def translation_scores(
     hypotheses = [as_line(one.text) for one in translations]
     measures = [by_protocol, *([] if by_protocol is bleu else [bleu]), chrf]
     return TranslationScores(
-        data=name, scores=tuple(measure(hypotheses, references) for measure in measures), seconds=seconds,
+        data=given.name, left_out=given.left_out, remark=given.remark,
+        scores=tuple(measure(hypotheses, references) for measure in measures), seconds=seconds,
         cut=sum(one.cut for one in translations), hypotheses=hypotheses, references=references,
     )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SourceTexts:
+    """What is translated, and what it is compared with."""
+
+    name: str  # of the data
+    sources: list[str]
+    references: list[str] | list[list[str]]  # one per source, or several
+    left_out: int = 0  # rows that are not among the sources
+    remark: str = ""  # which part of the data it is
 
 
 def _texts(
@@ -216,26 +234,31 @@ def _texts(
     chosen: TranslationOptions,
     settings: dict[str, Any],
     root: Path | None,
-) -> tuple[str, list[str], list[str] | list[list[str]]]:
-    """The name of the data, its sources and its references."""
+) -> SourceTexts:
+    """The sources and the references of a named set or of files."""
     if isinstance(data, str) and data in SPLITS:
         return _named_texts(data, chosen, settings, root)
-    for option in ("split", "join"):
-        if (value := getattr(chosen, option)) != TranslationOptions.__dataclass_fields__[option].default:
-            raise InputError(f"{option}={value!r} is for {' and '.join(SPLITS)}: a file is taken as it is")
+    if chosen.join != 1:
+        raise InputError(f"join={chosen.join!r} is for {' and '.join(SPLITS)}: a file is taken as it is")
     names = [data] if isinstance(data, Place) else list(data)
     if len(names) not in (1, 2):
         raise InputError(f"{len(names)} files: expected one of source TAB target, or one of sources and one of targets")
     paths = [_file(name, root) for name in names]
-    lines: list[Line] = (
-        lines_of(pair_columns(bundle, paths[0], chosen.source, chosen.target)) if len(paths) == 1 else read_two(*paths)
-    )
-    return " ".join(map(str, names)), [line.source for line in lines], [line.target for line in lines]
+    if len(paths) == 2:
+        if chosen.split is not None:
+            raise InputError(f"split={chosen.split!r}: two files are taken as a whole: expected no split")
+        part, empty = Part(" ".join(map(str, names)), read_two(*paths)), 0
+    else:
+        columns = pair_columns(bundle, paths[0], chosen.source, chosen.target)
+        lines = lines_of(columns, skip_empty=True)
+        part, empty = evaluated_part(bundle, names[0], paths[0], lines, chosen.split, root), columns.empty
+    return SourceTexts(
+        name=part.name, sources=[line.source for line in part.rows], references=[line.target for line in part.rows],
+        left_out=empty, remark=part.remark,
+    )  # fmt: skip
 
 
-def _named_texts(
-    data: str, chosen: TranslationOptions, settings: dict[str, Any], root: Path | None
-) -> tuple[str, list[str], list[str] | list[list[str]]]:
+def _named_texts(data: str, chosen: TranslationOptions, settings: dict[str, Any], root: Path | None) -> SourceTexts:
     """The same for a named set; a sentence of Tatoeba may have several references."""
     split = chosen.split or next(part for part in SPLITS[data] if part.startswith("test"))
     if not settings.keys() >= {"source", "target"}:
@@ -246,11 +269,11 @@ def _named_texts(
     name = f"{data} {split} {settings['source']}-{settings['target']}"
     sources, references = load_split(data, split, root=root, join=chosen.join, **settings)
     if data != "tatoeba":
-        return name, sources, references
+        return SourceTexts(name=name, sources=sources, references=references)
     grouped: dict[str, list[str]] = {}  # a sentence occurs once for each of its translations
     for source, reference in zip(sources, references, strict=True):
         grouped.setdefault(source, []).append(reference)
-    return name, list(grouped), list(grouped.values())
+    return SourceTexts(name=name, sources=list(grouped), references=list(grouped.values()))
 
 
 def _file(name: Place, root: Path | None) -> Path:

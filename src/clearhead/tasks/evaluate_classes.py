@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,10 +17,10 @@ from ..data import make_data
 from ..data.files import DataError, locate
 from ..data.image_files import find_images, image_root
 from ..data.images import CropConfig, ImageConfig, Images, divided, readable
-from ..data.labelled import SST2, labels_of, read_sst2
+from ..data.labelled import labels_of, read_sst2
 from ..data.labelled_images import LabelledImages, labelled_files
 from ..data.pixels import Pixels
-from ..errors import InputError, nearest
+from ..errors import InputError, Notice, nearest
 from ..weights import Bundle
 from .classify import class_names, classify
 from .evaluate_text import Done, Place, file_or_set, one_file, table
@@ -27,7 +28,7 @@ from .evaluated_columns import labelled_columns
 from .frozen_features import linear_probe, nearest_neighbours
 from .image_batches import IMAGES
 from .text import embed
-from .training_data import trained_on
+from .training_data import ALL, Part, evaluated_part, trained_on_all, trained_on_file
 
 TEXTS = 256  # texts that are classified between two reports of progress
 MOST = 20  # classes that a message lists
@@ -40,7 +41,7 @@ IMAGE_SETS = {  # data of images that has a name, and the name of its held-out p
 class ClassOptions:
     """The options for classifiers."""
 
-    split: str | None = None  # part of a named set or a folder of images; None: its test or validation part
+    split: str | None = None  # part of a named set, a folder of images or the model's data; None: the held-out part
     text: str | None = None  # column of the texts in a file; None: the one of the model's training, or a usual name
     label: str | None = None  # column of the labels
     by: Literal["head", "knn", "linear"] | None = None  # images: the model's output layer, or its frozen features
@@ -58,6 +59,8 @@ class ClassScores:
     seconds: float  # time that it took
     unit: str = "texts"  # what was classified: texts or images
     files: Sequence[str] = ()  # the file of each image, if they are files
+    left_out: int = 0  # rows without a text or a label, or image files that cannot be read, which are not counted
+    remark: str = ""  # which part of the data it is, if that is not all
 
     @property
     def accuracy(self) -> float:
@@ -87,7 +90,7 @@ class ClassScores:
         return {
             "data": self.data, "accuracy": self.accuracy, "f1": self.f1, self.unit: len(self.references),
             "confusion": self.confusion, "seconds": self.seconds, "hypotheses": self.hypotheses,
-            "references": self.references,
+            "references": self.references, "left_out": self.left_out,
             **({"files": list(self.files)} if self.files else {}),
         }  # fmt: skip
 
@@ -96,8 +99,10 @@ class ClassScores:
             (true, f"{counts[true] / sum(counts.values()):.2%}", f"of {sum(counts.values()):,} {self.unit} recognised")
             for true, counts in self.confusion.items()
         ]
+        what = "rows without a text or a label" if self.unit == "texts" else "image files that cannot be read"
         return table(
-            ("data", self.data, ""),
+            ("data", self.data, self.remark),
+            *([("left out", f"{self.left_out:,}", what)] if self.left_out else []),
             ("accuracy", f"{self.accuracy:.2%}", f"of {len(self.references):,} {self.unit}, {self.seconds:.1f} s"),
             ("macro F1", f"{self.f1:.4f}", "mean of the classes"),
             *rows,
@@ -115,15 +120,17 @@ def class_scores(
     if bundle.config.classes == 1 or bundle.scores == "value":
         raise InputError(f"this {bundle.name} gives scores, not classes: expected a classifier of two classes or more")
     read = _images if bundle.reads == "images" else _texts
-    name, unit, inputs, labels, files = read(bundle, data, chosen, root)
+    read_data = read(bundle, data, chosen, root)
+    labels = read_data.labels
     start, predicted = time.perf_counter(), list[str]()
-    for some in inputs:
+    for some in read_data.inputs:
         results: Any = classify(bundle, some, top=1)
         predicted += [classes[0][0] for classes in results]
         if done is not None:
             done(len(some), len(labels))
     return ClassScores(
-        data=name, hypotheses=predicted, references=labels, seconds=time.perf_counter() - start, unit=unit, files=files,
+        data=read_data.name, hypotheses=predicted, references=labels, seconds=time.perf_counter() - start,
+        unit=read_data.unit, files=read_data.files, left_out=read_data.left_out, remark=read_data.remark,
     )  # fmt: skip
 
 
@@ -137,7 +144,8 @@ def _feature_scores(
         raise InputError(
             f"split={chosen.split!r}: features of train are fitted, and those of the held-out part classified"
         )
-    parts = _image_parts(bundle, data, chosen, root, share=CropConfig().share)
+    images = _image_parts(bundle, data, chosen, root, share=CropConfig().share)
+    parts = images.parts
     if len(parts) < 2:
         raise InputError(f"{data} has too few images to divide them into train and val, which by={chosen.by!r} needs")
     start, count = time.perf_counter(), sum(len(part.labels) for part in parts.values())
@@ -162,91 +170,117 @@ def _feature_scores(
     return ClassScores(
         data=f"{data} {held_out}, {chosen.by or 'knn'}", hypotheses=[classes[i] for i in found.tolist()],
         references=list(parts[held_out].labels), seconds=time.perf_counter() - start, unit="images",
-        files=parts[held_out].names,
+        files=parts[held_out].names, left_out=images.left_out,
     )  # fmt: skip
 
 
-# The name of the data, what it consists of, the inputs (some at a time), the label of each, and the file of each.
-Labelled = tuple[str, str, Iterator[Sequence[Any]], list[str], Sequence[str]]
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LabelledInputs:
+    """What is classified, and the true classes."""
+
+    name: str  # of the data
+    unit: str  # what it consists of: texts or images
+    inputs: Iterator[Sequence[Any]]  # some at a time
+    labels: list[str]  # of each input
+    files: Sequence[str] = ()  # of each image
+    left_out: int = 0  # rows or files that are not among the inputs
+    remark: str = ""  # which part of the data it is
 
 
-def _texts(bundle: Bundle, data: Place, chosen: ClassOptions, root: Path | None) -> Labelled:
+def _texts(bundle: Bundle, data: Place, chosen: ClassOptions, root: Path | None) -> LabelledInputs:
     """A file of text TAB label, or a part of sst2."""
-    split = chosen.split
+    empty = 0
     if data == "sst2":
-        part = split or "test"
-        name, lines = f"sst2 {part}", read_sst2(part, root)
-    elif split is not None:
-        raise InputError(f"split={split!r} is for sst2 ({', '.join(SST2)}): a file is taken as it is")
+        split = chosen.split or "test"
+        part = Part(f"sst2 {split}", read_sst2(split, root))
     else:
         path = file_or_set(data, root, "sst2")
-        name, lines = str(data), labels_of(labelled_columns(bundle, path, chosen.text, chosen.label))
+        columns = labelled_columns(bundle, path, chosen.text, chosen.label)
+        rows = labels_of(columns, skip_empty=True)
+        part, empty = evaluated_part(bundle, data, path, rows, chosen.split, root), columns.empty
     known = class_names(bundle)
-    for line in lines:
+    for line in part.rows:
         if line.label not in known:
             raise DataError(f"{line.where}: the label {line.label!r} is none of the model's: {', '.join(known)}")
-    texts = [line.text for line in lines]
+    texts = [line.text for line in part.rows]
     some = (texts[first : first + TEXTS] for first in range(0, len(texts), TEXTS))
-    return name, "texts", some, [line.label for line in lines], ()
+    labels = [line.label for line in part.rows]
+    return LabelledInputs(
+        name=part.name, unit="texts", inputs=some, labels=labels, left_out=empty, remark=part.remark
+    )  # fmt: skip
 
 
-def _images(bundle: Bundle, data: Place, chosen: ClassOptions, root: Path | None) -> Labelled:
+def _images(bundle: Bundle, data: Place, chosen: ClassOptions, root: Path | None) -> LabelledInputs:
     """A named set of images, or a folder or zip file of them: all, or a part if it has train/ and val/."""
-    part, images, parted = _held_out(bundle, data, chosen, root)
+    found = _image_parts(bundle, data, chosen, root)
+    name, images = _chosen_part(data, found, chosen.split)
     _check_labels(bundle, data, images.labels)
-    name = f"{data} {part}" if parted else str(data)
-    return name, "images", images.batches(IMAGES), list(images.labels), images.names
+    if found.own and len(found.parts) == 1 and chosen.split is None:
+        warnings.warn(Notice(trained_on_all(data)), stacklevel=4)
+    return LabelledInputs(
+        name=name, unit="images", inputs=images.batches(IMAGES), labels=list(images.labels), files=images.names,
+        left_out=found.left_out, remark=ALL if found.own and len(found.parts) > 1 and chosen.split is None else "",
+    )  # fmt: skip
 
 
 def held_out_images(bundle: Bundle, data: Place, chosen: ClassOptions, root: Path | None) -> LabelledImages:
     """The held-out images of a named set, a folder or a zip file, with their labels; all of it if it is undivided."""
-    return _held_out(bundle, data, chosen, root)[1]
+    return _chosen_part(data, _image_parts(bundle, data, chosen, root), chosen.split)[1]
 
 
-def _held_out(bundle: Bundle, data: Place, chosen: ClassOptions, root: Path | None) -> tuple[str, LabelledImages, bool]:
-    """The name of the part that is evaluated, its images, and whether there are several parts."""
-    parts, split = _image_parts(bundle, data, chosen, root), chosen.split
-    parted = len(parts) > 1
-    if split is not None and not (parted and split in parts):
-        expected = f"one of {', '.join(parts)}" if parted else "no split, because it is not divided into train and val"
+@dataclass(frozen=True, slots=True)
+class ImageParts:
+    """The parts of data of images."""
+
+    parts: dict[str, LabelledImages]  # train and a held-out one, or train alone
+    whole: LabelledImages | None = None  # all of them, of files
+    own: bool = False  # whether the model was trained on it
+    left_out: int = 0  # files that cannot be read
+
+
+def _chosen_part(data: Place, found: ImageParts, split: str | None) -> tuple[str, LabelledImages]:
+    """The name and the images of the part that is evaluated."""
+    parts = found.parts
+    if split == "all" and found.whole is not None:
+        return str(data), found.whole
+    if len(parts) == 1 and split is None:
+        return str(data), parts["train"]
+    if split is not None and (len(parts) == 1 or split not in parts):
+        expected = "no split, because it is not divided into train and val"
+        if len(parts) > 1:
+            expected = f"one of {', '.join(parts)}{', all' if found.whole is not None else ''}"
         raise InputError(f"split={split!r}: {data} has no such part; expected {expected}")
     part = split or list(parts)[-1]
-    return part, parts[part], parted
+    return f"{data} {part}", parts[part]
 
 
 def _image_parts(
     bundle: Bundle, data: Place, chosen: ClassOptions, root: Path | None, share: float = 0.0
-) -> dict[str, LabelledImages]:
-    """The parts of a named set, or of a folder, zip file or CSV of images: train and a held-out one, or train alone.
+) -> ImageParts:
+    """The parts of a named set, or of a folder, zip file or CSV of images.
 
     Undivided files are divided as training divides them, if the model was trained on them, or by `share`.
     """
     if data in IMAGE_SETS:
         opened = make_data(str(data), {"rows": 1}, seed=0, root=root)
         assert isinstance(opened, Images | Pixels)
-        return {"train": opened.originals("train"), IMAGE_SETS[str(data)]: opened.originals("valid")}
+        return ImageParts({"train": opened.originals("train"), IMAGE_SETS[str(data)]: opened.originals("valid")})
     try:
         path = locate(data, root)
     except FileNotFoundError as cause:
         expected = f"expected a folder or zip file with a folder per class, or one of {', '.join(IMAGE_SETS)}"
         raise DataError(f"{cause}: this {bundle.name} reads images, {expected}") from cause
     train, valid = find_images(path)
-    trained = trained_on(bundle)
-    own = isinstance(trained, ImageConfig) and _same_place(trained.path, path, root)
-    if chosen.skip_bad or (own and trained.skip_bad):
-        _, (train, valid) = readable(image_root(path), train, valid)
+    trained = trained_on_file(bundle, path, root)
+    own = isinstance(trained, ImageConfig)
+    skip_bad = chosen.skip_bad or (own and trained.skip_bad)
+    bad, (train, valid) = readable(image_root(path), train, valid, skip_bad=skip_bad, option="skip_bad")
     if not valid:
         train, valid = divided(train, trained.share if own else share)
     parts = {"train": train, "valid": valid} if valid else {"train": train}
-    return {name: labelled_files(image_root(path), files) for name, files in parts.items()}
-
-
-def _same_place(name: str, path: Path, root: Path | None) -> bool:
-    """Whether the path in a recipe is the file or folder given."""
-    try:
-        return locate(name, root).resolve() == path.resolve()
-    except FileNotFoundError:
-        return False
+    opened_parts = {name: labelled_files(image_root(path), files) for name, files in parts.items()}
+    whole = labelled_files(image_root(path), sorted([*train, *valid], key=lambda image: image.name))
+    return ImageParts(opened_parts, whole=whole, own=own, left_out=len(bad))
 
 
 def _check_labels(bundle: Bundle, data: Place, labels: Sequence[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -12,15 +13,18 @@ from typing import Any
 
 from rich.table import Table
 
+from ..data.chats import ChatsConfig
 from ..data.fetch import HOMES, find
 from ..data.files import DataError, locate, read_text
 from ..data.kinds import guess
 from ..data.tables import is_table, open_table
-from ..errors import InputError
+from ..data.text import TextConfig
+from ..errors import InputError, Notice
 from ..metrics import Score
 from ..weights import Bundle
 from .many_likelihoods import Counted, answer_likelihoods, document_likelihoods
 from .text import likelihood
+from .training_data import ALL, PARTS, trained_on_all, trained_on_file
 
 Place = str | Path
 Done = Callable[[int, int], None]  # called with the number of texts or tokens just finished, and of all
@@ -32,10 +36,11 @@ class TextOptions:
     """The options for language models."""
 
     stride: int | None = None  # tokens that the window of the model's context moves by; None: half its context
-    last: float = 1.0  # share of the text that is read, counted from its end
+    last: float | None = None  # share of the text that is read, counted from its end; None: 1, or the held-out share
+    split: str | None = None  # of the chats that the model was trained on: valid, train or all; None: valid
 
     def __post_init__(self) -> None:
-        if not 0.0 < self.last <= 1.0:
+        if self.last is not None and not 0.0 < self.last <= 1.0:
             raise InputError(f"last={self.last}: expected a share above 0, up to 1")
 
 
@@ -50,6 +55,8 @@ class TextScores:
     logprob: float  # sum of the log-probabilities of these tokens, in nats
     stride: int | None  # tokens that the window moved by; None: half the context
     seconds: float  # time that it took
+    left_out: int = 0  # rows without text, or chats without an answer, which are not counted
+    remark: str = ""  # which part of the data it is, if that is not all
 
     @property
     def loss(self) -> float:
@@ -77,12 +84,13 @@ class TextScores:
             "data": self.data, "perplexity": self.perplexity, "loss": self.loss, "bits_per_byte": self.bits_per_byte,
             "bits_per_character": self.bits_per_character, "tokens": self.tokens, "bytes": self.bytes,
             "characters": self.characters, "logprob": self.logprob, "stride": self.stride,
-            "seconds": self.seconds,
+            "left_out": self.left_out, "seconds": self.seconds,
         }  # fmt: skip
 
     def __rich__(self) -> Table:
         return table(
-            ("data", self.data, ""),
+            ("data", self.data, self.remark),
+            *([("left out", f"{self.left_out:,}", "rows without text or an answer")] if self.left_out else []),
             ("perplexity", f"{self.perplexity:.3f}", f"per token; {self.loss:.4f} nats"),
             ("bits per byte", f"{self.bits_per_byte:.4f}", f"{self.bits_per_character:.4f} per character"),
             ("tokens", f"{self.tokens:,}", f"{self.seconds:.1f} s"),
@@ -96,22 +104,62 @@ def text_scores(
     data = one_file(bundle, data)
     path = find(str(data), root) if str(data) in HOMES else file_or_set(data, root, "shakespeare")
     start = time.perf_counter()
+    trained = None if str(data) in HOMES else trained_on_file(bundle, path, root)
     if path.is_dir() or is_table(path):
-        if chosen != TextOptions():
-            raise InputError(
-                f"stride and last are for a text file: {data} has several texts, which are read as a whole"
-            )
-        read = answer_likelihoods if not path.is_dir() and _has_chats(path) else document_likelihoods
-        counted = read(bundle, path, done)
+        name, remark, counted = _rows_counted(bundle, data, path, chosen, trained, done)
     else:
-        text = read_text(path)
-        text = text[len(text) - round(len(text) * chosen.last) :]
-        result = likelihood(bundle, text, stride=chosen.stride, done=done)
-        counted = Counted(result.logprob, result.counted, text)
+        name, remark, counted = _text_counted(bundle, data, path, chosen, trained, done)
+    if trained is not None and chosen == TextOptions(stride=chosen.stride) and not remark:
+        warnings.warn(Notice(trained_on_all(data)), stacklevel=3)
     return TextScores(
-        data=str(data), tokens=counted.tokens, bytes=len(counted.text.encode()), characters=len(counted.text),
-        logprob=counted.logprob, stride=chosen.stride, seconds=time.perf_counter() - start,
+        data=name, remark=remark, left_out=counted.left_out, tokens=counted.tokens,
+        bytes=len(counted.text.encode()), characters=len(counted.text), logprob=counted.logprob,
+        stride=chosen.stride, seconds=time.perf_counter() - start,
     )  # fmt: skip
+
+
+def _rows_counted(
+    bundle: Bundle, data: Place, path: Path, chosen: TextOptions, trained: Any, done: Done | None
+) -> tuple[str, str, Counted]:
+    """The name of the data, a remark about its part, and the log-probability of the texts or answers in it."""
+    if chosen.stride is not None or chosen.last is not None:
+        raise InputError(f"stride and last are for a text file: {data} has several texts, which are read as a whole")
+    if path.is_dir() or not _has_chats(path):
+        _check_no_split(data, chosen)
+        return str(data), "", document_likelihoods(bundle, path, done)
+    divided = isinstance(trained, ChatsConfig) and trained.valid_path is None and trained.share > 0
+    part = chosen.split or ("valid" if divided else "all")
+    if part != "all" and (not divided or part not in PARTS):
+        expected = (
+            f"one of {', '.join(PARTS)}" if divided else f"no split: the model was not trained on a part of {data}"
+        )
+        raise InputError(f"split={part!r}: expected {expected}")
+    if part == "all":
+        return str(data), "", answer_likelihoods(bundle, path, done)
+    counted = answer_likelihoods(bundle, path, done, part=part, options=trained)
+    return f"{data} {part}", ALL if chosen.split is None else "", counted
+
+
+def _text_counted(
+    bundle: Bundle, data: Place, path: Path, chosen: TextOptions, trained: Any, done: Done | None
+) -> tuple[str, str, Counted]:
+    """The same of the end of a text file: of the one that the model was trained on, the end that was held out."""
+    _check_no_split(data, chosen)
+    last, remark = chosen.last or 1.0, ""
+    if chosen.last is None and isinstance(trained, TextConfig) and trained.valid_path is None and trained.share > 0:
+        last, remark = trained.share, f"the last {trained.share:.0%}, held out of its training; last=1 takes all"
+    text = read_text(path)
+    text = text[len(text) - round(len(text) * last) :]
+    result = likelihood(bundle, text, stride=chosen.stride, done=done)
+    return str(data), remark, Counted(result.logprob, result.counted, text)
+
+
+def _check_no_split(data: Place, chosen: TextOptions) -> None:
+    """Raise if a part is asked for, of data that has none."""
+    if chosen.split is not None:
+        raise InputError(
+            f"split={chosen.split!r} is for chats: of a text last=SHARE takes the end; {data} has no split"
+        )
 
 
 def _has_chats(path: Path) -> bool:

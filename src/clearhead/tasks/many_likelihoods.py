@@ -11,6 +11,7 @@ import torch
 
 from ..data.answers import Answered, Rendering
 from ..data.batches import IGNORE
+from ..data.chats import ChatsConfig, columns_of, split_chats
 from ..data.conversations import Columns, read_chats
 from ..data.documents import Documents
 from ..data.files import DataError
@@ -32,11 +33,13 @@ class Counted:
     logprob: float
     tokens: int
     text: str
+    left_out: int = 0  # rows without text, or conversations without an answer
 
 
 def document_likelihoods(bundle: Bundle, path: Path, done: Done | None) -> Counted:
     """Score the text files of a folder, or the rows of a table, each by itself; nothing predicts their first tokens."""
-    texts = [text for text in Documents([path], joined=False).whole() if text.strip()]
+    documents = Documents([path], joined=False)
+    texts = [text for text in documents.whole() if text.strip()]
     if not texts:
         raise DataError(f"{path} has no texts")
     logprob, tokens = 0.0, 0
@@ -46,12 +49,22 @@ def document_likelihoods(bundle: Bundle, path: Path, done: Done | None) -> Count
             logprob, tokens = logprob + one.logprob, tokens + one.counted
         if done is not None:
             done(len(some), len(texts))
-    return Counted(logprob, tokens, "".join(texts))
+    return Counted(logprob, tokens, "".join(texts), documents.empty)
 
 
 @torch.no_grad()
-def answer_likelihoods(bundle: Bundle, path: Path, done: Done | None) -> Counted:
-    """Score the answers of conversations, each with the token that ends it; questions are read and do not count."""
+def answer_likelihoods(
+    bundle: Bundle, path: Path, done: Done | None, *, part: str = "all", options: ChatsConfig | None = None
+) -> Counted:
+    """Score the answers of conversations, each with the token that ends it; questions are read and do not count.
+
+    Args:
+        bundle: The model.
+        path: A table of conversations.
+        done: Called with the number of conversations just finished, and of all.
+        part: all, or, of the table that the model was trained on, valid or train.
+        options: Those of the training.
+    """
     tokens = bundle.tokenizer()
     if bundle.chat is None:
         raise InputError(
@@ -59,8 +72,11 @@ def answer_likelihoods(bundle: Bundle, path: Path, done: Done | None) -> Counted
         )
     names = token_names(bundle.special, tokens)
     rendering = Rendering(bundle.chat, names, tokens, bundle.max_tokens or LONGEST)
-    found = read_chats(path, Columns())
-    rows: list[Answered] = [row for chat in found.chats if (row := rendering.answered(chat))]
+    found = read_chats(path, Columns() if options is None else columns_of(options))
+    chats = found.chats
+    if options is not None and part != "all":
+        chats = split_chats(chats, options.share)[part == "valid"]
+    rows: list[Answered] = [row for chat in chats if (row := rendering.answered(chat))]
     if not rows:
         raise DataError(f"{path} has no conversation with an answer that this {bundle.name} can read")
     logprob, count, model = 0.0, 0, bundle.model
@@ -75,4 +91,5 @@ def answer_likelihoods(bundle: Bundle, path: Path, done: Done | None) -> Counted
         if done is not None:
             done(len(batch), len(rows))
     answers = [row.targets[row.targets != IGNORE] for row in rows]
-    return Counted(logprob, count, "".join(tokens.decode(np.asarray(one)) for one in answers))
+    text = "".join(tokens.decode(np.asarray(one)) for one in answers)
+    return Counted(logprob, count, text, found.unanswered + found.empty)

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Generic, TypeVar
 
 from .. import config
 from ..data import data_config
 from ..data.column_names import language_of
+from ..data.files import locate
+from ..data.labelled import Label, LabelledConfig, divided
+from ..data.pairs import PairConfig
+from ..data.parallel import Line
+from ..errors import InputError, MissingFileError, Notice
 from ..weights import Bundle
 
+R = TypeVar("R", Label, Line)  # a row of a table
+PARTS = ("valid", "train", "all")  # of the data that a model was trained on: held out, the others, both
+ALL = "held out of its training; split=all takes all"  # a remark beside the data of an evaluation
 COLUMNS = ("text", "label", "source", "target")  # options that name columns, or languages
 
 
@@ -20,6 +32,78 @@ def trained_on(bundle: Bundle) -> Any:
             data = config.load(path)["data"]
             return config.read(data_config(data["name"]), data.without("name"))
     return None
+
+
+def trained_on_file(bundle: Bundle, path: Path, root: Path | None) -> Any:
+    """The options of the data of a model's run, if it was this file or folder; None otherwise."""
+    options = trained_on(bundle)
+    name = getattr(options, "path", None)
+    return options if isinstance(name, str) and same_place(name, path, root) else None
+
+
+def same_place(name: str, path: Path, root: Path | None) -> bool:
+    """Whether the path in a recipe is the file or folder given."""
+    try:
+        return locate(name, root).resolve() == path.resolve()
+    except MissingFileError:
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class Part(Generic[R]):
+    """The rows of a table that are evaluated."""
+
+    name: str  # of the data, for the result
+    rows: Sequence[R]
+    remark: str = ""
+
+
+def evaluated_part(
+    bundle: Bundle, data: str | Path, path: Path, rows: Sequence[R], split: str | None, root: Path | None
+) -> Part[R]:
+    """Return the rows of a table to evaluate: of the table that a model was trained on, those that were held out.
+
+    Args:
+        bundle: The model.
+        data: What the user named.
+        path: The file.
+        rows: Its rows.
+        split: The part that the user asks for: valid, train or all; None: valid, if there is one.
+        root: A data folder in which files are searched first.
+    """
+    options = trained_on_file(bundle, path, root)
+    if options is None:
+        if split not in (None, "all"):
+            raise InputError(
+                f"split={split!r}: the model was not trained on {data}, which is taken as a whole: expected no split"
+            )
+        return Part(str(data), rows)
+    if split not in (None, *PARTS):
+        raise InputError(f"split={split!r}: expected one of {', '.join(PARTS)}")
+    places = _held_out(options, path, root)
+    if split is None and not places:
+        warnings.warn(Notice(trained_on_all(data)), stacklevel=4)
+    if split == "all" or (split is None and not places):
+        return Part(str(data), rows)
+    kept = [row for row in rows if (row.where in places) == (split != "train")]
+    if not kept:
+        raise InputError(f"split={split!r}: {data} has no such rows: expected split=all, or another file")
+    return Part(f"{data} {split or 'valid'}", kept, ALL if split is None else "")
+
+
+def trained_on_all(data: str | Path) -> str:
+    """A sentence for data of which nothing was held out."""
+    return f"{data}: the model was trained on all of it, so that this does not tell how good it is on other data"
+
+
+def _held_out(options: Any, path: Path, root: Path | None) -> set[str]:
+    """The places of the rows of a file that a training held out for validation."""
+    if getattr(options, "valid_path", None) is not None:
+        return set()
+    own = replace(options, path=str(path))
+    if isinstance(own, LabelledConfig):
+        return {row.where for row in divided(own, root)[1]}
+    return {row.where for row in own.read(root)[1]} if isinstance(own, PairConfig) else set()
 
 
 def trained_columns(bundle: Bundle) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from codecs import BOM_UTF8
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from ..data import Data, make_data, understand
 from ..data.bucketed import Bucketed
 from ..data.files import locate
 from ..data.understand_images import is_images
-from ..errors import InputError, MissingFileError, nearest
+from ..errors import InputError, MissingFileError, Notice, nearest
 
 VALIDATIONS = 10  # at most this many in a training
 ROUND = 32  # tokens that limits are rounded up to
@@ -81,6 +82,10 @@ def understood(data: str | Path, root: Path | None, overrides: Sequence[str] = (
     if is_images(data, root):
         return "images", {"name": "images", "path": str(data)}
     found = understand(data, root, given=data_options(overrides))
+    if found.other_columns:
+        warnings.warn(
+            Notice(f"{data}: the columns {found.chosen} are read; there is also {found.other_columns}"), stacklevel=4
+        )
     return found.kind, dict(found.options)
 
 

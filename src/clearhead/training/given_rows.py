@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
+
 from ..atomic_files import atomic_write
 from ..errors import InputError, InputTypeError
 
@@ -22,7 +24,7 @@ DataLike = str | Path | Frame | Sequence[Any]  # a path, or rows
 
 
 def as_file(data: DataLike, path: Path) -> str | Path:
-    """Return the path of data; rows are written to `path`, as JSON Lines.
+    """Return the path of data; rows are written to `path`, as JSON Lines, with null for a missing value.
 
     Args:
         data: A path; or a data frame, a list of dictionaries, or a list of texts.
@@ -41,16 +43,25 @@ def as_file(data: DataLike, path: Path) -> str | Path:
         raise InputError("no rows are given: expected the path of a file, a data frame, dictionaries or texts")
     lines = []
     for number, row in enumerate(rows):
-        value = {"text": row} if isinstance(row, str) else row
+        value = {"text": row} if isinstance(row, str) or _is_missing(row) else row
         if not isinstance(value, Mapping):
             raise InputTypeError(f"row {number} is a {type(row).__name__}: expected a dictionary, or a text")
         try:
-            lines.append(json.dumps(dict(value), ensure_ascii=False, default=_plain))
+            given = {name: None if _is_missing(one) else one for name, one in value.items()}
+            lines.append(json.dumps(given, ensure_ascii=False, default=_plain))
         except (TypeError, ValueError) as problem:
             raise InputTypeError(f"row {number}: {problem}: expected texts and numbers") from problem
     path.parent.mkdir(parents=True, exist_ok=True)
     atomic_write(path, "".join(f"{line}\n" for line in lines).encode())
     return path
+
+
+def _is_missing(value: Any) -> bool:
+    """Whether a value is None, NaN of any type, or pandas' NaT or NA."""
+    if value is None:
+        return True
+    unequal = value != value  # of NaN and NaT alone it is true, of NA it is NA, of an array an array
+    return unequal is value or (isinstance(unequal, bool | np.bool_) and bool(unequal))
 
 
 def _plain(value: Any) -> Any:

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from .. import config
 from ..data import Data, make_data
+from ..data.splits import columns_told
 from ..errors import UserError
 from ..weights import Bundle, load, save
 from . import progress
@@ -93,8 +94,8 @@ class Loop:
         recipe, world, path = self.recipe, self.world, self.folder.path
         self.talk = progress.Talk(steps=recipe.steps, start=self.step, quiet=quiet or world.rank > 0)
         stack.callback(self.talk.close)
-        if self.data.description:
-            self.talk.say(f"data: {self.data.description}")
+        if description := self._described():
+            self.talk.say(f"data: {description}")
         for note in self.trainer.notes:
             self.talk.say(note)
         if left_out := describe(self.trainer.left_out):
@@ -110,7 +111,7 @@ class Loop:
             self.folder.cut(self.step)
             attempt = self.folder.begin(
                 command=sys.argv, seed=recipe.seed, device=world.device, step=self.step, left_out=self.trainer.left_out,
-                data=self.data.description,
+                data=self._described(),
             )  # fmt: skip
             self.events = Events(path / "events", after=self.step if (path / "events").exists() else None)
             stack.callback(self.events.close)
@@ -119,6 +120,11 @@ class Loop:
             self.folder.checkpoints, rank=world.rank, world=world.size, attempt=attempt, keep=recipe.run.keep
         )
         stack.callback(self._settle)
+
+    def _described(self) -> str:
+        """The data of the run in a sentence, with the columns that are read."""
+        columns = columns_told(self.data.columns)
+        return "; ".join(part for part in (self.data.description, f"columns {columns}" * bool(columns)) if part)
 
     def _open(self, table: Any, root: Path | None, stack: ExitStack) -> Data:
         name, _ = named_options(table, "data")
