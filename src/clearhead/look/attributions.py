@@ -54,7 +54,6 @@ def layer_gradient(subject: Subject, target: Target, address: str) -> tuple[Tens
         with watch(subject.model, address, grad=True) as tape:
             score = target.score(subject.logits(x)).sum()
         record = first_tensor(tape.calls(address)[-1])
-        assert record is not None
         (slope,) = torch.autograd.grad(score, record, allow_unused=True)
     return record.detach(), torch.zeros_like(record) if slope is None else slope
 

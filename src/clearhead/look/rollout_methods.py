@@ -87,19 +87,20 @@ def _unfit(subject: Subject) -> InputError:
 
 def _placed(subject: Subject, target: Target, layout: Layout, matrix: Tensor) -> Attribution:
     """The mean row of the tokens that the answer is read from; of an image, its patches on their grid."""
-    tokens, grid = len(matrix), layout.grid
+    tokens = len(matrix)
+    axes = layout.places(tokens) if subject.kind == "image" else None
     if subject.kind == "text" and len(subject.tokens or []) != tokens:
         raise InputError(f"this {subject.name} reads several texts: rollout follows one stack of self-attention")
-    if subject.kind == "image" and (grid is None or grid.tokens != tokens):
+    if subject.kind == "image" and axes is None:
         raise InputError(
             f"the {tokens} tokens of this {subject.name} are not a grid of patches: rollout does not fit, the gradient "
             "methods and occlusion do"
         )
     row = matrix[_read(subject, target, layout, tokens)].mean(0)
-    if grid is None or subject.kind == "text":
+    if axes is None or axes.grid is None:
         return Attribution(values=row, whole=matrix)
     height, width = subject.x.shape[-2:]
-    cells = row[grid.special :].unflatten(0, grid.size)
+    cells = row[axes.special :].unflatten(0, axes.grid)
     return Attribution(values=enlarged(cells, (height, width)), whole=matrix)
 
 
