@@ -25,6 +25,7 @@ class Attribution:
     values: Tensor  # (height, width) or (t,)
     whole: Tensor  # before it was reduced: per channel (c, height, width) or (t, d), or on the grid of a layer (y, x)
     layer: str | None = None  # the layer that it was taken at
+    layers: list[str] | None = None  # the layers whose attention was multiplied
     completeness: float | None = None  # integrated gradients: sum of the attributions - change of the score
 
 

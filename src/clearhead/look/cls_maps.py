@@ -107,7 +107,7 @@ def cls_maps(model: Bundle | nn.Module, given: Given, *, layer: int | str = -1) 
     names = _attentions(about, layer)
     with record_layout(about.model) as layout, watch(about.model, *names, keep=lambda found: found.row(0)) as tape:
         about.logits(about.x)
-    rows = {name: tape[name][0] for name in tape}  # (heads, keys)
+    rows = {name: tape[name][0] for name in tape if len(tape[name]) == 1}  # (heads, keys), no windows
     places = {name: layout.places(row.shape[-1]) for name, row in rows.items()}
     if not any(places.values()):
         raise _without_patches(about)

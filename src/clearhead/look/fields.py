@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from .. import draw
 from ..errors import InputError, InputIndexError, Notice
 from ..weights import Bundle
-from .layer_features import LayerReader, axes_on_grid
+from .layer_features import LayerReader
 from .layout import Axes, Layout
 from .model_inputs import Batch, Data, Done, network
 from .theoretical_field import theoretical_fields
@@ -173,7 +173,7 @@ def receptive_fields(
                     raise InputError(f"images of {tuple(first.shape)} and {tuple(images.shape[1:])}: expected one size")
                 first = images[0].detach()
                 outs = dict(zip(reader.names, reader.read_batch(batch), strict=True))
-                axes = {name: _axes(reader.layout, name, x, unit) for name, x in outs.items()}
+                axes = {name: _axes(reader, name, x, unit) for name, x in outs.items()}
                 maps = [
                     _gradient(_unit(name, x, axes[name], unit), images, channel, generator) for name, x in outs.items()
                 ]
@@ -212,11 +212,11 @@ def _with_gradient(batch: Batch) -> tuple[Batch, Tensor]:
     raise InputError("receptive fields are of images: expected images, or a tensor (n, channels, height, width)")
 
 
-def _axes(layout: Layout, name: str, x: Tensor, unit: str | tuple[int, int]) -> Axes | None:
+def _axes(reader: LayerReader, name: str, x: Tensor, unit: str | tuple[int, int]) -> Axes | None:
     """The axes of a layer's output that has the unit; None of a vector, which is one unit."""
     if x.ndim == 2:
         return None
-    return layout.axes(name, x) if unit == "cls" else axes_on_grid(layout, name, x)
+    return reader.layout.axes(name, x) if unit == "cls" else reader.grid_axes(name, x)
 
 
 def _unit(name: str, x: Tensor, axes: Axes | None, unit: str | tuple[int, int]) -> Float[Tensor, "b c"]:

@@ -43,7 +43,7 @@ def grad_cam(subject: Subject, target: Target, options: LayerOptions, _: Done | 
             raise InputError(
                 f"no layer of this {subject.name} has a gradient for {target.name!r}: grad-cam does not fit"
             )
-        return _enlarged(subject, *found)
+        return _enlarged(subject, layout, *found)
     address = _named(layout, options.layer, layers, blocks)
     weighted = _weighted(subject, target, address, layout)
     if weighted is None:
@@ -52,7 +52,7 @@ def grad_cam(subject: Subject, target: Target, options: LayerOptions, _: Done | 
             f"the patches of {address!r} have no gradient, since the answer is read from another token: expected an "
             f"earlier layer{'' if found is None else f', such as {found[0]}'}"
         )
-    return _enlarged(subject, address, weighted)
+    return _enlarged(subject, layout, address, weighted)
 
 
 def _default_layers(grids: dict[str, Axes], blocks: list[str]) -> list[str]:
@@ -100,7 +100,8 @@ def _weighted(subject: Subject, target: Target, address: str, layout: Layout) ->
     return (values * slope.mean((1, 2), keepdim=True)).sum(0)
 
 
-def _enlarged(subject: Subject, address: str, weighted: Tensor) -> Attribution:
+def _enlarged(subject: Subject, layout: Layout, address: str, weighted: Tensor) -> Attribution:
+    layout.check_order(address)
     height, width = subject.x.shape[-2:]
     return Attribution(
         values=enlarged(weighted.clamp(min=0), (height, width)), whole=weighted, layer=address

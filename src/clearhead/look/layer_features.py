@@ -98,6 +98,7 @@ class LayerReader:
         self.inputs = Inputs(model, data)
         self._batch: Batch | None = None
         self._found: dict[str, Tensor] = {}
+        self._ordered: set[str] = set()  # layers whose tokens are known to be in the order of rows
         self.layout = Layout(Tree(network(model)))  # of the last batch: what the axes of the layers are
 
     def __len__(self) -> int:
@@ -133,6 +134,25 @@ class LayerReader:
         if missing:
             raise InputError(f"{missing[0]!r} did not run: expected layers that every input passes through")
         return [self._found[name] for name in self.names]
+
+    def grid_axes(self, name: str, x: Tensor) -> Axes:
+        """The axes of a layer's output in the last batch that has a grid: a feature map, or patches; raises for others.
+
+        Args:
+            name: The address of the layer.
+            x: Its output.
+        """
+        axes = self.layout.axes(name, x)
+        if axes.grid is None:
+            fit = [path for path in layer_names(network(self.model), None) if path in self.layout.gridded()]
+            raise InputError(
+                f"{name!r} gave a tensor {tuple(x.shape)}, which has no grid: expected a layer of a convolutional "
+                "network, or one with a token per patch" + (f", such as {', '.join(fit[:3])}" if fit else "")
+            )
+        if axes.tokens and name not in self._ordered:
+            self.layout.check_order(name)
+            self._ordered.add(name)
+        return axes
 
     def _keep(self, name: str, value: Any) -> None:
         if self._batch is None:  # the model runs for another reader
@@ -190,25 +210,6 @@ def _repeated(model: nn.Module) -> list[str]:
             outer.append(path)
             found += [f"{path}.{i}" if path else str(i) for i, _ in enumerate(module.children())]
     return found
-
-
-def axes_on_grid(layout: Layout, name: str, x: Tensor) -> Axes:
-    """The axes of a layer's output that has a place for each channel: a feature map, or patches; raises for others.
-
-    Args:
-        layout: The record of the pass.
-        name: The address of the layer.
-        x: Its output.
-    """
-    axes = layout.axes(name, x)
-    if axes.grid is None:
-        fit = [path for path in layer_names(layout.tree.root, None) if path in layout.gridded()]
-        expected = f", such as {', '.join(fit[:3])}" if fit else ""
-        raise InputError(
-            f"{name!r} gave a tensor {tuple(x.shape)}, which has no grid: expected a layer of a convolutional network, "
-            f"or one with a token per patch{expected}"
-        )
-    return axes
 
 
 def first_convolution(model: nn.Module) -> tuple[str, nn.Conv2d] | None:

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -71,6 +72,7 @@ class Layout:
     tree: Tree
     calls: list[Call] = field(default_factory=list)  # in the order in which the modules ended
     given: dict[str, tuple[int, ...]] = field(default_factory=dict)  # the shape of each module's first tensor
+    arguments: list[tuple[Any, Any]] = field(default_factory=list)  # of the last call of the model
     _widths: dict[str, set[int]] = field(default_factory=dict)
 
     @property
@@ -92,6 +94,49 @@ class Layout:
         if found.assumed:
             warnings.warn(f"{address!r} gave a tensor {tuple(x.shape)}: {found.assumed}", Notice, stacklevel=3)
         return found
+
+    def check_order(self, address: str) -> None:
+        """Raise if the tokens that a list of layers reads are not in the order of the image's rows.
+
+        Hiera, for example, sorts its tokens by windows, so that their number alone looks like a grid. The model runs
+        again with another top right corner of the image, and the tokens that change most must be those of that corner.
+
+        Args:
+            address: The address of one of the layers, or of what is inside of it.
+        """
+        members = [names for names in self._lists(lambda _: True) if any(_is_in(address, name) for name in names)]
+        first = members[0][0] if members else ""
+        given = self.given.get(first, ())
+        axes = self.places(given[1]) if len(given) == 3 else None
+        if axes is None or axes.grid is None or not first:
+            return
+        (args, named), (rows, columns) = self.arguments[-1], axes.grid
+        corner = (..., slice(max(1, self.given[""][2] // rows)), slice(-max(1, self.given[""][3] // columns), None))
+
+        def changed(x: Any) -> Any:
+            if not isinstance(x, Tensor) or tuple(x.shape) != self.given[""]:
+                return x
+            x = x.detach().clone()
+            x[corner] += 1 + 3 * x.std()
+            return x
+
+        read: list[Tensor] = []
+        hook = self.tree.modules[first].register_forward_pre_hook(
+            lambda _, args, named: read.append(first_tensor((*args, *named.values()))), with_kwargs=True
+        )
+        try:
+            with torch.no_grad():
+                self.tree.root(*args, **named)
+                self.tree.root(*map(changed, args), **{name: changed(x) for name, x in named.items()})
+        finally:
+            hook.remove()
+        places = axes.on_grid((read[0] - read[-1]).abs()).sum((0, 1))
+        row, column = divmod(int(places.argmax()), columns)
+        if row > 1 or column < columns - 2:
+            raise InputError(
+                f"the tokens of {address!r} are not in the order of the image's rows, so that their places are not "
+                "known: expected another layer, such as one that returns a feature map"
+            )
 
     def like(self, axes: Axes, x: Tensor) -> Axes | None:
         """The axes of an output of the same layer for an image of another size, if they are still known."""
@@ -172,7 +217,7 @@ class Layout:
             if not isinstance(module, nn.ModuleList | nn.Sequential) or len({*map(type, module)}) != 1:
                 continue
             names = [f"{path}.{name}" if path else name for name, _ in module.named_children()]
-            inside = any(path.startswith(f"{outer}.") for outer in found)
+            inside = any(_is_in(path, outer) for outer in found)
             if not inside and all(map(fits, names)):
                 found[path] = names
         return list(found.values())
@@ -284,8 +329,7 @@ class Layout:
         """The axis of channels of the first layer of torch that reads or returns this shape, inside or just around."""
         for around in _around(path):
             for call in self.calls:
-                inside = not around or f"{call.path}.".startswith(f"{around}.")
-                if inside and call.channels is not None and shape in (call.given, call.shape):
+                if _is_in(call.path, around) and call.channels is not None and shape in (call.given, call.shape):
                     return call.channels
         return None
 
@@ -316,6 +360,8 @@ def record_layout(model: nn.Module) -> Iterator[Layout]:
             images = [x for x in tensors if x.ndim == 4]
             given = images if not path and images else tensors
             layout.given[path] = tuple(given[0].shape) if given else ()
+            if not path:
+                layout.arguments[:] = [(args, named)]
 
         def after(module: nn.Module, _: Any, out: Any, path: str = path) -> None:
             x = find_tensor(out) if isinstance(out, Tensor | tuple | list) else None  # not the output of a whole model
@@ -390,6 +436,11 @@ def _around(path: str) -> list[str]:
     """A path, those of the modules around it, and that of the model, which is empty."""
     parts = path.split(".") if path else []
     return [".".join(parts[:n]) for n in range(len(parts), -1, -1)]
+
+
+def _is_in(address: str, path: str) -> bool:
+    """Whether an address is that of a module, or of what is inside of it."""
+    return not path or f"{address}.".startswith(f"{path}.")
 
 
 def _grid(shape: Sequence[int], channels: int) -> tuple[int, int]:

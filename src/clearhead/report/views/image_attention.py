@@ -64,7 +64,7 @@ def image_attention(bundle: Bundle, image: Any, *, layer: int = -1) -> ImageAtte
     about = subject(bundle, image)
     with record_layout(about.model) as layout, watch(about.model, "**.weights") as tape:
         about.logits(about.x)
-    places = {name: layout.places(tape[name].shape[3]) for name in tape}
+    places = {name: layout.places(tape[name].shape[3]) for name in tape if tape[name].shape[0] == 1}
     found = {name: axes for name, axes in places.items() if axes is not None}
     if not found:
         raise InputError(f"this {bundle.name} has no attention over patches: views of features and saliency fit")
