@@ -89,7 +89,9 @@ def test_what_nothing_decides_is_assumed_with_a_notice():
             return (x * 2).reshape(len(x), 6, 6, 6)
 
     model, x = nn.Sequential(Cube(), nn.Flatten()), torch.randn(3, 1, 12, 18)
-    with pytest.warns(Notice, match=r"'0' gave a tensor \(3, 6, 6, 6\): nothing says .* \(b, channels, y, x\) is assumed"):
+    with pytest.warns(
+        Notice, match=r"'0' gave a tensor \(3, 6, 6, 6\): nothing says .* \(b, channels, y, x\) is assumed"
+    ):
         found = features(model, x, "0")
     np.testing.assert_allclose(found, 2 * x.reshape(3, 6, 6, 6).mean((2, 3)), **CLOSE)
 
@@ -119,7 +121,9 @@ def test_layers_that_mix_tokens_keep_their_channels():
     model, x = built(Mixer), images()
     out = output(model, "blocks.0.tokens", x)[0].detach()
     np.testing.assert_allclose(features(model, x, "blocks.0.tokens"), out.mean(2), **CLOSE)
-    np.testing.assert_allclose(features(model, x, "blocks.0"), output(model, "blocks.0", x)[0].detach().mean(1), **CLOSE)
+    np.testing.assert_allclose(
+        features(model, x, "blocks.0"), output(model, "blocks.0", x)[0].detach().mean(1), **CLOSE
+    )
 
 
 def test_a_convolution_over_time_has_its_channels_first():
@@ -137,9 +141,11 @@ def test_attention_weights_are_neither_features_nor_feature_maps(talking, layer)
     found = saliency(model, x[:1], method="grad-cam", target=1)
     assert (found.layer, found.whole.shape) == ("blocks.2", (3, 5))
     if talking and layer.startswith("blocks"):
-        with pytest.raises(InputError, match=r"of attention weights, which has no channels: .* such as 'blocks'|'blocks.1"):
+        with pytest.raises(
+            InputError, match=r"of attention weights, which has no channels: .* such as 'blocks'|'blocks.1"
+        ):
             features(model, x, layer)
-        with pytest.raises(InputError, match="does not fit: expected one of blocks.0, blocks.1"):
+        with pytest.raises(InputError, match=r"does not fit: expected one of blocks.0, blocks.1"):
             saliency(model, x[:1], method="grad-cam", layer=layer)
 
 
@@ -163,7 +169,7 @@ def test_tokens_in_another_order_than_rows_are_not_put_on_a_grid():
     x = images(2, 16, 16)
     assert features(model, x, "2.0").shape == (2, 8)  # a mean over tokens needs no order
     for look in (feature_maps, receptive_fields):
-        with pytest.raises(InputError, match="tokens of '2.0' are not in the order of the image's rows"):
+        with pytest.raises(InputError, match=r"tokens of '2.0' are not in the order of the image's rows"):
             look(model, x[:1], "2.0")
     with pytest.raises(InputError, match="not in the order"):
         saliency(model, x[:1], method="grad-cam")
@@ -181,7 +187,9 @@ def test_the_last_map_of_a_class_token_is_that_of_the_last_stage():
 
 
 def test_rollout_refuses_a_pyramid_with_fewer_keys_than_queries():
-    with pytest.raises(InputError, match=r"can multiply 1 of the 2 .* \(stages.0.blocks.0.attn \(60 queries, 15 keys\)\)"):
+    with pytest.raises(
+        InputError, match=r"can multiply 1 of the 2 .* \(stages.0.blocks.0.attn \(60 queries, 15 keys\)\)"
+    ):
         saliency(built(Reduced), images(1), method="rollout")
     with pytest.raises(InputError, match="are not layers of one stack"):
         saliency(built(ClassPyramid), images(1), method="rollout")
@@ -211,3 +219,17 @@ def test_layers_of_a_swin_of_timm():
         out = output(model, f"layers.{i}", x)[0].detach()
         np.testing.assert_allclose(features(model, x, f"layers.{i}"), out.mean((1, 2)), **CLOSE)
     assert saliency(model, x[:1], method="grad-cam").whole.shape == (2, 2)
+
+
+def test_a_text_beside_an_image_has_no_patches():
+    class Both(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.patches, self.read = nn.Conv2d(3, 6, 4, stride=4), nn.Sequential(nn.Embedding(9, 6), nn.Linear(6, 6))
+
+        def forward(self, x, ids):
+            return self.patches(x).mean((2, 3)) + self.read(ids).mean(1)
+
+    model, x, ids = built(Both), images(2), torch.arange(38).reshape(2, 19) % 9  # 3 x 5 patches and 4 others
+    wanted = model.read(ids).detach().mean(1)
+    np.testing.assert_allclose(features(model, {"x": x, "ids": ids}, "read.1"), wanted, **CLOSE)

@@ -116,7 +116,7 @@ def cls_maps(model: Bundle | nn.Module, given: Given, *, layer: int | str = -1) 
     if not found:
         raise _without_cls(about)
     own = matching("blocks.*.attn.weights", Tree(about.model).known)
-    name = list(found)[0]
+    name = next(iter(found))
     if isinstance(layer, int) and not own:  # the layers of a foreign model are known by now
         if not -len(found) <= layer < len(found):
             raise InputIndexError(f"layer {layer}: there are {len(found)}, counted from 0")

@@ -40,19 +40,23 @@ def grad_cam(subject: Subject, target: Target, options: LayerOptions, _: Done | 
     if options.layer is None:
         found = _last_with_gradient(subject, target, layers, layout)
         if found is None:
-            raise InputError(
-                f"no layer of this {subject.name} has a gradient for {target.name!r}: grad-cam does not fit"
-            )
+            raise _without_gradient(subject, target)
         return _enlarged(subject, layout, *found)
     address = _named(layout, options.layer, layers, blocks)
     weighted = _weighted(subject, target, address, layout)
     if weighted is None:
         found = _last_with_gradient(subject, target, layers, layout)
+        if found is None:
+            raise _without_gradient(subject, target)
         raise InputError(
             f"the patches of {address!r} have no gradient, since the answer is read from another token: expected an "
-            f"earlier layer{'' if found is None else f', such as {found[0]}'}"
+            f"earlier layer, such as {found[0]}"
         )
     return _enlarged(subject, layout, address, weighted)
+
+
+def _without_gradient(subject: Subject, target: Target) -> InputError:
+    return InputError(f"no layer of this {subject.name} has a gradient for {target.name!r}: grad-cam does not fit")
 
 
 def _default_layers(grids: dict[str, Axes], blocks: list[str]) -> list[str]:

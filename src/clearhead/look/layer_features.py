@@ -126,7 +126,7 @@ class LayerReader:
         """The features of one batch."""
         self._batch, self._found = batch, {}
         try:
-            with record_layout(network(self.model)) as self.layout:
+            with record_layout(network(self.model), values=False) as self.layout:
                 batch.run(network(self.model))
         finally:
             self._batch = None

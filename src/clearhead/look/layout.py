@@ -108,7 +108,7 @@ class Layout:
         first = members[0][0] if members else ""
         given = self.given.get(first, ())
         axes = self.places(given[1]) if len(given) == 3 else None
-        if axes is None or axes.grid is None or not first:
+        if axes is None or axes.grid is None or not first or self.tree.root.training:  # dropout changes all tokens
             return
         (args, named), (rows, columns) = self.arguments[-1], axes.grid
         corner = (..., slice(max(1, self.given[""][2] // rows)), slice(-max(1, self.given[""][3] // columns), None))
@@ -279,7 +279,9 @@ class Layout:
         wide = self._own_widths(path)
         if self._is_swapped(path, shape) or (convolution and shape[1] in wide and shape[2] not in wide):
             return Axes(channels=1, tokens=True)
-        return self.places(shape[1]) or Axes(channels=2, tokens=True)
+        of_text = any(len(self.given.get(outer, ())) == 2 for outer in _around(path)[1:-1])  # it was called with ids
+        places = None if of_text else self.places(shape[1])
+        return places or Axes(channels=2, tokens=True)
 
     def _is_swapped(self, path: str, shape: tuple[int, ...]) -> bool:
         """Whether a sequence is (b, c, t), as a module around it was called with (b, t, c)."""
@@ -347,8 +349,13 @@ class Layout:
 
 
 @contextmanager
-def record_layout(model: nn.Module) -> Iterator[Layout]:
-    """Record the shapes of all modules' inputs and outputs while a `with` lasts, of calls by this thread."""
+def record_layout(model: nn.Module, *, values: bool = True) -> Iterator[Layout]:
+    """Record the shapes of all modules' inputs and outputs while a `with` lasts, of calls by this thread.
+
+    Args:
+        model: The model.
+        values: Also see from their values which outputs are attention weights, which `Layout.gridded` leaves out.
+    """
     layout, thread = Layout(Tree(model)), threading.get_ident()
     hooks = []
     for path, module in layout.tree.parts:
@@ -369,7 +376,7 @@ def record_layout(model: nn.Module) -> Iterator[Layout]:
                 layout.calls.append(
                     Call(
                         path=path, given=layout.given.get(path, ()), shape=tuple(x.shape),
-                        channels=fixed_channels(module, x.ndim - 1), weights=sums_to_1(x),
+                        channels=fixed_channels(module, x.ndim - 1), weights=values and sums_to_1(x),
                     )
                 )  # fmt: skip
 

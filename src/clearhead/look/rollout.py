@@ -33,8 +33,8 @@ def rollout(
     """Return how much each token of the last layer has read of each input token, by attention rollout.
 
     The map of a layer, one matrix for all heads, is mixed with the identity, which stands for the residual stream; the
-    product of all layers follows (Abnar and Zuidema 2020). Rows sum to 1. Maps with another number of keys than queries,
-    as those of cross-attention, cannot be multiplied: they are left out, and a Notice names them.
+    product of all layers follows (Abnar and Zuidema 2020). Rows sum to 1. Maps that have not as many keys as
+    queries, as those of cross-attention, cannot be multiplied: they are left out, and a Notice names them.
 
     Args:
         maps: A tape of self-attention maps ("...attn.weights"), or the maps of some layers in order.

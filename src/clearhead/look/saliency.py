@@ -133,7 +133,8 @@ class Saliency(draw.Drawn):
         return {
             "method": self.method, "target": self.target, "index": self.index, "score": self.score,
             "probability": self.probability, "signed": self.signed, "tokens": self.tokens, "at": self.at,
-            "layer": self.layer, "layers": self.layers, "completeness": self.completeness, "values": self.values.tolist(),
+            "layer": self.layer, "layers": self.layers, "completeness": self.completeness,
+            "values": self.values.tolist(),
         }  # fmt: skip
 
 

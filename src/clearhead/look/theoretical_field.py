@@ -196,7 +196,7 @@ def _boxes(
 
     hooks += [tree.known[name][0].register_forward_hook(hook(name)) for name in names if name in tree.known]
     try:
-        with torch.enable_grad(), mode, record_layout(model) as layout:
+        with torch.enable_grad(), mode, record_layout(model, values=False) as layout:
             model(image)
     except _Enough:
         pass
