@@ -86,6 +86,7 @@ def test_rollout_is_the_product_of_mixed_maps(fusion, residual):
     torch.testing.assert_close(found, rolled(dense[1:], residual, fusion), **CLOSE)
 
 
+@pytest.mark.filterwarnings("ignore:rollout leaves out the maps that are not square. pool")
 @pytest.mark.parametrize("pool", ["cls", "mean", "both", "attention", "distilled"])
 def test_the_saliency_of_rollout_is_the_row_that_the_answer_is_read_from(pool):
     model, x = ours(registers=1, pool=pool), pixels(16, 24)

@@ -69,6 +69,11 @@ class Tree:
             self.parts = [(".".join(x for x in path.split(".") if x not in WRAPPERS), m) for path, m in self.parts]
 
     @cached_property
+    def modules(self) -> dict[str, nn.Module]:
+        """The modules by their paths; that of the root is empty."""
+        return dict(self.parts)
+
+    @cached_property
     def known(self) -> Addresses:
         """The addresses that are known before the model runs, in the order of its modules."""
         found: Addresses = {}

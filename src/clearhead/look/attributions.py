@@ -25,6 +25,7 @@ class Attribution:
     values: Tensor  # (height, width) or (t,)
     whole: Tensor  # before it was reduced: per channel (c, height, width) or (t, d), or on the grid of a layer (y, x)
     layer: str | None = None  # the layer that it was taken at
+    layers: list[str] | None = None  # the layers whose attention was multiplied
     completeness: float | None = None  # integrated gradients: sum of the attributions - change of the score
 
 
@@ -54,7 +55,6 @@ def layer_gradient(subject: Subject, target: Target, address: str) -> tuple[Tens
         with watch(subject.model, address, grad=True) as tape:
             score = target.score(subject.logits(x)).sum()
         record = first_tensor(tape.calls(address)[-1])
-        assert record is not None
         (slope,) = torch.autograd.grad(score, record, allow_unused=True)
     return record.detach(), torch.zeros_like(record) if slope is None else slope
 

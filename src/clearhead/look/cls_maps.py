@@ -107,25 +107,27 @@ def cls_maps(model: Bundle | nn.Module, given: Given, *, layer: int | str = -1) 
     names = _attentions(about, layer)
     with record_layout(about.model) as layout, watch(about.model, *names, keep=lambda found: found.row(0)) as tape:
         about.logits(about.x)
-    grid = layout.grid
-    rows = {
-        name: tape[name][0] for name in tape if grid is not None and tape[name].shape[-1] == grid.tokens
-    }  # (heads, keys)
-    if grid is None or not rows:
+    rows = {name: tape[name][0] for name in tape if len(tape[name]) == 1}  # (heads, keys), no windows
+    places = {name: layout.places(row.shape[-1]) for name, row in rows.items()}
+    if not any(places.values()):
         raise _without_patches(about)
-    if not grid.special:
+    # A pyramid has a grid of its own in each stage.
+    found = {name: axes for name, axes in places.items() if axes is not None and axes.special}
+    if not found:
         raise _without_cls(about)
-    found = list(rows)
-    every = matching("blocks.*.attn.weights", Tree(about.model).known) or found
-    if isinstance(layer, int) and len(names) == 1 and len(found) > 1:  # those of a foreign model are known by now
+    own = matching("blocks.*.attn.weights", Tree(about.model).known)
+    name = next(iter(found))
+    if isinstance(layer, int) and not own:  # the layers of a foreign model are known by now
         if not -len(found) <= layer < len(found):
             raise InputIndexError(f"layer {layer}: there are {len(found)}, counted from 0")
-        found = [found[layer]]
-    row = rows[found[0]].detach().cpu()
+        name = list(found)[layer]
+    every = own or list(found)
+    axes, row = found[name], rows[name].detach().cpu()
+    assert axes.grid is not None
     return ClsMaps(
-        maps=row[:, grid.special :].unflatten(1, grid.size), layer=found[0].removesuffix(".weights"),
-        special=grid.special, removed=row[:, : grid.special].sum(1), picture=seen(about),
-        number=every.index(found[0]) if found[0] in every and len(every) > 1 else None, layers=len(every),
+        maps=row[:, axes.special :].unflatten(1, axes.grid), layer=name.removesuffix(".weights"), special=axes.special,
+        removed=row[:, : axes.special].sum(1), picture=seen(about),
+        number=every.index(name) if name in every and len(every) > 1 else None, layers=len(every),
     )  # fmt: skip
 
 

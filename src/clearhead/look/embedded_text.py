@@ -14,7 +14,7 @@ from ..errors import InputError
 from ..layers import Tokens
 from .addresses import Tree
 from .capture import edit
-from .layout import first_tensor
+from .layout import find_tensor
 
 CHUNK = 1 << 12  # ids that are embedded at a time
 
@@ -123,7 +123,7 @@ def call_model(model: nn.Module, row: Mapping[str, Tensor]) -> Any:
 def output_of(out: Any) -> Tensor:
     """The logits of a model's output, or its first tensor if it has none."""
     logits = getattr(out, "logits", None)
-    x = logits if isinstance(logits, Tensor) else first_tensor(out)
+    x = logits if isinstance(logits, Tensor) else find_tensor(out)
     if x is None:
         raise InputError(f"the model returned a {type(out).__name__} without a tensor: expected logits")
     return x

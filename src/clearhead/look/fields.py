@@ -7,7 +7,7 @@ theoretical one is all that it can depend on, whatever the weights (theoretical_
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from .. import draw
 from ..errors import InputError, InputIndexError, Notice
 from ..weights import Bundle
-from .layer_features import LayerReader, patch_grid
+from .layer_features import LayerReader
+from .layout import Axes, Layout
 from .model_inputs import Batch, Data, Done, network
 from .theoretical_field import theoretical_fields
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 IMAGES = 8  # per batch: the graph of the whole model is kept
+UNITS = ("centre", "cls")
 MASS = 0.9  # share of the gradient that the side of a field refers to
 
 
@@ -152,12 +154,13 @@ def receptive_fields(
         >>> receptive_fields(vit, torch.randn(2, 3, 16, 16), ["embed", "blocks.*"]).theoretical
         [(4, 4), None, None]
     """
-    net = network(model)
     if isinstance(model, Bundle) and model.reads != "images":
         raise InputError(
             f"this {model.name} reads {model.reads}: receptive fields are of images; of a text, `saliency` and "
             "`attention` show what an output depends on"
         )
+    if isinstance(unit, str) and unit not in UNITS:
+        raise InputError(f"unit={unit!r}: expected {', '.join(UNITS)} or a (row, column)")
     reader = LayerReader(model, data, layers, "all", grad=True)
     generator = torch.Generator().manual_seed(seed)
     total: list[Tensor] = []
@@ -169,11 +172,10 @@ def receptive_fields(
                 if first is not None and images.shape[1:] != first.shape:
                     raise InputError(f"images of {tuple(first.shape)} and {tuple(images.shape[1:])}: expected one size")
                 first = images[0].detach()
-                height, width = first.shape[-2:]
-                outs = reader.read_batch(batch)
+                outs = dict(zip(reader.names, reader.read_batch(batch), strict=True))
+                axes = {name: _axes(reader, name, x, unit) for name, x in outs.items()}
                 maps = [
-                    _gradient(_unit(net, name, x, (height, width), unit), images, channel, generator)
-                    for name, x in zip(reader.names, outs, strict=True)
+                    _gradient(_unit(name, x, axes[name], unit), images, channel, generator) for name, x in outs.items()
                 ]
                 total = maps if not total else [a + b for a, b in zip(total, maps, strict=True)]
                 if done is not None:
@@ -181,12 +183,17 @@ def receptive_fields(
     assert first is not None
     found = np.stack([_normalised(name, x) for name, x in zip(reader.names, total, strict=True)])
 
-    def pick(x: Tensor, size: tuple[int, int]) -> Tensor | None:
-        return _unit(net, "", x, size, "centre") if x.ndim == 4 or _special(net, x, size) is not None else None
+    def pick(name: str, x: Tensor, layout: Layout) -> Tensor | None:
+        """The centre of a layer's output for an image of another size, whose axes are the same."""
+        known = axes[name]
+        if known is None or known.grid is None:
+            return None
+        here = layout.like(known, x)
+        return None if here is None else _unit(name, x, here, "centre")
 
     sizes: list[tuple[int, int] | None] = [None] * len(reader.names)
     if theoretical and unit != "cls":
-        sizes = theoretical_fields(net, reader.names, first, pick)
+        sizes = theoretical_fields(network(model), reader.names, first, pick)
     folder = model.folder if isinstance(model, Bundle) else None
     title = folder.name if folder is not None else getattr(model, "name", type(model).__name__)
     return Fields(names=reader.names, maps=found, theoretical=sizes, title=str(title))
@@ -205,46 +212,29 @@ def _with_gradient(batch: Batch) -> tuple[Batch, Tensor]:
     raise InputError("receptive fields are of images: expected images, or a tensor (n, channels, height, width)")
 
 
-def _special(model: nn.Module, x: Tensor, size: tuple[int, int]) -> int | None:
-    """The number of tokens before the patches; None if the output is no sequence of patches."""
-    grid = patch_grid(model, size) if x.ndim == 3 else None
-    special = -1 if grid is None else x.shape[1] - grid[0] * grid[1]
-    return special if special >= 0 else None
-
-
-def _unit(
-    model: nn.Module, name: str, x: Tensor, size: tuple[int, int], unit: str | tuple[int, int]
-) -> Float[Tensor, "b c"]:
-    """The channels of one unit of a layer's output."""
+def _axes(reader: LayerReader, name: str, x: Tensor, unit: str | tuple[int, int]) -> Axes | None:
+    """The axes of a layer's output that has the unit; None of a vector, which is one unit."""
     if x.ndim == 2:
+        return None
+    return reader.layout.axes(name, x) if unit == "cls" else reader.grid_axes(name, x)
+
+
+def _unit(name: str, x: Tensor, axes: Axes | None, unit: str | tuple[int, int]) -> Float[Tensor, "b c"]:
+    """The channels of one unit of a layer's output."""
+    if axes is None:
         return x
-    special = _special(model, x, size)
+    if unit == "cls":
+        if not axes.special:
+            raise InputError(f"{name!r} has no class token: expected unit='centre' or a (row, column)")
+        return x[:, 0]
+    assert axes.grid is not None
+    rows, columns = axes.grid
     if isinstance(unit, str):
-        if unit not in UNITS:
-            raise InputError(f"unit={unit!r}: expected {', '.join(UNITS)} or a (row, column)")
-        return UNITS[unit](model, name, x, size, special)
-    patches = None if special is None else patch_grid(model, size)
-    grid = (x.shape[2], x.shape[3]) if x.ndim == 4 else patches
-    if grid is None:
-        raise InputError(f"{name!r} gave a tensor {tuple(x.shape)}: expected (b, channels, y, x), or patches of images")
+        unit = (rows // 2, columns // 2)
     row, column = unit
-    if not (0 <= row < grid[0] and 0 <= column < grid[1]):
-        raise InputIndexError(f"unit={unit}: the grid of {name!r} has {grid[0]} x {grid[1]} cells, counted from 0")
-    return x[:, :, row, column] if x.ndim == 4 else x[:, (special or 0) + row * grid[1] + column]
-
-
-def _centre(model: nn.Module, name: str, x: Tensor, size: tuple[int, int], special: int | None) -> Tensor:
-    grid = (x.shape[2], x.shape[3]) if x.ndim == 4 else patch_grid(model, size) or (0, 0)
-    return _unit(model, name, x, size, (grid[0] // 2, grid[1] // 2))
-
-
-def _class_token(model: nn.Module, name: str, x: Tensor, size: tuple[int, int], special: int | None) -> Tensor:
-    if not special:
-        raise InputError(f"{name!r} has no class token: expected unit='centre' or a (row, column)")
-    return x[:, 0]
-
-
-UNITS: dict[str, Callable[..., Tensor]] = {"centre": _centre, "cls": _class_token}
+    if not (0 <= row < rows and 0 <= column < columns):
+        raise InputIndexError(f"unit={unit}: the grid of {name!r} has {rows} x {columns} cells, counted from 0")
+    return axes.vectors(x)[:, row * columns + column]
 
 
 def _gradient(

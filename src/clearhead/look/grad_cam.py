@@ -10,7 +10,7 @@ from torch import Tensor
 from ..errors import InputError
 from .addresses import INPUT
 from .attributions import Attribution, Done, enlarged, layer_gradient
-from .layout import Grid, Layout, record_layout
+from .layout import Axes, Layout, record_layout
 from .output_names import Target
 from .subject import Subject
 
@@ -25,44 +25,59 @@ class LayerOptions:
 def grad_cam(subject: Subject, target: Target, options: LayerOptions, _: Done | None) -> Attribution:
     """The positive part of a layer's channels, each weighted by the mean of its gradient over all places.
 
-    The layer is a feature map (b, c, y, x), or the tokens of a vision transformer, whose patches are put on their grid.
-    After the last block of a model that answers from its class token, patches have no gradient any more: there the
-    block before is the default.
+    The layer is a feature map, or the tokens of a vision transformer, whose patches are put on their grid. After the
+    last block of a model that answers from its class token, patches have no gradient any more: there the block before
+    is the default.
     """
     with torch.no_grad(), record_layout(subject.model) as layout:
         subject.logits(subject.x)
-    grid = layout.grid
-    blocks = [] if grid is None else layout.blocks(grid.tokens)
-    layers = [f"{blocks[0]}.{INPUT}", *blocks] if blocks else layout.maps()
+    grids, blocks = layout.gridded(), layout.token_blocks()
+    layers = _default_layers(grids, blocks)
     if not layers:
         raise InputError(
             f"this {subject.name} has neither feature maps nor patches: grad-cam does not fit, the other methods do"
         )
-    places = grid if blocks else None
     if options.layer is None:
-        found = _last_with_gradient(subject, target, layers, places)
+        found = _last_with_gradient(subject, target, layers, layout)
         if found is None:
-            raise InputError(
-                f"no layer of this {subject.name} has a gradient for {target.name!r}: grad-cam does not fit"
-            )
-        return _enlarged(subject, *found)
+            raise _without_gradient(subject, target)
+        return _enlarged(subject, layout, *found)
     address = _named(layout, options.layer, layers, blocks)
-    weighted = _weighted(subject, target, address, places)
+    weighted = _weighted(subject, target, address, layout)
     if weighted is None:
-        found = _last_with_gradient(subject, target, layers, places)
+        found = _last_with_gradient(subject, target, layers, layout)
+        if found is None:
+            raise _without_gradient(subject, target)
         raise InputError(
             f"the patches of {address!r} have no gradient, since the answer is read from another token: expected an "
-            f"earlier layer{'' if found is None else f', such as {found[0]}'}"
+            f"earlier layer, such as {found[0]}"
         )
-    return _enlarged(subject, address, weighted)
+    return _enlarged(subject, layout, address, weighted)
+
+
+def _without_gradient(subject: Subject, target: Target) -> InputError:
+    return InputError(f"no layer of this {subject.name} has a gradient for {target.name!r}: grad-cam does not fit")
+
+
+def _default_layers(grids: dict[str, Axes], blocks: list[str]) -> list[str]:
+    """The layers that are tried if none is named, in order: blocks of tokens and the feature maps that follow them.
+
+    A model without such blocks has feature maps alone.
+    """
+    maps = [path for path, axes in grids.items() if not axes.tokens]
+    if not blocks:
+        return maps
+    order = list(grids)
+    after = [path for path in maps if order.index(path) > order.index(blocks[-1])]
+    return [f"{blocks[0]}.{INPUT}", *blocks, *after]
 
 
 def _last_with_gradient(
-    subject: Subject, target: Target, layers: list[str], grid: Grid | None
+    subject: Subject, target: Target, layers: list[str], layout: Layout
 ) -> tuple[str, Tensor] | None:
     """The last layer whose places have a gradient, and its weighted channels."""
     for address in reversed(layers):
-        weighted = _weighted(subject, target, address, grid)
+        weighted = _weighted(subject, target, address, layout)
         if weighted is not None:
             return address, weighted
     return None
@@ -72,28 +87,25 @@ def _named(layout: Layout, layer: str | int, layers: list[str], blocks: list[str
     """The address of a layer; any module of the right shape can be named, not only a block."""
     if blocks and isinstance(layer, int):
         return layout.choose(layer, blocks)
-    grid = layout.grid
-    if blocks and grid is not None:
-        layers = [*layers, *(path for path, shape in layout.shapes if len(shape) == 3 and shape[1] == grid.tokens)]
-        return layer if layer in layers else layout.choose(layer, blocks)
-    return layout.choose(layer, layers)
+    if isinstance(layer, str) and (layer in layers or layer in layout.gridded()):
+        return layer
+    return layout.choose(layer, blocks or layers)
 
 
-def _weighted(subject: Subject, target: Target, address: str, grid: Grid | None) -> Tensor | None:
+def _weighted(subject: Subject, target: Target, address: str, layout: Layout) -> Tensor | None:
     """Channels weighted by the mean of their gradients (y, x), with negative values; None if there is no gradient."""
     record, slope = layer_gradient(subject, target, address)
-    values, slope = _on_grid(record, grid), _on_grid(slope, grid)
+    axes = layout.axes(address, record)
+    if axes.grid is None:
+        return None
+    (values,), (slope,) = axes.on_grid(record), axes.on_grid(slope)
     if not slope.any():
         return None
     return (values * slope.mean((1, 2), keepdim=True)).sum(0)
 
 
-def _on_grid(x: Tensor, grid: Grid | None) -> Tensor:
-    """One row of a layer as (c, y, x); patches are put on their grid."""
-    return x[0] if grid is None else x[0, grid.special :].T.unflatten(1, grid.size)
-
-
-def _enlarged(subject: Subject, address: str, weighted: Tensor) -> Attribution:
+def _enlarged(subject: Subject, layout: Layout, address: str, weighted: Tensor) -> Attribution:
+    layout.check_order(address)
     height, width = subject.x.shape[-2:]
     return Attribution(
         values=enlarged(weighted.clamp(min=0), (height, width)), whole=weighted, layer=address

@@ -14,10 +14,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..errors import InputError, InputKeyError, nearest
-from ..layers import Patches, mean_of_tokens
+from ..layers import mean_of_tokens
 from ..weights import Bundle
 from .addresses import INPUT, Tree, matching, nearest_addresses
 from .capture import watch
+from .layout import Axes, Layout, find_tensor, record_layout
 from .model_inputs import Batch, Data, Done, Inputs, network
 
 ROWS = 64  # inputs per batch
@@ -31,9 +32,8 @@ class Place:
     """Where a record comes from: what a pool needs to know of it."""
 
     name: str  # the address
-    rows: int  # inputs of the batch
+    layout: Layout  # of the pass so far
     lengths: Tensor | None  # tokens of each row that are not padding
-    special: int | None  # tokens before the patches of an image; None: it has no grid of patches
 
 
 def _mean(x: Tensor, place: Place) -> Tensor:
@@ -41,21 +41,21 @@ def _mean(x: Tensor, place: Place) -> Tensor:
     wide = torch.promote_types(x.dtype, torch.float32)
     if x.ndim == 3 and place.lengths is not None:
         return mean_of_tokens(x.to(wide), place.lengths)
-    if x.ndim == 3:
-        return x[:, place.special or 0 :].mean(1, dtype=wide)
-    return x.flatten(2).mean(2, dtype=wide) if x.ndim > 3 else x
+    return place.layout.axes(place.name, x).vectors(x).mean(1, dtype=wide) if x.ndim > 2 else x
 
 
 def _first(x: Tensor, place: Place) -> Tensor:
     """The first token: the class token."""
-    if x.ndim != 3 or place.special == 0:
+    axes = place.layout.axes(place.name, x)
+    if not axes.tokens or axes.channels == 1 or (axes.grid is not None and not axes.special):
         raise InputError(f"{place.name!r} has no class token: expected features='mean' or 'flat' there")
     return x[:, 0]
 
 
 def _last(x: Tensor, place: Place) -> Tensor:
     """The last token that is not padding."""
-    if x.ndim != 3:
+    axes = place.layout.axes(place.name, x)
+    if not axes.tokens or axes.channels == 1:
         raise InputError(f"{place.name!r} has no tokens: expected features='mean' or 'flat' there")
     end = x.shape[1] - 1 if place.lengths is None else place.lengths - 1
     return x[torch.arange(len(x), device=x.device), end]
@@ -98,7 +98,8 @@ class LayerReader:
         self.inputs = Inputs(model, data)
         self._batch: Batch | None = None
         self._found: dict[str, Tensor] = {}
-        self._grid: tuple[int, int] | None = None  # rows and columns of patches of the batch
+        self._ordered: set[str] = set()  # layers whose tokens are known to be in the order of rows
+        self.layout = Layout(Tree(network(model)))  # of the last batch: what the axes of the layers are
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -124,9 +125,9 @@ class LayerReader:
     def read_batch(self, batch: Batch) -> list[Tensor]:
         """The features of one batch."""
         self._batch, self._found = batch, {}
-        self._grid = None if batch.size is None else patch_grid(network(self.model), batch.size)
         try:
-            batch.run(network(self.model))
+            with record_layout(network(self.model), values=False) as self.layout:
+                batch.run(network(self.model))
         finally:
             self._batch = None
         missing = [name for name in self.names if name not in self._found]
@@ -134,10 +135,29 @@ class LayerReader:
             raise InputError(f"{missing[0]!r} did not run: expected layers that every input passes through")
         return [self._found[name] for name in self.names]
 
+    def grid_axes(self, name: str, x: Tensor) -> Axes:
+        """The axes of a layer's output in the last batch that has a grid: a feature map, or patches; raises for others.
+
+        Args:
+            name: The address of the layer.
+            x: Its output.
+        """
+        axes = self.layout.axes(name, x)
+        if axes.grid is None:
+            fit = [path for path in layer_names(network(self.model), None) if path in self.layout.gridded()]
+            raise InputError(
+                f"{name!r} gave a tensor {tuple(x.shape)}, which has no grid: expected a layer of a convolutional "
+                "network, or one with a token per patch" + (f", such as {', '.join(fit[:3])}" if fit else "")
+            )
+        if axes.tokens and name not in self._ordered:
+            self.layout.check_order(name)
+            self._ordered.add(name)
+        return axes
+
     def _keep(self, name: str, value: Any) -> None:
         if self._batch is None:  # the model runs for another reader
             return
-        x = first_tensor(value)
+        x = find_tensor(value)
         if x is None or x.ndim < 2 or len(x) != self._batch.rows:
             got = type(value).__name__ if x is None else f"a tensor {tuple(x.shape)}"
             raise InputError(f"{name!r} gave {got}: expected one with {self._batch.rows} rows, one per input")
@@ -145,18 +165,7 @@ class LayerReader:
             x = x.transpose(1, 2).flatten(2)  # (b, h, t, e) -> (b, t, h e)
         target = name.split(".")[0] == "decoder" and self._batch.target_lengths is not None
         lengths = self._batch.target_lengths if target else self._batch.lengths
-        grid = self._grid
-        special = None if grid is None or x.ndim != 3 or x.shape[1] < grid[0] * grid[1] else (
-            x.shape[1] - grid[0] * grid[1]
-        )  # fmt: skip
-        self._found[name] = self.pool(x, Place(name=name, rows=len(x), lengths=lengths, special=special))
-
-
-def first_tensor(value: Any) -> Tensor | None:
-    """A tensor, or the first one of a tuple, as layers of transformers return it; None if there is none."""
-    if isinstance(value, tuple | list) and value:
-        value = value[0]
-    return value if isinstance(value, Tensor) else None
+        self._found[name] = self.pool(x, Place(name=name, layout=self.layout, lengths=lengths))
 
 
 def layer_names(model: nn.Module, layers: str | Sequence[str] | None) -> list[str]:
@@ -201,43 +210,6 @@ def _repeated(model: nn.Module) -> list[str]:
             outer.append(path)
             found += [f"{path}.{i}" if path else str(i) for i, _ in enumerate(module.children())]
     return found
-
-
-def patch_grid(model: nn.Module, size: tuple[int, int]) -> tuple[int, int] | None:
-    """The rows and columns of patches that a vision transformer makes of an image of a height and width.
-
-    None for a model without patches. Of a foreign model the patches are those of its first convolution, if its stride
-    is its kernel.
-    """
-    ours = next((part for part in model.modules() if isinstance(part, Patches)), None)
-    if ours is not None:
-        return ours.size(*size)
-    first = first_convolution(model)
-    if first is None or first[1].kernel_size != first[1].stride or max(first[1].stride) == 1:
-        return None
-    kernel: Any = first[1].kernel_size
-    return size[0] // kernel[0], size[1] // kernel[1]
-
-
-def as_grid(model: nn.Module, name: str, x: Tensor, size: tuple[int, int] | None) -> Float[Tensor, "b c y x"]:
-    """The output of a layer as channels of a grid: that of a convolution as it is, tokens of patches in their places.
-
-    Args:
-        model: The model.
-        name: The address of the layer, for the message.
-        x: Its output.
-        size: Height and width of the images.
-    """
-    if x.ndim == 4:
-        return x
-    grid = None if size is None or x.ndim != 3 else patch_grid(model, size)
-    if grid is None or x.shape[1] < grid[0] * grid[1]:
-        fit = ", ".join(layer_names(model, None)[:3])
-        raise InputError(
-            f"{name!r} gave a tensor {tuple(x.shape)}, which has no grid: expected a layer of a convolutional network, "
-            f"or one with a token per patch, such as {fit}"
-        )
-    return x[:, x.shape[1] - grid[0] * grid[1] :].mT.unflatten(2, grid)
 
 
 def first_convolution(model: nn.Module) -> tuple[str, nn.Conv2d] | None:

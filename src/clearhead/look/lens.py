@@ -18,8 +18,8 @@ from ..errors import InputError
 from ..weights import Bundle
 from .capture import watch
 from .layer_stacks import layer_stack, view_addresses
+from .layout import first_tensor
 from .measured_input import LOGITS, Given, ModelInput, answer_position, model_input
-from .residual_parts import first_tensor
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -16,7 +16,7 @@ from .. import draw
 from ..data.image_files import open_image
 from ..errors import InputError
 from ..weights import Bundle
-from .layer_features import LayerReader, as_grid, first_convolution, layer_names
+from .layer_features import LayerReader, first_convolution, layer_names
 from .model_inputs import Data, network
 from .projection import principal
 
@@ -215,7 +215,7 @@ def _grids(model: Bundle | nn.Module, data: Data, layer: str) -> tuple[list[Tens
         for i in range(len(reader)):
             for batch in reader.inputs.batches(i, i + 1):
                 (x,) = reader.read_batch(batch)
-                found += as_grid(network(model), layer, x, batch.size).float().cpu()
+                found += reader.grid_axes(reader.names[0], x).on_grid(x).float().cpu()
     if not isinstance(model, Bundle) or model.preprocessing is None or isinstance(reader.inputs.items, dict):
         return found, None
     images = [model.preprocessing.pixels(open_image(image)) for image in reader.inputs.items[:]]

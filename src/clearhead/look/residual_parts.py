@@ -16,6 +16,7 @@ from ..layers import Block, Patches
 from .addresses import Tree
 from .capture import watch
 from .layer_stacks import Layer, LayerStack
+from .layout import first_tensor
 from .measured_input import ModelInput
 from .missing import expected_missing
 from .tape import Tape
@@ -176,12 +177,6 @@ def _patches(embed: Patches, images: Float[Tensor, "1 c height width"]) -> Float
     before = [t[0] for t in (embed.cls, embed.registers) if t is not None]
     width = max([x.shape[1], *(t.shape[1] for t in before)] + ([2 * x.shape[1]] if embed.join == "concatenate" else []))
     return torch.cat([*before, F.pad(x, (0, width - x.shape[1]))])  # concatenated positions are the last columns
-
-
-def first_tensor(x: Any) -> Tensor:
-    """The output of a module; the first, if it returns several."""
-    found: Tensor = x[0] if isinstance(x, tuple) else x
-    return found
 
 
 def final_norm(one: ModelInput, stack: LayerStack) -> tuple[str, nn.Module]:

@@ -6,7 +6,8 @@ gradient_rollout   Chefer et al. 2021 (ICCV), Eq. 5 and 6: maps weighted by thei
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 import torch
@@ -14,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..checks import one_of
-from ..errors import InputError
+from ..errors import InputError, Notice
 from .call import DenseCall
 from .maps import DENSE_LIMIT, AttentionMap, MapSizeError
 from .tape import Tape
@@ -23,6 +24,8 @@ Fusion = Literal["mean", "max", "min"]
 FUSIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"mean": torch.add, "max": torch.maximum, "min": torch.minimum}
 LARGE = "rollout multiplies whole maps; of an input as long, rows fit: cls_maps, AttentionMap.row, pool and top"
 
+SHOWN = 8  # names of maps in a message
+
 
 def rollout(
     maps: Tape | Sequence[AttentionMap], *, residual: float = 0.5, fusion: Fusion = "mean"
@@ -30,7 +33,8 @@ def rollout(
     """Return how much each token of the last layer has read of each input token, by attention rollout.
 
     The map of a layer, one matrix for all heads, is mixed with the identity, which stands for the residual stream; the
-    product of all layers follows (Abnar and Zuidema 2020). Rows sum to 1.
+    product of all layers follows (Abnar and Zuidema 2020). Rows sum to 1. Maps that have not as many keys as
+    queries, as those of cross-attention, cannot be multiplied: they are left out, and a Notice names them.
 
     Args:
         maps: A tape of self-attention maps ("...attn.weights"), or the maps of some layers in order.
@@ -47,9 +51,11 @@ def rollout(
     if not 0 <= residual <= 1:
         raise InputError(f"residual={residual}: expected a share from 0 to 1")
     one_of("fusion", fusion, FUSIONS)
-    layers = square_maps(maps)
+    named = named_maps(maps)
+    layers = square_maps(named)
+    say_left_out(named)
     result = None
-    for layer in layers:
+    for layer in layers.values():
         fused = _fused(layer, fusion)
         mixed = residual * torch.eye(fused.shape[-1], dtype=fused.dtype, device=fused.device) + (1 - residual) * fused
         mixed = mixed / mixed.sum(-1, keepdim=True)
@@ -76,11 +82,10 @@ def gradient_rollout(tape: Tape) -> Float[Tensor, "b t t"]:
         >>> gradient_rollout(tape).shape
         torch.Size([1, 4, 4])
     """
-    names = [name for name in tape if name.rpartition(".")[2] == "weights"]
-    layers = [tape[name] for name in names]
-    kept = [(name, layer) for name, layer in zip(names, layers, strict=True) if layer.shape[2] == layer.shape[3]]
-    square_maps([layer for _, layer in kept])
-    return relevance([(weights_of(layer), tape.gradient(name)) for name, layer in kept])
+    named = named_maps(tape)
+    layers = square_maps(named)
+    say_left_out(named)
+    return relevance([(weights_of(layer), tape.gradient(name)) for name, layer in layers.items()])
 
 
 def relevance(layers: Sequence[tuple[Float[Tensor, "b h t t"], Float[Tensor, "b h t t"]]]) -> Float[Tensor, "b t t"]:
@@ -99,24 +104,47 @@ def weights_of(layer: AttentionMap) -> Tensor:
     return source.weights
 
 
-def square_maps(maps: Tape | Sequence[AttentionMap]) -> list[AttentionMap]:
-    """The self-attention maps among those recorded, which must all be over the same tokens."""
+def named_maps(maps: Tape | Sequence[AttentionMap]) -> dict[str, AttentionMap]:
+    """All attention maps of a tape by their addresses, or those of a list by their numbers."""
     if isinstance(maps, Tape):
-        names = [name for name in maps if name.rpartition(".")[2] == "weights"]
-        maps = [maps[name] for name in names]
-    layers = [layer for layer in maps if layer.shape[2] == layer.shape[3]]
-    if not layers:
+        return {name: maps[name] for name in maps if name.rpartition(".")[2] == "weights"}
+    return {f"map {i}": layer for i, layer in enumerate(maps)}
+
+
+def square_maps(maps: Mapping[str, AttentionMap]) -> dict[str, AttentionMap]:
+    """The self-attention maps among those recorded, which must all be over the same tokens."""
+    found = {name: layer for name, layer in maps.items() if layer.shape[2] == layer.shape[3]}
+    if not found:
         raise InputError("rollout has no self-attention maps: watch '...attn.weights' of a model with self-attention")
+    layers = list(found.values())
     sizes = sorted({(layer.shape[0], layer.shape[2]) for layer in layers})
     if len(sizes) > 1:
-        found = ", ".join(f"{rows} x {tokens}" for rows, tokens in sizes)
+        shapes = ", ".join(f"{rows} x {tokens}" for rows, tokens in sizes)
         raise InputError(
-            f"maps of (rows x tokens) {found} are not layers of one stack: expected the maps of one encoder or decoder"
+            f"maps of (rows x tokens) {shapes} are not layers of one stack: expected the maps of one encoder or decoder"
         )
     b, _, t, _ = layers[0].shape
     if b * t * t > DENSE_LIMIT:
         raise MapSizeError(f"maps of {b} x {t} x {t} are over the limit of {DENSE_LIMIT:,} weights: {LARGE}")
-    return layers
+    return found
+
+
+def left_out(maps: Mapping[str, AttentionMap]) -> str:
+    """The maps that rollout cannot multiply, with their queries and keys, in words; empty if there are none."""
+    names = [
+        f"{name.removesuffix('.weights')} ({layer.shape[2]} queries, {layer.shape[3]} keys)"
+        for name, layer in maps.items()
+        if layer.shape[2] != layer.shape[3]
+    ]
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more
+
+
+def say_left_out(maps: Mapping[str, AttentionMap]) -> None:
+    """Say with a Notice which maps rollout leaves out."""
+    names = left_out(maps)
+    if names:
+        warnings.warn(f"rollout leaves out the maps that are not square: {names}", Notice, stacklevel=3)
 
 
 def _fused(layer: AttentionMap, fusion: str) -> Float[Tensor, "b t t"]:

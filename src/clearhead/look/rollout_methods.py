@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -18,7 +18,7 @@ from .capture import watch
 from .layout import Layout, record_layout
 from .maps import AttentionMap
 from .output_names import Target
-from .rollout import Fusion, relevance, rollout, square_maps, weights_of
+from .rollout import Fusion, left_out, named_maps, relevance, rollout, say_left_out, square_maps, weights_of
 from .subject import Subject, differentiable
 from .tape import Tape
 
@@ -40,8 +40,9 @@ def attention_rollout(subject: Subject, target: Target, options: RolloutOptions,
     """The product of the attention maps of all layers (Abnar and Zuidema 2020); it is the same for all targets."""
     with torch.no_grad(), record_layout(subject.model) as layout, _watched(subject, grad=False) as tape:
         subject.logits(subject.x)
-    layers = square_maps(_maps(subject, tape))
-    return _placed(subject, target, layout, rollout(layers, residual=options.residual, fusion=options.fusion)[0])
+    layers = _maps(subject, tape)
+    matrix = rollout(list(layers.values()), residual=options.residual, fusion=options.fusion)[0]
+    return _placed(subject, target, layout, matrix, layers)
 
 
 def gradient_weighted_rollout(
@@ -52,10 +53,11 @@ def gradient_weighted_rollout(
         x = subject.x.detach().clone().requires_grad_()
         with _watched(subject, grad=True) as tape:
             score = target.score(subject.logits(x)).sum()
-        weights = [weights_of(layer) for layer in square_maps(_maps(subject, tape))]
+        layers = _maps(subject, tape)
+        weights = [weights_of(layer) for layer in layers.values()]
         slopes = torch.autograd.grad(score, weights, allow_unused=True)
     known = [(w, torch.zeros_like(w) if s is None else s) for w, s in zip(weights, slopes, strict=True)]
-    return _placed(subject, target, layout, relevance(known)[0])
+    return _placed(subject, target, layout, relevance(known)[0], layers)
 
 
 @contextmanager
@@ -70,12 +72,32 @@ def _watched(subject: Subject, *, grad: bool) -> Iterator[Tape]:
             yield tape
 
 
-def _maps(subject: Subject, tape: Tape) -> list[AttentionMap]:
-    """The maps that were recorded; raises if no tokens attend to each other."""
-    found = [tape[name] for name in tape]
-    if not any(layer.shape[2] == layer.shape[3] for layer in found):
+def _maps(subject: Subject, tape: Tape) -> dict[str, AttentionMap]:
+    """The maps that rollout multiplies, by their addresses.
+
+    A layer after them may be left out, as one in which a class token reads the patches: a Notice says so. One before
+    the last of them may not, as it changes what the tokens of the others hold.
+    """
+    named = named_maps(tape)
+    if not any(layer.shape[2] == layer.shape[3] for layer in named.values()):
         raise _unfit(subject)
-    return found
+    layers = square_maps(named)
+    rows = next(iter(layers.values())).shape[0]
+    if rows != len(subject.x):
+        raise InputError(
+            f"the attention of this {subject.name} is within {rows} windows: rollout does not fit, since none of its "
+            "maps is over all tokens. The gradient methods, grad-cam and occlusion fit"
+        )
+    names = list(named)
+    until = names.index(list(layers)[-1])
+    between = left_out({name: named[name] for name in names[:until]})
+    if between and subject.kind == "image":
+        raise InputError(
+            f"rollout can multiply {len(layers)} of the {len(named)} attention maps of this {subject.name}: the others "
+            f"have not as many keys as queries ({between}). The gradient methods, grad-cam and occlusion fit"
+        )
+    say_left_out(named)
+    return layers
 
 
 def _unfit(subject: Subject) -> InputError:
@@ -85,22 +107,26 @@ def _unfit(subject: Subject) -> InputError:
     )
 
 
-def _placed(subject: Subject, target: Target, layout: Layout, matrix: Tensor) -> Attribution:
+def _placed(
+    subject: Subject, target: Target, layout: Layout, matrix: Tensor, maps: Iterable[str]
+) -> Attribution:  # fmt: skip
     """The mean row of the tokens that the answer is read from; of an image, its patches on their grid."""
-    tokens, grid = len(matrix), layout.grid
+    tokens = len(matrix)
+    axes = layout.places(tokens) if subject.kind == "image" else None
     if subject.kind == "text" and len(subject.tokens or []) != tokens:
         raise InputError(f"this {subject.name} reads several texts: rollout follows one stack of self-attention")
-    if subject.kind == "image" and (grid is None or grid.tokens != tokens):
+    if subject.kind == "image" and axes is None:
         raise InputError(
             f"the {tokens} tokens of this {subject.name} are not a grid of patches: rollout does not fit, the gradient "
             "methods and occlusion do"
         )
+    layers = [name.removesuffix(".weights") for name in maps]
     row = matrix[_read(subject, target, layout, tokens)].mean(0)
-    if grid is None or subject.kind == "text":
-        return Attribution(values=row, whole=matrix)
+    if axes is None or axes.grid is None:
+        return Attribution(values=row, whole=matrix, layers=layers)
     height, width = subject.x.shape[-2:]
-    cells = row[grid.special :].unflatten(0, grid.size)
-    return Attribution(values=enlarged(cells, (height, width)), whole=matrix)
+    cells = row[axes.special :].unflatten(0, axes.grid)
+    return Attribution(values=enlarged(cells, (height, width)), whole=matrix, layers=layers)
 
 
 def _read(subject: Subject, target: Target, layout: Layout, tokens: int) -> Bool[Tensor, "t"]:

@@ -92,6 +92,7 @@ class Saliency(draw.Drawn):
     tokens: list[str] | None = None  # the text of each token; None: an image
     at: int | None = None  # the token whose prediction is explained, if there are logits for every token
     layer: str | None = None  # grad-cam: the layer
+    layers: list[str] | None = None  # rollout: the layers whose attention was multiplied
     completeness: float | None = None  # integrated: the sum of all values - the change of the score from the baseline
     picture: np.ndarray | None = None  # (height, width, 3) uint8, the image as the model saw it
 
@@ -132,7 +133,8 @@ class Saliency(draw.Drawn):
         return {
             "method": self.method, "target": self.target, "index": self.index, "score": self.score,
             "probability": self.probability, "signed": self.signed, "tokens": self.tokens, "at": self.at,
-            "layer": self.layer, "completeness": self.completeness, "values": self.values.tolist(),
+            "layer": self.layer, "layers": self.layers, "completeness": self.completeness,
+            "values": self.values.tolist(),
         }  # fmt: skip
 
 
@@ -215,7 +217,7 @@ def saliency(
     return Saliency(
         values=_plain(found.values), whole=_plain(found.whole), method=method, signed=chosen.signed, target=goal.name,
         index=goal.index, score=goal.value, probability=goal.probability, tokens=about.tokens, at=about.at,
-        layer=found.layer, completeness=found.completeness, picture=seen(about),
+        layer=found.layer, layers=found.layers, completeness=found.completeness, picture=seen(about),
     )  # fmt: skip
 
 

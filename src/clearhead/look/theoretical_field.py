@@ -18,12 +18,15 @@ from torch.overrides import TorchFunctionMode
 
 from ..layers import Attention
 from .addresses import Tree
-from .layer_features import first_tensor
+from .layout import Layout, find_tensor, record_layout
 
 TINY = 1e-9  # value of every pixel: so small that no activation saturates
 LONGEST = 2048  # pixels that an image may grow to
 GROWTH = 4  # by how much it grows at a time
 NARROW = (8, 32)  # pixels of its other side meanwhile, the first that the model reads; otherwise as many as it had
+
+
+Pick = Callable[[str, Tensor, Layout], Tensor | None]  # the unit of a layer's output
 
 
 class _Enough(Exception):  # noqa: N818  (it ends a forward pass, and is no error)
@@ -108,7 +111,7 @@ def _is_vector(x: Any) -> bool:
 
 
 def theoretical_fields(
-    model: nn.Module, names: Sequence[str], image: Tensor, pick: Callable[[Tensor, tuple[int, int]], Tensor | None]
+    model: nn.Module, names: Sequence[str], image: Tensor, pick: Pick
 ) -> list[tuple[int, int] | None]:
     """The height and width in pixels of the theoretical receptive field of one unit of each layer.
 
@@ -118,7 +121,8 @@ def theoretical_fields(
         model: The model.
         names: The addresses of the layers.
         image: An image (c, height, width), for its size.
-        pick: Returns the unit of a layer's output for images of a height and width; None if the output has no places.
+        pick: Returns the unit of a layer's output, given its name and the layout of the pass; None if the output has
+            no places.
     """
     positive = _copy(model)
     channels, (height, width) = image.shape[0], image.shape[1:]
@@ -153,7 +157,7 @@ def _inside(edge: tuple[int, int], length: int) -> int | None:
 
 def _grown(
     model: nn.Module, names: Sequence[str], channels: int, size: tuple[int, int], axis: int, length: int,
-    pick: Callable[[Tensor, tuple[int, int]], Tensor | None],
+    pick: Pick,
 ) -> dict[str, Box]:  # fmt: skip
     """The fields in an image whose height or width is larger; nothing if the model reads no such images."""
     for narrow in (*NARROW, size[1 - axis]):
@@ -167,7 +171,7 @@ def _grown(
 
 def _boxes(
     model: nn.Module, names: Sequence[str], shape: tuple[int, int, int],
-    pick: Callable[[Tensor, tuple[int, int]], Tensor | None],
+    pick: Pick,
 ) -> tuple[dict[str, Box], list[str], bool]:  # fmt: skip
     """The field of each layer in an image of a shape, the layers that have one, and whether all kernels are square."""
     image = torch.full((1, *shape), TINY, dtype=torch.float64, requires_grad=True)
@@ -179,8 +183,8 @@ def _boxes(
     left = list(names)
 
     def seen(name: str, out: Any) -> None:
-        x = first_tensor(out)
-        unit = None if x is None or mode.mixed else pick(x, shape[1:])
+        x = find_tensor(out)
+        unit = None if x is None or mode.mixed else pick(name, x, layout)
         if unit is not None:
             units[name] = unit
         left.remove(name)
@@ -192,7 +196,7 @@ def _boxes(
 
     hooks += [tree.known[name][0].register_forward_hook(hook(name)) for name in names if name in tree.known]
     try:
-        with torch.enable_grad(), mode:
+        with torch.enable_grad(), mode, record_layout(model, values=False) as layout:
             model(image)
     except _Enough:
         pass

@@ -130,12 +130,15 @@ def _patch_distances(bundle: Bundle, images: list[Any]) -> Float[np.ndarray, "l 
         about = subject(bundle, image)
         with record_layout(about.model) as layout, watch(about.model, "**.weights") as tape:
             about.logits(about.x)
-        grid = layout.grid
-        if grid is None:
+        every = []
+        for name in tape:
+            x, axes = tape[name], layout.places(tape[name].shape[2])
+            if axes is not None and axes.grid is not None:
+                distances = x.distance(grid=axes.grid, special=axes.special)[0][:, axes.special :].nanmean(-1)
+                every.append(distances.double().cpu() / max(axes.grid))
+        if not every:
             raise UnfitError(f"the attention of this {bundle.name} is not over patches")
-        maps = [tape[name] for name in tape if tape[name].shape[2] == grid.tokens]
-        every = [x.distance(grid=grid.size, special=grid.special)[0][:, grid.special :].nanmean(-1) for x in maps]
-        total = total + torch.stack(every).double().cpu() / max(grid.size)
+        total = total + torch.stack(every)
     return np.asarray(total / len(images))
 
 

@@ -64,22 +64,21 @@ def image_attention(bundle: Bundle, image: Any, *, layer: int = -1) -> ImageAtte
     about = subject(bundle, image)
     with record_layout(about.model) as layout, watch(about.model, "**.weights") as tape:
         about.logits(about.x)
-    grid = layout.grid
-    found: dict[str, AttentionMap] = {
-        name: tape[name] for name in tape if grid is not None and tape[name].shape[3] == grid.tokens
-    }
-    if grid is None or not found:
+    places = {name: layout.places(tape[name].shape[3]) for name in tape if tape[name].shape[0] == 1}
+    found = {name: axes for name, axes in places.items() if axes is not None}
+    if not found:
         raise InputError(f"this {bundle.name} has no attention over patches: views of features and saliency fit")
     if not -len(found) <= layer < len(found):
         raise InputIndexError(f"layer {layer}: there are {len(found)}, counted from 0")
-    name = list(found)[layer]
-    own = found[name]
-    first = bool(grid.special) and own.shape[2] == grid.tokens
+    name, axes = list(found.items())[layer]
+    own: AttentionMap = tape[name]
+    assert axes.grid is not None
+    first = bool(axes.special) and own.shape[2] == own.shape[3]
     weights = (own.row(0) if first else own.received() / own.shape[2])[0].float().cpu()
     return ImageAttention(
-        maps=weights[:, grid.special :].unflatten(1, grid.size).numpy(), heads=list(range(len(weights))),
+        maps=weights[:, axes.special :].unflatten(1, axes.grid).numpy(), heads=list(range(len(weights))),
         layer=name.removesuffix(".weights"), queries="class token" if first else "mean of all patches",
-        special=weights[:, : grid.special].sum(1).numpy(), picture=seen(about),
+        special=weights[:, : axes.special].sum(1).numpy(), picture=seen(about),
     )  # fmt: skip
 
 
