@@ -76,6 +76,25 @@ class Interception(TorchFunctionMode):
             _notice_unrecorded(places[0], reason)
         return tap, places
 
+    def packed(self, q: Tensor, k: Tensor) -> int:
+        """How many query heads of each key head stand where queries do, as in one decoding step of transformers; or 1.
+
+        That is certain if the queries are a reshape of one query per head. Otherwise the running module tells: it has
+        as many query heads for each key head, and as many heads, as then are there.
+
+        Args:
+            q: The queries of a call.
+            k: The keys.
+        """
+        if not q.ndim == k.ndim == 4 or q.shape[1] != k.shape[1] or q.shape[2] == 1:
+            return 1
+        frames, (groups, queries) = self.frames(), q.shape[1:3]
+        known = frozenset[int]().union(*(frame.heads for frame in frames))
+        shaped = groups * queries in known and any(
+            getattr(frame.module, "num_key_value_groups", 1) == queries for frame in frames
+        )
+        return queries if groups not in known and (shaped or self.explicit.one_query(q)) else 1
+
     def frames(self) -> list[Frame]:
         """The running module of each model that is watched or edited."""
         return [foreign.running.frames[-1] for foreign in self.foreign if foreign.running.frames]
@@ -139,14 +158,17 @@ def _notice_unrecorded(place: Place, reason: str) -> None:
 def _sdpa(mode: Interception, func: Callable[..., Tensor], args: Any, kwargs: Any) -> Tensor:
     """Answer F.scaled_dot_product_attention."""
     q, k = (args[i] if i < len(args) else kwargs[name] for i, name in enumerate(("query", "key")))
-    tap, places = mode.join(q, k)
+    packed = mode.packed(q, k)
+    tap, places = mode.join(q if packed == 1 else q[:, :, :1], k)
     for place in places:
         place.frame.fused = True
     if not tap.listeners and not tap.edits:
         return func(*args, **kwargs)
-    call = SDPACall.of(args, kwargs)
-    mask = call.four_mask()
+    call = SDPACall.of(args, kwargs, packed)
+    mask = call.four_mask
     before = call.four(call.q), call.four(call.k), call.four(call.v)
+    for place in places:
+        place.check_heads(before[0].shape[1])
     at = position_of(places, before[0].shape[0], call.queries, call.keys, call.allowed, call.causal)
     if tap.explicit:
         q, k, v = (x.to(call.dtype) for x in before)
@@ -202,6 +224,8 @@ def _flex(mode: Interception, func: Callable[..., Any], args: Any, kwargs: Any) 
     if not tap.listeners and not tap.edits:
         return func(*args, **kwargs)
     q, k, v, *rest = args
+    for place in places:
+        place.check_heads(q.shape[1])
     check_flex(q, k, tap)
     q, k, v = tap.inputs(q, k, v)
     out, *more = func(q, k, v, *rest, **kwargs)
