@@ -98,13 +98,13 @@ class Explicit:
             softmax.weights = weakref.ref(new)
 
     def reshaped(self, x: Any, new: Tensor) -> None:
-        """Take a view: of (b, h, ...) with rows and heads in one axis, or of the weights in either form."""
+        """Take a view: of (b, h, ...) with rows and heads in one axis, of one query, or of the weights."""
         merged = new.ndim == 3 and isinstance(x, Tensor) and x.ndim == 4 and new.size(2) == x.size(3)  # (b, h, n, e)
         if merged and new.size(1) == x.size(2):
             self._flat.append((weakref.ref(new), x.shape[0], x.shape[1]))
-        if isinstance(x, Tensor) and x.ndim == new.ndim == 4 and x.shape[2] == 1 < new.shape[2]:
-            if x.shape[0] == new.shape[0] and x.shape[3] == new.shape[3]:
-                self._packed = weakref.ref(new)
+        one_query = isinstance(x, Tensor) and x.ndim == new.ndim == 4 and x.shape[2] == 1 < new.shape[2]
+        if one_query and x.shape[0] == new.shape[0] and x.shape[3] == new.shape[3]:
+            self._packed = weakref.ref(new)
         softmax = self.follow(x)
         if softmax is not None and new.shape[-2:] == x.shape[-2:] and softmax.dim == x.ndim - 1:
             softmax.weights, softmax.dim = weakref.ref(new), new.ndim - 1
