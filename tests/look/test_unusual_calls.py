@@ -344,6 +344,41 @@ def test_another_number_of_heads_than_the_module_has_is_refused(way):
     assert tape["weights"].shape == (1, 2, N, N)
 
 
+class Windows(nn.Module):
+    """Attention within windows, with the heads before or after them."""
+
+    num_heads = 3
+
+    def forward(self, x: Tensor, windows: int, heads: int, mask: Tensor | None = None) -> Tensor:
+        x = x.unflatten(1, (windows, -1)).unflatten(-1, (self.num_heads, -1))
+        q = x.movedim(-2, heads)
+        return F.scaled_dot_product_attention(q, q, q, attn_mask=mask).movedim(heads, -2).flatten(1, 2).flatten(-2)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("masked", [False, True])
+def test_heads_before_the_windows_are_the_heads(masked):
+    model, x, mask = Windows(), r(2, 10, 12), torch.rand(5, 5) > 0.3 if masked else None
+    before = model(x, 2, 1, mask)
+    records = []
+    for heads in (1, 2):
+        with ch.watch(model, "weights", "entropy", "heads") as tape:
+            assert torch.equal(model(x, 2, heads, mask), model(x, 2, 1, mask))
+        records.append([tape.calls(name)[0] for name in ("entropy", "heads")])
+        with ch.edit(model, {"heads": ch.look.silence([1])}):
+            edited = model(x, 2, heads, mask)
+        assert not edited[..., 4:8].any()
+        assert torch.equal(edited[..., 8:], before[..., 8:])
+        for leaf in ("q", "v", "scores"):
+            with quiet(), ch.edit(model, {leaf: torch.clone}):
+                torch.testing.assert_close(model(x, 2, heads, mask), before)
+    for one, other in zip(*records, strict=True):
+        assert one.shape[:2] == (4, 3)  # the windows are rows
+        torch.testing.assert_close(one, other)
+    with pytest.raises(ValueError, match="which axis has its heads is not known"), ch.watch(model, "weights"):
+        model(r(2, 15, 12), 3, 1)
+
+
 class Packed(nn.Module):
     """One query per head, of which those of a key head stand where queries do, in a module that has no head counts."""
 

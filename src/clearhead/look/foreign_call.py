@@ -13,6 +13,8 @@ from torch import Tensor
 from ..errors import InputError
 from ..layers import Bias, Mask
 
+HEADS_AXIS = -3  # where the heads mostly are: (b, h, tokens, features), (b, windows, h, tokens, features)
+
 
 @dataclass(kw_only=True, eq=False)
 class SDPACall:
@@ -33,10 +35,14 @@ class SDPACall:
     packed: int = 1  # query heads of each key head on the axis of the queries, which is then one query: see the class
 
     @staticmethod
-    def of(args: tuple[Any, ...], kwargs: dict[str, Any], packed: int = 1) -> SDPACall:
-        """The call with these arguments."""
+    def of(args: tuple[Any, ...], kwargs: dict[str, Any], packed: int = 1, heads: int = HEADS_AXIS) -> SDPACall:
+        """The call with these arguments, in which `heads` is the axis of the heads, moved to where it mostly is."""
         call = _bind(*args, **kwargs)
         call.packed = packed
+        if heads != HEADS_AXIS:
+            axes = call.q.ndim
+            call.q, call.k, call.v = (_heads_last(x, heads, axes) for x in (call.q, call.k, call.v))
+            call.attn_mask = None if call.attn_mask is None else _heads_last(call.attn_mask, heads, axes)
         return call
 
     @property
@@ -165,6 +171,11 @@ def _four(x: Tensor) -> Tensor:
     if x.ndim == 3:
         return x[:, None]
     return x.flatten(0, -4) if x.ndim > 4 else x[None, None]
+
+
+def _heads_last(x: Tensor, heads: int, axes: int) -> Tensor:
+    """A tensor with so many axes, the one of the heads just before the tokens and features."""
+    return x.reshape((1,) * (axes - x.ndim) + tuple(x.shape)).movedim(heads, HEADS_AXIS)
 
 
 def _unpacked(x: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, _pop_mode, _push_mode
 
-from ..errors import Notice
+from ..errors import InputError, Notice
 from ..layers import attend
 from ..layers.scores import repeat_heads
 from . import explicit_functions
@@ -26,7 +26,7 @@ from .call import DenseCall, LazyCall, full_precision
 from .explicit_call import Explicit
 from .flex_call import check_flex, flex_weights
 from .foreign import Foreign
-from .foreign_call import Masks, SDPACall, editable_mask_and_bias, mask_and_bias
+from .foreign_call import HEADS_AXIS, Masks, SDPACall, editable_mask_and_bias, mask_and_bias
 from .foreign_steps import position_of
 from .multihead import SIGNATURE, ExplicitMultihead, multihead_forward
 from .recordable import why_not
@@ -164,7 +164,17 @@ def _sdpa(mode: Interception, func: Callable[..., Tensor], args: Any, kwargs: An
         place.frame.fused = True
     if not tap.listeners and not tap.edits:
         return func(*args, **kwargs)
-    call = SDPACall.of(args, kwargs, packed)
+    axis = _heads_axis(places, q)
+    call = SDPACall.of(args, kwargs, packed, axis)
+
+    def kernel() -> Tensor:
+        out = func(*args, **kwargs)
+        return out if axis == HEADS_AXIS else out.movedim(axis, HEADS_AXIS)
+
+    def shaped(out: Tensor) -> Tensor:
+        out = call.shaped(out)
+        return out if axis == HEADS_AXIS else out.movedim(HEADS_AXIS, axis).contiguous()
+
     mask = call.four_mask
     before = call.four(call.q), call.four(call.k), call.four(call.v)
     for place in places:
@@ -177,16 +187,16 @@ def _sdpa(mode: Interception, func: Callable[..., Tensor], args: Any, kwargs: An
         which, bias = editable_mask_and_bias(call, at.offset)
         tap.first_key = at.first_key
         out = attend(q, k, v, mask=which, bias=bias, score=call.score, dropout=call.dropout, tap=tap)
-        return call.shaped(out)
+        return shaped(out)
     after = tap.inputs(*before)
     lse = None
     own = (call.q, call.k, call.v) if tap.grad else before  # a view has a gradient only if the kernel is given it
     if any(x is not y for x, y in zip(own, after, strict=True)):
         out = call.edited(func, *after)
     elif tap.measures:
-        out, lse = answer(call, lambda: func(*args, **kwargs))
+        out, lse = answer(call, kernel)
     else:
-        out = func(*args, **kwargs)
+        out = kernel()
     if tap.listeners:
         copy = None if mask is None else mode.masks.copy(mask)
         which, bias = mask_and_bias(call, copy, at.offset)
@@ -196,7 +206,21 @@ def _sdpa(mode: Interception, func: Callable[..., Tensor], args: Any, kwargs: An
                 q=q, k=k, mask=which, bias=bias, scale=call.scale, given=lse, copied=True, first_key=at.first_key
             )
         )  # fmt: skip
-    return call.shaped(tap.heads(call.four(out)))
+    return shaped(tap.heads(call.four(out)))
+
+
+def _heads_axis(places: list[Place], q: Tensor) -> int:
+    """Which axis of queries with more than four has the heads: NesT has them before its windows, others after them."""
+    known = frozenset[int]().union(*(place.frame.heads for place in places))
+    fitting = [axis - q.ndim for axis in range(1, q.ndim - 2) if q.shape[axis] in known]
+    if q.ndim <= 4 or not fitting:
+        return HEADS_AXIS
+    if len(fitting) > 1:
+        raise InputError(
+            f"{places[0].path!r} calls attention with queries of shape {tuple(q.shape)}: which axis has its heads is "
+            "not known, so that this attention can be neither watched nor edited"
+        )
+    return fitting[0]
 
 
 def _multihead(mode: Interception, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
