@@ -159,8 +159,9 @@ DRAFTS = {"prompt lookup": {"prompt_lookup_num_tokens": 3}, "an assistant": {}}
 @pytest.mark.parametrize("kind", DRAFTS)
 def test_rows_of_rejected_drafts_are_replaced(kind):
     model = build("llama")
+    model.generation_config.eos_token_id = None
     ids = torch.tensor([[7, 8, 9, 10, 7, 8, 9, 10, 7, 8, 9]])
-    how = {"max_new_tokens": 9, "min_new_tokens": 9, "do_sample": False, "pad_token_id": 0, **DRAFTS[kind]}
+    how = {"max_new_tokens": 9, "do_sample": False, "pad_token_id": 0, **DRAFTS[kind]}
     if kind == "an assistant":
         how["assistant_model"] = type(model)(model.config).eval()
     with ch.watch(model, *(f"**.{leaf}" for leaf in LEAVES), "**.received") as tape:
@@ -283,3 +284,155 @@ def test_steps_of_which_a_function_keeps_less_do_not_join():
         model.generate(text, max_new_tokens=3, min_new_tokens=3, pad_token_id=0)
     with pytest.raises(ValueError, match=r"do not join: take them apart with tape\.calls"):
         tape[name]
+
+
+# Grouped heads, beside hooks on the projection that mixes the heads
+
+STEPS = {"max_new_tokens": 4, "min_new_tokens": 4, "do_sample": False, "pad_token_id": 0}
+STATIC, BEAMS, SAMPLES = {"cache_implementation": "static"}, {"num_beams": 3}, {"do_sample": True}
+DECODING = {  # the model, its implementation, on which side its second row is padded, how it is decoded
+    "left padding": ("llama", "sdpa", "left", {}),
+    "right padding": ("llama", "sdpa", "right", {}),
+    "static cache": ("llama", "sdpa", "", STATIC),
+    "static cache, left padding": ("llama", "sdpa", "left", STATIC),
+    "beams": ("llama", "sdpa", "left", BEAMS),
+    "beams, static cache": ("llama", "sdpa", "", {**BEAMS, **STATIC}),
+    "samples": ("llama", "sdpa", "left", SAMPLES),
+    "no cache": ("llama", "sdpa", "left", {"use_cache": False}),
+    "repeated keys": ("llama", "eager", "left", {}),
+    "repeated keys, static cache": ("llama", "eager", "", STATIC),
+    "one key head": ("llama, 1 key head", "sdpa", "left", {}),
+    "three heads per key head": ("llama, 6 heads", "sdpa", "left", {}),
+    "window": ("mistral", "sdpa", "", {}),
+    "window, left padding": ("mistral", "sdpa", "left", {}),
+    "window, static cache": ("mistral", "sdpa", "", STATIC),
+    "window, beams": ("mistral", "sdpa", "", BEAMS),
+    "window, repeated keys": ("mistral", "eager", "left", {}),
+    "norms of queries": ("qwen3", "sdpa", "left", {}),
+    "biases": ("qwen2", "sdpa", "left", STATIC),
+    "windows in some layers": ("gemma3", "sdpa", "left", {}),
+    "windows in some layers, static cache": ("gemma3", "sdpa", "", STATIC),
+    "soft caps": ("gemma2", "eager", "left", {}),
+    "sinks": ("gpt-oss", "eager", "left", {}),
+    "multi-query": ("falcon", "sdpa", "left", {}),
+}
+MIXERS = {"falcon": ("transformer.h.1.self_attention", "dense")}
+
+
+class Decoding:
+    """One model that continues two rows of ids in one of these ways."""
+
+    def __init__(self, name: str, how: str, side: str, options: dict) -> None:
+        self.model, self.options = build(name, how), {**STEPS, **options}
+        self.given = inputs(name, padded=bool(side), left=side == "left")
+        self.path, mixer = MIXERS.get(name, ("model.layers.1.self_attn", "o_proj"))
+        self.mixer = self.model.get_submodule(f"{self.path}.{mixer}")
+
+    @torch.no_grad()
+    def write(self, model: nn.Module | None = None, **more) -> Tensor:
+        torch.manual_seed(3)
+        with torch.compiler.set_stance("force_eager"):
+            return (model or self.model).generate(**self.given, **self.options, **more)
+
+    def write_without(self, head: int) -> Tensor:
+        """What is written if a hook sets the slice of one head to 0 before the heads are mixed."""
+
+        def zero(_, args):
+            x = args[0].clone()
+            x.unflatten(-1, (self.model.config.num_attention_heads, -1))[..., head, :] = 0.0
+            return (x,)
+
+        hook = self.mixer.register_forward_pre_hook(zero)
+        written = self.write()
+        hook.remove()
+        return written
+
+
+@pytest.mark.parametrize("case", DECODING)
+def test_silencing_a_head_while_decoding_writes_what_a_hook_writes(case):
+    decoding = Decoding(*DECODING[case])
+    for head in (1, 3):
+        expected = decoding.write_without(head)
+        with ch.edit(decoding.model, {f"{decoding.path}.heads": ch.look.silence([head])}):
+            assert torch.equal(decoding.write(), expected)
+    assert not torch.equal(expected, decoding.write())
+
+
+@pytest.mark.parametrize("case", DECODING)
+def test_the_maps_of_decoding_steps_are_those_of_eager_attention(case):
+    name, how, side, options = DECODING[case]
+    decoding, eager = Decoding(name, how, side, options), build(name, "eager")
+    with ch.watch(decoding.model, "**.weights", "**.entropy", "**.heads") as tape:
+        written = decoding.write()
+    assert torch.equal(written, decoding.write())
+    kept = decoding.write(eager, output_attentions=True, return_dict_in_generate=True)
+    assert torch.equal(kept.sequences, written)
+    for layer, at in enumerate(name for name in tape if name.endswith("weights")):
+        if "use_cache" not in options:
+            assert len(tape.texts(at)) == 1
+        calls = tape.calls(at)
+        assert len(calls) == len(kept.attentions) == STEPS["max_new_tokens"]
+        for step, (map, expected) in enumerate(zip(calls, kept.attentions, strict=True)):
+            expected = in_the_text(expected[layer], map.shape[3])
+            assert map.shape == expected.shape
+            assert map.shape[1] == decoding.model.config.num_attention_heads
+            assert step == 0 or "use_cache" in options or map.shape[2] == 1
+            real = real_queries(decoding.given, expected)
+            torch.testing.assert_close(map.dense()[real], expected[real], rtol=1e-4, atol=1e-5)
+            entropy = tape.calls(at.removesuffix("weights") + "entropy")[step]
+            torch.testing.assert_close(entropy[real], torch.special.entr(expected).sum(-1)[real], rtol=1e-4, atol=1e-4)
+
+
+def in_the_text(weights: Tensor, keys: int) -> Tensor:
+    """Weights over as many keys of a text: a window forgets the first, and a static cache has places for later ones."""
+    more = keys - weights.shape[3]
+    assert more >= 0 or not weights[..., more:].any()
+    return F.pad(weights, (more, 0)) if more > 0 else weights[..., :keys]
+
+
+def real_queries(given: dict, weights: Tensor) -> Tensor:
+    """Which queries (b, h, q) of a step are those of tokens: padding tokens attend to anything."""
+    rows, heads, queries, _ = weights.shape
+    real = torch.ones(rows, queries, dtype=torch.bool)
+    if "attention_mask" in given and queries > 1:
+        mask = given["attention_mask"].bool()
+        real[:, : mask.shape[1]] = mask.repeat_interleave(rows // len(mask), 0)
+    return real[:, None].expand(-1, heads, -1)
+
+
+def spread(x: Tensor) -> Tensor:
+    """Every number times another one, so that numbers in another place come out differently."""
+    return x * torch.linspace(0.5, 2, x.numel()).view(x.shape)
+
+
+@torch.no_grad()
+@pytest.mark.filterwarnings("ignore::clearhead.look.Notice")
+@pytest.mark.parametrize("leaf", ["q", "k", "v", "scores", "weights", "heads"])
+def test_edits_of_a_step_are_those_of_repeated_keys(leaf, monkeypatch):
+    """`transformers` repeats the keys where a call has several queries, so that the last of two has the same edit."""
+    outs = {}
+    for name in ("llama", "llama, 1 key head"):
+        for force in ("0", "1"):  # the second: torch repeats the keys, instead of transformers packing the heads
+            monkeypatch.setenv("TRANSFORMERS_SDPA_FORCE_GQA", force)
+            model, given = build(name), inputs(name, padded=True)
+            cache = model(**given).past_key_values
+            mask = F.pad(given["attention_mask"], (0, 1), value=1)
+            step = {"input_ids": given["input_ids"][:, :1], "attention_mask": mask, "past_key_values": cache}
+            with ch.edit(model, {f"model.layers.0.self_attn.{leaf}": spread}), ch.watch(model, "**.heads") as tape:
+                outs[force] = model(**step).logits
+            assert tape["model.layers.0.self_attn.heads"].shape == (2, 4, 1, 6)
+        torch.testing.assert_close(outs["0"], outs["1"])
+
+
+def test_gradients_of_a_decoding_step_have_the_heads_of_the_module():
+    model, given = build("llama"), inputs("llama", padded=True)
+    with torch.no_grad():
+        cache = model(**given).past_key_values
+    mask = F.pad(given["attention_mask"], (0, 1), value=1)
+    with ch.watch(model, "**.q", "**.heads", grad=True) as tape:
+        out = model(input_ids=given["input_ids"][:, :1], attention_mask=mask, past_key_values=cache)
+        out.logits.square().sum().backward()
+    for leaf in ("q", "heads"):
+        gradient = tape.gradient(f"model.layers.0.self_attn.{leaf}")
+        assert gradient.shape == (2, 4, 1, 6)
+        assert gradient.any()

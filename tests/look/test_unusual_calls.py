@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention.flex_attention import flex_attention
 
 import clearhead as ch
 from clearhead.look import Notice
@@ -303,3 +304,119 @@ def test_entropy_has_no_negative_zero():
     with ch.watch(model := Plain(), "entropy") as tape:
         model(x, x, x, is_causal=True)
     assert not torch.signbit(tape["entropy"]).any()
+
+
+# Heads that are not those of the module
+
+N = 5
+
+
+class Fewer(nn.Module):
+    """A module that says it has four heads, and attends with two, in one of the ways in which attention is seen."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.way, self.num_heads = way, 4
+
+    def forward(self, x: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+        q = x.unflatten(-1, (2, -1)).transpose(1, 2)
+        if self.way == "sdpa":
+            return F.scaled_dot_product_attention(q, q, q)
+        if self.way == "flex":
+            return flex_attention(q, q, q)
+        weights = (q @ q.mT).softmax(-1)
+        return weights @ q if self.way == "by hand" else (x, weights)
+
+
+@torch.no_grad()
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of flex_attention, which is not compiled
+@pytest.mark.parametrize("way", ["sdpa", "flex", "by hand", "returned weights"])
+def test_another_number_of_heads_than_the_module_has_is_refused(way):
+    model, x = Fewer(way), r(1, N, 8)
+    refused = pytest.raises(ValueError, match=r"this Fewer has 4 heads and calls attention with 2")
+    with refused, ch.watch(model, "weights"):
+        model(x)
+    with refused, ch.edit(model, {"heads": ch.look.silence([0])}):
+        model(x)
+    model.num_heads = 2
+    with ch.watch(model, "weights") as tape:
+        model(x)
+    assert tape["weights"].shape == (1, 2, N, N)
+
+
+class Windows(nn.Module):
+    """Attention within windows, with the heads before or after them."""
+
+    num_heads = 3
+
+    def forward(self, x: Tensor, windows: int, heads: int, mask: Tensor | None = None) -> Tensor:
+        x = x.unflatten(1, (windows, -1)).unflatten(-1, (self.num_heads, -1))
+        q = x.movedim(-2, heads)
+        return F.scaled_dot_product_attention(q, q, q, attn_mask=mask).movedim(heads, -2).flatten(1, 2).flatten(-2)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("masked", [False, True])
+def test_heads_before_the_windows_are_the_heads(masked):
+    model, x, mask = Windows(), r(2, 10, 12), torch.rand(5, 5) > 0.3 if masked else None
+    before = model(x, 2, 1, mask)
+    records = []
+    for heads in (1, 2):
+        with ch.watch(model, "weights", "entropy", "heads") as tape:
+            assert torch.equal(model(x, 2, heads, mask), model(x, 2, 1, mask))
+        records.append([tape.calls(name)[0] for name in ("entropy", "heads")])
+        with ch.edit(model, {"heads": ch.look.silence([1])}):
+            edited = model(x, 2, heads, mask)
+        assert not edited[..., 4:8].any()
+        assert torch.equal(edited[..., 8:], before[..., 8:])
+        for leaf in ("q", "v", "scores"):
+            with quiet(), ch.edit(model, {leaf: torch.clone}):
+                torch.testing.assert_close(model(x, 2, heads, mask), before)
+    for one, other in zip(*records, strict=True):
+        assert one.shape[:2] == (4, 3)  # the windows are rows
+        torch.testing.assert_close(one, other)
+    with pytest.raises(ValueError, match="which axis has its heads is not known"), ch.watch(model, "weights"):
+        model(r(2, 15, 12), 3, 1)
+
+
+class Packed(nn.Module):
+    """One query per head, of which those of a key head stand where queries do, in a module that has no head counts."""
+
+    def forward(self, q: Tensor, k: Tensor, mask: Tensor | None = None) -> Tensor:
+        rows, _, _, features = q.shape
+        q = q.reshape(rows, k.shape[1], -1, features)
+        return F.scaled_dot_product_attention(q, k, k, attn_mask=mask).flatten(1, 2)[:, :, None]
+
+
+MASKS = {
+    "none": None,
+    "of rows": torch.arange(N) > torch.tensor([0, 2]).view(2, 1, 1, 1),
+    "of heads": r(2, 2, 3, N),
+}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("rows", [1, 2])  # 1: the same queries for all rows
+def test_one_query_of_packed_heads_is_one_query(mask, rows):
+    model, q, k, mask = Packed(), r(rows, 6, 1, 4), r(2, 2, N, 4), MASKS[mask]
+    before = model(q, k, mask)
+    with ch.watch(model, "*") as tape:
+        assert torch.equal(model(q, k, mask), before)
+    repeated, bias = k.repeat_interleave(3, 1), mask
+    if mask is not None and mask.shape[1] == 2:
+        bias = mask.flatten(1, 2)[:, :, None]
+    expected = F.scaled_dot_product_attention(q, repeated, repeated, attn_mask=bias)
+    torch.testing.assert_close(before, expected)
+    torch.testing.assert_close(tape["heads"], expected)
+    torch.testing.assert_close(tape["weights"].dense() @ repeated, expected)
+    assert torch.equal(tape["q"], q.expand(2, -1, -1, -1))
+    assert torch.equal(tape["k"], k)
+    for leaf in ("q", "k", "v", "heads", "scores", "weights"):
+        with quiet(), ch.edit(model, {leaf: torch.clone}):
+            torch.testing.assert_close(model(q, k, mask), before)
+    with ch.edit(model, {"heads": ch.look.silence([4])}):
+        edited = model(q, k, mask)
+    assert not edited[:, 4].any()
+    assert torch.equal(edited[:, :4], before[:, :4])
+    assert torch.equal(edited[:, 5], before[:, 5])

@@ -57,6 +57,7 @@ class Explicit:
     def __init__(self) -> None:
         self._open: list[Softmax] = []
         self._flat: deque[tuple[weakref.ref[Tensor], int, int]] = deque(maxlen=FLAT)  # with their rows and heads
+        self._packed: weakref.ref[Tensor] | None = None  # the last (b, h, 1, e) whose heads were put on two axes
         self._product: weakref.ref[Tensor] | None = None  # the last product of two tensors of as many axes
         self.reason = ""  # why the last product with weights was no attention
 
@@ -97,13 +98,20 @@ class Explicit:
             softmax.weights = weakref.ref(new)
 
     def reshaped(self, x: Any, new: Tensor) -> None:
-        """Take a view: of (b, h, ...) with rows and heads in one axis, or of the weights in either form."""
+        """Take a view: of (b, h, ...) with rows and heads in one axis, of one query, or of the weights."""
         merged = new.ndim == 3 and isinstance(x, Tensor) and x.ndim == 4 and new.size(2) == x.size(3)  # (b, h, n, e)
         if merged and new.size(1) == x.size(2):
             self._flat.append((weakref.ref(new), x.shape[0], x.shape[1]))
+        one_query = isinstance(x, Tensor) and x.ndim == new.ndim == 4 and x.shape[2] == 1 < new.shape[2]
+        if one_query and x.shape[0] == new.shape[0] and x.shape[3] == new.shape[3]:
+            self._packed = weakref.ref(new)
         softmax = self.follow(x)
         if softmax is not None and new.shape[-2:] == x.shape[-2:] and softmax.dim == x.ndim - 1:
             softmax.weights, softmax.dim = weakref.ref(new), new.ndim - 1
+
+    def one_query(self, q: Tensor) -> bool:
+        """Whether queries (b, g, n, e) are one query of g * n heads."""
+        return self._packed is not None and self._packed() is q
 
     def sliced(self, x: Any, new: Any) -> None:
         """Take a slice of the weights without one key: a sink, which takes weight and has no value (GPT-OSS)."""
@@ -223,6 +231,9 @@ class Explicit:
                 "v; a model of transformers calls scaled_dot_product_attention with attn_implementation='sdpa', unless "
                 "it refuses that"
             )
+        whole = layout.four(weights, layout.weights)
+        for place in places:
+            place.check_heads(whole.shape[1])
         tap.withhold(LATE, "its module computes its softmax itself, so that only weights, v and heads are seen")
         before = softmax.before
         self._open.remove(softmax)
@@ -231,7 +242,6 @@ class Explicit:
                 place.frame.products.clear()
         for listener in tap.listeners:
             listener.begin()
-        whole = layout.four(weights, layout.weights)
         v, edited = tap.passed("v", layout.four(v, layout.values)), tap.edited("weights", whole)
 
         def view(x: Tensor) -> Tensor:

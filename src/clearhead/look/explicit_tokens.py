@@ -88,9 +88,10 @@ def refusal(frame: Frame, found: Sequence[Source], v: Tensor, product: Product) 
     """Why a product in a running module is no attention; empty if it is.
 
     Its keys must be tokens that the module was called with; or every such token is a query once, among as many keys, as
-    in windows. Of a module that has attended, the tokens may be the queries alone: the keys are then those of a cache.
-    With three axes, or with more keys than tokens, as where a class token is put before them, the scores must be a
-    product, too. A shape that may be one of channels is refused, unless the values lie in memory as those of tokens do.
+    in windows. Where a module was given a cache, or has attended before, the tokens may be the queries alone: the keys
+    are then those of the cache. With three axes, or with more keys than tokens, as where a class token is put before
+    them, the scores must be a product, too. A shape that may be one of channels is refused, unless the values lie in
+    memory as those of tokens do.
 
     A softmax of queries over features is no attention even if there are as many features as tokens: its module also
     takes one of keys over tokens.
@@ -107,7 +108,8 @@ def refusal(frame: Frame, found: Sequence[Source], v: Tensor, product: Product) 
         return "its module also takes a softmax over another axis, as linear attention does"
     if _is_parameter(v, frame.module):
         return "its values are parameters, which are no tokens"
-    p, cached = product, product.queries <= product.keys and frame.module in _ATTENDED
+    p, has_cache = product, frame.cache is not None or frame.module in _ATTENDED
+    cached = has_cache and p.queries <= p.keys
     if p.axes == 4 and p.last:
         fitting = [source for source in _own(frame) if _fits(source.rows, source.tokens, p, cached)]
         if any(not _may_be_channels(source, p) for source in fitting):

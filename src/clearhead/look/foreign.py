@@ -141,6 +141,8 @@ class Foreign:
             place = self.running.place(frame)
             assert place is not None
             self.seen[place.path] = None
+            if self.wanted.at(place):
+                place.check_heads(weights.shape[1])
             self.weights_returned(place, weights)
         else:
             what = f"weights of shape {tuple(weights.shape)} were returned"

@@ -13,10 +13,16 @@ from torch import Tensor
 from ..errors import InputError
 from ..layers import Bias, Mask
 
+HEADS_AXIS = -3  # where the heads mostly are: (b, h, tokens, features), (b, windows, h, tokens, features)
+
 
 @dataclass(kw_only=True, eq=False)
 class SDPACall:
-    """One call of F.scaled_dot_product_attention, bound to the names of its arguments."""
+    """One call of F.scaled_dot_product_attention, bound to the names of its arguments.
+
+    Grouped heads come in three forms: keys and values are repeated, torch repeats them (`grouped`), or the query heads
+    of each key head are packed: they stand where queries do, as transformers has it where one query is decoded.
+    """
 
     q: Tensor
     k: Tensor
@@ -26,16 +32,23 @@ class SDPACall:
     causal: bool = False
     scale: float
     grouped: bool = False
+    packed: int = 1  # query heads of each key head on the axis of the queries, which is then one query: see the class
 
     @staticmethod
-    def of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> SDPACall:
-        """The call with these arguments."""
-        return _bind(*args, **kwargs)
+    def of(args: tuple[Any, ...], kwargs: dict[str, Any], packed: int = 1, heads: int = HEADS_AXIS) -> SDPACall:
+        """The call with these arguments, in which `heads` is the axis of the heads, moved to where it mostly is."""
+        call = _bind(*args, **kwargs)
+        call.packed = packed
+        if heads != HEADS_AXIS:
+            axes = call.q.ndim
+            call.q, call.k, call.v = (_heads_last(x, heads, axes) for x in (call.q, call.k, call.v))
+            call.attn_mask = None if call.attn_mask is None else _heads_last(call.attn_mask, heads, axes)
+        return call
 
     @property
     def queries(self) -> int:
         """Number of queries."""
-        return self.q.shape[-2]
+        return self.q.shape[-2] // self.packed
 
     @property
     def keys(self) -> int:
@@ -55,6 +68,9 @@ class SDPACall:
 
         Of grouped heads the third axis from the end is that of the heads.
         """
+        if self.packed > 1:
+            keys, x = x is self.k or x is self.v, x.expand(*self.lead, *x.shape[-2:])
+            return x if keys else _unpacked(x)
         if self.grouped:
             if x.ndim == 4 and x.shape[:1] == self.lead[:-1]:
                 return x  # the tensor itself, which has a gradient
@@ -67,11 +83,19 @@ class SDPACall:
 
     def shaped(self, out: Tensor) -> Tensor:
         """An output with four axes in the shape that the call returns."""
-        return out if len(self.lead) == 2 else out.reshape(*self.lead, *out.shape[-2:])
+        if len(self.lead) == 2 and self.packed == 1:
+            return out
+        return out.reshape(*self.lead, self.q.shape[-2], out.shape[-1])
 
+    @cached_property
     def four_mask(self) -> Tensor | None:
         """The mask with up to four axes, broadcastable to (b, h, q, k)."""
         mask = self.attn_mask
+        if mask is not None and self.packed > 1:
+            shared = mask.ndim < 3 or mask.shape[-3] == 1  # by all heads
+            if shared and (mask.ndim < 2 or mask.shape[-2] == 1):
+                return mask
+            return _unpacked(mask.expand(*mask.shape[:-3], *self.q.shape[1:3], mask.shape[-1]))
         if mask is None or self.q.ndim == 4 or mask.ndim <= 2:
             return mask
         if self.grouped and self.q.ndim == 3:
@@ -80,13 +104,14 @@ class SDPACall:
 
     def allowed(self) -> Tensor | None:
         """Where the mask allows attention."""
-        mask = self.attn_mask
+        mask = self.four_mask
         if mask is None or mask.dtype == torch.bool:
             return mask
         return mask.detach() > torch.finfo(mask.dtype).min / 2
 
     def edited(self, sdpa: Callable[..., Tensor], q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """The output of the same call, in its shape, with other queries, keys and values, which have four axes."""
+        q = self.shaped(q) if self.packed > 1 else q
         mask, new = self.attn_mask, (q, k, v)
         if all(x.numel() == y.numel() for x, y in zip((self.q, self.k, self.v), new, strict=True)):
             q, k, v = (y.reshape(x.shape) for x, y in zip((self.q, self.k, self.v), new, strict=True))
@@ -148,6 +173,16 @@ def _four(x: Tensor) -> Tensor:
     return x.flatten(0, -4) if x.ndim > 4 else x[None, None]
 
 
+def _heads_last(x: Tensor, heads: int, axes: int) -> Tensor:
+    """A tensor with so many axes, the one of the heads just before the tokens and features."""
+    return x.reshape((1,) * (axes - x.ndim) + tuple(x.shape)).movedim(heads, HEADS_AXIS)
+
+
+def _unpacked(x: Tensor) -> Tensor:
+    """Queries, an output or a mask (b, g, n, e) with the n query heads of each of g key heads as (b, g * n, 1, e)."""
+    return x.flatten(-3, -2).unsqueeze(-2)
+
+
 class Masks:
     """Masks and biases of the attention calls of one pass, copied once for all layers that share them.
 
@@ -203,7 +238,7 @@ def editable_mask_and_bias(call: SDPACall, offset: int) -> tuple[Mask, Bias | No
 
     A query that -inf or the lowest number forbids every key attends to none; a kernel may spread the latter evenly.
     """
-    additive = call.four_mask()
+    additive = call.four_mask
     if additive is None or additive.dtype == torch.bool:
         return mask_and_bias(call, additive, offset)
     allowed = additive.detach() > torch.finfo(additive.dtype).min / 2

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, _pop_mode, _push_mode
 
-from ..errors import Notice
+from ..errors import InputError, Notice
 from ..layers import attend
 from ..layers.scores import repeat_heads
 from . import explicit_functions
@@ -26,7 +26,7 @@ from .call import DenseCall, LazyCall, full_precision
 from .explicit_call import Explicit
 from .flex_call import check_flex, flex_weights
 from .foreign import Foreign
-from .foreign_call import Masks, SDPACall, editable_mask_and_bias, mask_and_bias
+from .foreign_call import HEADS_AXIS, Masks, SDPACall, editable_mask_and_bias, mask_and_bias
 from .foreign_steps import position_of
 from .multihead import SIGNATURE, ExplicitMultihead, multihead_forward
 from .recordable import why_not
@@ -75,6 +75,25 @@ class Interception(TorchFunctionMode):
             tap.listeners.clear()
             _notice_unrecorded(places[0], reason)
         return tap, places
+
+    def packed(self, q: Tensor, k: Tensor) -> int:
+        """How many query heads of each key head stand where queries do, as in one decoding step of transformers; or 1.
+
+        That is certain if the queries are a reshape of one query per head. Otherwise the running module tells: it has
+        as many query heads for each key head, and as many heads, as then are there.
+
+        Args:
+            q: The queries of a call.
+            k: The keys.
+        """
+        if not q.ndim == k.ndim == 4 or q.shape[1] != k.shape[1] or q.shape[2] == 1:
+            return 1
+        frames, (groups, queries) = self.frames(), q.shape[1:3]
+        known = frozenset[int]().union(*(frame.heads for frame in frames))
+        shaped = groups * queries in known and any(
+            getattr(frame.module, "num_key_value_groups", 1) == queries for frame in frames
+        )
+        return queries if groups not in known and (shaped or self.explicit.one_query(q)) else 1
 
     def frames(self) -> list[Frame]:
         """The running module of each model that is watched or edited."""
@@ -139,14 +158,27 @@ def _notice_unrecorded(place: Place, reason: str) -> None:
 def _sdpa(mode: Interception, func: Callable[..., Tensor], args: Any, kwargs: Any) -> Tensor:
     """Answer F.scaled_dot_product_attention."""
     q, k = (args[i] if i < len(args) else kwargs[name] for i, name in enumerate(("query", "key")))
-    tap, places = mode.join(q, k)
+    packed = mode.packed(q, k)
+    tap, places = mode.join(q if packed == 1 else q[:, :, :1], k)
     for place in places:
         place.frame.fused = True
     if not tap.listeners and not tap.edits:
         return func(*args, **kwargs)
-    call = SDPACall.of(args, kwargs)
-    mask = call.four_mask()
+    axis = _heads_axis(places, q)
+    call = SDPACall.of(args, kwargs, packed, axis)
+
+    def kernel() -> Tensor:
+        out = func(*args, **kwargs)
+        return out if axis == HEADS_AXIS else out.movedim(axis, HEADS_AXIS)
+
+    def shaped(out: Tensor) -> Tensor:
+        out = call.shaped(out)
+        return out if axis == HEADS_AXIS else out.movedim(HEADS_AXIS, axis).contiguous()
+
+    mask = call.four_mask
     before = call.four(call.q), call.four(call.k), call.four(call.v)
+    for place in places:
+        place.check_heads(before[0].shape[1])
     at = position_of(places, before[0].shape[0], call.queries, call.keys, call.allowed, call.causal)
     if tap.explicit:
         q, k, v = (x.to(call.dtype) for x in before)
@@ -155,16 +187,16 @@ def _sdpa(mode: Interception, func: Callable[..., Tensor], args: Any, kwargs: An
         which, bias = editable_mask_and_bias(call, at.offset)
         tap.first_key = at.first_key
         out = attend(q, k, v, mask=which, bias=bias, score=call.score, dropout=call.dropout, tap=tap)
-        return call.shaped(out)
+        return shaped(out)
     after = tap.inputs(*before)
     lse = None
     own = (call.q, call.k, call.v) if tap.grad else before  # a view has a gradient only if the kernel is given it
     if any(x is not y for x, y in zip(own, after, strict=True)):
         out = call.edited(func, *after)
     elif tap.measures:
-        out, lse = answer(call, lambda: func(*args, **kwargs))
+        out, lse = answer(call, kernel)
     else:
-        out = func(*args, **kwargs)
+        out = kernel()
     if tap.listeners:
         copy = None if mask is None else mode.masks.copy(mask)
         which, bias = mask_and_bias(call, copy, at.offset)
@@ -174,7 +206,21 @@ def _sdpa(mode: Interception, func: Callable[..., Tensor], args: Any, kwargs: An
                 q=q, k=k, mask=which, bias=bias, scale=call.scale, given=lse, copied=True, first_key=at.first_key
             )
         )  # fmt: skip
-    return call.shaped(tap.heads(call.four(out)))
+    return shaped(tap.heads(call.four(out)))
+
+
+def _heads_axis(places: list[Place], q: Tensor) -> int:
+    """Which axis of queries with more than four has the heads: NesT has them before its windows, others after them."""
+    known = frozenset[int]().union(*(place.frame.heads for place in places))
+    fitting = [axis - q.ndim for axis in range(1, q.ndim - 2) if q.shape[axis] in known]
+    if q.ndim <= 4 or not fitting:
+        return HEADS_AXIS
+    if len(fitting) > 1:
+        raise InputError(
+            f"{places[0].path!r} calls attention with queries of shape {tuple(q.shape)}: which axis has its heads is "
+            "not known, so that this attention can be neither watched nor edited"
+        )
+    return fitting[0]
 
 
 def _multihead(mode: Interception, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -202,6 +248,8 @@ def _flex(mode: Interception, func: Callable[..., Any], args: Any, kwargs: Any) 
     if not tap.listeners and not tap.edits:
         return func(*args, **kwargs)
     q, k, v, *rest = args
+    for place in places:
+        place.check_heads(q.shape[1])
     check_flex(q, k, tap)
     q, k, v = tap.inputs(q, k, v)
     out, *more = func(q, k, v, *rest, **kwargs)

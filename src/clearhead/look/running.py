@@ -15,8 +15,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..errors import InputError
 from .hooks import call_after, call_before
 from .session import Session
+
+# What modules of transformers, timm, torch and others call their number of query heads, the output features of which
+# module divided by which size give it, and the configs of models of transformers that have it.
+HEADS = ("num_heads", "num_attention_heads", "n_heads", "n_head", "nhead", "heads")
+QUERIES = ("q_proj", "query", "q", "wq", "to_q")
+HEAD_SIZES = ("head_dim", "attention_head_size", "key_value_proj_dim")
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +54,20 @@ class Frame:
     def inputs(self) -> list[Tensor]:
         """The tensors that the module was called with."""
         return list(_tensors(self.given))
+
+    @cached_property
+    def heads(self) -> frozenset[int]:
+        """How many query heads the module may have, by its attributes, its config and its projection; empty: not known.
+
+        These mostly agree. Where they do not, as where a config holds the number of another part, one of them is right.
+        """
+        module, config = self.module, getattr(self.module, "config", None)
+        counts = [getattr(owner, name, None) for owner in (module, config) for name in HEADS]
+        for name in QUERIES:
+            width = getattr(getattr(module, name, None), "out_features", None)
+            sizes = [getattr(module, size, None) for size in HEAD_SIZES]
+            counts += [width // size for size in sizes if isinstance(width, int) and isinstance(size, int) and size]
+        return frozenset(n for n in counts if type(n) is int and n > 0)
 
     @property
     def cache(self) -> CacheState | None:
@@ -84,6 +105,16 @@ class Place:
         call = (f"@{self.index}" if self.index else "") if call is None else call
         path = f"{self.path}{call}"
         return f"{path}.{leaf}" if path else leaf
+
+    def check_heads(self, heads: int) -> None:
+        """Raise if an attention call here has another number of heads than the module: which they are is not known."""
+        known = self.frame.heads
+        if known and heads not in known:
+            where = repr(self.path) if self.path else f"this {type(self.frame.module).__name__}"
+            raise InputError(
+                f"{where} has {' or '.join(map(str, sorted(known)))} heads and calls attention with {heads}: which of "
+                "its heads these are is not known, so that this attention can be neither watched nor edited"
+            )
 
 
 class Running:

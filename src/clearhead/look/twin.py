@@ -30,7 +30,7 @@ def answer(call: SDPACall, sdpa: Callable[[], Tensor]) -> tuple[Tensor, Tensor |
     """
     q, k, v = call.q, call.k, call.v
     plain = call.attn_mask is None and call.dropout == 0.0 and q.ndim == k.ndim == v.ndim == 4
-    if not plain or q.device.type not in DEVICES or q.shape[2] < FROM or 0 in (*q.shape, *k.shape, *v.shape):
+    if not plain or q.device.type not in DEVICES or call.queries < FROM or 0 in (*q.shape, *k.shape, *v.shape):
         return sdpa(), None
     if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):
         return sdpa(), None
