@@ -26,6 +26,7 @@ class Attribution:
     whole: Tensor  # before it was reduced: per channel (c, height, width) or (t, d), or on the grid of a layer (y, x)
     layer: str | None = None  # the layer that it was taken at
     completeness: float | None = None  # integrated gradients: sum of the attributions - change of the score
+    complete: bool = True  # whether that is small beside the change
 
 
 def summed(subject: Subject, x: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from ..data.image_files import open_image
 from ..data.preprocessing import Preprocessing
 from ..data.text_rows import MASKS
 from ..errors import InputError, InputIndexError
+from ..models import Model
 from ..weights import Bundle
 from .addresses import module_of
 from .embedded_text import call_model, embed_text, output_of
@@ -40,6 +42,7 @@ class Subject:
     names: OutputNames  # of the logits
     tokens: list[str] | None = None  # the text of each token; None: an image
     at: int | None = None  # the token whose prediction is explained, if there are logits for every token
+    answers: int = 1  # number of tokens whose logits one pass computes
     picture: np.ndarray | None = None  # (height, width, 3) uint8: the image as the model saw it
     preprocessing: Preprocessing | None = None  # of an image
     mean: Callable[[], Tensor] | None = None  # of a text: like x, the mean embedding of the vocabulary at every token
@@ -52,7 +55,7 @@ class Subject:
     def rows(self, outputs: int) -> int:
         """The number of rows that one pass takes, where the model has this many outputs per token."""
         room = ROOM_CUDA if self.x.is_cuda else ROOM
-        return max(1, min(MOST_ROWS, room // max(self.x.numel(), outputs * len(self.tokens or [""]))))
+        return max(1, min(MOST_ROWS, room // max(self.x.numel(), outputs * self.answers)))
 
 
 ROOM, ROOM_CUDA, MOST_ROWS = 1 << 19, 1 << 22, 64  # inputs or logits per pass, whose activations fit, and rows
@@ -188,10 +191,13 @@ def _of_tokens(
     if at is not None and queries and not -queries <= at < queries:
         raise InputIndexError(f"at={at}: there are {queries} tokens")
     at = at % queries if at is not None and queries else None
+    ours: Any = model
+    one = at is not None and isinstance(model, Model) and hasattr(model, "states") and hasattr(model, "head")
+    run = (lambda row: ours.head(ours.states(**row)[:, at])) if one else partial(call_model, model)
     return Subject(
-        model=model, name=name, x=embedded.x, tokens=pieces, at=at,
+        model=model, name=name, x=embedded.x, tokens=pieces, at=at, answers=1 if one else len(pieces),
         names=names if queries or classes is None else classes,
-        logits=lambda rows: _at(embedded.output(rows), at), mean=embedded.mean,
+        logits=lambda rows: _at(embedded.output(rows, run), at), mean=embedded.mean,
     )  # fmt: skip
 
 

@@ -51,7 +51,7 @@ def salience(
     bundle: Bundle,
     given: Any,
     *,
-    method: str = "integrated",
+    method: str | None = None,
     target: str | int | None = None,
     region: str | tuple[int, ...] | None = None,
     at: int | None = None,
@@ -68,7 +68,8 @@ def salience(
     """Which pixels or tokens an answer depends on.
 
     Args:
-        method: gradient, input-gradient, smoothgrad, integrated, grad-cam, occlusion, rollout or gradient-rollout.
+        method: gradient, input-gradient, smoothgrad, integrated, grad-cam, occlusion, rollout or gradient-rollout; if
+            not given, integrated, and occlusion where that does not add up to the change of the score.
         target: The class, the word or the number of the output that is explained; the likeliest if not given.
         region: Also the share of a region, in a RegionShare: left,top,right,bottom in pixels of the model's input, or
             numbers of tokens.
