@@ -451,7 +451,9 @@ def test_a_path_with_a_cliff_is_refined_until_the_values_add_up():
     assert found.complete
     torch.testing.assert_close(found.values.sum(), torch.tensor(11.0).double(), rtol=0.1, atol=0)
     torch.testing.assert_close(found.values, found.values.mean().expand(4, 4))
-    with pytest.raises(InputError, match=r"score changes by 11, even with .* points of the path: expected method='occl"):
+    with pytest.raises(
+        InputError, match=r"score changes by 11, even with .* points of the path: expected method='occl"
+    ):
         saliency(Cliff(1e9).double().eval(), x, target=1, method="integrated")
 
 

@@ -46,7 +46,7 @@ class RegionShare(Drawn):
         return {**self.saliency.to_dict(), "region": self.region, "share": self.share}
 
 
-@view_of("saliency", reads("images", "tokens", "pairs"), answers)
+@view_of("saliency", reads("images", "tokens", "pairs"), answers, cheaper="method=gradient, which takes one pass")
 def salience(
     bundle: Bundle,
     given: Any,
@@ -93,7 +93,7 @@ def salience(
     return RegionShare(saliency=found, region=numbers, share=found.share(numbers))
 
 
-@view_of("perturbation", reads("images", "tokens", "pairs"), answers)
+@view_of("perturbation", reads("images", "tokens", "pairs"), answers, cheaper="methods=gradient steps=8")
 def perturbation(
     bundle: Bundle,
     given: Any,
@@ -117,7 +117,7 @@ def perturbation(
     if unknown or not names:
         raise InputError(f"methods={methods!r}: expected some of {', '.join(SALIENCY_METHODS)}")
     one = with_written(bundle, given, written)
-    maps = {name: saliency(bundle, one, method=name, target=target) for name in names}
+    maps = {name: saliency(bundle, one, method=name, target=target, done=done) for name in names}
     return perturbation_curves(bundle, one, maps, steps=steps, done=done)
 
 
