@@ -27,7 +27,7 @@ def neighbours(
 ) -> list[Neighbours]:
     """Return the vectors that are nearest to each query by the cosine of their angle, the nearest first.
 
-    A vector with an entry that is not finite has no angle: it is left out, with a Notice. One of zeros has the cosine 0.
+    A vector with an entry that is not finite has no angle: it is left out, with a Notice. Zeros have the cosine 0.
 
     Args:
         x: Vectors (n, d).

@@ -25,7 +25,7 @@ from ..models import Model
 from ..weights import Bundle
 from .addresses import module_of
 from .embedded_text import call_model, embed_text, output_of
-from .output_names import ClassNames, OutputNames, TokenNames, names_of
+from .output_names import ClassNames, OutputNames, TokenNames, names_of, tokenizer_names, tokenizer_pieces
 from .text import id_row, pieces_of, read_ids, translation_inputs
 
 Given = Any  # what a Bundle takes: an image or a text, for a translator (source, target so far); or tensors
@@ -164,10 +164,7 @@ def _foreign(model: nn.Module, given: Given, tokenizer: Any, at: int | None) -> 
     texts = [key for key in row if key in ("", "input_ids", "ids", "decoder_input_ids", "source")] or list(row)[:1]
     pieces = [str(i) for key in texts for i in row[key][0].tolist()]
     if tokenizer is not None:
-        pieces = [tokenizer.decode([int(i)]) for i in pieces]
-        by_text = TokenNames(lambda text: tokenizer(text, add_special_tokens=False)["input_ids"], lambda ids: [
-            tokenizer.decode([int(i)]) for i in ids
-        ])  # fmt: skip
+        pieces, by_text = tokenizer_pieces(tokenizer, map(int, pieces)), tokenizer_names(tokenizer)
     else:
         by_text = TokenNames(None, lambda ids: [str(int(i)) for i in ids])
     return _of_tokens(model, name, row, by_text, pieces, at, texts=texts, classes=names)

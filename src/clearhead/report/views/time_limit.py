@@ -82,11 +82,10 @@ class TimeLimit:
 
 def _spoken(seconds: float) -> str:
     """A duration as people say it."""
-    for size, name in ((3600, "hour"), (60, "minute"), (1, "second")):
-        if seconds >= 1.5 * size or size == 1 or seconds == size:
-            count = round(seconds / size)
-            break
-    return f"{count} {name}{'' if count == 1 else 's'}"
+    units = {"hour": 3600, "minute": 60, "second": 1}
+    name = next((name for name, size in units.items() if seconds >= 1.5 * size or seconds == size), "second")
+    count = max(round(seconds / units[name]), 1)
+    return f"{count} {name}" if count == 1 else f"{count} {name}s"
 
 
 def _round_up(seconds: float) -> int:
