@@ -59,7 +59,7 @@ class Patching(draw.Drawn):
     @property
     def answer(self) -> str:
         """The answer, or both, in words."""
-        return " against ".join(self.answers)
+        return " against ".join(name.strip() or name for name in self.answers)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
