@@ -192,11 +192,12 @@ def _named_tokens(one: ModelInput, tokenizer: Any) -> ModelInput:
     if tokenizer is None or not isinstance(ids, Tensor) or ids.is_floating_point():
         return one
     written = one.row.get("decoder_input_ids")
-    masks = (ids[0] == getattr(tokenizer, "mask_token_id", None)).nonzero() if tokenizer.mask_token_id else []
+    mask_id = getattr(tokenizer, "mask_token_id", None)
+    masks = [place for place, i in enumerate(ids[0].tolist()) if i == mask_id]
     return replace(
         one, tokenizer=tokenizer, pieces=tokenizer_pieces(tokenizer, ids[0].tolist()),
         written=None if written is None else tokenizer_pieces(tokenizer, written[0].tolist()),
-        mask=int(masks[0]) if len(masks) else None,
+        mask=masks[0] if masks else None,
     )  # fmt: skip
 
 
