@@ -15,7 +15,7 @@ from clearhead import Bundle, build, load
 from clearhead.data.example_images import example_images
 from clearhead.data.preprocessing import Preprocessing
 from clearhead.errors import InputError, Notice
-from clearhead.look import maps, measured_input
+from clearhead.look import gradient_methods, maps, measured_input
 from clearhead.look.subject import Subject
 from clearhead.report import view
 from clearhead.report.example_inputs import example_crops, example_input
@@ -162,6 +162,16 @@ def test_every_costly_view_is_limited(name, options, shipped, monkeypatch):
     monkeypatch.setattr(Subject, "rows", lambda self, outputs: 1)
     with pytest.raises(InputError, match=f"the view {name} would take about .*--limit"):
         view(shipped["everyday"], name, TEXT, limit=1e-4, **options)
+
+
+def test_a_method_that_does_not_add_up_is_left_out_of_the_curves(shipped, monkeypatch):
+    monkeypatch.setattr(gradient_methods, "INCOMPLETE", -1.0)
+    monkeypatch.setattr(gradient_methods, "MOST", 0)
+    with pytest.warns(Notice, match="integrated is left out: integrated gradients: the values add up to"):
+        curves = view(shipped["everyday"], "perturbation", TEXT, methods="gradient,integrated", steps=2)
+    assert list(curves.deletion) == ["gradient"]
+    with pytest.raises(InputError, match="expected method='occlusion'"):
+        view(shipped["everyday"], "perturbation", TEXT, methods="integrated", steps=2)
 
 
 def test_the_share_of_a_region_is_that_of_the_saliency(shipped):

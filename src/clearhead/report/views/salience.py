@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...draw import Drawn
-from ...errors import InputError
+from ...errors import InputError, Notice
 from ...look import SALIENCY_METHODS, PerturbationCurves, Saliency, perturbation_curves, saliency
+from ...look.gradient_methods import IncompleteError
 from ...weights import Bundle
 from .registry import answers, reads, view_of
 
@@ -117,7 +119,14 @@ def perturbation(
     if unknown or not names:
         raise InputError(f"methods={methods!r}: expected some of {', '.join(SALIENCY_METHODS)}")
     one = with_written(bundle, given, written)
-    maps = {name: saliency(bundle, one, method=name, target=target, done=done) for name in names}
+    maps: dict[str, Saliency] = {}
+    for name in names:
+        try:
+            maps[name] = saliency(bundle, one, method=name, target=target, done=done)
+        except IncompleteError as problem:
+            if len(names) == 1:
+                raise
+            warnings.warn(f"{name} is left out: {problem}", Notice, stacklevel=2)
     return perturbation_curves(bundle, one, maps, steps=steps, done=done)
 
 
