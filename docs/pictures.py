@@ -589,14 +589,15 @@ def _caption_strip(model: str, name: str, across: int) -> Image | None:
     image = read_image(str(files.root), name)
     caption: Any = ch.caption(ch.load(model, device="cpu"), image)
     return _in_few_colours(
-        ch.draw.strip(np.asarray(image), caption.maps, caption.words, title=caption.text, across=across, size=1.2)
+        ch.draw.strip(np.asarray(image), caption.maps, caption.words, title=caption.text, across=across, size=1.2),
+        dpi=105.0,  # light over a photograph in colour is compressed less than darkness
     )
 
 
-def _in_few_colours(figure: Figure) -> Image:
+def _in_few_colours(figure: Figure, dpi: float = 200.0) -> Image:
     """A figure as an image of 256 colours, which keeps its file small."""
     with tempfile.TemporaryDirectory() as folder:
-        drawn = open_image(ch.draw.save(figure, Path(folder) / "drawn.png"))
+        drawn = open_image(ch.draw.save(figure, Path(folder) / "drawn.png", dpi=dpi))
     few = drawn.quantize(256, method=Quantize.MAXCOVERAGE)  # keeps rare colours, such as that of a jacket
     return drawn.quantize(palette=few, dither=Dither.FLOYDSTEINBERG)
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from clearhead import draw
-from clearhead.draw.images import SHADE
+from clearhead.draw.style import DIM, GLOW, LIGHT, NARROW
 
 PICTURE = np.random.default_rng(0).integers(0, 256, (6, 8, 3), np.uint8)
 
@@ -22,18 +22,27 @@ def test_an_image_is_drawn_as_it_is():
     assert figure.get_suptitle() == "Two"
 
 
-def test_a_map_is_dark_at_zero_clear_at_its_largest_weight_and_covers_the_image():
+def test_a_map_is_dim_at_zero_lit_at_its_largest_weight_and_covers_the_image():
     weights = [[0.0, 0.1, 0.2], [0.4, 0.05, 0.0]]
     (axes,) = draw.images({"image": PICTURE}, maps={"image": weights}).axes
     picture, shade = axes.get_images()
-    assert np.allclose(drawn(axes)[1][..., 3], SHADE * (1 - np.array(weights) / 0.4))
-    assert (drawn(axes)[1][..., :3] == 0).all()
+    share = np.array(weights) / 0.4
+    assert np.allclose(drawn(axes)[1][..., 3], DIM * (1 - share) + GLOW * share)
+    assert (drawn(axes)[1][0, 0, :3] == 0).all()
+    assert np.allclose(drawn(axes)[1][1, 0, :3], LIGHT)
     assert list(picture.get_extent()) == list(shade.get_extent()) == [0, 8, 6, 0]
 
 
-def test_a_map_of_zeros_is_dark_everywhere():
+def test_few_images_are_as_wide_as_the_figures_of_many():
+    for count in (1, 2, 4):
+        figure = draw.images({str(i): PICTURE for i in range(count)})
+        assert figure.get_size_inches()[0] >= NARROW
+        assert draw.tiles(np.zeros((count, 3, 3))).get_size_inches()[0] >= NARROW
+
+
+def test_a_map_of_zeros_is_dim_everywhere():
     (axes,) = draw.images({"image": PICTURE}, maps={"image": np.zeros((2, 2))}).axes
-    assert (drawn(axes)[1][..., 3] == SHADE).all()
+    assert (drawn(axes)[1][..., 3] == DIM).all()
 
 
 def test_rows_of_images_leave_the_last_places_empty():

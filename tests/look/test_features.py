@@ -11,8 +11,9 @@ from sklearn.datasets import load_iris
 from sklearn.decomposition import PCA
 
 import clearhead as ch
-from clearhead.errors import InputError, InputKeyError
+from clearhead.errors import InputError, InputKeyError, Notice
 from clearhead.look import (
+    cka_of_features,
     feature_maps,
     features,
     filters,
@@ -96,6 +97,66 @@ def test_neighbours_are_those_of_the_cosine():
     for row, found in zip(cosine, neighbours(x, query, top=4), strict=True):
         assert [int(name) for name, _ in found] == np.argsort(-row)[:4].tolist()
         np.testing.assert_allclose([value for _, value in found], np.sort(row)[::-1][:4])
+
+
+def test_a_vector_that_is_not_finite_is_nobodys_neighbour():
+    x = np.random.default_rng(0).normal(size=(20, 5))
+    whole = neighbours(np.delete(x, 7, 0), x[3], top=30, names=[*range(7), *range(8, 20)])
+    for bad in (np.nan, np.inf):
+        x[7, 3] = bad
+        with pytest.warns(Notice, match="1 of 20 vectors are not finite and are left out: 7"):
+            assert neighbours(x, x[3], top=30) == whole
+    for query in (x[7], np.zeros(5)):
+        with pytest.raises(InputError, match="query 0 is zero, or not finite"):
+            neighbours(x[:3], query)
+    with pytest.raises(InputError, match="none of the 2 vectors is finite"):
+        neighbours(np.full((2, 5), np.nan), x[0])
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e-14, 1.0, 1e200, 1e300])
+def test_angles_variances_and_cka_do_not_depend_on_the_scale(scale):
+    x = np.random.default_rng(0).normal(size=(9, 3))
+    row = neighbours(x * scale, x[2], top=9)[0]
+    expected = neighbours(x, x[2], top=9)[0]
+    assert [name for name, _ in row] == [name for name, _ in expected]
+    np.testing.assert_allclose([cosine for _, cosine in row], [cosine for _, cosine in expected], rtol=1e-12)
+    np.testing.assert_allclose(project(x * scale).explained, project(x).explained, rtol=1e-10)
+    similarity = cka_of_features({"x": x * scale, "y": x[:, :2]}).matrix
+    np.testing.assert_allclose(similarity, cka_of_features({"x": x, "y": x[:, :2]}).matrix, rtol=1e-8)
+
+
+@pytest.mark.parametrize("form", ["bfloat16", "gradient", "strides", "big-endian", "rows", "list"])
+def test_vectors_in_any_form_are_read_alike(form):
+    x = torch.randint(-8, 9, (9, 3), generator=torch.Generator().manual_seed(0)).double()
+    given = {
+        "bfloat16": lambda: x.bfloat16(), "gradient": lambda: x.clone().requires_grad_(),
+        "strides": lambda: x.numpy()[:, ::-1].copy()[:, ::-1], "big-endian": lambda: x.numpy().astype(">f4"),
+        "rows": lambda: [row.float().requires_grad_() for row in x], "list": lambda: x.int().tolist(),
+    }[form]()  # fmt: skip
+    assert neighbours(given, given[2]) == neighbours(x, x[2])
+    np.testing.assert_array_equal(project(given).points, project(x).points)
+    np.testing.assert_allclose(cka_of_features({"a": given, "b": x}).matrix, 1.0)
+
+
+def test_what_is_not_a_table_of_real_numbers_is_refused():
+    for bad in ([["a", "b"]], [[1.0], [1.0, 2.0]], np.full((3, 3), 1j), torch.full((3, 3), 1j)):
+        with pytest.raises(InputError, match="numbers"):
+            project(bad)
+        with pytest.raises(InputError, match="numbers"):
+            neighbours(bad, [1.0])
+        with pytest.raises(InputError, match="numbers"):
+            cka_of_features({"a": bad})
+
+
+def test_a_broken_or_cancelled_word_is_said():
+    words = ch.tokens.Words(["king", "queen", "man"])
+    gpt = ch.build("gpt", vocab=len(words), context=8, width=4, depth=1, heads=2)
+    bundle = ch.Bundle(gpt, words)
+    with pytest.raises(InputError, match="'king - king' is the vector 0"):
+        word_neighbours(bundle, "king - king")
+    gpt.embed.table.data[int(words.encode("queen")[0]), 1] = np.nan
+    with pytest.warns(Notice, match="1 of .* embeddings are not finite"):
+        assert [word for word, _ in word_neighbours(bundle, "king")] == ["man"]
 
 
 def test_sums_of_words_are_those_of_their_vectors():

@@ -17,9 +17,10 @@ from transformers import (
 )
 
 import clearhead as ch
-from clearhead.errors import Notice
+from clearhead.errors import InputError, Notice
 from clearhead.look import SALIENCY_METHODS, saliency
 from clearhead.look.subject import subject
+from clearhead.report.views.tables import table as table_of
 from clearhead.tokens import Characters, Pair, Words
 
 CLOSE = {"rtol": 1e-6, "atol": 1e-9}  # all in float64
@@ -415,12 +416,64 @@ def test_the_gradient_rollout_is_announced():
 
 
 def test_integrated_gradients_of_a_shipped_language_model_are_complete_by_default():
-    """From an empty embedding, at which norms are singular, they are not, and a Notice says so."""
+    """From an empty embedding, at which norms are singular, they are not: values that say nothing are not drawn."""
     bundle = ch.load("everyday", device="cpu")
     found = saliency(bundle, "A man is standing in the")
+    assert found.method == "integrated"
     assert abs(found.completeness) < 0.01
     with pytest.warns(Notice, match="expected more steps, or another baseline"):
-        saliency(bundle, "A man is", baseline="zero", steps=64)
+        found = saliency(bundle, "A man is", baseline="zero", steps=64)
+    for show in (found.figure, lambda: table_of(found)):
+        with pytest.raises(InputError, match=r"the values add up to .*: expected more steps, another baseline"):
+            show()
+
+
+class Cliff(nn.Module):
+    """Two classes of an image's mean; the score of class 1 rises by 10 within 1 / steepness of the path from 0 to 1."""
+
+    def __init__(self, steepness):
+        super().__init__()
+        self.steepness = steepness
+        self.weight = nn.Parameter(torch.ones(1))
+
+    def forward(self, x):
+        mean = x.mean((1, 2, 3))
+        rise = 10 * torch.sigmoid(4 * self.steepness * (mean * self.weight - 0.3123)) + mean
+        return torch.stack([torch.zeros_like(rise), rise], dim=1)
+
+
+def test_a_path_with_a_cliff_is_refined_until_the_values_add_up():
+    x = torch.ones(1, 1, 4, 4, dtype=torch.float64)
+    steep = Cliff(500.0).double().eval()
+    with pytest.warns(Notice, match="add up to"):
+        assert not saliency(steep, x, target=1, steps=64).complete
+    found = saliency(steep, x, target=1, method="integrated")
+    assert found.complete
+    torch.testing.assert_close(found.values.sum(), torch.tensor(11.0).double(), rtol=0.1, atol=0)
+    torch.testing.assert_close(found.values, found.values.mean().expand(4, 4))
+    with pytest.raises(
+        InputError, match=r"score changes by 11, even with .* points of the path: expected method='occl"
+    ):
+        saliency(Cliff(1e9).double().eval(), x, target=1, method="integrated")
+
+
+def test_the_default_is_occlusion_where_the_path_has_a_cliff():
+    x, steep = torch.ones(1, 1, 4, 4, dtype=torch.float64), Cliff(500.0).double().eval()
+    with pytest.warns(Notice, match="score changes by 11; this is occlusion instead, and method='integrated'"):
+        found = saliency(steep, x, target=1)
+    assert found.method == "occlusion"
+    torch.testing.assert_close(found.values, saliency(steep, x, target=1, method="occlusion").values)
+    found.figure()
+
+
+def test_the_logits_of_one_token_suffice_for_a_language_model():
+    """One pass takes more rows, and gives the gradients of a pass through all tokens."""
+    bundle = ch.load("everyday", device="cpu")
+    about = subject(bundle, "A man is standing in the")
+    ids = torch.from_numpy(bundle.tokenizer().encode("A man is standing in the"))[None]
+    assert about.answers == 1
+    with torch.no_grad():
+        torch.testing.assert_close(about.logits(about.x), bundle.model(ids)[:, -1])
 
 
 def test_the_mean_embedding_is_that_of_the_whole_vocabulary():

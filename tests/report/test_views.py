@@ -14,13 +14,15 @@ import clearhead
 from clearhead import Bundle, build, load
 from clearhead.data.example_images import example_images
 from clearhead.data.preprocessing import Preprocessing
-from clearhead.errors import InputError
-from clearhead.look import maps
+from clearhead.errors import InputError, Notice
+from clearhead.look import gradient_methods, maps, measured_input
+from clearhead.look.subject import Subject
 from clearhead.report import view
 from clearhead.report.example_inputs import example_crops, example_input
 from clearhead.report.result_files import WRITERS, write_result
-from clearhead.report.views import VIEWS, fitting
+from clearhead.report.views import VIEWS, fitting, time_limit
 from clearhead.report.views.tables import table
+from clearhead.report.views.time_limit import TimeLimit
 
 TEXT = "A man is standing in the"
 INPUTS = {
@@ -119,6 +121,57 @@ def test_an_input_that_is_too_long_for_whole_maps_names_views_that_fit(shipped, 
     with pytest.raises(InputError, match=r"too long for the view attention.*views that fit: .*lens") as problem:
         view(shipped["everyday"], "attention", TEXT)
     assert "rollout" not in str(problem.value).rpartition("views that fit")[2]
+
+
+def timed(limit, passes, **options):
+    """Report passes, each (seconds, finished, total), to a limit; the reports that came through before it raised."""
+    now, seen = [0.0], []
+    report = TimeLimit("effects", limit, done=lambda *x: seen.append(x), clock=lambda: now[0], **options)
+    for seconds, finished, total in passes:
+        now[0] += seconds
+        report(finished, total)
+    return seen
+
+
+def test_the_time_of_a_view_is_estimated_announced_and_limited():
+    assert timed(None, [(1e6, 1, 2)] * 2) == [(1, 2)] * 2
+    assert len(timed(60, [(0.9, 1, 10)] * 10)) == 10  # too little for a warning
+    with pytest.warns(Notice, match="^effects: about 40 seconds$") as said:
+        timed(60, [(0.5, 1, 80)] * 80)
+    assert len(said) == 1
+    stopped = (
+        "effects would take about 3 minutes, and the limit is 1 minute: expected more seconds, --limit 240 .*, or x"
+    )
+    with pytest.raises(InputError, match=stopped):
+        timed(60, [(2, 1, 100)], cheaper="x")
+    # A phase of its own total: what is spent so far counts, and a quick first pass is no estimate.
+    with pytest.warns(Notice, match="about 50 seconds"), pytest.raises(InputError, match="about 2 minutes"):
+        timed(60, [(5, 1, 10)] * 10 + [(0.01, 1, 30), (5, 1, 30)])
+    with pytest.raises(InputError, match="limit=0: expected seconds above 0"):
+        timed(0, [])
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("effects", {}), ("patching", {"other": "A dog is standing in the"}), ("heads", {}), ("perturbation", {}),
+     ("saliency", {"method": "occlusion"})],
+)  # fmt: skip
+def test_every_costly_view_is_limited(name, options, shipped, monkeypatch):
+    monkeypatch.setattr(measured_input, "ROW_TOKENS", 6)  # a row per pass
+    monkeypatch.setattr(time_limit, "MEASURED", 0.0)
+    monkeypatch.setattr(Subject, "rows", lambda self, outputs: 1)
+    with pytest.raises(InputError, match=f"the view {name} would take about .*--limit"):
+        view(shipped["everyday"], name, TEXT, limit=1e-4, **options)
+
+
+def test_a_method_that_does_not_add_up_is_left_out_of_the_curves(shipped, monkeypatch):
+    monkeypatch.setattr(gradient_methods, "INCOMPLETE", -1.0)
+    monkeypatch.setattr(gradient_methods, "MOST", 0)
+    with pytest.warns(Notice, match="integrated is left out: integrated gradients: the values add up to"):
+        curves = view(shipped["everyday"], "perturbation", TEXT, methods="gradient,integrated", steps=2)
+    assert list(curves.deletion) == ["gradient"]
+    with pytest.raises(InputError, match="expected method='occlusion'"):
+        view(shipped["everyday"], "perturbation", TEXT, methods="integrated", steps=2)
 
 
 def test_the_share_of_a_region_is_that_of_the_saliency(shipped):

@@ -57,6 +57,13 @@ def look(
         typer.Option("-o", "--out", help="A .png, .svg, .pdf, .html or .json file; a table is printed if not given."),
     ] = None,
     other: Annotated[str | None, typer.Option("--other", help="The second input, for the view patching.")] = None,
+    limit: Annotated[
+        float,
+        typer.Option(
+            "--limit",
+            help="Seconds that a view may take; a longer one is refused as soon as its first passes have been timed.",
+        ),
+    ] = 120.0,
     device: Device = "auto",
     dtype: Type = None,
     as_json: Json = False,
@@ -82,7 +89,7 @@ def look(
     known = keyword_options(chosen.run, words)
     text = None if given is None else text_or_stdin(given)
     with progress() as done:
-        result = look_at(bundle, view, text, done=done, **known)
+        result = look_at(bundle, view, text, done=done, limit=limit, **known)
     if out is not None:
         print(write_result(result, out, f"{model}: {view}"))
     elif as_json:

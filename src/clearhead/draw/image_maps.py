@@ -11,17 +11,15 @@ import numpy.typing as npt
 
 from ..errors import InputError
 from .cell_axes import not_negative
-from .style import Array, array, dress, sheet
+from .style import Array, array, dress, luminous, sheet
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 SPREAD = 0.6  # standard deviation of the smoothing, in cells of the map
-DARK, LIGHT = 0.25, np.array([255.0, 255.0, 255.0])  # brightness where the map is 0; the colour added where it is 1
-GLOW = 0.2  # share of that colour
 PANEL = 640  # pixels along the longer side of an image in a panel, at most
-LUMA = np.array([0.299, 0.587, 0.114])  # share of each channel in the brightness of a pixel
+POINTED = 1.5  # a map whose largest weight is this many times its mean, or more, has a fully lit place
 
 
 def smooth_map(weights: npt.ArrayLike, height: int, width: int) -> npt.NDArray[np.float64]:
@@ -50,12 +48,12 @@ def smooth_map(weights: npt.ArrayLike, height: int, width: int) -> npt.NDArray[n
 def overlay(
     image: npt.ArrayLike, weights: npt.ArrayLike, *, least: float = 0.0, most: float | None = None
 ) -> npt.NDArray[np.uint8]:
-    """Light up the parts of an image that a map (y, x) points to; the rest is dark and without colour.
+    """Light up the parts of an image that a map (y, x) points to; the rest is dim, and keeps its colours.
 
     Args:
         image: Pixels (height, width, 3), uint8.
         weights: Numbers of 0 or more over the grid.
-        least: The weight up to which the image is dark.
+        least: The weight up to which the image is dim.
         most: The weight that is fully lit, so that several maps can be compared; None: the largest one.
 
     Returns:
@@ -69,10 +67,9 @@ def overlay(
     pixels = _pixels(image)
     large = smooth_map(weights, *pixels.shape[:2])
     top = float(large.max()) if most is None else most
-    share = np.clip((large - least) / (top - least) if top > least else large * 0, 0.0, 1.0)[..., None]
-    grey = DARK * (pixels @ LUMA)[..., None]
-    lit = (1 - share) * grey + share * pixels
-    return (lit + GLOW * share * (LIGHT - lit)).round().astype(np.uint8)
+    share = np.clip((large - least) / (top - least) if top > least else large * 0, 0.0, 1.0)
+    light, opacity = np.split(luminous(share), [3], axis=-1)
+    return (pixels * (1 - opacity) + 255 * light * opacity).round().astype(np.uint8)
 
 
 def strip(
@@ -81,13 +78,13 @@ def strip(
     words: Sequence[str],
     *,
     title: str = "",
-    across: int = 6,
+    across: int = 4,
     size: float = 1.6,
 ) -> Figure:
     """Draw an image, and then one panel per word with the image lit where the model looked.
 
-    Figure 3 of Xu et al. 2015. All panels have one scale: weights below the mean are dark, and those above the mean of
-    the words' largest weights are fully lit. So a word that looks everywhere has a dim panel.
+    Figure 3 of Xu et al. 2015. Each panel has a scale of its own: weights below the mean of its map are dim, and its
+    largest is fully lit. Only a word that looks everywhere, with no weight far above the mean, has a dim panel.
 
     Args:
         image: Pixels (height, width, 3), uint8.
@@ -108,9 +105,11 @@ def strip(
         raise InputError(f"{len(words)} words for {len(x)} maps: expected one map per word")
     if across < 1:
         raise InputError(f"across={across}: expected 1 panel or more in a row")
-    least = float(x.mean())
-    most = float(np.mean([smooth_map(one, *pixels.shape[:2]).max() for one in x]))
-    panels = [pixels, *(overlay(pixels, one, least=least, most=most) for one in x)]
+    panels = [pixels]
+    for one in x:
+        mean = float(one.mean())
+        most = max(float(smooth_map(one, *pixels.shape[:2]).max()), POINTED * mean)
+        panels.append(overlay(pixels, one, least=mean, most=most))
     across = min(across, len(panels))
     down = ceil(len(panels) / across)
     tall = size * min(pixels.shape[0] / pixels.shape[1], 2.0)

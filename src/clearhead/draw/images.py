@@ -11,12 +11,10 @@ import numpy.typing as npt
 
 from ..errors import InputError
 from .cell_axes import not_negative
-from .style import Array, array, dress, sheet
+from .style import NARROW, Array, array, dress, luminous, sheet
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-SHADE = 0.78  # how dark an image is where the weight is 0
 
 
 def images(
@@ -27,7 +25,7 @@ def images(
     across: int = 4,
     size: float = 1.75,
 ) -> Figure:
-    """Draw named images side by side; where there is a map of weights, its largest are bright and zeros dark.
+    """Draw named images side by side; where there is a map of weights, its largest are lit and zeros are dim.
 
     Args:
         pictures: {title: image (height, width, 3)}, uint8, or numbers from 0 to 1.
@@ -35,7 +33,7 @@ def images(
             image, and each map has a scale of its own.
         title: Title of the figure.
         across: Images per row.
-        size: Width of each image in inches.
+        size: Width of each image in inches, at least; few images are larger.
 
     Examples:
         >>> picture = np.full((4, 4, 3), 255, np.uint8)
@@ -53,6 +51,7 @@ def images(
     arrays = {name: picture_array(name, x) for name, x in pictures.items()}
     across = min(across, len(arrays))
     down = ceil(len(arrays) / across)
+    size = max(size, NARROW / across - 0.12)
     tallest = max(x.shape[0] / x.shape[1] for x in arrays.values())
     figure = sheet((size + 0.12) * across, (size * tallest + 0.32) * down, title)
     every = figure.subplots(down, across, squeeze=False)
@@ -63,7 +62,9 @@ def images(
         axes.imshow(x, extent=(0, width, height, 0), interpolation="nearest")
         if name in maps:
             weights = not_negative(name, array(name, maps[name], ("rows", "columns"))).astype(float)
-            axes.imshow(_shade(weights), extent=(0, width, height, 0), interpolation="nearest")
+            axes.imshow(
+                luminous(weights / (weights.max() or 1.0)), extent=(0, width, height, 0), interpolation="nearest"
+            )
         dress(axes, title=name)
         axes.set_axis_off()
     return figure
@@ -77,11 +78,3 @@ def picture_array(name: str, values: npt.ArrayLike) -> Array:
             f"{name} has shape {x.shape} and values from {x.min()} to {x.max()}: expected 3 channels, uint8 or 0 to 1"
         )
     return x
-
-
-def _shade(weights: Array) -> Array:
-    """Black of an opacity that falls from SHADE at 0 to none at the largest weight, (rows, columns, 4)."""
-    most = float(weights.max()) or 1.0
-    shade = np.zeros((*weights.shape, 4))
-    shade[..., 3] = SHADE * (1 - weights / most)
-    return shade

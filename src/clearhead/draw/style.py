@@ -33,6 +33,9 @@ PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#1
 BLUES = ("#fafafa", "#bde3f2", "#83caec", "#51ade3", "#2c8dd4", "#1d6dbd", "#204f9d", "#203477", "#191e4c")
 ORANGES = ("#fafafa", "#edd9be", "#e1b687", "#d29355", "#bf7129", "#a65200", "#883600", "#662100", "#421203")
 FILE_DPI = 200.0  # dots per inch of a picture that is saved: sharp on a projector and in print
+NARROW = 4.0  # inches: figures of one width and one scale of fonts look alike side by side
+GLOW, DIM = 0.55, 0.45  # of a map over an image: the share of LIGHT where the weight is largest, of black where it is 0
+LIGHT = (1.0, 0.82, 0.2)  # amber, which few photographs have
 FONT, LARGE, MEDIUM, SMALL = "DejaVu Sans", 11.0, 9.5, 8.5  # the font that matplotlib ships; sizes in points
 
 
@@ -53,6 +56,13 @@ def sheet(width: float, height: float, title: str = "") -> Figure:
     if title:
         figure.suptitle(title, **letters(LARGE))
     return figure
+
+
+def luminous(share: Array) -> Array:
+    """The layer of colours (..., 4) that lights an image where a share is 1 and dims it, in colour, where it is 0."""
+    light = GLOW * share[..., None] * np.array(LIGHT)
+    opacity = ((1 - share) * DIM + share * GLOW)[..., None]
+    return np.concatenate([light / opacity, opacity], axis=-1)
 
 
 def letters(size: float, colour: str = INK) -> dict[str, Any]:

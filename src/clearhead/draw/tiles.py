@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import InputError
-from .style import PALETTE, Array, colours, dress, sheet
+from .style import NARROW, PALETTE, Array, colours, dress, sheet
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,7 +40,7 @@ def tiles(
         boxes: The left, top, right and bottom edge in pixels of a box that is outlined in each picture, cut at its
             edges; None: none.
         across: Pictures per row; None: as many as rows, or a few more.
-        size: Width of each picture in inches.
+        size: Width of each picture in inches, at least; few pictures are larger.
 
     Examples:
         >>> figure = tiles(np.zeros((6, 3, 3, 3)), across=3)
@@ -62,6 +62,7 @@ def tiles(
     if across < 1:
         raise InputError(f"across={across}: expected 1 picture or more in a row")
     down = ceil(len(x) / across)
+    size = max(size, NARROW / across - 0.05)
     room = 0.22 if titles else 0.0
     pad = TITLE_PAD if title and titles else PAD
     height = (size * x.shape[1] / x.shape[2] + 0.05 + room + 2 * (pad - PAD)) * down + 0.3

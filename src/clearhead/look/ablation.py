@@ -7,7 +7,7 @@ the head's effect. All heads of a layer are silenced in one batch, each in a row
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,17 +16,20 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from .. import draw
-from ..data.image_files import ImageLike
+from ..checks import one_of
 from ..errors import InputError, nearest
 from ..weights import Bundle
 from .attention_layers import attention_layers
-from .capture import edit
+from .capture import edit, watch
 from .edits import Edit
-from .measured_input import LOGITS, ROW_TOKENS, ROW_TOKENS_CUDA, answer_of, model_input
+from .layer_stacks import layer_stack
+from .measured_input import LOGITS, ROW_TOKENS, ROW_TOKENS_CUDA, Given, ModelInput, answer_of, model_input
 from .text import TextInputs, text_inputs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+ONE_TOKEN = "the text has one token, whose probability depends on nothing: expected two tokens or more"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -83,10 +86,11 @@ class HeadEffects(draw.Drawn):
 
 def head_effects(
     bundle: Bundle | nn.Module,
-    text: str | ImageLike,
+    text: Given,
     *,
-    target: str | None = None,
+    target: str | int | None = None,
     kind: str | None = None,
+    tokenizer: Any = None,
     done: Callable[[int, int], None] | None = None,
 ) -> HeadEffects:
     """Return the change of each token's log-probability when a head is silenced, for every head by itself.
@@ -96,12 +100,16 @@ def head_effects(
     vector x, |x' - x| / |x|.
 
     Args:
-        bundle: A model with its tokens: a GPT, a BERT, a translator; or a classifier of images with attention.
-        text: The text, or the image; for a translator the source.
+        bundle: A model with its tokens: a GPT, a BERT, a translator; or a classifier of images with attention; or any
+            torch module, such as a model of transformers.
+        text: The text, or the image; for a translator the source. For a torch module a text with `tokenizer`, or its
+            first argument with one row, or a dict of its arguments; of an encoder-decoder the tokens that its decoder
+            reads are measured, from the second on.
         target: The translation whose tokens are measured; for a classifier the class, or its number (None: of an image,
             the likeliest; of a text, its vectors are measured).
         kind: The attention whose heads are silenced: "self"; of a translator "cross" (if not given), "encoder" or
             "decoder".
+        tokenizer: The tokenizer of a model of transformers, which reads a text and names tokens; a Bundle has its own.
         done: Called with the number of layers done and the number of all.
 
     Raises:
@@ -114,11 +122,19 @@ def head_effects(
         >>> effects.total.shape
         torch.Size([3, 5])
     """
+    if not isinstance(bundle, Bundle) and (tokenizer is not None or not isinstance(text, str)):
+        written = target if isinstance(target, str) and is_encoder_decoder(bundle) else None
+        one = model_input(bundle, text, written=written, tokenizer=tokenizer)
+        if one.classifies():
+            return _class_effects(one, _attention_addresses(one, kind), target, kind, done)
+        return _foreign_effects(one, kind, done)
+    if tokenizer is not None:
+        raise InputError("a Bundle has tokens of its own: expected no tokenizer")
     if isinstance(bundle, Bundle) and "classify" in bundle.can and (bundle.reads == "images" or target is not None):
-        return _class_effects(bundle, text, target, kind, done)
+        return _class_effects(model_input(bundle, text), attention_layers(bundle.model), target, kind, done)
     if not isinstance(text, str):
         raise InputError(f"a {type(text).__name__} is no text: expected a string, or a classifier of images")
-    inputs = text_inputs(bundle, text, target)
+    inputs = text_inputs(bundle, text, None if target is None else str(target))
     assert isinstance(bundle, Bundle)
     kinds = list(inputs.kinds)
     kind = ("cross" if "cross" in kinds else kinds[0]) if kind is None else kind
@@ -138,19 +154,18 @@ def head_effects(
 
 @torch.no_grad()
 def _class_effects(
-    bundle: Bundle,
-    given: str | ImageLike,
-    target: str | None,
+    one: ModelInput,
+    layers: Mapping[str, int],
+    target: str | int | None,
     kind: str | None,
     done: Callable[[int, int], None] | None,
 ) -> HeadEffects:
-    """The change of a class's log-probability when each head is silenced."""
-    layers = attention_layers(bundle.model)
+    """The change of a class's log-probability when each head of some layers is silenced."""
     if not layers:
-        raise InputError(f"this {bundle.name} has no attention in blocks: expected a vision transformer or a BERT")
+        name = type(one.model).__name__
+        raise InputError(f"this {name} has no attention in blocks: expected a vision transformer or a BERT")
     if kind not in (None, "self"):
         raise InputError(f"kind={kind!r}: a classifier has 'self'-attention only")
-    one = model_input(bundle, given)
     logits = one.logits()
     answer = answer_of(one, int(logits[0].argmax()) if target is None else target, None)
     before, change, step = answer.measure(logits), [], one.room(logits.shape[-1])
@@ -163,6 +178,80 @@ def _class_effects(
         if done is not None:
             done(i + 1, len(layers))
     return HeadEffects(tokens=[answer.name], logprobs=before, change=torch.stack(change), kind="self")
+
+
+@torch.no_grad()
+def _foreign_effects(one: ModelInput, kind: str | None, done: Callable[[int, int], None] | None) -> HeadEffects:
+    """The effects of the heads of any torch module: on the next tokens if it is causal, otherwise on its vectors."""
+    layers = _attention_addresses(one, kind)
+    ids = one.read_ids
+    if ids is None or ids.is_floating_point():
+        raise InputError(f"this {type(one.model).__name__} was given no ids of tokens: expected ids (1, t)")
+    plain = one.whole_output()
+    next_ids = ids[0, 1:] if _is_causal(one, ids, plain) else None
+    if next_ids is not None and not len(next_ids):
+        raise InputError(ONE_TOKEN)
+
+    def measured(out: Float[Tensor, "r t v"]) -> Tensor:
+        if next_ids is None:
+            return out
+        return out[:, :-1].log_softmax(-1).gather(2, next_ids.expand(len(out), -1)[..., None])[..., 0]
+
+    before, change, step = measured(plain), [], one.room(plain.shape[-1])
+    for i, (layer, heads) in enumerate(layers.items()):
+        parts = []
+        for first in range(0, heads, step):
+            some = range(first, min(first + step, heads))
+            after = measured(one.whole_output(len(some), {f"{layer}.heads": silence_one_per_row(some)}))
+            parts.append(after - before if next_ids is not None else _relative(after, before))
+        change.append(torch.cat(parts))
+        if done is not None:
+            done(i + 1, len(layers))
+    names = one.names(ids.shape[1], decoder="decoder_input_ids" in one.row)
+    return HeadEffects(
+        tokens=names if next_ids is None else names[1:], logprobs=None if next_ids is None else before[0],
+        change=torch.stack(change), kind=kind or ("cross" if is_encoder_decoder(one.model) else "self"),
+    )  # fmt: skip
+
+
+def is_encoder_decoder(model: nn.Module) -> bool:
+    """Whether a model of transformers reads one text and writes another."""
+    return bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
+
+
+def _attention_addresses(one: ModelInput, kind: str | None) -> dict[str, int]:
+    """The attention of each layer of a torch module, and its number of heads, from a forward pass."""
+    kinds = ["cross", "encoder", "decoder"] if is_encoder_decoder(one.model) else ["self"]
+    kind = kinds[0] if kind is None else kind
+    one_of("kind", kind, kinds)
+    layers = layer_stack(one, {"cross": "decoder", "self": None}.get(kind, kind)).layers
+    places = [layer.cross_attends if kind == "cross" else layer.attends for layer in layers]
+    addresses = [f"{place}.heads" for place in places if place is not None]
+    with torch.no_grad(), watch(one.model, *addresses, keep=lambda record: record.shape[1]) as tape:
+        one.model(*one.args, **one.row)
+    return {address.removesuffix(".heads"): tape.calls(address)[0] for address in addresses}
+
+
+def _is_causal(one: ModelInput, ids: Int[Tensor, "1 t"], out: Tensor) -> bool:
+    """Whether the answers at earlier tokens stay as they are when the last one is replaced."""
+    if out.ndim != 3 or out.shape[1] != ids.shape[1]:
+        raise InputError(
+            f"this {type(one.model).__name__} returns {tuple(out.shape)} for {ids.shape[1]} tokens: expected logits or "
+            "a vector per token"
+        )
+    if is_encoder_decoder(one.model) or ids.shape[1] < 2:
+        return True
+    other = ids.clone()
+    other[0, -1] = ids[0, 0] if ids[0, 0] != ids[0, -1] else (ids[0, -1] + 1) % 2
+    args = tuple(other if x is ids else x for x in one.args)
+    row = {name: other if x is ids else x for name, x in one.row.items()}
+    changed = replace(one, args=args, row=row).whole_output()
+    return torch.allclose(changed[:, :-1], out[:, :-1], rtol=1e-3, atol=1e-3 * float(out.abs().max()))
+
+
+def _relative(after: Float[Tensor, "r t d"], before: Float[Tensor, "1 t d"]) -> Float[Tensor, "r t"]:
+    """The change of vectors relative to their lengths."""
+    return (after - before).norm(dim=-1) / before.norm(dim=-1)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -190,9 +279,7 @@ class Ablation:
     def of_ids(model: nn.Module, ids: Int[Tensor, "t"], pieces: list[str]) -> Ablation:
         """The measurement of a language model's text."""
         if len(ids) < 2:
-            raise InputError(
-                "the text has one token, whose probability depends on nothing: expected two tokens or more"
-            )  # fmt: skip
+            raise InputError(ONE_TOKEN)
         return Ablation(model=model, inputs={"ids": ids[None, :-1]}, targets=ids[1:], tokens=pieces[1:])
 
     def logprobs(self, changes: Mapping[str, Edit] | None = None) -> Float[Tensor, "t"] | None:

@@ -96,6 +96,7 @@ def attention_effects(
     query: int | None = None,
     stack: str | None = None,
     written: str | None = None,
+    tokenizer: Any = None,
     done: Done | None = None,
 ) -> AttentionEffects:
     """Return how every head's attention to each token compares with the effect of removing that token from its keys.
@@ -117,6 +118,7 @@ def attention_effects(
             queries of a model that has neither.
         stack: "encoder" or "decoder", for a model that has both; None: the decoder.
         written: What a translator has written so far.
+        tokenizer: The tokenizer of a model of transformers, which reads a text and names tokens; a Bundle has its own.
         done: Called with the number of keys just finished, and of all.
 
     Examples:
@@ -125,7 +127,7 @@ def attention_effects(
         >>> result.weights.shape, result.allowed.tolist()
         (torch.Size([2, 2, 3]), [0, 1, 2])
     """
-    one = model_input(model, given, written=written)
+    one = model_input(model, given, written=written, tokenizer=tokenizer)
     place = answer_position(one, at)
     layers = layer_stack(one, ("decoder" if stack is None else stack) if one.written is not None else stack)
     heads = view_addresses(layers, "heads")

@@ -27,6 +27,7 @@ class Attribution:
     layer: str | None = None  # the layer that it was taken at
     layers: list[str] | None = None  # the layers whose attention was multiplied
     completeness: float | None = None  # integrated gradients: sum of the attributions - change of the score
+    complete: bool = True  # whether that is small beside the change
 
 
 def summed(subject: Subject, x: Tensor) -> Tensor:

@@ -46,12 +46,12 @@ class EmbeddedText:
         ]
         return torch.cat(parts)[None].to(self.x)
 
-    def output(self, rows: Float[Tensor, "n t d"]) -> Any:
-        """The output of the model if its embeddings return these rows instead."""
+    def output(self, rows: Float[Tensor, "n t d"], run: Callable[[Mapping[str, Tensor]], Any]) -> Any:
+        """The output of `run`, which calls the model with arguments, if its embeddings return these rows instead."""
         given = {key: value.expand(len(rows), *value.shape[1:]) for key, value in self.row.items()}
         changes = {place.address: _in_turn(self.places, place.address, rows) for place in self.places}
         with edit(self.model, changes):
-            return call_model(self.model, given)
+            return run(given)
 
 
 def _mean(embedding: nn.Module) -> Float[Tensor, "1 d"]:

@@ -6,11 +6,46 @@ import re
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ..errors import InputError, InputTypeError
 from .capture import watch
 from .maps import AttentionMap
+from .output_names import tokenizer_pieces
+
+
+def read_foreign_text(model: nn.Module, tokenizer: Any, text: Any, written: str | None) -> dict[str, Tensor]:
+    """The arguments of a model of transformers for a text, one row each; an encoder-decoder also gets decoder ids.
+
+    Args:
+        model: The model.
+        tokenizer: Its tokenizer.
+        text: The text; for an encoder-decoder the source.
+        written: What the decoder of an encoder-decoder has written so far.
+    """
+    check_tokenizer(tokenizer)
+    name = type(model).__name__
+    pair = bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
+    if written is not None and not pair:
+        raise InputError(f"this {name} is no encoder-decoder: expected a text without a target")
+    given = dict(_read(tokenizer, text))
+    if not given["input_ids"].numel():
+        raise InputError("the text is empty: expected a token or more")
+    if pair:
+        foreign: Any = model
+        labels = tokenizer(text_target=written or "", return_tensors="pt")["input_ids"]
+        # Shifted right, so that the start comes first and the end is left out.
+        given["decoder_input_ids"] = foreign.prepare_decoder_input_ids_from_labels(labels=labels.long())
+    device = next(model.parameters()).device
+    return {key: x.to(device) for key, x in given.items()}
+
+
+def check_tokenizer(tokenizer: Any) -> None:
+    """Raise unless this can be called as a tokenizer of transformers."""
+    if not callable(tokenizer):
+        raise InputTypeError(
+            f"tokenizer={tokenizer!r}: expected a tokenizer of transformers, as from AutoTokenizer.from_pretrained"
+        )
 
 
 def foreign_attention(
@@ -24,10 +59,7 @@ def foreign_attention(
         text: The text, or two of them; for an encoder-decoder the source.
         target: What its decoder writes, for an encoder-decoder only.
     """
-    if not callable(tokenizer):
-        raise InputTypeError(
-            f"tokenizer={tokenizer!r}: expected a tokenizer of transformers, as from AutoTokenizer.from_pretrained"
-        )
+    check_tokenizer(tokenizer)
     pair = bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
     if pair and target is None:
         raise InputError(f"this {type(model).__name__} reads a text and writes another: expected target='...'")
@@ -37,12 +69,12 @@ def foreign_attention(
     given = {key: x.to(device) for key, x in _read(tokenizer, text).items()}
     if not given["input_ids"].numel():
         raise InputError("the text is empty: expected a token or more")
-    pieces = _pieces(tokenizer, given["input_ids"][0].tolist())
+    pieces = tokenizer_pieces(tokenizer, given["input_ids"][0].tolist())
     fields: dict[str, Any] = {"pieces": pieces}
     if pair:
         labels = tokenizer(text_target=target, return_tensors="pt")["input_ids"].to(device)
         given["labels"] = labels
-        fields["target"] = _pieces(tokenizer, labels[0].tolist())
+        fields["target"] = tokenizer_pieces(tokenizer, labels[0].tolist())
         fields["decoder_input"] = ["<start>", *fields["target"][:-1]]
     with torch.no_grad(), watch(model, "**.weights") as tape:
         _run(model, given)
@@ -84,8 +116,3 @@ def _by_kind(maps: dict[str, AttentionMap]) -> dict[str, dict[str, AttentionMap]
         kind = order.setdefault(family, "cross" if "decoder" in order.values() else "decoder")
         found[kind][name] = map
     return {kind: layers for kind, layers in found.items() if layers}
-
-
-def _pieces(tokenizer: Any, ids: list[int]) -> list[str]:
-    """The text of each token."""
-    return [tokenizer.decode([i]) or str(tokenizer.convert_ids_to_tokens(i)) for i in ids]

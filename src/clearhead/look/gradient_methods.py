@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -16,8 +18,10 @@ from .baselines import START, Baseline, baseline_of
 from .output_names import Target
 from .subject import Subject
 
-INCOMPLETE = 0.1  # error of completeness, as a share of the change of the score, from which integrals are repeated
-ATTEMPTS = ((64, 1), (64, 4), (256, 1))  # numbers of points, and the powers that they are raised to
+INCOMPLETE = 0.1  # error of completeness, as a share of the change of the score, above which values say nothing
+STEPS = 64  # points of the path, if not given
+SPANS, ORDER = 8, 4  # spans of a path that is refined, and points of each
+MOST, NARROW = 512, 1e-4  # points of a refined path, and its narrowest span
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,8 +47,9 @@ class NoiseOptions:
 class PathOptions:
     """The options of integrated gradients."""
 
-    steps: int | None = None  # points of the path at which the gradient is taken; None: as ATTEMPTS says
+    steps: int | None = None  # points of the path at which the gradient is taken; None: STEPS, and more where needed
     baseline: Baseline | None = None  # where the path begins; None: see START
+    refined: bool = True  # False: STEPS points or none
 
     def __post_init__(self) -> None:
         at_least(self, 1, "steps")
@@ -78,57 +83,113 @@ def smooth_gradient(subject: Subject, target: Target, options: NoiseOptions, don
     return Attribution(values=magnitude(subject, found), whole=found)
 
 
+class IncompleteError(InputError):
+    """Integrated gradients do not add up to the change of the score."""
+
+
 def integrated_gradients(subject: Subject, target: Target, options: PathOptions, done: Done | None) -> Attribution:
     """The integral of the gradient from a baseline to the input, times their difference (Sundararajan et al. 2017).
 
-    The sum of all attributions is the change of the score (completeness); the integral is by Gauss-Legendre. Where it
-    is not complete and no number of steps is given, it is computed again with points that crowd at the baseline, near
-    which normalisations change most, and then with more points.
+    The sum of all attributions is the change of the score (completeness). Gauss-Legendre with STEPS points gives that
+    for most models. In deep language models the score may fall and rise again within a hundredth of the path, where
+    an attention sink breaks down: there the spans that are not complete by themselves are halved until they are.
+
+    Raises:
+        IncompleteError: If the error stays above INCOMPLETE; with a number of steps of the caller's it is a Notice.
     """
-    given = START[subject.kind] if options.baseline is None else options.baseline
-    x, start = subject.x, baseline_of(subject, given)
-    with torch.no_grad():
-        change = float(target.score(subject.logits(x)).double() - target.score(subject.logits(start)).double())
-    best: Attribution | None = None
-    for steps, power in ATTEMPTS if options.steps is None else ((options.steps, 1),):
-        found = _integral(subject, target, start, change, steps, power, done)
-        best = found if best is None or abs(_error(found)) < abs(_error(best)) else best
-        if abs(_error(best)) <= INCOMPLETE * abs(change):
-            return best
-    assert best is not None
-    warnings.warn(
-        f"integrated gradients: the values add up to {change + _error(best):.3g}, and the score changes by "
-        f"{change:.3g}: expected more steps, or another baseline",
-        Notice,
-        stacklevel=3,
+    path = _Path(subject, target, START[subject.kind] if options.baseline is None else options.baseline, done)
+    found = path.attribution(path.integrals([(0.0, 1.0)], options.steps or STEPS)[0])
+    if options.steps is None and not found.complete and options.refined:
+        found = path.attribution(_refined(path))
+    if found.complete:
+        return found
+    problem = (
+        f"integrated gradients: the values add up to {path.change + (found.completeness or 0.0):.3g}, and the score "
+        f"changes by {path.change:.3g}"
     )
-    return best
+    if options.steps is None:
+        raise IncompleteError(
+            f"{problem}, even with {path.used} points of the path: expected method='occlusion' or "
+            "method='input-gradient', which need no path, or another baseline"
+        )
+    warnings.warn(f"{problem}: expected more steps, or another baseline", Notice, stacklevel=3)
+    return found
 
 
-def _error(found: Attribution) -> float:
-    return found.completeness or 0.0
+class _Path:
+    """The straight path from a baseline to the input, the score along it, and integrals of the gradient."""
+
+    def __init__(self, subject: Subject, target: Target, baseline: Baseline, done: Done | None) -> None:
+        self.subject, self.target, self.done = subject, target, done
+        self.start = baseline_of(subject, baseline)
+        self.way = subject.x - self.start
+        self.rows = subject.rows(target.outputs)  # of one pass
+        self.used = 0  # gradients so far
+        self.change = self.score(1.0) - self.score(0.0)
+
+    def at(self, points: Tensor) -> Tensor:
+        """The inputs at some places of the path, 0 to 1."""
+        return self.start + points.reshape(-1, *[1] * (self.way.ndim - 1)) * self.way
+
+    @torch.no_grad()
+    def score(self, place: float) -> float:
+        """The target's score at a place of the path."""
+        return float(self.target.score(self.subject.logits(self.at(self.way.new_tensor([place])))).double())
+
+    def integrals(self, spans: Sequence[tuple[float, float]], order: int, expected: int | None = None) -> list[Tensor]:
+        """The attribution to each value that each span of the path adds, by Gauss-Legendre with `order` points."""
+        nodes, weights = np.polynomial.legendre.leggauss(order)
+        places = [left + (right - left) * (node + 1) / 2 for left, right in spans for node in nodes]
+        shares = [(right - left) * weight / 2 for left, right in spans for weight in weights]
+        sums = [torch.zeros_like(self.way[0]) for _ in spans]
+        for first in range(0, len(places), self.rows):
+            some = self.way.new_tensor(places[first : first + self.rows])
+            for i, slope in enumerate(gradients(self.subject, self.target, self.at(some)), first):
+                sums[i // order] += shares[i] * slope
+            if self.done is not None:
+                self.done(len(some), expected or len(places))
+        self.used += len(places)
+        return [x * self.way[0] for x in sums]
+
+    def attribution(self, whole: Tensor) -> Attribution:
+        """The attribution of the whole path, with its error."""
+        error = float(whole.double().sum()) - self.change
+        complete = abs(error) <= INCOMPLETE * abs(self.change)
+        return Attribution(
+            values=summed(self.subject, whole), whole=whole, completeness=error, complete=complete
+        )  # fmt: skip
 
 
-def _integral(
-    subject: Subject, target: Target, start: Tensor, change: float, steps: int, power: int, done: Done | None
-) -> Attribution:
-    """Integrated gradients with the points u^power, u being those of Gauss-Legendre."""
-    x = subject.x
-    points, weights = _legendre(steps, power, x)
-    total, step = torch.zeros_like(x[0]), subject.rows(target.outputs)
-    for at, weight in zip(points.split(step), weights.split(step), strict=True):
-        shape = (-1, *[1] * (x.ndim - 1))
-        found = gradients(subject, target, start + at.reshape(shape) * (x - start))
-        total += (found * weight.reshape(shape)).sum(0)
-        if done is not None:
-            done(len(at), steps)
-    whole = total * (x - start)[0]
-    error = float(whole.double().sum()) - change
-    return Attribution(values=summed(subject, whole), whole=whole, completeness=error)
+def _refined(path: _Path) -> Tensor:
+    """The integral over spans that are halved where their part is far from the change of the score across them."""
+    edges = [i / SPANS for i in range(SPANS + 1)]
+    scores = {edge: path.score(edge) for edge in edges}
+    spans = list(pairwise(edges))
+    parts = dict(zip(spans, path.integrals(spans, ORDER, MOST), strict=True))
+    while True:
+        errors = {
+            (left, right): abs(float(part.double().sum()) - scores[right] + scores[left])
+            for (left, right), part in parts.items()
+        }
+        wrong = _largest(errors, INCOMPLETE / 2 * abs(path.change))
+        narrow = min(right - left for left, right in parts) < NARROW  # a jump, which no number of points follows
+        if not wrong or narrow or path.used >= MOST:
+            return torch.stack(list(parts.values())).sum(0)
+        halves = []
+        for left, right in wrong:
+            middle = (left + right) / 2
+            scores[middle] = path.score(middle)
+            halves += [(left, middle), (middle, right)]
+            del parts[left, right]
+        parts |= zip(halves, path.integrals(halves, ORDER, MOST), strict=True)
 
 
-def _legendre(steps: int, power: int, like: Tensor) -> tuple[Tensor, Tensor]:
-    """The points and weights of Gauss-Legendre quadrature between 0 and 1, of an integral over t = u^power."""
-    points, weights = np.polynomial.legendre.leggauss(steps)
-    u = (points + 1) / 2
-    return torch.from_numpy(u**power).to(like), torch.from_numpy(weights / 2 * power * u ** (power - 1)).to(like)
+def _largest(errors: dict[tuple[float, float], float], allowed: float) -> list[tuple[float, float]]:
+    """The spans of the largest errors, so many that the sum of the others is allowed."""
+    left, wrong = sum(errors.values()), []
+    for span in sorted(errors, key=lambda span: -errors[span]):
+        if left <= allowed:
+            break
+        wrong.append(span)
+        left -= errors[span]
+    return wrong

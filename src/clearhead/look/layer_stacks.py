@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from ..errors import InputError, nearest
+from ..fast.int8 import Int8
 from ..layers import Attention
 from .addresses import Tree
 from .capture import watch
@@ -41,15 +42,16 @@ def layer_stack(given: ModelInput, stack: str | None = None) -> LayerStack:
 
     Args:
         given: An input of the model.
-        stack: The beginning of the list's address, "encoder" or "decoder", where there are several; None: the longest.
+        stack: A part of the list's address, "encoder" or "decoder", where there are several; None: the longest.
     """
     lists = layer_lists(given.model)
     name = type(given.model).__name__
     if not lists:
         raise InputError(f"this {name} has no list of layers with attention: expected a transformer of any kind")
-    chosen = {path: names for path, names in lists.items() if stack is None or path.split(".")[0] == stack}
+    chosen = {path: names for path, names in lists.items() if stack is None or stack in path.split(".")}
     if not chosen:
-        known = sorted({path.split(".")[0] for path in lists})
+        parts = {part for path in lists for part in path.split(".")}
+        known = sorted(parts & {"encoder", "decoder"}) or sorted({path.split(".")[0] for path in lists})
         raise InputError(f"stack={stack!r}: expected one of {', '.join(known)}{nearest(stack or '', known)}")
     path = max(chosen, key=lambda path: len(chosen[path]))
     with torch.no_grad(), watch(given.model, f"{path}.**.weights", keep=lambda record: record.shape[1]) as tape:
@@ -94,15 +96,20 @@ def _mlp(modules: dict[str, nn.Module], at: str, attention: list[str]) -> str | 
     the MLP's.
     """
     others = {name: child for name, child in modules[at].named_children() if f"{at}.{name}" not in attention}
-    whole = [name for name, child in others.items() if sum(p.ndim == 2 for p in child.parameters()) >= 2]
+    whole = [name for name, child in others.items() if sum(map(has_matrix, child.modules())) >= 2]
     if whole:
         return f"{at}.{whole[-1]}"
     parts = [
         path for path, part in modules.items()
         if any(f"{path}.".startswith(f"{at}.{name}.") for name in others)
-        and any(p.ndim == 2 for p in part.parameters(recurse=False))
+        and has_matrix(part)
     ]  # fmt: skip
     return parts[-1] if len(parts) > 1 else None
+
+
+def has_matrix(part: nn.Module) -> bool:
+    """Whether a module multiplies by a matrix of its own; one rounded to 8 bits is no parameter."""
+    return isinstance(part, Int8) or any(p.ndim == 2 for p in part.parameters(recurse=False))
 
 
 # What can be exchanged in a layer, and its address.

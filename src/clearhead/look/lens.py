@@ -76,7 +76,13 @@ class LogitLens(draw.Drawn):
 
 @torch.no_grad()
 def logit_lens(
-    model: Bundle | nn.Module, given: Given, *, top: int = 5, at: int | None = None, written: str | None = None
+    model: Bundle | nn.Module,
+    given: Given,
+    *,
+    top: int = 5,
+    at: int | None = None,
+    written: str | None = None,
+    tokenizer: Any = None,
 ) -> LogitLens:
     """Return the likeliest answers after each layer, the rank of the final one, and the divergence from the final.
 
@@ -87,6 +93,7 @@ def logit_lens(
         top: The number of answers to name.
         at: The position whose next token is the answer; None: all of a language model, else the last or the masked one.
         written: What a translator has written so far.
+        tokenizer: The tokenizer of a model of transformers, which reads a text and names tokens; a Bundle has its own.
 
     Examples:
         >>> result = logit_lens(clearhead.load("everyday"), "A man is standing in the", top=2)
@@ -95,7 +102,7 @@ def logit_lens(
     """
     if top < 1:
         raise InputError(f"top={top}: expected 1 or more")
-    one = model_input(model, given, written=written)
+    one = model_input(model, given, written=written, tokenizer=tokenizer)
     place = answer_position(one, at)
     layers = view_addresses(layer_stack(one, "decoder" if one.written is not None else None), "residual")
     with watch(one.model, *layers, keep=first_tensor) as tape:

@@ -121,6 +121,7 @@ def logit_attribution(
     target: Target | None = None,
     at: int | None = None,
     written: str | None = None,
+    tokenizer: Any = None,
 ) -> LogitAttribution:
     """Return what the embedding, the position, every head, every MLP and the biases add to one logit.
 
@@ -133,6 +134,7 @@ def logit_attribution(
         target: A class or token, or a pair, whose difference is taken; None: the likeliest.
         at: The position whose next token is the answer; None: the last.
         written: What a translator has written so far.
+        tokenizer: The tokenizer of a model of transformers, which reads a text and names tokens; a Bundle has its own.
 
     Raises:
         InputError: If the parts of the model do not add up: its norms come after the sublayers, or what follows the
@@ -144,8 +146,9 @@ def logit_attribution(
         >>> result.heads.shape
         torch.Size([2, 2])
     """
-    one = model_input(model, given, written=written)
+    one = model_input(model, given, written=written, tokenizer=tokenizer)
     place = answer_position(one, at)
+    _ = one.outputs  # a bare module may run to find them, which must not be on the tape below
     stack = layer_stack(one, "decoder" if one.written is not None else None)
     name, norm = final_norm(one, stack)
     leaves: list[Tensor] = []

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,9 @@ from ..weights import Bundle
 from .addresses import module_of
 from .capture import edit
 from .edits import Edit
-from .output_names import ClassNames, OutputNames, names_of
+from .embedded_text import output_of
+from .foreign_text import check_tokenizer, read_foreign_text
+from .output_names import ClassNames, OutputNames, names_of, tokenizer_names, tokenizer_pieces
 from .text import pieces_of, read_ids
 
 ROW_TOKENS = 1 << 12  # tokens per forward pass on a CPU, all rows together
@@ -42,11 +45,26 @@ class ModelInput:
     special: int = 0  # tokens before the patches
     written: list[str] | None = None  # the text of each token that a translator's decoder reads
     mask: int | None = None  # position of the masked token
+    tokenizer: Any = None  # of a bare module, which names its tokens
+
+    @cached_property
+    def outputs(self) -> OutputNames:
+        """The names of the outputs; of a bare torch module its classes, its tokenizer's tokens, or else numbers."""
+        if self.bundle is not None:
+            return names_of(self.bundle)
+        labels = getattr(getattr(self.model, "config", None), "id2label", None)
+        if labels and self.classifies():
+            return ClassNames(tuple(str(labels[i]) for i in sorted(labels)))
+        return ClassNames() if self.tokenizer is None else tokenizer_names(self.tokenizer)
 
     @property
-    def outputs(self) -> OutputNames:
-        """The names of the model's outputs; those of a bare torch module are numbers."""
-        return ClassNames() if self.bundle is None else names_of(self.bundle)
+    def read_ids(self) -> Tensor | None:
+        """The ids (1, t) whose tokens the answers follow: those of the decoder, if there are two kinds."""
+        if "decoder_input_ids" in self.row:
+            ids: Tensor = self.row["decoder_input_ids"]
+            return ids
+        every = (*self.args, *self.row.values())
+        return next((x for x in every if isinstance(x, Tensor) and x.ndim == 2), None)
 
     @property
     def tokens(self) -> int:
@@ -81,6 +99,14 @@ class ModelInput:
         row = {name: _expanded(x, rows) for name, x in self.row.items()}
         with edit(self.model, changes or {}):
             out = self._run(args, row, at)
+        return out if out.dtype == torch.float64 else out.float()
+
+    def whole_output(self, rows: int = 1, changes: Mapping[str, Edit] | None = None) -> Tensor:
+        """The logits or vectors of every token, or of the whole input, in `rows` copies of it, under edits."""
+        args = [_expanded(x, rows) for x in self.args]
+        row = {name: _expanded(x, rows) for name, x in self.row.items()}
+        with edit(self.model, changes or {}):
+            out = output_of(self.model(*args, **row))
         return out if out.dtype == torch.float64 else out.float()
 
     def _run(self, args: list[Any], row: dict[str, Any], at: int | None) -> Tensor:
@@ -119,14 +145,24 @@ class ModelInput:
         return max(1, min(rows, LOGITS // (vocab * (self.tokens if self.bundle is None else 1))))
 
 
-def model_input(model: Bundle | nn.Module, given: Given, *, written: str | None = None) -> ModelInput:
+def model_input(
+    model: Bundle | nn.Module, given: Given, *, written: str | None = None, tokenizer: Any = None
+) -> ModelInput:
     """The input of a model for a text, an image or tensors.
 
     Args:
         model: A Bundle, or a torch module.
-        given: A text or an image for a Bundle; for a module its first argument with one row, or a dict of arguments.
+        given: A text or an image for a Bundle; for a module its first argument with one row, or a dict of arguments, or
+            a text with `tokenizer`.
         written: What a translator's decoder has written so far; for a translator only.
+        tokenizer: The tokenizer of a model of transformers, which reads the text and names the tokens.
     """
+    if tokenizer is not None:
+        if isinstance(model, Bundle):
+            raise InputError("a Bundle has tokens of its own: expected no tokenizer")
+        check_tokenizer(tokenizer)
+        if isinstance(given, str):
+            given = read_foreign_text(model, tokenizer, given, written)
     module = module_of(model)
     if module.training:
         raise InputError(f"this {type(module).__name__} is in training mode: call .eval() first, so that it is fixed")
@@ -136,17 +172,32 @@ def model_input(model: Bundle | nn.Module, given: Given, *, written: str | None 
         wrong = [tuple(x.shape) for x in (*args, *row.values()) if isinstance(x, Tensor) and x.shape[:1] != (1,)]
         if wrong:
             raise InputError(f"tensors of shapes {wrong}: expected one row, the first axis of size 1")
-        return ModelInput(model=module, bundle=None, args=args, row=row, pieces=None)
+        return _named_tokens(ModelInput(model=module, bundle=None, args=args, row=row, pieces=None), tokenizer)
     if not isinstance(model, Bundle):
         raise InputError(
             f"a bare {type(module).__name__} was given a {type(given).__name__}: expected a tensor with one row or a "
-            "dict of them; a text or an image needs a Bundle"
+            "dict of them; a text needs its tokenizer, tokenizer=..., or a Bundle, and an image a Bundle"
         )
     bundle: Bundle = model
     if written is not None and bundle.reads != "pairs":
         raise InputError(f"this {bundle.name} is no translator: expected no `written`")
     kind = bundle.reads if bundle.reads in _READ else "tokens"
     return _READ[kind](bundle, given, written)
+
+
+def _named_tokens(one: ModelInput, tokenizer: Any) -> ModelInput:
+    """An input of a bare module with the names of its tokens, and the place of its mask, by a tokenizer."""
+    ids = one.row.get("input_ids", next(iter(one.args), None))
+    if tokenizer is None or not isinstance(ids, Tensor) or ids.is_floating_point():
+        return one
+    written = one.row.get("decoder_input_ids")
+    mask_id = getattr(tokenizer, "mask_token_id", None)
+    masks = [place for place, i in enumerate(ids[0].tolist()) if i == mask_id]
+    return replace(
+        one, tokenizer=tokenizer, pieces=tokenizer_pieces(tokenizer, ids[0].tolist()),
+        written=None if written is None else tokenizer_pieces(tokenizer, written[0].tolist()),
+        mask=masks[0] if masks else None,
+    )  # fmt: skip
 
 
 def _read_text(bundle: Bundle, given: Any, _: str | None) -> ModelInput:
@@ -234,9 +285,11 @@ def answer_position(given: ModelInput, at: int | None) -> int | None:
             f"this {type(given.model).__name__} returns vectors and no logits: expected a classifier, a language "
             "model, a translator or an encoder with its masked-token head"
         )
-    ids = next((x for x in (*given.args, *given.row.values()) if isinstance(x, Tensor) and x.ndim == 2), None)
+    ids = given.read_ids
     if ids is None:
         return at
+    if given.bundle is None and at is None and given.mask is not None:
+        return given.mask
     if "fill" in can and at is None:
         if given.mask is None:
             raise InputError(

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ..errors import InputError, InputKeyError
+from ..errors import InputError, InputKeyError, Notice
 from ..layers import Tokens
 from ..tokens import Pair, Tokenizer
 from ..weights import Bundle
+from .vectors import as_tensor, unit
 
 Neighbours = list[tuple[str, float]]  # names and cosines, the nearest first
 SIGNS = {"+": 1.0, "-": -1.0}
@@ -26,6 +27,8 @@ def neighbours(
 ) -> list[Neighbours]:
     """Return the vectors that are nearest to each query by the cosine of their angle, the nearest first.
 
+    A vector with an entry that is not finite has no angle: it is left out, with a Notice. Zeros have the cosine 0.
+
     Args:
         x: Vectors (n, d).
         query: A vector (d), or several (m, d).
@@ -35,12 +38,15 @@ def neighbours(
     Returns:
         Pairs of name and cosine, a list per query.
 
+    Raises:
+        InputError: If the shapes do not fit, or a query is not finite, or zero.
+
     Examples:
         >>> x = [[1.0, 0.0], [1.0, 1.0], [0.0, 2.0]]
         >>> [(name, round(cosine, 2)) for name, cosine in neighbours(x, [3.0, 0.5], names="abc", top=2)[0]]
         [('a', 0.99), ('b', 0.81)]
     """
-    vectors, queries = (torch.as_tensor(np.asarray(one, dtype=float)) for one in (x, query))
+    vectors, queries = as_tensor(x).double(), as_tensor(query).double()
     queries = queries[None] if queries.ndim == 1 else queries
     if vectors.ndim != 2 or queries.ndim != 2 or vectors.shape[1] != queries.shape[1] or not len(vectors):
         raise InputError(f"vectors {tuple(vectors.shape)} and queries {tuple(queries.shape)}: expected (n, d), (m, d)")
@@ -48,12 +54,16 @@ def neighbours(
         raise InputError(f"names has {len(names)} entries: expected {len(vectors)}, one per vector")
     if top < 1:
         raise InputError(f"top={top}: expected 1 or more")
-    cosines = F.normalize(queries, dim=1) @ F.normalize(vectors, dim=1).T
-    found, index = cosines.topk(min(top, len(vectors)), dim=1)
-    return [
-        [(str(i if names is None else names[i]), cosine) for cosine, i in zip(row, which, strict=True)]
-        for row, which in zip(found.tolist(), index.tolist(), strict=True)
-    ]
+    for i, one in enumerate(queries):
+        if not one.isfinite().all() or not one.any():
+            raise InputError(f"query {i} is zero, or not finite: expected a vector with a direction")
+    kept = _finite_rows(vectors, "vectors")
+    cosines, nearest_rows = (unit(queries) @ unit(vectors[kept]).T).topk(min(top, len(kept)), dim=1)
+    answers = []
+    for row, rows in zip(cosines.tolist(), kept[nearest_rows].tolist(), strict=True):
+        labels = [str(i if names is None else names[i]) for i in rows]
+        answers.append(list(zip(labels, row, strict=True)))
+    return answers
 
 
 def word_neighbours(bundle: Bundle, expression: str, *, side: str = "source", top: int = 10) -> Neighbours:
@@ -82,18 +92,22 @@ def word_neighbours(bundle: Bundle, expression: str, *, side: str = "source", to
     if top < 1:
         raise InputError(f"top={top}: expected 1 or more")
     tokens, table = _embedding(bundle, side)
-    table = F.normalize(table.detach().float().cpu(), dim=1)
+    table = table.detach()[: len(tokens)].float().cpu()
+    kept = _finite_rows(table, "embeddings")
+    table = unit(table)
     query, words, used = torch.zeros(table.shape[1]), set[str](), set[int]()
     for sign, word in _terms(expression):
         ids = _ids(tokens, word)
-        query += sign * F.normalize(table[ids].mean(0), dim=0)
+        query += sign * unit(table[ids].mean(0))
         words.add(word.casefold())
         used |= set(ids)
+    if not query.isfinite().all() or not query.any():
+        raise InputError(f"{expression!r} is the vector 0, or not finite: expected words that do not cancel")
     pieces = tokens.pieces(np.arange(len(tokens)))
     special = {*tokens.special_names.values(), *used}
     answer: Neighbours = []
-    order = (table[: len(tokens)] @ F.normalize(query, dim=0)).sort(descending=True)
-    for cosine, i in zip(order.values.tolist(), order.indices.tolist(), strict=True):
+    order = (table[kept] @ unit(query)).sort(descending=True)
+    for cosine, i in zip(order.values.tolist(), kept[order.indices].tolist(), strict=True):
         word = pieces[i].strip()
         if i not in special and word and word.casefold() not in words:
             answer.append((word, cosine))
@@ -101,6 +115,18 @@ def word_neighbours(bundle: Bundle, expression: str, *, side: str = "source", to
         if len(answer) == top:
             break
     return answer
+
+
+def _finite_rows(x: Float[Tensor, "n d"], what: str) -> Int[Tensor, "k"]:
+    """The numbers of the rows whose entries are all finite; a Notice says how many others there are."""
+    finite = x.isfinite().all(1)
+    left_out = (~finite).nonzero().flatten().tolist()
+    if len(left_out) == len(x):
+        raise InputError(f"none of the {len(x)} {what} is finite: expected vectors without NaN and infinity")
+    if left_out:
+        some = ", ".join(map(str, left_out[:5])) + (" ..." if len(left_out) > 5 else "")
+        warnings.warn(f"{len(left_out)} of {len(x)} {what} are not finite and are left out: {some}", Notice, 3)
+    return finite.nonzero().flatten()
 
 
 def _terms(expression: str) -> list[tuple[float, str]]:

@@ -22,7 +22,7 @@ class PatchOptions:
 
     patch: int | None = None  # edge of the window in pixels, or tokens; None: an eighth of an image, one token
     stride: int | None = None  # pixels or tokens between windows; None: half of the window, one token
-    baseline: Baseline = "zero"  # what takes the place of the input
+    baseline: Baseline | None = None  # what takes the place of the input; None: zero
 
     def __post_init__(self) -> None:
         at_least(self, 1, "patch", "stride")
@@ -33,7 +33,7 @@ def occlusion(subject: Subject, target: Target, options: PatchOptions, done: Don
 
     Windows are cut at the right and lower edge, so that every place is covered.
     """
-    x, empty = subject.x, baseline_of(subject, options.baseline)
+    x, empty = subject.x, baseline_of(subject, "zero" if options.baseline is None else options.baseline)
     image = subject.kind == "image"
     size = tuple(x.shape[-2:]) if image else (x.shape[1],)
     patch = options.patch or (max(1, min(size) // 8) if image else 1)

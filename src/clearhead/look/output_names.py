@@ -86,6 +86,19 @@ class TokenNames:
 OutputNames = ClassNames | TokenNames
 
 
+def tokenizer_names(tokenizer: Any) -> TokenNames:
+    """The names of tokens by a tokenizer of transformers."""
+    return TokenNames(
+        lambda text: tokenizer(text, add_special_tokens=False)["input_ids"],
+        lambda ids: tokenizer_pieces(tokenizer, ids),
+    )
+
+
+def tokenizer_pieces(tokenizer: Any, ids: Iterable[int]) -> list[str]:
+    """The text of each token by a tokenizer of transformers."""
+    return [tokenizer.decode([int(i)]) or str(tokenizer.convert_ids_to_tokens(int(i))) for i in ids]
+
+
 def names_of(bundle: Bundle) -> OutputNames:
     """The names of the outputs of a model: its classes, the tokens that it writes, or none if they are vectors."""
     if "classify" in bundle.can:

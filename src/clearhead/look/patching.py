@@ -59,7 +59,7 @@ class Patching(draw.Drawn):
     @property
     def answer(self) -> str:
         """The answer, or both, in words."""
-        return " against ".join(self.answers)
+        return " against ".join(name.strip() or name for name in self.answers)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
@@ -96,6 +96,7 @@ def patching(
     at: int | None = None,
     stack: str | None = None,
     written: str | None = None,
+    tokenizer: Any = None,
     done: Done | None = None,
 ) -> Patching:
     """Return the effect of every layer and position, or of every head, on the difference between two inputs.
@@ -116,6 +117,7 @@ def patching(
         at: The position whose next token is the answer; None: the last, or the masked token.
         stack: "encoder" or "decoder", for a model that has both; None: the one with more layers.
         written: What a translator has written so far.
+        tokenizer: The tokenizer of a model of transformers, which reads a text and names tokens; a Bundle has its own.
         done: Called with the number of cells just finished, and of all.
 
     Raises:
@@ -127,7 +129,7 @@ def patching(
         >>> result.matrix.shape
         torch.Size([2, 2])
     """
-    ours, other = model_input(model, clean, written=written), model_input(model, corrupted, written=written)
+    ours, other = (model_input(model, given, written=written, tokenizer=tokenizer) for given in (clean, corrupted))
     _check_lengths(ours, other)
     place = answer_position(ours, at)
     if at is None and place != answer_position(other, at):

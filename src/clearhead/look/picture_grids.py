@@ -132,7 +132,10 @@ class PatchColours(draw.Drawn):
     title: str = ""  # the layer
 
     def figure(self) -> Figure:
-        """Draw the colours of each image, below the image itself where it is known."""
+        """Draw the colours of each image, below the image itself where it is known; of a single one beside it."""
+        if len(self.pictures) == 1:
+            image = {} if self.images is None else {"image": self.images[0]}
+            return draw.images({**image, "patches": self.pictures[0]}, title=self.title)
         across = min(len(self.pictures), 6)
         shown: dict[str, np.ndarray] = {}
         for first in range(0, len(self.pictures), across):

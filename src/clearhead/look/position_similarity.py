@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -18,6 +17,7 @@ from ..layers.positions.vectors import Vectors
 from ..weights import Bundle
 from .layer_features import first_convolution
 from .model_inputs import network
+from .vectors import unit
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -92,7 +92,7 @@ def position_similarity(model: Bundle | nn.Module) -> PositionSimilarity:
 
 
 def _similar(table: Tensor, grid: tuple[int, int] | None) -> PositionSimilarity:
-    x = F.normalize(table.detach().double().cpu(), dim=1)
+    x = unit(table.detach().double().cpu())
     return PositionSimilarity(matrix=(x @ x.T).clamp(-1, 1).numpy(), grid=grid)
 
 

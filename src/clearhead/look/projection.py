@@ -13,6 +13,7 @@ from jaxtyping import Float
 
 from .. import draw
 from ..errors import InputError, MissingPackageError, nearest
+from .vectors import as_tensor
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -83,7 +84,7 @@ def project(
         seed: tsne: the seed.
 
     Raises:
-        InputError: If these are no vectors, or an entry is not finite.
+        InputError: If these are not vectors, or an entry is not finite.
 
     Examples:
         >>> texts = ["A dog runs.", "A cat sleeps.", "The man walks.", "Two men talk.", "It rains."]
@@ -91,7 +92,7 @@ def project(
         >>> project(vectors, texts=texts).points.shape
         (5, 2)
     """
-    values = np.asarray(x, dtype=float)
+    values = as_tensor(x).double().numpy()
     if values.ndim != 2 or len(values) < 3 or values.shape[1] < 2 or not np.isfinite(values).all():
         raise InputError(f"vectors of shape {values.shape}: expected finite numbers (n, d), three vectors or more")
     if method not in METHODS:
@@ -117,7 +118,10 @@ def principal(x: Float[np.ndarray, "n d"], dims: int) -> tuple[np.ndarray, np.nd
     _, scale, directions = torch.linalg.svd(centred, full_matrices=False)
     largest = directions.gather(1, directions.abs().argmax(1, keepdim=True))
     directions = (directions * largest.sign())[:dims]
-    shares = scale.square() / scale.square().sum().clamp(min=torch.finfo(scale.dtype).tiny)
+    relative = scale / scale[0].clamp(
+        min=torch.finfo(scale.dtype).tiny
+    )  # squares of what is tiny or huge are no floats
+    shares = relative.square() / relative.square().sum().clamp(min=torch.finfo(scale.dtype).tiny)
     return (centred @ directions.T).numpy(), directions.numpy(), shares[:dims].numpy()
 
 

@@ -12,10 +12,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..errors import InputError
+from ..fast.int8 import Int8
 from ..layers import Block, Patches
 from .addresses import Tree
 from .capture import watch
-from .layer_stacks import Layer, LayerStack
+from .layer_stacks import Layer, LayerStack, has_matrix
 from .layout import first_tensor
 from .measured_input import ModelInput
 from .missing import expected_missing
@@ -122,7 +123,7 @@ def _scaled(x: Tensor, scale: Any) -> Tensor:
 def _products(model: nn.Module, module: str) -> list[str]:
     """The addresses of the inputs of the matrices inside a module."""
     inside = [(path, part) for path, part in Tree(model).parts if path.startswith(f"{module}.")]
-    return [f"{path}.input" for path, part in inside if getattr(getattr(part, "weight", None), "ndim", 0) == 2]
+    return [f"{path}.input" for path, part in inside if has_matrix(part)]
 
 
 def _projection(
@@ -144,7 +145,10 @@ def _projection(
 
 def _matrix(part: Any, heads: int) -> tuple[Float[Tensor, "h e d"], Float[Tensor, "d"] | None]:
     """The weights of a linear map, divided by heads, and its bias."""
-    weight = part.weight.detach().double()
+    if isinstance(part, Int8):
+        weight = part.numbers().double() * part.scale.double()[:, None]
+    else:
+        weight = part.weight.detach().double()
     weight = weight if type(part).__name__ == "Conv1D" else weight.T  # of transformers: (inputs, outputs)
     return weight.unflatten(0, (heads, -1)), None if part.bias is None else part.bias.detach().double()
 

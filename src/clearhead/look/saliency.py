@@ -6,8 +6,9 @@ SALIENCY_METHODS.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,13 +18,14 @@ from torch import Tensor, nn
 
 from .. import draw
 from ..checks import one_of
-from ..errors import InputError
+from ..errors import InputError, Notice
 from ..weights import Bundle
 from .attributions import Attribution, Done
-from .baselines import Baseline
+from .baselines import START, Baseline
 from .grad_cam import LayerOptions, grad_cam
 from .gradient_methods import (
     GradientOptions,
+    IncompleteError,
     NoiseOptions,
     PathOptions,
     gradient,
@@ -32,7 +34,7 @@ from .gradient_methods import (
     smooth_gradient,
 )
 from .occlusion import PatchOptions, occlusion
-from .output_names import Chosen, choose_target
+from .output_names import Chosen, Target, choose_target
 from .rollout import Fusion
 from .rollout_methods import RelevanceOptions, RolloutOptions, attention_rollout, gradient_weighted_rollout
 from .subject import Given, Subject, subject
@@ -94,6 +96,7 @@ class Saliency(draw.Drawn):
     layer: str | None = None  # grad-cam: the layer
     layers: list[str] | None = None  # rollout: the layers whose attention was multiplied
     completeness: float | None = None  # integrated: the sum of all values - the change of the score from the baseline
+    complete: bool = True  # whether that is at most a tenth of the change; other values are not drawn
     picture: np.ndarray | None = None  # (height, width, 3) uint8, the image as the model saw it
 
     def __repr__(self) -> str:
@@ -113,8 +116,23 @@ class Saliency(draw.Drawn):
         total = weights.double().sum()
         return float(weights.double()[inside].sum() / total) if total > 0 else float("nan")
 
+    def check_complete(self) -> None:
+        """Raise if integrated gradients do not add up to the change of the score."""
+        if not self.complete:
+            error = float(self.completeness or 0.0)
+            total = float(self.values.double().sum())
+            raise InputError(
+                f"the values add up to {total:.3g}, and the score changes by {total - error:.3g}: expected more steps, "
+                "another baseline, or method='occlusion'"
+            )
+
     def figure(self) -> Figure:
-        """Draw the values over the image, or as colours of the tokens; a legend says what the colours mean."""
+        """Draw the values over the image, or as colours of the tokens; a legend says what the colours mean.
+
+        Raises:
+            InputError: If integrated gradients do not add up to the change of the score, so that they explain nothing.
+        """
+        self.check_complete()
         answer = self.target.strip() or repr(self.target)
         above, below = (f"for {answer}", f"against {answer}") if self.signed else (DARKER, "")
         values = self.values.numpy()
@@ -142,7 +160,7 @@ def saliency(
     model: Bundle | nn.Module,
     given: Given,
     *,
-    method: str = "integrated",
+    method: str | None = None,
     target: Chosen = None,
     at: int | None = None,
     tokenizer: Any = None,
@@ -166,7 +184,8 @@ def saliency(
             for a BERT a text with [MASK]. Of a bare module the tensors that it is called with, one row: pixels, ids, or
             a mapping of its arguments; or a text with `tokenizer`.
         method: A key of SALIENCY_METHODS: gradient, input-gradient, smoothgrad, integrated (gradients), grad-cam,
-            occlusion, rollout or gradient-rollout.
+            occlusion, rollout or gradient-rollout. If not given, integrated; where 64 points of its path do not add up
+            to the change of the score, as in deep language models, occlusion, with a Notice.
         target: The output to explain: the name of a class, a word, the number of a class or token, or a function of the
             logits (rows, outputs) that returns a number per row. None: the likeliest output.
         at: The token whose prediction is explained, where there are logits for every token; the last token, or the
@@ -176,8 +195,9 @@ def saliency(
             not given.
         baseline: integrated, occlusion: what stands for nothing: "zero" (the mean colour), "black", "white" or "blur"
             for images, "zero" or "mean" (the mean embedding of the vocabulary) for texts; a number or a tensor like the
-            input. If not given, zero; of integrated gradients of texts, the mean.
-        steps: integrated: points at which the gradient is taken; if not given 64, and others where these do not
+            input. If not given, zero; of integrated gradients of texts, the mean, as of the occlusion that takes its
+            place.
+        steps: integrated: points at which the gradient is taken; if not given 64, and up to 512 where these do not
             add up to the change of the score.
         samples: smoothgrad: noisy inputs; 25 if not given.
         noise: smoothgrad: standard deviation, as a share of the range of the input; 0.15 if not given.
@@ -192,7 +212,8 @@ def saliency(
         The values in the resolution of the image that the model saw, or one per token, and the target with its score.
 
     Raises:
-        InputError: If a method or a target does not fit the model; the message says which do.
+        InputError: If a method or a target does not fit the model, and the message says which do; or if integrated
+            gradients do not add up to the change of the score.
 
     Examples:
         >>> vit = clearhead.load("vit-imagenette")
@@ -201,30 +222,51 @@ def saliency(
         ('golf ball', torch.Size([128, 128]), 'blocks.4')
         >>> figure = result.figure()
     """
-    one_of("method", method, SALIENCY_METHODS)
-    chosen = SALIENCY_METHODS[method]
-    options = _options(method, {
+    given_options = {
         "layer": layer, "baseline": baseline, "steps": steps, "samples": samples, "noise": noise, "seed": seed,
         "patch": patch, "stride": stride, "residual": residual, "fusion": fusion,
-    })  # fmt: skip
+    }  # fmt: skip
+    name = "integrated" if method is None else method
+    one_of("method", name, SALIENCY_METHODS)
+    chosen = SALIENCY_METHODS[name]
+    options = _options(name, given_options)
     about = subject(model, given, tokenizer=tokenizer, at=at)
     if about.kind not in chosen.kinds:
         fitting = ", ".join(name for name, other in SALIENCY_METHODS.items() if about.kind in other.kinds)
         raise InputError(f"method={method!r} is not for a text: expected one of {fitting}")
     with torch.no_grad():
         goal = choose_target(target, about.logits(about.x), about.names, about.name)
-    found = chosen.compute(about, goal, options, done)
+    if method is None:
+        name, found = _default(about, goal, options, done)
+    else:
+        found = chosen.compute(about, goal, options, done)
     return Saliency(
-        values=_plain(found.values), whole=_plain(found.whole), method=method, signed=chosen.signed, target=goal.name,
+        values=_plain(found.values), whole=_plain(found.whole), method=name, signed=chosen.signed, target=goal.name,
         index=goal.index, score=goal.value, probability=goal.probability, tokens=about.tokens, at=about.at,
-        layer=found.layer, layers=found.layers, completeness=found.completeness, picture=seen(about),
+        layer=found.layer, layers=found.layers, completeness=found.completeness, complete=found.complete,
+        picture=seen(about),
     )  # fmt: skip
+
+
+def _default(about: Subject, goal: Target, options: PathOptions, done: Done | None) -> tuple[str, Attribution]:
+    """Integrated gradients, or occlusion where they do not add up after a first attempt; the method and its result."""
+    try:
+        return "integrated", integrated_gradients(about, goal, replace(options, refined=False), done)
+    except IncompleteError as problem:
+        warnings.warn(
+            f"{str(problem).partition(', even with')[0]}; this is occlusion instead, and method='integrated' takes "
+            "more points",
+            Notice,
+            stacklevel=3,
+        )
+    empty = START[about.kind] if options.baseline is None else options.baseline
+    return "occlusion", occlusion(about, goal, PatchOptions(baseline=empty), done)
 
 
 def _options(method: str, given: dict[str, Any]) -> Any:
     """The options of a method; raises for those that only others have."""
     kind = SALIENCY_METHODS[method].options
-    own = [field.name for field in fields(kind)]
+    own = [field.name for field in fields(kind) if field.name != "refined"]
     chosen = {name: value for name, value in given.items() if value is not None}
     for name in chosen:
         if name not in own:

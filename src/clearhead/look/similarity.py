@@ -25,10 +25,12 @@ from ..weights import Bundle, load
 from .hsic import Hsic, make_hsic
 from .layer_features import ROWS, LayerReader
 from .model_inputs import Data, Done, device_of
+from .vectors import as_tensor
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+SMALL, LARGE = 1e-60, 1e60  # between these, sums of fourth powers of features are floats of 64 bits
 Models = Bundle | nn.Module | str | Path | Sequence[Any] | Mapping[str, Any]
 
 
@@ -172,15 +174,23 @@ def cka_of_features(
     """
     if not a or b == {}:
         raise InputError("there are no features: expected {name: (n, d)}")
-    given = [torch.as_tensor(np.asarray(x)) for part in (a, b or {}) for x in part.values()]
+    given = [as_tensor(x) for part in (a, b or {}) for x in part.values()]
     shapes = {tuple(x.shape) for x in given}
     if any(x.ndim != 2 for x in given) or len({shape[0] for shape in shapes}) != 1:
         raise InputError(f"features of shapes {sorted(shapes)}: expected (n, d) each, with the same n inputs")
+    given = [_scaled(x) for x in given]
     count = len(given[0])
     hsic = make_hsic(estimator, kernel, count)
     for start, end in _spans(count, rows):
         hsic.add([x[start:end] for x in given])
     return _similarity(hsic, list(a), list(b or {}), ("", ""), estimator, kernel)
+
+
+def _scaled(x: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+    """Features divided by the largest: CKA is the same, and their fourth powers are neither 0 nor infinite."""
+    largest = x.abs().amax() if x.numel() else x.new_zeros(())
+    usual = not largest.isfinite() or SMALL < largest < LARGE
+    return x if usual else x / largest.where(largest > 0, 1.0)
 
 
 def _readers(models: Any, data: Data, layers: Any, features: str) -> list[tuple[str, LayerReader]]:

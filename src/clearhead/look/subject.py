@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,10 +21,11 @@ from ..data.image_files import open_image
 from ..data.preprocessing import Preprocessing
 from ..data.text_rows import MASKS
 from ..errors import InputError, InputIndexError
+from ..models import Model
 from ..weights import Bundle
 from .addresses import module_of
 from .embedded_text import call_model, embed_text, output_of
-from .output_names import ClassNames, OutputNames, TokenNames, names_of
+from .output_names import ClassNames, OutputNames, TokenNames, names_of, tokenizer_names, tokenizer_pieces
 from .text import id_row, pieces_of, read_ids, translation_inputs
 
 Given = Any  # what a Bundle takes: an image or a text, for a translator (source, target so far); or tensors
@@ -40,6 +42,7 @@ class Subject:
     names: OutputNames  # of the logits
     tokens: list[str] | None = None  # the text of each token; None: an image
     at: int | None = None  # the token whose prediction is explained, if there are logits for every token
+    answers: int = 1  # number of tokens whose logits one pass computes
     picture: np.ndarray | None = None  # (height, width, 3) uint8: the image as the model saw it
     preprocessing: Preprocessing | None = None  # of an image
     mean: Callable[[], Tensor] | None = None  # of a text: like x, the mean embedding of the vocabulary at every token
@@ -52,7 +55,7 @@ class Subject:
     def rows(self, outputs: int) -> int:
         """The number of rows that one pass takes, where the model has this many outputs per token."""
         room = ROOM_CUDA if self.x.is_cuda else ROOM
-        return max(1, min(MOST_ROWS, room // max(self.x.numel(), outputs * len(self.tokens or [""]))))
+        return max(1, min(MOST_ROWS, room // max(self.x.numel(), outputs * self.answers)))
 
 
 ROOM, ROOM_CUDA, MOST_ROWS = 1 << 19, 1 << 22, 64  # inputs or logits per pass, whose activations fit, and rows
@@ -161,10 +164,7 @@ def _foreign(model: nn.Module, given: Given, tokenizer: Any, at: int | None) -> 
     texts = [key for key in row if key in ("", "input_ids", "ids", "decoder_input_ids", "source")] or list(row)[:1]
     pieces = [str(i) for key in texts for i in row[key][0].tolist()]
     if tokenizer is not None:
-        pieces = [tokenizer.decode([int(i)]) for i in pieces]
-        by_text = TokenNames(lambda text: tokenizer(text, add_special_tokens=False)["input_ids"], lambda ids: [
-            tokenizer.decode([int(i)]) for i in ids
-        ])  # fmt: skip
+        pieces, by_text = tokenizer_pieces(tokenizer, map(int, pieces)), tokenizer_names(tokenizer)
     else:
         by_text = TokenNames(None, lambda ids: [str(int(i)) for i in ids])
     return _of_tokens(model, name, row, by_text, pieces, at, texts=texts, classes=names)
@@ -188,10 +188,13 @@ def _of_tokens(
     if at is not None and queries and not -queries <= at < queries:
         raise InputIndexError(f"at={at}: there are {queries} tokens")
     at = at % queries if at is not None and queries else None
+    ours: Any = model
+    one = at is not None and isinstance(model, Model) and hasattr(model, "states") and hasattr(model, "head")
+    run = (lambda row: ours.head(ours.states(**row)[:, at])) if one else partial(call_model, model)
     return Subject(
-        model=model, name=name, x=embedded.x, tokens=pieces, at=at,
+        model=model, name=name, x=embedded.x, tokens=pieces, at=at, answers=1 if one else len(pieces),
         names=names if queries or classes is None else classes,
-        logits=lambda rows: _at(embedded.output(rows), at), mean=embedded.mean,
+        logits=lambda rows: _at(embedded.output(rows, run), at), mean=embedded.mean,
     )  # fmt: skip
 
 

@@ -38,6 +38,8 @@ def nearest_neighbours(
             f"neighbours={neighbours}, temperature={temperature}, {len(train)} features: expected 1 neighbour or more, "
             "a temperature above 0, and training features"
         )
+    if not train.isfinite().all() or not test.isfinite().all():  # NaN would be the nearest of all
+        raise InputError("some features are not finite: expected a model without NaN and infinity")
     train, classes = F.normalize(train, dim=-1), int(labels.max()) + 1
     found = []
     for some in F.normalize(test, dim=-1).split(ROWS):

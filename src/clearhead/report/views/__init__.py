@@ -6,6 +6,7 @@ salience         saliency, perturbation
 sinks            sinks
 appearance       fields, features, filters, positions, patch-colours, neighbours
 causes           lens, attribution, patching, heads, effects
+time_limit       the estimate of a view's time, and the limit
 image_attention  results of the view attention for images and captions
 tables           what a terminal shows of each result
 """
@@ -21,12 +22,19 @@ from ...weights import Bundle
 from ..example_inputs import example_input
 from . import appearance, attention, causes, salience, sinks  # noqa: F401  (each registers its views)
 from .registry import VIEWS, View, check_fit, fitting
+from .time_limit import TimeLimit
 
 __all__ = ["VIEWS", "View", "fitting", "view"]
 
 
 def view(
-    bundle: Bundle, name: str, given: Any = None, *, done: Callable[[int, int], None] | None = None, **options: Any
+    bundle: Bundle,
+    name: str,
+    given: Any = None,
+    *,
+    done: Callable[[int, int], None] | None = None,
+    limit: float | None = None,
+    **options: Any,
 ) -> Any:
     """Look into a model by the name of a view: what `clearhead look` does.
 
@@ -36,6 +44,8 @@ def view(
         given: A text, or an image (a path, the name of one that ships such as "golf-ball", a PIL image or an array); an
             example if not given.
         done: Called with the amount of work just finished, and of all.
+        limit: Seconds that the view may take by an estimate from its first passes; None: as many as it needs. With a
+            limit, a Notice says how long it will take if that is ten seconds or more.
         options: The options of the view, which `clearhead look --help` lists, such as method="grad-cam" of saliency.
 
     Returns:
@@ -45,7 +55,8 @@ def view(
         fields a Fields (sides(), maps).
 
     Raises:
-        InputError: If there is no such view, or it does not fit the model; the message says which do.
+        InputError: If there is no such view, or it does not fit the model, and the message says which do; or if it
+            would take longer than the limit.
 
     Examples:
         >>> result = view(clearhead.load("everyday"), "saliency", "A man is standing in the", method="gradient")
@@ -57,8 +68,9 @@ def view(
     check_fit(chosen, bundle)
     if chosen.needs_input and given is None:
         given = example_input(bundle)
+    report = TimeLimit(name, limit, cheaper=chosen.cheaper, done=done)
     try:
-        return chosen.run(bundle, given, done=done, **options)
+        return chosen.run(bundle, given, done=report, **options)
     except MapSizeError as problem:
         others = [other.name for other in fitting(bundle).values() if not other.dense]
         raise InputError(

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 Done = Callable[[int, int], None]
 
 
-@view_of("fields", reads("images"))
+@view_of("fields", reads("images"), cheaper="fewer layers=, or fewer images")
 def fields(
     bundle: Bundle,
     given: Any,

@@ -68,7 +68,7 @@ def attribution(
     return logit_attribution(bundle, given, target=targets(target, against), at=at, written=written)
 
 
-@view_of("patching", reads("tokens", "pairs", "images"), layered, answers)
+@view_of("patching", reads("tokens", "pairs", "images"), layered, answers, cheaper="what=heads, or a shorter input")
 def patching(
     bundle: Bundle,
     given: Any,
@@ -102,7 +102,7 @@ def patching(
     )  # fmt: skip
 
 
-@view_of("heads", reads("tokens", "pairs", "images"), attends)
+@view_of("heads", reads("tokens", "pairs", "images"), attends, cheaper="a shorter input")
 def heads(
     bundle: Bundle,
     given: Any,
@@ -122,7 +122,15 @@ def heads(
     return head_effects(bundle, given, target=target, kind=kind, done=_steps(done))
 
 
-@view_of("effects", reads("tokens", "pairs", "images"), layered, at_once, answers, dense=True)
+@view_of(
+    "effects",
+    reads("tokens", "pairs", "images"),
+    layered,
+    at_once,
+    answers,
+    dense=True,
+    cheaper="the view heads, which takes one row per head and not per key",
+)
 def effects(
     bundle: Bundle,
     given: Any,

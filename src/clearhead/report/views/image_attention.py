@@ -35,13 +35,11 @@ class ImageAttention(draw.Drawn):
     picture: np.ndarray | None  # (height, width, 3) uint8, the image as the model saw it
 
     def figure(self) -> Figure:
-        """Draw the image under the map of each head: bright where the weight is large."""
+        """Draw the image under the map of each head: lit where the weight is large."""
         base = self.picture if self.picture is not None else np.full((*self.maps.shape[1:], 3), 255, np.uint8)
         named = {f"head {head}": x for head, x in zip(self.heads, self.maps, strict=True)}
         pictures = {"image": base, **dict.fromkeys(named, base)}
-        return draw.images(
-            pictures, maps=named, title=f"{self.queries}, {self.layer}: bright where the weight is large"
-        )
+        return draw.images(pictures, maps=named, title=f"{self.queries}, {self.layer}: lit where the weight is large")
 
     def only(self, head: int) -> ImageAttention:
         """The same of one head."""

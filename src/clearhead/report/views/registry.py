@@ -35,6 +35,7 @@ class View:
     conditions: tuple[Condition, ...]  # what a model must have
     needs_input: bool  # False: it shows weights, and no input is read
     dense: bool  # it holds whole attention maps, which long inputs are too large for
+    cheaper: str = ""  # which of its options take less time, for messages
 
     @property
     def help(self) -> str:
@@ -51,12 +52,14 @@ VIEWS: dict[str, View] = {}  # all views by name
 
 
 def view_of(
-    name: str, *conditions: Condition, needs_input: bool = True, dense: bool = False
+    name: str, *conditions: Condition, needs_input: bool = True, dense: bool = False, cheaper: str = ""
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Decorator that registers a function as a view."""
 
     def register(run: Callable[..., Any]) -> Callable[..., Any]:
-        VIEWS[name] = View(name=name, run=run, conditions=conditions, needs_input=needs_input, dense=dense)
+        VIEWS[name] = View(
+            name=name, run=run, conditions=conditions, needs_input=needs_input, dense=dense, cheaper=cheaper
+        )
         return run
 
     return register

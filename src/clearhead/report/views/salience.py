@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...draw import Drawn
-from ...errors import InputError
+from ...errors import InputError, Notice
 from ...look import SALIENCY_METHODS, PerturbationCurves, Saliency, perturbation_curves, saliency
+from ...look.gradient_methods import IncompleteError
 from ...weights import Bundle
 from .registry import answers, reads, view_of
 
@@ -46,12 +48,12 @@ class RegionShare(Drawn):
         return {**self.saliency.to_dict(), "region": self.region, "share": self.share}
 
 
-@view_of("saliency", reads("images", "tokens", "pairs"), answers)
+@view_of("saliency", reads("images", "tokens", "pairs"), answers, cheaper="method=gradient, which takes one pass")
 def salience(
     bundle: Bundle,
     given: Any,
     *,
-    method: str = "integrated",
+    method: str | None = None,
     target: str | int | None = None,
     region: str | tuple[int, ...] | None = None,
     at: int | None = None,
@@ -68,7 +70,8 @@ def salience(
     """Which pixels or tokens an answer depends on.
 
     Args:
-        method: gradient, input-gradient, smoothgrad, integrated, grad-cam, occlusion, rollout or gradient-rollout.
+        method: gradient, input-gradient, smoothgrad, integrated, grad-cam, occlusion, rollout or gradient-rollout; if
+            not given, integrated, and occlusion where that does not add up to the change of the score.
         target: The class, the word or the number of the output that is explained; the likeliest if not given.
         region: Also the share of a region, in a RegionShare: left,top,right,bottom in pixels of the model's input, or
             numbers of tokens.
@@ -92,7 +95,7 @@ def salience(
     return RegionShare(saliency=found, region=numbers, share=found.share(numbers))
 
 
-@view_of("perturbation", reads("images", "tokens", "pairs"), answers)
+@view_of("perturbation", reads("images", "tokens", "pairs"), answers, cheaper="methods=gradient steps=8")
 def perturbation(
     bundle: Bundle,
     given: Any,
@@ -116,7 +119,14 @@ def perturbation(
     if unknown or not names:
         raise InputError(f"methods={methods!r}: expected some of {', '.join(SALIENCY_METHODS)}")
     one = with_written(bundle, given, written)
-    maps = {name: saliency(bundle, one, method=name, target=target) for name in names}
+    maps: dict[str, Saliency] = {}
+    for name in names:
+        try:
+            maps[name] = saliency(bundle, one, method=name, target=target, done=done)
+        except IncompleteError as problem:
+            if len(names) == 1:
+                raise
+            warnings.warn(f"{name} is left out: {problem}", Notice, stacklevel=2)
     return perturbation_curves(bundle, one, maps, steps=steps, done=done)
 
 

@@ -106,6 +106,7 @@ def _(result: ClsMaps) -> Table:
 
 @table.register
 def _(result: Saliency) -> Table:
+    result.check_complete()
     if result.tokens is not None:
         tokens = [(repr(token), float(x)) for token, x in zip(result.tokens, result.values, strict=True)]
         return _table(result.title, ("token", "value"), tokens[:MOST])

@@ -1,0 +1,93 @@
+"""TimeLimit: how long a view will take, from its first passes; too long a one is stopped before the time is spent."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable
+
+from ...errors import InputError, Notice
+
+Done = Callable[[int, int], None]  # called with the amount of work just finished, and of all
+WORTH_SAYING = 10.0  # seconds from which an estimate is announced
+MEASURED = 1.0  # seconds of work that an estimate is made from
+
+
+class TimeLimit:
+    """A progress report that estimates the time of a view, announces it, and raises if it is above a limit.
+
+    A view may have several phases, each with a total of its own: the estimate is of the phase that runs, and of all
+    before it.
+
+    Args:
+        view: The name of the view.
+        limit: Seconds; None: no limit and no announcement.
+        cheaper: What takes less time, for the message: "fewer steps=".
+        done: Another report, which is called first.
+        clock: The time in seconds.
+
+    Examples:
+        >>> limit = TimeLimit("effects", 60.0, clock=iter([0.0, 2.0]).__next__)
+        >>> limit(1, 100)  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        ...
+        clearhead.errors.InputError: the view effects would take about 3 minutes, ...
+    """
+
+    def __init__(
+        self,
+        view: str,
+        limit: float | None,
+        *,
+        cheaper: str = "",
+        done: Done | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if limit is not None and not limit > 0:
+            raise InputError(f"limit={limit}: expected seconds above 0")
+        self._view, self._limit, self._cheaper = view, limit, cheaper
+        self._done, self._clock = done, clock
+        self._begun = self._phase_begun = clock()
+        self._total, self._finished = 0, 0
+        self._announced = False
+
+    def __call__(self, finished: int, total: int) -> None:
+        if self._done is not None:
+            self._done(finished, total)
+        if self._limit is None:
+            return
+        now = self._clock()
+        if total != self._total:  # the first report of a phase, which began when the phase before ended
+            self._total, self._finished = total, 0
+        self._finished += finished
+        spent = now - self._phase_begun
+        seconds = self._phase_begun - self._begun + spent * total / max(self._finished, 1)
+        if self._finished >= total:
+            self._phase_begun, self._total = now, 0
+        elif spent >= MEASURED:
+            self._check(seconds, self._limit)
+
+    def _check(self, seconds: float, limit: float) -> None:
+        if seconds > limit:
+            more = _round_up(seconds)
+            cheaper = f", or {self._cheaper}" if self._cheaper else ""
+            raise InputError(
+                f"the view {self._view} would take about {_spoken(seconds)}, and the limit is {_spoken(limit)}: "
+                f"expected more seconds, --limit {more} (in Python limit={more}){cheaper}"
+            )
+        if seconds >= WORTH_SAYING and not self._announced:
+            self._announced = True
+            warnings.warn(f"{self._view}: about {_spoken(seconds)}", Notice, stacklevel=2)
+
+
+def _spoken(seconds: float) -> str:
+    """A duration as people say it."""
+    units = {"hour": 3600, "minute": 60, "second": 1}
+    name = next((name for name, size in units.items() if seconds >= 1.5 * size or seconds == size), "second")
+    count = max(round(seconds / units[name]), 1)
+    return f"{count} {name}" if count == 1 else f"{count} {name}s"
+
+
+def _round_up(seconds: float) -> int:
+    """A limit with room for an estimate that was too low: by a fifth, in whole minutes."""
+    return 60 * int(-(-1.2 * seconds // 60))
