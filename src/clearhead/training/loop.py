@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 from torch import Tensor
 
@@ -27,6 +27,7 @@ from .checkpoint import Checkpoint, CheckpointError, DamagedError, Writer, lates
 from .data_facts import changes, check_same_meaning, data_facts
 from .distributed import World
 from .memory import is_exhausted
+from .pace import HOUR, Pace
 from .pending import Pending
 from .prefetch import Feed, Part
 from .pretrained import describe
@@ -50,12 +51,22 @@ class TrainingError(UserError, RuntimeError):
     """A training cannot continue; the message gives the step and the last intact checkpoint, if there is one."""
 
 
+class Propose(Protocol):
+    """Returns a sentence about what would take less time, for a training that takes more than an hour."""
+
+    def __call__(self, *, step: int, rate: float) -> str:
+        """Of the steps that are done, and of the steps per second."""
+
+
 class Loop:
     """One attempt at a run; its constructor checks and builds everything that the steps need."""
 
-    def __init__(self, recipe: Recipe, out: Path, root: Path | None, world: World, quiet: bool) -> None:
-        self.recipe, self.world = recipe, world
-        self.stopping = self._agreed = False
+    def __init__(
+        self, recipe: Recipe, out: Path, root: Path | None, world: World, quiet: bool,
+        propose: Propose | None = None,
+    ) -> None:  # fmt: skip
+        self.recipe, self.world, self.propose = recipe, world, propose
+        self.stopping = self._agreed = self._save_is_due = False
         self.mean: dict[str, float] = {}  # validation of the mean of the last checkpoints, of a run with run.average
         with ExitStack() as stack:
             self.data = self._open(recipe.data, root, stack)
@@ -115,6 +126,7 @@ class Loop:
             self.events = Events(path / "events", after=self.step if (path / "events").exists() else None)
             stack.callback(self.events.close)
         attempt = world.broadcast(attempt)
+        self.pace = Pace(recipe.run, validates=bool(self.data.valid_batches), steps=recipe.steps)
         self.writer = Writer(
             self.folder.checkpoints, rank=world.rank, world=world.size, attempt=attempt, keep=recipe.run.keep
         )
@@ -233,10 +245,12 @@ class Loop:
                 if recipe.run.sample_every and (finished or self._due(recipe.run.sample_every)):
                     self._sample()
                 stop = self._agreed or (self.stopping and self.world.size == 1)
-                if finished or stop or self._due(recipe.run.save_every):
+                if finished or stop or self._save_is_due or self._due(recipe.run.save_every):
                     self._save()
                 if stop and not finished:
                     break
+                if not finished:
+                    self._say_forecast()
             self.writer.wait()
         if not finished:
             self.talk.say(
@@ -258,10 +272,11 @@ class Loop:
     def _update(self, parts: list[Part]) -> None:
         """Perform one step, the updates of all players, and log it if a log is due."""
         recipe, world, index = self.recipe, self.world, self.step
-        counted, units, stop = world.sum(
-            sum(part.counted for part in parts), sum(part.units for part in parts), float(self.stopping)
+        save_is_due = world.rank == 0 and self.pace.is_save_due  # clocks differ: that of worker 0 counts
+        counted, units, stop, save = world.sum(
+            sum(part.counted for part in parts), sum(part.units for part in parts), self.stopping, save_is_due
         )
-        self._agreed = stop > 0
+        self._agreed, self._save_is_due = stop > 0, save > 0
         self.step += 1
         probes = self._due(recipe.run.inside_every)
         if probes:
@@ -287,6 +302,15 @@ class Loop:
         if probes:
             self._log({"inside": self.trainer.probed()})
         self.talk.advance(self.step, shown)
+
+    def _say_forecast(self) -> None:
+        """Say, after the first steps of a long training, how long it will take, and what would take less."""
+        forecast = self.pace.forecast(self.step)
+        if forecast is None:
+            return
+        self.talk.say(str(forecast))
+        if self.propose is not None and forecast.seconds > HOUR:
+            self.talk.say(self.propose(step=self.step, rate=forecast.rate))
 
     @cached_property
     def loss_names(self) -> list[str]:
@@ -407,6 +431,7 @@ class Loop:
         facts = {"best": self.best.facts, "data": self.facts}
         self.writer.save(self.step, self.trainer.tensors(), facts, protect=protect)
         self.saved = self.step
+        self.pace.saved()
 
     def _settle(self) -> None:
         """Wait for the checkpoint that is being written; its failure is ignored, because the run ends anyway."""

@@ -32,6 +32,7 @@ class RunConfig:
     log_every: int = 10  # steps between two lines of metrics
     valid_every: int = 0  # steps between two validations; 0: only after the last step
     save_every: int = 0  # steps between two checkpoints; 0: only after the last step
+    save_minutes: float = 10.0  # minutes after the last checkpoint when another one is written; 0: only save_every
     inside_every: int = 0  # steps between two records of activations and gradients; 0: never
     sample_every: int = 0  # steps between two sets of text samples, which also follow the last step; 0: never
     decode: int | None = (
@@ -47,6 +48,7 @@ class RunConfig:
     def __post_init__(self) -> None:
         at_least(self, 1, "log_every", "keep")
         at_least(self, 0, "valid_every", "save_every", "inside_every", "sample_every", "decode", "patience", "average")
+        at_least(self, 0, "save_minutes")
         if (self.patience or self.best) and not self.valid_every:
             word = "patience" if self.patience else "best"
             raise InputError(f"{word} counts validations: expected valid_every of 1 step or more")
@@ -138,7 +140,8 @@ class Recipe:
     def averaged_steps(self) -> list[int]:
         """The steps of the last run.average checkpoints, oldest first: the last step, and those of run.save_every.
 
-        Checkpoints that an interruption wrote do not count, so that a resumed run has the same average.
+        Checkpoints that an interruption or run.save_minutes wrote do not count, so that a resumed run has the same
+        average.
         """
         regular = range(self.run.save_every, self.steps, self.run.save_every) if self.run.save_every else ()
         return [*regular, self.steps][-self.run.average :] if self.run.average else []
