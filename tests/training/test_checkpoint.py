@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from clearhead.training import checkpoint as checkpoint_module
 from clearhead.training import shards
 from clearhead.training.checkpoint import Checkpoint, CheckpointError, Writer, latest
-from clearhead.training.shards import share
+from clearhead.weights.shards import share
 
 HERE = Path(__file__).parent
 TYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int64, torch.int32, torch.uint8, torch.bool]

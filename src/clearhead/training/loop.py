@@ -7,6 +7,7 @@ and the step.
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -21,6 +22,7 @@ from .. import config
 from ..data import Data, make_data
 from ..errors import UserError
 from ..weights import Bundle, load, save
+from ..weights.pretrained import describe
 from . import progress
 from .best import Best
 from .checkpoint import Checkpoint, CheckpointError, DamagedError, Writer, latest, step_name
@@ -30,7 +32,6 @@ from .memory import is_exhausted
 from .pace import HOUR, Pace
 from .pending import Pending
 from .prefetch import Feed, Part
-from .pretrained import describe
 from .recipe import MAY_CHANGE, Recipe, named_options
 from .run_folder import Folder, FolderError
 from .setup import resolve
@@ -86,6 +87,7 @@ class Loop:
             if world.rank == 0:
                 self.changes = self._keep_recipe()
                 self.folder.keep_setup(setup, unit=self.data.unit, objective=objective)
+                self.trainer.begin_result(self.folder.path / "unfinished", self.best.name if self.best.kept else None)
             checkpoint = self._newest()
             self.step = 0
             if checkpoint is not None:
@@ -451,6 +453,7 @@ class Loop:
                     save(bundle, path, layout="clearhead" if bundle.base is None else "peft")
                 best_step = self.best.step if self.best.kept and self.best.step else None
                 self.folder.keep_model(self.recipe, step=self.step, best=best_step, mean=self.mean)
+                shutil.rmtree(self.folder.path / "unfinished", ignore_errors=True)
         self.world.barrier()  # until it is saved
         return load(self.folder.path / "model", device=str(self.world.device))
 

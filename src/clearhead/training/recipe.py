@@ -13,6 +13,7 @@ from ..checks import at_least, one_of
 from ..data import data_config, names
 from ..errors import InputError, nearest
 from ..models import FAMILIES, family
+from ..weights.pretrained import Pretrained
 from .augmentation import AUGMENTATIONS
 from .initialisation import WORDS
 from .lora import LoraConfig
@@ -60,21 +61,6 @@ class RunConfig:
                 f"average={self.average} and {word} choose different weights, the mean of the last checkpoints and the "
                 "best one: expected one of them"
             )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Pretrained:
-    """Weights to start from."""
-
-    folder: str  # a model folder, a run folder, or a name that `load` accepts
-    part: str | None = None  # submodule of the checkpoint to use, like encoder; not given: the whole checkpoint
-    into: str | None = None  # submodule of the model to fill, like encoder; not given: the whole model
-    differ: tuple[str, ...] = ()  # model options that may differ from those of the checkpoint
-
-    @property
-    def is_whole(self) -> bool:
-        """True if a whole checkpoint fills a whole model, whose options are then those of the checkpoint."""
-        return self.part is None and self.into is None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
