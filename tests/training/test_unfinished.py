@@ -1,4 +1,4 @@
-"""A training that is not finished is opened by what it saved last, or best, with the weights that it would have saved."""
+"""A training that is not finished opens as its last or best checkpoint, with the weights that would have been saved."""
 
 import shutil
 

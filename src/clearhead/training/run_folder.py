@@ -302,7 +302,9 @@ def _plain_recipe(value: Any) -> Any:
 
 
 def _recipe_hash(recipe: Recipe) -> str:
-    content = json.dumps(_plain_recipe(config.dump(recipe)), sort_keys=True, default=str)
+    table = _plain_recipe(config.dump(recipe))
+    del table["run"]["save_minutes"]  # says only when checkpoints are written
+    content = json.dumps(table, sort_keys=True, default=str)
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
