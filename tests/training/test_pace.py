@@ -138,12 +138,10 @@ def test_a_long_training_of_a_file_names_a_setting_that_takes_an_hour(tmp_path, 
 def test_what_is_proposed_for_an_hour(tmp_path):
     (tmp_path / "text.txt").write_text("one two three\n" * 400)
     words = ("model.width=8", "model.depth=2", "model.heads=2", "data.tokens=characters")
-    said = propose_shorter(
-        read_recipe(new_recipe(tmp_path / "text.txt", *words)), of_epochs="epochs=", smaller=True, step=5, rate=0.29
-    )
+    said = propose_shorter(read_recipe(new_recipe(tmp_path / "text.txt", *words)), new=True, step=5, rate=0.29)
     assert said == (
         "for about an hour add steps=1049 to the same command, also after Ctrl-C; steps of a smaller model are faster, "
-        "in another folder (--out): model.width=4 model.depth=1; epochs=N changes how often each example is used"
+        "in another folder (--out): model.width=4 model.depth=1"
     )
 
 

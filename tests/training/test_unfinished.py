@@ -81,6 +81,12 @@ def test_the_best_checkpoint_is_taken_where_it_is_kept(tmp_path, monkeypatch):
         same_bits(weights(load(tmp_path / "run", device="cpu")), exported[4])
 
 
+def test_before_the_first_validation_it_is_the_last_checkpoint(tmp_path, monkeypatch):
+    exported = stopped(recipe(run__valid_every=4, run__patience=2), tmp_path / "run", monkeypatch, 2)
+    with pytest.warns(Notice, match="its last checkpoint, that of step 2 of 8"):
+        same_bits(weights(load(tmp_path / "run", device="cpu")), exported[2])
+
+
 def test_settings_and_dtypes_are_those_of_a_saved_model(tmp_path, monkeypatch):
     (tmp_path / "text.txt").write_text("one two three\n" * 60)
     data = {"name": "text", "path": str(tmp_path / "text.txt"), "context": 8, "rows": 3}
@@ -171,4 +177,5 @@ def test_adapters_with_a_new_head(tmp_path, monkeypatch):
     bundle = load(tmp_path / "run", device="cpu")
     assert bundle.labels == ("False", "True")
     assert trained_columns(bundle) == {"text": "text", "label": "label"}
-    same_bits(weights(bundle), next(reversed(exported.values())))
+    step = int(bundle.note.split()[1])  # the best one
+    same_bits(weights(bundle), exported[step])

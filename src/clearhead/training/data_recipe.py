@@ -124,26 +124,22 @@ def new_recipe(
     return with_steps(table, overrides, epochs=NEW_EPOCHS[kind], best=best, root=root, most=most)
 
 
-def propose_shorter(recipe: Recipe, *, of_epochs: str, smaller: bool, step: int, rate: float) -> str:
+def propose_shorter(recipe: Recipe, *, new: bool, step: int, rate: float) -> str:
     """A sentence with the options of a training that takes about an hour, for one that takes longer.
 
     Args:
         recipe: The recipe, made from a file of data.
-        of_epochs: How the number of epochs is given: "epochs=" or "--epochs ".
-        smaller: Whether the model may be smaller, as a new one may.
+        new: Whether the model is a new one, which may be smaller.
         step: The steps that are done.
         rate: Steps per second.
     """
     steps = step + max(int(HOUR * rate), 1)
-    words = [f"for about an hour add steps={steps} to the same command, also after Ctrl-C"]
-    halved = [
-        f"model.{name}={value // 2}" for name in ("width", "depth")
-        if isinstance(value := recipe.model.get(name), int) and value > 1
-    ]  # fmt: skip
-    if smaller and halved:
-        words.append(f"steps of a smaller model are faster, in another folder (--out): {' '.join(halved)}")
-    words.append(f"{of_epochs}N changes how often each example is used")
-    return "; ".join(words)
+    sentence = f"for about an hour add steps={steps} to the same command, also after Ctrl-C"
+    sizes = {name: recipe.model.get(name) for name in ("width", "depth")}
+    halved = [f"model.{name}={size // 2}" for name, size in sizes.items() if isinstance(size, int) and size > 1]
+    if new and halved:
+        sentence += f"; steps of a smaller model are faster, in another folder (--out): {' '.join(halved)}"
+    return sentence
 
 
 def vocabulary_size(path: Path) -> int:

@@ -204,7 +204,7 @@ def finetune(
         root=root, device=device,
     )  # fmt: skip
     settings = read_recipe(recipe)
-    propose = partial(propose_shorter, settings, of_epochs="--epochs ", smaller=False)
+    propose = partial(propose_shorter, settings, new=False)
     where = None if root is None else Path(root)
     return run_recipe(settings, out=place, root=where, device=device, quiet=quiet, propose=propose)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from .recipe import RunConfig
 
 MEASURED = 10.0  # seconds of steps after which the time of the others is estimated
+FEWEST = 3  # of these steps
 SHORT = 60.0  # seconds; of a training that takes no longer nothing is said
 HOUR = 3600.0  # seconds
 
@@ -83,7 +84,7 @@ class Pace:
             self._first = step, now
             return None
         first, began = self._first
-        if now - began < MEASURED:
+        if now - began < MEASURED or step - first < FEWEST:
             return None
         self._has_told = True
         rate = (step - first) / (now - began)

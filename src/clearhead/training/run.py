@@ -90,7 +90,7 @@ def train(
     if is_data(recipe):
         assert isinstance(recipe, str | Path)
         settings = read_recipe(new_recipe(recipe, *overrides, root=root, device=device))
-        propose = partial(propose_shorter, settings, of_epochs="epochs=", smaller=True)
+        propose = partial(propose_shorter, settings, new=True)
         return run_recipe(settings, out=Path(out), root=root, device=device, quiet=quiet, propose=propose)
     return run_recipe(read_recipe(recipe, *overrides), out=Path(out), root=root, device=device, quiet=quiet)
 

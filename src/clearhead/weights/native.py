@@ -66,26 +66,35 @@ def save_compact(bundle: Bundle, folder: Path, shared: Mapping[str, str] | None 
 
 
 def _write(bundle: Bundle, folder: Path, tensors: Mapping[str, Tensor], shared: Mapping[str, str]) -> Path:
-    check_tokens(bundle.tokens, bundle.config, "cannot be saved")
+    settings = _checked_settings(bundle, shared)
     folder.mkdir(parents=True, exist_ok=True)
     # The largest file first: if the disk is full, the other files are still those of the old model.
     replace_tensors(folder / "model.safetensors", tensors)
-    return write_settings(bundle, folder, shared)
+    return _write_settings(bundle, folder, settings)
 
 
-def write_settings(bundle: Bundle, folder: Path, shared: Mapping[str, str] | None = None) -> Path:
-    """Write everything of a bundle but its weights."""
-    settings = config.dump(replace(settings_of(bundle), shared=dict(shared or {}), chat=None))
-    saved = {name: value for name, value in settings.items() if value is not None and value != {}}
-    check_tokens(bundle.tokens, bundle.config, "cannot be saved")
+def write_without_weights(bundle: Bundle, folder: Path) -> Path:
+    """Write everything of a bundle but its weights into a folder; returns the folder."""
+    settings = _checked_settings(bundle, {})
     folder.mkdir(parents=True, exist_ok=True)
+    return _write_settings(bundle, folder, settings)
+
+
+def _checked_settings(bundle: Bundle, shared: Mapping[str, str]) -> dict[str, Any]:
+    """The content of config.json; raises for a model that could not be loaded again."""
+    settings = config.dump(replace(settings_of(bundle), shared=dict(shared), chat=None))
+    check_tokens(bundle.tokens, bundle.config, "cannot be saved")
+    return {name: value for name, value in settings.items() if value is not None and value != {}}
+
+
+def _write_settings(bundle: Bundle, folder: Path, settings: Mapping[str, Any]) -> Path:
     if bundle.tokens is None:
         text.remove(folder)  # of the model that was here before
     else:
         text.save(bundle.tokens, folder)
     write_chat(bundle.chat, folder)
     write_preprocessing(bundle.preprocessing, folder)
-    config.write(saved, folder / "config.json")  # last: without it a new folder is not a model
+    config.write(settings, folder / "config.json")  # last: without it a new folder is not a model
     return folder
 
 

@@ -81,7 +81,7 @@ class Fingerprint:
 
 def begin(bundle: Bundle, folder: Path, training: Training) -> None:
     """Write what is known of the model before its training; the weights of the bundle are not written."""
-    native.write_settings(bundle, folder)
+    native.write_without_weights(bundle, folder)
     config.write(config.dump(training), folder / FILE)
 
 
@@ -101,7 +101,7 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> tuple
         model = _adapted(kind(chosen), training, training.lora, tokens, saved.labels, checkpoint, tensors)
         model.to(device, dtype)
     model.note = f"step {checkpoint.step} of {training.steps} of a training that is not finished"
-    _tell(folder.parent, checkpoint.step, training.steps, training.best)
+    _tell(folder.parent, checkpoint.step, training.steps, training.best if _is_best(checkpoint, training) else None)
     base = None if training.lora is None else training.lora.base
     types = {dtype_name(x): x.numel() for x in tensors.values()}
     used = Used({name: tuple(x.shape) for name, x in tensors.items()}, {}, types, (str(checkpoint.path),))
@@ -125,7 +125,7 @@ def _choose(folder: Path, training: Training) -> Checkpoint:
     if newest is None:
         raise WeightsError(f"{folder}: no checkpoint is intact")
     best = newest.facts["best"]
-    if training.best != best["name"] or best["step"] in (0, newest.step):
+    if training.best != best["name"] or best["step"] == 0 or _is_best(newest, training):
         return newest
     try:
         checkpoint = Checkpoint(folder / step_name(best["step"]))
@@ -139,6 +139,12 @@ def _choose(folder: Path, training: Training) -> Checkpoint:
             f"the checkpoint of the best validation, step {best['step']}, is lost", Notice, stacklevel=2
         )  # fmt: skip
         return newest
+
+
+def _is_best(checkpoint: Checkpoint, training: Training) -> bool:
+    """Whether no validation up to this checkpoint was better than that of its own step."""
+    best = checkpoint.facts["best"]
+    return bool(training.best == best["name"] and best["step"] == checkpoint.step)
 
 
 def _weights(checkpoint: Checkpoint, training: Training) -> dict[str, Tensor]:
