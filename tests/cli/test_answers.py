@@ -80,7 +80,8 @@ def test_an_interrupt_loses_nothing_that_was_finished(models, many):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
-def test_an_interrupt_waits_for_the_lines_that_are_being_written(monkeypatch):
+@pytest.mark.parametrize("buffered", [True, False], ids=["buffered", "PYTHONUNBUFFERED"])
+def test_an_interrupt_waits_for_the_lines_that_are_being_written(monkeypatch, buffered):
     """The pipe is full and its reader slow, as on a busy machine: the lines are still written whole."""
     reader, writer = os.pipe()
     lines, got = [f"{i} {'x' * 50}" for i in range(20_000)], []
@@ -96,7 +97,7 @@ def test_an_interrupt_waits_for_the_lines_that_are_being_written(monkeypatch):
 
     thread = threading.Thread(target=interrupt_and_read)
     thread.start()
-    with open(writer, "w") as file:
+    with open(writer, "wb", buffering=-1 if buffered else 0) as pipe, io.TextIOWrapper(pipe, "utf-8") as file:
         monkeypatch.setattr(sys, "stdout", file)
         with pytest.raises(KeyboardInterrupt):
             write_lines(lines)

@@ -6,7 +6,9 @@ keeps its place in the output, and makes the exit code 1.
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import signal
 import sys
 import threading
@@ -86,7 +88,13 @@ def write_lines(lines: Iterable[str]) -> None:
     """Write lines to stdout, where a reader finds them at once; a Ctrl-C interrupts after the last of them."""
     text = "".join(f"{line}\n" for line in lines)
     with _late_interrupt():
-        sys.stdout.write(text)
+        binary = getattr(sys.stdout, "buffer", None)
+        if not isinstance(binary, io.RawIOBase):
+            sys.stdout.write(text)
+        else:  # PYTHONUNBUFFERED: a write that a signal interrupts writes a part, and Python drops the rest
+            left = text.replace("\n", os.linesep).encode(sys.stdout.encoding, sys.stdout.errors or "strict")
+            while left:
+                left = left[binary.write(left) or 0 :]
         sys.stdout.flush()
 
 
