@@ -4,9 +4,12 @@ import io
 import itertools
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,7 +19,7 @@ from typer.testing import CliRunner
 
 from clearhead import Bundle, build, classify, load, save, translate
 from clearhead.cli import app, inference
-from clearhead.cli.answers import FIRST, MOST, print_answers
+from clearhead.cli.answers import FIRST, MOST, print_answers, write_lines
 from clearhead.cli.text_input import Item
 from clearhead.data.files import as_line
 from clearhead.errors import TextError
@@ -74,6 +77,33 @@ def test_an_interrupt_loses_nothing_that_was_finished(models, many):
     assert 50 <= len(found) < 300_000
     with many.open() as file:
         assert [one["input"] for one in found] == [line.rstrip("\n") for line in itertools.islice(file, len(found))]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+@pytest.mark.parametrize("buffered", [True, False], ids=["buffered", "PYTHONUNBUFFERED"])
+def test_an_interrupt_waits_for_the_lines_that_are_being_written(monkeypatch, buffered):
+    """The pipe is full and its reader slow, as on a busy machine: the lines are still written whole."""
+    reader, writer = os.pipe()
+    lines, got = [f"{i} {'x' * 50}" for i in range(20_000)], []
+    blocked = select.poll()
+    blocked.register(writer, select.POLLOUT)
+
+    def interrupt_and_read():
+        while blocked.poll(0):  # there is room in the pipe
+            time.sleep(0.001)
+        os.kill(os.getpid(), signal.SIGINT)
+        with open(reader) as file:
+            got.extend(file.read().splitlines())
+
+    thread = threading.Thread(target=interrupt_and_read)
+    thread.start()
+    with open(writer, "wb", buffering=-1 if buffered else 0) as pipe, io.TextIOWrapper(pipe, "utf-8") as file:
+        monkeypatch.setattr(sys, "stdout", file)
+        with pytest.raises(KeyboardInterrupt):
+            write_lines(lines)
+    thread.join()
+    assert got == lines
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the exit code of a closed pipe")

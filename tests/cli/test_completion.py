@@ -20,6 +20,11 @@ def here(tmp_path, monkeypatch):
         "runs/done/model/config.json": "{}",
         "runs/going/recipe.toml": "steps = 1\n[data]\nname = 'copy'\n[model]\nname = 'gpt'\n",
         "runs/going/metrics.jsonl": "",
+        "runs/stopped/recipe.toml": "",
+        "runs/stopped/unfinished/config.json": "{}",
+        "runs/stopped/checkpoints/step-00000001/index.json": "{}",
+        "runs/apart/recipe.toml": "",
+        "runs/apart/model/adapter_config.json": "{}",
         "mine/config.json": "{}",
         "small.gguf": "",
         "two words/config.json": "{}",
@@ -37,10 +42,10 @@ def here(tmp_path, monkeypatch):
 
 def test_models_are_shipped_ones_and_those_in_this_folder(here):
     everything = completion.models("")
-    assert set(everything) == {*weights.shipped(), "mine", "runs/done", "small.gguf"}
+    assert set(everything) == {*weights.shipped(), "mine", "runs/apart", "runs/done", "runs/stopped", "small.gguf"}
     assert len(set(everything)) == len(everything)
     assert completion.models("en-d") == ["en-de", "en-de-rnn"]
-    assert completion.folders("runs/") == ["runs/done"]
+    assert completion.folders("runs/") == ["runs/apart", "runs/done", "runs/stopped"]
     assert completion.folders("no/such/folder") == []
     assert completion.folders(f"{here}/mi") == [f"{here}/mine"]
 

@@ -15,6 +15,7 @@ from clearhead.explore.server import make_app
 from clearhead.explore.store import Training, views, why_no_view
 from clearhead.layers.lora import add_adapters
 from clearhead.tokens import Characters, Pair, Subwords, Symbols, Words
+from clearhead.training import loop
 from clearhead.weights import shipped
 
 SMALL = {"context": 16, "width": 8, "heads": 2, "depth": 1}
@@ -101,6 +102,38 @@ def test_a_run_that_is_trained_again_opens_with_its_new_model(tmp_path):
         assert events[-1]["look"]["groups"][0]["layers"] == 2
 
 
+@pytest.mark.filterwarnings("ignore::clearhead.errors.Notice")
+def test_a_run_that_is_not_finished_opens_with_its_last_checkpoint(tmp_path, monkeypatch):
+    data = {"name": "reverse", "length": 6, "symbols": 12, "rows": 4, "valid_rows": 4, "valid_batches": 1}
+    model = {"name": "gpt", "width": 8, "heads": 2, "depth": 1}
+    recipe = {"steps": 4, "data": data, "model": model, "run": {"save_every": 1, "log_every": 1}}
+
+    def train_until(step):
+        real = loop.Loop._update
+        with monkeypatch.context() as patch:
+            patch.setattr(
+                loop.Loop,
+                "_update",
+                lambda self, parts: real(self, parts) or setattr(self, "stopping", self.step == step),
+            )
+            ch.train(recipe, out=tmp_path / "run", device="cpu", quiet=True)
+
+    train_until(1)
+    with TestClient(make_app(runs=tmp_path, device="cpu"), base_url=HOME) as client:
+        seen = []
+        for step, note in ((2, "step 1 of 4"), (4, "step 2 of 4"), (None, None)):
+            (listed,) = (schemas.TrainedLine(**one) for one in client.get("/api/models/trained").json())
+            own = line(client, "run-run")
+            assert (listed.id, listed.version, own.kinds) == ("run-run", own.version, ["write"])
+            assert own.note is None if note is None else own.note.startswith(note)
+            body = {"model": "run-run", "text": own.examples[0], "max_new": 1}
+            assert client.post("/api/write", json=body).status_code == 200
+            seen.append(own.version)
+            if step is not None:
+                train_until(step)
+        assert len(set(seen)) == 3
+
+
 def test_the_models_of_finished_runs_are_listed_without_loading_them(trained, monkeypatch):
     monkeypatch.setattr(store, "load", None)
     found = [schemas.TrainedLine(**one) for one in trained.get("/api/models/trained").json()]
@@ -150,7 +183,8 @@ def test_a_run_keeps_its_name_and_one_that_is_gone_is_named(tmp_path):
         answer = client.get("/api/models/one", params={"model": "run-gone"})
         assert answer.status_code == 404
         assert answer.json()["error"] == (
-            "there is no trained model of a run 'gone' here: it may have been moved or deleted, or not be finished"
+            "there is no trained model of a run 'gone' here: it may have been moved or deleted, or have no checkpoint "
+            "yet"
         )
 
 

@@ -136,7 +136,7 @@ def test_the_example_is_a_run_with_statistics_and_samples():
     records = runs.records(line.id)["records"]
     assert records[-1].keys() & {"samples", "valid_loss", "inside"}
     assert {"loss", "valid_loss", "valid_accuracy", "inside", "samples"} <= set().union(*records)
-    assert runs.finished() == {}
+    assert runs.trained() == {}
     assert sum(path.stat().st_size for path in EXAMPLE.iterdir()) < 150_000
 
 

@@ -10,7 +10,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 from clearhead.training.checkpoint import Checkpoint, Writer, step_name
-from clearhead.training.shards import place
+from clearhead.weights.shards import place
 
 WHOLE = {
     "rows": torch.arange(7 * 3).reshape(7, 3).float(),

@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from clearhead.training import checkpoint as checkpoint_module
-from clearhead.training import shards
 from clearhead.training.checkpoint import Checkpoint, CheckpointError, Writer, latest
-from clearhead.training.shards import share
+from clearhead.weights import checkpoint as reading_module
+from clearhead.weights import shards
+from clearhead.weights.shards import share
 
 HERE = Path(__file__).parent
 TYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int64, torch.int32, torch.uint8, torch.bool]
@@ -353,7 +354,8 @@ class Sharded:
 def test_tensors_of_any_sharding_fill_those_of_any_other(tmp_path_factory, monkeypatch, data):
     folder = tmp_path_factory.mktemp("c")
     sharded = Sharded()
-    monkeypatch.setattr(checkpoint_module, "place", sharded.place)
+    for module in (checkpoint_module, reading_module):
+        monkeypatch.setattr(module, "place", sharded.place)
     monkeypatch.setattr(checkpoint_module, "_POLL", 0.002)
     before, after = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 4))
     wholes, dims = {}, {}

@@ -15,6 +15,7 @@ from torch import nn
 from trainings import GAN, STUDENT, VECTORS, metrics, near, recipe, state
 
 from clearhead import load
+from clearhead.errors import Notice
 from clearhead.training.distributed import SyncedBatchNorm
 from clearhead.training.run import train
 
@@ -119,6 +120,8 @@ def train_all(top, cases):
     for spread in ("ddp", "fsdp"):  # stopped by a signal to one worker, and resumed by both
         out = str(top / f"stopped {spread}")
         entries += [{"recipe": {**long, "spread": spread}, "out": out, **stop} for stop in ({"stop": 3}, {})]
+    always = {**long["run"], "save_minutes": 1e-9, "keep": 9}  # every step has a checkpoint
+    entries.append({"recipe": {**long, "spread": "fsdp", "run": always}, "out": str(top / "half"), "stop": 3})
     for name, spread in RESUMED.items():
         if name.startswith("one on"):
             go(long, top / name, "steps=4")
@@ -190,6 +193,15 @@ def test_a_signal_to_one_worker_stops_all_at_the_same_step(world, spread):
     compare(top / f"stopped {spread}", ones["long"], rtol=1e-4, atol=2e-5)
     attempts = json.loads((top / f"stopped {spread}" / "facts.json").read_text())["attempts"]
     assert [attempt["step"] for attempt in attempts] == [0, 4]  # the flag is shared at the start of the next step
+
+
+def test_workers_save_by_time_together_and_their_shards_open_as_one_model(world):
+    top, _ = world
+    assert sorted(path.name[-1] for path in (top / "half" / "checkpoints").glob("step-*")) == ["1", "2", "3", "4"]
+    with pytest.warns(Notice, match="that of step 4 of 6"):
+        model = load(top / "half", device="cpu").model
+    saved = state(top / "half")
+    assert all(torch.equal(x, saved[f"model/average/{name}"]) for name, x in model.named_parameters())
 
 
 def test_the_cases_would_reveal_a_mean_per_worker(world):

@@ -1,15 +1,20 @@
 """Print an answer for each text or image as it comes: in the order of the inputs, with memory for only a few of them.
 
-What was printed is complete: stopping the command loses only what was not yet computed. A line that has no answer is
-named on stderr, keeps its place in the output, and makes the exit code 1.
+What was printed is complete: Ctrl-C loses only what was not yet computed. A line that has no answer is named on stderr,
+keeps its place in the output, and makes the exit code 1.
 """
 
 from __future__ import annotations
 
+import io
 import json
+import os
+import signal
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import typer
@@ -80,14 +85,49 @@ def shift_seed(options: dict[str, Any], first: int) -> dict[str, Any]:
 
 
 def write_lines(lines: Iterable[str]) -> None:
-    """Write lines to stdout, where a reader finds them at once."""
-    sys.stdout.write("".join(f"{line}\n" for line in lines))
-    sys.stdout.flush()
+    """Write lines to stdout, where a reader finds them at once; a Ctrl-C interrupts after the last of them."""
+    text = "".join(f"{line}\n" for line in lines)
+    with _late_interrupt():
+        binary = getattr(sys.stdout, "buffer", None)
+        if not isinstance(binary, io.RawIOBase):
+            sys.stdout.write(text)
+        else:  # PYTHONUNBUFFERED: a write that a signal interrupts writes a part, and Python drops the rest
+            left = text.replace("\n", os.linesep).encode(sys.stdout.encoding, sys.stdout.errors or "strict")
+            while left:
+                left = left[binary.write(left) or 0 :]
+        sys.stdout.flush()
 
 
 def write_json(value: dict[str, Any]) -> None:
     """Write an object to stdout on a line of its own, where a reader finds it at once."""
     write_lines([json.dumps(value, allow_nan=False)])
+
+
+@contextmanager
+def _late_interrupt() -> Iterator[None]:
+    """Context that a Ctrl-C interrupts at its end; a second one interrupts at once, as where a reader never reads.
+
+    Python drops the rest of a text if a write is interrupted while it waits for the reader of a pipe.
+    """
+    if threading.current_thread() is not threading.main_thread() or (
+        signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+    ):  # no interrupt can come here
+        yield
+        return
+    interrupted = False
+
+    def remember(*_: object) -> None:
+        nonlocal interrupted
+        interrupted = True
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    signal.signal(signal.SIGINT, remember)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if interrupted:
+        raise KeyboardInterrupt
 
 
 def _batches(items: Iterable[list[Item]], largest: int) -> Iterator[list[Item]]:

@@ -22,7 +22,7 @@ def models(incomplete: str) -> list[str]:
 
 
 def folders(incomplete: str) -> list[str]:
-    """Model folders, folders of finished runs, and GGUF files."""
+    """Model folders, folders of runs that have a model or a checkpoint, and GGUF files."""
     return list(_near(incomplete, _is_model))
 
 
@@ -70,8 +70,11 @@ def _begins(incomplete: str, *names: str) -> list[str]:
 
 
 def _is_model(path: Path) -> bool:
-    run = path / "model" if (path / "recipe.toml").is_file() else path
-    return (run / "config.json").is_file() or path.suffix == ".gguf"
+    if not (path / "recipe.toml").is_file():  # no run folder
+        return (path / "config.json").is_file() or path.suffix == ".gguf"
+    saved = any((path / "model" / name).is_file() for name in ("config.json", "adapter_config.json"))
+    unfinished = (path / "unfinished" / "config.json").is_file()
+    return saved or (unfinished and any((path / "checkpoints").glob("step-*")))
 
 
 def _is_recipe(path: Path) -> bool:

@@ -156,8 +156,9 @@ def recipe(
     from ..training.augmentation import AUGMENTATIONS
     from ..training.objectives import objective_class, objectives
     from ..training.optim import OptimConfig
-    from ..training.recipe import PlayerConfig, Pretrained, Recipe, RunConfig
+    from ..training.recipe import PlayerConfig, Recipe, RunConfig
     from ..training.schedule import ScheduleConfig
+    from ..weights.pretrained import Pretrained
 
     sections: dict[str | None, type] = {
         None: Recipe, "optim": OptimConfig, "schedule": ScheduleConfig, "run": RunConfig, "players": PlayerConfig,

@@ -48,7 +48,7 @@ def train(
     if only_recipe:
         from ..config import load, override
 
-        made = new_recipe(recipe, *overrides or (), root=data) if is_data(recipe) else None
+        made = new_recipe(recipe, *overrides or (), root=data, device=device) if is_data(recipe) else None
         _show_recipe(override(load(recipe), *overrides or ()) if made is None else made, as_json)
         return
     run = train(recipe, *overrides or (), out=out, data=data, device=device, quiet=quiet)

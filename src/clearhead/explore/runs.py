@@ -13,7 +13,7 @@ from ..tokens import saved
 from ..training.run_folder import Folder, FolderError
 from .run_state import run_state
 from .schemas import RunLine
-from .store import FinishedRun, UnknownError, unique_id
+from .store import TrainedRun, UnknownError, unique_id
 
 DEPTH = 3  # levels of subfolders to search for runs
 MOST = 200  # runs to list
@@ -48,10 +48,16 @@ class Runs:
                     self._ids[folder] = unique_id(self._name(folder), self._ids.values())
             return {self._ids[folder]: folder for folder in runs[:MOST]}
 
-    def finished(self) -> dict[str, FinishedRun]:
-        """The runs that have saved their model, by id."""
-        folders = self.folders().items()
-        return {id_: FinishedRun(self._name(folder), folder) for id_, folder in folders if (folder / "model").is_dir()}
+    def trained(self) -> dict[str, TrainedRun]:
+        """The runs that have saved their model, or a checkpoint, by id."""
+        found = {}
+        for id_, folder in self.folders().items():
+            saved, unfinished = folder / "model", folder / "unfinished"
+            if saved.is_dir():
+                found[id_] = TrainedRun(self._name(folder), folder, saved)
+            elif unfinished.is_dir() and any((folder / "checkpoints").glob("step-*")):
+                found[id_] = TrainedRun(self._name(folder), folder, unfinished)
+        return found
 
     def _name(self, folder: Path) -> str:
         """The path of a run below the folder of all runs."""
@@ -111,7 +117,9 @@ class Runs:
 
     def _tokens(self, folder: Path, recipe: Mapping[str, Any], setup: Mapping[str, Any]) -> dict[str, Any]:
         """What is known of the tokens that losses are counted in: a digest of their files, their number and kind."""
-        places = [place for place in (folder / "model", folder / "tokens") if saved(place) is not None]
+        places = [
+            place for place in (folder / "model", folder / "unfinished", folder / "tokens") if saved(place) is not None
+        ]
         model = (setup.get("players") or {}).get("model") or {}
         options = model.get("options") or {}
         return {

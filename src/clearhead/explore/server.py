@@ -47,7 +47,7 @@ def make_app(
     """The explorer as an ASGI application."""
     trainings = Runs(None if runs is None else Path(runs).resolve())
     explorer = Explorer(
-        models=ModelStore(models, trainings.finished), inspections=InspectionStore(memory), images=ImageStore(),
+        models=ModelStore(models, trainings.trained), inspections=InspectionStore(memory), images=ImageStore(),
         queue=Queue(active, waiting), runs=trainings, device=device,
     )  # fmt: skip
 

@@ -9,6 +9,7 @@ import unicodedata
 import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,7 +31,7 @@ from .reading import is_encoder
 
 MEMORY = 512 << 20  # bytes of inspections to keep
 MOST_INSPECTIONS = 256  # inspections to keep, however small
-RUN_PREFIX = "run-"  # the model of a finished run has the id run-ID
+RUN_PREFIX = "run-"  # the model of a run has the id run-ID
 MOST_RUN_MODELS = 4  # models of runs to keep loaded
 
 
@@ -41,11 +42,12 @@ class UnknownError(UserError, LookupError):
     """No model, run or inspection has this id."""
 
 
-class FinishedRun(NamedTuple):
-    """A run that has saved its model."""
+class TrainedRun(NamedTuple):
+    """A run that has saved its model, or a checkpoint."""
 
     name: str  # what the page calls it
     folder: Path
+    model: Path  # folder of its model
 
 
 class Training(NamedTuple):
@@ -130,7 +132,14 @@ def stamp(path: Path | None) -> Stamp:
     if path is None or not path.exists():
         return ()
     files = [path] if path.is_file() else sorted(one for one in path.iterdir() if one.is_file())
-    return tuple((file.name, (state := file.stat()).st_mtime_ns, state.st_size) for file in files)
+    if path.name == "unfinished":  # the model of a run, whose weights are in its checkpoints
+        files += sorted((path.parent / "checkpoints").glob("step-*/index.json"))
+    states = []
+    for file in files:
+        with suppress(FileNotFoundError):  # a checkpoint that the training has removed
+            state = file.stat()
+            states.append((file.name, state.st_mtime_ns, state.st_size))
+    return tuple(states)
 
 
 def version_of(files: Stamp) -> str:
@@ -166,12 +175,12 @@ def why_no_view(bundle: Bundle) -> str:
 
 
 class ModelStore:
-    """The models that the server was started with, those that ship, and those of finished runs."""
+    """The models that the server was started with, those that ship, and those of runs."""
 
     def __init__(
-        self, folders: Sequence[str | Path] = (), finished: Callable[[], Mapping[str, FinishedRun]] | None = None
+        self, folders: Sequence[str | Path] = (), runs: Callable[[], Mapping[str, TrainedRun]] | None = None
     ) -> None:
-        self.finished = finished  # returns the finished runs by id
+        self._runs = runs if runs is not None else dict  # returns the runs that have a model, by id
         self._trained: OrderedDict[str, Model] = OrderedDict()  # models of runs, the most recently used last
         self._outlines: dict[Path, tuple[Stamp, Outline | None]] = {}  # of models of runs; None: it cannot be read
         zoo = shipped()
@@ -187,11 +196,13 @@ class ModelStore:
         self.models[id_] = Model(id_, folder, about, examples)
 
     def __getitem__(self, id_: str) -> Model:
-        finished = self._finished() if id_.startswith(RUN_PREFIX) else {}
-        run = finished.get(id_.removeprefix(RUN_PREFIX))
+        runs = self._runs() if id_.startswith(RUN_PREFIX) else {}
+        run = runs.get(id_.removeprefix(RUN_PREFIX))
         if run is not None:
-            about = f"trained in {run.folder.name}"
-            model = self._trained.setdefault(id_, Model(id_, str(run.folder / "model"), about, name=run.name))
+            model = self._trained.get(id_)
+            if model is None or model.folder != str(run.model):  # its training has finished since
+                model = Model(id_, str(run.model), f"trained in {run.folder.name}", name=run.name)
+                self._trained[id_] = model
             model.training = Training.of(run.folder)
             self._trained.move_to_end(id_)
             while len(self._trained) > MOST_RUN_MODELS:
@@ -202,24 +213,21 @@ class ModelStore:
         if id_.startswith(RUN_PREFIX):
             raise UnknownError(
                 f"there is no trained model of a run {id_.removeprefix(RUN_PREFIX)!r} here: it may have been moved or "
-                "deleted, or not be finished"
+                "deleted, or have no checkpoint yet"
             )
         raise UnknownError(f"there is no model {id_!r} here: expected one of {', '.join(self.models)}")
 
     def trained(self) -> list[dict[str, Any]]:
-        """The models of finished runs that a view can use, as plain values for JSON; none is loaded for it."""
+        """The models of runs that a view can use, as plain values for JSON; none is loaded for it."""
         lines = []
-        for id_, run in self._finished().items():
-            found = self._outline(run.folder / "model")
+        for id_, run in self._runs().items():
+            found = self._outline(run.model)
             if found is not None and (kinds := views(found)):
                 lines.append({
                     "id": f"{RUN_PREFIX}{id_}", "name": run.name, "kinds": kinds, "family": found.name,
-                    "parameters": found.parameters, "version": version_of(self._outlines[run.folder / "model"][0]),
+                    "parameters": found.parameters, "version": version_of(self._outlines[run.model][0]),
                 })  # fmt: skip
         return lines
-
-    def _finished(self) -> Mapping[str, FinishedRun]:
-        return self.finished() if self.finished is not None else {}
 
     def _outline(self, folder: Path) -> Outline | None:
         """The outline of a run's model, read again if its files have changed."""

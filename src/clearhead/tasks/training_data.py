@@ -26,7 +26,9 @@ COLUMNS = ("text", "label", "source", "target")  # options that name columns, or
 
 def trained_on(bundle: Bundle) -> Any:
     """The options of the data in the recipe of a model's run; None if there is no recipe."""
-    places = [] if bundle.folder is None else [bundle.folder, *bundle.folder.parents[: bundle.folder.name == "model"]]
+    places = [] if bundle.folder is None else [bundle.folder]
+    if bundle.folder is not None and bundle.folder.name in ("model", "unfinished"):  # of a run folder
+        places.append(bundle.folder.parent)
     for path in (place / "recipe.toml" for place in places):
         if path.is_file():
             data = config.load(path)["data"]

@@ -13,9 +13,8 @@ from ..errors import InputError
 from ..layers.lora import add_adapters
 from ..weights import Bundle, WeightsError
 from ..weights.peft_save import check as check_saved_apart
+from ..weights.pretrained import Pretrained, in_head
 from .lora import LoraConfig
-from .pretrained import in_head
-from .recipe import Pretrained
 
 if TYPE_CHECKING:
     from .setup import PlayerSetup

@@ -11,8 +11,8 @@ from torch import nn
 from .. import config
 from ..errors import nearest
 from ..models import Model, family, family_of
-from .pretrained import check_fit, chosen_parts, misfit, tensors
-from .recipe import Pretrained, Recipe, place_of, section_key
+from ..weights.pretrained import Pretrained, check_fit, chosen_parts, misfit, tensors
+from .recipe import Recipe, place_of, section_key
 
 if TYPE_CHECKING:
     from .setup import PlayerSetup

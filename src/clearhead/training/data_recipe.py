@@ -5,19 +5,25 @@ from __future__ import annotations
 import warnings
 from codecs import BOM_UTF8
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from .. import config
-from ..data import Data, make_data, understand
+from ..data import Data, data_config, make_data, understand
 from ..data.bucketed import Bucketed
 from ..data.files import locate
 from ..data.understand_images import is_images
+from ..devices import find_device
 from ..errors import InputError, MissingFileError, Notice, nearest
+from .pace import HOUR
+from .recipe import Recipe
 
-VALIDATIONS = 10  # at most this many in a training
+VALIDATIONS = 10  # at most this many in a training of up to 10,000 steps
+LONGEST_INTERVAL = 1000  # steps between two validations
+CPU_STEPS = 10_000  # steps of a new language model on a CPU, unless the number of steps or epochs is given
 ROUND = 32  # tokens that limits are rounded up to
 BUCKETED = ("chats", "labelled", "masked", "pairs")  # data in batches of similar length
 LONGEST = 2048  # tokens of a row, whatever the context of a model
@@ -95,13 +101,17 @@ def data_options(overrides: Sequence[str]) -> dict[str, Any]:
     return dict(config.override(config.Table({"data": {}}), *words)["data"])
 
 
-def new_recipe(data: str | Path, *overrides: str, root: Path | None = None) -> config.Table:
+def new_recipe(
+    data: str | Path, *overrides: str, root: Path | None = None, device: str = "auto"
+) -> config.Table:  # fmt: skip
     """The recipe of a new model for a file of data, of a size that two CPU cores can train.
 
     Args:
         data: A file or folder, as `clearhead data FILE` understands it.
         overrides: Values to change: "model.width=384", "epochs=20".
         root: A folder to search for data files first.
+        device: auto, cpu, cuda, cuda:1 or mps; on a CPU a large text is not read several times unless "epochs=10" or
+            "steps=N" is given.
     """
     kind, section = understood(data, root, overrides)
     if kind not in NEW:
@@ -113,7 +123,27 @@ def new_recipe(data: str | Path, *overrides: str, root: Path | None = None) -> c
     size = {"size": vocabulary_size(locate(data, root))} if kind == "text" else {}
     table = {**given, "data": {**section, **given["data"], **size}, "schedule": {"final": 0.0}}
     best = given.get("run", {}).get("best", "valid_loss")
-    return with_steps(table, overrides, epochs=NEW_EPOCHS[kind], best=best, root=root)
+    on_cpu = kind == "text" and find_device(device).type == "cpu"
+    most = CPU_STEPS if on_cpu else None
+    return with_steps(table, overrides, epochs=NEW_EPOCHS[kind], best=best, root=root, most=most)
+
+
+def propose_shorter(recipe: Recipe, *, new: bool, step: int, rate: float) -> str:
+    """A sentence with the options of a training that takes about an hour, for one that takes longer.
+
+    Args:
+        recipe: The recipe, made from a file of data.
+        new: Whether the model is a new one, which may be smaller.
+        step: The steps that are done.
+        rate: Steps per second.
+    """
+    steps = step + max(int(HOUR * rate), 1)
+    sentence = f"for about an hour add steps={steps} to the same command, also after Ctrl-C"
+    sizes = {name: recipe.model.get(name) for name in ("width", "depth")}
+    halved = [f"model.{name}={size // 2}" for name, size in sizes.items() if isinstance(size, int) and size > 1]
+    if new and halved:
+        sentence += f"; steps of a smaller model are faster, in another folder (--out): {' '.join(halved)}"
+    return sentence
 
 
 def vocabulary_size(path: Path) -> int:
@@ -154,11 +184,12 @@ def _rounded_up(tokens: int) -> int:
 
 
 def with_steps(
-    table: Mapping[str, Any], overrides: Sequence[str], *, epochs: float, best: str, root: Path | None
-) -> config.Table:
+    table: Mapping[str, Any], overrides: Sequence[str], *, epochs: float, best: str, root: Path | None,
+    most: int | None = None,
+) -> config.Table:  # fmt: skip
     """A recipe with its overrides, the number of steps of these epochs, and validations in between.
 
-    An override such as "epochs=20" changes their number.
+    An override such as "epochs=20" changes their number; without one there are at most `most` steps.
     """
     times = [word.partition("=")[2] for word in overrides if word.startswith("epochs=")]
     overrides = [word for word in overrides if not word.startswith("epochs=")]
@@ -173,18 +204,34 @@ def with_steps(
     opened = _open(section if isinstance(section, config.Table) else config.Table(section), given.get("seed", 0), root)
     try:
         steps = given["steps"] or _steps(opened, epochs)
-        validates = bool(opened.valid_batches)
+        if most is not None and not times and not given["steps"] and steps > most:
+            _tell_shortened(steps, most, epochs)
+            steps = most
+        validations = opened.valid_batches
     finally:
         opened.close()
-    interval = max(-(-int(steps) // VALIDATIONS), 1)
+    interval = min(max(-(-int(steps) // VALIDATIONS), 1), LONGEST_INTERVAL)
+    known = {f.name for f in fields(data_config(section["name"]))}
+    if validations > LONGEST_INTERVAL and "valid_most" in known:  # it would take longer than the steps in between
+        table = {**table, "data": {"valid_most": LONGEST_INTERVAL // 4, **table["data"]}}
     run: dict[str, Any] = {"log_every": max(min(int(steps) // 20, 10), 1), "save_every": interval}
-    if validates:
+    if validations:
         run |= {"valid_every": interval}
         run |= {} if dict(given.get("run", {})).get("average") else {"best": best}  # they choose different weights
     complete = {**table, "run": run, "schedule": {**table.get("schedule", {}), "warmup": max(int(steps) // 16, 1)}}
     if "ema" in table["optim"]:  # an average over more steps than there are would be that of the initial weights
         complete["optim"] = {**table["optim"], "ema": min(table["optim"]["ema"], round(1 - 3 / max(steps, 6), 4))}
     return config.override(config.Table({"steps": steps, **complete}), *overrides)
+
+
+def _tell_shortened(steps: int, most: int, epochs: float) -> None:
+    warnings.warn(
+        Notice(
+            f"a new model on a CPU: {most:,} steps, which use each example {epochs * most / steps:.2g} times; "
+            f"epochs={epochs:g} would be {steps:,} steps"
+        ),
+        stacklevel=4,
+    )
 
 
 def _open(section: config.Table, seed: int, root: Path | None) -> Data:

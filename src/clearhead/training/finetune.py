@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +26,11 @@ from ..tokens.chat_template import read_template
 from ..weights import Bundle, load
 from ..weights.tokenizer_files import write_chat
 from .data_facts import tokenizer_hash
-from .data_recipe import batch_size, understood, with_steps
+from .data_recipe import batch_size, propose_shorter, understood, with_steps
 from .given_rows import DataLike, as_file
 from .memory import check_memory
 from .recipe import read_recipe
-from .run import Run, train
+from .run import Run, run_recipe
 from .run_folder import FolderError
 
 EPOCHS = 3.0
@@ -202,7 +203,10 @@ def finetune(
         model, data, *overrides, method=method, rank=rank, merge=merge, epochs=epochs, valid=valid, out=place,
         root=root, device=device,
     )  # fmt: skip
-    return train(recipe, out=place, data=root, device=device, quiet=quiet)
+    settings = read_recipe(recipe)
+    propose = partial(propose_shorter, settings, new=False)
+    where = None if root is None else Path(root)
+    return run_recipe(settings, out=place, root=where, device=device, quiet=quiet, propose=propose)
 
 
 def default_folder(model: str | Path, data: DataLike) -> Path:

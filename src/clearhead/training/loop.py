@@ -7,13 +7,14 @@ and the step.
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 from torch import Tensor
 
@@ -22,15 +23,16 @@ from ..data import Data, make_data
 from ..data.splits import columns_told
 from ..errors import UserError
 from ..weights import Bundle, load, save
+from ..weights.pretrained import describe
 from . import progress
 from .best import Best
 from .checkpoint import Checkpoint, CheckpointError, DamagedError, Writer, latest, step_name
 from .data_facts import changes, check_same_meaning, data_facts
 from .distributed import World
 from .memory import is_exhausted
+from .pace import HOUR, Pace
 from .pending import Pending
 from .prefetch import Feed, Part
-from .pretrained import describe
 from .recipe import MAY_CHANGE, Recipe, named_options
 from .run_folder import Folder, FolderError
 from .setup import resolve
@@ -51,12 +53,22 @@ class TrainingError(UserError, RuntimeError):
     """A training cannot continue; the message gives the step and the last intact checkpoint, if there is one."""
 
 
+class Propose(Protocol):
+    """Returns a sentence about what would take less time, for a training that takes more than an hour."""
+
+    def __call__(self, *, step: int, rate: float) -> str:
+        """Of the steps that are done, and of the steps per second."""
+
+
 class Loop:
     """One attempt at a run; its constructor checks and builds everything that the steps need."""
 
-    def __init__(self, recipe: Recipe, out: Path, root: Path | None, world: World, quiet: bool) -> None:
-        self.recipe, self.world = recipe, world
-        self.stopping = self._agreed = False
+    def __init__(
+        self, recipe: Recipe, out: Path, root: Path | None, world: World, quiet: bool,
+        propose: Propose | None = None,
+    ) -> None:  # fmt: skip
+        self.recipe, self.world, self.propose = recipe, world, propose
+        self.stopping = self._agreed = self._save_is_due = False
         self.mean: dict[str, float] = {}  # validation of the mean of the last checkpoints, of a run with run.average
         with ExitStack() as stack:
             self.data = self._open(recipe.data, root, stack)
@@ -76,6 +88,7 @@ class Loop:
             if world.rank == 0:
                 self.changes = self._keep_recipe()
                 self.folder.keep_setup(setup, unit=self.data.unit, objective=objective)
+                self.trainer.begin_result(self.folder.path / "unfinished", self.best.name if self.best.kept else None)
             checkpoint = self._newest()
             self.step = 0
             if checkpoint is not None:
@@ -116,6 +129,7 @@ class Loop:
             self.events = Events(path / "events", after=self.step if (path / "events").exists() else None)
             stack.callback(self.events.close)
         attempt = world.broadcast(attempt)
+        self.pace = Pace(recipe.run, validates=bool(self.data.valid_batches), steps=recipe.steps)
         self.writer = Writer(
             self.folder.checkpoints, rank=world.rank, world=world.size, attempt=attempt, keep=recipe.run.keep
         )
@@ -239,10 +253,12 @@ class Loop:
                 if recipe.run.sample_every and (finished or self._due(recipe.run.sample_every)):
                     self._sample()
                 stop = self._agreed or (self.stopping and self.world.size == 1)
-                if finished or stop or self._due(recipe.run.save_every):
+                if finished or stop or self._save_is_due or self._due(recipe.run.save_every):
                     self._save()
                 if stop and not finished:
                     break
+                if not finished:
+                    self._say_forecast()
             self.writer.wait()
         if not finished:
             self.talk.say(
@@ -264,10 +280,11 @@ class Loop:
     def _update(self, parts: list[Part]) -> None:
         """Perform one step, the updates of all players, and log it if a log is due."""
         recipe, world, index = self.recipe, self.world, self.step
-        counted, units, stop = world.sum(
-            sum(part.counted for part in parts), sum(part.units for part in parts), float(self.stopping)
+        save_is_due = world.rank == 0 and self.pace.is_save_due  # clocks differ: that of worker 0 counts
+        counted, units, stop, save = world.sum(
+            sum(part.counted for part in parts), sum(part.units for part in parts), self.stopping, save_is_due
         )
-        self._agreed = stop > 0
+        self._agreed, self._save_is_due = stop > 0, save > 0
         self.step += 1
         probes = self._due(recipe.run.inside_every)
         if probes:
@@ -293,6 +310,15 @@ class Loop:
         if probes:
             self._log({"inside": self.trainer.probed()})
         self.talk.advance(self.step, shown)
+
+    def _say_forecast(self) -> None:
+        """Say, after the first steps of a long training, how long it will take, and what would take less."""
+        forecast = self.pace.forecast(self.step)
+        if forecast is None:
+            return
+        self.talk.say(str(forecast))
+        if self.propose is not None and forecast.seconds > HOUR:
+            self.talk.say(self.propose(step=self.step, rate=forecast.rate))
 
     @cached_property
     def loss_names(self) -> list[str]:
@@ -413,6 +439,7 @@ class Loop:
         facts = {"best": self.best.facts, "data": self.facts}
         self.writer.save(self.step, self.trainer.tensors(), facts, protect=protect)
         self.saved = self.step
+        self.pace.saved()
 
     def _settle(self) -> None:
         """Wait for the checkpoint that is being written; its failure is ignored, because the run ends anyway."""
@@ -432,6 +459,7 @@ class Loop:
                     save(bundle, path, layout="clearhead" if bundle.base is None else "peft")
                 best_step = self.best.step if self.best.kept and self.best.step else None
                 self.folder.keep_model(self.recipe, step=self.step, best=best_step, mean=self.mean)
+                shutil.rmtree(self.folder.path / "unfinished", ignore_errors=True)
         self.world.barrier()  # until it is saved
         return load(self.folder.path / "model", device=str(self.world.device))
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from ..errors import InputError
-from .pretrained import in_head
+from ..weights.pretrained import in_head
 from .recipe import Recipe
 
 # Bytes per weight: the weight (with a float32 master of bfloat16 ones), its gradient, and AdamW's two moments.

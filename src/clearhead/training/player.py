@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from ..weights.checkpoint import Checkpoint
+from ..weights.unfinished import Fingerprint
 from .average import Average, AverageNetwork
-from .checkpoint import Checkpoint, CheckpointError
 from .distributed import SyncedBatchNorm, World, narrow, recompute, shard
 from .optim import OptimConfig, Optimiser
 from .recipe import Recipe
@@ -34,7 +35,8 @@ class Player:
     ) -> None:  # fmt: skip
         self.name, self.setup, self.model, self.world = name, setup, model, world
         self.rebuild = rebuild or setup.build
-        self.fingerprint = None if rebuild is None else Fingerprint(model)
+        untrained = (p for p in model.parameters() if not p.requires_grad)
+        self.fingerprint = None if rebuild is None else Fingerprint(untrained)
         self.sharded = world.size > 1 and recipe.spread == "fsdp"
         self.has_masters = recipe.precision == "bfloat16" and not self.sharded
         model.to(world.device)
@@ -241,27 +243,6 @@ class AveragePlayer(Player):
             if best is not None:
                 best.fill(f"{self.name}/buffer/{n}", buffer)
         return model
-
-
-class Fingerprint:
-    """Sums over the bits of the weights that are not trained, by which a change of pretrained files is noticed."""
-
-    @torch.no_grad()
-    def __init__(self, model: nn.Module) -> None:
-        sums = [
-            p.detach().reshape(-1).view(torch.int32).sum(dtype=torch.int64)
-            for p in model.parameters() if not p.requires_grad
-        ]  # fmt: skip
-        self.own = torch.stack(sums).cpu()
-        self.saved = self.own.clone()  # which a checkpoint fills
-
-    def check(self, player: str) -> None:
-        """Raise if the weights differ from those that a checkpoint was made with."""
-        if not torch.equal(self.saved, self.own):
-            raise CheckpointError(
-                f"the pretrained weights of the {player} have changed since this run began, and its checkpoints hold "
-                "only what is trained: expected the same pretrained folder"
-            )
 
 
 def buffers(model: nn.Module) -> dict[str, Tensor]:

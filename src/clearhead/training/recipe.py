@@ -13,6 +13,7 @@ from ..checks import at_least, one_of
 from ..data import data_config, names
 from ..errors import InputError, nearest
 from ..models import FAMILIES, family
+from ..weights.pretrained import Pretrained
 from .augmentation import AUGMENTATIONS
 from .initialisation import WORDS
 from .lora import LoraConfig
@@ -32,6 +33,7 @@ class RunConfig:
     log_every: int = 10  # steps between two lines of metrics
     valid_every: int = 0  # steps between two validations; 0: only after the last step
     save_every: int = 0  # steps between two checkpoints; 0: only after the last step
+    save_minutes: float = 10.0  # minutes after the last checkpoint when another one is written; 0: only save_every
     inside_every: int = 0  # steps between two records of activations and gradients; 0: never
     sample_every: int = 0  # steps between two sets of text samples, which also follow the last step; 0: never
     decode: int | None = (
@@ -47,6 +49,7 @@ class RunConfig:
     def __post_init__(self) -> None:
         at_least(self, 1, "log_every", "keep")
         at_least(self, 0, "valid_every", "save_every", "inside_every", "sample_every", "decode", "patience", "average")
+        at_least(self, 0, "save_minutes")
         if (self.patience or self.best) and not self.valid_every:
             word = "patience" if self.patience else "best"
             raise InputError(f"{word} counts validations: expected valid_every of 1 step or more")
@@ -58,21 +61,6 @@ class RunConfig:
                 f"average={self.average} and {word} choose different weights, the mean of the last checkpoints and the "
                 "best one: expected one of them"
             )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Pretrained:
-    """Weights to start from."""
-
-    folder: str  # a model folder, a run folder, or a name that `load` accepts
-    part: str | None = None  # submodule of the checkpoint to use, like encoder; not given: the whole checkpoint
-    into: str | None = None  # submodule of the model to fill, like encoder; not given: the whole model
-    differ: tuple[str, ...] = ()  # model options that may differ from those of the checkpoint
-
-    @property
-    def is_whole(self) -> bool:
-        """True if a whole checkpoint fills a whole model, whose options are then those of the checkpoint."""
-        return self.part is None and self.into is None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -138,7 +126,8 @@ class Recipe:
     def averaged_steps(self) -> list[int]:
         """The steps of the last run.average checkpoints, oldest first: the last step, and those of run.save_every.
 
-        Checkpoints that an interruption wrote do not count, so that a resumed run has the same average.
+        Checkpoints that an interruption or run.save_minutes wrote do not count, so that a resumed run has the same
+        average.
         """
         regular = range(self.run.save_every, self.steps, self.run.save_every) if self.run.save_every else ()
         return [*regular, self.steps][-self.run.average :] if self.run.average else []

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,9 @@ import torch
 from ..weights import Bundle, load
 from .checkpoint import latest
 from .data_facts import changed_files
-from .data_recipe import is_data, new_recipe
+from .data_recipe import is_data, new_recipe, propose_shorter
 from .distributed import World
-from .loop import Loop
+from .loop import Loop, Propose
 from .progress import Talk
 from .recipe import Recipe, read_recipe
 from .run_folder import Folder
@@ -85,22 +86,29 @@ def train(
         recipe, out = Path(recipe) / "recipe.toml", out or recipe
     if out is None:
         out = Path("runs") / (Path(recipe).name.split(".")[0] if isinstance(recipe, str | Path) else "run")
+    root = None if data is None else Path(data)
     if is_data(recipe):
         assert isinstance(recipe, str | Path)
-        settings = read_recipe(new_recipe(recipe, *overrides, root=None if data is None else Path(data)))
-    else:
-        settings = read_recipe(recipe, *overrides)
+        settings = read_recipe(new_recipe(recipe, *overrides, root=root, device=device))
+        propose = partial(propose_shorter, settings, new=True)
+        return run_recipe(settings, out=Path(out), root=root, device=device, quiet=quiet, propose=propose)
+    return run_recipe(read_recipe(recipe, *overrides), out=Path(out), root=root, device=device, quiet=quiet)
+
+
+def run_recipe(
+    settings: Recipe, *, out: Path, root: Path | None, device: str, quiet: bool, propose: Propose | None = None
+) -> Run:
+    """Train a recipe in a run folder, as `train` does; `propose` says what would take less time than an hour."""
     # cuBLAS reads this when it starts; without it the order of its sums may vary.
     if settings.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     world = World.join(device)
-    root = None if data is None else Path(data)
     try:
-        if (done := _already_finished(settings, Path(out), root, world, quiet)) is not None:
+        if (done := _already_finished(settings, out, root, world, quiet)) is not None:
             return done
         with (
             _torch_settings(settings, world.device),
-            Loop(settings, Path(out), root, world, quiet) as loop,
+            Loop(settings, out, root, world, quiet, propose) as loop,
         ):
             model = loop.run()
             return Run(

@@ -5,6 +5,7 @@ setup.json      the objective and the models, with the sizes from the data or a 
 facts.json      the seed, command, versions and machine of every attempt, and what model/ was made of
 metrics.jsonl   one record per line, its step first
 checkpoints/    see checkpoint.py
+unfinished/     the model without its weights, until model/ is there: see weights/unfinished.py
 model/          the trained model; players/NAME/ the other networks of the objective
 lock            held by the process that writes here; holder.json names it
 """
@@ -301,7 +302,9 @@ def _plain_recipe(value: Any) -> Any:
 
 
 def _recipe_hash(recipe: Recipe) -> str:
-    content = json.dumps(_plain_recipe(config.dump(recipe)), sort_keys=True, default=str)
+    table = _plain_recipe(config.dump(recipe))
+    del table["run"]["save_minutes"]  # says only when checkpoints are written
+    content = json.dumps(table, sort_keys=True, default=str)
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 

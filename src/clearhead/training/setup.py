@@ -20,11 +20,11 @@ from ..weights.fill import on_meta_device
 from ..weights.folder import find as find_folder
 from ..weights.folder import read_settings
 from ..weights.preprocessor import read_preprocessing
+from ..weights.pretrained import Pretrained
 from .adapters import check_apart
 from .checkpoint_options import check_start, check_whole, pretrained_key, written
 from .objectives import Objective, check_data, check_players, checked_sizes, choose, objective_class
 from .recipe import (
-    Pretrained,
     Recipe,
     model_section,
     named_options,

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,7 +17,8 @@ from .. import config
 from ..data import Data
 from ..errors import InputError
 from ..layers.lora import merge_adapters
-from ..weights import Bundle
+from ..weights import Bundle, unfinished
+from ..weights.pretrained import fill_pretrained, in_head, submodule
 from . import probes
 from .adapters import adapt, base_folder
 from .augmentation import augment, make_augmentations, normalise
@@ -30,7 +32,6 @@ from .objectives.check import add_log_name, check_depends, check_losses, check_r
 from .objectives.objective import compute_dtype
 from .player import AveragePlayer, Player, TrainedPlayer, all_finite, buffers
 from .prefetch import Part
-from .pretrained import fill_pretrained, in_head, submodule
 from .recipe import Recipe, named_options, player_optim, pretrained_of
 from .resident import Resident
 from .schedule import scale
@@ -369,22 +370,51 @@ class Trainer:
         result = self.setup.objective_class.result
         bundles = {}
         for name in [result, *(other for other in self.players if other != result)]:
-            model: Any = self.players[name].export(best)
-            setup = self.setup.players[name]
-            kept = self.recipe.lora is not None and not self.recipe.lora.merge
-            if not kept:
+            model = self.players[name].export(best)
+            if not self._keeps_adapters:
                 merge_adapters(model)
-            reads_text = model.reads in ("tokens", "pairs", "captions")
-            special, chat = setup.special or self.data.special, setup.chat or self.data.chat
-            bundles[name] = Bundle(
-                model, self.data.tokens if reads_text else None,
-                special=special if reads_text else None, chat=chat if reads_text else None,
-                labels=self.data.classes if "classify" in model.can else None,
-                columns=self.data.columns if reads_text else {},
-                preprocessing=self.data.preprocessing if model.reads in ("images", "captions") else None,
-                base=base_folder(pretrained_of(self.recipe, name)[0]) if kept else None,
-            )  # fmt: skip
+            bundles[name] = self._bundle(name, model)
         return bundles
+
+    @property
+    def _keeps_adapters(self) -> bool:
+        return self.recipe.lora is not None and not self.recipe.lora.merge
+
+    def _bundle(self, name: str, model: Any) -> Bundle:
+        """A network as a Bundle, with what the data and the checkpoint that it started from give."""
+        setup = self.setup.players[name]
+        reads_text = model.reads in ("tokens", "pairs", "captions")
+        special, chat = setup.special or self.data.special, setup.chat or self.data.chat
+        return Bundle(
+            model, self.data.tokens if reads_text else None,
+            special=special if reads_text else None, chat=chat if reads_text else None,
+            labels=self.data.classes if "classify" in model.can else None,
+            columns=self.data.columns if reads_text else {},
+            preprocessing=self.data.preprocessing if model.reads in ("images", "captions") else None,
+            base=base_folder(pretrained_of(self.recipe, name)[0]) if self._keeps_adapters else None,
+        )  # fmt: skip
+
+    def begin_result(self, folder: Path, best: str | None) -> None:
+        """Write what is needed to open the result from a checkpoint, while the training is not finished.
+
+        Args:
+            folder: The folder to write.
+            best: The measurement whose best checkpoint is the result; None: the last one is.
+        """
+        name = self.setup.objective_class.result
+        lora, starts = self.recipe.lora, pretrained_of(self.recipe, name)
+        adapters = None
+        if lora is not None:
+            adapters = unfinished.Lora(
+                rank=lora.rank, alpha=lora.alpha, maps=lora.maps, skip=self.recipe.freeze,
+                starts=tuple(replace(start, folder=base_folder(start)) for start in starts),
+                base=base_folder(starts[0]) if self._keeps_adapters else None,
+            )  # fmt: skip
+        training = unfinished.Training(
+            steps=self.recipe.steps, player=name, best=best, lora=adapters,
+            average_of=self.setup.objective_class.roles[name].average_of,
+        )  # fmt: skip
+        unfinished.begin(self._bundle(name, self.setup.players[name].empty()), folder, training)
 
 
 def seed_of(*numbers: int) -> int:

@@ -25,6 +25,13 @@ from .quantised import quantise
 from .table import Used
 from .zoo import ZOO, in_zoo, shipped
 
+
+def _load_unfinished(path: Path, device: torch.device, dtype: torch.dtype | None) -> tuple[Bundle, Used]:
+    from .unfinished import load  # which imports this file
+
+    return load(path, device, dtype)
+
+
 # Layouts that `save` writes.
 WRITERS: dict[str, Callable[[Bundle, Path], Path]] = {
     "clearhead": native.save, "compact": native.save_compact, "huggingface": huggingface.save, "timm": timm.save,
@@ -34,6 +41,7 @@ WRITERS: dict[str, Callable[[Bundle, Path], Path]] = {
 READERS: dict[str, Callable[[Path, torch.device, torch.dtype | None], tuple[Bundle, Used]]] = {
     "clearhead": native.load, "huggingface": huggingface.load, "gguf": gguf.load, "timm": timm.load,
     "file": state_files.load, "tfjs": keras_resnet.load, "transformers": transformers_folder.load, "peft": peft.load,
+    "unfinished": _load_unfinished,
 }  # fmt: skip
 
 
@@ -44,12 +52,13 @@ def load(
     """Load a model with its tokenizer or image preprocessing.
 
     Args:
-        folder: A folder that `save` wrote, the folder of a finished training, a folder of Hugging Face or timm, a GGUF
+        folder: A folder that `save` wrote, the folder of a training, a folder of Hugging Face or timm, a GGUF
             file, or a weight file (.pth, .pt, .safetensors) of torchvision, timm or DINOv2. A Hugging Face folder that
             no family here reads, of a language model or an encoder, is opened with transformers if that is installed. A
             name like "en-de" that is not a folder here is a model that ships with the package (see `shipped`); a name
             like "org/name" is downloaded from Hugging Face's hub. A folder of adapters in PEFT's layout is opened
-            together with the model that it names.
+            together with the model that it names. The model of a training that is not finished is
+            that of its best checkpoint, if it keeps a best one, or of its last one; a Notice says the step.
         device: Where to put the model; "auto" is the first available of cuda, mps and cpu.
         dtype: The dtype of the weights; None keeps the stored one (for shipped models: float32). "int8" rounds the
             weights of linear maps to 8 bits, for a CPU: see `quantise`.
@@ -104,7 +113,7 @@ def read_config(folder: str | Path) -> tuple[str, dict[str, Any]]:
 def read_settings(folder: str | Path) -> Saved:
     """Everything that a folder says about its model beside its weights and tokenizer."""
     path, layout = find(folder)
-    if layout == "clearhead":
+    if layout in ("clearhead", "unfinished"):
         return native.read_settings(path)
     return native.settings_of(read(path, layout, torch.device("cpu"), None)[0])
 
@@ -182,9 +191,7 @@ def find(folder: str | Path) -> tuple[Path, str]:
     if (path / "config.json").is_file():
         return path, _layout(path)
     if (path / "recipe.toml").exists():
-        if not (path / "model").is_dir():
-            raise WeightsError(f"{path}: this run has no model/ yet, which is written when its training ends")
-        return find(path / "model")
+        return _find_in_run(path)
     if keras_resnet.is_tfjs(path):
         return path, "tfjs"
     if (path / "model.safetensors").is_file():
@@ -198,6 +205,20 @@ def find(folder: str | Path) -> tuple[Path, str]:
     raise WeightsError(f"{path}: there is no config.json in this folder")
 
 
+def _find_in_run(run: Path) -> tuple[Path, str]:
+    """The model of a training; of one that is not finished that of a checkpoint."""
+    if (run / "model" / "config.json").is_file() or peft.is_peft(run / "model"):
+        return find(run / "model")
+    if not any((run / "checkpoints").glob("step-*")):
+        raise WeightsError(f"{run}: this run has no model/ yet, and no checkpoint that could be used instead")
+    if not (run / "unfinished" / "config.json").is_file():
+        raise WeightsError(
+            f"{run}: this run has no model/ yet, which is written when its training ends; it began with a version of "
+            "clearhead whose checkpoints are not used instead: resume it"
+        )
+    return find(run / "unfinished")
+
+
 def _suggestion(path: Path) -> str:
     """The folders beside it and shipped models with a similar name, or else all shipped models."""
     zoo = shipped()
@@ -207,6 +228,8 @@ def _suggestion(path: Path) -> str:
 
 def _layout(folder: Path) -> str:
     """The layout of a folder with a config.json: ours has none of the keys that Hugging Face's has."""
+    if (folder / "training.json").is_file():
+        return "unfinished"
     table = config.load(folder / "config.json")
     if "architecture" in table and "clearhead" not in table and "model_type" not in table:
         return "timm"

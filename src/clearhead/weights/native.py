@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from .. import __version__, config
 from .. import tokens as text
 from ..models import family, family_of
+from ..tokens import Pair, Tokenizer
 from ..tokens.chat_template import read_template
 from ..tokens.special import Special
 from .bundle import Bundle, Scores, check_tokens
@@ -65,19 +66,35 @@ def save_compact(bundle: Bundle, folder: Path, shared: Mapping[str, str] | None 
 
 
 def _write(bundle: Bundle, folder: Path, tensors: Mapping[str, Tensor], shared: Mapping[str, str]) -> Path:
-    settings = config.dump(replace(settings_of(bundle), shared=dict(shared), chat=None))
-    saved = {name: value for name, value in settings.items() if value is not None and value != {}}
-    check_tokens(bundle.tokens, bundle.config, "cannot be saved")
+    settings = _checked_settings(bundle, shared)
     folder.mkdir(parents=True, exist_ok=True)
     # The largest file first: if the disk is full, the other files are still those of the old model.
     replace_tensors(folder / "model.safetensors", tensors)
+    return _write_settings(bundle, folder, settings)
+
+
+def write_without_weights(bundle: Bundle, folder: Path) -> Path:
+    """Write everything of a bundle but its weights into a folder; returns the folder."""
+    settings = _checked_settings(bundle, {})
+    folder.mkdir(parents=True, exist_ok=True)
+    return _write_settings(bundle, folder, settings)
+
+
+def _checked_settings(bundle: Bundle, shared: Mapping[str, str]) -> dict[str, Any]:
+    """The content of config.json; raises for a model that could not be loaded again."""
+    settings = config.dump(replace(settings_of(bundle), shared=dict(shared), chat=None))
+    check_tokens(bundle.tokens, bundle.config, "cannot be saved")
+    return {name: value for name, value in settings.items() if value is not None and value != {}}
+
+
+def _write_settings(bundle: Bundle, folder: Path, settings: Mapping[str, Any]) -> Path:
     if bundle.tokens is None:
         text.remove(folder)  # of the model that was here before
     else:
         text.save(bundle.tokens, folder)
     write_chat(bundle.chat, folder)
     write_preprocessing(bundle.preprocessing, folder)
-    config.write(saved, folder / "config.json")  # last: without it a new folder is not a model
+    config.write(settings, folder / "config.json")  # last: without it a new folder is not a model
     return folder
 
 
@@ -114,12 +131,18 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> tuple
     with open_compact(path, saved.shared) as tensors:
         model = build_empty(kind, chosen, tensors.shapes, folder / "config.json", path)
         used = fill_model(model, tensors, device, dtype)
-    bundle = Bundle(
-        model, tokens, chosen, folder, saved.special, read_template(folder), saved.labels,
+    return make_bundle(folder, saved, model, tokens), used
+
+
+def make_bundle(
+    folder: Path, saved: Saved, model: nn.Module, tokens: Tokenizer | Pair | None, *, base: str | None = None
+) -> Bundle:
+    """The bundle of a model, with everything that its folder says beside the weights."""
+    return Bundle(
+        model, tokens, None, folder, saved.special, read_template(folder), saved.labels,
         preprocessing=read_preprocessing(folder), columns=saved.columns, longest=saved.longest,
-        scores=saved.scores or "softmax",
+        scores=saved.scores or "softmax", base=base,
     )  # fmt: skip
-    return bundle, used
 
 
 @torch.no_grad()

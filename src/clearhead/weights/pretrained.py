@@ -12,11 +12,27 @@ from ..errors import nearest
 from ..layers import Learned, Patches, resize
 from ..models import Model
 from ..tokens import Pair, Tokenizer
-from ..weights import Bundle, WeightsError, load
-from .recipe import Pretrained
+from .bundle import Bundle
+from .fill import WeightsError
+from .folder import load
 
 OUTPUT = "head"  # the output layer of a classifier
 LISTED = 5  # labels that a message names
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pretrained:
+    """Weights to start from."""
+
+    folder: str  # a model folder, a run folder, or a name that `load` accepts
+    part: str | None = None  # submodule of the checkpoint to use, like encoder; not given: the whole checkpoint
+    into: str | None = None  # submodule of the model to fill, like encoder; not given: the whole model
+    differ: tuple[str, ...] = ()  # model options that may differ from those of the checkpoint
+
+    @property
+    def is_whole(self) -> bool:
+        """True if a whole checkpoint fills a whole model, whose options are then those of the checkpoint."""
+        return self.part is None and self.into is None
 
 
 def in_head(model: nn.Module, name: str) -> bool:
