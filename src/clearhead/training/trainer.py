@@ -16,7 +16,9 @@ from .. import config
 from ..data import Data
 from ..errors import InputError
 from ..layers.lora import merge_adapters
-from ..weights import Bundle
+from ..models import Model
+from ..weights import Bundle, WeightsError
+from ..weights.export import check_exportable
 from . import probes
 from .adapters import adapt, base_folder
 from .augmentation import augment, make_augmentations, normalise
@@ -76,7 +78,7 @@ class Trainer:
         self.datasets = {"": data, **(feeds or {})}
         self.recipe, self.setup, self.data, self.world = recipe, setup, data, world
         self.left_out: list[str] = []  # pretrained weights that were not used
-        self.notes: list[str] = []  # sentences about the pretrained weights
+        self.notes: list[str] = []  # sentences about the pretrained weights, and what they will become
         labels = next((player.labels for player in setup.players.values() if player.labels), None)
         if labels is not None and labels != data.classes:
             data.number_classes(labels)
@@ -103,6 +105,7 @@ class Trainer:
         self.trained = {n: p for n, p in self.players.items() if isinstance(p, TrainedPlayer)}
         for player in self.trained.values():
             player.wrap(PlayerLosses(self.objective, player.model), compiled=recipe.compile)
+        self.notes += [note] if (note := self._export_note()) else []
         self.resident = Resident(self.datasets, world.device)
         self.augmentations = make_augmentations([named_options(one, "augment") for one in recipe.augment])
 
@@ -370,21 +373,40 @@ class Trainer:
         bundles = {}
         for name in [result, *(other for other in self.players if other != result)]:
             model: Any = self.players[name].export(best)
-            setup = self.setup.players[name]
-            kept = self.recipe.lora is not None and not self.recipe.lora.merge
-            if not kept:
+            if not self._keeps_adapters:
                 merge_adapters(model)
-            reads_text = model.reads in ("tokens", "pairs", "captions")
-            special, chat = setup.special or self.data.special, setup.chat or self.data.chat
-            bundles[name] = Bundle(
-                model, self.data.tokens if reads_text else None,
-                special=special if reads_text else None, chat=chat if reads_text else None,
-                labels=self.data.classes if "classify" in model.can else None,
-                columns=self.data.columns if reads_text else {},
-                preprocessing=self.data.preprocessing if model.reads in ("images", "captions") else None,
-                base=base_folder(pretrained_of(self.recipe, name)[0]) if kept else None,
-            )  # fmt: skip
+            bundles[name] = self._bundle(name, model)
         return bundles
+
+    def _bundle(self, name: str, model: Model) -> Bundle:
+        """A player's model with the tokenizer, labels and preprocessing of the data."""
+        setup = self.setup.players[name]
+        reads_text = model.reads in ("tokens", "pairs", "captions")
+        special, chat = setup.special or self.data.special, setup.chat or self.data.chat
+        return Bundle(
+            model, self.data.tokens if reads_text else None,
+            special=special if reads_text else None, chat=chat if reads_text else None,
+            labels=self.data.classes if "classify" in model.can else None,
+            columns=self.data.columns if reads_text else {},
+            preprocessing=self.data.preprocessing if model.reads in ("images", "captions") else None,
+            base=base_folder(pretrained_of(self.recipe, name)[0]) if self._keeps_adapters else None,
+        )  # fmt: skip
+
+    @property
+    def _keeps_adapters(self) -> bool:
+        return self.recipe.lora is not None and not self.recipe.lora.merge
+
+    def _export_note(self) -> str:
+        """A sentence if a whole checkpoint is fine-tuned and no library of Hugging Face could open the result."""
+        name = self.setup.objective_class.result
+        if not any(start.is_whole for start in pretrained_of(self.recipe, name)):
+            return ""
+        bundle = self._bundle(name, self.setup.players[name].empty())
+        try:
+            check_exportable(bundle)
+        except WeightsError as problem:
+            return f"`clearhead export` will not be able to write the result for Hugging Face's libraries: {problem}"
+        return ""
 
 
 def seed_of(*numbers: int) -> int:
