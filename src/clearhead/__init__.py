@@ -56,8 +56,8 @@ if "torch" not in sys.modules and "GOMP_SPINCOUNT" not in os.environ:
 __version__ = "0.2.0"
 __all__ = [
     "Bundle", "build", "caption", "chat", "classify", "compare", "config", "data", "decode", "draw", "edit", "embed",
-    "evaluate", "export", "families", "figure", "fill", "finetune", "generate", "layers", "likelihood", "load", "look", "models",
-    "plot", "quantise", "save", "score", "stream", "sweep", "tasks", "tokens", "train", "training", "translate",
+    "evaluate", "export", "families", "figure", "fill", "finetune", "generate", "layers", "likelihood", "load", "look",
+    "models", "plot", "quantise", "save", "score", "stream", "sweep", "tasks", "tokens", "train", "training", "translate",
     "verify_resume", "view", "watch", "weights",
 ]  # fmt: skip
 

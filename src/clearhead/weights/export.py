@@ -52,8 +52,8 @@ def export(model: str | Path | Bundle, folder: str | Path, *, apart: bool = Fals
         bundle = model if isinstance(model, Bundle) else load(model, device="cpu", merge=not apart)
         if apart and not (bundle.base and adapters(bundle.model)):
             raise InputError(
-                f"apart is for adapters that a training kept apart (finetune --apart), and this {bundle.name} has none: "
-                "leave it out for the whole model"
+                f"apart is for adapters that a training kept apart (finetune --apart), and this {bundle.name} has "
+                "none: leave it out for the whole model"
             )
         if apart:
             check_exportable(bundle)
