@@ -57,8 +57,8 @@ __version__ = "0.2.0"
 __all__ = [
     "Bundle", "build", "caption", "chat", "classify", "compare", "config", "data", "decode", "draw", "edit", "embed",
     "evaluate", "export", "families", "figure", "fill", "finetune", "generate", "layers", "likelihood", "load", "look",
-    "models", "plot", "quantise", "save", "score", "stream", "sweep", "tasks", "tokens", "train", "training", "translate",
-    "verify_resume", "view", "watch", "weights",
+    "models", "plot", "quantise", "save", "score", "stream", "sweep", "tasks", "tokens", "train", "training",
+    "translate", "verify_resume", "view", "watch", "weights",
 ]  # fmt: skip
 
 # The public functions and the folders that they come from; any other public name is a folder.

@@ -27,7 +27,7 @@ def bundle(family, own=None, **options):
 @pytest.fixture
 def labels(tmp_path):
     (tmp_path / "labels.csv").write_text(
-        "text,label\n" + "".join(f"{text},{i % 2 and 'good' or 'bad'}\n" for i, text in enumerate(TEXTS * 10))
+        "text,label\n" + "".join(f"{text},{('bad', 'good')[i % 2]}\n" for i, text in enumerate(TEXTS * 10))
     )
     return tmp_path / "labels.csv"
 
