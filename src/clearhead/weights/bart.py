@@ -48,7 +48,7 @@ TOKENIZERS = {
     "pegasus": (),
 }  # fmt: skip
 # Defaults that differ from a BART's.
-DEFAULTS = {
+DEFAULTS: dict[str, dict[str, Any]] = {
     "m2m_100": {"vocab_size": 128112, "activation_function": "relu", "scale_embedding": True},
     "pegasus": {"pad_token_id": 0},
 }
@@ -157,7 +157,7 @@ def to_theirs(c: Config, special: Special) -> dict[str, Any]:
         decoder_layers=c.decoder_depth or c.depth, encoder_attention_heads=c.heads, decoder_attention_heads=c.heads,
         encoder_ffn_dim=hidden, decoder_ffn_dim=hidden, activation_function=words[c.mlp],  # type: ignore[arg-type]
         dropout=c.dropout, scale_embedding=c.scaled,
-        pad_token_id=DEFAULTS.get(kind, {}).get("pad_token_id", 1) if pad is None else pad,  # type: ignore[arg-type]
+        pad_token_id=DEFAULTS.get(kind, {}).get("pad_token_id", 1) if pad is None else pad,
     )  # fmt: skip
     ends = special.ends[0] if special.ends else None
     ids = {"decoder_start_token_id": special.start, "eos_token_id": ends, "forced_bos_token_id": special.first}
@@ -195,7 +195,7 @@ def extra_tensors(model: Transformer) -> dict[str, Tensor]:
         return {}
     tensors = {} if c.readout_bias else {BIAS: torch.zeros(1, len(weight)).to(weight)}
     if c.positions == "sinusoid":
-        waves = model.encoder.positions.vectors(torch.arange(c.context)).to(weight)
+        waves = cast(Sinusoid, model.encoder.positions).vectors(torch.arange(c.context)).to(weight)
         tensors |= {TABLE.format(side): waves.clone() for side in ("encoder", "decoder")}
     return tensors
 
