@@ -18,7 +18,7 @@ from ..errors import InputError
 from ..layers.lora import merge_adapters
 from ..models import Model
 from ..weights import Bundle, WeightsError
-from ..weights.export import check_exportable
+from ..weights.exported import check_exportable
 from . import probes
 from .adapters import adapt, base_folder
 from .augmentation import augment, make_augmentations, normalise

@@ -11,7 +11,7 @@ certificate   which tensors of a checkpoint were used, and how far its outputs a
 
 from ..tokens.special import Special
 from .bundle import Bundle
-from .export import export
+from .exported import export
 from .fill import WeightsError
 from .folder import load, read_config, save
 from .parity import Certificate, certificate, write_probe

@@ -103,7 +103,7 @@ def test_nothing_that_exists_is_overwritten(tmp_path, monkeypatch):
     assert (ch.export(model, tmp_path / "empty") / "config.json").is_file()
     with pytest.raises(WeightsError, match="rnn-seq2seq: there is no Hugging Face layout"):
         ch.export("en-de-rnn", tmp_path / "new")
-    monkeypatch.setattr(sys.modules["clearhead.weights.export"], "write_card", lambda *_: 1 / 0)
+    monkeypatch.setattr(sys.modules["clearhead.weights.exported"], "write_card", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         ch.export(model, tmp_path / "new")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "file", "used"]
