@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from clearhead.atomic_files import atomic_write, replacing
+from clearhead.atomic_files import atomic_write, new_folder, replacing
+from clearhead.errors import InputError
 
 FULL = pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, a device without space")
 
@@ -70,3 +71,23 @@ def test_an_error_about_another_file_keeps_its_name(tmp_path):
     with pytest.raises(FileNotFoundError) as caught, replacing(tmp_path / "a.bin"):
         (tmp_path / "other.bin").read_bytes()
     assert os.fspath(caught.value.filename) == str(tmp_path / "other.bin")
+
+
+def test_a_new_folder_appears_when_it_is_complete(tmp_path):
+    with new_folder(tmp_path / "a" / "b") as temporary:
+        (temporary / "x").write_text("new")
+        assert not (tmp_path / "a" / "b").exists()
+    assert [path.name for path in (tmp_path / "a" / "b").iterdir()] == ["x"]
+    with pytest.raises(InputError, match="b is not empty"), new_folder(tmp_path / "a" / "b"):
+        pass
+    with pytest.raises(ZeroDivisionError), new_folder(tmp_path / "c"):
+        1 / 0  # noqa: B018
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["b"]
+
+
+def test_a_folder_that_is_filled_meanwhile_is_kept(tmp_path):
+    (tmp_path / "a").mkdir()
+    with pytest.raises(OSError, match="not empty"), new_folder(tmp_path / "a"):
+        (tmp_path / "a" / "x").write_text("other")
+    assert [path.name for path in tmp_path.rglob("*")] == ["a", "x"]

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from .tasks.translate import translate
     from .training import train, verify_resume
     from .training.finetune import finetune
-    from .weights import Bundle, load, quantise, save
+    from .weights import Bundle, export, load, quantise, save
 
 # OpenMP reads this when torch is loaded. By default its idle threads spin, which beside one other busy process makes a
 # small step ten times slower; asleep, they cost some microseconds per operation. OMP_WAIT_POLICY=ACTIVE lets them spin.
@@ -56,15 +56,15 @@ if "torch" not in sys.modules and "GOMP_SPINCOUNT" not in os.environ:
 __version__ = "0.2.0"
 __all__ = [
     "Bundle", "build", "caption", "chat", "classify", "compare", "config", "data", "decode", "draw", "edit", "embed",
-    "evaluate", "families", "figure", "fill", "finetune", "generate", "layers", "likelihood", "load", "look", "models",
-    "plot", "quantise", "save", "score", "stream", "sweep", "tasks", "tokens", "train", "training", "translate",
-    "verify_resume", "view", "watch", "weights",
+    "evaluate", "export", "families", "figure", "fill", "finetune", "generate", "layers", "likelihood", "load", "look",
+    "models", "plot", "quantise", "save", "score", "stream", "sweep", "tasks", "tokens", "train", "training",
+    "translate", "verify_resume", "view", "watch", "weights",
 ]  # fmt: skip
 
 # The public functions and the folders that they come from; any other public name is a folder.
 _HOME = {
     "build": "models", "families": "models",
-    "Bundle": "weights", "load": "weights", "quantise": "weights", "save": "weights",
+    "Bundle": "weights", "export": "weights", "load": "weights", "quantise": "weights", "save": "weights",
     "edit": "look", "watch": "look",
     "finetune": "training", "train": "training", "verify_resume": "training", "plot": "report", "sweep": "report",
     "compare": "report", "figure": "report", "view": "report",

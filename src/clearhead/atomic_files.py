@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from .errors import InputError
 
 
 def atomic_write(path: Path, data: bytes) -> None:
@@ -60,6 +63,42 @@ def replacing(path: Path) -> Iterator[Path]:
     finally:
         temporary.unlink(missing_ok=True)
     sync_folder(path.parent)
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """Yield a temporary folder beside `path`, which gets the name `path` at the end of the block.
+
+    If the block raises, the temporary folder is removed.
+
+    Args:
+        path: The folder to create; it may exist if it is empty.
+
+    Raises:
+        InputError: There is a file, or a folder that is not empty.
+
+    Examples:
+        >>> with new_folder(tmp / "new") as temporary:
+        ...     _ = (temporary / "a.txt").write_text("new")
+        >>> [file.name for file in (tmp / "new").iterdir()]
+        ['a.txt']
+    """
+    if path.exists() and not path.is_dir():
+        raise InputError(f"{path} is a file: expected a new or an empty folder")
+    if path.is_dir() and any(path.iterdir()):
+        raise InputError(f"{path} is not empty, and is not overwritten: expected a new or an empty folder")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    place = path.resolve()  # "." has no name
+    temporary = place.with_name(f".{place.name}.{os.getpid()}.tmp")
+    temporary.mkdir()
+    try:
+        yield temporary
+        if place.is_dir():
+            place.rmdir()  # raises if it was filled meanwhile
+        os.rename(temporary, place)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    sync_folder(place.parent)
 
 
 def sync_folder(path: Path) -> None:

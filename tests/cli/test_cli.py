@@ -198,6 +198,17 @@ def test_sweep_and_plot(recipe, tmp_path):
     assert re.search("failed: model.mlp=gelo: .*gelu", found.stdout)
 
 
+def test_a_model_is_exported_into_a_new_folder(tmp_path):
+    found = call("export", "everyday", tmp_path / "there")
+    assert (found.exit_code, found.stdout, found.stderr) == (0, f"{tmp_path / 'there'}\n", "")
+    found = call("export", "everyday", tmp_path / "there")
+    assert (found.exit_code, found.stdout) == (1, "")
+    assert found.stderr.startswith(f"{tmp_path / 'there'} is not empty, and is not overwritten")
+    found = call("export", "vit-cifar10", tmp_path / "other")
+    assert (found.exit_code, found.stdout) == (1, "")
+    assert found.stderr.startswith("positions='rotary': a ViT folder has positions='learned'")
+
+
 def test_models_and_data_are_listed():
     listed = json.loads(call("models", "--json").stdout)
     assert "gpt" in listed["families"]

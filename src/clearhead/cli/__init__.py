@@ -15,7 +15,7 @@ output       print results, progress and notices
 inference    translate evaluate score fill classify embed parity
 generation   generate chat
 captioning   caption
-info         models data recipe explore doctor
+info         models export data recipe explore doctor
 inspection   look compare figure
 training     train finetune verify-resume sweep plot
 """

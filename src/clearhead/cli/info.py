@@ -1,4 +1,4 @@
-"""Subcommands that list or show: models, data, recipe, explore, doctor."""
+"""Subcommands that list or show (models, data, recipe, explore, doctor), and export."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from . import completion
-from .arguments import DataFolder, Device, Json
+from .arguments import DataFolder, Device, Json, Model
 from .output import rows, show
 from .verb import verb
 
@@ -73,6 +73,28 @@ def _describe_model(name: str, as_json: bool) -> None:
         scores = "\n".join(f"{value:<7g}{of}" for of, value in card["scores"].items())
         about |= card | {"examples": "\n".join(card["examples"]), "scores": scores}
     show(rows(*((key, str(value)) for key, value in about.items())), as_json)
+
+
+@verb(
+    "clearhead export runs/minilm-reviews reviews-hf",
+    "clearhead export smollm2.gguf smollm2",
+    "clearhead export runs/apart adapters --apart",
+)
+def export(
+    model: Model,
+    folder: Annotated[Path, typer.Argument(metavar="DEST", help="A new or an empty folder.")],
+    apart: Annotated[
+        bool, typer.Option("--apart", help="Write only adapters (LoRA) that were kept apart, for PEFT.")
+    ] = False,
+) -> None:
+    """Write a model as a new folder that Hugging Face's transformers opens, with a model card; print the folder.
+
+    Adapters (LoRA) are added to the weights. A model that transformers has no class for is refused, with the options
+    that it does not have.
+    """
+    from ..weights import export
+
+    print(export(model, folder, apart=apart))
 
 
 @verb(

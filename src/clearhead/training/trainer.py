@@ -17,7 +17,9 @@ from .. import config
 from ..data import Data
 from ..errors import InputError
 from ..layers.lora import merge_adapters
-from ..weights import Bundle, unfinished
+from ..models import Model
+from ..weights import Bundle, WeightsError, unfinished
+from ..weights.exported import check_exportable
 from ..weights.pretrained import fill_pretrained, in_head, submodule
 from . import probes
 from .adapters import adapt, base_folder
@@ -77,7 +79,7 @@ class Trainer:
         self.datasets = {"": data, **(feeds or {})}
         self.recipe, self.setup, self.data, self.world = recipe, setup, data, world
         self.left_out: list[str] = []  # pretrained weights that were not used
-        self.notes: list[str] = []  # sentences about the pretrained weights
+        self.notes: list[str] = []  # sentences about the pretrained weights, and what they will become
         labels = next((player.labels for player in setup.players.values() if player.labels), None)
         if labels is not None and labels != data.classes:
             data.number_classes(labels)
@@ -104,6 +106,7 @@ class Trainer:
         self.trained = {n: p for n, p in self.players.items() if isinstance(p, TrainedPlayer)}
         for player in self.trained.values():
             player.wrap(PlayerLosses(self.objective, player.model), compiled=recipe.compile)
+        self.notes += [note] if (note := self._export_note()) else []
         self.resident = Resident(self.datasets, world.device)
         self.augmentations = make_augmentations([named_options(one, "augment") for one in recipe.augment])
 
@@ -370,7 +373,7 @@ class Trainer:
         result = self.setup.objective_class.result
         bundles = {}
         for name in [result, *(other for other in self.players if other != result)]:
-            model = self.players[name].export(best)
+            model: Any = self.players[name].export(best)
             if not self._keeps_adapters:
                 merge_adapters(model)
             bundles[name] = self._bundle(name, model)
@@ -380,8 +383,8 @@ class Trainer:
     def _keeps_adapters(self) -> bool:
         return self.recipe.lora is not None and not self.recipe.lora.merge
 
-    def _bundle(self, name: str, model: Any) -> Bundle:
-        """A network as a Bundle, with what the data and the checkpoint that it started from give."""
+    def _bundle(self, name: str, model: Model) -> Bundle:
+        """A player's model with the tokenizer, labels and preprocessing of the data and of its checkpoint."""
         setup = self.setup.players[name]
         reads_text = model.reads in ("tokens", "pairs", "captions")
         special, chat = setup.special or self.data.special, setup.chat or self.data.chat
@@ -415,6 +418,18 @@ class Trainer:
             average_of=self.setup.objective_class.roles[name].average_of,
         )  # fmt: skip
         unfinished.begin(self._bundle(name, self.setup.players[name].empty()), folder, training)
+
+    def _export_note(self) -> str:
+        """A sentence if a whole checkpoint is fine-tuned and no library of Hugging Face could open the result."""
+        name = self.setup.objective_class.result
+        if not any(start.is_whole for start in pretrained_of(self.recipe, name)):
+            return ""
+        bundle = self._bundle(name, self.setup.players[name].empty())
+        try:
+            check_exportable(bundle)
+        except WeightsError as problem:
+            return f"`clearhead export` will not be able to write the result for Hugging Face's libraries: {problem}"
+        return ""
 
 
 def seed_of(*numbers: int) -> int:

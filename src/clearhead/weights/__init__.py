@@ -2,6 +2,7 @@
 
 Bundle        a model with its tokenizer or image preprocessing
 load, save    our own folder (config.json, model.safetensors, tokens.json) or Hugging Face's; GGUF files are only read
+export        a model as a new folder that transformers or PEFT opens, with a model card
 read_config   the family and the options of a folder's model
 shipped       the models that come with the package, by name, each with its card
 quantise      a model with 8-bit weights
@@ -10,6 +11,7 @@ certificate   which tensors of a checkpoint were used, and how far its outputs a
 
 from ..tokens.special import Special
 from .bundle import Bundle
+from .exported import export
 from .fill import WeightsError
 from .folder import load, read_config, save
 from .parity import Certificate, certificate, write_probe
@@ -23,6 +25,7 @@ __all__ = [
     "Special",
     "WeightsError",
     "certificate",
+    "export",
     "load",
     "quantise",
     "read_config",

@@ -1,16 +1,18 @@
-"""BART (Lewis et al. 2020), mBART and M2M-100 (NLLB) in Hugging Face's format, to and from our Transformer.
+"""BART (Lewis et al. 2020), mBART, M2M-100 (NLLB) and Pegasus in Hugging Face's format, to and from our Transformer.
 
     ours (models/transformer.py)           theirs
     encoder.embed.table                    model.shared.weight
-    encoder.positions.table                model.encoder.embed_positions.weight: BART and mBART
+    encoder.positions.table                model.encoder.embed_positions.weight: BART, mBART and Pegasus
     encoder.embed_norm                     model.encoder.layernorm_embedding: BART and mBART
-    encoder.norm                           model.encoder.layer_norm: mBART and M2M-100
-    head.bias                              final_logits_bias: BART and mBART
+    encoder.norm                           model.encoder.layer_norm: mBART, M2M-100 and Pegasus
+    head.bias                              final_logits_bias: all but M2M-100
 
 bart       norms after each addition, and of the embeddings; learned positions that begin with the third row of a table
 mbart      the same with norms before each sublayer (Liu et al. 2020)
 m2m_100    also NLLB: norms before each sublayer, sinusoids that begin at the position after that of the padding id, and
            whose longest wave has exactly 2 pi 10,000 tokens (Fan et al. 2020; NLLB team 2022)
+pegasus    norms before each sublayer, and a table of positions in the file, which may hold any (Zhang et al. 2020): our
+           sinusoids are written into it, and read as a learned table; a file without it has the sinusoids of the paper
 """
 
 from __future__ import annotations
@@ -38,14 +40,19 @@ OFFSET = 2  # rows of a table of learned positions that are not used
 WAVE = 10_000.0  # the longest wave of M2M-100's sinusoids, divided by 2 pi
 KINDS = {
     "bart": "BartForConditionalGeneration", "mbart": "MBartForConditionalGeneration",
-    "m2m_100": "M2M100ForConditionalGeneration",
+    "m2m_100": "M2M100ForConditionalGeneration", "pegasus": "PegasusForConditionalGeneration",
 }  # fmt: skip
 # Classes of tokenizers of a folder that names none: keys of SCHEMES.
 TOKENIZERS = {
     "bart": ("BartTokenizer",), "mbart": ("MBartTokenizer",), "m2m_100": ("M2M100Tokenizer", "NllbTokenizer"),
+    "pegasus": (),
 }  # fmt: skip
 # Defaults that differ from a BART's.
-DEFAULTS = {"m2m_100": {"vocab_size": 128112, "activation_function": "relu", "scale_embedding": True}}
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "m2m_100": {"vocab_size": 128112, "activation_function": "relu", "scale_embedding": True},
+    "pegasus": {"pad_token_id": 0},
+}
+TABLE = "model.{}.embed_positions.weight"
 FREE = {
     "vocab", "context", "width", "depth", "decoder_depth", "heads", "hidden", "mlp", "scaled", "readout_bias",
     "dropout", "inner_dropout",
@@ -56,7 +63,7 @@ FREE = {
 class Theirs:
     """The keys of their config.json that we read, with their defaults."""
 
-    model_type: Literal["bart", "mbart", "m2m_100"] = "bart"
+    model_type: Literal["bart", "mbart", "m2m_100", "pegasus"] = "bart"
     vocab_size: int = 50265
     max_position_embeddings: int = 1024
     d_model: int = 1024
@@ -95,8 +102,14 @@ class Theirs:
             depth=self.encoder_layers, decoder_depth=self.decoder_layers, heads=self.encoder_attention_heads,
             hidden=self.encoder_ffn_dim, mlp=ACTIVATIONS[self.activation_function],  # type: ignore[arg-type]
             scaled=self.scale_embedding, readout_bias=BIAS in shapes, dropout=self.dropout,
-            **_fixed(self.model_type, self.d_model, self.pad_token_id),
+            **self._positions(shapes), **_fixed(self.model_type, self.d_model, self.pad_token_id),
         )  # fmt: skip
+
+    def _positions(self, shapes: Shapes) -> dict[str, Any]:
+        """The positions of a Pegasus, which its files may leave out."""
+        if self.model_type != "pegasus":
+            return {}
+        return {"positions": "learned"} if TABLE.format("encoder") in shapes else {"pairs": "halves"}
 
 
 def _fixed(kind: str, width: int, pad: int) -> dict[str, Any]:
@@ -104,17 +117,31 @@ def _fixed(kind: str, width: int, pad: int) -> dict[str, Any]:
     if kind == "m2m_100":  # WAVE^(-i / (width/2 - 1)) = base^(-2i / width)
         waves = {"positions": "sinusoid", "pairs": "halves", "base": WAVE ** (width / (width - 2))}
         return {"order": "pre", "offset": pad + 1, **waves}
+    if kind == "pegasus":
+        return {"order": "pre"}
     return {
         "order": "pre" if kind == "mbart" else "post", "embed_norm": True, "positions": "learned", "offset": OFFSET,
     }  # fmt: skip
 
 
+def _nearest(c: Config) -> str:
+    """The type of these models that is most like ours: the others lack a whole layer of it, or have one more."""
+    if c.positions == "sinusoid" and c.offset:
+        return "m2m_100"
+    if c.order == "pre":
+        return "mbart" if c.embed_norm else "pegasus"
+    return "bart"
+
+
 def to_theirs(c: Config, special: Special) -> dict[str, Any]:
     """Their config.json; raises for options that none of these models has."""
-    kind = "m2m_100" if c.positions == "sinusoid" else "mbart" if c.order == "pre" else "bart"
-    name = {"bart": "a BART", "mbart": "an mBART", "m2m_100": "an M2M-100"}[kind]
+    kind = _nearest(c)
+    name = {"bart": "a BART", "mbart": "an mBART", "m2m_100": "an M2M-100", "pegasus": "a Pegasus"}[kind]
     pad = c.offset - 1 if kind == "m2m_100" else special.pad
-    check_options(c, name, FREE, _fixed(kind, max(c.width, 3), c.offset - 1))
+    places = {"positions", "pairs", "base"} if kind == "pegasus" else set()
+    check_options(c, name, FREE | places, _fixed(kind, max(c.width, 3), c.offset - 1))
+    if kind == "pegasus" and c.positions not in ("learned", "sinusoid"):
+        raise WeightsError(f"positions={c.positions!r}: {name} has learned, sinusoid")
     words = {mlp: word for word, mlp in reversed(ACTIVATIONS.items())}
     if c.mlp not in words:
         raise WeightsError(f"mlp={c.mlp!r}: {name} has one of {', '.join(words)}")
@@ -129,11 +156,13 @@ def to_theirs(c: Config, special: Special) -> dict[str, Any]:
         vocab_size=c.vocab, max_position_embeddings=c.context, d_model=c.width, encoder_layers=c.depth,
         decoder_layers=c.decoder_depth or c.depth, encoder_attention_heads=c.heads, decoder_attention_heads=c.heads,
         encoder_ffn_dim=hidden, decoder_ffn_dim=hidden, activation_function=words[c.mlp],  # type: ignore[arg-type]
-        dropout=c.dropout, scale_embedding=c.scaled, pad_token_id=1 if pad is None else pad,
+        dropout=c.dropout, scale_embedding=c.scaled,
+        pad_token_id=DEFAULTS.get(kind, {}).get("pad_token_id", 1) if pad is None else pad,
     )  # fmt: skip
     ends = special.ends[0] if special.ends else None
     ids = {"decoder_start_token_id": special.start, "eos_token_id": ends, "forced_bos_token_id": special.first}
     rest = {"architectures": [KINDS[kind]], "is_encoder_decoder": True, "attention_dropout": c.dropout}
+    rest |= {"forced_eos_token_id": special.last}  # whose default is a token in their classes
     return {**asdict(theirs), **rest, **{key: i for key, i in ids.items() if i is not None}}
 
 
@@ -144,7 +173,7 @@ def rows(c: Config) -> Iterator[Row]:
         yield Row(("head.bias",), (BIAS,), ROW)
     for side, depth in (("encoder", c.depth), ("decoder", c.decoder_depth or c.depth)):
         if c.positions == "learned":
-            yield Row((f"{side}.positions.table",), (f"model.{side}.embed_positions.weight",))
+            yield Row((f"{side}.positions.table",), (TABLE.format(side),))
         if c.embed_norm:
             yield from pairs({f"{side}.embed_norm": f"model.{side}.layernorm_embedding"})
         if c.order == "pre":
@@ -159,17 +188,22 @@ def read_tokens(folder: Path, theirs: Theirs) -> Pair | None:
     return read_pair(folder, *TOKENIZERS[theirs.model_type])
 
 
-def _zero_bias(model: Transformer) -> dict[str, Tensor]:
-    """The bias of the output, which a BART always has: zeros if our model has none."""
-    if model.config.readout_bias or model.config.positions == "sinusoid":
+def extra_tensors(model: Transformer) -> dict[str, Tensor]:
+    """The tables of a Pegasus's positions where we compute them, and the bias of an output that has none: zeros."""
+    c, weight = model.config, model.head.weight
+    if _nearest(c) == "m2m_100":
         return {}
-    return {BIAS: torch.zeros(1, *model.head.weight.shape[:1]).to(model.head.weight)}
+    tensors = {} if c.readout_bias else {BIAS: torch.zeros(1, len(weight)).to(weight)}
+    if c.positions == "sinusoid":
+        waves = cast(Sinusoid, model.encoder.positions).vectors(torch.arange(c.context)).to(weight)
+        tensors |= {TABLE.format(side): waves.clone() for side in ("encoder", "decoder")}
+    return tensors
 
 
 def reference(pretrained: Callable[[str], Any], inputs: dict[str, Tensor], c: Config) -> Tensor:
     """The logits of transformers."""
     model = pretrained("AutoModelForSeq2SeqLM")
-    if c.positions == "sinusoid":  # given embeddings, M2M-100 also counts ids that look like padding
+    if _nearest(c) == "m2m_100":  # given embeddings, it also counts ids that look like padding
         embed = model.get_input_embeddings()
         out = model(inputs_embeds=embed(inputs["source"]), decoder_inputs_embeds=embed(inputs["ids"]))
     else:
@@ -186,6 +220,6 @@ def _is_wave(table: Tensor, c: Config) -> bool:
 
 LAYOUT = Layout(
     model="transformer", theirs=Theirs, to_ours=Theirs.to_ours, to_theirs=to_theirs, rows=rows, read_tokens=read_tokens,
-    write_tokens=write_pair, defaults=DEFAULTS, prefix="model.", extra_tensors=_zero_bias, reference=reference,
+    write_tokens=write_pair, defaults=DEFAULTS, prefix="model.", extra_tensors=extra_tensors, reference=reference,
     ignored=lambda c: {} if c.positions == "learned" else {"model.*.embed_positions.weights": _is_wave},
 )  # fmt: skip

@@ -134,9 +134,9 @@ def save(
         folder: The folder; it is created if needed.
         tokens: The tokenizer to save; None: that of the bundle.
         layout: "clearhead"; "compact", the same with matrices rounded to 8 bits; "huggingface", which from_pretrained
-            of their libraries reads; "timm", for its create_model; "torchvision": the weights alone, for
-            load_state_dict; or "peft": only the adapters, and what else differs from the model that they belong to.
-            In all other layouts adapters are added to the weights.
+            of their libraries reads (`export` writes a new folder of it); "timm", for its create_model; "torchvision":
+            the weights alone, for load_state_dict; or "peft": only the adapters, and what else differs from the model
+            that they belong to. In all other layouts adapters are added to the weights.
 
     Examples:
         >>> model = clearhead.build("gpt", vocab=3, context=8, width=8, depth=1, heads=2)

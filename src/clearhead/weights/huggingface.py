@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -38,7 +39,7 @@ LAYOUT_FILES = {
     "marian": "marian", "gpt2": "gpt2", "llama": "llama", "mistral": "llama", "qwen2": "llama", "qwen3": "llama",
     "phi3": "phi3", "olmo2": "olmo2", "gemma2": "gemma", "gemma3_text": "gemma", "bert": "bert", "roberta": "roberta",
     "xlm-roberta": "roberta", "distilbert": "distilbert", "bart": "bart", "mbart": "bart", "m2m_100": "bart",
-    "t5": "t5", "vit": "vit", "deit": "vit", "dinov2": "dinov2", "dinov2_with_registers": "dinov2",
+    "pegasus": "bart", "t5": "t5", "vit": "vit", "deit": "vit", "dinov2": "dinov2", "dinov2_with_registers": "dinov2",
     "resnet": "resnet", "convnext": "convnext", "vision-encoder-decoder": "vision_encoder_decoder",
 }  # fmt: skip
 # Our family: the model types to save it as, in order of preference; one of those that share a table stands for all.
@@ -229,20 +230,38 @@ def read_scores(table: config.Table, classes: int | None) -> Scores:
     return "sigmoid" if classes == 1 and named != "value" else named or "softmax"
 
 
-def save(bundle: Bundle, folder: Path) -> Path:
-    """Write a bundle as a folder that from_pretrained reads; returns the folder."""
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What a folder of theirs has for a bundle, beside its weights."""
+
+    layout: Layout
+    config: dict[str, Any]  # config.json
+    tokens: dict[str, bytes]  # files of the tokenizer, by name
+
+
+def contents(bundle: Bundle) -> Contents:
+    """What a folder of theirs would have for a bundle; raises WeightsError if it cannot express the bundle.
+
+    The weights are not looked at: they may be on the meta device.
+    """
     special = bundle.special or Special()
     layout, theirs = _their_config(bundle, special)
     check_tokens(bundle.tokens, bundle.config, "cannot be saved")
     if bundle.preprocessing is not None and bundle.preprocessing.channels != "rgb":
         raise WeightsError(f"channels={bundle.preprocessing.channels!r}: a Hugging Face folder has channels='rgb'")
-    files = token_files(bundle, layout, special)
+    return Contents(layout, theirs, token_files(bundle, layout, special))
+
+
+def save(bundle: Bundle, folder: Path) -> Path:
+    """Write a bundle as a folder that from_pretrained reads; returns the folder."""
+    planned, special = contents(bundle), bundle.special or Special()
+    layout, theirs = planned.layout, planned.config
     tensors = export(bundle.model, layout.rows(bundle.config)) | layout.extra_tensors(bundle.model)
     tensors = tensors if layout.split is None else layout.split(tensors)
     folder.mkdir(parents=True, exist_ok=True)
     replace_tensors(folder / "model.safetensors", tensors)
     remove_tokens(folder)  # of the model that was here before
-    for name, content in files.items():
+    for name, content in planned.tokens.items():
         atomic_write(folder / name, content)
     write_chat(bundle.chat, folder)
     write_preprocessing(bundle.preprocessing, folder)
@@ -278,7 +297,20 @@ def token_files(bundle: Bundle, layout: Layout, special: Special) -> dict[str, b
     # Write the tokens to a scratch folder first: if the format cannot express them, nothing has changed.
     with TemporaryDirectory() as scratch:
         layout.write_tokens(bundle.tokens, Path(scratch), special)
+        settings = Path(scratch) / "tokenizer_config.json"
+        config.write({**config.load(settings), **_input_settings(bundle)}, settings)
         return {path.name: path.read_bytes() for path in Path(scratch).iterdir()}
+
+
+def _input_settings(bundle: Bundle) -> dict[str, Any]:
+    """Keys of tokenizer_config.json that follow from the model: where texts are cut, and which inputs it has."""
+    settings: dict[str, Any] = {}
+    longest = bundle.longest or bundle.max_tokens
+    if longest is not None:
+        settings["model_max_length"] = longest
+    if (getattr(bundle.config, "types", None) or 0) > 1:  # else a second text would have the type of the first
+        settings["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
+    return settings
 
 
 def _their_config(bundle: Bundle, special: Special) -> tuple[Layout, dict[str, Any]]:

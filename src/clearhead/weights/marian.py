@@ -33,7 +33,7 @@ from ..tokens.marian import SPECIAL_TOKENS, read_marian
 from ..tokens.special import Special
 from .fill import Shapes, WeightsError
 from .table import ROW, Layout, Row, check_options, pairs
-from .tokenizer_files import read_subwords, write_subwords
+from .tokenizer_files import ended, read_subwords, write_subwords
 
 # Layers of a block. Ours: theirs. Only the decoder has cross-attention.
 PARTS = {
@@ -182,7 +182,7 @@ def write_tokens(tokens: Tokenizer | Pair, folder: Path, special: Special) -> No
         raise WeightsError(f"{tokens!r}: a Marian model has a pair of tokenizers")
     source, target = tokens.source, tokens.target
     if isinstance(source, Subwords) and tokens.joint:
-        write_subwords(source, folder, special)
+        write_subwords(ended(source), folder, special)
         return
     if not isinstance(source, Pieces) or not isinstance(target, Pieces):
         raise WeightsError(

@@ -78,6 +78,20 @@ def write_subwords(tokens: Tokenizer | Pair, folder: Path, special: Special) -> 
     config.write({"tokenizer_class": kind, **names, **settings}, folder / "tokenizer_config.json")
 
 
+def ended(tokens: Subwords) -> Subwords:
+    """The same tokenizer with EOS after every text: what a translator reads, which a Pair adds where it is missing."""
+    if tokens.end is None or tokens.end in tokens.wrapped(""):
+        return tokens
+    backend = Backend.from_str(tokens.to_str())
+    name = backend.id_to_token(tokens.end)
+    last = processors.TemplateProcessing(
+        single=f"$A {name}", pair=f"$A $B {name}", special_tokens=[(name, tokens.end)]
+    )  # fmt: skip
+    before = [] if backend.post_processor is None else [backend.post_processor]
+    backend.post_processor = processors.Sequence([*before, last])
+    return Subwords(backend.to_str())
+
+
 def _special_names(tokens: Tokenizer, special: Special) -> dict[str, str]:
     """The special tokens by their keys in tokenizer_config.json.
 

@@ -31,7 +31,7 @@ from ..tokens.marian import read_vocab
 from ..tokens.sentencepiece import CONTROL, DEFINED, SPACE, UNKNOWN, Model
 from ..tokens.special import Special, tokenizer_settings
 from .fill import WeightsError
-from .tokenizer_files import byte_pairs, read_byte_pairs, read_subwords, write_subwords
+from .tokenizer_files import byte_pairs, ended, read_byte_pairs, read_subwords, write_subwords
 
 FAIRSEQ, SPM_FIRST = ("<s>", "<pad>", "</s>", "<unk>"), ("<unk>", "<s>", "</s>")
 MASK, SENTINELS = "<mask>", 100
@@ -100,7 +100,7 @@ def write_pair(tokens: Tokenizer | Pair, folder: Path, special: Special) -> None
     if isinstance(both, Pieces) and both.languages:
         _write_m2m(both, folder)
     else:
-        write_subwords(both, folder, special)
+        write_subwords(ended(both) if isinstance(both, Subwords) else both, folder, special)
 
 
 def _roberta(folder: Path, settings: Mapping[str, Any]) -> Subwords:

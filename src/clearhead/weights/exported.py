@@ -1,0 +1,120 @@
+"""export: a model as a new folder that Hugging Face's libraries open, with a model card."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from .. import __version__, config
+from ..atomic_files import new_folder
+from ..errors import InputError
+from ..layers.lora import adapters
+from . import huggingface, sentence_folder
+from .bundle import Bundle
+from .fill import WeightsError
+from .folder import find, load, save
+from .peft import foreign_layout
+from .table import dtype_name
+
+CARD = "README.md"
+LISTED = 20  # classes that a model card names
+# Their word for what a model does, by our capability; a model card has the first that a model has.
+PIPELINES = {
+    "generate": "text-generation", "translate": "translation", "caption": "image-to-text", "fill": "fill-mask",
+    "classify": "text-classification", "embed": "feature-extraction",
+}  # fmt: skip
+OF_IMAGES = {"classify": "image-classification", "embed": "image-feature-extraction"}  # where it reads images
+
+
+def export(model: str | Path | Bundle, folder: str | Path, *, apart: bool = False) -> Path:
+    """Write a model as a new folder that Hugging Face's transformers opens, or PEFT; returns the folder.
+
+    The folder has what their pipelines need: weights, tokenizer or image processor, special ids, chat template, names
+    of classes; and a model card. It appears when it is complete, and nothing that exists is overwritten.
+
+    Args:
+        model: What `load` takes, such as a run folder; or a bundle.
+        folder: A new or an empty folder.
+        apart: Write only the adapters (LoRA) of a model that keeps them apart, in PEFT's layout; otherwise they are
+            added to the weights.
+
+    Raises:
+        WeightsError: Their libraries have no such model; the message names the options that they do not have.
+        InputError: The folder is not empty.
+
+    Examples:
+        >>> folder = export("everyday", tmp / "everyday")
+        >>> sorted(path.name for path in folder.iterdir() if path.suffix != ".json")
+        ['README.md', 'model.safetensors']
+    """
+    place = Path(folder)
+    with new_folder(place) as temporary:
+        bundle = model if isinstance(model, Bundle) else load(model, device="cpu", merge=not apart)
+        if apart and not (bundle.base and adapters(bundle.model)):
+            raise InputError(
+                f"apart is for adapters that a training kept apart (finetune --apart), and this {bundle.name} has "
+                "none: leave it out for the whole model"
+            )
+        if apart:
+            check_exportable(bundle)
+        save(bundle, temporary, layout="peft" if apart else "huggingface")
+        write_card(bundle, temporary, place.resolve().name)
+    return place
+
+
+def check_exportable(bundle: Bundle) -> None:
+    """Raise if no library of Hugging Face could open a model, or its adapters if it names their base model.
+
+    The weights are not looked at: they may be on the meta device.
+    """
+    if bundle.base is None:
+        huggingface.contents(bundle)
+        return
+    path, layout = find(bundle.base)
+    if foreign_layout(layout) is None:
+        raise WeightsError(
+            f"the base model {path} is not in Hugging Face's layout, so that PEFT cannot open its adapters: expected "
+            "the whole model, or a base model that `clearhead export` wrote"
+        )
+
+
+def write_card(bundle: Bundle, folder: Path, name: str) -> None:
+    """Write a model card into an exported folder; its front matter is what the hub reads."""
+    (folder / CARD).write_text("\n".join(_card(bundle, folder, name)) + "\n", encoding="utf-8")
+
+
+def _card(bundle: Bundle, folder: Path, name: str) -> Iterator[str]:
+    whole = (folder / "config.json").is_file()  # no adapters
+    library = "transformers" if whole else "peft"
+    if sentence_folder.is_sentence_folder(folder):
+        library = "sentence-transformers"
+    yield from ("---", f"library_name: {library}")
+    tasks = PIPELINES | (OF_IMAGES if bundle.reads == "images" else {})
+    task = next((tasks[can] for can in tasks if can in bundle.can), None)
+    if task is not None:
+        yield f"pipeline_tag: {task}"
+    yield from ("tags:", "- clearhead", "---", "", f"# {name}", "")
+    if whole:
+        (kind,) = config.load(folder / "config.json")["architectures"]
+        what = f"`transformers.{kind}`"
+    else:
+        what = f"Adapters (LoRA) of {Path(bundle.base or '').name}"
+    parameters = list(bundle.model.parameters())
+    size = sum(p.numel() for p in parameters)
+    yield f"{what}: {size:,} parameters in {dtype_name(parameters[0])}, written by clearhead {__version__}."
+    facts = list(_facts(bundle))
+    yield from ["", *(f"- {fact}" for fact in facts)] if facts else []
+
+
+def _facts(bundle: Bundle) -> Iterator[str]:
+    """What a reader of a model card should know about its inputs and outputs."""
+    if bundle.labels is not None:
+        more = len(bundle.labels) - LISTED
+        yield f"classes: {', '.join(bundle.labels[:LISTED])}" + (f", and {more} more" if more > 0 else "")
+    if bundle.columns:
+        yield "columns that it was trained on: " + ", ".join(f"{name} ({use})" for use, name in bundle.columns.items())
+    longest = bundle.longest or bundle.max_tokens
+    if bundle.tokens is not None and longest is not None:
+        yield f"tokens that it reads at once: {longest}"
+    if bundle.chat is not None:
+        yield "a chat template"
