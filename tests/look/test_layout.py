@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from image_models import ChannelsLast, ClassPyramid, Mixer, Reduced, TalkingHeads
+from layered_models import ChannelsLast, ClassPyramid, Mixer, Reduced, TalkingHeads
 from torch import nn
 
 import clearhead as ch
