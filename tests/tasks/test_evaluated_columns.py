@@ -1,10 +1,13 @@
 """The columns of a file that an evaluation reads: those of the model's training, or those that the user names."""
 
+import json
+
 import pytest
 import torch
 
 from clearhead import Bundle, build, config, evaluate, load, save
 from clearhead.data import DataError
+from clearhead.data.fingerprints import fingerprint
 from clearhead.data.labelled import LabelledConfig, divided
 from clearhead.data.pairs import PairConfig
 from clearhead.errors import Notice
@@ -140,6 +143,18 @@ def test_of_the_table_that_a_classifier_was_trained_on_the_held_out_rows_are_eva
     assert len(evaluate(known, other).references) == 30
     with pytest.warns(Notice, match=r"a\.tsv: the model was trained on all of it"):
         assert len(evaluate(known, path).references) == 30
+
+
+def test_a_table_that_has_changed_since_the_training_is_said_to(tmp_path):
+    rows = [(f"{'abcd'[i % 4]} {'x' * i}", str(i % 2)) for i in range(30)]
+    path = table(tmp_path, ("text", "label"), *rows)
+    made = classifier(tmp_path / "run", path=str(path), share=0.4)
+    known = {"attempts": [{"files": {str(path): fingerprint(path)}}]}
+    (tmp_path / "run" / "facts.json").write_text(json.dumps(known))
+    assert evaluate(made, path).data == f"{path} valid"
+    table(tmp_path, ("text", "label"), ("d new", "1"), *rows)
+    with pytest.warns(Notice, match=r"a\.tsv has changed since the training: rows that are now held out may have been"):
+        evaluate(made, path)
 
 
 def test_of_the_pairs_that_a_translator_was_trained_on_the_held_out_ones_are_translated(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ from .. import config
 from ..data import data_config
 from ..data.column_names import language_of
 from ..data.files import locate
+from ..data.fingerprints import fingerprint
 from ..data.labelled import Label, LabelledConfig, divided
 from ..data.pairs import PairConfig
 from ..data.parallel import Line
@@ -24,12 +26,17 @@ ALL = "held out of its training; split=all takes all"  # a remark beside the dat
 COLUMNS = ("text", "label", "source", "target")  # options that name columns, or languages
 
 
+def _places(bundle: Bundle) -> list[Path]:
+    """The folder of a model, and the run folder that it is in."""
+    places = [] if bundle.folder is None else [bundle.folder]
+    if bundle.folder is not None and bundle.folder.name in ("model", "unfinished"):
+        places.append(bundle.folder.parent)
+    return places
+
+
 def trained_on(bundle: Bundle) -> Any:
     """The options of the data in the recipe of a model's run; None if there is no recipe."""
-    places = [] if bundle.folder is None else [bundle.folder]
-    if bundle.folder is not None and bundle.folder.name in ("model", "unfinished"):  # of a run folder
-        places.append(bundle.folder.parent)
-    for path in (place / "recipe.toml" for place in places):
+    for path in (place / "recipe.toml" for place in _places(bundle)):
         if path.is_file():
             data = config.load(path)["data"]
             return config.read(data_config(data["name"]), data.without("name"))
@@ -37,10 +44,30 @@ def trained_on(bundle: Bundle) -> Any:
 
 
 def trained_on_file(bundle: Bundle, path: Path, root: Path | None) -> Any:
-    """The options of the data of a model's run, if it was this file or folder; None otherwise."""
+    """The options of the data of a model's run, if it was this file or folder; None otherwise.
+
+    A Notice says if the data is no longer what it was: which rows are held out depends on all of them.
+    """
     options = trained_on(bundle)
     name = getattr(options, "path", None)
-    return options if isinstance(name, str) and same_place(name, path, root) else None
+    if not isinstance(name, str) or not same_place(name, path, root):
+        return None
+    mark = _fingerprints(bundle).get(name)
+    if mark is not None and fingerprint(path) != mark:
+        warnings.warn(
+            Notice(f"{path} has changed since the training: rows that are now held out may have been trained on"),
+            stacklevel=3,
+        )
+    return options
+
+
+def _fingerprints(bundle: Bundle) -> dict[str, str]:
+    """The fingerprint of each file of the data of a model's run, when it was last trained; {} if unknown."""
+    for path in (place / "facts.json" for place in _places(bundle)):
+        if path.is_file():
+            attempts = json.loads(path.read_bytes()).get("attempts", [])
+            return dict(attempts[-1].get("files", {})) if attempts else {}
+    return {}
 
 
 def same_place(name: str, path: Path, root: Path | None) -> bool:

@@ -124,7 +124,7 @@ class Loop:
             self.folder.cut(self.step)
             attempt = self.folder.begin(
                 command=sys.argv, seed=recipe.seed, device=world.device, step=self.step, left_out=self.trainer.left_out,
-                data=self._described(),
+                data=self._described(), files=self.facts["files"],
             )  # fmt: skip
             self.events = Events(path / "events", after=self.step if (path / "events").exists() else None)
             stack.callback(self.events.close)

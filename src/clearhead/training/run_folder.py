@@ -205,11 +205,12 @@ class Folder:
 
     def begin(
         self, *, command: Sequence[str], seed: int, device: torch.device | str, step: int = 0,
-        left_out: Sequence[str] = (), data: str = "",
+        left_out: Sequence[str] = (), data: str = "", files: Mapping[str, str] | None = None,
     ) -> str:  # fmt: skip
         """Record a new attempt that starts after `step`; returns its unique name.
 
-        `left_out` are pretrained weights that the run does not use; `data` describes the version of the data.
+        `left_out` are pretrained weights that the run does not use; `data` describes the version of the data, and
+        `files` has the fingerprint of each of its files.
         """
         facts = self.facts() or {"seed": seed, "attempts": []}
         if facts.get("seed") != seed:
@@ -231,6 +232,7 @@ class Folder:
                 "device": _device_name(torch.device(device)),
                 **({"left_out": list(left_out)} if left_out else {}),
                 **({"data": data} if data else {}),
+                **({"files": dict(files)} if files else {}),
             }
         )
         atomic_write(self.path / "facts.json", to_json(facts))
