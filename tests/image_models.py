@@ -10,6 +10,7 @@ from types import ModuleType
 from unittest.mock import patch
 
 import numpy as np
+import pytest
 import torch
 from PIL import Image
 from torch import nn
@@ -25,6 +26,12 @@ class Config:
     """Sizes of the classifier."""
 
     classes: int = 2
+
+
+def processor_class(name):
+    """The image processor of transformers that works on Pillow images; version 5.0 names it without Pil."""
+    transformers = pytest.importorskip("transformers")
+    return getattr(transformers, f"{name}ImageProcessorPil", None) or getattr(transformers, f"{name}ImageProcessor")
 
 
 class Pictured(Model):

@@ -159,7 +159,7 @@ DRAFTS = {"prompt lookup": {"prompt_lookup_num_tokens": 3}, "an assistant": {}}
 @pytest.mark.parametrize("kind", DRAFTS)
 def test_rows_of_rejected_drafts_are_replaced(kind):
     model = build("llama")
-    model.generation_config.eos_token_id = None
+    model.generation_config.eos_token_id = VOCAB  # which is never written
     ids = torch.tensor([[7, 8, 9, 10, 7, 8, 9, 10, 7, 8, 9]])
     how = {"max_new_tokens": 9, "do_sample": False, "pad_token_id": 0, **DRAFTS[kind]}
     if kind == "an assistant":

@@ -33,6 +33,16 @@ def layers(names: Mapping[str, str], take: Take = whole, *, bias: bool = True) -
     return {f"{ours}.{part}": (f"{at}.{part}", take) for ours, at in names.items() for part in parts}
 
 
+def vit_block(oracle: nn.Module) -> dict[str, str]:
+    """The layers of a block of transformers' ViT by our names; version 5.0 has other names for most."""
+    new = {"attn.query": "attention.q_proj", "attn.key": "attention.k_proj", "attn.value": "attention.v_proj",
+           "attn.out": "attention.o_proj", "mlp.up": "mlp.fc1", "mlp.down": "mlp.fc2"}  # fmt: skip
+    old = {"attn.query": "attention.attention.query", "attn.key": "attention.attention.key",
+           "attn.value": "attention.attention.value", "attn.out": "attention.output.dense",
+           "mlp.up": "intermediate.dense", "mlp.down": "output.dense"}  # fmt: skip
+    return {"attn_norm": "layernorm_before", "mlp_norm": "layernorm_after", **(new if hasattr(oracle, "mlp") else old)}
+
+
 def noise(dtype: torch.dtype, *shapes: tuple[int, ...], seed: int = 1) -> list[Tensor]:
     """Random inputs that require a gradient; the same numbers in every dtype."""
     random = torch.Generator().manual_seed(seed)

@@ -104,6 +104,7 @@ def in_float64(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
         for name in ("llama", "mistral", "qwen2"):
             monkeypatch.setattr(modeling(name), "torch", Float64Torch())
         monkeypatch.setattr(pytest.importorskip("transformers.modeling_rope_utils"), "torch", Float64Torch())
+        monkeypatch.setattr(Tensor, "float", Tensor.double)
 
 
 def ids(rows: int = B, tokens: int = T) -> Tensor:

@@ -1,5 +1,6 @@
 """Our layers against those of transformers: tiny random modules, nothing is downloaded."""
 
+import inspect
 from collections.abc import Callable
 from functools import partial
 from types import ModuleType
@@ -7,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from compare import CAUSAL, HIDDEN, B, D, E, H, T, Table, adopt, both, close, layers, match, noise, whole
+from compare import CAUSAL, HIDDEN, B, D, E, H, T, Table, adopt, both, close, layers, match, noise, vit_block, whole
 from torch import Tensor, nn
 
 from clearhead.layers import Alibi, Attention, Block, Mask, Patches, Positions, Relative, Rotary
@@ -33,13 +34,15 @@ def hf(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> Find:
         module = pytest.importorskip(name if "." in name else f"transformers.models.{name}.modeling_{name}")
         if dtype == torch.float64:
             monkeypatch.setattr(module, "torch", Float64Torch())
+            monkeypatch.setattr(Tensor, "float", Tensor.double)
         return module
 
     return find
 
 
 def forbid(allowed: Tensor, dtype: torch.dtype) -> Tensor:
-    """The additive mask: 0 where attention is allowed, else -inf."""
+    """The additive mask with an axis of rows and one of heads: 0 where attention is allowed, else -inf."""
+    allowed = allowed.expand(B, 1, T, T)
     return torch.zeros(allowed.shape, dtype=dtype).masked_fill(~allowed, float("-inf"))
 
 
@@ -187,14 +190,8 @@ def vit(hf: Find, dtype: torch.dtype) -> Case:
     config = hf("vit").ViTConfig(
         hidden_size=D, num_attention_heads=H, intermediate_size=HIDDEN, attn_implementation="eager"
     )
-    names = {
-        "attn.query": "attention.q_proj", "attn.key": "attention.k_proj",
-        "attn.value": "attention.v_proj", "attn.out": "attention.o_proj",
-        "attn_norm": "layernorm_before", "mlp_norm": "layernorm_after",
-        "mlp.up": "mlp.fc1", "mlp.down": "mlp.fc2",
-    }  # fmt: skip
-    mine = Block(D, H, hidden=HIDDEN, order="pre", mlp="gelu", eps=1e-12)
-    return mine, hf("vit").ViTLayer(config), layers(names), {}, {}
+    mine, oracle = Block(D, H, hidden=HIDDEN, order="pre", mlp="gelu", eps=1e-12), hf("vit").ViTLayer(config)
+    return mine, oracle, layers(vit_block(oracle)), {}, {}
 
 
 def bloom(hf: Find, dtype: torch.dtype) -> Case:
@@ -226,17 +223,24 @@ def t5_attention(hf: Find, buckets: int, reach: int, causal: bool) -> nn.Module:
     return hf("t5").T5Attention(config, has_relative_attention_bias=True, layer_idx=0)
 
 
+def after(method: Callable[..., Any], first: int, count: int) -> dict[str, Any]:
+    """How a release of T5 is told that its queries are `count` ones from place `first` on."""
+    if "cache_position" in inspect.signature(method).parameters:
+        return {"cache_position": torch.arange(first, first + count)}
+    return {"past_seen_tokens": first} if first else {}
+
+
 def t5(hf: Find, dtype: torch.dtype, causal: bool) -> Case:
     """Scores are not scaled, linear layers have no bias, and some distances are beyond the last bucket."""
     names = {"query": "q", "key": "k", "value": "v", "out": "o"}
     table = layers({f"attn.{mine}": theirs for mine, theirs in names.items()}, bias=False)
-    relative = Relative(H, buckets=7, reach=5, causal=causal)
+    relative, oracle = Relative(H, buckets=7, reach=5, causal=causal), t5_attention(hf, 7, 5, causal)
     return (
         AttentionWithPositions(Attention(D, H, score="dot", bias=False), relative),
-        t5_attention(hf, 7, 5, causal),
+        oracle,
         table | {"positions.table": ("relative_attention_bias.weight", whole)},
         {"mask": Mask(causal=True) if causal else None},
-        {"mask": forbid(CAUSAL, dtype) if causal else None},
+        {"mask": forbid(CAUSAL, dtype) if causal else None, **after(oracle.forward, 0, T)},
     )
 
 
@@ -286,7 +290,7 @@ def test_relative(buckets: int, reach: int, causal: bool, dtype: torch.dtype, hf
     first, keys = 150, 301
     match(
         lambda: mine.bias(torch.arange(first, first + 5), torch.arange(keys)).tile((0, 5), (0, keys)),
-        lambda: oracle.compute_bias(5, keys, past_seen_tokens=first),
+        lambda: oracle.compute_bias(5, keys, **after(oracle.compute_bias, first, 5)),
         [],
         adopt(mine, bias, table, dtype),
     )

@@ -41,7 +41,6 @@ def oracle(case: str = "widths differ") -> nn.Module:
     """A random model of odd sizes; norms and biases are random too, so that none can be lost unnoticed."""
     transformers = pytest.importorskip("transformers")
     encoder, decoder = CASES[case]
-    torch.manual_seed(0)
     config = transformers.VisionEncoderDecoderConfig.from_encoder_decoder_configs(
         transformers.ViTConfig(**encoder), transformers.GPT2Config(**decoder), decoder_start_token_id=END,
         pad_token_id=END, eos_token_id=END,
@@ -49,9 +48,11 @@ def oracle(case: str = "widths differ") -> nn.Module:
     for part in (config, config.encoder, config.decoder):
         part._attn_implementation = "eager"
     model = transformers.VisionEncoderDecoderModel(config)
+    torch.manual_seed(22)  # with which the tokens vary
     with torch.no_grad():
-        for p in model.parameters():
-            p += 0.3 * torch.randn_like(p)
+        # Releases of transformers have norms at different places among the others: in this order all draw the same.
+        for name, p in sorted(model.named_parameters(), key=lambda named: "norm" in named[0]):
+            p.normal_(float(p.ndim == 1 and name.endswith("weight")), 0.3)
         for block in model.decoder.transformer.h:  # larger MLPs let the tokens vary
             block.mlp.c_fc.weight.mul_(3.0)
             block.mlp.c_proj.weight.mul_(3.0)
@@ -173,7 +174,7 @@ def test_an_old_file_with_masks_and_both_names_of_the_table(saved: tuple[nn.Modu
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("end", [END, 11], ids=["cut", "ended"])
+@pytest.mark.parametrize("end", [END, 59], ids=["cut", "ended"])
 @pytest.mark.parametrize("beams", [1, 5])
 def test_greedy_and_beam_search_give_their_ids(beams: int, end: int, saved: tuple[nn.Module, Path]) -> None:
     theirs, folder = saved

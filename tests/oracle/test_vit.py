@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from compare import HIDDEN, B, D, H, Table, adopt, adopt_twin, both, layers, match, noise, whole
+from compare import HIDDEN, B, D, H, Table, adopt, adopt_twin, both, layers, match, noise, vit_block, whole
 from torch import Tensor, nn
 
 import clearhead as ch
@@ -13,11 +13,6 @@ DEPTH, PATCH, SIZE, CLASSES, EPS = 2, 4, (8, 12), 4, 1e-3
 SIZES = {
     "width": D, "depth": DEPTH, "heads": H, "hidden": HIDDEN, "eps": EPS, "patch": PATCH, "size": SIZE,
     "classes": CLASSES,
-}  # fmt: skip
-BLOCK = {
-    "attn.query": "attention.q_proj", "attn.key": "attention.k_proj", "attn.value": "attention.v_proj",
-    "attn.out": "attention.o_proj", "attn_norm": "layernorm_before", "mlp_norm": "layernorm_after",
-    "mlp.up": "mlp.fc1", "mlp.down": "mlp.fc2",
 }  # fmt: skip
 
 
@@ -30,7 +25,7 @@ def theirs(size: int | tuple[int, int] = SIZE) -> nn.Module:
     return vit.ViTForImageClassification(config)
 
 
-def table() -> Table:
+def table(oracle: nn.Module) -> Table:
     result: Table = {
         "embed.cls": ("vit.embeddings.cls_token", whole),
         "embed.cls_place": ("vit.embeddings.position_embeddings", lambda w: w[0, :1]),
@@ -38,22 +33,23 @@ def table() -> Table:
         **layers({"embed.project": "vit.embeddings.patch_embeddings.projection", "norm": "vit.layernorm"}),
         **layers({"head": "classifier"}),
     }
-    for i in range(DEPTH):
-        result |= layers({f"blocks.{i}.{a}": f"vit.layers.{i}.{b}" for a, b in BLOCK.items()})
+    stack = "vit.layers" if hasattr(oracle.vit, "layers") else "vit.encoder.layer"
+    for i, block in enumerate(oracle.get_submodule(stack)):
+        result |= layers({f"blocks.{i}.{a}": f"{stack}.{i}.{b}" for a, b in vit_block(block).items()})
     return result
 
 
 @both
 def test_class_logits(dtype: torch.dtype) -> None:
     mine, oracle = ch.build("vit", **SIZES), theirs()
-    pairs = adopt(mine, oracle, table(), dtype)
+    pairs = adopt(mine, oracle, table(oracle), dtype)
     match(mine, lambda x: oracle(x).logits, noise(dtype, (B, 3, *SIZE)), pairs)
 
 
 @both
 def test_class_logits_of_images_of_another_size(dtype: torch.dtype) -> None:
     mine, oracle = ch.build("vit", **SIZES | {"size": 12}), theirs(12)
-    pairs = adopt(mine, oracle, table(), dtype)
+    pairs = adopt(mine, oracle, table(oracle), dtype)
     other = noise(dtype, (B, 3, 4 * PATCH, 5 * PATCH))
     match(mine, lambda x: oracle(x, interpolate_pos_encoding=True).logits, other, pairs)
 

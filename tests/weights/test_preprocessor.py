@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from image_models import patched_model, picture, pixels_model, registered
+from image_models import patched_model, picture, pixels_model, processor_class, registered
 from PIL import Image
 
 import clearhead as ch
@@ -46,8 +46,10 @@ def their_pixels(processor, image):
     return processor(images=image, return_tensors="np")["pixel_values"][0]
 
 
-def processor_class(name):
-    return getattr(pytest.importorskip("transformers"), f"{name}ImageProcessorPil")
+def skip_older_rule(processor, table):
+    """Skip a size that is a number if the processor, as in transformers 5.0, does not read default_to_square."""
+    if isinstance(table.get("size"), int) and not hasattr(processor, "default_to_square"):
+        pytest.skip("this version of transformers has another rule for a size that is a number")
 
 
 def check(ours, processor):
@@ -67,6 +69,7 @@ def test_a_written_file_is_read_by_their_processors(name, tmp_path):
 
 @pytest.mark.parametrize(("name", "options"), [(name, options) for name in THEIRS for options in THEIRS[name]])
 def test_a_file_of_theirs_is_read(name, options, tmp_path):
+    skip_older_rule(processor_class(name), options)
     processor = processor_class(name)(**options)
     processor.save_pretrained(tmp_path)
     check(read_preprocessing(tmp_path), processor)
@@ -94,6 +97,7 @@ def test_a_file_is_read_as_their_processor_reads_it(name, case, tmp_path):
     size = {"height": 21, "width": 26} if name in ("ViT", "DeiT", "Siglip") else {"shortest_edge": 21}
     table = {"image_processor_type": f"{name}ImageProcessor", "size": size, "crop_size": {"height": 19, "width": 16}}
     means = {"image_mean": [0.3, 0.4, 0.5], "image_std": [0.5, 0.6, 0.7]}
+    skip_older_rule(processor_class(name), FILES[case])
     (tmp_path / FILE).write_text(json.dumps(table | means | FILES[case]))
     check(read_preprocessing(tmp_path), processor_class(name).from_pretrained(tmp_path))
 
