@@ -145,13 +145,15 @@ def test_of_the_table_that_a_classifier_was_trained_on_the_held_out_rows_are_eva
         assert len(evaluate(known, path).references) == 30
 
 
-def test_a_table_that_has_changed_since_the_training_is_said_to(tmp_path):
+def test_a_table_is_known_by_its_content_and_a_change_is_said(tmp_path):
     rows = [(f"{'abcd'[i % 4]} {'x' * i}", str(i % 2)) for i in range(30)]
     path = table(tmp_path, ("text", "label"), *rows)
     made = classifier(tmp_path / "run", path=str(path), share=0.4)
     known = {"attempts": [{"files": {str(path): fingerprint(path)}}]}
     (tmp_path / "run" / "facts.json").write_text(json.dumps(known))
     assert evaluate(made, path).data == f"{path} valid"
+    copied = table(tmp_path, ("text", "label"), *rows, name="copied.tsv")
+    assert evaluate(made, copied).data == f"{copied} valid"
     table(tmp_path, ("text", "label"), ("d new", "1"), *rows)
     with pytest.warns(Notice, match=r"a\.tsv has changed since the training: rows that are now held out may have been"):
         evaluate(made, path)

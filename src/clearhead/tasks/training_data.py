@@ -46,14 +46,19 @@ def trained_on(bundle: Bundle) -> Any:
 def trained_on_file(bundle: Bundle, path: Path, root: Path | None) -> Any:
     """The options of the data of a model's run, if it was this file or folder; None otherwise.
 
-    A Notice says if the data is no longer what it was: which rows are held out depends on all of them.
+    It is known by its content, wherever it lies now. A Notice says if the content has changed: which rows are held out
+    depends on all of them.
     """
     options = trained_on(bundle)
     name = getattr(options, "path", None)
-    if not isinstance(name, str) or not same_place(name, path, root):
+    if not isinstance(name, str):
         return None
     mark = _fingerprints(bundle).get(name)
-    if mark is not None and fingerprint(path) != mark:
+    if mark is not None and fingerprint(path) == mark:
+        return options
+    if not same_place(name, path, root):
+        return None
+    if mark is not None:
         warnings.warn(
             Notice(f"{path} has changed since the training: rows that are now held out may have been trained on"),
             stacklevel=3,

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -53,6 +53,7 @@ class TrainingError(UserError, RuntimeError):
     """A training cannot continue; the message gives the step and the last intact checkpoint, if there is one."""
 
 
+@runtime_checkable
 class Propose(Protocol):
     """Returns a sentence about what would take less time, for a training that takes more than an hour."""
 
