@@ -84,8 +84,8 @@ class Preprocessing:
     def _resized(self, image: Image.Image, resample: Image.Resampling) -> Image.Image:
         """Resize an image; of a thin one, whose resized form would be huge, only the middle that the crop keeps.
 
-        The box of a middle is rounded, so that its pixels may differ by one from those of the whole: ordinary images
-        are resized as a whole, as other libraries do it.
+        The box of a middle is rounded, so that its pixels may differ by one from those of the whole (by more with
+        `interpolation="box"`, whose windows have hard edges): ordinary images are resized as a whole, as elsewhere.
         """
         assert self.resize is not None
         height, width = _resized(image.height, image.width, self.resize)
