@@ -43,13 +43,13 @@ def folder(tmp_path_factory):
         [f"{a} {b}" for a, b in PAIRS] + ["good bad Who? user assistant ROMEO: Io mangiando"], size=300
     )
     sizes = {"vocab": len(own), "width": 16, "depth": 1, "heads": 2, "context": 64}
-    gpt = ch.build("gpt", positions="rotary", **sizes)
+    gpt = ch.build("gpt", positions="rotary", norm="rms", mlp="swiglu", bias=False, **sizes)  # a Llama
     for name, made in {
         "minilm": ch.Bundle(ch.build("bert", answer="sentence", **sizes), own),
         "smollm2": ch.Bundle(gpt, own, chat=TEMPLATE),
         "opus-mt-fr-en": ch.Bundle(ch.build("transformer", **sizes), tokens.Pair(own, own)),
     }.items():
-        ch.save(made, path / name)
+        ch.save(made, path / name, layout="huggingface" if name == "smollm2" else "clearhead")
     (path / "shakespeare.txt").write_text("".join(f"ROMEO:\n{a} {b}.\n\n" for a, b in PAIRS * 4))
     for name in ("reviews", "reviews-valid", "reviews-test"):
         with (path / f"{name}.csv").open("w", newline="") as file:
@@ -69,7 +69,7 @@ def test_every_command_of_the_page_works(folder, monkeypatch):
     lines = commands()
     assert len(lines) >= 18
     for line in lines:
-        program, verb, *words = shlex.split(line)
+        program, verb, *words = shlex.split(line, comments=True)
         assert program == "clearhead"
         more = [*BRIEF.get(verb, ()), *(BRIEF.get(words[0], ()) if verb == "train" else ())]
         given = {word.partition("=")[0] for word in more}

@@ -188,6 +188,20 @@ class Copied(Values):
         return weights.clone() @ v
 
 
+class Pooled(Base):
+    """Fewer keys than tokens, made of them by pooling (MViTv2)."""
+
+    num_heads = H
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (y.transpose(1, 2) for y in self.three(x))
+        k, v = (F.avg_pool2d(y, (2, 1)) for y in (k, v))
+        weights = (q @ k.mT * E**-0.5).softmax(-1)
+        out = weights @ v
+        self.keep(weights, out)
+        return self.out(out.transpose(1, 2).flatten(2))
+
+
 class Sink(Base):
     """A key without a value that takes weight: the others sum to less than 1 (GPT-OSS)."""
 
@@ -203,7 +217,7 @@ class Sink(Base):
 INPUTS = {TimeFirst: (T, B, WIDTH), Unbatched: (T, WIDTH)}
 TAKEN = [
     Head, Untransposed, HeadsLast, Flat, TimeFirst, HeadsFirst, Returned, WithCore, Unbatched, ClassToken, Ids,
-    ValuesFirst, ByName, Copied, Sink,
+    ValuesFirst, ByName, Copied, Pooled, Sink,
 ]  # fmt: skip
 
 
@@ -317,6 +331,12 @@ class ChannelHeads(Base):
         return (q @ k.mT).softmax(-1) @ v
 
 
+class KnownChannelHeads(ChannelHeads):
+    """The same in a module that has its number of heads."""
+
+    num_heads = H
+
+
 class ImageChannelHeads(Base):
     """Attention between the channels of a head of an image (b, c, y, x), as in Restormer."""
 
@@ -378,6 +398,8 @@ NOT_TAKEN = {
     "more channels than tokens": (FewChannels, (B, 4, WIDTH), "not for certain"),
     "image": (ImageChannels, (B, 16, 4, 4), "not for certain"),
     "heads": (ChannelHeads, (B, 3, WIDTH), "not for certain"),
+    "known heads": (KnownChannelHeads, (B, 3, WIDTH), "not for certain"),
+    "known heads, as many channels as tokens": (KnownChannelHeads, (B, E, WIDTH), "not for certain"),
     "heads, as many channels as rows": (ChannelHeads, (E, T, WIDTH), "not for certain"),
     "as many channels of a head as tokens": (ChannelHeads, (B, E, WIDTH), "not for certain"),
     "image, as many channels of a head as tokens": (ImageChannelHeads, (B, WIDTH, 2, 2), "not for certain"),

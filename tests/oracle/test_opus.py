@@ -239,16 +239,19 @@ def test_separate_vocabularies_of_source_and_target(folder, tmp_path):
 def test_one_tokenizer_for_both_sides(tmp_path):
     subwords = ch.tokens.Subwords.of(ENGLISH + GERMAN, size=300)
     model = ch.build("transformer", vocab=len(subwords), width=12, depth=1, heads=3, pairs="halves")
-    ch.save(model, tmp_path, tokens=Pair(subwords, subwords), layout="huggingface")
+    pair = Pair(subwords, subwords)
+    ch.save(model, tmp_path, tokens=pair, layout="huggingface")
     theirs = pytest.importorskip("transformers").AutoTokenizer.from_pretrained(tmp_path)
     text = ENGLISH[0]
-    assert theirs(text)["input_ids"] == subwords.encode(text).tolist()
+    assert theirs(text)["input_ids"] == [*subwords.encode(text).tolist(), 2]  # a source ends with EOS
     again = ch.load(tmp_path, device="cpu")
-    assert again.tokens == Pair(subwords, subwords)
+    for text in [*ENGLISH, *GERMAN]:
+        assert again.tokens.read(text).tolist() == pair.read(text).tolist() == theirs(text)["input_ids"]
+        assert again.tokens.written(text).tolist() == pair.written(text).tolist()
     assert again.special == ch.weights.Special(pad=0, start=1, ends=(2,))
     assert (
         ch.translate(again, text, limit=5).target
-        == ch.translate(ch.Bundle(model, again.tokens, model.config), text, limit=5).target
+        == ch.translate(ch.Bundle(model, pair, model.config, special=again.special), text, limit=5).target
     )
 
 

@@ -118,10 +118,21 @@ def refusal(frame: Frame, found: Sequence[Source], v: Tensor, product: Product) 
         return f"{_NOT_TOKENS}, and its scores are no product of queries and keys in the same module"
     if (not found and _is_core(frame, v)) or any(_is_source(source, p, cached) for source in found):
         return _accept(frame)
+    if p.axes == 4 and p.last and not p.apart and _joins_heads(frame, p):
+        return _accept(frame)
     return _NOT_TOKENS
 
 
 _NOT_TOKENS = "the axis that sums to 1 is not, or not for certain, that of the tokens that its module was called with"
+
+
+def _joins_heads(frame: Frame, p: Product) -> bool:
+    """Whether a module has these heads, and a matrix that reads their values: its keys are then tokens that it pooled.
+
+    A matrix that is as wide as heads * keys would make the keys channels.
+    """
+    widths = {part.in_features for part in frame.module.children() if isinstance(part, nn.Linear)}
+    return p.heads in frame.heads and p.heads * p.features in widths and p.heads * p.keys not in widths
 
 
 def _is_parameter(v: Tensor, module: nn.Module) -> bool:

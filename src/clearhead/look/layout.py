@@ -147,10 +147,10 @@ class Layout:
     def places(self, tokens: int) -> Axes | None:
         """The grid that a sequence of tokens lies on; None if there is none of this size.
 
-        It is the feature map of a convolution, after at most MOST_SPECIAL other tokens, or a half, a quarter ... of one
-        that has no other tokens (patches that were merged).
+        It is the feature map of a convolution, or of a module with one, after at most MOST_SPECIAL other tokens, or a
+        half, a quarter ... of one that has no other tokens (patches that were merged).
         """
-        maps = [call.shape[2:] for call in self.calls if call.channels == 1 and len(call.shape) == 4]
+        maps = [call.shape[2:] for call in self.calls if self._is_feature_map(call)]
         grids = {(y, x) for y, x in maps if 1 < y * x <= tokens <= y * x + MOST_SPECIAL}
         merged = {(y, x) for y, x in maps if y * x > tokens > 1}
         while not grids and merged:
@@ -161,6 +161,15 @@ class Layout:
             return None
         grid = max(grids, key=lambda size: size[0] * size[1])
         return Axes(channels=2, grid=grid, special=tokens - grid[0] * grid[1], tokens=True)
+
+    def _is_feature_map(self, call: Call) -> bool:
+        """Whether a call returned (b, c, y, x), as a convolution does, or a stem that pools what its last one returned."""
+        if len(call.shape) != 4 or call.channels == 1:
+            return len(call.shape) == 4
+        if not any(isinstance(part, nn.Conv2d) for part in self.tree.modules[call.path].modules()):
+            return False
+        axes = self._found(call)
+        return axes is not None and axes.channels == 1 and axes.grid is not None
 
     def gridded(self) -> dict[str, Axes]:
         """The addresses of the outputs that have a grid, in order; those of one place only if there are no others."""

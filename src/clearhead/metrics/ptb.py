@@ -30,6 +30,7 @@ _TWO_WORDS = {"cannot": 3, "gonna": 3, "gotta": 3, "lemme": 3, "gimme": 3, "wann
 _L, _A = r"[^\W\d_]", r"[^\W_]"  # a letter; a letter or a digit
 _END = rf"(?!{_A})"
 _CONTRACTION = rf"(?i:'(?:s|m|d|re|ve|ll)){_END}"
+_HYPHENS = rf"(?:-(?:{_L}(?:\.{_L})*\.|{_A}+))*"  # -based, and the second initial of J.-Y.
 _PART = rf"(?:(?i:[dlno])(?!{_CONTRACTION})'(?={_A}{_A}))?{_A}+"  # d'Artagnan, o'clock
 
 # The first alternative that fits is the token.
@@ -44,8 +45,8 @@ _TOKEN = re.compile(
             rf"(?i:n't){_END}|{_L}+?(?=(?i:n't){_END})",
             _CONTRACTION,
             rf"(?i:'n'|(?:'n|'em|'cause|'till?|c'mon|ma'am){_END}|y'(?={_L}))|'[2-9]0s{_END}",
-            rf"(?:{_L}\.)+{_L}\.(?:-{_A}+)*",  # u.s., U.K.-based
-            rf"(?<!{_A})[A-Za-z]\.(?!{_L})(?!\s+(?:{_BEGINNINGS})(?:\s|$))(?:-{_A}+)*",  # an initial: J. Smith
+            rf"(?:{_L}\.)+{_L}\.{_HYPHENS}",  # u.s., U.K.-based
+            rf"(?<!{_A})[A-Za-z]\.(?!{_L})(?!\s+(?:{_BEGINNINGS})(?:\s|$)){_HYPHENS}",  # an initial: J. Smith
             rf"(?:(?i:{_ABBREVIATIONS})|{_WITH_CAPITAL})\.{_END}",
             rf"(?i:{_BEFORE_NUMBER})\.(?=\s?\d)",
             r"[A-Z]+(?:[+&][A-Z]+)+|(?<!\w)[Cc]\+\+",
