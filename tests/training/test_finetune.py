@@ -1,7 +1,6 @@
 """finetune: a checkpoint and a file of data become a training, or a sentence that says what would fit."""
 
 import json
-import shutil
 from dataclasses import replace
 
 import numpy as np

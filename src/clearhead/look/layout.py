@@ -163,7 +163,7 @@ class Layout:
         return Axes(channels=2, grid=grid, special=tokens - grid[0] * grid[1], tokens=True)
 
     def _is_feature_map(self, call: Call) -> bool:
-        """Whether a call returned (b, c, y, x), as a convolution does, or a stem that pools what its last one returned."""
+        """Whether a call returned (b, c, y, x), as a convolution does, or a stem that pools behind its last one."""
         if len(call.shape) != 4 or call.channels == 1:
             return len(call.shape) == 4
         if not any(isinstance(part, nn.Conv2d) for part in self.tree.modules[call.path].modules()):
