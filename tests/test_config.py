@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clearhead import config
 from clearhead.config import ConfigError, Table, dump, load, override, read, write
 
 
@@ -554,3 +555,14 @@ def test_values_that_cannot_be_written_leave_the_old_file(tmp_path, values, name
     with pytest.raises(ConfigError, match=expected):
         write(values, tmp_path / name)
     assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [(name, "old")]
+
+
+def test_recipes_that_ship_are_found_by_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shipped = config.shipped_recipes()
+    assert {"reverse", "en-de", "shakespeare"} <= shipped.keys()
+    for name in ("reverse", "reverse.toml", "configs/reverse.toml"):
+        assert config.find_recipe(name) == shipped["reverse"]
+    assert config.find_recipe("elsewhere/reverse.toml") == Path("elsewhere/reverse.toml")
+    (tmp_path / "reverse").mkdir()
+    assert config.find_recipe("reverse") == Path("reverse")  # what is there comes first

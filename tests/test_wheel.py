@@ -70,6 +70,7 @@ def test_the_wheel_holds_the_house_and_nothing_else(wheel):
         } <= names
     assert "clearhead/explore/page/index.html" in names
     info = f"clearhead-{clearhead.__version__}.dist-info"
+    assert {f"clearhead/configs/{path.name}" for path in (ROOT / "configs").glob("*.toml")} <= names
     assert {"clearhead/py.typed", f"{info}/licenses/LICENSE", f"{info}/entry_points.txt"} <= names
     assert {name.split("/")[0] for name in names} == {"clearhead", info}
     assert wheel.stat().st_size < 50_000_000
@@ -82,6 +83,7 @@ def test_it_works_far_from_the_repository(home, empty):
     assert version == clearhead.__version__
     assert not [place for place in path if Path(place).is_relative_to(HOUSE.parent)]
     assert run(home / "clearhead", "--version") == version
+    assert json.loads(run(home / "clearhead", "train", "reverse", "--recipe", "--json"))["data"]["name"] == "reverse"
     assert run(home / "clearhead", "translate", "en-de", "A dog runs.", "--device", "cpu") == "Ein Hund rennt."
 
 

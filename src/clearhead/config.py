@@ -125,6 +125,29 @@ class Table(dict[str, Any]):
         return Table({**defaults, **self}, origin=self.origin, key=self.key)
 
 
+def shipped_recipes() -> dict[str, Path]:
+    """The recipes that ship, by name: of the wheel, or of the repository."""
+    package = Path(__file__).parent
+    folder = package / "configs"
+    if not folder.is_dir():
+        folder = package.parents[1] / "configs"
+    return {path.stem: path for path in sorted(folder.glob("*.toml"))}
+
+
+def find_recipe(source: str | Path) -> Path:
+    """The file of a recipe: a path, or the name of one that ships, such as reverse or configs/reverse.toml.
+
+    Examples:
+        >>> find_recipe("reverse").name
+        'reverse.toml'
+    """
+    path = Path(source)
+    is_name = path.parts in ((path.name,), ("configs", path.name)) and path.suffix in ("", ".toml")
+    if path.exists() or not is_name:
+        return path
+    return shipped_recipes().get(path.stem, path)
+
+
 def load(path: str | Path) -> Table:
     """Read a .toml or .json file.
 

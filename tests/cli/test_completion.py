@@ -8,6 +8,7 @@ import pytest
 
 from clearhead import weights
 from clearhead.cli import completion
+from clearhead.config import shipped_recipes
 from clearhead.data import names
 
 
@@ -51,8 +52,8 @@ def test_models_are_shipped_ones_and_those_in_this_folder(here):
 
 
 def test_recipes_and_runs(here):
-    assert completion.recipes("") == ["my.toml"]
-    assert completion.recipes("r") == []
+    assert completion.recipes("") == ["my.toml", *shipped_recipes()]
+    assert completion.recipes("rev") == ["reverse"]
     assert completion.recipes("runs/d") == ["runs/done/recipe.toml"]
     assert completion.runs("") == ["runs/done", "runs/going"]
 
@@ -68,7 +69,7 @@ def test_completion_imports_neither_torch_nor_numpy(here):
         "try: main()\n"
         "except SystemExit: print([m for m in ('torch', 'numpy', 'rich', 'matplotlib') if m in sys.modules])"
     )
-    for line, offered in (("translate m", "mine"), ("train m", "my.toml"), ("evaluate en-de ta", "tatoeba")):
+    for line, offered in (("translate m", "mine"), ("train my", "my.toml"), ("evaluate en-de ta", "tatoeba")):
         asked = {
             "_CLEARHEAD_COMPLETE": "complete_bash",
             "COMP_WORDS": f"clearhead {line}",

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from two_blocks import LEAVES, WIDTH, B, E, H, T, inputs
 
 import clearhead.look.tap as tap_file
-from clearhead import watch
+from clearhead import build, watch
 from clearhead.layers import Additive, Attention, Block, Cache, Mask
 from clearhead.look import AttentionMap
 from clearhead.look.call import LazyCall
@@ -294,3 +294,11 @@ def test_a_tape_gives_the_addresses_with_records_in_turn(model):
         assert list(tape) == []
         model(inputs())
     assert list(tape) == ["blocks.0", "blocks.1.attn.entropy"]
+
+
+def test_a_tape_is_shown_in_one_line():
+    model = build("gpt", vocab=5, context=8, width=8, depth=4, heads=2).eval()
+    with watch(model, "blocks.*.mlp") as tape:
+        assert repr(tape) == "Tape(no records)"
+        model(torch.tensor([[1, 2]]))
+    assert repr(tape) == "Tape(4 with a record: 'blocks.0.mlp', ..., 'blocks.3.mlp')"

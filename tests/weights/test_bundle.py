@@ -111,3 +111,11 @@ def test_a_bundle_without_preprocessing_or_file_says_what_an_image_model_reads()
     for text in ("a good film", "x" * 5000):
         with pytest.raises(FileNotFoundError, match="no such file, and this Pictured reads images: expected a path"):
             bundle(text)
+
+
+def test_a_bundle_is_shown_in_one_line(tmp_path):
+    model = ch.build("gpt", vocab=3, context=8, width=8, depth=1, heads=2)
+    size = sum(p.numel() for p in model.parameters())
+    assert repr(ch.Bundle(model)) == f"Bundle(GPT, {size:,} parameters, can {', '.join(sorted(model.can))})"
+    ch.save(model, tmp_path, tokens=ch.tokens.Characters("abc"))
+    assert repr(ch.load(tmp_path)).endswith(f", from {str(tmp_path)!r})")

@@ -17,7 +17,7 @@ RecipeFile = Annotated[
     str,
     typer.Argument(
         metavar="RECIPE",
-        help="A recipe, .toml or .json; `train` and `sweep` also take a file of data.",
+        help="A recipe, .toml or .json, or the name of one that ships; `train` and `sweep` also take a file of data.",
         autocompletion=completion.recipes,
     ),
 ]

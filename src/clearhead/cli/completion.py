@@ -27,8 +27,10 @@ def folders(incomplete: str) -> list[str]:
 
 
 def recipes(incomplete: str) -> list[str]:
-    """Files that have the tables of a recipe."""
-    return list(_near(incomplete, _is_recipe))
+    """Files that have the tables of a recipe, and the names of the recipes that ship."""
+    from ..config import shipped_recipes
+
+    return [*_near(incomplete, _is_recipe), *_begins(incomplete, *shipped_recipes())]
 
 
 def runs(incomplete: str) -> list[str]:

@@ -23,10 +23,10 @@ NOT_SHOWN = ("norm", "seconds", "share")  # prefixes of metrics that are only in
 
 
 @verb(
-    "clearhead train configs/reverse.toml optim.lr=1e-3 --out runs/a",
+    "clearhead train reverse optim.lr=1e-3 --out runs/a",
     "clearhead train diary.txt data.tokens=bpe epochs=20",
     "clearhead train pairs.tsv",
-    "torchrun --nproc-per-node 2 -m clearhead train configs/reverse.toml --out runs/b",
+    "torchrun --nproc-per-node 2 -m clearhead train reverse --out runs/b",
     "clearhead train diary.txt --recipe > diary.toml",
     command=RecipeCommand,
 )
@@ -46,10 +46,10 @@ def train(
 
     check_once(overrides)
     if only_recipe:
-        from ..config import load, override
+        from ..config import find_recipe, load, override
 
         made = new_recipe(recipe, *overrides or (), root=data, device=device) if is_data(recipe) else None
-        _show_recipe(override(load(recipe), *overrides or ()) if made is None else made, as_json)
+        _show_recipe(override(load(find_recipe(recipe)), *overrides or ()) if made is None else made, as_json)
         return
     run = train(recipe, *overrides or (), out=out, data=data, device=device, quiet=quiet)
     _show_run(run, as_json)
@@ -158,7 +158,7 @@ def _show_run(run: Run, as_json: bool) -> None:
 
 
 @verb(
-    "clearhead verify-resume configs/reverse.toml steps=200 --out runs/verify --kills 3",
+    "clearhead verify-resume reverse steps=200 --out runs/verify --kills 3",
 )
 def verify_resume(
     recipe: RecipeFile,
@@ -188,7 +188,7 @@ def verify_resume(
 
 
 @verb(
-    "clearhead sweep configs/reverse.toml model.positions=none,learned,rotary seed=1,2,3 --out runs/positions",
+    "clearhead sweep reverse model.positions=none,learned,rotary seed=1,2,3 --out runs/positions",
     "clearhead sweep diary.txt model.depth=2,4 --out runs/depths",
 )
 def sweep(

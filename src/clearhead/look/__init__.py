@@ -198,3 +198,7 @@ def _every(tape: Tape, name: str, *, grid: tuple[int, int] | None = None, specia
     if len(sizes) > 1:
         raise InputError(f"layers of sizes {sizes} do not stack: take {name} from the tape one by one")
     return torch.stack(layers)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -54,6 +54,14 @@ class Tape:
         self._text: dict[str, int] = {}  # number of the last call's text
         self._grad = grad
 
+    def __repr__(self) -> str:
+        """One line: how many addresses have a record, and the first and the last of them."""
+        names = list(self)
+        if not names:
+            return "Tape(no records)"
+        shown = ", ".join(map(repr, names if len(names) < 4 else [names[0], ..., names[-1]]))
+        return f"Tape({len(names)} with a record: {shown.replace('Ellipsis', '...')})"
+
     @property
     def names(self) -> list[str]:
         """The addresses with a record, in the model's order; before the first record, those that are known to exist."""

@@ -1,8 +1,8 @@
 """Training: objectives, optimisers, schedules, distribution, checkpoints, and the loop that uses them.
 
-run = train("configs/reverse.toml", "optim.lr=1e-3")    run.folder, run.metrics, run.model (a Bundle)
+run = train("reverse", "optim.lr=1e-3")    run.folder, run.metrics, run.model (a Bundle)
 finetune("everyday", "diary.txt")                       a checkpoint and a file of data, without a recipe
-verify_resume("configs/reverse.toml", out="runs/v")     check that a killed and resumed training gives the same bits
+verify_resume("reverse", out="runs/v")     check that a killed and resumed training gives the same bits
 """
 
 from .finetune import finetune, finetune_recipe

@@ -61,18 +61,21 @@ NEW: dict[str, dict[str, Any]] = {
 def is_data(source: object) -> bool:
     """Whether what should be a recipe is a file or folder of data: no .toml, and no .json that begins as a table.
 
+    A name of a recipe that ships is one if there is no file of this name.
+
     Raises:
         MissingFileError: There is no such file, and a recipe has another ending.
     """
     if not isinstance(source, str | Path):
         return False
-    path = Path(source)
+    path = config.find_recipe(source)
     if not path.exists():
         if path.suffix in (".toml", ".json"):
             return False
         others = [file.name for file in path.parent.iterdir()] if path.parent.is_dir() else []
+        others += config.shipped_recipes() if path.parent == Path() else ()
         raise MissingFileError(
-            f"{source}: there is no such file: expected a recipe, .toml or .json, or a file of data"
+            f"{source}: there is no such file: expected a recipe, .toml or .json, one that ships, or a file of data"
             f"{nearest(path.name, others)}"
         )
     if (path / "recipe.toml").exists():  # a run folder

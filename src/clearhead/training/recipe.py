@@ -143,7 +143,7 @@ def read_recipe(source: str | Path | Mapping[str, Any] | Recipe, *overrides: str
     Sizes that the data or a checkpoint gives are checked later, when these are opened.
 
     Args:
-        source: A .toml or .json file, a table, or a Recipe.
+        source: A .toml or .json file, the name of a recipe that ships, a table, or a Recipe.
         overrides: Values to change: "optim.lr=1e-3".
 
     Raises:
@@ -162,7 +162,7 @@ def read_recipe(source: str | Path | Mapping[str, Any] | Recipe, *overrides: str
         source = config.dump(source)
     if not isinstance(source, str | Path | Mapping):
         raise config.ConfigError(f"{source!r}: expected a recipe: a .toml or .json file, or a table")
-    table = config.load(source) if isinstance(source, str | Path) else source
+    table = config.load(config.find_recipe(source)) if isinstance(source, str | Path) else source
     table = config.override(table, *overrides)
     _check_finite(table, ())
     _check_moved(table)

@@ -23,7 +23,7 @@ from .recipe import Recipe, read_recipe
 from .run_folder import Folder
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class Run:
     """The result of a training.
 
@@ -47,6 +47,13 @@ class Run:
     step: int = 0
     best: int | None = None
     mean: dict[str, float] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        """One line: the folder, how far it got, and its last loss."""
+        state = "finished" if self.finished else "not finished"
+        last = self.metrics[-1] if self.metrics else {}
+        losses = "".join(f", {name} {last[name]:.4g}" for name in ("loss", "valid_loss") if name in last)
+        return f"Run({str(self.folder)!r}, {state} at step {self.step}{losses})"
 
     @property
     def finished(self) -> bool:

@@ -26,7 +26,7 @@ from .fill import WeightsError
 Scores = Literal["softmax", "sigmoid", "value"]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Bundle:
     """A model in evaluation mode with its tokenizer or image preprocessing, as `load` returns it.
 
@@ -74,6 +74,12 @@ class Bundle:
             object.__setattr__(self, "config", self.model.config)
         if self.special is None:
             object.__setattr__(self, "special", Special.of(self.tokens))
+
+    def __repr__(self) -> str:
+        """One line: the family, its size, what it can do, and where it is."""
+        size = sum(p.numel() for p in self.model.parameters())
+        place = "" if self.folder is None else f", from {str(self.folder)!r}"
+        return f"Bundle({self.name}, {size:,} parameters, can {', '.join(sorted(self.can)) or 'nothing'}{place})"
 
     @property
     def device(self) -> torch.device:
