@@ -1,5 +1,6 @@
 """export: folders that transformers and PEFT open with the same answers, in the place of nothing else."""
 
+import io
 import json
 import sys
 
@@ -162,6 +163,8 @@ def test_adapters_that_were_kept_apart(tmp_path, capsys):
         ("bert", {"answer": "words", "vocab": 291}),
         ("bert", {"answer": "sentence", "pooler": False, "pool": "mean"}),
         ("bert", {"answer": "class", "classes": 2, "types": 1}),
+        ("bert", {"answer": "class", "classes": 2, "types": 1, "offset": 1}),  # a RoBERTa
+        ("bert", {"answer": "words", "vocab": 291, "types": 0}),  # a DistilBERT
         ("gpt", {}),
     ],
     ids=str,
@@ -199,3 +202,18 @@ def test_a_text_has_the_same_ids_and_outputs_wherever_it_is_read(family, options
     else:
         torch.testing.assert_close(out.logits, made.model(row), rtol=1e-4, atol=1e-5)
     assert ch.load(ch.export(again, tmp_path / "twice"), device="cpu").tokens == again.tokens
+
+
+def test_pieces_of_an_encoder_have_start_and_end_around_a_text(tmp_path):
+    library, transformers = pytest.importorskip("sentencepiece"), pytest.importorskip("transformers")
+    file = io.BytesIO()
+    library.SentencePieceTrainer.train(
+        sentence_iterator=iter(TEXTS * 9), model_writer=file, minloglevel=2, hard_vocab_limit=False, vocab_size=300,
+        model_type="bpe", byte_fallback=True,
+    )  # fmt: skip
+    made = bundle("bert", tokens.Pieces(file.getvalue()), answer="class", classes=2)
+    folder = ch.export(made, tmp_path / "there")
+    ids = [1, *made.tokens.encode("a bad film").tolist(), 2]
+    for one in (made, ch.load(folder, device="cpu")):
+        assert read_ids(one, "a bad film")[0].tolist() == ids
+    assert transformers.AutoTokenizer.from_pretrained(folder)("a bad film")["input_ids"] == ids

@@ -24,6 +24,7 @@ from ..data.text_rows import MASKS, mask_of, with_special
 from ..errors import InputError
 from ..tokens import Pair, Pieces, Subwords, Tokenizer
 from ..tokens.chat_template import CHAT
+from ..tokens.ids import NAMES
 from ..tokens.marian import read_vocab
 from ..tokens.sentencepiece import Model
 from ..tokens.special import Special, tokenizer_settings
@@ -99,7 +100,8 @@ def between(tokens: Tokenizer) -> Tokenizer:
     if tokens.wrapped("").tolist() == around:
         return tokens
     if isinstance(tokens, Pieces):
-        return Pieces(tokens.model, first=True, last=True)
+        special = {name: i for name in NAMES if (i := getattr(tokens, name)) is not None}
+        return Pieces(tokens.model, special=special, first=True, last=True)
     if not isinstance(tokens, Subwords):
         return tokens
     backend = Backend.from_str(tokens.to_str())
