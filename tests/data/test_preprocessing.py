@@ -2,8 +2,10 @@
 
 import inspect
 import io
+import struct
 import subprocess
 import sys
+import zlib
 from dataclasses import replace
 
 import numpy as np
@@ -230,6 +232,38 @@ def test_one_level_of_16_bits_may_be_transparent():
     levels = np.array([[40_000, 40_001, 0]], np.uint16)
     file = encoded(Image.fromarray(levels), transparency=40_000)
     assert np.asarray(open_image(file))[0, :, 0].tolist() == [255, 156, 0]
+
+
+def wide_png(pixels: np.ndarray, colour: tuple[int, int, int], orientation: int = 1) -> bytes:
+    """A PNG file of 16 bits per channel with a transparent colour, which PIL cannot write; its data in two parts."""
+
+    def part(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    height, width, _ = pixels.shape
+    header = struct.pack(">IIBBBBB", width, height, 16, 2, 0, 0, 0)
+    rows = zlib.compress(b"".join(b"\0" + row.astype(">u2").tobytes() for row in pixels))
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    parts = [(b"IHDR", header), (b"eXIf", exif.tobytes()[6:]), (b"tRNS", struct.pack(">HHH", *colour))]
+    parts += [(b"IDAT", rows[:9]), (b"IDAT", rows[9:]), (b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(part(*one) for one in parts)
+
+
+def test_one_colour_of_16_bits_may_be_transparent(tmp_path):
+    colour = (0x1234, 0x5678, 0x9ABC)
+    pixels = np.array([[colour, (0x1235, 0x5678, 0x9ABC), (0, 0, 0x9ABC)]] * 2, np.uint16)
+    expected = np.array([[[255] * 3, [0x12, 0x56, 0x9A], [0, 0, 0x9A]]] * 2, np.uint8)
+    file = wide_png(pixels, colour)
+    (tmp_path / "x.png").write_bytes(file)
+    for source in (file, tmp_path / "x.png", Image.open(io.BytesIO(file))):
+        assert np.array_equal(np.asarray(open_image(source)), expected)
+    assert np.array_equal(Preprocessing().pixels(Image.open(io.BytesIO(file))), expected.transpose(2, 0, 1))
+    assert np.array_equal(np.asarray(open_image(wide_png(pixels, colour, 6))), np.rot90(expected, -1))
+    assert np.array_equal(np.asarray(open_image(wide_png(pixels, (0, 0, 0x9A)))), pixels >> 8)  # a colour of no pixel
+    decoded = Image.open(io.BytesIO(file))
+    decoded.load()  # PIL has dropped the lower bits
+    assert np.asarray(open_image(decoded))[0].tolist() == [[255] * 3, [255] * 3, [0, 0, 0x9A]]
 
 
 @pytest.mark.parametrize(("straight", "multiplied"), [("RGBA", "RGBa"), ("LA", "La")])

@@ -148,6 +148,18 @@ def test_what_is_not_a_table_of_real_numbers_is_refused():
             cka_of_features({"a": bad})
 
 
+def test_masked_entries_are_refused():
+    x = np.random.default_rng(0).normal(size=(5, 3))
+    masked = np.ma.masked_greater(x, 0.5)
+    for bad in (masked, list(masked)):
+        for use in (project, lambda y: neighbours(y, x[0]), lambda y: cka_of_features({"a": y, "b": x})):
+            with pytest.raises(InputError, match="masked entries: expected a number for each"):
+                use(bad)
+    with pytest.raises(InputError, match="masked entries"):
+        neighbours(x, masked[x.argmax() // 3])
+    np.testing.assert_array_equal(project(np.ma.array(x)).points, project(x).points)
+
+
 def test_a_broken_or_cancelled_word_is_said():
     words = ch.tokens.Words(["king", "queen", "man"])
     gpt = ch.build("gpt", vocab=len(words), context=8, width=4, depth=1, heads=2)

@@ -1,7 +1,9 @@
 """Translators between many languages: the source begins with its language, and the answer with the target's."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -73,6 +75,37 @@ def test_an_unknown_language_is_refused_with_the_nearest(folder: Path) -> None:
         ch.translate(bundle, "a", target_language="fra_Latm")
 
 
+@pytest.mark.parametrize("layout", [None, "huggingface", "clearhead"])
+@pytest.mark.parametrize("family", ["mbart", "m2m_100"])
+def test_no_language_is_refused_where_a_model_has_several(family: str, layout: str | None, tmp_path: Path) -> None:
+    bundle = translator(family, tmp_path / "given", forced_bos_token_id=None)
+    if layout is not None:
+        bundle = ch.load(ch.save(bundle, tmp_path / "saved", layout=layout), device="cpu")
+    written = {"target": "b c"}
+    calls: list[Callable[[Bundle], Any]] = [
+        lambda one: ch.translate(one, "a c", beams=1, limit=3),
+        lambda one: ch.score(one, "a c", "b c"),
+        lambda one: ch.look.attention(one, "a c", **written),
+        lambda one: ch.look.head_effects(one, "a c", **written),
+        lambda one: ch.look.logit_lens(one, "a c", written="b c", at=0),
+        lambda one: ch.look.saliency(one, ("a c", "b c"), target=4, method="gradient"),
+        lambda one: EncodedPairs(
+            [Line(source="a", target="b", where="x:1")], one.tokens, TranslationConfig(batch_tokens=32),
+            (np.array([0]), np.array([1])), one.special,
+        ),
+    ]  # fmt: skip
+    for call in calls:
+        with pytest.raises(InputError, match=r"target_language=.* with_languages.* eng_Latn, fra_Latn, __de__"):
+            call(bundle)
+        call(bundle.with_languages(target="de"))
+    assert ch.translate(bundle, "a c", beams=1, limit=3, target_language="fra_Latn").source[0] == "eng_Latn"
+
+
+def test_a_decoder_that_starts_with_its_language_needs_no_other(tmp_path: Path) -> None:
+    bundle = translator("mbart", tmp_path, forced_bos_token_id=None, decoder_start_token_id=9)
+    assert bundle.decoder_prompt() == [9]
+
+
 def test_the_forced_token_is_saved(folder: Path, tmp_path: Path) -> None:
     bundle = ch.load(folder, device="cpu")
     for layout in ("huggingface", "clearhead"):
@@ -104,7 +137,7 @@ FAMILIES = {
 }  # fmt: skip
 
 
-def translator(family: str, folder: Path) -> Bundle:
+def translator(family: str, folder: Path, **changed: Any) -> Bundle:
     """A tiny translator with random weights: ours, or that of a folder of transformers."""
     torch.manual_seed(0)
     if family == "ours":
@@ -113,6 +146,7 @@ def translator(family: str, folder: Path) -> Bundle:
         return Bundle(ch.build("transformer", **sizes), Pair(words, words))
     transformers = pytest.importorskip("transformers")
     kind, options, _ = FAMILIES[family]
+    options = options | changed
     config = transformers.AutoConfig.for_model(kind, **options)
     model = transformers.AutoModelForSeq2SeqLM.from_config(config)
     model.generation_config.forced_bos_token_id = options.get("forced_bos_token_id")

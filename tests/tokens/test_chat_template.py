@@ -68,6 +68,7 @@ LARGE = {  # what a template may build, and the reason for which it is refused
         "{% set x %}{% for i in range(9000) %}" + "a" * 60000 + "{% endfor %}{% endset %}ok", "texts of more than"
     ),
     "a number": (repeated("ns.s * ns.s", "3"), "a number of more than"),
+    "a power": ("{% set x = 65535 ** 30000 %}{% set y = x // (x // 7) %}", "a number of more than"),
     "lists in lists": (repeated("[ns.s, ns.s]", "1"), "too many steps"),
     "dicts in dicts": (repeated("dict(a=ns.s, b=ns.s)"), "too many steps"),
     "namespaces in namespaces": (repeated("namespace(a=ns.s, b=ns.s)") + "{{ ns.s }}", "too many steps"),
@@ -117,6 +118,13 @@ def test_what_a_template_builds_is_bounded(name, monkeypatch):
         monkeypatch.setattr(chat_template, "STEPS", 1 << 15)
     with pytest.raises(TextError, match=reason):
         render(template, MESSAGES, {})
+
+
+def test_a_template_that_would_take_long_to_compile_is_refused():
+    most = chat_template.SOURCE
+    assert render("a" * most, MESSAGES, {}) == "a" * most
+    with pytest.raises(TextError, match=f"it has {most + 1:,} characters: expected at most {most:,}"):
+        render("a" * (most + 1), MESSAGES, {})
 
 
 def test_a_refused_template_has_held_little_memory():

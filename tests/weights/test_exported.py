@@ -1,5 +1,6 @@
 """export: folders that transformers and PEFT open with the same answers, in the place of nothing else."""
 
+import io
 import json
 import sys
 
@@ -9,6 +10,7 @@ import torch
 import clearhead as ch
 from clearhead import tokens
 from clearhead.errors import InputError
+from clearhead.look.text import read_ids
 from clearhead.weights import WeightsError
 
 TEXTS = ["Tom bought a red car.", "Mary sold it!", "good films", "a bad bad film"]
@@ -151,3 +153,67 @@ def test_adapters_that_were_kept_apart(tmp_path, capsys):
     assert "is not in Hugging Face's layout, so that PEFT cannot open" in capsys.readouterr().err
     with pytest.raises(WeightsError, match="is not in Hugging Face's layout"):
         ch.export(run.folder, tmp_path / "none", apart=True)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("family", "options"),
+    [
+        ("bert", {"answer": "class", "classes": 2}),
+        ("bert", {"answer": "words", "vocab": 291}),
+        ("bert", {"answer": "sentence", "pooler": False, "pool": "mean"}),
+        ("bert", {"answer": "class", "classes": 2, "types": 1}),
+        ("bert", {"answer": "class", "classes": 2, "types": 1, "offset": 1}),  # a RoBERTa
+        ("bert", {"answer": "words", "vocab": 291, "types": 0}),  # a DistilBERT
+        ("gpt", {}),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_text_has_the_same_ids_and_outputs_wherever_it_is_read(family, options, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    made = bundle(family, **options)
+    assert made.tokens.wrapped("").tolist() == []
+    folder = ch.export(made, tmp_path / "there")
+    their_tokens, again = transformers.AutoTokenizer.from_pretrained(folder), ch.load(folder, device="cpu")
+    (kind,) = json.loads((folder / "config.json").read_text())["architectures"]
+    theirs = getattr(transformers, kind).from_pretrained(folder).eval()
+    text = "a [MASK] bad film" if "fill" in made.can else "a bad film"
+    ids, masks = read_ids(made, text)
+    found = read_ids(again, text)
+    assert (found[0].tolist(), found[1]) == (ids.tolist(), masks)
+    given = their_tokens(text, return_tensors="pt")
+    assert given["input_ids"][0].tolist() == ids.tolist()
+    out = theirs(**given)
+    row = torch.from_numpy(ids)[None]
+    if family == "gpt":
+        torch.testing.assert_close(out.logits, made.model(row), rtol=1e-4, atol=1e-5)
+        return
+    assert ids.tolist()[:1] + ids.tolist()[-1:] == [made.tokens.start, made.tokens.end]
+    assert (their_tokens.cls_token_id, their_tokens.sep_token_id) == (made.tokens.start, made.tokens.end)
+    two = their_tokens(text, "good", return_tensors="pt")
+    assert two["input_ids"][0].tolist() == [*ids.tolist(), *made.tokens.encode("good").tolist(), made.tokens.end]
+    assert torch.isfinite(theirs(**two)[0]).all()
+    if "fill" in made.can:
+        assert their_tokens.mask_token_id == len(made.tokens) == ids[masks[0]]
+        expected = [(piece, pytest.approx(p, abs=1e-5)) for piece, p in ch.fill(made, text, top=3)[0]]
+        assert ch.fill(again, text, top=3)[0] == expected
+    if "embed" in made.can:
+        torch.testing.assert_close(out.last_hidden_state, made.model.encode(row), rtol=1e-4, atol=1e-5)
+    else:
+        torch.testing.assert_close(out.logits, made.model(row), rtol=1e-4, atol=1e-5)
+    assert ch.load(ch.export(again, tmp_path / "twice"), device="cpu").tokens == again.tokens
+
+
+def test_pieces_of_an_encoder_have_start_and_end_around_a_text(tmp_path):
+    library, transformers = pytest.importorskip("sentencepiece"), pytest.importorskip("transformers")
+    file = io.BytesIO()
+    library.SentencePieceTrainer.train(
+        sentence_iterator=iter(TEXTS * 9), model_writer=file, minloglevel=2, hard_vocab_limit=False, vocab_size=300,
+        model_type="bpe", byte_fallback=True,
+    )  # fmt: skip
+    made = bundle("bert", tokens.Pieces(file.getvalue()), answer="class", classes=2)
+    folder = ch.export(made, tmp_path / "there")
+    ids = [1, *made.tokens.encode("a bad film").tolist(), 2]
+    for one in (made, ch.load(folder, device="cpu")):
+        assert read_ids(one, "a bad film")[0].tolist() == ids
+    assert transformers.AutoTokenizer.from_pretrained(folder)("a bad film")["input_ids"] == ids

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from ..errors import InputError, MissingFileError
 from .example_images import image_path, shipped_names
 from .files import DataError, read_text
-from .preprocessing import Preprocessing, check_depth, to_rgb
+from .preprocessing import Preprocessing, check_depth, to_rgb, with_alpha
 from .progress import progress_bar
 from .token_cache import cached, file_facts
 
@@ -307,7 +307,7 @@ def _upright(image: Image.Image) -> Image.Image:
     from PIL import ImageOps
 
     _check_edges(*image.size)
-    return to_rgb(ImageOps.exif_transpose(image))
+    return to_rgb(ImageOps.exif_transpose(with_alpha(image)))
 
 
 def _check_edges(width: int, height: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 import numpy as np
 from jaxtyping import Float, UInt8
@@ -20,6 +20,7 @@ Channels = Literal["rgb", "bgr", "grey"]
 THIN = 16  # times the crop: of a longer resized image only the part that the crop keeps is computed
 LONGEST_SHAPE = 100  # largest ratio of the edges of an image whose shorter edge is resized and that is not cropped
 SUPPORT = 3  # pixels on each side that the widest filter, lanczos, reads for one pixel of an image of the same size
+UPPER, LOWER = "RGB;16B", "RGB;16L"  # what PIL calls the bytes of a PNG file of 16 bits: which of each two it keeps
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -148,7 +149,7 @@ def _opaque(image: Image.Image) -> Image.Image:
     """An image without transparency, which is put on white, and with at most 8 bits per channel."""
     from PIL import Image
 
-    image = _eight_bits(_straight(image))
+    image = _eight_bits(_straight(with_alpha(image)))
     if "A" not in image.getbands() and image.info.get("transparency") is None:
         return image
     white = Image.new("RGBA", image.size, "white")
@@ -174,6 +175,32 @@ def _eight_bits(image: Image.Image) -> Image.Image:
     if transparent is not None:
         grey.putalpha(Image.fromarray(np.where(wide == transparent, 0, 255).astype(np.uint8)))
     return grey
+
+
+def with_alpha(image: Image.Image) -> Image.Image:
+    """An image of 16 bits per channel whose transparent colour is an alpha channel; any other image as it is.
+
+    PIL keeps only the upper 8 bits of each channel, in which other colours are the same: the lower ones are read, too,
+    from a file that is not decoded yet.
+    """
+    from PIL import Image
+
+    colour, tiles = image.info.get("transparency"), getattr(image, "tile", [])
+    if image.mode != "RGB" or not isinstance(colour, tuple):
+        return image
+    if tiles and tiles[0].args == UPPER:
+        lower: Any = Image.open(cast(Any, image).fp)
+        lower.tile = [tile._replace(args=LOWER) for tile in lower.tile]
+        pixels = np.asarray(lower) + 256 * np.asarray(image).astype(np.uint16)
+    elif not tiles and max(colour) > 255:
+        pixels, colour = np.asarray(image), tuple(value >> 8 for value in colour)
+    else:
+        return image
+    opacity = np.where((pixels == colour).all(-1), 0, 255).astype(np.uint8)
+    image = image.copy()
+    del image.info["transparency"]
+    image.putalpha(Image.fromarray(opacity))
+    return image
 
 
 def check_depth(image: Image.Image) -> None:

@@ -23,7 +23,7 @@ def as_tensor(given: Any) -> Tensor:
         given: A tensor, an array, or nested sequences of numbers or tensors.
 
     Raises:
-        InputError: If these are not real numbers, or rows of different lengths.
+        InputError: If these are not real numbers, or rows of different lengths, or if entries are masked.
 
     Examples:
         >>> as_tensor(torch.ones(2, dtype=torch.bfloat16, requires_grad=True))
@@ -38,6 +38,9 @@ def as_tensor(given: Any) -> Tensor:
 
 def _of_array(given: Any) -> Tensor:
     """The tensor of an array or of nested sequences."""
+    rows = given if isinstance(given, Sequence) else ()
+    if any(np.ma.is_masked(part) for part in (given, *rows)):
+        raise InputError("an array with masked entries: expected a number for each, such as x.filled(...) gives")
     try:
         if isinstance(given, Sequence) and any(isinstance(row, Tensor) for row in given):
             return torch.stack([as_tensor(row).double() for row in given])

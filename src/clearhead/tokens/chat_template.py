@@ -17,6 +17,9 @@ from .special import Special, tokenizer_settings
 from .tokenizer import Tokenizer
 
 CHAT = "chat_template.jinja"  # the file of a template in a folder
+SOURCE = (
+    100_000  # characters of a template: those of checkpoints have a fifth of it, and compiling takes time and memory
+)
 LONGEST = 1 << 22  # characters that a rendered conversation, or any text that a template builds, may have
 LARGEST = 1 << 16  # largest number by which a template may repeat, pad or count
 STEPS = 1 << 21  # operations of one rendering: iterations, calls, and values that are read or built
@@ -24,7 +27,7 @@ STEPS_PER_VALUE = 100  # further operations for each value in the conversation
 CHARACTERS = 1 << 27  # characters of all texts that one rendering builds, together
 CHARACTERS_PER_STEP = 1 << 8  # an operation on a text counts as a step for each so many of its characters
 SHOWN = 1000  # characters of a template's own error message that are shown
-BITS = 1 << 20  # of an integer
+BITS = 1 << 12  # of an integer, so that arithmetic takes no longer than other operations
 
 
 def read_template(folder: Path) -> str | None:
@@ -92,8 +95,8 @@ def render(
 
 @lru_cache(maxsize=8)
 def _compiled(template: str) -> Any:
-    if len(template) > LONGEST:
-        _raise(f"it has {len(template):,} characters, more than {LONGEST:,}")
+    if len(template) > SOURCE:
+        _raise(f"it has {len(template):,} characters: expected at most {SOURCE:,}")
     environment = _environment()
     return environment.from_string(_counting(environment.parse(template), environment))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,11 @@ ID_KEYS = (
     "pad_token_id", "bos_token_id", "decoder_start_token_id", "eos_token_id", "forced_bos_token_id",
     "forced_eos_token_id",
 )  # fmt: skip
+LANGUAGES = ("m2m_100", "mbart")  # model types whose answers begin with their language, if the vocabulary has several
+LANGUAGE = re.compile(
+    r"__[a-z]+__|[a-z]{2,3}_[A-Z][A-Za-z]{1,3}"
+)  # __fr__ of M2M-100, fr_XX of mBART, fra_Latn of NLLB
+SHOWN = 8  # languages that a message lists
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,6 +38,7 @@ class Special:
     ends: tuple[int, ...] = ()  # EOS: each of them ends an answer
     first: int | None = None  # the token that every answer begins with after `start`, such as the target's language
     last: int | None = None  # the token that transformers ends an answer with at its limit; not used here, but kept
+    languages: bool = False  # whether an answer begins with its language: `first`, or else one that must be chosen
 
     @staticmethod
     def of(tokens: Tokenizer | Pair | None) -> Special:
@@ -46,11 +53,24 @@ def decoder_prompt(tokens: Pair, special: Special | None) -> list[int]:
     """What the decoder of a translator reads before a target: BOS, or else padding, and the forced first token if any.
 
     The forced token is the target's language in mBART, M2M-100 and NLLB.
+
+    Raises:
+        InputError: The model writes several languages, and none is chosen.
     """
     given = special or Special()
     start = _first(given.start, tokens.target.start, tokens.target.pad)  # Marian and T5 start with padding
     assert start is not None  # a Pair has padding
-    return [start] if given.first is None else [start, given.first]
+    if given.first is not None:
+        return [start, given.first]
+    known = tokens.target.special_names if given.languages else {}
+    codes = {name: i for name, i in known.items() if LANGUAGE.fullmatch(name)}
+    if len(codes) > 1 and start not in codes.values():
+        more = f" and {len(codes) - SHOWN} more" if len(codes) > SHOWN else ""
+        raise InputError(
+            "this translator writes several languages, and none is chosen: expected target_language='...', or a bundle "
+            f"from with_languages(target='...'), with one of {', '.join(list(codes)[:SHOWN])}{more}"
+        )
+    return [start]
 
 
 def special_ids(folder: Path, table: config.Table) -> Special:
@@ -66,7 +86,7 @@ def special_ids(folder: Path, table: config.Table) -> Special:
     first, last = (ids.get(f"forced_{name}_token_id", ()) for name in ("bos", "eos"))
     return Special(
         pad=next(iter(pad), None), start=next(iter(start), None), ends=ids.get("eos_token_id", ()),
-        first=next(iter(first), None), last=next(iter(last), None),
+        first=next(iter(first), None), last=next(iter(last), None), languages=table.get("model_type") in LANGUAGES,
     )  # fmt: skip
 
 

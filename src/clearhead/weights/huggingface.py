@@ -23,6 +23,7 @@ from .. import config
 from ..atomic_files import atomic_write
 from ..errors import nearest
 from ..models import Model, family, family_of
+from ..tokens import Pair, Tokenizer
 from ..tokens.chat_template import read_template
 from ..tokens.special import ID_KEYS, Special, special_ids
 from .bundle import Bundle, Scores, check_tokens
@@ -32,7 +33,7 @@ from .sentence_folder import longest_text, sentence_tokens
 from .table import Layout, Used, dtype_name, export, fill
 from .tensor_files import Tensors, open_tensors
 from .tensors import replace_tensors
-from .tokenizer_files import remove_tokens, write_chat
+from .tokenizer_files import between, remove_tokens, with_mask, write_chat
 
 # model_type: the file of this folder with its Layout.
 LAYOUT_FILES = {
@@ -296,10 +297,19 @@ def token_files(bundle: Bundle, layout: Layout, special: Special) -> dict[str, b
     assert layout.write_tokens is not None  # check_tokens refuses tokens for a model that reads none
     # Write the tokens to a scratch folder first: if the format cannot express them, nothing has changed.
     with TemporaryDirectory() as scratch:
-        layout.write_tokens(bundle.tokens, Path(scratch), special)
+        layout.write_tokens(_tokens_as_read(bundle), Path(scratch), special)
         settings = Path(scratch) / "tokenizer_config.json"
         config.write({**config.load(settings), **_input_settings(bundle)}, settings)
         return {path.name: path.read_bytes() for path in Path(scratch).iterdir()}
+
+
+def _tokens_as_read(bundle: Bundle) -> Tokenizer | Pair:
+    """The tokenizer with what the model reads around a text: that of an encoder may leave it to `with_special`."""
+    assert bundle.tokens is not None
+    if isinstance(bundle.tokens, Pair) or bundle.reads != "tokens" or "predict" in bundle.can:
+        return bundle.tokens
+    tokens = with_mask(bundle.tokens, bundle.config.vocab) if "fill" in bundle.can else bundle.tokens
+    return between(tokens)
 
 
 def _input_settings(bundle: Bundle) -> dict[str, Any]:

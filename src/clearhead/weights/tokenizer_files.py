@@ -14,15 +14,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as Backend
 
 from .. import config
 from ..atomic_files import atomic_write
-from ..data.text_rows import MASKS
+from ..data.text_rows import MASKS, mask_of, with_special
 from ..errors import InputError
 from ..tokens import Pair, Pieces, Subwords, Tokenizer
 from ..tokens.chat_template import CHAT
+from ..tokens.ids import NAMES
 from ..tokens.marian import read_vocab
 from ..tokens.sentencepiece import Model
 from ..tokens.special import Special, tokenizer_settings
@@ -90,6 +92,43 @@ def ended(tokens: Subwords) -> Subwords:
     before = [] if backend.post_processor is None else [backend.post_processor]
     backend.post_processor = processors.Sequence([*before, last])
     return Subwords(backend.to_str())
+
+
+def between(tokens: Tokenizer) -> Tokenizer:
+    """The same tokenizer with BOS before and EOS after every text: what an encoder reads, which `with_special` adds."""
+    around = with_special(tokens, np.zeros(0, np.int64)).tolist()
+    if tokens.wrapped("").tolist() == around:
+        return tokens
+    if isinstance(tokens, Pieces):
+        special = {name: i for name in NAMES if (i := getattr(tokens, name)) is not None}
+        return Pieces(tokens.model, special=special, first=True, last=True)
+    if not isinstance(tokens, Subwords):
+        return tokens
+    backend = Backend.from_str(tokens.to_str())
+    first, last = ([] if i is None else [(backend.id_to_token(i), i)] for i in (tokens.start, tokens.end))
+    before, after = ([name for name, _ in side] for side in (first, last))
+    backend.post_processor = processors.TemplateProcessing(
+        single=[*before, "$A", *after],
+        pair=[*before, "$A", *after, "$B:1", *(f"{name}:1" for name in after)],
+        special_tokens=first + last,
+    )
+    return Subwords(backend.to_str())
+
+
+def with_mask(tokens: Tokenizer, vocab: int) -> Tokenizer:
+    """The same tokenizer with the mask token of a model that has an id for it after those of the tokenizer.
+
+    Args:
+        tokens: The tokenizer.
+        vocab: The number of ids of the model.
+    """
+    if not isinstance(tokens, Subwords) or mask_of(tokens)[1] != len(tokens) + 1 or vocab <= len(tokens):
+        return tokens
+    backend = Backend.from_str(tokens.to_str())
+    # A mask stands for a word and the space before it.
+    backend.add_special_tokens([AddedToken(MASKS[0], lstrip=True, special=True)])
+    masked = Subwords(backend.to_str())
+    return masked if masked.special_names.get(MASKS[0]) == len(tokens) else tokens  # a vocabulary may have gaps
 
 
 def _special_names(tokens: Tokenizer, special: Special) -> dict[str, str]:
