@@ -126,7 +126,12 @@ class Table(dict[str, Any]):
 
 
 def shipped_recipes() -> dict[str, Path]:
-    """The recipes that ship, by name: of the wheel, or of the repository."""
+    """Return the recipes that come with the package, by name.
+
+    Examples:
+        >>> shipped_recipes()["reverse"].name
+        'reverse.toml'
+    """
     package = Path(__file__).parent
     folder = package / "configs"
     if not folder.is_dir():
@@ -135,7 +140,10 @@ def shipped_recipes() -> dict[str, Path]:
 
 
 def find_recipe(source: str | Path) -> Path:
-    """The file of a recipe: a path, or the name of one that ships, such as reverse or configs/reverse.toml.
+    """Return the file of a recipe.
+
+    Args:
+        source: A path, or the name of a recipe that comes with the package, such as reverse or configs/reverse.toml.
 
     Examples:
         >>> find_recipe("reverse").name

@@ -74,7 +74,7 @@ def test_tokens_are_sampled_as_often_as_they_are_probable():
     assert share[2] == 0
 
 
-@pytest.mark.parametrize(("uniform", "token"), [(0.0, 1), (0.2499, 1), (0.25, 3), (0.9999999999, 3)])
+@pytest.mark.parametrize(("uniform", "token"), [(0.0, 1), (0.249999, 1), (0.250001, 3), (0.9999999999, 3)])
 def test_a_uniform_number_selects_the_token_at_its_cumulative_probability(uniform, token):
     x = torch.tensor([[-torch.inf, 0.25, -torch.inf, 0.75]]).log().nan_to_num(nan=-torch.inf)
     assert draw(x, torch.tensor([uniform], dtype=torch.float64)).tolist() == [[token]]
