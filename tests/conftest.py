@@ -3,6 +3,7 @@
 import gc
 import os
 import shutil
+import signal
 from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,6 +15,10 @@ from hypothesis import settings
 from signature_checks import without_checks
 
 signature_checks.install()
+
+# A shell starts its background jobs with Ctrl-C ignored, and their children inherit it: tests of Ctrl-C would wait in vain.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Packages that these tests cannot do without. A machine that lacks one, as those with a GPU may, runs all other tests.
 NEEDS = {
