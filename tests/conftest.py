@@ -16,7 +16,7 @@ from signature_checks import without_checks
 
 signature_checks.install()
 
-# A shell starts its background jobs with Ctrl-C ignored, and their children inherit it: tests of Ctrl-C would wait in vain.
+# A shell starts background jobs with Ctrl-C ignored, and their children inherit it: tests of Ctrl-C would wait in vain.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
